@@ -1,0 +1,19 @@
+#include "common/environment.h"
+
+#include <unistd.h>
+
+#include <cstring>
+
+namespace coordd {
+
+Environment ReadEnvironment() {
+  Environment result;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const char* equals = std::strchr(*entry, '=');
+    if (equals != nullptr)
+      result.emplace(std::string(*entry, static_cast<size_t>(equals - *entry)), equals + 1);
+  }
+  return result;
+}
+
+}  // namespace coordd

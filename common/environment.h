@@ -1,0 +1,15 @@
+// The only place that reads environment variables; everything else is given a map.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace coordd {
+
+using Environment = std::map<std::string, std::string>;
+
+// A copy of this process's environment. Called by main(), and by the C API's init on behalf of its
+// caller.
+Environment ReadEnvironment();
+
+}  // namespace coordd

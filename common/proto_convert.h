@@ -1,0 +1,16 @@
+// Between the protocol's messages and the types of the pure core. Decoding checks every bound;
+// encoding cannot fail.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/tensor_spec.h"
+#include "coordd/v1/types.pb.h"
+
+namespace coordd {
+
+// INVALID_ARGUMENT: an enumerator unknown to this version (named), or a bound of TensorSpec
+// exceeded. Does not know the world size: Validate() checks the root.
+absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto);
+void ToProto(const TensorSpec& spec, v1::TensorSpec* proto);
+
+}  // namespace coordd

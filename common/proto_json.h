@@ -1,0 +1,14 @@
+// A protocol message as JSON for programs: field names as in the .proto, every field present,
+// 64-bit integers as numbers, enumerators in lower case without their prefix ("running"), bytes
+// never shown.
+#pragma once
+
+#include <string>
+
+#include "google/protobuf/message.h"
+
+namespace coordd {
+
+std::string ToJson(const google::protobuf::Message& message, bool pretty);
+
+}  // namespace coordd

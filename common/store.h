@@ -1,0 +1,37 @@
+// The key-value seam: how data-plane addresses and NCCL ids travel.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace coordd {
+
+// Thread-safe. InMemoryStore (tests), GrpcStore (a worker's, over store.proto), PrefixStore
+// (decorator).
+class Store {
+ public:
+  static constexpr int64_t kMaxKeyBytes = 256;
+  static constexpr int64_t kMaxValueBytes =
+      64 << 10;  // a UCX address is some 200 bytes, an NCCL id 128
+
+  virtual ~Store() = default;
+
+  // Every call: FAILED_PRECONDITION when the key's generation is over, UNAVAILABLE when coordd
+  // cannot be reached by `deadline`, INVALID_ARGUMENT for a key or value beyond its bound.
+
+  virtual absl::Status Set(absl::string_view key, std::string value,
+                           absl::Time deadline) = 0;  // overwrites
+  // Waits for the key. DEADLINE_EXCEEDED: nobody set it by `deadline`.
+  virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
+  // A missing key counts as 0; returns the sum.
+  virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
+                                      absl::Time deadline) = 0;
+  virtual absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) = 0;
+};
+
+}  // namespace coordd

@@ -1,0 +1,80 @@
+// Collectives on contiguous buffers: the upper seam of the data plane. Host (over a Transport),
+// NCCL, Loopback (one rank).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/store.h"
+#include "common/types.h"
+#include "worker/group_layout.h"
+
+namespace coordd {
+
+// One fused batch as the backend sees it. Fusion, scaling and averaging are the executor's (an
+// average arrives as kSum). Blocks are given in bytes, one per rank, and are multiples of the
+// element size.
+struct CollectiveArgs {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  DataType dtype = DataType::kUint8;  // kinds that do not reduce move bytes
+  ReduceOp op = ReduceOp::kNone;      // kSum, kMin, kMax, kProduct for those that do
+  LaneId lane;
+  int64_t sequence = 0;  // of the batch on its lane: equal on all ranks
+  Rank root;             // broadcast
+
+  // Valid until `done`. They may be equal (in place), else they do not overlap.
+  //   allreduce      input.size() == output.size()
+  //   broadcast      output, on every rank; on the root it holds the value; input is empty
+  //   allgather      input: this rank's block; output: all blocks in rank order (in place: input is
+  //   its place in output) reducescatter  input: all blocks in rank order; output: this rank's
+  //   block alltoall       input: blocks by destination; output: blocks by source; never in place
+  //   barrier        both empty
+  absl::Span<const std::byte> input;
+  absl::Span<std::byte> output;
+  std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
+  std::vector<int64_t> output_block_bytes;  // allgather, alltoall
+
+  MemoryKind memory = MemoryKind::kHost;
+  int32_t device = -1;   // CUDA device index in this process; -1: host
+  uintptr_t stream = 0;  // cudaStream_t of the caller; 0: the default stream
+};
+
+// One object per generation. One thread owns it; only Abort may be called from any thread.
+class CollectiveBackend {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  virtual ~CollectiveBackend() = default;
+
+  virtual absl::string_view name() const = 0;  // metric label: "host", "nccl", "loopback"
+  virtual bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const = 0;
+
+  // As Transport::Connect.
+  virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;
+
+  // Enqueues and returns; `done` is called once, from Progress() or from the destructor. Every rank
+  // launches the same batches of a lane in the same order: that is what prevents deadlock. Batches
+  // of different lanes progress independently. INVALID_ARGUMENT: the arguments contradict each
+  // other; `done` is then never called.
+  virtual absl::Status Launch(CollectiveArgs args, Done done) = 0;
+
+  // Moves what can be moved without waiting; returns whether anything happened. The executor calls
+  // it while anything is in flight.
+  virtual bool Progress() = 0;
+
+  // Memory that takes part in collectives without a staging copy, for fusion buffers; 64-byte
+  // aligned. Ends with the backend. RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) = 0;
+
+  // Thread-safe, idempotent: pending and further `done`s get ABORTED.
+  virtual void Abort() = 0;
+};
+
+}  // namespace coordd

@@ -1,0 +1,62 @@
+// Point-to-point bytes between the ranks of one generation: the lower seam of the data plane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/store.h"
+#include "common/types.h"
+#include "worker/group_layout.h"
+
+namespace coordd {
+
+// Names a message between two ranks: lane (8 bits) | sequence of the batch on its lane, modulo
+// 2^32. Fits 40 bits, so that UCX tags have 24 left for the sender's rank.
+struct Tag {
+  LaneId lane;
+  int64_t sequence = 0;
+
+  uint64_t Encode() const {
+    return (static_cast<uint64_t>(ToInt(lane) & 0xff) << 32) |
+           (static_cast<uint64_t>(sequence) & 0xffffffffu);
+  }
+};
+
+// One object per generation: a new generation has new addresses and new memory, so that nothing
+// late from the old one can arrive. One thread owns it; only Abort may be called from any thread.
+// InProcess, Shm, Ucx, and Routed, which picks between two of them by node.
+class Transport {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status) &&>;
+
+  virtual ~Transport() =
+      default;  // pending operations are dropped: their `done` is called with ABORTED
+  virtual absl::string_view name() const = 0;
+
+  // Publishes this rank's address in `store` (a generation's prefix) and gets ready to reach the
+  // others; peers may be connected lazily. DEADLINE_EXCEEDED: names the ranks that did not show up.
+  // UNAVAILABLE: what could not be opened.
+  virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;
+
+  // `bytes` stays valid and (for Send) unchanged until `done`, which is called once, from
+  // Progress() or from the destructor, never from Send or Receive themselves. Messages from one
+  // rank to another with one tag arrive in the order of their Sends and match Receives in the order
+  // of these; sizes of matching calls are equal. Statuses: UNAVAILABLE with PeerLost
+  // (peer_status.h) when the peer is gone; ABORTED after Abort; INTERNAL.
+  virtual void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) = 0;
+  virtual void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) = 0;
+
+  // Moves what can be moved without waiting; returns whether anything happened.
+  virtual bool Progress() = 0;
+
+  // Thread-safe, idempotent: from the next Progress on, everything pending and everything new ends
+  // with ABORTED.
+  virtual void Abort() = 0;
+};
+
+}  // namespace coordd

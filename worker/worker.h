@@ -1,0 +1,79 @@
+// A member of a job: joins coordd, executes collectives in the order that all ranks agree on,
+// leaves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "common/tensor_spec.h"
+#include "worker/work.h"
+#include "worker/worker_options.h"
+
+namespace coordd {
+
+// One tensor to submit. Shapes as in TensorSpec; buffers are dense and row-major.
+struct Submission {
+  TensorSpec spec;  // its `group` is the runtime's to fill
+  const void* input = nullptr;
+  // nullptr: the runtime allocates the result (allgather, alltoall, reducescatter). Equal to input:
+  // in place (allreduce, broadcast).
+  void* output = nullptr;
+  // Bytes of `output` for allgather, alltoall and reducescatter when given; INVALID_ARGUMENT when
+  // the result is larger.
+  int64_t output_capacity_bytes = 0;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank; empty: shape[0] / size each
+  int32_t device = -1;          // CUDA device index; -1: host
+  uintptr_t stream = 0;         // cudaStream_t on which the input becomes ready; 0: default stream
+  absl::Duration timeout = absl::ZeroDuration();  // 0: WorkerOptions::collective_timeout
+};
+
+// A place in a generation. Ranks of a node are consecutive.
+struct Placement {
+  Generation generation;
+  int32_t rank = 0, size = 0;
+  int32_t local_rank = 0, local_size = 0;
+  int32_t cross_rank = 0, cross_size = 0;
+};
+
+// Thread-safe. After fork() a child's calls fail with FAILED_PRECONDITION and its destructor does
+// nothing.
+class Worker {
+ public:
+  // Connects, joins, waits for a generation, connects the data plane. Blocks up to join_timeout +
+  // connect_timeout. Errors: UNAVAILABLE coordd cannot be reached; DEADLINE_EXCEEDED how many of
+  // how many workers came; what Session's Join is refused with.
+  static absl::StatusOr<std::unique_ptr<Worker>> Start(const WorkerOptions& options,
+                                                       Clock& clock = Clock::Real());
+
+  virtual ~Worker() = default;  // Shutdown
+
+  virtual Placement placement() const = 0;
+  virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
+  // OK while the generation is alive; afterwards why it is not: the error of every further call.
+  virtual absl::Status status() const = 0;
+
+  // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
+  // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;
+  // the generation's end, as status(); RESOURCE_EXHAUSTED the queue stayed full until the deadline.
+  virtual absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) = 0;
+  // All or nothing: planned together, same generation. `name` must be equal on all ranks, like the
+  // tensors' own.
+  virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
+      const std::string& name, std::vector<Submission> submissions) = 0;
+
+  // Values for the other members, scoped to the job.
+  virtual Store& store() = 0;
+
+  // Waits for what is planned, fails the rest with CANCELLED, says goodbye. Idempotent. `timeout`
+  // bounds it all.
+  virtual absl::Status Shutdown(absl::Duration timeout) = 0;
+};
+
+}  // namespace coordd
