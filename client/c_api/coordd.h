@@ -1,0 +1,424 @@
+/* coordd: coordination and collectives for distributed training. The stable C interface.
+ *
+ * A process becomes a member of a job with coordd_worker_start, submits named tensors to
+ * collectives in any order, and gets every result, or an error that names rank, tensor and cause,
+ * before a deadline. A whole program:
+ *
+ *     coordd_worker_t* worker = NULL;
+ *     if (coordd_worker_start(NULL, &worker) != COORDD_OK) {     // options from COORDD_* variables
+ *       fprintf(stderr, "%s\n", coordd_last_error());
+ *       return 1;
+ *     }
+ *     float gradient[256] = {0};
+ *     const int64_t shape[] = {256};
+ *     coordd_tensor_t tensor = COORDD_TENSOR_INIT;
+ *     tensor.name = "layer1.weight";
+ *     tensor.input = tensor.output = gradient;                   // in place
+ *     tensor.dtype = COORDD_FLOAT32;
+ *     tensor.shape = shape;
+ *     tensor.ndim = 1;
+ *     if (coordd_allreduce(worker, &tensor, COORDD_AVERAGE, NULL, NULL) != COORDD_OK) ...
+ *     coordd_worker_destroy(worker);
+ *
+ * Errors. Every function that can fail returns a coordd_status_t; its text is coordd_last_error()
+ * of the calling thread. No exception and no signal crosses this border.
+ *
+ * Threads. Every function may be called from any thread, several at once, also on one handle; only
+ * coordd_worker_destroy and coordd_work_release must be the last call on their handle. After fork()
+ * the child's calls on handles of the parent fail with COORDD_FAILED_PRECONDITION.
+ *
+ * Growth. Structures start with their own size, so that a program that was compiled against an
+ * older header runs with a newer library: set it by COORDD_..._INIT. Members are only ever
+ * appended; zero means the default. A structure that is larger than this library knows is accepted
+ * while the unknown part is zero. Enumerators keep their numbers. coordd_abi_version() tells the
+ * revision.
+ *
+ * To come, with names that are set aside: coordd_process_set_* (subgroups of ranks), coordd_join (a
+ * rank that has no more data), coordd_alloc, coordd_free, coordd_register, coordd_unregister
+ * (memory that takes part without a staging copy). None of them is exported before it works.
+ */
+#ifndef COORDD_COORDD_H_
+#define COORDD_COORDD_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define COORDD_API __attribute__((visibility("default")))
+#else
+#define COORDD_API
+#endif
+
+/* Revision of this header. Grows when something is added; nothing is ever taken away. */
+#define COORDD_ABI_VERSION 1
+
+/* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
+COORDD_API uint32_t coordd_abi_version(void);
+COORDD_API const char* coordd_version(void);
+
+/* --- statuses ------------------------------------------------------------------------------ */
+
+/* The numbers of gRPC. What each means here:
+ *   COORDD_CANCELLED            withdrawn, or the worker was shut down
+ *   COORDD_INVALID_ARGUMENT     a wrong argument here, or ranks that disagree about a tensor
+ *   COORDD_DEADLINE_EXCEEDED    not in time; the text says who was missing
+ *   COORDD_ALREADY_EXISTS       a tensor of this name is pending on this rank
+ *   COORDD_RESOURCE_EXHAUSTED   out of memory, the job is full, or a queue stayed full
+ *   COORDD_FAILED_PRECONDITION  wrong state: shut down, forked, limits that do not fit the job
+ *   COORDD_ABORTED              the generation has ended: a member was lost or left
+ *   COORDD_OUT_OF_RANGE         the caller's buffer is too small
+ *   COORDD_UNIMPLEMENTED        not in this version; the text says what is
+ *   COORDD_INTERNAL             a bug in coordd: report it
+ *   COORDD_UNAVAILABLE          coordd cannot be reached
+ *   COORDD_UNAUTHENTICATED      wrong or missing token
+ */
+typedef int32_t coordd_status_t;
+enum {
+  COORDD_OK = 0,
+  COORDD_CANCELLED = 1,
+  COORDD_UNKNOWN = 2,
+  COORDD_INVALID_ARGUMENT = 3,
+  COORDD_DEADLINE_EXCEEDED = 4,
+  COORDD_NOT_FOUND = 5,
+  COORDD_ALREADY_EXISTS = 6,
+  COORDD_PERMISSION_DENIED = 7,
+  COORDD_RESOURCE_EXHAUSTED = 8,
+  COORDD_FAILED_PRECONDITION = 9,
+  COORDD_ABORTED = 10,
+  COORDD_OUT_OF_RANGE = 11,
+  COORDD_UNIMPLEMENTED = 12,
+  COORDD_INTERNAL = 13,
+  COORDD_UNAVAILABLE = 14,
+  COORDD_DATA_LOSS = 15,
+  COORDD_UNAUTHENTICATED = 16
+};
+
+/* "ABORTED"; "status 99" for a number without a name. Static memory. */
+COORDD_API const char* coordd_status_name(coordd_status_t status);
+
+/* What went wrong in the last failed call on this thread: one sentence, never NULL, empty when
+ * nothing has failed yet. Valid until the next call of any coordd function on this thread. */
+COORDD_API const char* coordd_last_error(void);
+
+/* --- tensors ------------------------------------------------------------------------------- */
+
+typedef int32_t coordd_dtype_t;
+enum {
+  COORDD_UINT8 = 1,
+  COORDD_INT8 = 2,
+  COORDD_UINT16 = 3,
+  COORDD_INT16 = 4,
+  COORDD_UINT32 = 5,
+  COORDD_INT32 = 6,
+  COORDD_UINT64 = 7,
+  COORDD_INT64 = 8,
+  COORDD_FLOAT16 = 9,
+  COORDD_BFLOAT16 = 10,
+  COORDD_FLOAT32 = 11,
+  COORDD_FLOAT64 = 12,
+  COORDD_BOOL = 13 /* one byte, 0 or 1 */
+};
+
+typedef int32_t coordd_op_t;
+enum {
+  COORDD_SUM = 1,
+  COORDD_AVERAGE = 2, /* sum divided by the size of the generation; integers truncate toward zero */
+  COORDD_MIN = 3,
+  COORDD_MAX = 4,
+  COORDD_PRODUCT = 5
+};
+
+typedef int32_t coordd_device_kind_t;
+enum {
+  COORDD_HOST = 0,
+  COORDD_CUDA = 1 /* reserved: refused with COORDD_UNIMPLEMENTED in 0.1 */
+};
+
+/* A buffer under a name. Dense, row-major. The name is what ranks agree by: unique among the
+ * tensors pending on a rank, equal on all ranks, 1 to 512 bytes. So are kind, dtype, op and shape,
+ * except for the first dimension of allgather and alltoall. The buffers belong to the library from
+ * a successful submission until the work is complete, even if the work is released before that;
+ * name and shape are copied. In an array of tensors, struct_size of the first is the stride. */
+typedef struct coordd_tensor {
+  size_t struct_size;
+  const char* name;
+  const void* input;
+  /* NULL: the library allocates the result (allgather, alltoall, reducescatter); coordd_work_result
+   * tells where. Equal to input: in place (allreduce, broadcast). Otherwise they do not overlap. */
+  void* output;
+  int64_t output_capacity_bytes; /* of output, for allgather, alltoall and reducescatter */
+  const int64_t* shape; /* elements per dimension of the input; NULL with ndim 0: one element */
+  int32_t ndim;         /* 0 to 8 */
+  coordd_dtype_t dtype;
+  coordd_device_kind_t device_kind; /* where both buffers are */
+  int32_t device_index;             /* as this process counts its devices; ignored for the host */
+  void* stream; /* cudaStream_t behind which the input is ready; ignored for the host */
+} coordd_tensor_t;
+#define COORDD_TENSOR_INIT \
+  { sizeof(coordd_tensor_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* How a collective runs. NULL stands for all defaults. */
+typedef struct coordd_call_options {
+  size_t struct_size;
+  double timeout_seconds;  /* the work ends by then; 0: the worker's (10 minutes by default) */
+  double prescale_factor;  /* multiplied in before a reduction; 0 stands for 1 */
+  double postscale_factor; /* and after it; 0 stands for 1 */
+  int32_t process_set;     /* reserved: 0, all ranks */
+  int32_t lane;            /* reserved: 0 */
+} coordd_call_options_t;
+#define COORDD_CALL_OPTIONS_INIT \
+  { sizeof(coordd_call_options_t), 0, 0, 0, 0, 0 }
+
+/* --- the worker ---------------------------------------------------------------------------- */
+
+/* This process as a member of a job. */
+typedef struct coordd_worker coordd_worker_t;
+
+/* A text that is NULL or empty, and a number that is 0, is taken from the environment variable
+ * behind it, then from the default. */
+typedef struct coordd_options {
+  size_t struct_size;
+  const char* coordinator; /* COORDD_ADDR: "host:port"; required */
+  const char* job;         /* COORDD_JOB_ID: "default" */
+  const char* token;       /* the job's secret itself; wins over token_file */
+  const char* token_file;  /* COORDD_TOKEN_FILE: a file that holds it */
+  const char* tls_ca; /* COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY: PEM files, all or none */
+  const char* tls_cert;
+  const char* tls_key;
+  const char*
+      worker_id;        /* unique in the job; default: made from host name, process id and chance */
+  const char* node_id;  /* COORDD_NODE_ID: ranks with equal ids share memory; default: found out */
+  const char* topology; /* COORDD_TOPOLOGY: "aisle3/rack12", slowest network first */
+  const char* metrics;  /* COORDD_METRICS: "host:port" to serve /metrics on, port 0 picks one */
+  const char* transport;       /* COORDD_TRANSPORT: "auto", "shm" or "ucx" */
+  int32_t min_workers;         /* COORDD_MIN_WORKERS, else COORDD_SIZE, else what coordd says */
+  int32_t max_workers;         /* COORDD_MAX_WORKERS, likewise */
+  double join_timeout_seconds; /* COORDD_JOIN_TIMEOUT: 300; until enough workers are there */
+  double collective_timeout_seconds; /* COORDD_TIMEOUT: 600; default deadline of every work */
+  int32_t ignore_environment;        /* not 0: the variables are not looked at */
+  int32_t has_launcher_rank;         /* not 0: launcher_rank and launcher_local_rank are given */
+  int32_t launcher_rank;             /* COORDD_RANK: a hint for the order of ranks; -1: none */
+  int32_t launcher_local_rank;       /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
+} coordd_options_t;
+#define COORDD_OPTIONS_INIT \
+  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* Connects to coordd, joins the job, waits until a generation of workers has formed and connects to
+ * them. `options` may be NULL: everything from the environment. On success *worker is to be given
+ * to coordd_worker_destroy; otherwise it is NULL. Errors: INVALID_ARGUMENT names the option or the
+ * variable; UNAVAILABLE; DEADLINE_EXCEEDED how many of how many workers came; UNAUTHENTICATED;
+ * ALREADY_EXISTS the worker id; RESOURCE_EXHAUSTED the job is full; FAILED_PRECONDITION versions or
+ * limits that do not fit the job. */
+COORDD_API coordd_status_t coordd_worker_start(const coordd_options_t* options,
+                                               coordd_worker_t** worker);
+
+/* Completes what all ranks have agreed on, fails the rest with CANCELLED, says goodbye. The handle
+ * stays valid; submissions fail from now on. Calling it again does nothing. */
+COORDD_API coordd_status_t coordd_worker_shutdown(coordd_worker_t* worker, double timeout_seconds);
+
+/* Shuts down (10 s at most) if that has not happened, and frees. Works may outlive their worker.
+ * NULL is allowed. */
+COORDD_API void coordd_worker_destroy(coordd_worker_t* worker);
+
+/* A place in a generation. Ranks of one node are consecutive. */
+typedef struct coordd_placement {
+  size_t struct_size;
+  int64_t generation; /* one agreed membership, from 1 */
+  int32_t rank, size;
+  int32_t local_rank, local_size; /* among the ranks that share this node's memory */
+  int32_t cross_rank, cross_size; /* among the nodes that have a rank with this local_rank */
+} coordd_placement_t;
+#define COORDD_PLACEMENT_INIT \
+  { sizeof(coordd_placement_t), 0, 0, 0, 0, 0, 0, 0 }
+
+COORDD_API coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
+                                                   coordd_placement_t* placement);
+
+/* Members of the placement one by one; -1 when worker is NULL. */
+COORDD_API int32_t coordd_rank(const coordd_worker_t* worker);
+COORDD_API int32_t coordd_size(const coordd_worker_t* worker);
+COORDD_API int32_t coordd_local_rank(const coordd_worker_t* worker);
+COORDD_API int32_t coordd_local_size(const coordd_worker_t* worker);
+COORDD_API int32_t coordd_cross_rank(const coordd_worker_t* worker);
+COORDD_API int32_t coordd_cross_size(const coordd_worker_t* worker);
+
+/* COORDD_OK while the generation is alive; afterwards why it is not: the error of every further
+ * submission. */
+COORDD_API coordd_status_t coordd_worker_status(const coordd_worker_t* worker);
+
+/* "host:port" where this worker serves /metrics; empty: it does not. Valid as long as the worker.
+ */
+COORDD_API const char* coordd_worker_metrics_address(const coordd_worker_t* worker);
+
+/* --- works --------------------------------------------------------------------------------- */
+
+/* The future of one submitted tensor. */
+typedef struct coordd_work coordd_work_t;
+
+/* Waits for its completion, `timeout_seconds` at most; negative: until its own deadline. Returns
+ * the status of the collective, or DEADLINE_EXCEEDED with a text that says "still running", while
+ * the work goes on and its buffers stay in use: coordd_work_poll tells the two apart. Errors of a
+ * collective: INVALID_ARGUMENT, ABORTED, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE, INTERNAL. */
+COORDD_API coordd_status_t coordd_work_wait(const coordd_work_t* work, double timeout_seconds);
+
+/* 1: complete; 0: not yet; -1: work is NULL. Never blocks. */
+COORDD_API int32_t coordd_work_poll(const coordd_work_t* work);
+
+/* The name that it was submitted under. Valid until the work is released. */
+COORDD_API const char* coordd_work_name(const coordd_work_t* work);
+
+typedef struct coordd_result {
+  size_t struct_size;
+  int64_t generation;             /* to which the result belongs */
+  int32_t size;                   /* ranks in it: what an average was divided by */
+  int32_t ndim;                   /* of the output */
+  const void* output;             /* the caller's buffer, else the library's, 64-byte aligned */
+  int64_t output_bytes;           /* bytes of the result */
+  const int64_t* shape;           /* ndim of them */
+  const int64_t* received_splits; /* alltoall: rows that came from each rank; else NULL */
+  int32_t num_received_splits;
+} coordd_result_t;
+#define COORDD_RESULT_INIT \
+  { sizeof(coordd_result_t), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* What a successful work holds; the pointers are valid until it is released. FAILED_PRECONDITION:
+ * it is still running. Otherwise the error that it ended with. */
+COORDD_API coordd_status_t coordd_work_result(const coordd_work_t* work, coordd_result_t* result);
+
+/* Calls `done` once when the work is complete: on a thread of the library, or at once on this one
+ * when it already is. `done` must not block, wait for another work, throw or destroy the worker; it
+ * may submit and may release the work. `message` is empty on success and valid during the call. */
+typedef void (*coordd_done_t)(void* user, coordd_status_t status, const char* message);
+COORDD_API coordd_status_t coordd_work_on_complete(coordd_work_t* work, coordd_done_t done,
+                                                   void* user);
+
+/* Forgets the handle and frees a result that the library allocated. A work that is still running
+ * goes on. NULL is allowed. */
+COORDD_API void coordd_work_release(coordd_work_t* work);
+
+/* --- collectives ---------------------------------------------------------------------------
+ *
+ * Each comes twice. The _async form returns as soon as the tensor is queued; *work is then to be
+ * given to coordd_work_release. The other form also waits; its `work` may be NULL, otherwise it
+ * receives the completed work of a success, for coordd_work_result. Statuses of a submission:
+ * INVALID_ARGUMENT a bad name, shape, dtype or buffer; ALREADY_EXISTS; RESOURCE_EXHAUSTED the queue
+ * stayed full until the deadline; UNIMPLEMENTED a device tensor; FAILED_PRECONDITION shut down; the
+ * generation's end, as coordd_worker_status. On failure nothing was submitted and *work is NULL. */
+
+/* Reduces element by element over all ranks; everyone gets the result. Output: as the input. */
+COORDD_API coordd_status_t coordd_allreduce_async(coordd_worker_t* worker,
+                                                  const coordd_tensor_t* tensor, coordd_op_t op,
+                                                  const coordd_call_options_t* options,
+                                                  coordd_work_t** work);
+COORDD_API coordd_status_t coordd_allreduce(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                                            coordd_op_t op, const coordd_call_options_t* options,
+                                            coordd_work_t** work);
+
+/* All tensors of the group in one generation, or none: one bad tensor on one rank fails all of them
+ * on all ranks. `name` must be equal on all ranks. `works` has room for `count` handles, 1 to
+ * 65536.
+ */
+COORDD_API coordd_status_t coordd_grouped_allreduce_async(coordd_worker_t* worker, const char* name,
+                                                          const coordd_tensor_t* tensors,
+                                                          size_t count, coordd_op_t op,
+                                                          const coordd_call_options_t* options,
+                                                          coordd_work_t** works);
+/* `works` may be NULL. */
+COORDD_API coordd_status_t coordd_grouped_allreduce(coordd_worker_t* worker, const char* name,
+                                                    const coordd_tensor_t* tensors, size_t count,
+                                                    coordd_op_t op,
+                                                    const coordd_call_options_t* options,
+                                                    coordd_work_t** works);
+
+/* Concatenates the tensors of all ranks along the first dimension, in rank order; the first
+ * dimension may differ between ranks. */
+COORDD_API coordd_status_t coordd_allgather_async(coordd_worker_t* worker,
+                                                  const coordd_tensor_t* tensor,
+                                                  const coordd_call_options_t* options,
+                                                  coordd_work_t** work);
+COORDD_API coordd_status_t coordd_allgather(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                                            const coordd_call_options_t* options,
+                                            coordd_work_t** work);
+COORDD_API coordd_status_t coordd_grouped_allgather_async(coordd_worker_t* worker, const char* name,
+                                                          const coordd_tensor_t* tensors,
+                                                          size_t count,
+                                                          const coordd_call_options_t* options,
+                                                          coordd_work_t** works);
+COORDD_API coordd_status_t coordd_grouped_allgather(coordd_worker_t* worker, const char* name,
+                                                    const coordd_tensor_t* tensors, size_t count,
+                                                    const coordd_call_options_t* options,
+                                                    coordd_work_t** works);
+
+/* Everyone gets the value of `root`. On the root the input is read; on the others only the output
+ * is used (the input may be NULL). */
+COORDD_API coordd_status_t coordd_broadcast_async(coordd_worker_t* worker,
+                                                  const coordd_tensor_t* tensor, int32_t root,
+                                                  const coordd_call_options_t* options,
+                                                  coordd_work_t** work);
+COORDD_API coordd_status_t coordd_broadcast(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                                            int32_t root, const coordd_call_options_t* options,
+                                            coordd_work_t** work);
+
+/* Reduces, then gives each rank its slice of the first dimension; lower ranks get the extra row of
+ * an uneven split. */
+COORDD_API coordd_status_t coordd_reducescatter_async(coordd_worker_t* worker,
+                                                      const coordd_tensor_t* tensor, coordd_op_t op,
+                                                      const coordd_call_options_t* options,
+                                                      coordd_work_t** work);
+COORDD_API coordd_status_t coordd_reducescatter(coordd_worker_t* worker,
+                                                const coordd_tensor_t* tensor, coordd_op_t op,
+                                                const coordd_call_options_t* options,
+                                                coordd_work_t** work);
+
+/* Sends splits[r] rows of the first dimension to rank r, and concatenates what comes from each rank
+ * in rank order. `splits`: one per rank, adding up to shape[0]; NULL: equal parts. */
+COORDD_API coordd_status_t coordd_alltoall_async(coordd_worker_t* worker,
+                                                 const coordd_tensor_t* tensor,
+                                                 const int64_t* splits, size_t num_splits,
+                                                 const coordd_call_options_t* options,
+                                                 coordd_work_t** work);
+COORDD_API coordd_status_t coordd_alltoall(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                                           const int64_t* splits, size_t num_splits,
+                                           const coordd_call_options_t* options,
+                                           coordd_work_t** work);
+
+/* Completes once all ranks have called it. `name` NULL: the library counts, so that the n-th
+ * unnamed barrier of one rank meets the n-th of the others. */
+COORDD_API coordd_status_t coordd_barrier_async(coordd_worker_t* worker, const char* name,
+                                                const coordd_call_options_t* options,
+                                                coordd_work_t** work);
+COORDD_API coordd_status_t coordd_barrier(coordd_worker_t* worker, const char* name,
+                                          const coordd_call_options_t* options);
+
+/* --- small values for the other members ------------------------------------------------------
+ *
+ * A key-value store of the job. Keys: 1 to 256 bytes of text. Values: up to 64 KiB of any bytes.
+ * Every call: INVALID_ARGUMENT beyond a bound, UNAVAILABLE coordd cannot be reached. */
+
+COORDD_API coordd_status_t coordd_store_set(coordd_worker_t* worker, const char* key,
+                                            const void* value, size_t size_bytes,
+                                            double timeout_seconds);
+/* Waits until somebody has set the key. *size_bytes receives the size of the value, also when the
+ * buffer is too small for it (OUT_OF_RANGE). DEADLINE_EXCEEDED: nobody did. */
+COORDD_API coordd_status_t coordd_store_get(coordd_worker_t* worker, const char* key, void* buffer,
+                                            size_t capacity_bytes, size_t* size_bytes,
+                                            double timeout_seconds);
+/* A missing key counts as 0; *sum (may be NULL) receives the new value. */
+COORDD_API coordd_status_t coordd_store_add(coordd_worker_t* worker, const char* key, int64_t delta,
+                                            int64_t* sum, double timeout_seconds);
+
+/* --- what is in this build ------------------------------------------------------------------- */
+
+/* A line for each component, "[X] UCX 1.13.1 (built), 1.13.1 (loaded)" or "[ ] NCCL: why not"; with
+ * `json` not 0 a JSON array of objects. Valid until the next call on this thread. */
+COORDD_API const char* coordd_check_build(int32_t json);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* COORDD_COORDD_H_ */
