@@ -26,7 +26,14 @@ struct TlsFiles {
   absl::Status Validate() const;
 };
 
-// Without TLS: insecure credentials. TLS 1.3 with certificates on both sides otherwise.
+// gRPC 1.51 offers no setting for the oldest TLS version: it takes 1.2 and later. This switches the
+// ciphers of 1.2 off for the whole process, through the environment variable that gRPC reads at its
+// first use of TLS. Called by coordd's main before its first thread; since coordd then speaks TLS
+// 1.3 only, so do all who talk to it.
+void AcceptTls13Only();
+
+// Without TLS: insecure credentials. Certificates on both sides otherwise, and the client checks
+// the server's name.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(
     const TlsFiles& files);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFrom(

@@ -1,0 +1,18 @@
+// Files that readers see whole or not at all. (io)
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace coordd {
+
+// Writes beside `path`, then renames over it; a symbolic link at `path` is replaced, not followed.
+// For what can be made again: it does not wait for the disk. UNAVAILABLE: in one sentence, nothing
+// changed.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view contents, mode_t mode);
+
+}  // namespace coordd

@@ -1,0 +1,150 @@
+#include "common/connection_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/atomic_file.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::string_view kSuffix = ".json";
+// Six short strings; more is not ours.
+constexpr size_t kMaxFileBytes = 64 << 10;
+// Coordds of one user on one machine: some; a directory with more entries than this is cut.
+constexpr size_t kMaxConnections = 1024;
+
+absl::Status CheckOwnedDirectory(const std::string& path) {
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("directory ", path, " cannot be used: ", std::strerror(errno)));
+  }
+  if (!S_ISDIR(found.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " is not a directory"));
+  }
+  if (found.st_uid != geteuid()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "directory ", path, " belongs to user ", found.st_uid, "; expected ours, ", geteuid()));
+  }
+  if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("directory ", path, " can be written by others (chmod 700 ", path, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) {
+    const std::string why =
+        absl::StrCat("connection file ", path, " cannot be read: ", std::strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(why) : absl::UnavailableError(why);
+  }
+  struct stat found = {};
+  fstat(fd, &found);
+  if (found.st_uid != geteuid()) {
+    close(fd);
+    return absl::FailedPreconditionError(absl::StrCat("connection file ", path, " belongs to user ",
+                                                      found.st_uid, "; expected ours, ",
+                                                      geteuid()));
+  }
+  std::string text(kMaxFileBytes, '\0');
+  const ssize_t size = read(fd, text.data(), text.size());
+  close(fd);
+  if (size < 0) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
+  text.resize(static_cast<size_t>(size));
+  return text;
+}
+
+bool IsAlive(int pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
+
+// A string member; empty when it is missing or something else.
+std::string Text(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ConnectionDirectory(const Environment& environment) {
+  const auto runtime = environment.find("XDG_RUNTIME_DIR");
+  const std::string path = runtime != environment.end() && !runtime->second.empty()
+                               ? runtime->second + "/coordd"
+                               : absl::StrCat("/tmp/coordd-", geteuid());
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(
+        absl::StrCat("directory ", path, " cannot be made: ", std::strerror(errno)));
+  }
+  COORDD_RETURN_IF_ERROR(CheckOwnedDirectory(path));
+  return path;
+}
+
+absl::Status WriteConnectionFile(const std::string& path, const Connection& connection) {
+  const Json json = {
+      {"listen", connection.listen},
+      {"http", connection.http},
+      {"pid", connection.pid},
+      {"version", connection.version},
+      {"tls",
+       {{"cert", connection.tls.cert}, {"key", connection.tls.key}, {"ca", connection.tls.ca}}}};
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return WriteFileAtomically(path, text, 0600);
+}
+
+absl::StatusOr<Connection> ReadConnectionFile(const std::string& path) {
+  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path));
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || Text(json, "listen").empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connection file ", path, " holds no JSON object with a \"listen\" address"));
+  }
+  Connection connection;
+  connection.listen = Text(json, "listen");
+  connection.http = Text(json, "http");
+  connection.version = Text(json, "version");
+  if (const auto pid = json.find("pid"); pid != json.end() && pid->is_number_integer())
+    connection.pid = pid->get<int>();
+  if (const auto tls = json.find("tls"); tls != json.end() && tls->is_object())
+    connection.tls = {Text(*tls, "cert"), Text(*tls, "key"), Text(*tls, "ca")};
+  return connection;
+}
+
+std::vector<Connection> LiveConnections(const std::string& directory) {
+  std::vector<std::string> paths;
+  if (DIR* listing = opendir(directory.c_str()); listing != nullptr) {
+    while (const dirent* entry = readdir(listing)) {
+      if (absl::EndsWith(entry->d_name, kSuffix) && paths.size() < kMaxConnections)
+        paths.push_back(absl::StrCat(directory, "/", entry->d_name));
+    }
+    closedir(listing);
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<Connection> live;
+  for (const std::string& path : paths) {
+    absl::StatusOr<Connection> connection = ReadConnectionFile(path);
+    if (!connection.ok()) continue;
+    if (IsAlive(connection->pid)) {
+      live.push_back(*std::move(connection));
+    } else {
+      unlink(path.c_str());
+    }
+  }
+  return live;
+}
+
+}  // namespace coordd
