@@ -129,7 +129,7 @@ class CivetHttpServer final : public HttpServer {
       response.status = 405;
       response.body = "405: only GET and HEAD are served here\n";
     } else {
-      response = self->Answer(request->local_uri != nullptr ? request->local_uri : "",
+      response = self->Answer(request->local_uri_raw != nullptr ? request->local_uri_raw : "",
                               request->query_string != nullptr ? request->query_string : "");
     }
     const std::string head = absl::StrCat(
