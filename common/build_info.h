@@ -1,9 +1,11 @@
 // What this build was made with and what is there at run time: the table of the configure step and
-// of `coordctl check-build`.
+// of `coordctl check-build`. (io)
 #pragma once
 
 #include <string>
 #include <vector>
+
+#include "common/environment.h"
 
 namespace coordd {
 
@@ -11,14 +13,19 @@ struct Component {
   std::string name;  // "UCX"
   bool available = false;
   std::string built;    // version at build time; empty: not built in
-  std::string loaded;   // version at run time; empty: not loaded
+  std::string loaded;   // version at run time; empty: not loaded, or it does not tell
   std::string why_not;  // when not available, one phrase
 };
 
-// In the order of the table: gRPC, Protobuf, Abseil, UCX, CUDA, NCCL, prometheus-cpp, TLS library.
-std::vector<Component> BuildComponents();
+// In the order of the table: gRPC, Protobuf, Abseil, UCX, CUDA, NCCL, prometheus-cpp, OpenSSL.
+// Opens what is used only when present (UCX, CUDA's driver, NCCL) for the time of the call: NCCL is
+// the copy already in this process, else COORDD_NCCL_LIBRARY of `environment`, else the system's.
+std::vector<Component> BuildComponents(const Environment& environment);
 
 // "[X] NCCL 2.28.9 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not".
 std::string ToLine(const Component& component);
+
+// 22809 is "2.28.9", 2708 is "2.7.8": as ncclGetVersion counts.
+std::string NcclVersionText(int number);
 
 }  // namespace coordd

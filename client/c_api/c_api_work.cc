@@ -1,0 +1,96 @@
+// Waiting for submitted tensors and reading their results.
+#include "client/c_api/c_api_internal.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+// The status it ended with; FAILED_PRECONDITION while it runs.
+absl::Status StatusOfDone(const coordd_work& handle) {
+  if (!handle.work->done()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor ", handle.work->spec().name, ": still running, it has no result yet"));
+  }
+  return handle.work->Wait(absl::InfinitePast());
+}
+
+coordd_result_t ResultOf(const coordd_work& handle) {
+  const WorkResult& result = handle.work->result();
+  const TensorSpec& spec = handle.work->spec();
+  coordd_result_t out = COORDD_RESULT_INIT;
+  out.generation = ToInt(result.generation);
+  out.size = result.size;
+  out.output = handle.output != nullptr ? handle.output : result.owned_output.get();
+  // The output of an allreduce and of a broadcast is shaped as the input.
+  const bool as_input =
+      spec.kind == CollectiveKind::kAllreduce || spec.kind == CollectiveKind::kBroadcast;
+  const std::vector<int64_t>& shape = as_input ? spec.shape : result.output_shape;
+  out.output_bytes = as_input ? SizeBytes(spec) : result.output_bytes;
+  out.ndim = static_cast<int32_t>(shape.size());
+  out.shape = shape.data();
+  if (!result.received_splits.empty()) {
+    out.received_splits = result.received_splits.data();
+    out.num_received_splits = static_cast<int32_t>(result.received_splits.size());
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace coordd
+
+using coordd::AtBorder;
+
+extern "C" {
+
+coordd_status_t coordd_work_wait(const coordd_work_t* work, double timeout_seconds) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return coordd::NullArgument("work");
+    if (work->InForkedChild()) return coordd::ForkedChild("the work");
+    // Every work ends by its own deadline, so that waiting for ever does not.
+    if (timeout_seconds < 0) return work->work->Wait(absl::InfiniteFuture());
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return work->work->Wait(coordd::Clock::Real().Now() + timeout);
+  });
+}
+
+int32_t coordd_work_poll(const coordd_work_t* work) {
+  if (work == nullptr) return -1;
+  return !work->InForkedChild() && work->work->done() ? 1 : 0;
+}
+
+const char* coordd_work_name(const coordd_work_t* work) {
+  return work == nullptr ? "" : work->work->spec().name.c_str();
+}
+
+coordd_status_t coordd_work_result(const coordd_work_t* work, coordd_result_t* result) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return coordd::NullArgument("work");
+    if (work->InForkedChild()) return coordd::ForkedChild("the work");
+    COORDD_RETURN_IF_ERROR(coordd::StatusOfDone(*work));
+    return coordd::CopyOut(coordd::ResultOf(*work), result, "result");
+  });
+}
+
+coordd_status_t coordd_work_on_complete(coordd_work_t* work, coordd_done_t done, void* user) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return coordd::NullArgument("work");
+    if (done == nullptr) return coordd::NullArgument("done");
+    if (work->InForkedChild()) return coordd::ForkedChild("the work");
+    work->work->OnComplete([done, user](const absl::Status& status) {
+      done(user, static_cast<coordd_status_t>(status.code()),
+           std::string(status.message()).c_str());
+    });
+    return absl::OkStatus();
+  });
+}
+
+void coordd_work_release(coordd_work_t* work) {
+  // In a forked child the work's mutex may be held for ever by a thread that is not there: what the
+  // parent's heap copy holds is left alone.
+  if (work == nullptr || work->InForkedChild()) return;
+  delete work;
+}
+
+}  // extern "C"

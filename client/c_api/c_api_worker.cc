@@ -1,0 +1,218 @@
+// Statuses, versions, and a worker's life.
+#include <cmath>
+
+#include "absl/strings/str_join.h"
+#include "client/c_api/c_api_internal.h"
+#include "common/build_info.h"
+#include "common/environment.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+#include "nlohmann/json.hpp"
+#include "worker/worker_options.h"
+
+namespace coordd {
+namespace {
+
+// Bounds a worker that is destroyed without having been shut down.
+constexpr absl::Duration kDestroyTimeout = absl::Seconds(10);
+
+std::string& LastError() {
+  thread_local std::string text;
+  return text;
+}
+
+// Options that have a variable go where the variable would: one parser, one set of messages.
+Environment Overlay(const coordd_options_t& options, Environment environment) {
+  const std::pair<const char*, const char*> texts[] = {
+      {"COORDD_ADDR", options.coordinator},      {"COORDD_JOB_ID", options.job},
+      {"COORDD_TOKEN_FILE", options.token_file}, {"COORDD_TLS_CA", options.tls_ca},
+      {"COORDD_TLS_CERT", options.tls_cert},     {"COORDD_TLS_KEY", options.tls_key},
+      {"COORDD_NODE_ID", options.node_id},       {"COORDD_TOPOLOGY", options.topology},
+      {"COORDD_METRICS", options.metrics},       {"COORDD_TRANSPORT", options.transport},
+  };
+  for (const auto& [name, value] : texts) {
+    if (value != nullptr && *value != '\0') environment[name] = value;
+  }
+  if (options.token != nullptr && *options.token != '\0') environment.erase("COORDD_TOKEN_FILE");
+  return environment;
+}
+
+absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
+  const Environment environment =
+      Overlay(options, options.ignore_environment != 0 ? Environment() : ReadEnvironment());
+  COORDD_ASSIGN_OR_RETURN(WorkerOptions result, WorkerOptionsFrom(environment));
+  if (options.token != nullptr && *options.token != '\0') result.token = options.token;
+  if (options.worker_id != nullptr) result.worker_id = options.worker_id;
+  if (options.min_workers != 0) result.min_workers = options.min_workers;
+  if (options.max_workers != 0) result.max_workers = options.max_workers;
+  if (options.has_launcher_rank != 0) {
+    result.launcher_rank = options.launcher_rank;
+    result.launcher_local_rank = options.launcher_local_rank;
+  }
+  if (options.join_timeout_seconds != 0) {
+    COORDD_ASSIGN_OR_RETURN(result.join_timeout, TimeoutFromSeconds(options.join_timeout_seconds));
+  }
+  if (options.collective_timeout_seconds != 0) {
+    COORDD_ASSIGN_OR_RETURN(result.collective_timeout,
+                            TimeoutFromSeconds(options.collective_timeout_seconds));
+  }
+  COORDD_RETURN_IF_ERROR(result.Validate());
+  return result;
+}
+
+std::string ComponentsAsJson(const std::vector<Component>& components) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Component& c : components) {
+    rows.push_back({{"name", c.name},
+                    {"available", c.available},
+                    {"built", c.built},
+                    {"loaded", c.loaded},
+                    {"why_not", c.why_not}});
+  }
+  return rows.dump();
+}
+
+}  // namespace
+
+coordd_status_t Fail(const absl::Status& status) {
+  LastError() = std::string(status.message());
+  return static_cast<coordd_status_t>(status.code());
+}
+
+absl::StatusOr<absl::Duration> TimeoutFromSeconds(double seconds) {
+  if (std::isnan(seconds) || seconds < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a timeout of ", seconds, " seconds: expected 0 or more"));
+  }
+  return absl::Seconds(seconds);
+}
+
+absl::Status NullArgument(absl::string_view name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+absl::Status ForkedChild(absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " belongs to the parent process: after fork() only the parent can use it"));
+}
+
+}  // namespace coordd
+
+using coordd::AtBorder;
+
+extern "C" {
+
+uint32_t coordd_abi_version(void) { return COORDD_ABI_VERSION; }
+const char* coordd_version(void) { return coordd::kVersion; }
+
+const char* coordd_status_name(coordd_status_t status) {
+  static constexpr const char* kNames[] = {"OK",
+                                           "CANCELLED",
+                                           "UNKNOWN",
+                                           "INVALID_ARGUMENT",
+                                           "DEADLINE_EXCEEDED",
+                                           "NOT_FOUND",
+                                           "ALREADY_EXISTS",
+                                           "PERMISSION_DENIED",
+                                           "RESOURCE_EXHAUSTED",
+                                           "FAILED_PRECONDITION",
+                                           "ABORTED",
+                                           "OUT_OF_RANGE",
+                                           "UNIMPLEMENTED",
+                                           "INTERNAL",
+                                           "UNAVAILABLE",
+                                           "DATA_LOSS",
+                                           "UNAUTHENTICATED"};
+  if (status < 0 || status > COORDD_UNAUTHENTICATED) return "a status without a name";
+  return kNames[status];
+}
+
+const char* coordd_last_error(void) { return coordd::LastError().c_str(); }
+
+coordd_status_t coordd_worker_start(const coordd_options_t* options, coordd_worker_t** worker) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    *worker = nullptr;
+    COORDD_ASSIGN_OR_RETURN(const coordd_options_t known, coordd::CopyIn(options, "options"));
+    COORDD_ASSIGN_OR_RETURN(const coordd::WorkerOptions parsed, coordd::ToWorkerOptions(known));
+    COORDD_ASSIGN_OR_RETURN(std::unique_ptr<coordd::Worker> started, coordd::Worker::Start(parsed));
+    *worker = new coordd_worker(std::move(started));
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_worker_shutdown(coordd_worker_t* worker, double timeout_seconds) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return worker->worker->Shutdown(timeout);
+  });
+}
+
+void coordd_worker_destroy(coordd_worker_t* worker) {
+  if (worker == nullptr) return;
+  AtBorder([&]() -> absl::Status {
+    const absl::Status ignored = worker->worker->Shutdown(coordd::kDestroyTimeout);
+    delete worker;
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
+                                        coordd_placement_t* placement) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    const coordd::Placement p = worker->worker->placement();
+    const coordd_placement_t value = {sizeof(value), ToInt(p.generation), p.rank,
+                                      p.size,        p.local_rank,        p.local_size,
+                                      p.cross_rank,  p.cross_size};
+    return coordd::CopyOut(value, placement, "placement");
+  });
+}
+
+int32_t coordd_rank(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().rank;
+}
+int32_t coordd_size(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().size;
+}
+int32_t coordd_local_rank(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().local_rank;
+}
+int32_t coordd_local_size(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().local_size;
+}
+int32_t coordd_cross_rank(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().cross_rank;
+}
+int32_t coordd_cross_size(const coordd_worker_t* worker) {
+  return worker == nullptr ? -1 : worker->worker->placement().cross_size;
+}
+
+coordd_status_t coordd_worker_status(const coordd_worker_t* worker) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    return worker->worker->status();
+  });
+}
+
+const char* coordd_worker_metrics_address(const coordd_worker_t* worker) {
+  return worker == nullptr ? "" : worker->metrics_address.c_str();
+}
+
+const char* coordd_check_build(int32_t json) {
+  thread_local std::string text;
+  AtBorder([&]() -> absl::Status {
+    const std::vector<coordd::Component> components =
+        coordd::BuildComponents(coordd::ReadEnvironment());
+    text = json != 0 ? coordd::ComponentsAsJson(components)
+                     : absl::StrJoin(components, "\n", [](std::string* out, const auto& component) {
+                         out->append(coordd::ToLine(component));
+                       });
+    return absl::OkStatus();
+  });
+  return text.c_str();
+}
+
+}  // extern "C"

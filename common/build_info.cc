@@ -1,0 +1,126 @@
+#include "common/build_info.h"
+
+#include <grpcpp/grpcpp.h>
+#include <openssl/crypto.h>
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/build_components.h"
+#include "common/dynamic_library.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kNcclLibrary[] = "libnccl.so.2";
+constexpr char kUcxLibrary[] = "libucp.so.0";
+constexpr char kCudaDriver[] = "libcuda.so.1";
+constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
+
+absl::Status Lacks(absl::string_view library, absl::string_view symbol) {
+  return absl::NotFoundError(absl::StrCat(library, " has no ", symbol));
+}
+
+absl::StatusOr<DynamicLibrary> OpenNccl(const Environment& environment) {
+  if (auto loaded = DynamicLibrary::OpenLoaded(kNcclLibrary); loaded.ok()) return loaded;
+  const auto named = environment.find(kNcclVariable);
+  if (named == environment.end() || named->second.empty())
+    return DynamicLibrary::Open(kNcclLibrary);
+  auto opened = DynamicLibrary::Open(named->second);
+  if (opened.ok()) return opened;
+  return absl::NotFoundError(absl::StrCat(kNcclVariable, ": ", opened.status().message()));
+}
+
+absl::StatusOr<std::string> LoadedNccl(const Environment& environment) {
+  auto library = OpenNccl(environment);
+  if (!library.ok()) return library.status();
+  auto* const get_version = library->Function<int(int*)>("ncclGetVersion");
+  if (get_version == nullptr) return Lacks(kNcclLibrary, "ncclGetVersion");
+  int number = 0;
+  if (get_version(&number) != 0) return absl::UnavailableError("ncclGetVersion failed");
+  return NcclVersionText(number);
+}
+
+absl::StatusOr<std::string> LoadedUcx() {
+  auto library = DynamicLibrary::OpenLoaded(kUcxLibrary);
+  if (!library.ok()) library = DynamicLibrary::Open(kUcxLibrary);
+  if (!library.ok()) return library.status();
+  auto* const version = library->Function<const char*()>("ucp_get_version_string");
+  if (version == nullptr) return Lacks(kUcxLibrary, "ucp_get_version_string");
+  return std::string(version());
+}
+
+// The driver decides what works; it is asked itself, since the runtime's cudaGetDeviceCount leaves
+// its argument untouched without one.
+absl::StatusOr<std::string> LoadedCuda() {
+  auto library = DynamicLibrary::Open(kCudaDriver);
+  if (!library.ok()) return library.status();
+  auto* const init = library->Function<int(unsigned)>("cuInit");
+  auto* const driver_version = library->Function<int(int*)>("cuDriverGetVersion");
+  auto* const device_count = library->Function<int(int*)>("cuDeviceGetCount");
+  if (init == nullptr) return Lacks(kCudaDriver, "cuInit");
+  if (driver_version == nullptr) return Lacks(kCudaDriver, "cuDriverGetVersion");
+  if (device_count == nullptr) return Lacks(kCudaDriver, "cuDeviceGetCount");
+  if (const int error = init(0); error != 0) {
+    return absl::UnavailableError(absl::StrCat("the driver reports error ", error, " (cuInit)"));
+  }
+  int devices = 0, number = 0;
+  if (device_count(&devices) != 0 || devices == 0) {
+    return absl::UnavailableError("the driver sees no device");
+  }
+  if (driver_version(&number) != 0) return absl::UnavailableError("cuDriverGetVersion failed");
+  return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+}
+
+// Libraries that programs are linked with are there, or the program would not have started;
+// Protobuf, Abseil and prometheus-cpp have no function that tells their version.
+absl::StatusOr<std::string> LoadedVersion(absl::string_view name, const Environment& environment) {
+  if (name == "gRPC") return grpc::Version();
+  if (name == "OpenSSL") return std::string(OpenSSL_version(OPENSSL_VERSION_STRING));
+  if (name == "UCX") return LoadedUcx();
+  if (name == "CUDA") return LoadedCuda();
+  if (name == "NCCL") return LoadedNccl(environment);
+  return std::string();
+}
+
+}  // namespace
+
+std::string NcclVersionText(int number) {
+  // NCCL counts 10000 * major since 2.9, 1000 * major before.
+  const int unit = number >= 10000 ? 10000 : 1000;
+  return absl::StrCat(number / unit, ".", number % unit / 100, ".", number % 100);
+}
+
+std::vector<Component> BuildComponents(const Environment& environment) {
+  std::vector<Component> components;
+  for (const BuiltComponent& built : kBuiltComponents) {
+    Component component;
+    component.name = built.name;
+    component.built = built.version;
+    component.why_not = built.why_not;
+    if (!component.built.empty()) {
+      component.why_not.clear();
+      absl::StatusOr<std::string> loaded = LoadedVersion(component.name, environment);
+      component.available = loaded.ok();
+      if (loaded.ok()) {
+        component.loaded = *std::move(loaded);
+      } else {
+        component.why_not =
+            absl::StrCat("built for ", component.built, ", but ", loaded.status().message());
+      }
+    }
+    components.push_back(std::move(component));
+  }
+  return components;
+}
+
+std::string ToLine(const Component& component) {
+  if (!component.available) return absl::StrCat("[ ] ", component.name, ": ", component.why_not);
+  std::string line = absl::StrCat("[X] ", component.name, " ", component.built, " (built)");
+  if (!component.loaded.empty()) absl::StrAppend(&line, ", ", component.loaded, " (loaded)");
+  return line;
+}
+
+}  // namespace coordd
