@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# Sourced by tools/check, tools/test, tools/demo and tools/package: stages with times, builds with progress.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+
+# Build folders of one clone share what they compile alike: ccache then sees paths relative to the clone.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# Names in sentences of tests stay as written.
+export LC_ALL=C.UTF-8
+
+logs=$root/build/logs
+passed=0
+failed=0
+skipped=0
+failures=()
+
+say() { printf '%s\n' "$*"; }
+
+# Reads ninja's "[12/345] Building ..." and prints how far it is: one line that moves on a terminal, else a line
+# every tenth. Everything goes to the file $1 as well.
+show_progress() {
+  local moving=0
+  if [ -t 1 ]; then moving=1; fi
+  awk -v log_file="$1" -v moving=$moving '
+    { print > log_file }
+    match($0, /^\[[0-9]+\/[0-9]+\]/) {
+      split(substr($0, 2, RLENGTH - 2), n, "/")
+      percent = int(100 * n[1] / n[2])
+      if (moving) { printf "\r      %3d %% of %d steps ", percent, n[2]; fflush(); shown = 1 }
+      else if (n[2] >= 20 && int(percent / 10) > tenth) {
+        tenth = int(percent / 10); printf "      %3d %% of %d steps\n", percent, n[2]; fflush()
+      }
+    }
+    END { if (shown) printf "\r                              \r" }'
+}
+
+# build FOLDER [TARGET...]: with progress; the log is $logs/FOLDER.log, whose errors are shown when it fails.
+build() {
+  local folder=$1 log
+  shift
+  log=$logs/$(basename "$folder").log
+  mkdir -p "$logs"
+  if ! cmake --build "$folder" ${1:+--target "$@"} 2>&1 | show_progress "$log"; then
+    grep -nE -A12 'FAILED:|error:|Error ' "$log" | head -n 80
+    say "      the whole log: ${log#"$root"/}"
+    return 1
+  fi
+}
+
+# configure PRESET [ARGUMENTS...]: quiet unless it fails.
+configure() {
+  local log=$logs/configure-$1.log
+  mkdir -p "$logs"
+  if ! cmake --preset "$@" >"$log" 2>&1; then
+    tail -n 30 "$log"
+    return 1
+  fi
+}
+
+# stage NAME FUNCTION SENTENCE: runs it, prints the time, counts it. A function that runs ctest counts its tests itself
+# and sets counted=1.
+stage() {
+  local name=$1 function=$2 sentence=$3 start=$SECONDS status=0
+  counted=0
+  say "--- $name: $sentence"
+  "$function" || status=$?
+  if [ $status -eq 0 ]; then
+    if [ $counted -eq 0 ]; then passed=$((passed + 1)); fi
+    say "    $name: ok ($((SECONDS - start)) s)"
+  else
+    if [ $counted -eq 0 ]; then failed=$((failed + 1)); fi
+    failures+=("$name")
+    say "    $name: FAILED ($((SECONDS - start)) s)"
+  fi
+}
+
+# run_ctest FOLDER [ARGUMENTS...]: adds to the counts; shows what failed.
+run_ctest() {
+  local folder=$1 log status=0 total bad skips
+  shift
+  log=$logs/ctest-$(basename "$folder").log
+  mkdir -p "$logs"
+  ctest --test-dir "$folder" --output-on-failure -j "$(nproc)" --no-tests=error "$@" >"$log" 2>&1 || status=$?
+  total=$(sed -nE 's/.*tests failed out of ([0-9]+).*/\1/p' "$log")
+  bad=$(sed -nE 's/.* ([0-9]+) tests? failed out of .*/\1/p' "$log")
+  skips=$(grep -cE '\*\*\*Skipped' "$log" || true)
+  if [ -z "$total" ]; then
+    tail -n 30 "$log"
+    return 1
+  fi
+  passed=$((passed + total - bad - skips))
+  failed=$((failed + bad))
+  skipped=$((skipped + skips))
+  counted=1
+  say "      $((total - bad - skips)) tests passed, $bad failed, $skips skipped"
+  if [ "$skips" -gt 0 ]; then grep -E '\*\*\*Skipped' "$log" | sed 's/^/      /'; fi
+  if [ $status -ne 0 ]; then
+    awk '/Start +[0-9]+:/ { block = "" } { block = block "\n" $0 } /\*\*\*(Failed|Timeout|Exception)/ { on = 1 }
+         on { print } / Passed | Skipped / { on = 0 }' "$log" | tail -n 150
+    sed -n '/The following tests FAILED/,$p' "$log"
+    say "      the whole log: ${log#"$root"/}"
+  fi
+  return $status
+}
+
+# The C++ files of the repository.
+cpp_files() { git ls-files -co --exclude-standard -- '*.h' '*.hpp' '*.cc' '*.c'; }
+
+# The scripts in bash.
+bash_files() { git grep -lE --untracked '^#!/bin/bash|^# shellcheck shell=bash' -- tools .ci deploy tests; }
+
+check_format() {
+  local formatter
+  formatter=$(command -v clang-format-14 || command -v clang-format) || {
+    say "      no clang-format here: tools/install-deps"
+    return 1
+  }
+  cpp_files | xargs -r -P "$(nproc)" -n 40 "$formatter" --dry-run -Werror 2>&1 | grep -E 'error:' |
+    sed 's/ \[-Wclang-format-violations\]//' | sort -u | head -n 20 | sed 's/^/      /'
+  # PIPESTATUS[1]: xargs; 123 when one of its runs failed.
+  [ "${PIPESTATUS[1]}" -eq 0 ] || {
+    say "      put right by: clang-format-14 -i FILE"
+    return 1
+  }
+}
+
+check_tidy() { tools/tidy 2>&1 | sed 's/^/      /'; }
+
+check_shell() {
+  if ! command -v shellcheck >/dev/null; then
+    say "      no shellcheck here: scripts are not checked (tools/install-deps)"
+    return 0
+  fi
+  bash_files | xargs -r shellcheck -x
+}
+
+# The closing lines and the exit status of a run of stages.
+summary() {
+  if [ ${#failures[@]} -gt 0 ]; then say "failed: ${failures[*]}"; fi
+  say "$((SECONDS / 60)) min $((SECONDS % 60)) s"
+  if [ $skipped -gt 0 ]; then
+    say "$passed passed, $failed failed, $skipped skipped"
+  else
+    say "$passed passed, $failed failed"
+  fi
+  [ ${#failures[@]} -eq 0 ]
+}
