@@ -1,0 +1,38 @@
+# `cmake --install BUILD --prefix P`: a prefix that works wherever it is moved to. Programs find libcoordd.so, and the
+# libraries that tools/package puts beside it, relative to themselves.
+include(CMakePackageConfigHelpers)
+
+set(lib lib)  # not lib/ARCH: nothing here is meant for /usr
+set(programs "")
+foreach(program coordd coordd-worker coordrun coordctl)
+  if(TARGET ${program})
+    list(APPEND programs ${program})
+  endif()
+endforeach()
+if(programs)
+  set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/../${lib}")
+  install(TARGETS ${programs} RUNTIME DESTINATION bin)
+endif()
+if(TARGET digits)
+  set_target_properties(digits PROPERTIES INSTALL_RPATH "$ORIGIN/../../../../${lib}")
+  install(TARGETS digits RUNTIME DESTINATION share/coordd/examples/digits)
+  install(DIRECTORY client/examples/digits DESTINATION share/coordd/examples
+          FILES_MATCHING PATTERN "*.cc" PATTERN "*.h" PATTERN "*.md" PATTERN "*.gz")
+endif()
+
+install(FILES LICENSE DESTINATION share/coordd)
+install(DIRECTORY deploy DESTINATION share/coordd OPTIONAL)
+install(FILES client/c_api/coordd.h client/cpp/coordd.hpp DESTINATION include/coordd)
+
+if(TARGET coordd_shared)
+  set_target_properties(coordd_shared PROPERTIES EXPORT_NAME coordd INSTALL_RPATH "$ORIGIN")
+  install(TARGETS coordd_shared EXPORT coorddTargets LIBRARY DESTINATION ${lib})
+  install(EXPORT coorddTargets NAMESPACE coordd:: DESTINATION ${lib}/cmake/coordd)
+  configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/templates/coorddConfig.cmake.in
+                                ${CMAKE_BINARY_DIR}/coorddConfig.cmake INSTALL_DESTINATION ${lib}/cmake/coordd)
+  write_basic_package_version_file(${CMAKE_BINARY_DIR}/coorddConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+  install(FILES ${CMAKE_BINARY_DIR}/coorddConfig.cmake ${CMAKE_BINARY_DIR}/coorddConfigVersion.cmake
+          DESTINATION ${lib}/cmake/coordd)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/templates/coordd.pc.in ${CMAKE_BINARY_DIR}/coordd.pc @ONLY)
+  install(FILES ${CMAKE_BINARY_DIR}/coordd.pc DESTINATION ${lib}/pkgconfig)
+endif()
