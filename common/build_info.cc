@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <openssl/crypto.h>
 
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -121,6 +122,18 @@ std::string ToLine(const Component& component) {
   std::string line = absl::StrCat("[X] ", component.name, " ", component.built, " (built)");
   if (!component.loaded.empty()) absl::StrAppend(&line, ", ", component.loaded, " (loaded)");
   return line;
+}
+
+std::string ComponentsToJson(const std::vector<Component>& components) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Component& c : components) {
+    rows.push_back({{"name", c.name},
+                    {"available", c.available},
+                    {"built", c.built},
+                    {"loaded", c.loaded},
+                    {"why_not", c.why_not}});
+  }
+  return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace coordd

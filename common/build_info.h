@@ -25,6 +25,9 @@ std::vector<Component> BuildComponents(const Environment& environment);
 // "[X] NCCL 2.28.9 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not".
 std::string ToLine(const Component& component);
 
+// An array of objects with the names of Component's members.
+std::string ComponentsToJson(const std::vector<Component>& components);
+
 // 22809 is "2.28.9", 2708 is "2.7.8": as ncclGetVersion counts.
 std::string NcclVersionText(int number);
 

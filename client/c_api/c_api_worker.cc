@@ -7,7 +7,6 @@
 #include "common/environment.h"
 #include "common/status_macros.h"
 #include "common/version.h"
-#include "nlohmann/json.hpp"
 #include "worker/worker_options.h"
 
 namespace coordd {
@@ -58,18 +57,6 @@ absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   }
   COORDD_RETURN_IF_ERROR(result.Validate());
   return result;
-}
-
-std::string ComponentsAsJson(const std::vector<Component>& components) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Component& c : components) {
-    rows.push_back({{"name", c.name},
-                    {"available", c.available},
-                    {"built", c.built},
-                    {"loaded", c.loaded},
-                    {"why_not", c.why_not}});
-  }
-  return rows.dump();
 }
 
 }  // namespace
@@ -206,7 +193,7 @@ const char* coordd_check_build(int32_t json) {
   AtBorder([&]() -> absl::Status {
     const std::vector<coordd::Component> components =
         coordd::BuildComponents(coordd::ReadEnvironment());
-    text = json != 0 ? coordd::ComponentsAsJson(components)
+    text = json != 0 ? coordd::ComponentsToJson(components)
                      : absl::StrJoin(components, "\n", [](std::string* out, const auto& component) {
                          out->append(coordd::ToLine(component));
                        });

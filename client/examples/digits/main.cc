@@ -5,7 +5,6 @@
 //     digits compare A B                   how far two files of --dump-weights are apart
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <string>
@@ -28,10 +27,7 @@ struct Arguments {
 };
 
 std::optional<coordd::Worker> JoinJob(const std::string& coordinator) {
-  const char* from_environment = std::getenv("COORDD_ADDR");
-  if (coordinator.empty() && (from_environment == nullptr || *from_environment == '\0')) {
-    return std::nullopt;  // alone
-  }
+  if (coordinator.empty()) return std::nullopt;  // alone
   coordd_options_t options = COORDD_OPTIONS_INIT;
   options.coordinator = coordinator.c_str();
   return coordd::Worker::Start(&options);
@@ -97,7 +93,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--checkpoint", arguments.trainer.checkpoint,
                  "FILE that rank 0 writes after each epoch, and from which it goes on");
-  app.add_option("--coordinator", arguments.coordinator, "HOST:PORT of coordd [COORDD_ADDR]");
+  app.add_option("--coordinator", arguments.coordinator, "HOST:PORT of coordd")
+      ->envname("COORDD_ADDR");
   app.add_option("--dump-weights", arguments.dump_weights, "FILE for the weights at the end");
   app.add_flag("--json", arguments.json, "a last line for programs");
   app.add_flag("--quiet", arguments.quiet, "no line per epoch");

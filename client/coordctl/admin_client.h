@@ -1,0 +1,18 @@
+// Asks a coordd about its state. (io)
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/coordctl/target.h"
+#include "coordd/v1/admin.pb.h"
+
+namespace coordd {
+
+// `job` empty: all. Blocks up to `timeout`. UNAVAILABLE: says which coordd cannot be reached and
+// what the transport saw; the statuses of Admin.GetState otherwise.
+absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::string& job,
+                                           absl::Duration timeout);
+
+}  // namespace coordd

@@ -1,0 +1,170 @@
+// coordctl: what operators ask and make.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/coordctl/admin_client.h"
+#include "client/coordctl/state_view.h"
+#include "client/coordctl/target.h"
+#include "common/build_info.h"
+#include "common/certs.h"
+#include "common/connection_file.h"
+#include "common/environment.h"
+#include "common/proto_json.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(5);
+
+enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4 };
+constexpr char kExitCodes[] =
+    "Exit status: 0 done, 1 failed (coordd cannot be reached, a file cannot be written), 2 wrong "
+    "usage, 3 no coordd found or several, 4 no such job.";
+
+struct Arguments {
+  TargetRequest target;
+  bool json = false;
+  std::string job;
+  std::string directory;
+  std::vector<std::string> names;
+  int days = 365;
+};
+
+int Report(const absl::Status& status, ExitCode code) {
+  std::fprintf(stderr, "coordctl: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+// `text` ends with one line end, whatever it brought.
+void Print(std::string text) {
+  if (text.empty() || text.back() != '\n') text += '\n';
+  std::fputs(text.c_str(), stdout);
+}
+
+absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment& environment) {
+  std::vector<Connection> live;
+  if (const auto directory = ConnectionDirectory(environment); directory.ok()) {
+    live = LiveConnections(*directory);
+  } else if (arguments.target.coordinator.empty()) {
+    return directory.status();
+  }
+  return ChooseTarget(arguments.target, environment, live);
+}
+
+// Status and Jobs differ in what they print.
+int ShowState(const Arguments& arguments, const Environment& environment,
+              std::string (*text)(const v1::ServerState&),
+              std::string (*json)(const v1::ServerState&)) {
+  const absl::StatusOr<Target> target = FindTarget(arguments, environment);
+  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  const absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
+  if (!state.ok()) {
+    return Report(state.status(), absl::IsNotFound(state.status()) ? kNoJob : kFailed);
+  }
+  if (!arguments.job.empty() && state->jobs().empty()) {
+    return Report(absl::NotFoundError(
+                      absl::StrCat("coordd at ", target->address, " knows no job ", arguments.job)),
+                  kNoJob);
+  }
+  Print(arguments.json ? json(*state) : text(*state));
+  return kOk;
+}
+
+std::string StateJson(const v1::ServerState& state) { return ToJson(state, /*pretty=*/false); }
+
+int CheckBuild(const Arguments& arguments, const Environment& environment) {
+  const std::vector<Component> components = BuildComponents(environment);
+  if (arguments.json) {
+    Print(ComponentsToJson(components));
+    return kOk;
+  }
+  std::printf("coordd %s, protocol %d\n", kVersion, kProtocolVersion);
+  for (const Component& component : components) Print(ToLine(component));
+  return kOk;
+}
+
+int MakeCerts(const Arguments& arguments) {
+  CertOptions options;
+  options.server_names = arguments.names;
+  options.lifetime = absl::Hours(24 * arguments.days);
+  if (const absl::Status made = MakeCertificates(arguments.directory, options); !made.ok()) {
+    return Report(made, kFailed);
+  }
+  const TlsFiles server = ServerTlsFiles(arguments.directory);
+  const TlsFiles worker = WorkerTlsFiles(arguments.directory);
+  if (arguments.json) {
+    const auto side = [](const TlsFiles& files) {
+      return absl::StrCat("{\"cert\":\"", files.cert, "\",\"key\":\"", files.key, "\",\"ca\":\"",
+                          files.ca, "\"}");
+    };
+    Print(absl::StrCat("{\"server\":", side(server), ",\"worker\":", side(worker), "}"));
+    return kOk;
+  }
+  Print(absl::StrCat("coordd: --tls-cert ", server.cert, " --tls-key ", server.key, " --tls-ca ",
+                     server.ca));
+  Print(absl::StrCat("workers: COORDD_TLS_CERT=", worker.cert, " COORDD_TLS_KEY=", worker.key,
+                     " COORDD_TLS_CA=", worker.ca));
+  Print(absl::StrCat("Keep ", arguments.directory,
+                     "/ca.key where nobody else can read it, or delete it: "
+                     "only more certificates need it."));
+  return kOk;
+}
+
+void AddTargetOptions(CLI::App* command, Arguments* arguments) {
+  command->add_option("--coordinator", arguments->target.coordinator,
+                      "HOST:PORT of coordd [COORDD_ADDR; else the one that runs on this machine]");
+  command->add_option("--tls-ca", arguments->target.tls.ca, "PEM file [COORDD_TLS_CA]");
+  command->add_option("--tls-cert", arguments->target.tls.cert, "PEM file [COORDD_TLS_CERT]");
+  command->add_option("--tls-key", arguments->target.tls.key, "PEM file [COORDD_TLS_KEY]");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Shows what a coordd knows, what this build contains, and makes certificates.",
+               "coordctl");
+  app.footer(kExitCodes);
+  app.set_version_flag("--version", kVersion);
+  app.require_subcommand(1);
+  Arguments arguments;
+  CLI::App* status = app.add_subcommand(
+      "status",
+      "Jobs with phase, generation, ranks by node and what each does, stalled tensors with the "
+      "ranks that are in and those missing, and who has departed why");
+  status->add_option("JOB", arguments.job, "only this one");
+  CLI::App* jobs = app.add_subcommand("jobs", "One line for each job");
+  CLI::App* check_build =
+      app.add_subcommand("check-build", "What this build was made with, and what is there now");
+  CLI::App* certs = app.add_subcommand(
+      "certs", "Make a small certificate authority with certificates for coordd and for workers");
+  certs->add_option("DIR", arguments.directory, "where to; nothing is overwritten")->required();
+  certs->add_option("--name", arguments.names,
+                    "a host name or address of coordd, besides localhost (may be repeated)");
+  certs->add_option("--days", arguments.days, "how long they are valid")
+      ->check(CLI::Range(1, 36500))
+      ->capture_default_str();
+  for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
+  for (CLI::App* command : {status, jobs, check_build, certs}) {
+    command->add_flag("--json", arguments.json, "for programs");
+    command->footer(kExitCodes);
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  const Environment environment = ReadEnvironment();
+  if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
+  if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
+  if (check_build->parsed()) return CheckBuild(arguments, environment);
+  return MakeCerts(arguments);
+}
+
+}  // namespace
+}  // namespace coordd
+
+int main(int argc, char** argv) { return coordd::Main(argc, argv); }

@@ -1,0 +1,194 @@
+#include "client/coordctl/state_view.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace coordd {
+namespace {
+
+absl::string_view Name(v1::JobPhase phase) {
+  switch (phase) {
+    case v1::JOB_PHASE_GATHERING:
+      return "gathering";
+    case v1::JOB_PHASE_RUNNING:
+      return "running";
+    case v1::JOB_PHASE_BROKEN:
+      return "broken";
+    case v1::JOB_PHASE_ENDED:
+      return "ended";
+    default:
+      return "unknown";
+  }
+}
+
+absl::string_view Name(v1::DepartureCause cause) {
+  switch (cause) {
+    case v1::DEPARTURE_CAUSE_LEFT:
+      return "left";
+    case v1::DEPARTURE_CAUSE_CONNECTION_LOST:
+      return "was lost";
+    case v1::DEPARTURE_CAUSE_LEASE_EXPIRED:
+      return "was silent for longer than its lease";
+    case v1::DEPARTURE_CAUSE_EVICTED:
+      return "was evicted";
+    case v1::DEPARTURE_CAUSE_FAILED:
+      return "failed";
+    case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
+      return "broke the protocol";
+    default:
+      return "is gone";
+  }
+}
+
+// "0, 1, 5" and how many more there are than `ranks` lists.
+template <typename Ranks>
+std::string RanksText(const Ranks& ranks, int64_t total) {
+  std::string text = ranks.empty() ? "none" : absl::StrJoin(ranks, ", ");
+  if (total > ranks.size()) absl::StrAppend(&text, " and ", total - ranks.size(), " more");
+  return text;
+}
+
+std::string LimitsText(const v1::JobState& job) {
+  return job.max_workers() > 0
+             ? absl::StrCat("min ", job.min_workers(), ", max ", job.max_workers())
+             : absl::StrCat("min ", job.min_workers());
+}
+
+void AppendJobHead(const v1::JobState& job, std::string* out) {
+  absl::StrAppend(out, "job ", job.name(), ": ", Name(job.phase()), " for ",
+                  DurationText(job.seconds_in_phase()));
+  if (job.generation() > 0) {
+    absl::StrAppend(out, ", generation ", job.generation(), " of ", job.size(), " ranks");
+  }
+  absl::StrAppend(out, ", ", job.joined(), " connected (", LimitsText(job), ")\n");
+  if (job.generation() == 0) return;
+  absl::StrAppend(out, "  planned ", job.batches_planned(), " batches, ", job.tensors_planned(),
+                  " tensors, ", BytesText(static_cast<double>(job.bytes_planned())),
+                  " a rank; now ", BytesText(job.bytes_per_second()), "/s, ", job.pending_tensors(),
+                  " tensors waiting for other ranks\n");
+}
+
+void AppendWorker(const v1::WorkerState& worker, std::string* out) {
+  const std::string rank = worker.rank() < 0 ? "-" : absl::StrCat(worker.rank());
+  absl::StrAppendFormat(out, "    %5s %5d %8d %10d %11s %8s  %s\n", rank, worker.local_rank(),
+                        worker.pid(), worker.collectives_completed(),
+                        BytesText(static_cast<double>(worker.bytes_reduced())),
+                        DurationText(worker.seconds_since_heard()),
+                        worker.activity().empty() ? "-" : worker.activity());
+}
+
+void AppendWorkers(const v1::JobState& job, std::string* out) {
+  // By node, in the order of their first rank; those that wait for a generation come last.
+  std::vector<const v1::WorkerState*> workers;
+  for (const v1::WorkerState& worker : job.workers()) workers.push_back(&worker);
+  const auto place = [](const v1::WorkerState* w) { return w->rank() < 0 ? INT32_MAX : w->rank(); };
+  std::stable_sort(workers.begin(), workers.end(),
+                   [&](const auto* a, const auto* b) { return place(a) < place(b); });
+  std::map<std::string, int> count;
+  for (const v1::WorkerState* worker : workers) ++count[worker->node_id()];
+  if (!workers.empty()) {
+    absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s  %s\n", "rank", "local", "pid",
+                          "completed", "reduced", "heard", "doing");
+  }
+  const std::string* node = nullptr;
+  for (const v1::WorkerState* worker : workers) {
+    if (node == nullptr || *node != worker->node_id()) {
+      node = &worker->node_id();
+      const int ranks = count[*node];
+      absl::StrAppend(out, "  node ", worker->hostname(), " (", ranks,
+                      ranks == 1 ? " worker)\n" : " workers)\n");
+    }
+    AppendWorker(*worker, out);
+  }
+}
+
+void AppendStalls(const v1::JobState& job, std::string* out) {
+  for (const v1::StalledTensor& stall : job.stalled()) {
+    const int64_t ready =
+        std::max<int64_t>(job.size() - stall.missing_count(), stall.ready_ranks_size());
+    absl::StrAppend(out, "  stalled for ", DurationText(stall.waiting_seconds()), ": ",
+                    stall.name(), "; ranks in: ", RanksText(stall.ready_ranks(), ready),
+                    "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()),
+                    "\n");
+  }
+}
+
+void AppendDepartures(const v1::JobState& job, std::string* out) {
+  for (const v1::Departure& departure : job.departures()) {
+    absl::StrAppend(out, "  rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
+                    departure.pid(), ") ", Name(departure.cause()));
+    if (!departure.detail().empty()) absl::StrAppend(out, ": ", departure.detail());
+    absl::StrAppend(out, "\n");
+  }
+}
+
+}  // namespace
+
+std::string DurationText(double seconds) {
+  if (seconds < 10) return absl::StrFormat("%.1f s", std::max(seconds, 0.0));
+  if (seconds < 120) return absl::StrFormat("%.0f s", seconds);
+  if (seconds < 7200) return absl::StrFormat("%.0f min", seconds / 60);
+  if (seconds < 172800) return absl::StrFormat("%.1f h", seconds / 3600);
+  return absl::StrFormat("%.1f d", seconds / 86400);
+}
+
+std::string BytesText(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  while (bytes >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
+std::string StatusText(const v1::ServerState& state) {
+  std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
+                                 DurationText(state.uptime_seconds()));
+  if (!state.http().empty()) absl::StrAppend(&out, ", status page at http://", state.http(), "/");
+  absl::StrAppend(&out, "\n");
+  if (state.jobs().empty()) absl::StrAppend(&out, "no job\n");
+  for (const v1::JobState& job : state.jobs()) {
+    AppendJobHead(job, &out);
+    AppendWorkers(job, &out);
+    AppendStalls(job, &out);
+    AppendDepartures(job, &out);
+  }
+  return out;
+}
+
+std::string JobsText(const v1::ServerState& state) {
+  std::string out = absl::StrFormat("%-24s %-10s %10s %6s %9s %8s %11s\n", "JOB", "PHASE",
+                                    "GENERATION", "RANKS", "CONNECTED", "STALLED", "BYTES/S");
+  for (const v1::JobState& job : state.jobs()) {
+    absl::StrAppendFormat(&out, "%-24s %-10s %10d %6d %9d %8d %11s\n", job.name(),
+                          Name(job.phase()), job.generation(), job.size(), job.joined(),
+                          job.stalled_size(), BytesText(job.bytes_per_second()));
+  }
+  return out;
+}
+
+std::string JobsJson(const v1::ServerState& state) {
+  nlohmann::ordered_json jobs = nlohmann::ordered_json::array();
+  for (const v1::JobState& job : state.jobs()) {
+    jobs.push_back({{"name", job.name()},
+                    {"phase", std::string(Name(job.phase()))},
+                    {"generation", job.generation()},
+                    {"size", job.size()},
+                    {"joined", job.joined()},
+                    {"stalled", job.stalled_size()},
+                    {"bytes_per_second", job.bytes_per_second()},
+                    {"seconds_in_phase", job.seconds_in_phase()}});
+  }
+  return jobs.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace coordd

@@ -1,0 +1,31 @@
+// Which coordd an operator means. PURE
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/connection_file.h"
+#include "common/environment.h"
+#include "common/tls.h"
+
+namespace coordd {
+
+struct Target {
+  std::string address;  // host:port
+  TlsFiles tls;
+};
+
+struct TargetRequest {
+  std::string coordinator;  // --coordinator; empty: not given
+  TlsFiles tls;             // --tls-...; empty: not given
+};
+
+// The one that is named, by option or by COORDD_ADDR (with COORDD_TLS_*); else the only one that
+// runs on this machine (`live`: their connection files). A named one that runs on this machine
+// brings its certificates along. NOT_FOUND: none runs. FAILED_PRECONDITION: several do; names them.
+absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
+                                    absl::Span<const Connection> live);
+
+}  // namespace coordd
