@@ -29,12 +29,15 @@ struct CollectiveArgs {
   int64_t sequence = 0;  // of the batch on its lane: equal on all ranks
   Rank root;             // broadcast
 
-  // Valid until `done`. They may be equal (in place), else they do not overlap.
-  //   allreduce      input.size() == output.size()
+  // Valid until `done`. They may be the same memory (in place), else they do not overlap.
+  //   allreduce      input.size() == output.size(); in place: equal
   //   broadcast      output, on every rank; on the root it holds the value; input is empty
   //   allgather      input: this rank's block; output: all blocks in rank order (in place: input is
-  //   its place in output) reducescatter  input: all blocks in rank order; output: this rank's
-  //   block alltoall       input: blocks by destination; output: blocks by source; never in place
+  //                  its place in output)
+  //   reducescatter  input: all blocks in rank order; output: this rank's block (in place: output
+  //   is
+  //                  its place in input)
+  //   alltoall       input: blocks by destination; output: blocks by source; never in place
   //   barrier        both empty
   absl::Span<const std::byte> input;
   absl::Span<std::byte> output;
