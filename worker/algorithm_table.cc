@@ -1,0 +1,101 @@
+#include "worker/algorithm_table.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/pairwise_schedule.h"
+#include "worker/recursive_schedule.h"
+#include "worker/ring_schedule.h"
+#include "worker/tree_schedule.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
+
+struct Row {
+  CollectiveKind kind;
+  int64_t max_bytes;  // the row holds up to here
+  Algorithm algorithm;
+};
+
+// The bounds between the allreduces are where, between processes of one machine, the steps saved no
+// longer pay for the bytes sent twice; they are not sharp.
+constexpr std::array<Row, 8> kTable = {{
+    {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
+    {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
+}};
+
+// One rank: the result is the input.
+Schedule LocalCopy(const CollectiveArgs& args) {
+  Schedule schedule;
+  Step copy;
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  AddLocal(copy, {BufferRole::kOutput, 0, size_bytes}, {BufferRole::kInput, 0, size_bytes});
+  AddStep(schedule, std::move(copy));
+  return schedule;
+}
+
+Schedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                       int32_t world_size) {
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  const int64_t element_bytes = SizeOf(args.dtype);
+  switch (algorithm) {
+    case Algorithm::kRecursiveDoubling:
+      return RecursiveDoublingAllreduce(self, world_size, size_bytes, element_bytes);
+    case Algorithm::kHalvingDoubling:
+      return HalvingDoublingAllreduce(self, world_size, size_bytes, element_bytes);
+    default:
+      COORDD_CHECK(algorithm == Algorithm::kRing);
+      return RingAllreduce(self, world_size, size_bytes, element_bytes);
+  }
+}
+
+}  // namespace
+
+absl::string_view Name(Algorithm algorithm) {
+  constexpr std::array<absl::string_view, 7> kNames = {
+      "local_copy", "recursive_doubling", "halving_doubling", "ring",
+      "pairwise",   "binomial_tree",      "dissemination"};
+  return kNames.at(static_cast<size_t>(algorithm));
+}
+
+Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size) {
+  if (world_size == 1) return Algorithm::kLocalCopy;
+  for (const Row& row : kTable) {
+    if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
+  }
+  COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                      int32_t world_size) {
+  if (algorithm == Algorithm::kLocalCopy) return LocalCopy(args);
+  switch (args.kind) {
+    case CollectiveKind::kAllreduce:
+      return MakeAllreduce(algorithm, args, self, world_size);
+    case CollectiveKind::kAllgather:
+      return RingAllgather(self, RangesOf(args.output_block_bytes));
+    case CollectiveKind::kBroadcast:
+      return BinomialBroadcast(self, world_size, args.root,
+                               static_cast<int64_t>(args.output.size()));
+    case CollectiveKind::kReducescatter:
+      return PairwiseReduceScatter(self, RangesOf(args.input_block_bytes));
+    case CollectiveKind::kAlltoall:
+      return PairwiseAlltoall(self, RangesOf(args.input_block_bytes),
+                              RangesOf(args.output_block_bytes));
+    case CollectiveKind::kBarrier:
+      return DisseminationBarrier(self, world_size);
+  }
+  COORDD_CHECK(false);  // kinds from the wire are checked before
+}
+
+}  // namespace coordd

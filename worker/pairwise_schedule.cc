@@ -1,0 +1,53 @@
+#include "worker/pairwise_schedule.h"
+
+#include <utility>
+
+namespace coordd {
+namespace {
+
+const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
+  return blocks[static_cast<size_t>(ToInt(rank))];
+}
+
+}  // namespace
+
+Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
+                          absl::Span<const ByteRange> output_blocks) {
+  const int32_t size = static_cast<int32_t>(input_blocks.size());
+  Schedule schedule;
+  for (int32_t s = 1; s < size; ++s) {
+    const Rank to = Wrapped(ToInt(self) + s, size);
+    const Rank from = Wrapped(ToInt(self) - s, size);
+    Step step;
+    AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(input_blocks, to)));
+    AddReceive(step, from, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, from)));
+    AddStep(schedule, std::move(step));
+  }
+  Step copy;
+  AddLocal(copy, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, self)),
+           SliceOf(BufferRole::kInput, BlockOf(input_blocks, self)));
+  AddStep(schedule, std::move(copy));
+  return schedule;
+}
+
+Schedule PairwiseReduceScatter(Rank self, absl::Span<const ByteRange> blocks) {
+  const int32_t size = static_cast<int32_t>(blocks.size());
+  const Slice own = SliceOf(BufferRole::kInput, BlockOf(blocks, self));
+  const Slice result{BufferRole::kOutput, 0, own.size_bytes};
+  Schedule schedule;
+  for (int32_t s = 1; s < size; ++s) {
+    const Rank to = Wrapped(ToInt(self) + s, size);
+    Step step;
+    AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(blocks, to)));
+    AddReceive(step, Wrapped(ToInt(self) - s, size), result, s == 1 ? own : result);
+    AddStep(schedule, std::move(step));
+  }
+  if (size == 1) {
+    Step copy;
+    AddLocal(copy, result, own);
+    AddStep(schedule, std::move(copy));
+  }
+  return schedule;
+}
+
+}  // namespace coordd

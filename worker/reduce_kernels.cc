@@ -1,0 +1,241 @@
+#include "worker/reduce_kernels.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "common/check.h"
+#include "worker/half.h"
+
+// One template per idea, instantiated per dtype and operator; the compiler vectorises the loops
+// (this file is built with -O3). Run-time dispatch to wider instructions would choose between
+// several copies of this file's two entry points.
+
+namespace coordd {
+namespace {
+
+// How an element lies in memory and in which type it is computed.
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Computed = T;
+  static T Load(T value) { return value; }
+  static T Store(T value) { return value; }
+};
+
+struct Float16 {
+  using Stored = uint16_t;
+  using Computed = float;
+  static float Load(uint16_t value) { return Float16ToFloat32(value); }
+  static uint16_t Store(float value) { return Float32ToFloat16(value); }
+};
+
+struct Bfloat16 {
+  using Stored = uint16_t;
+  using Computed = float;
+  static float Load(uint16_t value) { return Bfloat16ToFloat32(value); }
+  static uint16_t Store(float value) { return Float32ToBfloat16(value); }
+};
+
+struct Bool {
+  using Stored = uint8_t;
+  using Computed = bool;
+  static bool Load(uint8_t value) { return value != 0; }
+  static uint8_t Store(bool value) { return value ? 1 : 0; }
+};
+
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
+template <typename T>
+T CanonicalNan(T value) {
+  return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
+}
+
+// Wide enough that the product of two uint16 is not computed in (signed) int, and unsigned so that
+// overflow wraps.
+template <typename T>
+using Wrapping = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+struct Sum {
+  template <typename T>
+  static T Apply(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a | b;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return CanonicalNan(a + b);
+    } else {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+    }
+  }
+};
+
+struct Product {
+  template <typename T>
+  static T Apply(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a & b;
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return CanonicalNan(a * b);
+    } else {
+      return static_cast<T>(static_cast<Wrapping<T>>(a) * static_cast<Wrapping<T>>(b));
+    }
+  }
+};
+
+// For equal floating-point operands the bits differ in the sign of zero only: or-ing them keeps a
+// minus, and-ing a plus.
+struct Min {
+  template <typename T>
+  static T Apply(T a, T b) {
+    T result = b < a ? b : a;
+    if constexpr (std::is_floating_point_v<T>) {
+      using Bits = BitsOf<T>;
+      const T zero = std::bit_cast<T>(std::bit_cast<Bits>(a) | std::bit_cast<Bits>(b));
+      result = a == b ? zero : result;
+      result = CanonicalNan(b != b ? b : result);
+    }
+    return result;
+  }
+};
+
+struct Max {
+  template <typename T>
+  static T Apply(T a, T b) {
+    T result = a < b ? b : a;
+    if constexpr (std::is_floating_point_v<T>) {
+      using Bits = BitsOf<T>;
+      const T zero = std::bit_cast<T>(std::bit_cast<Bits>(a) & std::bit_cast<Bits>(b));
+      result = a == b ? zero : result;
+      result = CanonicalNan(b != b ? b : result);
+    }
+    return result;
+  }
+};
+
+// Buffers come from anywhere: memcpy is the load and store that needs no alignment.
+template <typename T>
+T LoadAt(const std::byte* bytes, int64_t index) {
+  T value;
+  std::memcpy(&value, bytes + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void StoreAt(std::byte* bytes, int64_t index, T value) {
+  std::memcpy(bytes + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+template <typename Element, typename Op>
+void ReduceLoop(std::byte* dst, const std::byte* a, const std::byte* b, int64_t count) {
+  using Stored = typename Element::Stored;
+  using Computed = typename Element::Computed;
+  for (int64_t i = 0; i < count; ++i) {
+    const Computed x = Element::Load(LoadAt<Stored>(a, i));
+    const Computed y = Element::Load(LoadAt<Stored>(b, i));
+    StoreAt<Stored>(dst, i, Element::Store(Op::template Apply<Computed>(x, y)));
+  }
+}
+
+template <typename Element>
+void ReduceElements(ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
+                    int64_t count) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ReduceLoop<Element, Sum>(dst, a, b, count);
+    case ReduceOp::kMin:
+      return ReduceLoop<Element, Min>(dst, a, b, count);
+    case ReduceOp::kMax:
+      return ReduceLoop<Element, Max>(dst, a, b, count);
+    case ReduceOp::kProduct:
+      return ReduceLoop<Element, Product>(dst, a, b, count);
+    case ReduceOp::kNone:
+    case ReduceOp::kAverage:
+      break;
+  }
+  COORDD_CHECK(false);  // averages are sums that the executor divides
+}
+
+// Truncates toward zero, saturates; a NaN gives 0. The bounds are powers of two (or zero), exact in
+// float64, where max() itself may not be.
+template <typename T>
+T TruncateTo(double value) {
+  const double above = std::ldexp(1.0, std::numeric_limits<T>::digits);
+  const double lowest = static_cast<double>(std::numeric_limits<T>::lowest());
+  if (value != value) return 0;
+  if (value >= above) return std::numeric_limits<T>::max();
+  if (value <= lowest) return std::numeric_limits<T>::lowest();
+  return static_cast<T>(value);
+}
+
+template <typename Element>
+void ScaleElements(double factor, std::byte* dst, const std::byte* src, int64_t count) {
+  using Stored = typename Element::Stored;
+  using Computed = typename Element::Computed;
+  for (int64_t i = 0; i < count; ++i) {
+    const Computed value = Element::Load(LoadAt<Stored>(src, i));
+    Computed scaled;
+    if constexpr (std::is_same_v<Computed, bool>) {
+      scaled = value && factor != 0.0;
+    } else if constexpr (std::is_floating_point_v<Computed>) {
+      scaled = value * static_cast<Computed>(factor);
+    } else {
+      scaled = TruncateTo<Computed>(static_cast<double>(value) * factor);
+    }
+    StoreAt<Stored>(dst, i, Element::Store(scaled));
+  }
+}
+
+// Calls f.template operator()<Element>() for the element of `dtype`.
+template <typename F>
+void WithElement(DataType dtype, F f) {
+  switch (dtype) {
+    case DataType::kUint8:
+      return f.template operator()<Plain<uint8_t>>();
+    case DataType::kInt8:
+      return f.template operator()<Plain<int8_t>>();
+    case DataType::kUint16:
+      return f.template operator()<Plain<uint16_t>>();
+    case DataType::kInt16:
+      return f.template operator()<Plain<int16_t>>();
+    case DataType::kUint32:
+      return f.template operator()<Plain<uint32_t>>();
+    case DataType::kInt32:
+      return f.template operator()<Plain<int32_t>>();
+    case DataType::kUint64:
+      return f.template operator()<Plain<uint64_t>>();
+    case DataType::kInt64:
+      return f.template operator()<Plain<int64_t>>();
+    case DataType::kFloat16:
+      return f.template operator()<Float16>();
+    case DataType::kBfloat16:
+      return f.template operator()<Bfloat16>();
+    case DataType::kFloat32:
+      return f.template operator()<Plain<float>>();
+    case DataType::kFloat64:
+      return f.template operator()<Plain<double>>();
+    case DataType::kBool:
+      return f.template operator()<Bool>();
+  }
+  COORDD_CHECK(false);  // dtypes from the wire are checked before
+}
+
+}  // namespace
+
+void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
+            int64_t count) {
+  WithElement(dtype, [&]<typename Element>() { ReduceElements<Element>(op, dst, a, b, count); });
+}
+
+void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src,
+                int64_t count) {
+  if (factor == 1.0) {
+    if (dst != src && count > 0) std::memcpy(dst, src, static_cast<size_t>(count * SizeOf(dtype)));
+    return;
+  }
+  WithElement(dtype, [&]<typename Element>() { ScaleElements<Element>(factor, dst, src, count); });
+}
+
+}  // namespace coordd

@@ -1,0 +1,43 @@
+// Arithmetic on arrays of every dtype. PURE; any thread.
+//
+// Results depend on the operands alone, to the bit and on every machine, and each operator is
+// commutative to the bit, so that two ranks that combine the same two operands agree:
+//   integers        sum and product wrap around (two's complement).
+//   bool            a byte that is not 0 is true; sum = max = or, product = min = and; gives 0
+//   or 1. floating point  min and max are IEEE 754-2019 minimum and maximum: a NaN propagates, -0 <
+//   +0.
+//                   A NaN result of any operator is the one positive quiet NaN.
+//   float16,        computed in float32, rounded to nearest even once per call.
+//   bfloat16
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/types.h"
+
+namespace coordd {
+
+// dst[i] = op(a[i], b[i]) for `count` elements. `dst` may be equal to `a` or `b`, else they do not
+// overlap. No alignment is needed. REQUIRES: op is kSum, kMin, kMax or kProduct.
+void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
+            int64_t count);
+
+// dst[i] = op(dst[i], src[i]).
+inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* src,
+                   int64_t count) {
+  Reduce(dtype, op, dst, dst, src, count);
+}
+
+// dst[i] = src[i] * factor; a factor of 1 copies exactly. `dst` may be equal to `src`. Integers
+// multiply in float64, truncate toward zero and saturate at the bounds of their type (a NaN gives
+// 0); float16 and bfloat16 multiply in float32, float32 too, with the factor rounded to it. bool is
+// the truth of the product.
+void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src, int64_t count);
+
+// In place.
+inline void Scale(DataType dtype, double factor, std::byte* buffer, int64_t count) {
+  CopyScaled(dtype, factor, buffer, buffer, count);
+}
+
+}  // namespace coordd
