@@ -1,0 +1,79 @@
+// Collectives on host memory, over any Transport.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "worker/algorithm_table.h"
+#include "worker/aligned_buffer.h"
+#include "worker/collective_backend.h"
+#include "worker/collective_run.h"
+#include "worker/transport.h"
+
+namespace coordd {
+
+struct HostBackendOptions {
+  // For tests and measurements: instead of the table's choice, on all ranks alike.
+  std::optional<Algorithm> allreduce;
+  RunOptions run;
+};
+
+// Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
+// has failed, the generation's data plane is over: what is running and all that is launched later
+// ends with that first error (PeerLost, if a peer is to blame), after the transport has let go of
+// the buffers.
+class HostBackend final : public CollectiveBackend {
+ public:
+  // Batches that wait on one lane: far above what the executor has in flight. Beyond it Launch
+  // returns RESOURCE_EXHAUSTED.
+  static constexpr size_t kMaxQueuedBatches = 4096;
+
+  explicit HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options = {});
+  ~HostBackend() override;
+
+  absl::string_view name() const override { return "host"; }
+  bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const override;
+  absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
+  absl::Status Launch(CollectiveArgs args, Done done) override;
+  bool Progress() override;
+  absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
+  void Abort() override;
+
+ private:
+  struct Batch {
+    CollectiveArgs args;
+    Done done;
+  };
+  struct Lane {
+    std::deque<Batch> queue;             // the front one is running
+    std::unique_ptr<CollectiveRun> run;  // nullptr: the front one has not started
+    AlignedBuffer memory;                // scratch, kept from batch to batch
+  };
+  using Finished = std::vector<std::pair<Done, absl::Status>>;
+
+  void StartRun(Lane& lane);
+  bool AdvanceLane(Lane& lane, Finished& finished);
+  void FailAll(absl::Status status);
+
+  // Constant after construction.
+  const HostBackendOptions options_;
+
+  // Thread-safe by itself.
+  std::atomic<bool> aborted_ = false;
+
+  // Touched by the owner's thread (transport_->Abort by any).
+  std::unique_ptr<Transport> transport_;
+  Rank self_;
+  int32_t world_size_ = 0;  // 0: not connected
+  absl::Status failure_;
+  std::vector<AlignedBuffer> fusion_buffers_;
+  std::map<LaneId, Lane> lanes_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,50 @@
+#include "worker/idle_wait.h"
+
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+
+namespace coordd {
+namespace {
+
+// Polls between two checks cost some 100 ns: spinning ends after about 100 us, yielding after some
+// more, and then a wake-up from sleep (50 us) no longer matters.
+constexpr int32_t kSpins = 1000;
+constexpr int32_t kYields = 200;
+constexpr int64_t kSleepNanosecondsMin = 20'000;
+constexpr int32_t kSleepsPerDoubling = 16;
+
+void PauseCpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void SleepNanoseconds(int64_t nanoseconds) {
+  timespec duration{0, nanoseconds};
+  nanosleep(&duration, nullptr);  // returning early is fine
+}
+
+}  // namespace
+
+IdleWait::IdleWait(int32_t polling_threads, int32_t cores)
+    : spins_(polling_threads <= cores ? kSpins : 0) {}
+
+void IdleWait::Wait() {
+  // The counter stops where it makes no difference any more.
+  constexpr int32_t kDoublingsMax = 5;
+  constexpr int32_t kSleepsCounted = kSleepsPerDoubling * kDoublingsMax;
+  waits_ = std::min(waits_ + 1, spins_ + kYields + kSleepsCounted);
+  if (waits_ <= spins_) return PauseCpu();
+  if (waits_ <= spins_ + kYields) {
+    sched_yield();
+    return;
+  }
+  const int32_t doublings = (waits_ - spins_ - kYields) / kSleepsPerDoubling;
+  SleepNanoseconds(std::min(kSleepNanosecondsMin << doublings, kSleepNanosecondsMax));
+}
+
+}  // namespace coordd

@@ -1,0 +1,34 @@
+// How a thread that polls waits between two polls that found nothing.
+#pragma once
+
+#include <cstdint>
+
+namespace coordd {
+
+// One thread. First spins (what it waits for is usually a microsecond away), then yields (the peer
+// may need this very core), then sleeps, longer each time up to kSleepMax. This is the one place of
+// the worker that sleeps: a Transport over shared memory has nothing to block on.
+class IdleWait {
+ public:
+  // Wake-ups of a rank that waits long for a peer: 2,000 a second, some 2 % of a core.
+  static constexpr int64_t kSleepNanosecondsMax = 500'000;
+
+  // `polling_threads` of this machine are expected to poll at the same time (the ranks of the node)
+  // on `cores`; with more threads than cores spinning only keeps the peer from running, so it is
+  // left out.
+  IdleWait(int32_t polling_threads, int32_t cores);
+
+  // Something happened.
+  void Reset() { waits_ = 0; }
+  // Nothing did.
+  void Wait();
+
+ private:
+  // Constant after construction.
+  const int32_t spins_;
+
+  // Touched by the owner's thread.
+  int32_t waits_ = 0;  // since the last Reset
+};
+
+}  // namespace coordd
