@@ -14,6 +14,7 @@
 #include "common/mutex.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "worker/fork_guard.h"
 
 namespace coordd {
 
@@ -41,7 +42,8 @@ class Work {
   const TensorSpec& spec() const { return spec_; }
 
   // Waits until it is complete or `deadline` passes. Returns its status, or DEADLINE_EXCEEDED when
-  // it is still running (it then goes on, and its buffers stay in use).
+  // it is still running (it then goes on, and its buffers stay in use), or FAILED_PRECONDITION in
+  // a forked child.
   absl::Status Wait(absl::Time deadline);
   bool done() const;
 
@@ -59,6 +61,7 @@ class Work {
   // Constant after construction.
   const TensorSpec spec_;
   Clock& clock_;
+  const ForkGuard fork_guard_;
 
   // Guarded by mu_.
   mutable Mutex mu_;

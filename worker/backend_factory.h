@@ -1,0 +1,19 @@
+// Chooses the backend of a generation. (io)
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/collective_backend.h"
+#include "worker/group_layout.h"
+#include "worker/worker_options.h"
+
+namespace coordd {
+
+// Not connected yet. A job of one rank needs no data plane; otherwise shared memory inside a node
+// and UCX between nodes, unless the options name one of them. FAILED_PRECONDITION: what was asked
+// for is not in this build, or cannot reach every rank.
+absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptions& options,
+                                                               const GroupLayout& layout);
+
+}  // namespace coordd

@@ -1,0 +1,85 @@
+#include "worker/completion.h"
+
+#include <utility>
+
+#include "common/thread.h"
+#include "worker/peer_status.h"
+#include "worker/worker_metrics.h"
+
+namespace coordd {
+namespace {
+
+// The queue never refuses (PushUnbounded): it holds what was submitted, which is bounded by
+// PendingNames.
+constexpr size_t kInboxCapacity = 4096;
+
+}  // namespace
+
+Completion::Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics,
+                       Clock& clock, CompletionHooks hooks)
+    : backend_name_(std::move(backend_name)),
+      clock_(clock),
+      hooks_(std::move(hooks)),
+      names_(names),
+      metrics_(metrics),
+      inbox_(kInboxCapacity, clock) {}
+
+Completion::~Completion() { Stop(); }
+
+void Completion::Start() {
+  thread_ = StartThread("completion", [this] { Run(); });
+}
+
+void Completion::Finish(std::unique_ptr<BatchJob> batch) {
+  inbox_.PushUnbounded(Item(std::move(batch)));
+}
+
+void Completion::Fail(std::shared_ptr<Work> work, absl::Status status) {
+  inbox_.PushUnbounded(Item(Failure{std::move(work), std::move(status)}));
+}
+
+void Completion::Stop() {
+  inbox_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Completion::Run() {
+  while (!inbox_.Finished()) {
+    std::vector<Item> items = inbox_.TakeAll(absl::InfiniteFuture());
+    metrics_.SetCompletionQueue(static_cast<int64_t>(items.size()));
+    for (Item& item : items) {
+      if (auto* batch = std::get_if<std::unique_ptr<BatchJob>>(&item)) {
+        End(**batch);
+      } else {
+        auto& failure = std::get<Failure>(item);
+        Complete(*failure.work, std::move(failure.status), {});
+      }
+      item = Failure{};  // lets go of the buffers before the next batch is unpacked
+    }
+    metrics_.SetCompletionQueue(0);
+  }
+}
+
+void Completion::End(BatchJob& batch) {
+  const bool ok = batch.status.ok();
+  if (ok) {
+    metrics_.RecordExecution(clock_.Now() - batch.launched_at);
+    batch.Unpack();
+  }
+  if (batch.fusion_buffer.has_value()) hooks_.return_buffer(*batch.fusion_buffer);
+  hooks_.batch_done({batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status)});
+  if (!ok) return;
+  for (TensorJob& tensor : batch.tensors())
+    Complete(*tensor.work, std::move(tensor.status), std::move(tensor.result));
+}
+
+void Completion::Complete(Work& work, absl::Status status, WorkResult result) {
+  const TensorSpec& spec = work.spec();
+  const int64_t bytes = spec.kind == CollectiveKind::kBarrier ? 0 : SizeBytes(spec);
+  metrics_.RecordCollective(spec.kind, backend_name_, status.code(), bytes);
+  names_.Erase(spec.name);
+  if (!status.ok()) result = WorkResult{};
+  work.Complete(std::move(status), std::move(result));
+}
+
+}  // namespace coordd

@@ -1,0 +1,70 @@
+// The thread that ends tensors: unpacks, completes their Works, runs callbacks.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "common/bounded_queue.h"
+#include "common/clock.h"
+#include "worker/batch_job.h"
+#include "worker/pending_names.h"
+#include "worker/work.h"
+#include "worker/worker_events.h"
+
+namespace coordd {
+
+class WorkerMetrics;
+
+struct CompletionHooks {
+  // A fusion buffer is free again.
+  std::function<void(int)> return_buffer;
+  // Called before the Works of a batch complete, so that whoever submits again comes after it.
+  std::function<void(BatchDone)> batch_done;
+};
+
+// The thread "completion". A batch that went well is unpacked and its Works complete here; one that
+// failed is only reported, because what to say about it is decided elsewhere and comes back through
+// Fail().
+class Completion {
+ public:
+  Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics, Clock& clock,
+             CompletionHooks hooks);
+  ~Completion();  // Stop
+
+  void Start();
+  // Thread-safe; never block: both are bounded by what was submitted.
+  void Finish(std::unique_ptr<BatchJob> batch);
+  void Fail(std::shared_ptr<Work> work, absl::Status status);
+  // Completes what is queued, joins the thread. Idempotent; one thread.
+  void Stop();
+
+ private:
+  struct Failure {
+    std::shared_ptr<Work> work;
+    absl::Status status;
+  };
+  using Item = std::variant<std::unique_ptr<BatchJob>, Failure>;
+
+  void Run();
+  void End(BatchJob& batch);
+  void Complete(Work& work, absl::Status status, WorkResult result);
+
+  // Constant after construction.
+  const std::string backend_name_;
+  Clock& clock_;
+  const CompletionHooks hooks_;
+
+  // Thread-safe by itself.
+  PendingNames& names_;
+  WorkerMetrics& metrics_;
+  BoundedQueue<Item> inbox_;
+
+  // Touched by the owner's thread.
+  std::thread thread_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,124 @@
+// The thread that talks to the data plane.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/bounded_queue.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "worker/batch_job.h"
+#include "worker/collective_backend.h"
+#include "worker/group_layout.h"
+
+namespace coordd {
+
+// Two, so that the completion thread unpacks one while the other is in an exchange.
+inline constexpr int kFusionBuffers = 2;
+// Batches whose payload the backend has at one time: enough to keep it busy while others unpack.
+inline constexpr size_t kMaxBatchesInFlight = 8;
+
+struct ExecutorOptions {
+  int64_t fusion_buffer_bytes = int64_t{128} << 20;
+  int32_t polling_threads = 1;  // ranks on this node, for IdleWait
+  int32_t cores = 1;
+};
+
+// The thread "executor" owns the backend from its connection to its end: it takes batches in the
+// order of the plans, packs, launches, makes progress, and hands each to `finished` with its
+// status, once. While nothing is in flight it waits on its queue and uses no CPU.
+//
+// Every rank launches the same collectives in the same order; so no batch is launched before the
+// payload of the one in front of it, which may still wait for sizes or for a fusion buffer.
+class Executor {
+ public:
+  using Finished = std::function<void(std::unique_ptr<BatchJob>)>;
+
+  Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> backend, Clock& clock,
+           Finished finished);
+  ~Executor();  // Stop
+
+  // Starts the thread and connects the backend on it; blocks until connected. Once. Statuses: as
+  // CollectiveBackend::Connect.
+  absl::Status Start(GroupLayout layout, Store& store, absl::Time deadline);
+
+  // Thread-safe. Never blocks: what is launched is bounded by what was submitted.
+  void Launch(std::unique_ptr<BatchJob> batch);
+  // Thread-safe: the completion thread has unpacked what this buffer held.
+  void ReturnFusionBuffer(int index);
+  // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
+  void Abort();
+  // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
+  void Stop();
+
+  const std::string& backend_name() const { return backend_name_; }
+  int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
+  int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
+
+ private:
+  struct BufferReturned {
+    int index;
+  };
+  using Input = std::variant<std::unique_ptr<BatchJob>, BufferReturned>;
+  enum class Stage { kSizes, kPayload };
+  struct InFlight {
+    std::unique_ptr<BatchJob> batch;
+    Stage stage = Stage::kPayload;
+    bool done = false;
+    absl::Status status;
+  };
+
+  void Run(const GroupLayout& layout, Store& store, absl::Time deadline);
+  void TakeInputs(absl::Time deadline);
+  // Launches what may be launched now; returns whether anything was.
+  bool LaunchNext();
+  bool LaunchPayload(std::unique_ptr<BatchJob>& batch);
+  void LaunchArgs(std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args);
+  bool CollectFinished();
+  // Scratch memory for the batch; nullopt: all fusion buffers are in use, try later.
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(BatchJob& batch);
+  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
+
+  // Constant after construction.
+  const ExecutorOptions options_;
+  const std::string backend_name_;
+  const Finished finished_;
+  Clock& clock_;
+  const std::unique_ptr<CollectiveBackend> backend_;  // only Abort from other threads
+
+  // Thread-safe by itself.
+  BoundedQueue<Input> inbox_;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<int64_t> fusion_bytes_ = 0;
+  std::atomic<int64_t> batches_ = 0;  // launched here and not finished
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar connected_changed_;
+  bool connect_ended_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status connect_status_ ABSL_GUARDED_BY(mu_);
+
+  // Touched by the executor thread.
+  std::deque<std::unique_ptr<BatchJob>> waiting_;
+  std::unique_ptr<BatchJob> sized_;  // its sizes are known, its payload is next
+  std::deque<std::unique_ptr<InFlight>> in_flight_;
+  std::vector<absl::Span<std::byte>> fusion_buffers_;
+  std::vector<int> free_buffers_;
+
+  // Touched by the owner's thread.
+  std::thread thread_;
+};
+
+}  // namespace coordd

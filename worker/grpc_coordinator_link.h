@@ -1,0 +1,26 @@
+// The stream to coordd over gRPC. (io)
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/tls.h"
+#include "worker/coordinator_link.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace coordd {
+
+// A channel with keepalive: a peer whose machine or network is gone is noticed within
+// kKeepaliveInterval + kKeepaliveTimeout even if nothing is sent. INVALID_ARGUMENT: TLS files.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coordinator,
+                                                           const TlsFiles& tls);
+
+// A stream that is not started yet. It connects when started; a coordd that cannot be reached shows
+// as on_closed(UNAVAILABLE).
+std::unique_ptr<CoordinatorLink> NewGrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel);
+
+}  // namespace coordd

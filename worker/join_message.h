@@ -1,0 +1,36 @@
+// What a worker tells coordd about itself, and what it learns of its place.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/host_identity.h"
+#include "common/random.h"
+#include "coordd/v1/session.pb.h"
+#include "worker/group_layout.h"
+#include "worker/worker.h"
+#include "worker/worker_options.h"
+#include "worker/worker_state.h"
+
+namespace coordd {
+
+v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
+                  const std::string& metrics_address, pid_t pid, Random& random);
+
+// Where others find what listens on `bound`: the address that packets to coordd leave from when
+// `bound` is every interface, otherwise `bound` itself.
+HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);
+
+struct MemberPlace {
+  Placement placement;
+  GroupLayout layout;
+  std::string store_prefix;
+  WorkerStateOptions state;
+};
+// INTERNAL: a place that contradicts itself; names what.
+absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message);
+
+}  // namespace coordd

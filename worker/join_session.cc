@@ -1,0 +1,109 @@
+#include "worker/join_session.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/backoff.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "worker/worker_errors.h"
+
+namespace coordd {
+namespace {
+
+// What one stream has come to.
+struct Attempt {
+  std::optional<v1::CoordinatorMessage> membership;
+  std::vector<ControlEvent> early;
+  std::optional<absl::Status> ended;
+  int64_t received = 0;  // messages
+  std::string gathering;  // the last that was heard of other workers
+};
+
+void Take(ControlEvent event, Attempt& attempt) {
+  if (attempt.membership.has_value()) {
+    attempt.early.push_back(std::move(event));
+    return;
+  }
+  if (auto* ended = std::get_if<StreamEnded>(&event)) {
+    attempt.ended = std::move(ended->status);
+    return;
+  }
+  auto* said = std::get_if<CoordinatorSaid>(&event);
+  if (said == nullptr) return;  // nobody has a worker to submit to yet
+  v1::CoordinatorMessage& message = said->message;
+  ++attempt.received;
+  if (message.sequence() != attempt.received) {
+    attempt.ended = absl::InternalError(absl::StrCat("coordd sent message ", message.sequence(),
+                                                     ", expected ", attempt.received));
+  } else if (message.has_waiting()) {
+    const v1::Waiting& waiting = message.waiting();
+    attempt.gathering =
+        absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined");
+  } else if (message.has_membership()) {
+    attempt.membership = std::move(message);
+  } else if (message.has_shutdown()) {
+    attempt.ended = absl::UnavailableError(
+        absl::StrCat("coordd is stopping: ", message.shutdown().reason()));
+  } else if (!message.has_lease_ack()) {
+    attempt.ended = absl::InternalError("coordd spoke of a generation before its membership");
+  }
+}
+
+absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
+  return absl::UnavailableError(absl::StrCat("coordd at ", request.coordinator,
+                                             " could not be reached in time: ", last.message()));
+}
+
+}  // namespace
+
+absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const LinkFactory& make_link,
+                                          ControlInbox& inbox, Clock& clock, Random& random) {
+  Backoff backoff(BackoffOptions{}, random);
+  bool told = false;
+  while (true) {
+    std::unique_ptr<CoordinatorLink> link = make_link();
+    link->Start({.on_message =
+                     [&inbox](v1::CoordinatorMessage message) {
+                       inbox.PushUnbounded(CoordinatorSaid{std::move(message)});
+                     },
+                 .on_closed =
+                     [&inbox](absl::Status status) {
+                       inbox.PushUnbounded(StreamEnded{std::move(status)});
+                     }});
+    v1::WorkerMessage hello;
+    *hello.mutable_join() = request.join;
+    link->Send(std::move(hello)).IgnoreError();  // the stream's end says why
+
+    Attempt attempt;
+    while (!attempt.membership.has_value() && !attempt.ended.has_value()) {
+      if (clock.Now() >= request.deadline) {
+        if (attempt.received == 0)
+          return NotReached(request, absl::UnavailableError("it has not answered"));
+        return absl::DeadlineExceededError(absl::StrCat("job ", request.join.job(),
+                                                        " has not started in time: ",
+                                                        attempt.gathering));
+      }
+      for (ControlEvent& event : inbox.TakeAll(request.deadline)) Take(std::move(event), attempt);
+    }
+    if (attempt.membership.has_value())
+      return JoinedSession{std::move(link), *std::move(attempt.membership),
+                           std::move(attempt.early)};
+    if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
+    const absl::Time next = clock.Now() + backoff.Next();
+    if (next >= request.deadline) return NotReached(request, *attempt.ended);
+    if (!told) {
+      COORDD_LOG(kInfo, "coordd at ", request.coordinator,
+                 " cannot be reached yet, trying again: ", attempt.ended->message());
+      told = true;
+    }
+    // The stream has ended, so that nothing comes in: this is a wait until `next`. An attempt that
+    // ended before its stream did (a Shutdown) is over only when the link has gone.
+    link.reset();
+    inbox.TakeAll(absl::InfinitePast());
+    inbox.TakeAll(next);
+  }
+}
+
+}  // namespace coordd

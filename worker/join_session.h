@@ -1,0 +1,40 @@
+// From nothing to a place in a generation: connects, joins, waits for the Membership.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/random.h"
+#include "coordd/v1/session.pb.h"
+#include "worker/control.h"
+#include "worker/coordinator_link.h"
+
+namespace coordd {
+
+using LinkFactory = std::function<std::unique_ptr<CoordinatorLink>()>;
+
+struct JoinRequest {
+  v1::Join join;
+  std::string coordinator;  // its address, for messages
+  absl::Time deadline;
+};
+
+struct JoinedSession {
+  std::unique_ptr<CoordinatorLink> link;
+  v1::CoordinatorMessage membership;
+  std::vector<ControlEvent> early;  // what came behind it
+};
+
+// Blocks; the link speaks into `inbox`, which nobody else reads meanwhile. A coordd that cannot be
+// reached (yet) is tried again with back-off until the deadline. Statuses: UNAVAILABLE it could not
+// be reached, with the last reason; DEADLINE_EXCEEDED how many of how many workers came; INTERNAL
+// it broke the protocol; otherwise what it refused the Join with.
+absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const LinkFactory& make_link,
+                                          ControlInbox& inbox, Clock& clock, Random& random);
+
+}  // namespace coordd

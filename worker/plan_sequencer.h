@@ -1,0 +1,40 @@
+// Where each lane of this rank is: batches launch in the order of coordd's plans, without gaps.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/types.h"
+
+namespace coordd {
+
+struct LaneProgress {
+  LaneId lane;
+  int64_t launched = 0;   // sequence of the last batch launched
+  int64_t completed = 0;  // sequence up to which all have completed
+};
+
+// PURE. One per generation.
+class PlanSequencer {
+ public:
+  // INTERNAL: `sequence` is not the next of its lane; names both.
+  absl::Status Launch(LaneId lane, int64_t sequence);
+  // REQUIRES: launched before, and not completed yet. Batches may complete in any order.
+  void Complete(LaneId lane, int64_t sequence);
+
+  bool drained() const { return in_flight_ == 0; }
+  std::vector<LaneProgress> Progress() const;  // by lane
+
+ private:
+  struct Lane {
+    int64_t launched = 0;
+    std::set<int64_t> running;
+  };
+  std::map<LaneId, Lane> lanes_;
+  int64_t in_flight_ = 0;
+};
+
+}  // namespace coordd

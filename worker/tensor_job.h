@@ -1,0 +1,31 @@
+// A submitted tensor on its way through the worker's threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/work.h"
+
+namespace coordd {
+
+// Handed from thread to thread: caller, control, executor, completion. The spec is the Work's.
+struct TensorJob {
+  std::shared_ptr<Work> work;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;  // nullptr: the runtime allocates
+  int64_t output_capacity_bytes = 0;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank, already filled in
+  absl::Time deadline;
+
+  // Set while executing: an error of this tensor alone, in a batch that went well.
+  absl::Status status;
+  WorkResult result;
+
+  const TensorSpec& spec() const { return work->spec(); }
+};
+
+}  // namespace coordd

@@ -1,0 +1,88 @@
+// The root object of a worker: makes the parts, connects them, takes them apart. (io)
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/random.h"
+#include "common/store.h"
+#include "worker/fork_guard.h"
+#include "worker/join_session.h"
+#include "worker/worker.h"
+
+namespace coordd {
+
+class WorkerMetrics;
+
+// What of a worker is replaced in tests. Worker::Start uses gRPC and the real backends.
+struct WorkerSeams {
+  LinkFactory make_link;
+  std::unique_ptr<Store> store;
+  std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
+      make_backend;
+};
+
+// As Worker::Start.
+absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options,
+                                                    WorkerSeams seams, Clock& clock);
+
+// Thread-safe, as Worker says. Threads: control, executor, completion; those of gRPC and of the
+// HTTP server.
+class WorkerImpl final : public Worker {
+ public:
+  WorkerImpl(WorkerOptions options, WorkerSeams seams, Clock& clock);
+  // In a forked child everything is left where it is: its threads are not there to be joined.
+  ~WorkerImpl() override;
+
+  // Once, before anything else.
+  absl::Status Start();
+
+  Placement placement() const override { return placement_; }
+  std::string metrics_address() const override { return metrics_address_; }
+  absl::Status status() const override;
+  absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
+      const std::string& name, std::vector<Submission> submissions) override;
+  Store& store() override;
+  absl::Status Shutdown(absl::Duration timeout) override;
+
+  const WorkerMetrics& metrics() const;
+
+ private:
+  struct Runtime;  // everything with threads in it
+
+  absl::Status StartMetrics();
+  absl::Status StartRuntime(JoinedSession session);
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs,
+                                                             absl::Time deadline);
+  absl::Time DeadlineOf(const Submission& submission) const;
+  void SetStatus(absl::Status status);
+  // Ends all threads; the goodbye is said or forced before.
+  void TearDown();
+
+  // Constant after construction.
+  const WorkerOptions options_;
+  const ForkGuard fork_guard_;
+  Clock& clock_;
+
+  // Constant after Start.
+  Placement placement_;
+  std::string metrics_address_;
+  std::unique_ptr<Runtime> runtime_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  CondVar changed_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;       // control has said so
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;  // somebody is in Shutdown
+  bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

@@ -1,0 +1,147 @@
+#include "worker/worker_metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include "absl/status/status.h"
+#include "common/version.h"
+
+namespace coordd {
+namespace {
+
+using Counters = prometheus::Family<prometheus::Counter>;
+
+// From the round trip of an idle loopback to a rank that is late by a validation pass.
+prometheus::Histogram::BucketBoundaries LatencyBuckets() {
+  return {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10, 30, 100, 300};
+}
+
+prometheus::Gauge& MakeGauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+}
+
+prometheus::Histogram& MakeHistogram(prometheus::Registry& registry, const char* name,
+                                     const char* help) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(
+      {}, LatencyBuckets());
+}
+
+}  // namespace
+
+struct WorkerMetrics::Series {
+  explicit Series(prometheus::Registry& r)
+      : collectives(prometheus::BuildCounter()
+                        .Name("coordd_worker_collectives_total")
+                        .Help("Tensors whose collective has ended, by kind, backend and status code")
+                        .Register(r)),
+        payload_bytes(prometheus::BuildCounter()
+                          .Name("coordd_worker_payload_bytes_total")
+                          .Help("Bytes of this rank's tensors in collectives that succeeded")
+                          .Register(r)),
+        negotiation(MakeHistogram(r, "coordd_worker_negotiation_seconds",
+                                  "From submission of a tensor to the plan that contains it")),
+        execution(MakeHistogram(r, "coordd_worker_execution_seconds",
+                                "From launch of a batch to its end")),
+        heartbeat_lag(MakeGauge(r, "coordd_worker_heartbeat_lag_seconds",
+                                "How late the last heartbeat was sent")),
+        control_turns(prometheus::BuildCounter()
+                          .Name("coordd_worker_control_turns_total")
+                          .Help("Wake-ups of the control thread")
+                          .Register(r)
+                          .Add({})),
+        generation(MakeGauge(r, "coordd_worker_generation", "Generation of the job")),
+        rank(MakeGauge(r, "coordd_worker_rank", "Rank in the generation")),
+        size(MakeGauge(r, "coordd_worker_size", "Ranks in the generation")),
+        pending(MakeGauge(r, "coordd_worker_pending_tensors",
+                          "Tensors submitted here that no plan contains yet")),
+        submissions(MakeGauge(r, "coordd_worker_submissions_queued",
+                              "Submissions that the control thread has not taken yet")),
+        executor_queue(MakeGauge(r, "coordd_worker_executor_batches",
+                                 "Batches launched by plan that have not ended")),
+        completion_queue(MakeGauge(r, "coordd_worker_completions_queued",
+                                   "Ended batches that wait for unpacking")),
+        fusion_bytes(MakeGauge(r, "coordd_worker_fusion_buffer_bytes",
+                               "Memory held by fusion buffers")) {
+    prometheus::BuildGauge()
+        .Name("coordd_worker_build_info")
+        .Help("Always 1; the labels tell the version")
+        .Register(r)
+        .Add({{"version", kVersion}})
+        .Set(1);
+  }
+
+  Counters& collectives;
+  Counters& payload_bytes;
+  prometheus::Histogram& negotiation;
+  prometheus::Histogram& execution;
+  prometheus::Gauge& heartbeat_lag;
+  prometheus::Counter& control_turns;
+  prometheus::Gauge& generation;
+  prometheus::Gauge& rank;
+  prometheus::Gauge& size;
+  prometheus::Gauge& pending;
+  prometheus::Gauge& submissions;
+  prometheus::Gauge& executor_queue;
+  prometheus::Gauge& completion_queue;
+  prometheus::Gauge& fusion_bytes;
+};
+
+WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
+    : series_(std::make_unique<Series>(registry)) {}
+WorkerMetrics::~WorkerMetrics() = default;
+
+void WorkerMetrics::RecordCollective(CollectiveKind kind, absl::string_view backend,
+                                     absl::StatusCode code, int64_t payload_bytes) {
+  const prometheus::Labels labels{{"kind", std::string(Name(kind))},
+                                  {"backend", std::string(backend)}};
+  if (code == absl::StatusCode::kOk)
+    series_->payload_bytes.Add(labels).Increment(static_cast<double>(payload_bytes));
+  prometheus::Labels with_code = labels;
+  with_code["code"] = absl::StatusCodeToString(code);
+  series_->collectives.Add(with_code).Increment();
+}
+void WorkerMetrics::RecordNegotiation(absl::Duration reported_to_planned) {
+  series_->negotiation.Observe(absl::ToDoubleSeconds(reported_to_planned));
+}
+void WorkerMetrics::RecordExecution(absl::Duration launched_to_done) {
+  series_->execution.Observe(absl::ToDoubleSeconds(launched_to_done));
+}
+void WorkerMetrics::RecordHeartbeatLag(absl::Duration lag) {
+  series_->heartbeat_lag.Set(absl::ToDoubleSeconds(lag));
+}
+void WorkerMetrics::RecordControlTurn() { series_->control_turns.Increment(); }
+
+void WorkerMetrics::SetPlacement(Generation generation, int32_t rank, int32_t size) {
+  series_->generation.Set(static_cast<double>(ToInt(generation)));
+  series_->rank.Set(rank);
+  series_->size.Set(size);
+}
+void WorkerMetrics::SetPendingTensors(int64_t tensors) {
+  series_->pending.Set(static_cast<double>(tensors));
+}
+void WorkerMetrics::SetSubmissionsQueued(int64_t submissions) {
+  series_->submissions.Set(static_cast<double>(submissions));
+}
+void WorkerMetrics::SetExecutorQueue(int64_t batches) {
+  series_->executor_queue.Set(static_cast<double>(batches));
+}
+void WorkerMetrics::SetCompletionQueue(int64_t items) {
+  series_->completion_queue.Set(static_cast<double>(items));
+}
+void WorkerMetrics::SetFusionBufferBytes(int64_t bytes) {
+  series_->fusion_bytes.Set(static_cast<double>(bytes));
+}
+
+int64_t WorkerMetrics::control_turns() const {
+  return static_cast<int64_t>(series_->control_turns.Value());
+}
+
+std::string MetricsText(prometheus::Registry& registry) {
+  return prometheus::TextSerializer().Serialize(registry.Collect());
+}
+
+}  // namespace coordd

@@ -1,0 +1,52 @@
+// All metrics of a worker in one struct: the contract with dashboards (docs/METRICS.md is checked
+// against it). (io)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+
+namespace prometheus {
+class Registry;
+}  // namespace prometheus
+
+namespace coordd {
+
+// Thread-safe. The registry outlives it. Durations are recorded in seconds.
+class WorkerMetrics {
+ public:
+  explicit WorkerMetrics(prometheus::Registry& registry);
+  ~WorkerMetrics();
+
+  // One tensor has ended. `code`: its status.
+  void RecordCollective(CollectiveKind kind, absl::string_view backend, absl::StatusCode code,
+                        int64_t payload_bytes);
+  void RecordNegotiation(absl::Duration reported_to_planned);
+  void RecordExecution(absl::Duration launched_to_done);
+  void RecordHeartbeatLag(absl::Duration lag);
+  void RecordControlTurn();
+
+  void SetPlacement(Generation generation, int32_t rank, int32_t size);
+  void SetPendingTensors(int64_t tensors);
+  void SetSubmissionsQueued(int64_t submissions);
+  void SetExecutorQueue(int64_t batches);
+  void SetCompletionQueue(int64_t items);
+  void SetFusionBufferBytes(int64_t bytes);
+
+  // Turns of the control thread so far: an idle worker makes one per heartbeat and one per answer.
+  int64_t control_turns() const;
+
+ private:
+  struct Series;
+  const std::unique_ptr<Series> series_;
+};
+
+// The text of /metrics.
+std::string MetricsText(prometheus::Registry& registry);
+
+}  // namespace coordd

@@ -1,0 +1,145 @@
+// Everything that a worker decides in one generation: what it reports to coordd, what it launches,
+// what fails and with which words. No thread, lock, clock or socket.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+#include "worker/plan_sequencer.h"
+#include "worker/worker_events.h"
+
+namespace coordd {
+
+// A message to coordd holds at most this much of tensors (session.proto).
+inline constexpr int64_t kMaxReportBytes = 256 << 10;
+// How long a tensor that coordd was asked to withdraw waits for the answer: a round trip on a busy
+// coordd. Longer, and coordd counts as gone.
+inline constexpr absl::Duration kWithdrawalAnswer = absl::Seconds(5);
+// How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
+// dead process within milliseconds; the error then names host and cause.
+inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
+
+struct WorkerStateOptions {
+  Epoch epoch;
+  Generation generation;
+  Rank rank;
+  int32_t size = 1;
+  absl::Duration heartbeat_interval = absl::Seconds(2);
+  absl::Duration lease = absl::Seconds(10);
+  int64_t received_sequence = 0;  // of the Membership
+};
+
+// PURE; `now` must not decrease between calls. Not thread-safe: the control thread owns it.
+//
+// A tensor is unreported (until the end of the turn), reported, perhaps withdrawn (its deadline has
+// passed or the worker leaves, and coordd has been asked), then planned or failed. A rank must not
+// give up a tensor by itself once it is reported: coordd may have planned it a moment ago, and the
+// other ranks then wait for this one. So a withdrawal is a question, and coordd's answer - a
+// failure or a plan, whichever it has sent - is final.
+class WorkerState {
+ public:
+  WorkerState(const WorkerStateOptions& options, absl::Time now);
+
+  // Any input leads to a valid state; what breaks the protocol ends the generation with INTERNAL.
+  void Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out);
+  // The end of a turn: sends what has gathered and what is due by `now`.
+  void Tick(absl::Time now, std::vector<WorkerEffect>& out);
+  absl::Time NextDeadline() const;
+
+  // OK while the generation is alive.
+  const absl::Status& status() const { return end_; }
+  int64_t pending_tensors() const { return static_cast<int64_t>(pending_.size()); }
+  int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
+  // How late the last heartbeat was sent.
+  absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
+
+ private:
+  struct Pending {
+    TensorId id;
+    TensorSpec spec;
+    absl::Time submitted_at;
+    absl::Time deadline;  // withdrawn: by when coordd has to answer
+    bool reported = false;
+    absl::Status withdrawn;  // why; OK: it is not
+  };
+  struct Executing {
+    std::vector<std::pair<TensorId, std::string>> tensors;
+    std::string overdue_tensor;  // whose deadline comes first
+    absl::Time deadline;
+    int64_t bytes = 0;
+    bool overdue = false;
+  };
+  using BatchKey = std::pair<LaneId, int64_t>;
+
+  void On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
+
+  void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
+  // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
+  // any more.
+  absl::Status PlanBatch(const v1::FusedBatch& batch, absl::Time now, Executing& executing,
+                         std::vector<WorkerEffect>& out);
+  void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
+  void OnAbort(const v1::Abort& abort, std::vector<WorkerEffect>& out);
+
+  // `abort`: also what is executing.
+  void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
+  void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
+  void Erase(const std::string& name);
+  void SetDeadline(const std::string& name, Pending& pending, absl::Time deadline);
+  void Withdraw(const std::vector<std::string>& names, const absl::Status& why, absl::Time now,
+                std::vector<WorkerEffect>& out);
+
+  void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
+  void Report(std::vector<WorkerEffect>& out);
+  void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
+  void LeaveWhenDrained(std::vector<WorkerEffect>& out);
+  void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
+  void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
+                  std::optional<Rank> suspect, std::vector<WorkerEffect>& out);
+
+  const WorkerStateOptions options_;
+
+  // Tensors that no plan has named yet.
+  absl::flat_hash_map<std::string, Pending> pending_;
+  std::map<TensorId, std::string> by_age_;
+  std::set<std::pair<absl::Time, std::string>> deadlines_;
+  std::vector<std::string> unreported_;  // in order of submission
+
+  PlanSequencer sequencer_;
+  std::map<BatchKey, Executing> executing_;
+
+  // Tensors of batches that failed here, until coordd says who is to blame.
+  std::vector<std::pair<TensorId, std::string>> awaiting_verdict_;
+  absl::Status local_failure_;
+  absl::Time verdict_deadline_ = absl::InfiniteFuture();
+
+  absl::Status end_;
+  bool aborted_ = false;        // AbortExecution was given
+  bool leaving_ = false;
+  bool left_ = false;           // Leave was sent
+  bool stream_ended_ = false;
+  bool stopped_ = false;
+
+  int64_t received_sequence_;
+  absl::Time next_heartbeat_;
+  absl::Time lease_until_;
+  absl::Duration heartbeat_lag_;
+  int64_t collectives_completed_ = 0;
+  int64_t bytes_reduced_ = 0;
+};
+
+}  // namespace coordd

@@ -1,0 +1,223 @@
+// What WorkerState does at the end of a turn: deadlines, reports, heartbeats, the goodbye.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "worker/worker_errors.h"
+#include "worker/worker_state.h"
+
+namespace coordd {
+namespace {
+
+// Bounds of session.proto.
+constexpr size_t kMaxDetailBytes = 1024;
+constexpr size_t kMaxLanesPerHeartbeat = 256;
+// Framing around one tensor of a report: tag and length.
+constexpr int64_t kTensorFramingBytes = 8;
+
+std::string Shortened(absl::string_view text) {
+  return std::string(text.substr(0, kMaxDetailBytes));
+}
+
+void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
+  to->set_seconds(absl::ToInt64Seconds(from));
+  to->set_nanos(static_cast<int32_t>((from - absl::Seconds(to->seconds())) / absl::Nanoseconds(1)));
+}
+
+}  // namespace
+
+void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (stopped_) return;
+  CheckDeadlines(now, out);
+  CheckExecuting(now, out);
+  if (now >= verdict_deadline_) {
+    // coordd has not said who died: what the data plane saw has to do.
+    absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
+    if (!end_.ok())
+      why = absl::Status(end_.code(),
+                         absl::StrCat(end_.message(), "; ", local_failure_.message()));
+    EndGeneration(std::move(why), /*abort=*/true, out);
+  }
+  if (now >= lease_until_ && end_.ok()) {
+    EndGeneration(
+        GenerationEndedError(options_.generation,
+                             absl::StrCat("coordd has not answered this rank's heartbeats for ",
+                                          SecondsText(options_.lease),
+                                          ": it may count the rank as lost"),
+                             absl::StatusCode::kUnavailable),
+        /*abort=*/false, out);
+  }
+  Report(out);
+  SendHeartbeat(now, out);
+  LeaveWhenDrained(out);
+}
+
+absl::Time WorkerState::NextDeadline() const {
+  if (stopped_) return absl::InfiniteFuture();
+  absl::Time next = verdict_deadline_;
+  if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
+  if (end_.ok()) next = std::min(next, lease_until_);
+  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
+  if (!aborted_) {
+    for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
+  }
+  return next;
+}
+
+void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out) {
+  std::vector<std::string> late;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const std::string name = deadlines_.begin()->second;
+    Pending& pending = pending_.at(name);
+    if (!pending.withdrawn.ok()) {
+      EndGeneration(GenerationEndedError(
+                        options_.generation,
+                        absl::StrCat("coordd did not answer the withdrawal of tensor ", name,
+                                     " within ", SecondsText(kWithdrawalAnswer)),
+                        absl::StatusCode::kUnavailable),
+                    /*abort=*/false, out);
+      return;
+    }
+    // Out of the set until Withdraw gives it its new deadline.
+    deadlines_.erase(deadlines_.begin());
+    late.push_back(name);
+  }
+  for (const std::string& name : late) {
+    Pending& pending = pending_.at(name);
+    const absl::Status why = absl::DeadlineExceededError(
+        absl::StrCat("tensor ", name, ": not every rank had submitted it ",
+                     SecondsText(now - pending.submitted_at), " after this one (generation ",
+                     ToInt(options_.generation), ", rank ", ToInt(options_.rank), ")"));
+    if (pending.reported) {
+      Withdraw({name}, why, now, out);
+      continue;
+    }
+    std::erase(unreported_, name);
+    out.push_back(FailTensor{pending.id, why});
+    Erase(name);
+  }
+}
+
+void WorkerState::Withdraw(const std::vector<std::string>& names, const absl::Status& why,
+                           absl::Time now, std::vector<WorkerEffect>& out) {
+  v1::WorkerMessage message;
+  int64_t bytes = 0;
+  auto flush = [&] {
+    if (bytes == 0) return;
+    message.mutable_tensors_withdrawn()->set_reason(Shortened(why.message()));
+    Send(std::move(message), out);
+    message.Clear();
+    bytes = 0;
+  };
+  for (const std::string& name : names) {
+    Pending& pending = pending_.at(name);
+    pending.withdrawn = ForTensor(name, why);
+    SetDeadline(name, pending, now + kWithdrawalAnswer);
+    message.mutable_tensors_withdrawn()->add_names(name);
+    bytes += static_cast<int64_t>(name.size()) + kTensorFramingBytes;
+    if (bytes > kMaxReportBytes / 2) flush();
+  }
+  flush();
+}
+
+void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (aborted_) return;
+  for (auto& [key, batch] : executing_) {
+    if (batch.deadline > now) continue;
+    batch.overdue = true;
+    const std::string what =
+        absl::StrCat("tensor ", batch.overdue_tensor, " was still executing at its deadline on rank ",
+                     ToInt(options_.rank));
+    SendFailed(key, batch.overdue_tensor, what, std::nullopt, out);
+    EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, out);
+    return;
+  }
+}
+
+void WorkerState::Report(std::vector<WorkerEffect>& out) {
+  v1::WorkerMessage message;
+  int64_t bytes = 0;
+  for (const std::string& name : unreported_) {
+    Pending& pending = pending_.at(name);
+    pending.reported = true;
+    v1::TensorSpec spec;
+    ToProto(pending.spec, &spec);
+    const int64_t size = static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes;
+    if (bytes > 0 && bytes + size > kMaxReportBytes) {
+      Send(std::move(message), out);
+      message.Clear();
+      bytes = 0;
+    }
+    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
+    bytes += size;
+  }
+  unreported_.clear();
+  if (bytes > 0) Send(std::move(message), out);
+}
+
+void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (now < next_heartbeat_ || stream_ended_ || left_) return;
+  heartbeat_lag_ = now - next_heartbeat_;
+  next_heartbeat_ = now + options_.heartbeat_interval;
+  v1::WorkerMessage message;
+  v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
+  heartbeat.set_sent_ns(absl::ToUnixNanos(now));
+  heartbeat.set_collectives_completed(collectives_completed_);
+  heartbeat.set_bytes_reduced(bytes_reduced_);
+  std::vector<LaneProgress> lanes = sequencer_.Progress();
+  // A rank that waits for its first batch has a position too.
+  if (lanes.empty()) lanes.push_back(LaneProgress{});
+  for (const LaneProgress& lane : lanes) {
+    if (static_cast<size_t>(heartbeat.lanes_size()) == kMaxLanesPerHeartbeat) break;
+    v1::LanePosition& position = *heartbeat.add_lanes();
+    position.set_lane(ToInt(lane.lane));
+    position.set_launched(lane.launched);
+    position.set_completed(lane.completed);
+    if (ToInt(lane.lane) == 0 && !by_age_.empty()) {
+      const Pending& oldest = pending_.at(by_age_.begin()->second);
+      position.set_oldest_waiting(oldest.spec.name);
+      SetDuration(now - oldest.submitted_at, position.mutable_waiting());
+    }
+  }
+  Send(std::move(message), out);
+}
+
+void WorkerState::LeaveWhenDrained(std::vector<WorkerEffect>& out) {
+  if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
+  if (!left_) {
+    left_ = true;
+    if (end_.ok()) {
+      end_ = absl::CancelledError("this worker has left the job");
+      out.push_back(GenerationEnded{end_});
+    }
+    v1::WorkerMessage message;
+    message.mutable_leave()->set_reason("shut down by its program");
+    Send(std::move(message), out);
+    out.push_back(CloseStream{});
+  }
+  if (stream_ended_) {
+    stopped_ = true;
+    out.push_back(Stopped{});
+  }
+}
+
+void WorkerState::Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out) {
+  if (stream_ended_) return;
+  message.set_epoch(ToInt(options_.epoch));
+  message.set_generation(ToInt(options_.generation));
+  out.push_back(SendMessage{std::move(message)});
+}
+
+void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
+                             std::optional<Rank> suspect, std::vector<WorkerEffect>& out) {
+  v1::WorkerMessage message;
+  v1::CollectiveFailed& failed = *message.mutable_collective_failed();
+  failed.set_lane(ToInt(batch.first));
+  failed.set_sequence(batch.second);
+  failed.set_tensor(tensor);
+  failed.set_detail(Shortened(detail));
+  failed.set_suspect_rank(suspect.has_value() ? ToInt(*suspect) : -1);
+  Send(std::move(message), out);
+}
+
+}  // namespace coordd
