@@ -48,7 +48,7 @@ std::shared_ptr<std::byte[]> AllocateResult(int64_t bytes) {
   auto* memory = static_cast<std::byte*>(
       ::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), kAlignment, std::nothrow));
   return std::shared_ptr<std::byte[]>(
-      memory, [](std::byte* owned) { ::operator delete(owned, std::align_val_t{64}); });
+      memory, [](std::byte* owned) { ::operator delete (owned, std::align_val_t{64}); });
 }
 
 absl::Status NoMemory(const TensorSpec& spec, int64_t bytes) {
@@ -116,10 +116,9 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   place = tensor.output;
   if (bytes <= tensor.output_capacity_bytes) return absl::OkStatus();
   // The other ranks count on this one: it takes part, and throws away what it gets.
-  tensor.status = absl::InvalidArgumentError(
-      absl::StrCat("tensor ", tensor.spec().name, ": the result has ", bytes,
-                   " bytes, expected at most the ", tensor.output_capacity_bytes,
-                   " of the given output"));
+  tensor.status = absl::InvalidArgumentError(absl::StrCat(
+      "tensor ", tensor.spec().name, ": the result has ", bytes, " bytes, expected at most the ",
+      tensor.output_capacity_bytes, " of the given output"));
   discarded_.emplace_back(bytes);
   place = discarded_.back().data();
   return place == nullptr ? NoMemory(tensor.spec(), bytes) : absl::OkStatus();
@@ -135,9 +134,9 @@ absl::Status BatchJob::PrepareAllgather() {
     for (size_t r = 0; r < ranks; ++r) {
       const int64_t rows = received_sizes_[r * tensors_.size() + t];
       if (rows < 0 || (row_bytes > 0 && rows > kMaxTensorBytes / row_bytes)) {
-        return absl::InternalError(
-            absl::StrCat("tensor ", spec.name, ": rank ", r, " announced ", rows,
-                         " rows, expected at most ", kMaxTensorBytes, " bytes"));
+        return absl::InternalError(absl::StrCat("tensor ", spec.name, ": rank ", r, " announced ",
+                                                rows, " rows, expected at most ", kMaxTensorBytes,
+                                                " bytes"));
       }
       parts_[t][r] = rows * row_bytes;
       rows_in_all += rows;
@@ -185,9 +184,9 @@ absl::Status BatchJob::PrepareReducescatter() {
   if (fused() || tensors_.front().spec().prescale_factor != 1.0) {
     blocks_ = LayOutBlocks(parts_, context_.size);
     // One tensor has no padding between its blocks when they are laid out by hand.
-    scratch_bytes_ = fused() ? blocks_.total_bytes +
-                                   blocks_.block_bytes[static_cast<size_t>(context_.rank)]
-                             : Sum(parts_.front());
+    scratch_bytes_ =
+        fused() ? blocks_.total_bytes + blocks_.block_bytes[static_cast<size_t>(context_.rank)]
+                : Sum(parts_.front());
   }
   return absl::OkStatus();
 }
@@ -251,8 +250,8 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
   const TensorJob& first = tensors_.front();
   const size_t self = static_cast<size_t>(context_.rank);
   const auto output_bytes = static_cast<size_t>(first.result.output_bytes);
-  const auto input_bytes = static_cast<size_t>(
-      kind_ == CollectiveKind::kBarrier ? 0 : SizeBytes(first.spec()));
+  const auto input_bytes =
+      static_cast<size_t>(kind_ == CollectiveKind::kBarrier ? 0 : SizeBytes(first.spec()));
   CollectiveArgs args = Args();
   args.input = {first.input, input_bytes};
   args.output = {places_.front(), output_bytes};
@@ -289,7 +288,8 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       args.input_block_bytes = fused() ? blocks_.block_bytes : parts_.front();
       if (scratch_bytes_ == 0) break;
       PackReducescatter();
-      args.input = fused() ? scratch_.subspan(0, static_cast<size_t>(blocks_.total_bytes)) : scratch_;
+      args.input =
+          fused() ? scratch_.subspan(0, static_cast<size_t>(blocks_.total_bytes)) : scratch_;
       if (fused()) args.output = scratch_.subspan(static_cast<size_t>(blocks_.total_bytes));
       break;
     case CollectiveKind::kAlltoall: {
@@ -326,10 +326,10 @@ void BatchJob::UnpackReducescatter() {
   const size_t self = static_cast<size_t>(context_.rank);
   for (size_t t = 0; t < tensors_.size(); ++t) {
     // The block of this rank begins at slot 0's offset in the input and at 0 in the output region.
-    const std::byte* from =
-        fused() ? scratch_.data() + blocks_.total_bytes + blocks_.slots[self][t].offset_bytes -
-                      blocks_.block_offset_bytes[self]
-                : places_[t];
+    const std::byte* from = fused() ? scratch_.data() + blocks_.total_bytes +
+                                          blocks_.slots[self][t].offset_bytes -
+                                          blocks_.block_offset_bytes[self]
+                                    : places_[t];
     CopyAndScale(tensors_[t].spec(), Postscale(), places_[t], from, parts_[t][self]);
   }
 }

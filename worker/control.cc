@@ -21,9 +21,8 @@ Control::Control(WorkerStateOptions options, Parts parts, ControlHooks hooks)
 Control::~Control() { Join(); }
 
 void Control::Start(std::vector<ControlEvent> early) {
-  thread_ = StartThread("control", [this, early = std::move(early)]() mutable {
-    Run(std::move(early));
-  });
+  thread_ =
+      StartThread("control", [this, early = std::move(early)]() mutable { Run(std::move(early)); });
 }
 
 void Control::Join() {

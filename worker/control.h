@@ -87,7 +87,7 @@ class Control {
   // Touched by the control thread, and after its end by the owner's.
   WorkerState state_;
   int64_t last_id_ = 0;
-  absl::flat_hash_map<TensorId, TensorJob> waiting_;           // not launched
+  absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
   absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
   std::map<std::pair<LaneId, int64_t>, std::vector<TensorId>> batches_;
   bool stopped_ = false;

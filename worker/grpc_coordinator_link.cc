@@ -36,9 +36,9 @@ constexpr int kMaxReceiveBytes = 64 << 20;
 // nothing for so long is as good as gone.
 constexpr size_t kMaxOutbox = 16384;
 
-class GrpcCoordinatorLink final : public CoordinatorLink,
-                                  private grpc::ClientBidiReactor<v1::WorkerMessage,
-                                                                  v1::CoordinatorMessage> {
+class GrpcCoordinatorLink final
+    : public CoordinatorLink,
+      private grpc::ClientBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
  public:
   explicit GrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel)
       : channel_(std::move(channel)), stub_(v1::Coordinator::NewStub(channel_)) {}

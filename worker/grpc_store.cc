@@ -24,8 +24,8 @@ constexpr absl::Duration kMaxWait = absl::Hours(24);
 
 absl::Status CheckKey(absl::string_view key) {
   if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("store key of ", key.size(),
-                                                   " bytes, expected 1 to ", Store::kMaxKeyBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("store key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
   }
   return absl::OkStatus();
 }
@@ -61,7 +61,8 @@ class GrpcStore final : public Store {
       return stub_->Get(context, request, &response);
     });
     if (absl::IsDeadlineExceeded(status)) {
-      return absl::DeadlineExceededError(absl::StrCat("store key ", key, ": nobody set it in time"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("store key ", key, ": nobody set it in time"));
     }
     COORDD_RETURN_IF_ERROR(status);
     return std::move(*response.mutable_value());
@@ -120,7 +121,8 @@ class GrpcStore final : public Store {
       Mutex mu;
       CondVar never;
       MutexLock lock(&mu);
-      clock_.Await(&mu, &never, [] { return false; }, next);
+      clock_.Await(
+          &mu, &never, [] { return false; }, next);
     }
   }
 

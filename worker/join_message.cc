@@ -79,10 +79,10 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   }
   if (membership.rank() < 0 || membership.rank() >= membership.size() ||
       ranks != membership.size() || message.generation() < 1) {
-    return absl::InternalError(absl::StrCat(
-        "coordd sent a membership of rank ", membership.rank(), " of ", membership.size(),
-        " in generation ", message.generation(), " with nodes for ", ranks,
-        " ranks, which do not fit together"));
+    return absl::InternalError(absl::StrCat("coordd sent a membership of rank ", membership.rank(),
+                                            " of ", membership.size(), " in generation ",
+                                            message.generation(), " with nodes for ", ranks,
+                                            " ranks, which do not fit together"));
   }
   MemberPlace place{{}, GroupLayout(Rank{membership.rank()}, std::move(runs)), "", {}};
   place.placement.generation = Generation{message.generation()};

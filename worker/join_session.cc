@@ -17,7 +17,7 @@ struct Attempt {
   std::optional<v1::CoordinatorMessage> membership;
   std::vector<ControlEvent> early;
   std::optional<absl::Status> ended;
-  int64_t received = 0;  // messages
+  int64_t received = 0;   // messages
   std::string gathering;  // the last that was heard of other workers
 };
 
@@ -35,8 +35,8 @@ void Take(ControlEvent event, Attempt& attempt) {
   v1::CoordinatorMessage& message = said->message;
   ++attempt.received;
   if (message.sequence() != attempt.received) {
-    attempt.ended = absl::InternalError(absl::StrCat("coordd sent message ", message.sequence(),
-                                                     ", expected ", attempt.received));
+    attempt.ended = absl::InternalError(
+        absl::StrCat("coordd sent message ", message.sequence(), ", expected ", attempt.received));
   } else if (message.has_waiting()) {
     const v1::Waiting& waiting = message.waiting();
     attempt.gathering =
@@ -44,8 +44,8 @@ void Take(ControlEvent event, Attempt& attempt) {
   } else if (message.has_membership()) {
     attempt.membership = std::move(message);
   } else if (message.has_shutdown()) {
-    attempt.ended = absl::UnavailableError(
-        absl::StrCat("coordd is stopping: ", message.shutdown().reason()));
+    attempt.ended =
+        absl::UnavailableError(absl::StrCat("coordd is stopping: ", message.shutdown().reason()));
   } else if (!message.has_lease_ack()) {
     attempt.ended = absl::InternalError("coordd spoke of a generation before its membership");
   }
@@ -81,9 +81,8 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
       if (clock.Now() >= request.deadline) {
         if (attempt.received == 0)
           return NotReached(request, absl::UnavailableError("it has not answered"));
-        return absl::DeadlineExceededError(absl::StrCat("job ", request.join.job(),
-                                                        " has not started in time: ",
-                                                        attempt.gathering));
+        return absl::DeadlineExceededError(absl::StrCat(
+            "job ", request.join.job(), " has not started in time: ", attempt.gathering));
       }
       for (ControlEvent& event : inbox.TakeAll(request.deadline)) Take(std::move(event), attempt);
     }

@@ -21,13 +21,14 @@ class PendingNames {
   absl::Status Insert(const std::string& name) {
     MutexLock lock(&mu_);
     if (names_.size() >= kMaxPendingTensors) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "tensor ", name, ": ", names_.size(), " tensors are pending, expected fewer"));
+      return absl::ResourceExhaustedError(absl::StrCat("tensor ", name, ": ", names_.size(),
+                                                       " tensors are pending, expected fewer"));
     }
     if (!names_.insert(name).second) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "tensor ", name, ": a tensor of this name is still pending on this rank, expected a name "
-          "of its own or a wait for the first"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("tensor ", name,
+                       ": a tensor of this name is still pending on this rank, expected a name "
+                       "of its own or a wait for the first"));
     }
     return absl::OkStatus();
   }

@@ -26,8 +26,7 @@ void PlanSequencer::Complete(LaneId lane, int64_t sequence) {
 std::vector<LaneProgress> PlanSequencer::Progress() const {
   std::vector<LaneProgress> progress;
   for (const auto& [lane, state] : lanes_) {
-    const int64_t completed =
-        state.running.empty() ? state.launched : *state.running.begin() - 1;
+    const int64_t completed = state.running.empty() ? state.launched : *state.running.begin() - 1;
     progress.push_back({lane, state.launched, completed});
   }
   return progress;

@@ -26,8 +26,9 @@ absl::Status CheckSupported(const Submission& submission) {
   }
   if (spec.memory != MemoryKind::kHost || submission.device >= 0) {
     return absl::UnimplementedError(
-        absl::StrCat("tensor ", spec.name, ": device memory, expected host memory: this version "
-                                           "has no backend for devices"));
+        absl::StrCat("tensor ", spec.name,
+                     ": device memory, expected host memory: this version "
+                     "has no backend for devices"));
   }
   return absl::OkStatus();
 }

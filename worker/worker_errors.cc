@@ -36,8 +36,9 @@ std::string DepartureText(const v1::Departure& departure) {
 
 absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort) {
   if (abort.departures().empty()) {
-    return GenerationEndedError(generation, abort.reason().empty() ? "coordd ended it, and did not say why"
-                                                              : abort.reason());
+    return GenerationEndedError(generation, abort.reason().empty()
+                                                ? "coordd ended it, and did not say why"
+                                                : abort.reason());
   }
   std::vector<std::string> texts;
   for (const v1::Departure& departure : abort.departures()) {
@@ -62,10 +63,11 @@ absl::Status ForTensor(const std::string& name, const absl::Status& status) {
 
 absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& failure) {
   const bool known = failure.code() > 0 && failure.code() <= 16;
-  const auto code = known ? static_cast<absl::StatusCode>(failure.code()) : absl::StatusCode::kInternal;
-  return ForTensor(failure.name(),
-                   absl::Status(code, absl::StrCat(failure.message(), " (generation ",
-                                                   ToInt(generation), ")")));
+  const auto code =
+      known ? static_cast<absl::StatusCode>(failure.code()) : absl::StatusCode::kInternal;
+  return ForTensor(
+      failure.name(),
+      absl::Status(code, absl::StrCat(failure.message(), " (generation ", ToInt(generation), ")")));
 }
 
 std::string SecondsText(absl::Duration duration) {

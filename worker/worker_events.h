@@ -50,7 +50,7 @@ struct SendMessage {
 struct LaunchBatch {
   LaneId lane;
   int64_t sequence = 0;
-  std::vector<TensorId> tensors;           // in the order of the plan
+  std::vector<TensorId> tensors;            // in the order of the plan
   std::vector<absl::Duration> negotiation;  // of each: reported to planned
 };
 struct FailTensor {  // completes its Work; never for a tensor that is executing

@@ -54,8 +54,8 @@ struct WorkerImpl::Runtime {
   std::unique_ptr<Control> control;
 };
 
-absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options,
-                                                    WorkerSeams seams, Clock& clock) {
+absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
+                                                    Clock& clock) {
   auto worker = std::make_unique<WorkerImpl>(options, std::move(seams), clock);
   COORDD_RETURN_IF_ERROR(worker->Start());
   return worker;
@@ -81,9 +81,8 @@ absl::Status WorkerImpl::Start() {
   request.join = MakeJoin(options_, ThisHost(options_.node_id), metrics_address_, getpid(), random);
   request.coordinator = options_.coordinator.ToString();
   request.deadline = clock_.Now() + options_.join_timeout;
-  COORDD_ASSIGN_OR_RETURN(
-      JoinedSession session,
-      JoinSession(request, runtime_->seams.make_link, runtime_->inbox, clock_, random));
+  COORDD_ASSIGN_OR_RETURN(JoinedSession session, JoinSession(request, runtime_->seams.make_link,
+                                                             runtime_->inbox, clock_, random));
   return StartRuntime(std::move(session));
 }
 
@@ -92,20 +91,19 @@ absl::Status WorkerImpl::StartMetrics() {
   prometheus::Registry& registry = runtime_->registry;
   COORDD_ASSIGN_OR_RETURN(
       runtime_->http,
-      HttpServer::Start(*options_.metrics,
-                        {{"/metrics",
-                          [&registry](const std::string&) {
-                            return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",
-                                                MetricsText(registry)};
-                          }},
-                         {"/healthz", [this](const std::string&) {
-                            const absl::Status alive = status();
-                            if (alive.ok()) return HttpResponse{200, "text/plain", "ok\n"};
-                            return HttpResponse{503, "text/plain",
-                                                absl::StrCat(alive.message().data(), "\n")};
-                          }}}));
-  metrics_address_ =
-      AnnouncedAddress(runtime_->http->address(), options_.coordinator).ToString();
+      HttpServer::Start(
+          *options_.metrics,
+          {{"/metrics",
+            [&registry](const std::string&) {
+              return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",
+                                  MetricsText(registry)};
+            }},
+           {"/healthz", [this](const std::string&) {
+              const absl::Status alive = status();
+              if (alive.ok()) return HttpResponse{200, "text/plain", "ok\n"};
+              return HttpResponse{503, "text/plain", absl::StrCat(alive.message().data(), "\n")};
+            }}}));
+  metrics_address_ = AnnouncedAddress(runtime_->http->address(), options_.coordinator).ToString();
   return absl::OkStatus();
 }
 
@@ -129,8 +127,7 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
       std::move(backend), clock_,
       [&r](std::unique_ptr<BatchJob> batch) { r.completion->Finish(std::move(batch)); });
   r.control = std::make_unique<Control>(
-      place.state,
-      Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.metrics, clock_},
+      place.state, Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.metrics, clock_},
       ControlHooks{[this](absl::Status status) { SetStatus(std::move(status)); },
                    [this] {
                      MutexLock lock(&mu_);
@@ -140,8 +137,8 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
   // Control first: the lease must not run out while the data plane connects.
   r.completion->Start();
   r.control->Start(std::move(session.early));
-  const absl::Status connected = r.executor->Start(place.layout, *r.generation_store,
-                                                   clock_.Now() + options_.connect_timeout);
+  const absl::Status connected =
+      r.executor->Start(place.layout, *r.generation_store, clock_.Now() + options_.connect_timeout);
   if (connected.ok()) return absl::OkStatus();
   const absl::Status ended = status();  // if the generation has ended, that is why
   const absl::Status& why = ended.ok() ? connected : ended;
@@ -265,8 +262,7 @@ void WorkerImpl::TearDown() {
   r.inbox.Close();
   if (r.control != nullptr) r.control->Join();
   if (r.executor != nullptr) r.executor->Stop();
-  if (r.control != nullptr)
-    r.control->FailRest(absl::CancelledError("this worker was shut down"));
+  if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();
   r.link.reset();
   r.http.reset();

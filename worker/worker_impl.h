@@ -28,8 +28,8 @@ struct WorkerSeams {
 };
 
 // As Worker::Start.
-absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options,
-                                                    WorkerSeams seams, Clock& clock);
+absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
+                                                    Clock& clock);
 
 // Thread-safe, as Worker says. Threads: control, executor, completion; those of gRPC and of the
 // HTTP server.
@@ -79,7 +79,7 @@ class WorkerImpl final : public Worker {
   mutable Mutex mu_;
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;       // control has said so
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;        // control has said so
   bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;  // somebody is in Shutdown
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);

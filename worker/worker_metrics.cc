@@ -34,10 +34,11 @@ prometheus::Histogram& MakeHistogram(prometheus::Registry& registry, const char*
 
 struct WorkerMetrics::Series {
   explicit Series(prometheus::Registry& r)
-      : collectives(prometheus::BuildCounter()
-                        .Name("coordd_worker_collectives_total")
-                        .Help("Tensors whose collective has ended, by kind, backend and status code")
-                        .Register(r)),
+      : collectives(
+            prometheus::BuildCounter()
+                .Name("coordd_worker_collectives_total")
+                .Help("Tensors whose collective has ended, by kind, backend and status code")
+                .Register(r)),
         payload_bytes(prometheus::BuildCounter()
                           .Name("coordd_worker_payload_bytes_total")
                           .Help("Bytes of this rank's tensors in collectives that succeeded")
@@ -64,8 +65,8 @@ struct WorkerMetrics::Series {
                                  "Batches launched by plan that have not ended")),
         completion_queue(MakeGauge(r, "coordd_worker_completions_queued",
                                    "Ended batches that wait for unpacking")),
-        fusion_bytes(MakeGauge(r, "coordd_worker_fusion_buffer_bytes",
-                               "Memory held by fusion buffers")) {
+        fusion_bytes(
+            MakeGauge(r, "coordd_worker_fusion_buffer_bytes", "Memory held by fusion buffers")) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")

@@ -135,10 +135,10 @@ absl::Status WorkerOptions::Validate() const {
   if (topology.size() > kMaxTopologyLabels)
     return Invalid("the topology (COORDD_TOPOLOGY)", absl::StrCat(topology.size(), " labels long"),
                    absl::StrCat("at most ", kMaxTopologyLabels));
-  for (const auto& [name, timeout] : {std::pair("the join timeout (COORDD_JOIN_TIMEOUT)", join_timeout),
-                                      std::pair("the connect timeout", connect_timeout),
-                                      std::pair("the collective timeout (COORDD_TIMEOUT)",
-                                                collective_timeout)}) {
+  for (const auto& [name, timeout] :
+       {std::pair("the join timeout (COORDD_JOIN_TIMEOUT)", join_timeout),
+        std::pair("the connect timeout", connect_timeout),
+        std::pair("the collective timeout (COORDD_TIMEOUT)", collective_timeout)}) {
     if (timeout <= absl::ZeroDuration())
       return Invalid(name, absl::FormatDuration(timeout), "more than 0");
   }

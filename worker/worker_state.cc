@@ -39,8 +39,8 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
     const std::string& name = tensor.spec.name;
     if (refused.ok() && pending_.contains(name)) {
       // Worker::Submit refuses it first; this keeps the state valid whatever comes.
-      out.push_back(FailTensor{tensor.id, absl::AlreadyExistsError(absl::StrCat(
-                                              "tensor ", name, ": pending already"))});
+      out.push_back(FailTensor{
+          tensor.id, absl::AlreadyExistsError(absl::StrCat("tensor ", name, ": pending already"))});
       continue;
     }
     if (!refused.ok()) {
@@ -64,26 +64,27 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     return;
   }
   received_sequence_ = message.sequence();
-  const bool older = message.epoch() < ToInt(options_.epoch) ||
-                     message.generation() < ToInt(options_.generation);
-  const bool newer = message.epoch() > ToInt(options_.epoch) ||
-                     message.generation() > ToInt(options_.generation);
+  const bool older =
+      message.epoch() < ToInt(options_.epoch) || message.generation() < ToInt(options_.generation);
+  const bool newer =
+      message.epoch() > ToInt(options_.epoch) || message.generation() > ToInt(options_.generation);
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
     case v1::CoordinatorMessage::kShutdown:
-      EndGeneration(GenerationEndedError(
-                        options_.generation,
-                        absl::StrCat("coordd is stopping: ", message.shutdown().reason()),
-                        absl::StatusCode::kUnavailable),
-                    /*abort=*/false, out);
+      EndGeneration(
+          GenerationEndedError(options_.generation,
+                               absl::StrCat("coordd is stopping: ", message.shutdown().reason()),
+                               absl::StatusCode::kUnavailable),
+          /*abort=*/false, out);
       return;
     case v1::CoordinatorMessage::kLeaseAck: {
       // Only what is counted from our own clock's reading is safe to assume.
       const absl::Time seen = absl::FromUnixNanos(message.lease_ack().echoed_sent_ns());
       const v1::LeaseAck& ack = message.lease_ack();
-      lease_until_ = std::max(lease_until_, std::min(seen, now) + absl::Seconds(ack.lease().seconds()) +
-                                                absl::Nanoseconds(ack.lease().nanos()));
+      lease_until_ =
+          std::max(lease_until_, std::min(seen, now) + absl::Seconds(ack.lease().seconds()) +
+                                     absl::Nanoseconds(ack.lease().nanos()));
       return;
     }
     default:
@@ -93,8 +94,7 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
   if (newer) {
     ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
                                message.generation(), "; this worker is in epoch ",
-                               ToInt(options_.epoch), ", generation ",
-                               ToInt(options_.generation)),
+                               ToInt(options_.epoch), ", generation ", ToInt(options_.generation)),
                   out);
     return;
   }
@@ -183,9 +183,9 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<Wor
     absl::Status status = TensorFailureError(options_.generation, failure);
     if (!found->second.withdrawn.ok()) {
       // It was this rank that gave up: its own reason first, then what coordd knows.
-      status = absl::Status(found->second.withdrawn.code(),
-                            absl::StrCat(found->second.withdrawn.message(), "; ",
-                                         failure.message()));
+      status =
+          absl::Status(found->second.withdrawn.code(),
+                       absl::StrCat(found->second.withdrawn.message(), "; ", failure.message()));
     }
     out.push_back(FailTensor{found->second.id, std::move(status)});
     Erase(failure.name());
@@ -201,12 +201,12 @@ void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>&
   if (!left_ && end_.ok()) {
     const absl::string_view detail =
         in.status.ok() ? "without giving a reason" : in.status.message();
-    EndGeneration(GenerationEndedError(
-                      options_.generation,
-                      absl::StrCat("the connection to coordd has ended: ", detail),
-                      absl::IsUnavailable(in.status) ? absl::StatusCode::kUnavailable
-                                                     : absl::StatusCode::kAborted),
-                  /*abort=*/false, out);
+    EndGeneration(
+        GenerationEndedError(options_.generation,
+                             absl::StrCat("the connection to coordd has ended: ", detail),
+                             absl::IsUnavailable(in.status) ? absl::StatusCode::kUnavailable
+                                                            : absl::StatusCode::kAborted),
+        /*abort=*/false, out);
   }
   // coordd will say nothing more about who was lost.
   if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
@@ -282,8 +282,7 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<Worker
     aborted_ = true;
     out.push_back(AbortExecution{});
   }
-  for (const auto& [id, name] : by_age_)
-    out.push_back(FailTensor{id, ForTensor(name, end_)});
+  for (const auto& [id, name] : by_age_) out.push_back(FailTensor{id, ForTensor(name, end_)});
   pending_.clear();
   by_age_.clear();
   deadlines_.clear();

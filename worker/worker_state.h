@@ -128,9 +128,9 @@ class WorkerState {
   absl::Time verdict_deadline_ = absl::InfiniteFuture();
 
   absl::Status end_;
-  bool aborted_ = false;        // AbortExecution was given
+  bool aborted_ = false;  // AbortExecution was given
   bool leaving_ = false;
-  bool left_ = false;           // Leave was sent
+  bool left_ = false;  // Leave was sent
   bool stream_ended_ = false;
   bool stopped_ = false;
 

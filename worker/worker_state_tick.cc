@@ -34,18 +34,16 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
     // coordd has not said who died: what the data plane saw has to do.
     absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
     if (!end_.ok())
-      why = absl::Status(end_.code(),
-                         absl::StrCat(end_.message(), "; ", local_failure_.message()));
+      why = absl::Status(end_.code(), absl::StrCat(end_.message(), "; ", local_failure_.message()));
     EndGeneration(std::move(why), /*abort=*/true, out);
   }
   if (now >= lease_until_ && end_.ok()) {
-    EndGeneration(
-        GenerationEndedError(options_.generation,
-                             absl::StrCat("coordd has not answered this rank's heartbeats for ",
-                                          SecondsText(options_.lease),
-                                          ": it may count the rank as lost"),
-                             absl::StatusCode::kUnavailable),
-        /*abort=*/false, out);
+    EndGeneration(GenerationEndedError(
+                      options_.generation,
+                      absl::StrCat("coordd has not answered this rank's heartbeats for ",
+                                   SecondsText(options_.lease), ": it may count the rank as lost"),
+                      absl::StatusCode::kUnavailable),
+                  /*abort=*/false, out);
   }
   Report(out);
   SendHeartbeat(now, out);
@@ -70,12 +68,12 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
     const std::string name = deadlines_.begin()->second;
     Pending& pending = pending_.at(name);
     if (!pending.withdrawn.ok()) {
-      EndGeneration(GenerationEndedError(
-                        options_.generation,
-                        absl::StrCat("coordd did not answer the withdrawal of tensor ", name,
-                                     " within ", SecondsText(kWithdrawalAnswer)),
-                        absl::StatusCode::kUnavailable),
-                    /*abort=*/false, out);
+      EndGeneration(
+          GenerationEndedError(options_.generation,
+                               absl::StrCat("coordd did not answer the withdrawal of tensor ", name,
+                                            " within ", SecondsText(kWithdrawalAnswer)),
+                               absl::StatusCode::kUnavailable),
+          /*abort=*/false, out);
       return;
     }
     // Out of the set until Withdraw gives it its new deadline.
@@ -126,8 +124,8 @@ void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out)
     if (batch.deadline > now) continue;
     batch.overdue = true;
     const std::string what =
-        absl::StrCat("tensor ", batch.overdue_tensor, " was still executing at its deadline on rank ",
-                     ToInt(options_.rank));
+        absl::StrCat("tensor ", batch.overdue_tensor,
+                     " was still executing at its deadline on rank ", ToInt(options_.rank));
     SendFailed(key, batch.overdue_tensor, what, std::nullopt, out);
     EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, out);
     return;
