@@ -1,5 +1,7 @@
 #include "common/proto_convert.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace coordd {
@@ -63,6 +65,17 @@ void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
   proto->set_group(spec.group);
   proto->set_group_size(spec.group_size);
   proto->set_memory(static_cast<v1::MemoryKind>(spec.memory));
+}
+
+absl::Duration FromProto(const google::protobuf::Duration& proto) {
+  return absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+}
+
+void ToProto(absl::Duration duration, google::protobuf::Duration* proto) {
+  const absl::Duration most = absl::Seconds(int64_t{315576000000});  // duration.proto's bound
+  absl::Duration rest = std::clamp(duration, -most, most);
+  proto->set_seconds(absl::IDivDuration(rest, absl::Seconds(1), &rest));
+  proto->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
 }
 
 }  // namespace coordd

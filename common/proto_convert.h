@@ -3,8 +3,10 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/tensor_spec.h"
 #include "coordd/v1/types.pb.h"
+#include "google/protobuf/duration.pb.h"
 
 namespace coordd {
 
@@ -12,5 +14,9 @@ namespace coordd {
 // exceeded. Does not know the world size: Validate() checks the root.
 absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto);
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto);
+
+// A duration that the wire cannot hold (the protocol's are some 10,000 years at most) is clamped.
+absl::Duration FromProto(const google::protobuf::Duration& proto);
+void ToProto(absl::Duration duration, google::protobuf::Duration* proto);
 
 }  // namespace coordd

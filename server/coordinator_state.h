@@ -5,108 +5,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
-#include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/admin.pb.h"
-#include "coordd/v1/session.pb.h"
+#include "server/effects.h"
 #include "server/server_options.h"
 
 namespace coordd {
-
-// A unary call (store or admin) that waits for its reply; unique in an epoch, given by the service
-// that took it.
-using CallId = StrongInt<struct CallTag, int64_t>;
-
-// --- in ---
-struct SessionMessage {
-  SessionId session;  // unknown until its first message, which must be Join
-  v1::WorkerMessage message;
-};
-struct SessionEnded {  // the stream is gone; sent once per session, also after our own CloseSession
-  SessionId session;
-  std::string detail;  // what the transport saw, one phrase
-};
-struct StoreSet {
-  std::string key, value;
-};
-struct StoreGet {
-  std::string key;
-};
-struct StoreAdd {
-  std::string key;
-  int64_t delta = 0;
-};
-struct StoreDeletePrefix {
-  std::string prefix;
-};
-struct StoreCall {
-  CallId call;
-  std::string job, token;
-  std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix> request;
-};
-struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
-  CallId call;
-};
-struct StopRequested {
-  std::string reason;
-};
-using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested>;
-
-// --- out, to be carried out in this order ---
-struct Deliver {
-  std::vector<SessionId> to;
-  // Shared, so that it is serialised once for all receivers. `sequence` is 0 here: the session
-  // numbers what it sends.
-  std::shared_ptr<const v1::CoordinatorMessage> message;
-};
-struct CloseSession {  // after what was delivered before
-  SessionId session;
-  absl::Status status;
-};
-struct StoreReply {
-  CallId call;
-  absl::Status status;
-  std::string value;   // Get
-  int64_t number = 0;  // Add: the sum; DeletePrefix: how many
-};
-using Outgoing = std::variant<Deliver, CloseSession, StoreReply>;
-
-// --- what happened, for the log, the metrics and the event list; never needed to go on ---
-struct Event {
-  enum class Kind {
-    kJobCreated,
-    kJobEnded,
-    kWorkerJoined,
-    kJoinRefused,
-    kWorkerDeparted,
-    kGenerationFormed,
-    kGenerationEnded,
-    kTensorsPlanned,
-    kTensorFailed,
-    kStallBegan,
-    kStallEnded,
-    kProtocolError,
-  };
-  Kind kind;
-  std::string job;
-  int64_t generation = 0;
-  v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
-  absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
-  std::string text;                                            // one sentence for the log
-  // kTensorsPlanned: one event per plan.
-  int64_t batches = 0, tensors = 0, bytes = 0;
-  std::vector<absl::Duration> negotiation;  // per tensor: first rank's report to plan
-};
-
-struct Effects {
-  std::vector<Outgoing> outgoing;
-  std::vector<Event> events;
-};
 
 class JobState;
 
@@ -126,20 +35,40 @@ class CoordinatorState {
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
 
+  // Its invariants and those of everything below. Costs as much as the whole state; for tests.
+  absl::Status CheckConsistency() const;
+
   // For operators; `job` empty: all. Fills epoch and jobs.
   void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
 
  private:
   void OnMessage(const SessionMessage& in, absl::Time now, Effects& effects);
+  void OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects);
+  void OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects);
   void OnJoin(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   void OnStoreCall(const StoreCall& in, Effects& effects);
-  void Refuse(SessionId session, const std::string& job, absl::Status why, Effects& effects);
+  void OnCancelled(const CallCancelled& in);
+  void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
+  void Close(SessionId session, const absl::Status& why, Effects& effects);
+
+  // Makes room for one more job by forgetting the one that ended first. False: none has ended.
+  bool ForgetOneEnded();
+  void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it);
+  // Notices that this process itself was not running, before it blames the workers.
+  void NoticeSleep(absl::Time now, Effects& effects);
+  // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
+  void Settle(const Effects& effects, size_t first);
 
   const ServerOptions options_;
   const Epoch epoch_;
   std::map<std::string, std::unique_ptr<JobState>> jobs_;
   std::map<SessionId, std::string> job_of_session_;
-  std::map<CallId, std::string> job_of_call_;
+  std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
+  std::map<CallId, std::string> job_of_call_;  // calls that wait
+  // A job that comes back under the name of a forgotten one must not repeat its generations.
+  Generation last_forgotten_;
+  absl::Time last_now_ = absl::InfinitePast();
   bool stopping_ = false;
 };
 

@@ -35,6 +35,7 @@ struct ServerOptions {
   int32_t max_workers_per_job = 131072;
   int64_t max_pending_tensors_per_job = 1 << 20;
   int64_t max_store_keys_per_job = 1 << 20;
+  int64_t max_store_bytes_per_job = int64_t{256} << 20;  // keys and values together
   absl::Duration ended_job_retention =
       absl::Hours(1);  // how long status shows a job after its last member left
 

@@ -1,0 +1,29 @@
+// Bounds of proto/coordd/v1 that both sides keep: the sender splits or cuts, the receiver checks
+// before anything reaches its state. Bounds of a tensor are in tensor_spec.h, of a key in store.h.
+#pragma once
+
+#include <cstdint>
+
+namespace coordd {
+
+inline constexpr int64_t kMaxJobNameBytes = 128;   // fits a label of Prometheus and a file name
+inline constexpr int64_t kMaxTokenBytes = 256;     // 128 hexadecimal bytes of secret
+inline constexpr int64_t kMaxWorkerIdBytes = 128;  // host name, pid and a random part
+inline constexpr int64_t kMaxHostnameBytes = 256;  // HOST_NAME_MAX is 64, DNS allows 253
+inline constexpr int64_t kMaxNodeIdBytes = 256;    // boot id and two namespaces are about 80
+inline constexpr int64_t kMaxTopologyLabels = 8;   // hall, aisle, row, rack, switch, … and room
+inline constexpr int64_t kMaxTopologyLabelBytes = 128;
+inline constexpr int64_t kMaxDevices = 64;  // the largest machine known has 16 GPUs
+inline constexpr int64_t kMaxDeviceFieldBytes = 128;
+inline constexpr int64_t kMaxVersionBytes = 64;
+inline constexpr int64_t kMaxMetricsAddressBytes = 256;
+inline constexpr int64_t kMaxLanePositions = 256;
+inline constexpr int64_t kMaxReasonBytes = 1024;  // every sentence that travels
+
+// A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
+// own bound of a message is 1 MiB here.
+inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
+// What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
+inline constexpr int64_t kPlanMessageBytes = 256 << 10;
+
+}  // namespace coordd

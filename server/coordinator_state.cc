@@ -1,0 +1,253 @@
+#include "server/coordinator_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+#include "server/job_state.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+namespace {
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+CoordinatorState::CoordinatorState(const ServerOptions& options, Epoch epoch)
+    : options_(options), epoch_(epoch) {}
+
+CoordinatorState::~CoordinatorState() = default;
+
+void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
+  NoticeSleep(now, effects);
+  const size_t first = effects.outgoing.size();
+  std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, now, effects); },
+                        [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
+                        [&](const StoreCall& m) { OnStoreCall(m, effects); },
+                        [&](const CallCancelled& m) { OnCancelled(m); },
+                        [&](const StopRequested& m) { OnStop(m, now, effects); }},
+             in);
+  Settle(effects, first);
+}
+
+void CoordinatorState::Tick(absl::Time now, Effects& effects) {
+  NoticeSleep(now, effects);
+  const size_t first = effects.outgoing.size();
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    JobState& job = *it->second;
+    job.Tick(now, effects);
+    const auto next = std::next(it);
+    if (job.ended() && job.ended_since() + options_.ended_job_retention <= now) Forget(it);
+    it = next;
+  }
+  Settle(effects, first);
+}
+
+absl::Time CoordinatorState::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  bool has_members = false;
+  for (const auto& [name, job] : jobs_) {
+    next = std::min(next, job->ended() ? job->ended_since() + options_.ended_job_retention
+                                       : job->NextDeadline());
+    has_members = has_members || job->has_members();
+  }
+  // Who looks at the clock often enough can tell its own sleep from the silence of others.
+  if (has_members) next = std::min(next, last_now_ + options_.lease / 4);
+  return next;
+}
+
+void CoordinatorState::Describe(const std::string& job, absl::Time now,
+                                v1::ServerState* state) const {
+  state->set_epoch(ToInt(epoch_));
+  for (const auto& [name, job_state] : jobs_) {
+    if (job.empty() || job == name) job_state->Describe(now, state->add_jobs());
+  }
+}
+
+void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
+  const absl::Duration gap = now - last_now_;
+  const bool first_call = last_now_ == absl::InfinitePast();
+  last_now_ = now;
+  // Half a lease without a single turn, although NextDeadline asks for four turns per lease: nobody
+  // could have been heard in that time.
+  if (first_call || gap <= options_.lease / 2) return;
+  bool forgave = false;
+  for (const auto& [name, job] : jobs_) {
+    if (!job->has_members()) continue;
+    job->Forgive(gap);
+    forgave = true;
+  }
+  if (!forgave) return;
+  Event event{.kind = Event::Kind::kAsleep};
+  event.text = absl::StrCat("coordd was not running for ", absl::FormatDuration(gap),
+                            ": all leases are that much longer");
+  effects.events.push_back(std::move(event));
+}
+
+void CoordinatorState::OnMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
+  if (closed_.contains(in.session)) return;
+  const auto it = job_of_session_.find(in.session);
+  if (it == job_of_session_.end()) {
+    OnFirstMessage(in, now, effects);
+  } else {
+    jobs_.at(it->second)->OnMessage(in.session, in.message, now, effects);
+  }
+}
+
+void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects) {
+  closed_.erase(in.session);
+  const auto it = job_of_session_.find(in.session);
+  if (it == job_of_session_.end()) return;
+  JobState& job = *jobs_.at(it->second);
+  job_of_session_.erase(it);
+  job.OnSessionEnded(in.session, in.detail, now, effects);
+}
+
+void CoordinatorState::OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
+  if (in.message.has_join()) {
+    OnJoin(in.session, in.message.join(), now, effects);
+    return;
+  }
+  const absl::Status why =
+      absl::InvalidArgumentError("the first message of a session must be Join");
+  Event event{.kind = Event::Kind::kProtocolError};
+  event.code = why.code();
+  event.text = std::string(why.message());
+  effects.events.push_back(std::move(event));
+  Close(in.session, why, effects);
+}
+
+void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, absl::Time now,
+                              Effects& effects) {
+  const absl::Status status = Admit(session, join, now, effects);
+  if (status.ok()) {
+    job_of_session_[session] = join.job();
+    return;
+  }
+  Event event{.kind = Event::Kind::kJoinRefused};
+  // Not the name as it was sent: it may be anything.
+  if (jobs_.contains(join.job())) event.job = join.job();
+  event.code = status.code();
+  event.text = OneLine(status.message());
+  effects.events.push_back(std::move(event));
+  Close(session, status, effects);
+}
+
+absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, absl::Time now,
+                                     Effects& effects) {
+  if (stopping_) return absl::UnavailableError("this coordd is stopping");
+  if (join.versions().protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", join.versions().protocol(), ", coordd ",
+                     kVersion, " speaks version ", kProtocolVersion));
+  }
+  COORDD_RETURN_IF_ERROR(ValidateJoin(join));
+  if (join.has_resume()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("coordd ", kVersion,
+                     " cannot resume a session: the generation is over, "
+                     "join anew"));
+  }
+  const auto it = jobs_.find(join.job());
+  if (it != jobs_.end()) return it->second->Join(session, join, now, effects);
+  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
+  }
+  auto job = std::make_unique<JobState>(join.job(), options_, epoch_, last_forgotten_, now);
+  COORDD_RETURN_IF_ERROR(job->Join(session, join, now, effects));
+  jobs_[join.job()] = std::move(job);
+  return absl::OkStatus();
+}
+
+void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
+  absl::Status status = ValidateJobName(in.job);
+  const auto it = jobs_.find(in.job);
+  if (stopping_) {
+    status = absl::UnavailableError("this coordd is stopping");
+  } else if (status.ok() && it == jobs_.end()) {
+    status = absl::NotFoundError(absl::StrCat("there is no job ", in.job));
+  }
+  if (!status.ok()) {
+    effects.outgoing.push_back(StoreReply{.call = in.call, .status = status, .value = {}});
+    return;
+  }
+  job_of_call_[in.call] = in.job;  // until Settle sees the reply
+  it->second->OnStoreCall(in, effects);
+}
+
+void CoordinatorState::OnCancelled(const CallCancelled& in) {
+  const auto it = job_of_call_.find(in.call);
+  if (it == job_of_call_.end()) return;
+  jobs_.at(it->second)->CancelCall(in.call);
+  job_of_call_.erase(it);
+}
+
+void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& effects) {
+  stopping_ = true;
+  for (const auto& [name, job] : jobs_) job->Stop(in.reason, now, effects);
+}
+
+void CoordinatorState::Close(SessionId session, const absl::Status& why, Effects& effects) {
+  effects.outgoing.push_back(CloseSession{session, why});
+}
+
+bool CoordinatorState::ForgetOneEnded() {
+  auto oldest = jobs_.end();
+  for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+    if (!it->second->ended()) continue;
+    if (oldest == jobs_.end() || it->second->ended_since() < oldest->second->ended_since()) {
+      oldest = it;
+    }
+  }
+  if (oldest == jobs_.end()) return false;
+  Forget(oldest);
+  return true;
+}
+
+void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it) {
+  last_forgotten_ = std::max(last_forgotten_, it->second->generation());
+  jobs_.erase(it);
+}
+
+void CoordinatorState::Settle(const Effects& effects, size_t first) {
+  for (size_t i = first; i < effects.outgoing.size(); ++i) {
+    if (const auto* close = std::get_if<CloseSession>(&effects.outgoing[i])) {
+      job_of_session_.erase(close->session);
+      closed_.insert(close->session);
+    } else if (const auto* reply = std::get_if<StoreReply>(&effects.outgoing[i])) {
+      job_of_call_.erase(reply->call);
+    }
+  }
+}
+
+absl::Status CoordinatorState::CheckConsistency() const {
+  size_t workers = 0;
+  size_t calls = 0;
+  for (const auto& [name, job] : jobs_) {
+    COORDD_RETURN_IF_ERROR(job->CheckConsistency());
+    workers += job->workers();
+    calls += static_cast<size_t>(job->waiting_calls());
+  }
+  if (workers != job_of_session_.size()) return absl::InternalError("sessions are miscounted");
+  if (calls != job_of_call_.size()) return absl::InternalError("waiting calls are miscounted");
+  for (const auto& [session, job] : job_of_session_) {
+    if (closed_.contains(session)) return absl::InternalError("a closed session is in a job");
+    if (!jobs_.contains(job)) return absl::InternalError("a session is in a forgotten job");
+  }
+  if (jobs_.size() > static_cast<size_t>(options_.max_jobs)) {
+    return absl::InternalError("more jobs than max_jobs");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,111 @@
+// What goes into coordd's state and what comes out of it: plain values, so that the coordinator
+// thread, the stories, the simulator and the fuzzers can make and read them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+// A unary call (store or admin) that waits for its reply; unique in an epoch, given by the service
+// that took it.
+using CallId = StrongInt<struct CallTag, int64_t>;
+
+// --- in ---
+struct SessionMessage {
+  SessionId session;  // unknown until its first message, which must be Join
+  v1::WorkerMessage message;
+};
+struct SessionEnded {  // the stream is gone; sent once per session, also after our own CloseSession
+  SessionId session;
+  std::string detail;  // what the transport saw, one phrase
+};
+struct StoreSet {
+  std::string key, value;
+};
+struct StoreGet {
+  std::string key;
+};
+struct StoreAdd {
+  std::string key;
+  int64_t delta = 0;
+};
+struct StoreDeletePrefix {
+  std::string prefix;
+};
+struct StoreCall {
+  CallId call;
+  std::string job, token;
+  std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix> request;
+};
+struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
+  CallId call;
+};
+struct StopRequested {
+  std::string reason;
+};
+using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested>;
+
+// --- out, to be carried out in this order ---
+struct Deliver {
+  std::vector<SessionId> to;
+  // Shared, so that it is serialised once for all receivers. `sequence` is 0 here: the session
+  // numbers what it sends.
+  std::shared_ptr<const v1::CoordinatorMessage> message;
+};
+struct CloseSession {  // after what was delivered before
+  SessionId session;
+  absl::Status status;
+};
+struct StoreReply {
+  CallId call;
+  absl::Status status;
+  std::string value;   // Get
+  int64_t number = 0;  // Add: the sum; DeletePrefix: how many
+};
+using Outgoing = std::variant<Deliver, CloseSession, StoreReply>;
+
+// --- what happened, for the log, the metrics and the event list; never needed to go on ---
+struct Event {
+  enum class Kind {
+    kJobCreated,
+    kJobEnded,
+    kWorkerJoined,
+    kJoinRefused,
+    kWorkerDeparted,
+    kGenerationFormed,
+    kGenerationEnded,
+    kTensorsPlanned,
+    kTensorFailed,
+    kStallBegan,
+    kStallEnded,
+    kProtocolError,
+    kStaleMessage,  // of an older generation: dropped
+    kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
+  };
+  Kind kind;
+  std::string job;
+  int64_t generation = 0;
+  v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
+  absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
+  std::string text;                                            // one sentence for the log
+  // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
+  // cause, `tensors` says how many it concerns.
+  int64_t batches = 0, tensors = 0, bytes = 0;
+  std::vector<absl::Duration> negotiation;  // per tensor: first rank's report to plan
+};
+
+struct Effects {
+  std::vector<Outgoing> outgoing;
+  std::vector<Event> events;
+};
+
+}  // namespace coordd

@@ -1,0 +1,124 @@
+// What operators see of a job.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/job_state.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kMaxStalledShown =
+    64;  // more than that nobody reads; the count is in pending_tensors
+
+v1::JobPhase ToProto(RendezvousPhase phase) {
+  switch (phase) {
+    case RendezvousPhase::kGathering:
+      return v1::JOB_PHASE_GATHERING;
+    case RendezvousPhase::kFormed:
+      return v1::JOB_PHASE_RUNNING;
+    case RendezvousPhase::kBroken:
+      return v1::JOB_PHASE_BROKEN;
+    case RendezvousPhase::kEnded:
+      return v1::JOB_PHASE_ENDED;
+  }
+  return v1::JOB_PHASE_UNSPECIFIED;
+}
+
+void AddStalled(const PendingTensor& tensor, absl::Time now, v1::StalledTensor* state) {
+  state->set_name(tensor.name);
+  state->set_waiting_seconds(absl::ToDoubleSeconds(now - tensor.since));
+  for (Rank rank : tensor.ready) state->add_ready_ranks(ToInt(rank));
+  for (Rank rank : tensor.missing) state->add_missing_ranks(ToInt(rank));
+  state->set_missing_count(tensor.missing_count);
+}
+
+const v1::LanePosition* HostLane(const v1::Heartbeat& heartbeat) {
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    if (lane.lane() == 0) return &lane;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void JobState::Describe(absl::Time now, v1::JobState* state) const {
+  state->set_name(name_);
+  state->set_phase(ended() ? v1::JOB_PHASE_ENDED : ToProto(rendezvous_.phase()));
+  state->set_generation(ToInt(generation()));
+  state->set_joined(static_cast<int32_t>(workers_.size()));
+  state->set_min_workers(rendezvous_.options().min_workers);
+  state->set_max_workers(rendezvous_.options().max_workers);
+  state->set_seconds_in_phase(absl::ToDoubleSeconds(now - rendezvous_.phase_since()));
+  state->set_store_keys(kv_.keys());
+  for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
+
+  // Ranks in order, then those who wait.
+  std::vector<std::pair<int64_t, SessionId>> order;
+  double slowest = -1;
+  for (const auto& [session, worker] : workers_) {
+    const bool is_member = worker.generation != Generation{0};
+    order.emplace_back(is_member ? ToInt(worker.place.rank) : int64_t{1} << 32, session);
+    if (!is_member) continue;
+    slowest = slowest < 0 ? worker.bytes_per_second : std::min(slowest, worker.bytes_per_second);
+  }
+  std::sort(order.begin(), order.end());
+  for (const auto& [rank, session] : order) {
+    DescribeWorker(session, workers_.at(session), now, state->add_workers());
+  }
+  state->set_bytes_per_second(std::max(0.0, slowest));
+  if (!generation_.has_value()) return;
+  state->set_size(generation_->size());
+  state->set_pending_tensors(generation_->table().pending());
+  state->set_batches_planned(generation_->batches_planned());
+  state->set_tensors_planned(generation_->tensors_planned());
+  state->set_bytes_planned(generation_->bytes_planned());
+  for (const PendingTensor& tensor :
+       generation_->table().Stalled(now, options_.stall_warning, kMaxStalledShown)) {
+    AddStalled(tensor, now, state->add_stalled());
+  }
+}
+
+void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
+                              v1::WorkerState* state) const {
+  const bool is_member = worker.generation != Generation{0};
+  state->set_rank(is_member ? ToInt(worker.place.rank) : -1);
+  state->set_local_rank(worker.place.local_rank);
+  state->set_worker_id(worker.join.worker_id());
+  state->set_hostname(worker.join.host().hostname());
+  state->set_node_id(worker.join.host().node_id());
+  state->set_pid(worker.join.pid());
+  state->set_metrics_address(worker.join.metrics_address());
+  *state->mutable_versions() = worker.join.versions();
+  *state->mutable_devices() = worker.join.devices();
+  state->set_seconds_since_heard(absl::ToDoubleSeconds(now - worker.last_heard));
+  state->set_collectives_completed(worker.heartbeat.collectives_completed());
+  state->set_bytes_reduced(worker.heartbeat.bytes_reduced());
+  if (const v1::LanePosition* lane = HostLane(worker.heartbeat)) {
+    state->set_launched(lane->launched());
+    state->set_completed(lane->completed());
+    state->set_oldest_waiting(lane->oldest_waiting());
+    state->set_waiting_seconds(static_cast<double>(lane->waiting().seconds()) +
+                               static_cast<double>(lane->waiting().nanos()) * 1e-9);
+  }
+  state->set_activity(Activity(worker));
+  if (!is_member) return;
+  state->set_arrival_lag_seconds(
+      absl::ToDoubleSeconds(generation_->table().ArrivalLag(worker.place.rank)));
+}
+
+std::string JobState::Activity(const Worker& worker) const {
+  if (worker.generation == Generation{0}) return "waiting for a generation";
+  if (damage_ != Damage::kNone) return "winding up";
+  const v1::LanePosition* lane = HostLane(worker.heartbeat);
+  if (lane == nullptr) return "idle";
+  if (!lane->oldest_waiting().empty()) {
+    const auto pending = generation_->table().Find(lane->oldest_waiting());
+    if (pending.has_value()) {
+      return absl::StrCat("waiting for ", pending->name, " (",
+                          RanksString(pending->missing, pending->missing_count), " missing)");
+    }
+  }
+  return lane->launched() > lane->completed() ? "executing" : "idle";
+}
+
+}  // namespace coordd

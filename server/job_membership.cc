@@ -1,0 +1,301 @@
+// Who is in a job: joining, departing, forming and ending generations.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
+#include "common/secret.h"
+#include "common/status_macros.h"
+#include "server/job_state.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
+constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
+
+// How an error message continues after "rank 2 (host node3, pid 4711) ".
+std::string What(v1::DepartureCause cause, absl::string_view detail) {
+  switch (cause) {
+    case v1::DEPARTURE_CAUSE_LEFT:
+      return absl::StrCat("left", detail.empty() ? "" : ": ", detail);
+    case v1::DEPARTURE_CAUSE_CONNECTION_LOST:
+      return absl::StrCat("was lost: its connection closed without a goodbye",
+                          detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
+    case v1::DEPARTURE_CAUSE_EVICTED:
+      return absl::StrCat("was replaced: ", detail);
+    case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
+      return absl::StrCat("was expelled, it broke the protocol: ", detail);
+    default:
+      return absl::StrCat("was lost: ", detail);
+  }
+}
+
+void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure) {
+  if (departures.size() == kMaxDepartures) departures.pop_front();
+  departures.push_back(departure);
+}
+
+absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agreed,
+                            const std::string& worker) {
+  if (given == 0 || given == agreed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", worker, " asks for ", what, " ", given, ", the job has ", agreed));
+}
+
+}  // namespace
+
+absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
+                            Effects& effects) {
+  if (ended()) {
+    COORDD_RETURN_IF_ERROR(admission_.Check(join));
+    COORDD_RETURN_IF_ERROR(Start(join, now));
+    Emit(Event::Kind::kJobCreated,
+         absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
+                      rendezvous_.options().max_workers),
+         effects);
+  } else {
+    COORDD_RETURN_IF_ERROR(CheckAgreement(join));
+    COORDD_RETURN_IF_ERROR(admission_.Check(join));
+    COORDD_RETURN_IF_ERROR(rendezvous_.CheckRoom());
+  }
+  COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
+  Worker worker;
+  worker.join = join;
+  worker.join.clear_token();
+  worker.last_heard = now;
+  admission_.Add(join);
+  Emit(Event::Kind::kWorkerJoined, absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(now)),
+       effects);
+  workers_.emplace(session, std::move(worker));
+  waiting_changed_ = true;
+  // A process that starts again under its old id replaces itself, once its generation is over.
+  const auto old = old_incarnations_.find(join.worker_id());
+  if (old != old_incarnations_.end()) {
+    const SessionId old_session = old->second;
+    const std::string detail = "a newer process joined with its worker id";
+    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, detail, now, effects);
+    effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
+  }
+  return absl::OkStatus();
+}
+
+// The first member's word: what the job is from now on.
+absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
+  RendezvousOptions options;
+  const v1::JobLimits& limits = join.limits();
+  options.min_workers = limits.min_workers() > 0 ? limits.min_workers() : options_.min_workers;
+  options.max_workers = limits.max_workers() > 0 ? limits.max_workers() : options_.max_workers;
+  options.max_workers_of_server = options_.max_workers_per_job;
+  options.settling_window =
+      limits.has_settling_window() ? FromProto(limits.settling_window()) : options_.settling_window;
+  options.settling_window_after_loss = options_.settling_window_after_loss;
+  options.lease = options_.lease;
+  if (options.max_workers > 0 && options.min_workers > options.max_workers) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
+                     " is more than max_workers ", options.max_workers));
+  }
+  const int32_t needed = std::max(options.min_workers, options.max_workers);
+  if (needed > options_.max_workers_per_job) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", name_, " asks for ", needed,
+                                                      " workers, this coordd takes at most ",
+                                                      options_.max_workers_per_job, " per job"));
+  }
+  COORDD_CHECK(workers_.empty() && !generation_.has_value());
+  token_ = join.token();
+  rendezvous_ = RendezvousState(options, rendezvous_.generation(), now);
+  started_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckAgreement(const v1::Join& join) const {
+  if (!SecretsEqual(join.token(), token_)) {
+    return absl::UnauthenticatedError(
+        absl::StrCat(join.token().empty() ? "no token" : "wrong token", " for job ", name_));
+  }
+  const v1::JobLimits& limits = join.limits();
+  const RendezvousOptions& agreed = rendezvous_.options();
+  COORDD_RETURN_IF_ERROR(
+      CheckSameLimit("min_workers", limits.min_workers(), agreed.min_workers, join.worker_id()));
+  COORDD_RETURN_IF_ERROR(
+      CheckSameLimit("max_workers", limits.max_workers(), agreed.max_workers, join.worker_id()));
+  if (!limits.has_settling_window()) return absl::OkStatus();
+  const absl::Duration window = FromProto(limits.settling_window());
+  if (window == agreed.settling_window) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", join.worker_id(), " asks for a settling window of ", absl::FormatDuration(window),
+      ", the job has ", absl::FormatDuration(agreed.settling_window)));
+}
+
+void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
+                      absl::Time now, Effects& effects) {
+  const auto it = workers_.find(session);
+  COORDD_CHECK(it != workers_.end());
+  const Worker worker = std::move(it->second);
+  workers_.erase(it);
+  const bool is_member = worker.generation != Generation{0};
+  const std::string what = Truncated(OneLine(What(cause, detail)), kMaxReasonBytes);
+
+  v1::Departure departure;
+  departure.set_rank(is_member ? ToInt(worker.place.rank) : -1);
+  departure.set_worker_id(worker.join.worker_id());
+  departure.set_hostname(worker.join.host().hostname());
+  departure.set_pid(worker.join.pid());
+  departure.set_cause(cause);
+  departure.set_detail(what);
+  PushBounded(departures_, departure);
+  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
+
+  // A member of a damaged generation no longer counts for admission, and a newer process may have
+  // its id by now.
+  if (!is_member || damage_ == Damage::kNone) admission_.Remove(worker.join);
+  const auto old = old_incarnations_.find(worker.join.worker_id());
+  if (old != old_incarnations_.end() && old->second == session) old_incarnations_.erase(old);
+  rendezvous_.Remove(session, now);
+  if (is_member) {
+    PushBounded(generation_departures_, departure);
+    EndGeneration(cause == v1::DEPARTURE_CAUSE_LEFT ? Damage::kLeft : Damage::kLost,
+                  absl::StrCat(Who(worker), " ", what), now, effects);
+  }
+  waiting_changed_ = true;
+  NoteGone(now, effects);
+}
+
+// Members are told when the generation ends and when that gets worse, not of every departure: that
+// would be n messages to n workers at the end of every job.
+void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Time now,
+                             Effects& effects) {
+  if (damage <= damage_) return;
+  const bool was_intact = damage_ == Damage::kNone;
+  damage_ = damage;
+  damage_reason_ =
+      Truncated(OneLine(absl::StrCat("generation ", ToInt(generation()), " ended: ", reason)),
+                kMaxReasonBytes);
+  std::vector<SessionId> members;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.generation == Generation{0}) continue;
+    members.push_back(session);
+    if (!was_intact) continue;
+    admission_.Remove(worker.join);
+    old_incarnations_[worker.join.worker_id()] = session;
+  }
+  if (was_intact) {
+    rendezvous_.Break(now);
+    generation_->End(effects);
+    Emit(Event::Kind::kGenerationEnded, damage_reason_, effects);
+  }
+  // After a goodbye, batches that were planned may still need addresses from the store.
+  if (damage_ != Damage::kLeft) kv_.Close(generation(), effects);
+  if (members.empty()) return;
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+  v1::Abort* abort = message->mutable_abort();
+  abort->set_reason(damage_reason_);
+  abort->set_in_flight(damage_ != Damage::kLeft);
+  for (const v1::Departure& departure : generation_departures_) {
+    *abort->add_departures() = departure;
+  }
+  effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+}
+
+// The last member, or the last worker, may just have gone.
+void JobState::NoteGone(absl::Time now, Effects& effects) {
+  if (generation_.has_value() && rendezvous_.members() == 0) {
+    kv_.Close(generation(), effects);
+    generation_.reset();
+    damage_ = Damage::kNone;
+    generation_departures_.clear();
+    old_incarnations_.clear();
+  }
+  if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
+  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
+  waiting_changed_ = false;
+  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
+}
+
+void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects) {
+  std::vector<TopologyMember> members;
+  members.reserve(sessions.size());
+  for (SessionId session : sessions) {
+    members.push_back(ToTopologyMember(workers_.at(session).join));
+  }
+  const Topology topology = OrderRanks(members);
+  std::vector<SessionId> by_rank;
+  by_rank.reserve(sessions.size());
+  for (const Place& place : topology.places) {
+    const SessionId session = sessions[topology.member_of_rank[by_rank.size()]];
+    by_rank.push_back(session);
+    Worker& worker = workers_.at(session);
+    worker.place = place;
+    worker.generation = generation();
+    worker.last_heard = now;  // its lease starts here
+    DeliverMembership(session, worker, topology, effects);
+  }
+  COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
+  generation_.emplace(GenerationState::Identity{name_, epoch_, generation()}, options_,
+                      std::move(by_rank));
+  kv_.Open(generation());
+  waiting_changed_ = false;
+  int32_t nodes = 0;
+  for (const NodeRun& run : topology.runs) nodes += run.nodes;
+  Emit(Event::Kind::kGenerationFormed,
+       absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
+                    nodes, nodes == 1 ? " node" : " nodes"),
+       effects);
+}
+
+void JobState::DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
+                                 Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+  v1::Membership* membership = message->mutable_membership();
+  membership->set_rank(ToInt(worker.place.rank));
+  membership->set_size(worker.place.size);
+  membership->set_local_rank(worker.place.local_rank);
+  membership->set_local_size(worker.place.local_size);
+  membership->set_cross_rank(worker.place.cross_rank);
+  membership->set_cross_size(worker.place.cross_size);
+  for (const NodeRun& run : topology.runs) {
+    v1::NodeRun* node_run = membership->add_nodes();
+    node_run->set_nodes(run.nodes);
+    node_run->set_ranks_per_node(run.ranks_per_node);
+  }
+  membership->set_session(ToInt(session));
+  ToProto(options_.heartbeat_interval, membership->mutable_heartbeat_interval());
+  ToProto(options_.lease, membership->mutable_lease());
+  membership->set_store_prefix(KvState::GenerationPrefix(generation()));
+  membership->set_job_min_workers(rendezvous_.options().min_workers);
+  membership->set_job_max_workers(rendezvous_.options().max_workers);
+  effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+}
+
+void JobState::TellWaiting(absl::Time now, Effects& effects) {
+  if (!waiting_changed_ || now < next_waiting_at_) return;
+  waiting_changed_ = false;
+  Deliver deliver;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.generation == Generation{0}) deliver.to.push_back(session);
+  }
+  if (deliver.to.empty()) return;
+  next_waiting_at_ = now + kWaitingInterval;
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
+  v1::Waiting* waiting = message->mutable_waiting();
+  waiting->set_joined(rendezvous_.waiting());
+  waiting->set_min_workers(rendezvous_.options().min_workers);
+  waiting->set_max_workers(rendezvous_.options().max_workers);
+  waiting->set_reason(rendezvous_.Reason(now));
+  deliver.message = std::move(message);
+  effects.outgoing.push_back(std::move(deliver));
+}
+
+std::string JobState::Who(const Worker& worker) const {
+  const std::string where =
+      absl::StrCat(" (host ", worker.join.host().hostname(), ", pid ", worker.join.pid(), ")");
+  return worker.generation == Generation{0}
+             ? absl::StrCat("worker ", worker.join.worker_id(), where)
+             : absl::StrCat("rank ", ToInt(worker.place.rank), where);
+}
+
+}  // namespace coordd

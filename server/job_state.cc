@@ -1,0 +1,271 @@
+#include "server/job_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/proto_convert.h"
+#include "common/secret.h"
+#include "common/status_macros.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+
+JobState::JobState(std::string name, const ServerOptions& options, Epoch epoch, Generation last,
+                   absl::Time now)
+    : name_(std::move(name)),
+      options_(options),
+      epoch_(epoch),
+      rendezvous_(RendezvousOptions{}, last, now),
+      kv_(name_, KvBounds{.max_keys = options.max_store_keys_per_job,
+                          .max_bytes = options.max_store_bytes_per_job}) {}
+
+void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                         Effects& effects) {
+  Worker& worker = workers_.at(session);
+  worker.last_heard = now;
+  rendezvous_.Heard(session, now);
+  if (!IsCurrent(worker, session, message, now, effects)) return;
+  absl::Status status;
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kHeartbeat:
+      status = ValidateHeartbeat(message.heartbeat());
+      if (status.ok()) OnHeartbeat(session, worker, message.heartbeat(), now, effects);
+      break;
+    case v1::WorkerMessage::kTensorsReady:
+      status = ValidateTensorsReady(message.tensors_ready());
+      if (status.ok() && negotiating()) {
+        generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), now, effects);
+      }
+      break;
+    case v1::WorkerMessage::kTensorsWithdrawn:
+      status = ValidateTensorsWithdrawn(message.tensors_withdrawn());
+      if (status.ok() && negotiating()) {
+        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), effects);
+      }
+      break;
+    case v1::WorkerMessage::kCollectiveFailed:
+      status = ValidateCollectiveFailed(message.collective_failed());
+      if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
+      break;
+    case v1::WorkerMessage::kLeave:
+      status = ValidateLeave(message.leave());
+      if (!status.ok()) break;
+      Depart(session, v1::DEPARTURE_CAUSE_LEFT, message.leave().reason(), now, effects);
+      effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+      break;
+    case v1::WorkerMessage::kJoin:
+      status = absl::InvalidArgumentError("a second Join in one session");
+      break;
+    case v1::WorkerMessage::BODY_NOT_SET:
+      status = absl::InvalidArgumentError("a message without a body that this version knows");
+      break;
+  }
+  if (!status.ok()) ProtocolError(session, status, now, effects);
+}
+
+// Whether the message belongs to the sender's generation; deals with it if it does not.
+bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
+                         absl::Time now, Effects& effects) {
+  const int64_t epoch = message.epoch();
+  if (epoch > ToInt(epoch_) || message.generation() > ToInt(worker.generation)) {
+    ProtocolError(session,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "a message of epoch ", epoch, " and generation ", message.generation(),
+                      ", which do not exist yet: the epoch is ", ToInt(epoch_),
+                      " and the sender's generation ", ToInt(worker.generation))),
+                  now, effects);
+    return false;
+  }
+  // A worker that has not seen its Membership yet still sends what does not depend on one.
+  const bool timeless = message.has_leave() || message.has_heartbeat() || message.has_join() ||
+                        message.body_case() == v1::WorkerMessage::BODY_NOT_SET;
+  const bool from_before_membership = epoch == 0 || epoch == ToInt(epoch_);
+  if (timeless && message.generation() == 0 && from_before_membership) return true;
+  const bool stale = epoch != ToInt(epoch_) || message.generation() < ToInt(worker.generation);
+  if (stale) {
+    OnStale(worker, message, effects);
+    return false;
+  }
+  if (!timeless && ToInt(worker.generation) == 0) {
+    ProtocolError(session,
+                  absl::InvalidArgumentError("a message about collectives before any Membership"),
+                  now, effects);
+    return false;
+  }
+  // What was under way when the generation ended. Only a failure can still make things worse.
+  if (!timeless && damage_ != Damage::kNone && !message.has_collective_failed()) {
+    OnStale(worker, message, effects);
+    return false;
+  }
+  return true;
+}
+
+void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
+                           absl::Time now, Effects& effects) {
+  const double seconds = absl::ToDoubleSeconds(now - worker.heartbeat_at);
+  if (worker.heartbeat_at != absl::InfinitePast() && seconds > 0) {
+    const double bytes = static_cast<double>(heartbeat.bytes_reduced()) -
+                         static_cast<double>(worker.heartbeat.bytes_reduced());
+    worker.bytes_per_second = std::max(0.0, bytes / seconds);
+  }
+  worker.heartbeat = heartbeat;
+  worker.heartbeat_at = now;
+  std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
+  ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
+  ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
+  effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
+}
+
+void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
+                                  absl::Time now, Effects& effects) {
+  std::string reason = absl::StrCat(
+      Who(worker), " reported that ",
+      failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(), " failed");
+  if (!failed.detail().empty()) absl::StrAppend(&reason, ": ", failed.detail());
+  const int32_t suspect = failed.suspect_rank();
+  if (suspect >= 0 && suspect < generation_->size()) {
+    const auto it = workers_.find(generation_->session_of(Rank{suspect}));
+    absl::StrAppend(&reason, "; it blames ",
+                    it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
+  }
+  EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
+}
+
+void JobState::OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects) {
+  Emit(
+      Event::Kind::kStaleMessage,
+      absl::StrCat("dropped a message of generation ", message.generation(), " from ", Who(worker)),
+      effects);
+}
+
+void JobState::ProtocolError(SessionId session, const absl::Status& why, absl::Time now,
+                             Effects& effects) {
+  Emit(Event::Kind::kProtocolError,
+       absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()), effects);
+  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), now, effects);
+  effects.outgoing.push_back(CloseSession{session, why});
+}
+
+void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
+                              Effects& effects) {
+  Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
+}
+
+void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
+  absl::Status status;
+  if (ended()) {
+    status = absl::NotFoundError(absl::StrCat("job ", name_, " has ended"));
+  } else if (!SecretsEqual(call.token, token_)) {
+    status = absl::UnauthenticatedError(absl::StrCat("wrong token for job ", name_));
+  }
+  if (status.ok()) {
+    kv_.Call(call, effects);
+  } else {
+    effects.outgoing.push_back(StoreReply{.call = call.call, .status = status, .value = {}});
+  }
+}
+
+void JobState::Tick(absl::Time now, Effects& effects) {
+  for (SessionId session : rendezvous_.Expired(now)) {
+    const absl::Duration silent = now - workers_.at(session).last_heard;
+    const std::string detail =
+        absl::StrCat("it was silent for ", absl::FormatDuration(silent), ", its lease is ",
+                     absl::FormatDuration(options_.lease));
+    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, now, effects);
+    effects.outgoing.push_back(
+        CloseSession{session, absl::FailedPreconditionError(absl::StrCat(
+                                  "the lease has run out: ", detail, "; join again"))});
+  }
+  if (generation_.has_value()) generation_->Tick(now, effects);
+  if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+  TellWaiting(now, effects);
+}
+
+absl::Time JobState::NextDeadline() const {
+  absl::Time next = rendezvous_.NextDeadline();
+  if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
+  if (waiting_changed_) next = std::min(next, next_waiting_at_);
+  return next;
+}
+
+void JobState::Forgive(absl::Duration gap) {
+  rendezvous_.Forgive(gap);
+  if (generation_.has_value()) generation_->Forgive(gap);
+}
+
+void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) {
+  const bool had_workers = !workers_.empty();
+  const absl::Status stopping =
+      absl::UnavailableError(absl::StrCat("this coordd is stopping: ", reason));
+  if (generation_.has_value()) generation_->End(effects);
+  std::map<Generation, std::vector<SessionId>> sessions;
+  for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);
+  for (const auto& [generation, to] : sessions) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation);
+    message->mutable_shutdown()->set_reason(std::string(reason));
+    effects.outgoing.push_back(Deliver{to, std::move(message)});
+  }
+  kv_.Clear(stopping, effects);
+  for (const auto& [session, worker] : workers_) {
+    effects.outgoing.push_back(CloseSession{session, stopping});
+    rendezvous_.Remove(session, now);
+  }
+  workers_.clear();
+  admission_.Clear();
+  old_incarnations_.clear();
+  generation_.reset();
+  damage_ = Damage::kNone;
+  waiting_changed_ = false;
+  if (had_workers) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
+  started_ = false;
+}
+
+std::shared_ptr<v1::CoordinatorMessage> JobState::NewMessage(Generation generation) const {
+  auto message = std::make_shared<v1::CoordinatorMessage>();
+  message->set_epoch(ToInt(epoch_));
+  message->set_generation(ToInt(generation));
+  return message;
+}
+
+void JobState::Emit(Event::Kind kind, absl::string_view text, Effects& effects,
+                    v1::DepartureCause cause) const {
+  Event event{.kind = kind, .job = name_};
+  event.generation = ToInt(generation());
+  event.cause = cause;
+  event.text = OneLine(text);
+  effects.events.push_back(std::move(event));
+}
+
+absl::Status JobState::CheckConsistency() const {
+  COORDD_RETURN_IF_ERROR(rendezvous_.CheckConsistency());
+  COORDD_RETURN_IF_ERROR(kv_.CheckConsistency());
+  int32_t waiting = 0;
+  int32_t members = 0;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.generation == Generation{0}) {
+      ++waiting;
+      continue;
+    }
+    ++members;
+    if (worker.generation != generation() || !generation_.has_value() ||
+        generation_->session_of(worker.place.rank) != session) {
+      return absl::InternalError(
+          absl::StrCat("worker ", worker.join.worker_id(), " is in the wrong place"));
+    }
+  }
+  if (waiting != rendezvous_.waiting() || members != rendezvous_.members()) {
+    return absl::InternalError("rendezvous and workers differ");
+  }
+  const bool intact = generation_.has_value() && damage_ == Damage::kNone;
+  if (intact != (rendezvous_.phase() == RendezvousPhase::kFormed)) {
+    return absl::InternalError("damage and phase differ");
+  }
+  const size_t admitted = static_cast<size_t>(waiting + (intact ? members : 0));
+  if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
+  if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->table().CheckConsistency());
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,137 @@
+// One job: its token and limits, its workers, its current generation and its store, composed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "coordd/v1/session.pb.h"
+#include "server/admission.h"
+#include "server/effects.h"
+#include "server/generation_state.h"
+#include "server/kv_state.h"
+#include "server/rendezvous_state.h"
+#include "server/server_options.h"
+#include "server/topology.h"
+
+namespace coordd {
+
+// PURE; `now` must not decrease. Not thread-safe: one owner.
+//
+// Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in) and
+// job_describe.cc (what operators see).
+class JobState {
+ public:
+  // Its first generation will be `last` + 1. `options` outlives it.
+  JobState(std::string name, const ServerOptions& options, Epoch epoch, Generation last,
+           absl::Time now);
+
+  // The refusals of session.proto, in one sentence each. REQUIRES: ValidateJoin(join) is OK.
+  absl::Status Join(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  // REQUIRES of these two: the session has joined this job and is not gone.
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                 Effects& effects);
+  void OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
+                      Effects& effects);
+
+  void OnStoreCall(const StoreCall& call, Effects& effects);
+  void CancelCall(CallId call) { kv_.Cancel(call); }
+
+  void Tick(absl::Time now, Effects& effects);
+  absl::Time NextDeadline() const;
+
+  // coordd was not running for `gap`.
+  void Forgive(absl::Duration gap);
+  // coordd is going away: all sessions are told and closed.
+  void Stop(absl::string_view reason, absl::Time now, Effects& effects);
+
+  void Describe(absl::Time now, v1::JobState* state) const;
+
+  bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
+  absl::Time ended_since() const { return rendezvous_.phase_since(); }
+  bool has_members() const { return rendezvous_.members() > 0; }
+  size_t workers() const { return workers_.size(); }
+  int64_t waiting_calls() const { return kv_.waiting(); }
+  Generation generation() const { return rendezvous_.generation(); }
+  absl::Status CheckConsistency() const;  // its invariants; O(everything)
+
+ private:
+  struct Worker {
+    v1::Join join;          // without the token
+    Generation generation;  // 0: waiting
+    Place place;            // of a member
+    absl::Time last_heard;
+    v1::Heartbeat heartbeat;  // the last one
+    absl::Time heartbeat_at = absl::InfinitePast();
+    double bytes_per_second = 0;  // between the last two heartbeats
+  };
+  using Workers = std::map<SessionId, Worker>;
+  // How the current generation has ended, so far. Members hear of it again when it gets worse.
+  enum class Damage { kNone, kLeft, kCollectiveFailed, kLost };
+
+  // job_state.cc
+  bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
+                 absl::Time now, Effects& effects);
+  void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
+                   absl::Time now, Effects& effects);
+  void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,
+                          Effects& effects);
+  void OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects);
+  void ProtocolError(SessionId session, const absl::Status& why, absl::Time now, Effects& effects);
+  std::shared_ptr<v1::CoordinatorMessage> NewMessage(Generation generation) const;
+  void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
+            v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
+  bool negotiating() const { return generation_.has_value() && damage_ == Damage::kNone; }
+
+  // job_membership.cc
+  absl::Status Start(const v1::Join& join, absl::Time now);
+  absl::Status CheckAgreement(const v1::Join& join) const;
+  void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
+              Effects& effects);
+  void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
+  void NoteGone(absl::Time now, Effects& effects);
+  void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
+  void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
+                         Effects& effects) const;
+  void TellWaiting(absl::Time now, Effects& effects);
+  std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
+
+  // job_describe.cc
+  void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
+                      v1::WorkerState* state) const;
+  std::string Activity(const Worker& worker) const;
+
+  const std::string name_;
+  const ServerOptions& options_;
+  const Epoch epoch_;
+
+  bool started_ = false;
+  std::string token_;  // the first member's, until the job has ended
+
+  RendezvousState rendezvous_;
+  Admission admission_;  // those who wait, and the members of an intact generation
+  Workers workers_;
+  KvState kv_;
+
+  // The current generation, intact or not, until its last member is gone.
+  std::optional<GenerationState> generation_;
+  Damage damage_ = Damage::kNone;
+  std::string damage_reason_;
+  std::deque<v1::Departure> generation_departures_;
+  std::map<std::string, SessionId> old_incarnations_;  // members of a damaged one, by worker id
+
+  std::deque<v1::Departure> departures_;  // newest last
+  bool waiting_changed_ = false;
+  absl::Time next_waiting_at_ = absl::InfinitePast();
+};
+
+}  // namespace coordd

@@ -1,0 +1,119 @@
+// What a ReadinessTable can tell about itself: stalls, lag, invariants.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "server/readiness_table.h"
+
+namespace coordd {
+
+PendingTensor ReadinessTable::Describe(const Entry& entry) const {
+  PendingTensor pending{.name = entry.spec.name,
+                        .since = entry.first_report,
+                        .ready = entry.in.FirstRanks(kMaxNamedRanks),
+                        .missing = {},
+                        .missing_count = world_size_ - entry.in.size(),
+                        .ready_count = entry.in.size()};
+  if (!entry.in.full()) {
+    pending.missing = entry.in.Complement().FirstRanks(kMaxNamedRanks);
+    return pending;
+  }
+  // All ranks are in for this one: it waits for others of its group.
+  const Group& group = groups_.at(entry.spec.group);
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (group.named_by[static_cast<size_t>(rank)] == group.size) continue;
+    ++pending.missing_count;
+    if (pending.missing.size() < kMaxNamedRanks) pending.missing.push_back(Rank{rank});
+  }
+  return pending;
+}
+
+std::vector<PendingTensor> ReadinessTable::Stalled(absl::Time now, absl::Duration age,
+                                                   size_t limit) const {
+  std::vector<PendingTensor> stalled;
+  for (const auto& [id, entry] : by_age_) {
+    if (entry->first_report + age > now || stalled.size() == limit) break;
+    stalled.push_back(Describe(*entry));
+  }
+  return stalled;
+}
+
+std::optional<PendingTensor> ReadinessTable::Find(absl::string_view name) const {
+  const Entry* entry = FindEntry(name);
+  if (entry == nullptr) return std::nullopt;
+  return Describe(*entry);
+}
+
+std::vector<PendingTensor> ReadinessTable::NewlyStalled(absl::Time now, absl::Duration age,
+                                                        size_t limit, int64_t& count) {
+  std::vector<PendingTensor> stalled;
+  count = 0;
+  // Ids follow the first reports, so what is stalled is always a prefix.
+  for (auto it = by_age_.upper_bound(last_stalled_id_);
+       it != by_age_.end() && it->second->first_report + age <= now; ++it) {
+    if (stalled.size() < limit) stalled.push_back(Describe(*it->second));
+    last_stalled_id_ = it->first;
+    ++count;
+  }
+  stalled_ += count;
+  return stalled;
+}
+
+absl::Time ReadinessTable::NextStall(absl::Duration warning, absl::Duration abort) const {
+  if (by_age_.empty()) return absl::InfiniteFuture();
+  absl::Time next = by_age_.begin()->second->first_report + abort;
+  const auto fresh = by_age_.upper_bound(last_stalled_id_);
+  if (fresh != by_age_.end()) next = std::min(next, fresh->second->first_report + warning);
+  return next;
+}
+
+void ReadinessTable::Forgive(absl::Duration gap) {
+  for (auto& [id, entry] : by_age_) entry->first_report += gap;
+}
+
+absl::Status ReadinessTable::CheckConsistency() const {
+  if (entries_.size() != by_age_.size()) return absl::InternalError("entries and ages differ");
+  int64_t bytes = 0;
+  int64_t stalled = 0;
+  size_t grouped = 0;
+  for (const auto& [name, entry] : entries_) {
+    const auto aged = by_age_.find(entry->id);
+    if (aged == by_age_.end() || aged->second != entry.get() || entry->spec.name != name) {
+      return absl::InternalError(absl::StrCat("tensor ", name, " is indexed wrongly"));
+    }
+    if (entry->in.empty() || !entry->in.CountsAreRight()) {
+      return absl::InternalError(absl::StrCat("tensor ", name, " miscounts its ranks"));
+    }
+    if (entry->in.full() && entry->spec.group.empty()) {
+      return absl::InternalError(absl::StrCat("tensor ", name, " is complete but pending"));
+    }
+    if (!entry->spec.group.empty()) ++grouped;
+    if (entry->id <= last_stalled_id_) ++stalled;
+    bytes += entry->cost_bytes;
+  }
+  for (const auto& [name, group] : groups_) {
+    COORDD_RETURN_IF_ERROR(CheckGroupConsistency(name, group));
+    grouped -= group.members.size();
+    bytes += group.cost_bytes;
+  }
+  if (grouped != 0) return absl::InternalError("grouped tensors are in no group");
+  if (bytes != state_bytes_) return absl::InternalError("the state's size is miscounted");
+  if (stalled != stalled_) return absl::InternalError("stalled tensors are miscounted");
+  return tombstones_.CheckConsistency();
+}
+
+absl::Status ReadinessTable::CheckGroupConsistency(absl::string_view name, const Group& group) {
+  int32_t complete = 0;
+  std::vector<int32_t> named(group.named_by.size());
+  for (const Entry* member : group.members) {
+    if (member->in.full()) ++complete;
+    for (Rank rank : member->in.Ranks()) ++named[static_cast<size_t>(rank.value)];
+  }
+  if (group.members.empty() || static_cast<int32_t>(group.members.size()) > group.size ||
+      complete != group.complete || complete == group.size || named != group.named_by) {
+    return absl::InternalError(absl::StrCat("group ", name, " miscounts its tensors"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

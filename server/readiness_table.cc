@@ -1,0 +1,259 @@
+#include "server/readiness_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+
+namespace coordd {
+namespace {
+
+// Weight of the newest tensor in a rank's arrival lag: about the last 16 count.
+constexpr double kLagWeight = 1.0 / 16;
+constexpr int64_t kFixedCostBytes = 256;  // containers, allocations
+
+bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
+
+}  // namespace
+
+ReadinessTable::ReadinessTable(int32_t world_size, const ReadinessBounds& bounds)
+    : world_size_(world_size), bounds_(bounds), lag_(static_cast<size_t>(world_size)) {
+  COORDD_CHECK(world_size > 0);
+}
+
+void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
+                            std::vector<FailedTensor>& failed) {
+  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
+    failed.push_back({spec.name, *fault, {rank}});
+    return;
+  }
+  Entry* entry = FindEntry(spec.name);
+  if (entry == nullptr) {
+    if (const absl::Status status = CheckGroup(spec); !status.ok()) {
+      FailReport(rank, spec, {status, rank}, failed);
+      return;
+    }
+    if (!HasRoom()) {
+      const absl::Status full =
+          absl::ResourceExhaustedError(absl::StrCat("tensor ", spec.name, ": ", pending(),
+                                                    " tensors of this job are pending "
+                                                    "already, more than this coordd keeps"));
+      failed.push_back({spec.name, {full, rank}, {rank}});
+      return;
+    }
+    entry = AddEntry(rank, spec, now);
+  } else if (entry->in.Contains(rank)) {
+    const absl::Status again =
+        absl::AlreadyExistsError(absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
+                                              " submitted it again while it was still pending"));
+    FailReport(rank, spec, {again, rank}, failed);
+    return;
+  } else if (absl::Status same = CheckSame(entry->spec, entry->first_rank, spec, rank);
+             !same.ok()) {
+    FailReport(rank, spec, {std::move(same), kNobody}, failed);
+    return;
+  }
+  MarkIn(*entry, rank, spec, now);
+  if (entry->in.full()) Complete(*entry);
+}
+
+void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
+                            std::vector<FailedTensor>& failed) {
+  if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
+    failed.push_back({spec.name, *fault, {rank}});
+    return;
+  }
+  FailReport(rank, spec, {why, rank}, failed);
+}
+
+void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
+                              std::vector<FailedTensor>& failed) {
+  Entry* entry = FindEntry(name);
+  if (entry == nullptr || !entry->in.Contains(rank)) return;
+  const absl::Status status = absl::CancelledError(absl::StrCat(
+      "tensor ", name, ": rank ", ToInt(rank), " withdrew it", reason.empty() ? "" : ": ", reason));
+  FailEntry(*entry, {status, rank}, failed);
+}
+
+void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
+                                   std::vector<FailedTensor>& failed) {
+  // One at a time: a group takes others with it.
+  while (!by_age_.empty() && by_age_.begin()->second->first_report + age <= now) {
+    Entry& entry = *by_age_.begin()->second;
+    const PendingTensor pending = Describe(entry);
+    const absl::Status status = absl::DeadlineExceededError(
+        absl::StrCat("tensor ", entry.spec.name, ": submitted by ",
+                     RanksString(pending.ready, pending.ready_count), ", but not by ",
+                     RanksString(pending.missing, pending.missing_count), " within ",
+                     absl::FormatDuration(age)));
+    const Rank blamed = pending.missing_count == 1 ? pending.missing.front() : kNobody;
+    FailEntry(entry, {status, blamed}, failed);
+  }
+}
+
+std::vector<ReadyTensor> ReadinessTable::TakeReady() {
+  std::vector<ReadyTensor> taken;
+  taken.swap(ready_);
+  return taken;
+}
+
+void ReadinessTable::ForgetAll() {
+  entries_.clear();
+  by_age_.clear();
+  groups_.clear();
+  tombstones_ = Tombstones();
+  ready_.clear();
+  state_bytes_ = 0;
+  stalled_ = 0;
+}
+
+ReadinessTable::Entry* ReadinessTable::FindEntry(absl::string_view name) const {
+  const auto it = entries_.find(name);
+  return it == entries_.end() ? nullptr : it->second.get();
+}
+
+bool ReadinessTable::HasRoom() const {
+  return pending() + tombstones_.size() < bounds_.max_pending &&
+         state_bytes_ + tombstones_.state_bytes() < bounds_.max_state_bytes;
+}
+
+// Whether a new tensor fits the group that it names.
+absl::Status ReadinessTable::CheckGroup(const TensorSpec& spec) const {
+  if (!IsGrouped(spec)) return absl::OkStatus();
+  const auto it = groups_.find(spec.group);
+  if (it == groups_.end() || it->second.members.empty()) return absl::OkStatus();
+  const Group& group = it->second;
+  const Entry& first = *group.members.front();
+  if (group.size != spec.group_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", spec.name, ": group ", spec.group, " has ", spec.group_size,
+                     " tensors, but tensor ", first.spec.name, " says that it has ", group.size));
+  }
+  if (static_cast<int32_t>(group.members.size()) == group.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", spec.name, ": group ", spec.group, " has all its ", group.size,
+                     " tensors already, the first is ", first.spec.name));
+  }
+  return absl::OkStatus();
+}
+
+ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spec, absl::Time now) {
+  auto entry = std::make_unique<Entry>(Entry{.id = next_id_++,
+                                             .spec = spec,
+                                             .first_rank = rank,
+                                             .first_report = now,
+                                             .in = RankSet(world_size_)});
+  entry->cost_bytes = kFixedCostBytes + entry->in.size_bytes() +
+                      static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
+  state_bytes_ += entry->cost_bytes;
+  Entry* added = entry.get();
+  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).members.push_back(added);
+  by_age_[added->id] = added;
+  entries_[spec.name] = std::move(entry);
+  return added;
+}
+
+ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, int32_t size) {
+  const auto [it, is_new] = groups_.try_emplace(name);
+  if (is_new) {
+    it->second.size = size;
+    it->second.named_by.resize(static_cast<size_t>(world_size_));
+    it->second.cost_bytes = kFixedCostBytes + int64_t{world_size_} * int64_t{sizeof(int32_t)};
+    state_bytes_ += it->second.cost_bytes;
+  }
+  return it->second;
+}
+
+void ReadinessTable::MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now) {
+  COORDD_CHECK(entry.in.Insert(rank));
+  if (IsGrouped(spec)) ++groups_[spec.group].named_by[static_cast<size_t>(rank.value)];
+  const int64_t bytes = SizeBytes(spec);
+  entry.max_bytes = std::max(entry.max_bytes, bytes);
+  entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
+  absl::Duration& lag = lag_[static_cast<size_t>(rank.value)];
+  lag += (now - entry.first_report - lag) * kLagWeight;
+}
+
+void ReadinessTable::Complete(Entry& entry) {
+  if (!IsGrouped(entry.spec)) {
+    MoveToReady(entry);
+    return;
+  }
+  const auto it = groups_.find(entry.spec.group);
+  Group& group = it->second;
+  if (++group.complete < group.size) return;
+  for (Entry* member : group.members) MoveToReady(*member);
+  state_bytes_ -= group.cost_bytes;
+  groups_.erase(it);
+}
+
+void ReadinessTable::MoveToReady(Entry& entry) {
+  const bool gathers = entry.spec.kind == CollectiveKind::kAllgather;
+  const int64_t bytes = gathers ? entry.sum_bytes : entry.max_bytes;
+  ready_.push_back({entry.spec, bytes, entry.first_report});
+  Erase(entry);
+}
+
+void ReadinessTable::Erase(Entry& entry) {
+  state_bytes_ -= entry.cost_bytes;
+  if (entry.id <= last_stalled_id_) --stalled_;
+  by_age_.erase(entry.id);
+  entries_.erase(std::string(entry.spec.name));
+}
+
+void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
+                                std::vector<FailedTensor>& failed) {
+  std::string group_of_entry;
+  if (Entry* entry = FindEntry(spec.name); entry != nullptr) {
+    group_of_entry = entry->spec.group;
+    if (entry->in.Insert(rank) && IsGrouped(entry->spec) && spec.group == group_of_entry) {
+      ++groups_[group_of_entry].named_by[static_cast<size_t>(rank.value)];
+    }
+    FailEntry(*entry, fault, failed);
+  } else {
+    failed.push_back({spec.name, fault, {rank}});
+    if (!IsGrouped(spec) && HasRoom()) {
+      RankSet told(world_size_);
+      told.Insert(rank);
+      tombstones_.AddTensor(spec.name, fault, told.Complement());
+    }
+  }
+  if (!IsGrouped(spec) || spec.group == group_of_entry || spec.group_size < 1) return;
+  if (!groups_.contains(spec.group) && !HasRoom()) return;
+  Group& group = GetOrAddGroup(spec.group, spec.group_size);
+  int32_t& named = group.named_by[static_cast<size_t>(rank.value)];
+  named = std::min(named + 1, group.size);
+  FailGroup(groups_.find(spec.group), spec.name, fault, failed);
+}
+
+void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
+                               std::vector<FailedTensor>& failed) {
+  if (IsGrouped(entry.spec)) {
+    FailGroup(groups_.find(entry.spec.group), std::string(entry.spec.name), fault, failed);
+    return;
+  }
+  failed.push_back({entry.spec.name, fault, entry.in.Ranks()});
+  tombstones_.AddTensor(entry.spec.name, fault, entry.in.Complement());
+  Erase(entry);
+}
+
+void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
+                               const TensorFault& fault, std::vector<FailedTensor>& failed) {
+  const std::string name = it->first;
+  Group group = std::move(it->second);
+  state_bytes_ -= group.cost_bytes;
+  groups_.erase(it);
+  const TensorFault with_group{
+      absl::Status(fault.status.code(),
+                   absl::StrCat("group ", name, " fails as a whole: ", fault.status.message())),
+      fault.blamed};
+  for (Entry* member : group.members) {
+    const bool is_culprit = member->spec.name == culprit;
+    failed.push_back({member->spec.name, is_culprit ? fault : with_group, member->in.Ranks()});
+    Erase(*member);
+  }
+  for (int32_t& named : group.named_by) named = group.size - named;
+  tombstones_.AddGroup(name, with_group, std::move(group.named_by));
+}
+
+}  // namespace coordd

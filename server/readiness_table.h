@@ -1,0 +1,155 @@
+// Which ranks have submitted which tensors, in one generation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/tensor_spec.h"
+#include "common/types.h"
+#include "server/rank_set.h"
+#include "server/tombstones.h"
+
+namespace coordd {
+
+struct ReadyTensor {
+  TensorSpec spec;          // as the first rank reported it
+  int64_t fused_bytes = 0;  // that it takes in a rank's buffer: allgather counts all ranks' parts
+  absl::Time first_report;
+};
+
+// Ranks that must hear that a tensor failed, now.
+struct FailedTensor {
+  std::string name;
+  TensorFault fault;
+  std::vector<Rank> ranks;
+};
+
+struct PendingTensor {
+  std::string name;
+  absl::Time since;           // the first rank's report
+  std::vector<Rank> ready;    // the first kMaxNamedRanks
+  std::vector<Rank> missing;  // likewise. Of a group that is incomplete: who owes any of it
+  int32_t missing_count = 0;
+  int32_t ready_count = 0;
+};
+
+struct ReadinessBounds {
+  int64_t max_pending = 1 << 20;               // tensors, tombstones included
+  int64_t max_state_bytes = int64_t{1} << 30;  // bits grow with tensors times ranks
+};
+
+// PURE; `now` must not decrease. Not thread-safe. One per generation: it dies with it.
+//
+// Each report is answered exactly once: it becomes part of a ReadyTensor, or its rank stands in a
+// FailedTensor of that name. A tensor that fails is forgotten, so that it can be submitted again;
+// ranks that have not named it yet are answered with the same fault when they do.
+class ReadinessTable {
+ public:
+  static constexpr size_t kMaxNamedRanks = 64;
+
+  explicit ReadinessTable(int32_t world_size, const ReadinessBounds& bounds = {});
+
+  // `rank` has submitted a tensor. Faults: INVALID_ARGUMENT (another rank's differs; names both
+  // values), ALREADY_EXISTS (this rank's is still pending), RESOURCE_EXHAUSTED (too many are
+  // pending; only this rank hears of it).
+  void Report(Rank rank, const TensorSpec& spec, absl::Time now, std::vector<FailedTensor>& failed);
+
+  // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
+  void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
+              std::vector<FailedTensor>& failed);
+
+  // `rank` no longer waits: CANCELLED for all, also for `rank`. Nothing if it was answered already.
+  void Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
+                std::vector<FailedTensor>& failed);
+
+  // Tensors that are pending since `now - age` or earlier fail with DEADLINE_EXCEEDED.
+  void FailOlderThan(absl::Time now, absl::Duration age, std::vector<FailedTensor>& failed);
+
+  // Moves out what every rank is in for, in order of completion: the order that all execute.
+  std::vector<ReadyTensor> TakeReady();
+  bool has_ready() const { return !ready_.empty(); }
+
+  // Pending since `now - age` or earlier, oldest first, at most `limit`.
+  std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
+  // Like Stalled, but each tensor once: those that were not returned (or counted) before. `count`:
+  // how many there are, also beyond `limit`.
+  std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age, size_t limit,
+                                          int64_t& count);
+  int64_t stalled() const { return stalled_; }  // counted by NewlyStalled and still pending
+  std::optional<PendingTensor> Find(absl::string_view name) const;
+  // When NewlyStalled or FailOlderThan finds something. InfiniteFuture: never, as things are.
+  absl::Time NextStall(absl::Duration warning, absl::Duration abort) const;
+
+  void ForgetAll();  // nobody is told
+
+  // coordd was not running for `gap`: what is pending is that much younger.
+  void Forgive(absl::Duration gap);
+
+  int64_t pending() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t tombstones() const { return tombstones_.size(); }
+  // Mean delay behind the first rank to report a tensor, later tensors counting more.
+  absl::Duration ArrivalLag(Rank rank) const { return lag_[static_cast<size_t>(rank.value)]; }
+
+  absl::Status CheckConsistency() const;  // its invariants; O(everything)
+
+ private:
+  struct Entry {
+    int64_t id = 0;  // order of first reports
+    TensorSpec spec;
+    Rank first_rank;
+    absl::Time first_report;
+    RankSet in;
+    int64_t max_bytes = 0;  // of one rank
+    int64_t sum_bytes = 0;  // of all ranks
+    int64_t cost_bytes = 0;
+  };
+  struct Group {
+    int32_t size = 0;               // tensors it must have
+    int32_t complete = 0;           // tensors that all ranks have named
+    std::vector<Entry*> members;    // in order of first reports
+    std::vector<int32_t> named_by;  // by rank: how many of its tensors that rank has named
+    int64_t cost_bytes = 0;
+  };
+  using Groups = absl::flat_hash_map<std::string, Group>;
+
+  Entry* FindEntry(absl::string_view name) const;
+  Entry* AddEntry(Rank rank, const TensorSpec& spec, absl::Time now);
+  Group& GetOrAddGroup(const std::string& name, int32_t size);
+  absl::Status CheckGroup(const TensorSpec& spec) const;
+  bool HasRoom() const;
+  void MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now);
+  void Complete(Entry& entry);
+  void MoveToReady(Entry& entry);
+  void Erase(Entry& entry);
+  // `rank`'s report of `spec` brings the tensor down, and the group that either side put it in.
+  void FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
+                  std::vector<FailedTensor>& failed);
+  void FailEntry(Entry& entry, const TensorFault& fault, std::vector<FailedTensor>& failed);
+  void FailGroup(Groups::iterator it, absl::string_view culprit, const TensorFault& fault,
+                 std::vector<FailedTensor>& failed);
+  PendingTensor Describe(const Entry& entry) const;
+  static absl::Status CheckGroupConsistency(absl::string_view name, const Group& group);
+
+  const int32_t world_size_;
+  const ReadinessBounds bounds_;
+  int64_t next_id_ = 0;
+  absl::flat_hash_map<std::string, std::unique_ptr<Entry>> entries_;
+  std::map<int64_t, Entry*> by_age_;  // every entry, by id
+  int64_t last_stalled_id_ = -1;      // entries up to this one have been counted as stalled
+  int64_t stalled_ = 0;
+  Groups groups_;
+  Tombstones tombstones_;
+  std::vector<ReadyTensor> ready_;
+  std::vector<absl::Duration> lag_;  // by rank
+  int64_t state_bytes_ = 0;          // of entries and groups, about
+};
+
+}  // namespace coordd

@@ -1,0 +1,173 @@
+#include "server/rendezvous_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+
+RendezvousState::RendezvousState(const RendezvousOptions& options, Generation last, absl::Time now)
+    : options_(options), phase_since_(now), generation_(last) {}
+
+absl::Status RendezvousState::CheckRoom() const {
+  // Members of a broken generation are on their way out and take no room in the next one.
+  const int32_t taken = waiting() + (phase_ == RendezvousPhase::kFormed ? members() : 0);
+  if (options_.max_workers > 0 && taken >= options_.max_workers) {
+    return absl::ResourceExhaustedError(absl::StrCat("the job is full: ", taken,
+                                                     " workers have joined and max_workers is ",
+                                                     options_.max_workers));
+  }
+  if (waiting() + members() >= options_.max_workers_of_server) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this coordd takes at most ", options_.max_workers_of_server, " workers per job"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RendezvousState::Join(SessionId session, absl::Time now) {
+  COORDD_RETURN_IF_ERROR(CheckRoom());
+  COORDD_CHECK(!lease_end_.contains(session));
+  COORDD_CHECK(arrival_.try_emplace(session, ++arrivals_).second);
+  waiting_[arrivals_] = session;
+  last_join_ = now;
+  if (phase_ == RendezvousPhase::kEnded) Enter(RendezvousPhase::kGathering, now);
+  return absl::OkStatus();
+}
+
+void RendezvousState::Heard(SessionId session, absl::Time now) {
+  const auto it = lease_end_.find(session);
+  if (it != lease_end_.end()) it->second = std::max(it->second, now + options_.lease);
+}
+
+void RendezvousState::Remove(SessionId session, absl::Time now) {
+  if (lease_end_.erase(session) > 0) {
+    if (phase_ == RendezvousPhase::kFormed) Enter(RendezvousPhase::kBroken, now);
+    if (lease_end_.empty()) MembersGone(now);
+    return;
+  }
+  const auto it = arrival_.find(session);
+  if (it == arrival_.end()) return;
+  waiting_.erase(it->second);
+  arrival_.erase(it);
+  if (phase_ == RendezvousPhase::kGathering && waiting_.empty()) {
+    Enter(RendezvousPhase::kEnded, now);
+  }
+}
+
+void RendezvousState::Break(absl::Time now) {
+  if (phase_ == RendezvousPhase::kFormed) Enter(RendezvousPhase::kBroken, now);
+}
+
+void RendezvousState::MembersGone(absl::Time now) {
+  first_lease_end_ = absl::InfiniteFuture();
+  after_loss_ = true;
+  Enter(waiting_.empty() ? RendezvousPhase::kEnded : RendezvousPhase::kGathering, now);
+}
+
+std::vector<SessionId> RendezvousState::Expired(absl::Time now) {
+  std::vector<SessionId> expired;
+  if (now < first_lease_end_) return expired;
+  first_lease_end_ = absl::InfiniteFuture();
+  for (const auto& [session, end] : lease_end_) {
+    if (end <= now) {
+      expired.push_back(session);
+    } else {
+      first_lease_end_ = std::min(first_lease_end_, end);
+    }
+  }
+  return expired;
+}
+
+absl::Time RendezvousState::FormsAt() const {
+  if (phase_ != RendezvousPhase::kGathering || waiting() < options_.min_workers) {
+    return absl::InfiniteFuture();
+  }
+  if (waiting_.size() != arrival_.size()) {
+    return absl::InternalError("the two indices of waiting workers differ");
+  }
+  if (options_.max_workers > 0 && waiting() >= options_.max_workers) return last_join_;
+  if (after_loss_) {
+    return std::max(last_join_, phase_since_) + options_.settling_window_after_loss;
+  }
+  return last_join_ + options_.settling_window;
+}
+
+std::optional<std::vector<SessionId>> RendezvousState::TryForm(absl::Time now) {
+  if (FormsAt() > now) return std::nullopt;
+  COORDD_CHECK(lease_end_.empty());
+  ++generation_.value;
+  std::vector<SessionId> members;
+  for (const auto& [order, session] : waiting_) {
+    members.push_back(session);
+    lease_end_[session] = now + options_.lease;
+  }
+  waiting_.clear();
+  arrival_.clear();
+  first_lease_end_ = now + options_.lease;
+  after_loss_ = false;
+  Enter(RendezvousPhase::kFormed, now);
+  return members;
+}
+
+absl::Time RendezvousState::NextDeadline() const { return std::min(FormsAt(), first_lease_end_); }
+
+void RendezvousState::Forgive(absl::Duration gap) {
+  for (auto& [session, end] : lease_end_) end += gap;
+  first_lease_end_ += gap;
+}
+
+std::string RendezvousState::Reason(absl::Time now) const {
+  switch (phase_) {
+    case RendezvousPhase::kFormed:
+      return absl::StrCat("generation ", ToInt(generation_), " with ", members(),
+                          " workers is running");
+    case RendezvousPhase::kBroken:
+      return absl::StrCat("generation ", ToInt(generation_), " is over, ", members(),
+                          " of its workers have not left yet");
+    case RendezvousPhase::kEnded:
+      return "no worker is left";
+    case RendezvousPhase::kGathering:
+      break;
+  }
+  if (waiting() < options_.min_workers) {
+    return absl::StrCat(waiting(), " of at least ", options_.min_workers, " workers have joined");
+  }
+  return absl::StrCat(waiting(), " workers have joined, others may join for another ",
+                      absl::FormatDuration(std::max(FormsAt() - now, absl::ZeroDuration())));
+}
+
+absl::Status RendezvousState::CheckConsistency() const {
+  const bool has_members = !lease_end_.empty();
+  const bool should = phase_ == RendezvousPhase::kFormed || phase_ == RendezvousPhase::kBroken;
+  if (has_members != should) {
+    return absl::InternalError(
+        absl::StrCat("phase ", static_cast<int>(phase_), " with ", members(), " members"));
+  }
+  if (phase_ == RendezvousPhase::kGathering && waiting_.empty() &&
+      last_join_ != absl::InfinitePast()) {
+    return absl::InternalError("gathering though nobody waits");
+  }
+  if (phase_ == RendezvousPhase::kEnded && !waiting_.empty()) {
+    return absl::InternalError("ended though workers wait");
+  }
+  if (waiting_.size() != arrival_.size()) {
+    return absl::InternalError("the two indices of waiting workers differ");
+  }
+  if (options_.max_workers > 0 && waiting() > options_.max_workers) {
+    return absl::InternalError(
+        absl::StrCat(waiting(), " workers wait for ", options_.max_workers, " places"));
+  }
+  for (const auto& [session, end] : lease_end_) {
+    if (end < first_lease_end_) return absl::InternalError("a lease ends before the first one");
+  }
+  return absl::OkStatus();
+}
+
+void RendezvousState::Enter(RendezvousPhase phase, absl::Time now) {
+  phase_ = phase;
+  phase_since_ = now;
+}
+
+}  // namespace coordd

@@ -1,0 +1,91 @@
+// When the workers of one job become a generation, and when a generation is over.
+//
+//   gathering --min_workers and window closed--> formed --a member is lost or leaves--> broken
+//       ^                                                                                 |
+//       +------------- workers wait <---- its last member is gone -----> nobody: ended ---+
+//
+// Knows sessions and times only; who the workers are is JobState's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+
+namespace coordd {
+
+struct RendezvousOptions {
+  int32_t min_workers = 1;
+  int32_t max_workers = 0;  // 0: no limit of the job's own
+  int32_t max_workers_of_server = 131072;
+  absl::Duration settling_window = absl::Seconds(1);
+  absl::Duration settling_window_after_loss = absl::Milliseconds(20);
+  absl::Duration lease = absl::Seconds(10);
+};
+
+enum class RendezvousPhase { kGathering, kFormed, kBroken, kEnded };
+
+// PURE; `now` must not decrease. Not thread-safe: one owner.
+class RendezvousState {
+ public:
+  // Generations are numbered from `last` + 1.
+  RendezvousState(const RendezvousOptions& options, Generation last, absl::Time now);
+
+  // The session waits for the next generation. RESOURCE_EXHAUSTED: the job is full.
+  // REQUIRES: `session` is new.
+  absl::Status Join(SessionId session, absl::Time now);
+  absl::Status CheckRoom() const;  // what Join would say
+
+  // Renews the lease of a member. Whoever waits has none: the stream's end is what ends it.
+  void Heard(SessionId session, absl::Time now);
+  // The session is gone, for whatever reason. A formed generation that loses a member is broken.
+  void Remove(SessionId session, absl::Time now);
+  // The generation is over though its members are still there.
+  void Break(absl::Time now);
+
+  // Members whose lease has run out; the caller removes them. Cheap until the first could have.
+  std::vector<SessionId> Expired(absl::Time now);
+  // Forms the next generation, if it is due, and returns its members in order of arrival.
+  std::optional<std::vector<SessionId>> TryForm(absl::Time now);
+  absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
+
+  // coordd was not running for `gap`: nobody could renew, so every lease is that much longer.
+  void Forgive(absl::Duration gap);
+
+  RendezvousPhase phase() const { return phase_; }
+  absl::Time phase_since() const { return phase_since_; }
+  Generation generation() const { return generation_; }  // the last that formed; 0: none
+  int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t members() const { return static_cast<int32_t>(lease_end_.size()); }
+  const RendezvousOptions& options() const { return options_; }
+  // Why there is no generation yet, e.g. "2 of at least 4 workers have joined".
+  std::string Reason(absl::Time now) const;
+
+  absl::Status CheckConsistency() const;  // its invariants
+
+ private:
+  absl::Time FormsAt() const;  // InfiniteFuture: not before something else happens
+  void Enter(RendezvousPhase phase, absl::Time now);
+  void MembersGone(absl::Time now);
+
+  RendezvousOptions options_;
+  RendezvousPhase phase_ = RendezvousPhase::kGathering;
+  absl::Time phase_since_;
+  Generation generation_;
+  int64_t arrivals_ = 0;
+  std::map<int64_t, SessionId> waiting_;  // in order of arrival
+  std::map<SessionId, int64_t> arrival_;  // key of each waiting session in waiting_
+  absl::Time last_join_ = absl::InfinitePast();
+  bool after_loss_ = false;                    // this gathering follows a broken generation
+  std::map<SessionId, absl::Time> lease_end_;  // of the members of the current generation
+  // No lease ends before this: renewals only move ends back, so the members need to be looked at
+  // only when this has passed.
+  absl::Time first_lease_end_ = absl::InfiniteFuture();
+};
+
+}  // namespace coordd

@@ -1,0 +1,185 @@
+#include "server/validate_message.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
+#include "common/status_macros.h"
+#include "common/tensor_spec.h"
+
+namespace coordd {
+namespace {
+
+absl::Status Invalid(absl::string_view field, absl::string_view found,
+                     const absl::AlphaNum& expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", expected ", expected));
+}
+
+absl::Status CheckBytes(absl::string_view field, absl::string_view text, int64_t low,
+                        int64_t high) {
+  const int64_t bytes = static_cast<int64_t>(text.size());
+  if (low <= bytes && bytes <= high) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(bytes, " bytes"), absl::StrCat(low, " to ", high));
+}
+
+// What stands in logs, metrics and file names: no control characters.
+absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
+  COORDD_RETURN_IF_ERROR(CheckBytes(field, text, low, high));
+  if (std::any_of(text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); })) {
+    return Invalid(field, "a control character", "printable text");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {
+  if (found <= high) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(found, " entries"), absl::StrCat("at most ", high));
+}
+
+absl::Status CheckNotBelow(absl::string_view field, int64_t found, int64_t low) {
+  if (found >= low) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(found), absl::StrCat("at least ", low));
+}
+
+absl::Status CheckHost(const v1::HostIdentity& host) {
+  COORDD_RETURN_IF_ERROR(CheckWord("host.hostname", host.hostname(), 0, kMaxHostnameBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("host.node_id", host.node_id(), 1, kMaxNodeIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckCount("host.topology", host.topology_size(), kMaxTopologyLabels));
+  for (const std::string& label : host.topology()) {
+    COORDD_RETURN_IF_ERROR(CheckWord("host.topology", label, 1, kMaxTopologyLabelBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevices(const v1::Join& join) {
+  COORDD_RETURN_IF_ERROR(CheckCount("devices", join.devices_size(), kMaxDevices));
+  for (const v1::Device& device : join.devices()) {
+    if (device.kind() != v1::MEMORY_KIND_CUDA) {
+      return Invalid("devices.kind", absl::StrCat(device.kind()), "MEMORY_KIND_CUDA");
+    }
+    COORDD_RETURN_IF_ERROR(CheckWord("devices.uuid", device.uuid(), 1, kMaxDeviceFieldBytes));
+    COORDD_RETURN_IF_ERROR(CheckWord("devices.model", device.model(), 0, kMaxDeviceFieldBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersions(const v1::Versions& versions) {
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.coordd", versions.coordd(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.nccl", versions.nccl(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.ucx", versions.ucx(), 0, kMaxVersionBytes));
+  return CheckWord("versions.cuda", versions.cuda(), 0, kMaxVersionBytes);
+}
+
+absl::Status CheckLimits(const v1::JobLimits& limits) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("limits.min_workers", limits.min_workers(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("limits.max_workers", limits.max_workers(), 0));
+  if (limits.has_settling_window()) {
+    const absl::Duration window = FromProto(limits.settling_window());
+    if (window < absl::ZeroDuration() || window > absl::Hours(1)) {
+      return Invalid("limits.settling_window", absl::FormatDuration(window), "0 to 1h");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateJobName(absl::string_view name) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("job", name, 1, kMaxJobNameBytes));
+  for (char c : name) {
+    if (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-') continue;
+    return Invalid("job", absl::StrCat("byte ", static_cast<unsigned char>(c)),
+                   "letters, digits, and . _ -");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateJoin(const v1::Join& join) {
+  COORDD_RETURN_IF_ERROR(ValidateJobName(join.job()));
+  COORDD_RETURN_IF_ERROR(CheckBytes("token", join.token(), 0, kMaxTokenBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("worker_id", join.worker_id(), 1, kMaxWorkerIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckHost(join.host()));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_rank", join.launcher_rank(), -1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_rank", join.launcher_local_rank(), -1));
+  COORDD_RETURN_IF_ERROR(CheckDevices(join));
+  COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));
+  COORDD_RETURN_IF_ERROR(
+      CheckWord("metrics_address", join.metrics_address(), 0, kMaxMetricsAddressBytes));
+  return CheckLimits(join.limits());
+}
+
+absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
+  COORDD_RETURN_IF_ERROR(CheckCount("lanes", heartbeat.lanes_size(), kMaxLanePositions));
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    COORDD_RETURN_IF_ERROR(
+        CheckBytes("oldest_waiting", lane.oldest_waiting(), 0, kMaxTensorNameBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensorsReady(const v1::TensorsReady& ready) {
+  const int64_t bytes = static_cast<int64_t>(ready.ByteSizeLong());
+  if (bytes > kMaxTensorsReadyBytes) {
+    return Invalid("tensors", absl::StrCat(bytes, " bytes"),
+                   absl::StrCat("at most ", kMaxTensorsReadyBytes, " per message"));
+  }
+  for (const v1::TensorSpec& tensor : ready.tensors()) {
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.name", tensor.name(), 1, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.group", tensor.group(), 0, kMaxTensorNameBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn) {
+  const int64_t bytes = static_cast<int64_t>(withdrawn.ByteSizeLong());
+  if (bytes > kMaxTensorsReadyBytes) {
+    return Invalid("names", absl::StrCat(bytes, " bytes"),
+                   absl::StrCat("at most ", kMaxTensorsReadyBytes, " per message"));
+  }
+  for (const std::string& name : withdrawn.names()) {
+    COORDD_RETURN_IF_ERROR(CheckBytes("names", name, 1, kMaxTensorNameBytes));
+  }
+  return CheckBytes("reason", withdrawn.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("tensor", failed.tensor(), 0, kMaxTensorNameBytes));
+  return CheckBytes("detail", failed.detail(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateLeave(const v1::Leave& leave) {
+  return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status CheckImplemented(const v1::TensorSpec& tensor) {
+  if (tensor.process_set() != 0) {
+    return absl::UnimplementedError(absl::StrCat("tensor ", tensor.name(), ": process set ",
+                                                 tensor.process_set(),
+                                                 ", but this coordd knows only the one of all "
+                                                 "ranks, 0"));
+  }
+  if (tensor.kind() >= v1::COLLECTIVE_KIND_JOIN && tensor.kind() <= v1::COLLECTIVE_KIND_RECEIVE) {
+    return absl::UnimplementedError(
+        absl::StrCat("tensor ", tensor.name(), ": ", v1::CollectiveKind_Name(tensor.kind()),
+                     " is in the protocol, but not in this version of coordd"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Truncated(absl::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  // 10xxxxxx continues a character.
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes));
+}
+
+std::string OneLine(absl::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
+  return line;
+}
+
+}  // namespace coordd

@@ -1,0 +1,32 @@
+// Bounds of what workers send, checked before anything reaches the state. INVALID_ARGUMENT names
+// the field, what was found and what was expected; it ends the session.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+// All of a Join but what depends on other workers. Protocol version and resume are not judged here.
+absl::Status ValidateJoin(const v1::Join& join);
+absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat);
+absl::Status ValidateTensorsReady(const v1::TensorsReady& ready);
+absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn);
+absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed);
+absl::Status ValidateLeave(const v1::Leave& leave);
+
+absl::Status ValidateJobName(absl::string_view name);
+
+// UNIMPLEMENTED: what the protocol has set aside for later versions of coordd (process sets, kinds
+// beyond barrier); says what is not there yet.
+absl::Status CheckImplemented(const v1::TensorSpec& tensor);
+
+// At most `bytes` of `text`, never half a UTF-8 character.
+std::string Truncated(absl::string_view text, size_t bytes);
+// On one line: control characters, which could forge lines of a log, become spaces.
+std::string OneLine(absl::string_view text);
+
+}  // namespace coordd
