@@ -178,7 +178,7 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
     status = absl::NotFoundError(absl::StrCat("there is no job ", in.job));
   }
   if (!status.ok()) {
-    effects.outgoing.push_back(StoreReply{.call = in.call, .status = status, .value = {}});
+    effects.outgoing.push_back(StoreReply{.call = in.call, .status = status});
     return;
   }
   job_of_call_[in.call] = in.job;  // until Settle sees the reply

@@ -68,8 +68,8 @@ struct CloseSession {  // after what was delivered before
 struct StoreReply {
   CallId call;
   absl::Status status;
-  std::string value;   // Get
-  int64_t number = 0;  // Add: the sum; DeletePrefix: how many
+  std::string value = {};  // Get
+  int64_t number = 0;      // Add: the sum; DeletePrefix: how many
 };
 using Outgoing = std::variant<Deliver, CloseSession, StoreReply>;
 
@@ -91,16 +91,16 @@ struct Event {
     kStaleMessage,  // of an older generation: dropped
     kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
   };
-  Kind kind;
-  std::string job;
+  Kind kind = Kind::kJobCreated;
+  std::string job = {};
   int64_t generation = 0;
   v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
   absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
-  std::string text;                                            // one sentence for the log
+  std::string text = {};                                       // one sentence for the log
   // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
   // cause, `tensors` says how many it concerns.
   int64_t batches = 0, tensors = 0, bytes = 0;
-  std::vector<absl::Duration> negotiation;  // per tensor: first rank's report to plan
+  std::vector<absl::Duration> negotiation = {};  // per tensor: first rank's report to plan
 };
 
 struct Effects {

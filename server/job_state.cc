@@ -163,7 +163,7 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   if (status.ok()) {
     kv_.Call(call, effects);
   } else {
-    effects.outgoing.push_back(StoreReply{.call = call.call, .status = status, .value = {}});
+    effects.outgoing.push_back(StoreReply{.call = call.call, .status = status});
   }
 }
 

@@ -39,7 +39,7 @@ void KvState::Close(Generation generation, Effects& effects) {
   for (auto it = waiting_.lower_bound(prefix);
        it != waiting_.end() && absl::StartsWith(it->first, prefix); it = waiting_.erase(it)) {
     for (CallId call : it->second) {
-      effects.outgoing.push_back(StoreReply{.call = call, .status = over, .value = {}});
+      effects.outgoing.push_back(StoreReply{.call = call, .status = over});
       key_of_call_.erase(call);
     }
   }
@@ -54,7 +54,7 @@ void KvState::Call(const StoreCall& call, Effects& effects) {
     Get(call.call, *get, effects);
     return;
   }
-  StoreReply reply{.call = call.call, .status = absl::OkStatus(), .value = {}};
+  StoreReply reply{.call = call.call, .status = absl::OkStatus()};
   Effects woken;  // behind the reply: the setter is answered first
   if (const auto* set = std::get_if<StoreSet>(&call.request)) {
     reply.status = Set(*set, woken);
@@ -78,7 +78,7 @@ void KvState::Cancel(CallId call) {
 
 void KvState::Clear(const absl::Status& why, Effects& effects) {
   for (const auto& [call, key] : key_of_call_) {
-    effects.outgoing.push_back(StoreReply{.call = call, .status = why, .value = {}});
+    effects.outgoing.push_back(StoreReply{.call = call, .status = why});
   }
   key_of_call_.clear();
   waiting_.clear();
@@ -174,7 +174,7 @@ absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted) {
 }
 
 void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
-  StoreReply reply{.call = call, .status = CheckKey(get.key), .value = {}};
+  StoreReply reply{.call = call, .status = CheckKey(get.key)};
   const auto it = values_.find(get.key);
   if (reply.status.ok() && it == values_.end()) {
     if (waiting() < bounds_.max_waiting) {

@@ -84,9 +84,6 @@ absl::Time RendezvousState::FormsAt() const {
   if (phase_ != RendezvousPhase::kGathering || waiting() < options_.min_workers) {
     return absl::InfiniteFuture();
   }
-  if (waiting_.size() != arrival_.size()) {
-    return absl::InternalError("the two indices of waiting workers differ");
-  }
   if (options_.max_workers > 0 && waiting() >= options_.max_workers) return last_join_;
   if (after_loss_) {
     return std::max(last_join_, phase_since_) + options_.settling_window_after_loss;
