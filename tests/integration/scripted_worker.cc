@@ -1,0 +1,184 @@
+// A member of a job that does what its standard input says, one command a line, and answers each on
+// one line of its standard output. For the tests beside this file; options come from COORDD_*.
+//
+//   submit NAME DTYPE COUNT VALUE [OP [TIMEOUT_S]]   an allreduce of COUNT times VALUE
+//   wait NAME                                        -> "ok FIRST LAST" of the result
+//   barrier | status | leave
+//   large NAME BYTES       an allreduce of uint8 in place, of rank + 1, every element checked
+//   fork                   a child tries to use the worker -> "ok" or the error that it got
+//   exit                   ends the process at once, without a goodbye
+//
+// An argument is its worker id. Answers start with "ok" or with the name of a status, "ABORTED
+// generation 1 ended: ...". The first line, without a command, tells whether the worker could
+// start.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "coordd/coordd.hpp"
+
+namespace {
+
+std::string Answer(const coordd::Expected<>& result, const std::string& details = "") {
+  if (result.ok()) return details.empty() ? "ok" : "ok " + details;
+  return std::string(coordd_status_name(result.code())) + " " + result.message();
+}
+
+// A pending allreduce with its buffer. The buffer is allocated once: its address must not change.
+struct Pending {
+  std::vector<std::byte> bytes;
+  coordd::Work work;
+  std::function<std::string()> summary;
+};
+
+coordd::Op OpFromName(const std::string& name) {
+  static const std::map<std::string, coordd::Op> ops = {{"sum", coordd::Op::kSum},
+                                                        {"average", coordd::Op::kAverage},
+                                                        {"min", coordd::Op::kMin},
+                                                        {"max", coordd::Op::kMax},
+                                                        {"product", coordd::Op::kProduct}};
+  return ops.at(name);
+}
+
+class Script {
+ public:
+  explicit Script(coordd::Worker worker) : worker_(std::move(worker)) {}
+
+  std::string Carry(const std::string& line) {
+    std::istringstream in(line);
+    std::string command, name;
+    in >> command >> name;
+    if (command == "submit") return Submit(name, in);
+    if (command == "wait") return Wait(name);
+    if (command == "barrier") return Answer(worker_.TryBarrier());
+    if (command == "status") return Answer(worker_.status());
+    if (command == "leave") return Answer(worker_.TryShutdown(std::chrono::seconds(10)));
+    if (command == "large") return Large(name, in);
+    if (command == "fork") return Fork();
+    if (command == "exit") _exit(0);
+    return "UNKNOWN command " + command;
+  }
+
+ private:
+  std::string Submit(const std::string& name, std::istringstream& in) {
+    std::string dtype, op = "sum";
+    int64_t count = 0;
+    double value = 0, timeout = 0;
+    in >> dtype >> count >> value >> op >> timeout;
+    if (op.empty()) op = "sum";
+    if (dtype == "float32") return SubmitAs<float>(name, count, value, op, timeout);
+    if (dtype == "float64") return SubmitAs<double>(name, count, value, op, timeout);
+    if (dtype == "int32") return SubmitAs<int32_t>(name, count, value, op, timeout);
+    if (dtype == "uint8") return SubmitAs<uint8_t>(name, count, value, op, timeout);
+    return "UNKNOWN dtype " + dtype;
+  }
+
+  template <typename T>
+  std::string SubmitAs(const std::string& name, int64_t count, double value, const std::string& op,
+                       double timeout) {
+    Pending& pending = pending_[name];
+    pending = Pending();
+    pending.bytes.resize(static_cast<size_t>(count) * sizeof(T));
+    T* const data = reinterpret_cast<T*>(pending.bytes.data());
+    std::fill(data, data + count, static_cast<T>(value));
+    pending.summary = [data, count] {
+      std::ostringstream out;
+      if (count > 0) out << +data[0] << " " << +data[count - 1];
+      return out.str();
+    };
+    coordd::CallOptions options;
+    options.timeout = std::chrono::duration<double>(timeout);
+    auto work =
+        worker_.TryAllreduceAsync(name, coordd::View<T>(data, count), OpFromName(op), options);
+    if (!work.ok()) return std::string(coordd_status_name(work.code())) + " " + work.message();
+    pending.work = std::move(work.value());
+    return "ok";
+  }
+
+  std::string Wait(const std::string& name) {
+    const auto it = pending_.find(name);
+    if (it == pending_.end()) return "UNKNOWN tensor " + name;
+    const coordd::Expected<> result = it->second.work.TryWait();
+    return Answer(result, result.ok() ? it->second.summary() : "");
+  }
+
+  std::string Large(const std::string& name, std::istringstream& in) {
+    int64_t size = 0;
+    in >> size;
+    const int rank = worker_.rank(), ranks = worker_.size();
+    std::vector<uint8_t> data(static_cast<size_t>(size), static_cast<uint8_t>(rank + 1));
+    auto work = worker_.TryAllreduceAsync(name, coordd::View<uint8_t>(data), coordd::Op::kSum);
+    if (!work.ok()) return std::string(coordd_status_name(work.code())) + " " + work.message();
+    const coordd::Expected<> result = work.value().TryWait();
+    if (!result.ok()) return Answer(result);
+    const auto expected = static_cast<uint8_t>(ranks * (ranks + 1) / 2);
+    for (size_t i = 0; i < data.size(); ++i) {
+      if (data[i] != expected)
+        return "WRONG element " + std::to_string(i) + " is " + std::to_string(data[i]);
+    }
+    return "ok " + std::to_string(expected);
+  }
+
+  std::string Fork() {
+    int ends[2];
+    if (pipe(ends) != 0) return "UNKNOWN pipe failed";
+    const pid_t child = fork();
+    if (child == 0) {
+      float value = 0;
+      auto work =
+          worker_.TryAllreduceAsync("child", coordd::View<float>(&value, 1), coordd::Op::kSum);
+      const std::string answer =
+          work.ok() ? "ok" : std::string(coordd_status_name(work.code())) + " " + work.message();
+      [[maybe_unused]] const ssize_t written = write(ends[1], answer.data(), answer.size());
+      // Destructors run as they would in a program that simply ends: they must do nothing here.
+      worker_ = coordd::Worker();
+      _exit(0);
+    }
+    close(ends[1]);
+    std::string answer;
+    char buffer[4096];
+    for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;)
+      answer.append(buffer, static_cast<size_t>(n));
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status == 0 ? answer : "UNKNOWN child ended with " + std::to_string(status);
+  }
+
+  coordd::Worker worker_;
+  std::map<std::string, Pending> pending_;
+};
+
+std::string Place(const coordd::Worker& worker) {
+  const coordd_placement_t place = worker.placement();
+  std::ostringstream out;
+  out << "rank=" << place.rank << " size=" << place.size << " local_rank=" << place.local_rank
+      << " local_size=" << place.local_size << " cross_rank=" << place.cross_rank
+      << " cross_size=" << place.cross_size << " generation=" << place.generation
+      << " metrics=" << worker.metrics_address();
+  return out.str();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coordd_options_t options = COORDD_OPTIONS_INIT;
+  if (argc > 1) options.worker_id = argv[1];
+  auto worker = coordd::Worker::TryStart(&options);
+  if (!worker.ok()) {
+    std::cout << coordd_status_name(worker.code()) << " " << worker.message() << std::endl;
+    return 3;
+  }
+  std::cout << "ok " << Place(worker.value()) << std::endl;
+  Script script(std::move(worker.value()));
+  for (std::string line; std::getline(std::cin, line);)
+    std::cout << script.Carry(line) << std::endl;
+  return 0;
+}

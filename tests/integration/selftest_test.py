@@ -1,0 +1,42 @@
+"""Every operation, dtype and op across real processes."""
+
+from tests.support import processes
+from tests.support.processes import program
+
+
+class SelftestTest(processes.TestCase):
+    def run_selftest(self, count, **variables):
+        return self.run_command(program("coordrun"), "-np", str(count), "--", program("coordd-worker"), "selftest",
+                                environment=processes.clean_environment(**variables), seconds=170)
+
+    def test_four_processes_of_one_node(self):
+        status, text = self.run_selftest(4)
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_one_process(self):
+        status, text = self.run_selftest(1)
+        self.assertEqual(status, 0, text)
+
+    def test_nodes_that_share_no_memory(self):
+        status, text = self.run_selftest(2, COORDD_TRANSPORT="ucx")
+        if "UCX" in text and "not built" in text:
+            self.skipTest("built without UCX")
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+
+class LargeTensorTest(processes.TestCase):
+    def test_more_than_two_gib_in_place(self):
+        if processes.SANITIZED:
+            self.skipTest("takes minutes under a sanitizer")
+        coordd = self.coordd()
+        workers = self.workers(coordd, 2)
+        for worker in workers:
+            worker.tell(f"large huge {(2 << 30) + 4097}")
+        for worker in workers:
+            self.assertEqual(worker.answer(150), "ok 3")
+
+
+if __name__ == "__main__":
+    processes.main()

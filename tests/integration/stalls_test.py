@@ -1,0 +1,60 @@
+"""A tensor that some ranks have submitted and others have not: everybody who looks can see it."""
+
+from tests.support import processes
+from tests.support.processes import program, wait_for
+
+
+class StallsTest(processes.TestCase):
+    def test_log_metrics_and_status_name_the_tensor_and_the_missing_ranks(self):
+        coordd = self.coordd("--stall-warning", "1s")
+        workers = self.workers(coordd, 4)
+        for rank in (0, 3):
+            self.assertEqual(workers[rank].ask("submit layer3.weight float32 10 1"), "ok")
+        self.assertTrue(wait_for(lambda: (coordd.metric("coordd_stalled_tensors") or 0) == 1), coordd.get("/metrics"))
+        self.assertTrue(wait_for(lambda: "layer3.weight" in coordd.text()), coordd.text())
+        line = next(line for line in coordd.text().splitlines() if "layer3.weight" in line)
+        self.assertRegex(line, r"1.*2", "the missing ranks")
+        status, text = self.run_command(program("coordctl"), "status",
+                                        environment=processes.clean_environment(XDG_RUNTIME_DIR=coordd.runtime))
+        self.assertEqual(status, 0, text)
+        self.assertIn("layer3.weight", text)
+        self.assertIn("layer3.weight", coordd.get("/v1/jobs"))
+        # It ends as soon as the others come.
+        for rank in (1, 2):
+            self.assertEqual(workers[rank].ask("submit layer3.weight float32 10 1"), "ok")
+        for worker in workers:
+            self.assertEqual(worker.ask("wait layer3.weight"), "ok 4 4")
+        self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 0))
+
+    def test_after_stall_abort_every_rank_gets_an_error_and_the_job_goes_on(self):
+        coordd = self.coordd("--stall-warning", "500ms", "--stall-abort", "1s")
+        workers = self.workers(coordd, 3)
+        for worker in workers[:2]:
+            self.assertEqual(worker.ask("submit grad float32 10 1"), "ok")
+        for worker in workers[:2]:
+            text = worker.ask("wait grad")
+            self.assertTrue(text.startswith("DEADLINE_EXCEEDED "), text)
+            self.assertIn("grad", text)
+            self.assertRegex(text, r"rank.* 2\b")
+        # The one that was late learns the same.
+        self.assertEqual(workers[2].ask("submit grad float32 10 1"), "ok")
+        self.assertTrue(workers[2].ask("wait grad").startswith("DEADLINE_EXCEEDED "))
+        for worker in workers:
+            self.assertEqual(worker.ask("submit next float32 10 1"), "ok")
+        for worker in workers:
+            self.assertEqual(worker.ask("wait next"), "ok 3 3")
+
+    def test_a_deadline_of_the_caller_reaches_the_others(self):
+        coordd = self.coordd()
+        workers = self.workers(coordd, 2)
+        self.assertEqual(workers[0].ask("submit grad float32 10 1 sum 1"), "ok")
+        text = workers[0].ask("wait grad")
+        self.assertTrue(text.startswith("DEADLINE_EXCEEDED "), text)
+        self.assertIn("grad", text)
+        self.assertEqual(workers[1].ask("submit grad float32 10 1"), "ok")
+        text = workers[1].ask("wait grad")
+        self.assertTrue(text.startswith(("CANCELLED ", "DEADLINE_EXCEEDED ")), text)
+
+
+if __name__ == "__main__":
+    processes.main()
