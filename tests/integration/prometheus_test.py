@@ -22,7 +22,7 @@ class PrometheusTest(processes.TestCase):
     def prometheus(self, coordd):
         """Our configuration with this coordd's port and shorter intervals, on a free port."""
         with open(CONFIG, encoding="utf-8") as shipped:
-            text = shipped.read().replace("127.0.0.1:9100", coordd.http).replace("5s", "1s")
+            text = shipped.read().replace("127.0.0.1:29651", coordd.http).replace("5s", "1s")
         self.assertIn(coordd.http, text)
         path = os.path.join(self.folder, "prometheus.yml")
         with open(path, "w", encoding="utf-8") as out:
