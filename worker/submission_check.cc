@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "worker/worker_errors.h"
 
 namespace coordd {
 namespace {
@@ -87,6 +88,11 @@ absl::Status CheckBuffers(const Submission& submission) {
 
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, int32_t world_size,
                                           absl::Time deadline, Clock& clock) {
+  if (!IsUtf8(submission.spec.name) || !IsUtf8(submission.spec.group)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", ShortenedText(submission.spec.name, kMaxTensorNameBytes),
+                     ": a name that is not UTF-8, expected UTF-8"));
+  }
   COORDD_RETURN_IF_ERROR(Validate(submission.spec, world_size));
   COORDD_RETURN_IF_ERROR(CheckSupported(submission));
   COORDD_RETURN_IF_ERROR(CheckSplits(submission, world_size));

@@ -32,4 +32,9 @@ absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& 
 // "600 s", "1.5 s": seconds as people write them.
 std::string SecondsText(absl::Duration duration);
 
+// The protocol's strings are UTF-8 (RFC 3629): a message with another one cannot be read.
+bool IsUtf8(absl::string_view text);
+// At most `max_bytes` of `text`, whole characters; what is not UTF-8 becomes '?'.
+std::string ShortenedText(absl::string_view text, size_t max_bytes);
+
 }  // namespace coordd

@@ -15,10 +15,6 @@ constexpr size_t kMaxLanesPerHeartbeat = 256;
 // Framing around one tensor of a report: tag and length.
 constexpr int64_t kTensorFramingBytes = 8;
 
-std::string Shortened(absl::string_view text) {
-  return std::string(text.substr(0, kMaxDetailBytes));
-}
-
 void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
   to->set_seconds(absl::ToInt64Seconds(from));
   to->set_nanos(static_cast<int32_t>((from - absl::Seconds(to->seconds())) / absl::Nanoseconds(1)));
@@ -102,7 +98,7 @@ void WorkerState::Withdraw(const std::vector<std::string>& names, const absl::St
   int64_t bytes = 0;
   auto flush = [&] {
     if (bytes == 0) return;
-    message.mutable_tensors_withdrawn()->set_reason(Shortened(why.message()));
+    message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why.message(), kMaxDetailBytes));
     Send(std::move(message), out);
     message.Clear();
     bytes = 0;
@@ -213,7 +209,7 @@ void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::st
   failed.set_lane(ToInt(batch.first));
   failed.set_sequence(batch.second);
   failed.set_tensor(tensor);
-  failed.set_detail(Shortened(detail));
+  failed.set_detail(ShortenedText(detail, kMaxDetailBytes));
   failed.set_suspect_rank(suspect.has_value() ? ToInt(*suspect) : -1);
   Send(std::move(message), out);
 }

@@ -1,0 +1,494 @@
+#include "worker/worker_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+TensorSpec Gradient(const std::string& name, std::vector<int64_t> shape = {4}) {
+  TensorSpec spec;
+  spec.name = name;
+  spec.op = ReduceOp::kSum;
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+// Drives a WorkerState as the control thread does, one turn per call, and sorts what comes out.
+class Member {
+ public:
+  explicit Member(absl::Time start = kStart) : now_(start), state_(Options(), start) {
+    Tick();
+    Clear();  // the first heartbeat
+  }
+
+  static WorkerStateOptions Options() {
+    WorkerStateOptions options;
+    options.epoch = Epoch{7};
+    options.generation = Generation{1};
+    options.rank = Rank{0};
+    options.size = 3;
+    options.received_sequence = 1;
+    return options;
+  }
+
+  void Advance(absl::Duration by) {
+    now_ += by;
+    Tick();
+  }
+  void Submit(const std::vector<TensorSpec>& specs, absl::Duration timeout = kTimeout) {
+    TensorsSubmitted submitted;
+    for (const TensorSpec& spec : specs)
+      submitted.tensors.push_back({TensorId{++last_id_}, spec, now_ + timeout});
+    Turn(std::move(submitted));
+  }
+  void Plan(std::vector<std::string> tensors) {
+    v1::CoordinatorMessage message = Message();
+    v1::FusedBatch& batch = *message.mutable_plan()->add_batches();
+    batch.set_sequence(++batch_sequence_);
+    for (std::string& name : tensors) batch.add_tensors(std::move(name));
+    Say(std::move(message));
+  }
+  void Fail(const std::string& name, absl::StatusCode code, const std::string& text) {
+    v1::CoordinatorMessage message = Message();
+    v1::TensorFailure& failure = *message.mutable_tensor_failures()->add_failures();
+    failure.set_name(name);
+    failure.set_code(static_cast<int>(code));
+    failure.set_message(text);
+    Say(std::move(message));
+  }
+  void Abort(v1::DepartureCause cause, const std::string& detail, bool in_flight) {
+    v1::CoordinatorMessage message = Message();
+    message.mutable_abort()->set_in_flight(in_flight);
+    v1::Departure& departure = *message.mutable_abort()->add_departures();
+    departure.set_rank(2);
+    departure.set_hostname("node3");
+    departure.set_pid(4711);
+    departure.set_cause(cause);
+    departure.set_detail(detail);
+    Say(std::move(message));
+  }
+  void Done(int64_t sequence, absl::Status status = absl::OkStatus(),
+            std::optional<Rank> suspect = std::nullopt) {
+    Turn(BatchDone{LaneId{0}, sequence, std::move(status), suspect});
+  }
+  void Turn(WorkerEvent event) {
+    state_.Step(std::move(event), now_, effects_);
+    Tick();
+  }
+  void Say(v1::CoordinatorMessage message) { Turn(CoordinatorSaid{std::move(message)}); }
+  v1::CoordinatorMessage Message() {
+    v1::CoordinatorMessage message;
+    message.set_epoch(7);
+    message.set_generation(1);
+    message.set_sequence(++sequence_);
+    return message;
+  }
+  void SkipMessage() { ++sequence_; }
+
+  // What came out since the last Clear().
+  std::vector<v1::WorkerMessage> sent(v1::WorkerMessage::BodyCase kind) const {
+    std::vector<v1::WorkerMessage> found;
+    for (const WorkerEffect& effect : effects_) {
+      const auto* send = std::get_if<SendMessage>(&effect);
+      if (send != nullptr && send->message.body_case() == kind) found.push_back(send->message);
+    }
+    return found;
+  }
+  std::vector<std::string> reported() const {
+    std::vector<std::string> names;
+    for (const auto& message : sent(v1::WorkerMessage::kTensorsReady))
+      for (const auto& tensor : message.tensors_ready().tensors()) names.push_back(tensor.name());
+    return names;
+  }
+  template <typename T>
+  std::vector<T> All() const {
+    std::vector<T> found;
+    for (const WorkerEffect& effect : effects_)
+      if (const T* one = std::get_if<T>(&effect)) found.push_back(*one);
+    return found;
+  }
+  // How the tensor with this number failed; OK: it has not.
+  absl::Status failure(int64_t id) const {
+    for (const FailTensor& fail : All<FailTensor>())
+      if (fail.id == TensorId{id}) return fail.status;
+    return absl::OkStatus();
+  }
+  void Clear() { effects_.clear(); }
+  WorkerState& state() { return state_; }
+  absl::Time now() const { return now_; }
+
+ private:
+  void Tick() { state_.Tick(now_, effects_); }
+
+  absl::Time now_;
+  WorkerState state_;
+  std::vector<WorkerEffect> effects_;
+  int64_t last_id_ = 0;
+  int64_t sequence_ = 1;
+  int64_t batch_sequence_ = 0;
+};
+
+TEST(WorkerState, ReportsWhatIsSubmittedInOneMessagePerTurn) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  const auto messages = member.sent(v1::WorkerMessage::kTensorsReady);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_EQ(messages[0].epoch(), 7);
+  EXPECT_EQ(messages[0].generation(), 1);
+  EXPECT_THAT(member.reported(), ElementsAre("a", "b"));
+}
+
+TEST(WorkerState, SplitsAReportAtItsBound) {
+  Member member;
+  std::vector<TensorSpec> specs;
+  std::vector<std::string> names;
+  for (int i = 0; i < 2000; ++i) {
+    names.push_back(absl::StrCat(std::string(400, 'x'), i));
+    specs.push_back(Gradient(names.back()));
+  }
+  member.Submit(specs);
+  const auto messages = member.sent(v1::WorkerMessage::kTensorsReady);
+  EXPECT_EQ(messages.size(), 4u);  // 2000 * (some 420 bytes) over 256 KiB
+  for (const auto& message : messages)
+    EXPECT_LE(static_cast<int64_t>(message.tensors_ready().ByteSizeLong()), kMaxReportBytes);
+  EXPECT_EQ(member.reported(), names);
+}
+
+TEST(WorkerState, LaunchesAPlanWithHowLongItTook) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Advance(absl::Milliseconds(3));
+  member.Clear();
+  member.Plan({"b", "a"});
+  const auto launches = member.All<LaunchBatch>();
+  ASSERT_THAT(launches, SizeIs(1));
+  EXPECT_EQ(launches[0].sequence, 1);
+  EXPECT_THAT(launches[0].tensors, ElementsAre(TensorId{2}, TensorId{1}));
+  EXPECT_THAT(launches[0].negotiation, ElementsAre(absl::Milliseconds(3), absl::Milliseconds(3)));
+  EXPECT_EQ(member.state().pending_tensors(), 0);
+  EXPECT_EQ(member.state().executing_batches(), 1);
+}
+
+TEST(WorkerState, MayReportANameAgainOnceItsBatchIsDone) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Done(1);
+  member.Clear();
+  member.Submit({Gradient("a")});
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+  member.Plan({"a"});
+  EXPECT_THAT(member.All<LaunchBatch>(), SizeIs(1));
+}
+
+TEST(WorkerState, EndsTheGenerationWhenAPlanNamesWhatWasNotSubmitted) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Clear();
+  member.Plan({"a", "zebra"});
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("tensor zebra")));
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kCollectiveFailed), SizeIs(1));
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  // Both: the one whose batch was refused, and the one that waited.
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kInternal, HasSubstr("tensor a: ")));
+  EXPECT_THAT(member.failure(2), StatusIs(absl::StatusCode::kInternal, HasSubstr("tensor b: ")));
+}
+
+TEST(WorkerState, EndsTheGenerationWhenAPlanFusesWhatCannotTravelTogether) {
+  Member member;
+  TensorSpec other = Gradient("b");
+  other.dtype = DataType::kInt8;
+  member.Submit({Gradient("a"), other});
+  member.Plan({"a", "b"});
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("cannot travel")));
+  EXPECT_FALSE(member.failure(1).ok());
+  EXPECT_FALSE(member.failure(2).ok());
+}
+
+TEST(WorkerState, EndsTheGenerationOnAGapInTheMessages) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.SkipMessage();
+  member.Plan({"a"});
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("message 3, expected 2")));
+}
+
+TEST(WorkerState, IgnoresAMessageOfAnOlderGeneration) {
+  Member member;
+  member.Submit({Gradient("a")});
+  v1::CoordinatorMessage message = member.Message();
+  message.set_generation(0);
+  message.mutable_abort();
+  member.Say(message);
+  EXPECT_THAT(member.state().status(), IsOk());
+}
+
+TEST(WorkerState, FailsATensorAsCoorddSays) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Fail("a", absl::StatusCode::kInvalidArgument, "tensor a: rank 1 has shape [5], not [4]");
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          AllOf(HasSubstr("rank 1"), HasSubstr("generation 1"))));
+  EXPECT_THAT(member.failure(2), IsOk());
+  EXPECT_THAT(member.state().status(), IsOk());
+  EXPECT_EQ(member.state().pending_tensors(), 1);
+}
+
+TEST(WorkerState, NamesTheLostRankInEveryPendingAndFurtherTensor) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Clear();
+  member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST,
+               "was lost: its connection closed without a goodbye", /*in_flight=*/true);
+  const std::string why =
+      "generation 1 ended: rank 2 (host node3, pid 4711) was lost: its connection closed without "
+      "a goodbye";
+  EXPECT_THAT(member.failure(2), StatusIs(absl::StatusCode::kAborted, "tensor b: " + why));
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  // What executes fails when the backend has let go of its buffers.
+  EXPECT_THAT(member.failure(1), IsOk());
+  member.Done(1, absl::AbortedError("the transport was aborted"));
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kAborted, "tensor a: " + why));
+  member.Submit({Gradient("c")});
+  EXPECT_THAT(member.failure(3), StatusIs(absl::StatusCode::kAborted, "tensor c: " + why));
+}
+
+TEST(WorkerState, LetsPlannedBatchesCompleteWhenARankLeaves) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Abort(v1::DEPARTURE_CAUSE_LEFT, "", /*in_flight=*/false);
+  EXPECT_THAT(member.All<AbortExecution>(), IsEmpty());
+  EXPECT_THAT(member.failure(2), StatusIs(absl::StatusCode::kAborted,
+                                          HasSubstr("rank 2 (host node3, pid 4711) left")));
+  member.Done(1);
+  EXPECT_THAT(member.failure(1), IsOk());
+}
+
+TEST(WorkerState, WaitsForCoorddToNameTheCulpritOfAFailedBatch) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Clear();
+  member.Done(1, absl::UnavailableError("rank 2: connection reset"), Rank{2});
+  const auto failed = member.sent(v1::WorkerMessage::kCollectiveFailed);
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].collective_failed().suspect_rank(), 2);
+  EXPECT_EQ(failed[0].collective_failed().tensor(), "a");
+  EXPECT_THAT(member.failure(1), IsOk());
+  member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "", /*in_flight=*/true);
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("host node3, pid 4711) was lost")));
+}
+
+TEST(WorkerState, GivesItsOwnReasonWhenCoorddDoesNotNameTheCulprit) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Done(1, absl::UnavailableError("rank 2: connection reset"), Rank{2});
+  EXPECT_LE(member.state().NextDeadline(), member.now() + kVerdictWait);
+  member.Advance(kVerdictWait);
+  for (int64_t id : {1, 2})
+    EXPECT_THAT(member.failure(id),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2: connection reset")));
+}
+
+TEST(WorkerState, AsksToWithdrawATensorAtItsDeadlineAndWaitsForTheAnswer) {
+  Member member;
+  member.Submit({Gradient("a")}, absl::Seconds(3));
+  member.Clear();
+  EXPECT_LE(member.state().NextDeadline(), kStart + absl::Seconds(3));
+  member.Advance(absl::Seconds(3));
+  const auto withdrawn = member.sent(v1::WorkerMessage::kTensorsWithdrawn);
+  ASSERT_THAT(withdrawn, SizeIs(1));
+  EXPECT_THAT(withdrawn[0].tensors_withdrawn().names(), ElementsAre("a"));
+  EXPECT_THAT(member.failure(1), IsOk());
+  member.Fail("a", absl::StatusCode::kCancelled, "rank 0 withdrew it; ranks 1, 2 had not come");
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("tensor a: "), HasSubstr("ranks 1, 2 had not come"))));
+  EXPECT_THAT(member.state().status(), IsOk());
+}
+
+TEST(WorkerState, ExecutesATensorWhosePlanCrossesItsWithdrawal) {
+  Member member;
+  member.Submit({Gradient("a")}, absl::Seconds(3));
+  member.Advance(absl::Seconds(3));
+  member.Clear();
+  member.Plan({"a"});
+  EXPECT_THAT(member.All<LaunchBatch>(), SizeIs(1));
+  member.Done(1);
+  EXPECT_THAT(member.All<FailTensor>(), IsEmpty());
+}
+
+TEST(WorkerState, EndsTheGenerationWhenAWithdrawalIsNotAnswered) {
+  Member member;
+  member.Submit({Gradient("a")}, absl::Seconds(3));
+  member.Advance(absl::Seconds(3));
+  member.Advance(kWithdrawalAnswer);
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("did not answer")));
+  EXPECT_FALSE(member.state().status().ok());
+}
+
+TEST(WorkerState, EndsTheGenerationWhenABatchExecutesPastADeadline) {
+  Member member;
+  member.Submit({Gradient("a")}, absl::Seconds(3));
+  member.Submit({Gradient("b")});
+  member.Plan({"a", "b"});
+  member.Clear();
+  member.Advance(absl::Seconds(3));
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kCollectiveFailed), SizeIs(1));
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  member.Done(1, absl::AbortedError("aborted"));
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                          HasSubstr("tensor a: still executing")));
+  EXPECT_THAT(member.failure(2),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("tensor a was still executing")));
+}
+
+TEST(WorkerState, SendsHeartbeatsWithWhereItIs) {
+  Member member;
+  member.Submit({Gradient("a", {10}), Gradient("late")});
+  member.Plan({"a"});
+  member.Done(1);
+  member.Clear();
+  EXPECT_EQ(member.state().NextDeadline(), kStart + absl::Seconds(2));
+  member.Advance(absl::Seconds(2));
+  const auto beats = member.sent(v1::WorkerMessage::kHeartbeat);
+  ASSERT_THAT(beats, SizeIs(1));
+  const v1::Heartbeat& beat = beats[0].heartbeat();
+  EXPECT_EQ(beat.sent_ns(), absl::ToUnixNanos(member.now()));
+  EXPECT_EQ(beat.collectives_completed(), 1);
+  EXPECT_EQ(beat.bytes_reduced(), 40);
+  ASSERT_THAT(beat.lanes(), SizeIs(1));
+  EXPECT_EQ(beat.lanes(0).launched(), 1);
+  EXPECT_EQ(beat.lanes(0).completed(), 1);
+  EXPECT_EQ(beat.lanes(0).oldest_waiting(), "late");
+  EXPECT_EQ(beat.lanes(0).waiting().seconds(), 2);
+}
+
+TEST(WorkerState, GivesUpWhenItsLeaseRunsOut) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Advance(absl::Seconds(9));
+  v1::CoordinatorMessage ack = member.Message();
+  ack.mutable_lease_ack()->set_echoed_sent_ns(absl::ToUnixNanos(kStart + absl::Seconds(8)));
+  ack.mutable_lease_ack()->mutable_lease()->set_seconds(10);
+  member.Say(ack);
+  member.Advance(absl::Seconds(8));  // 17 s: within the lease that was counted from 8 s
+  EXPECT_THAT(member.state().status(), IsOk());
+  member.Advance(absl::Seconds(1));
+  EXPECT_THAT(member.failure(2),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("heartbeats for 10 s")));
+  // It may finish what it has begun: coordd may simply be gone.
+  EXPECT_THAT(member.All<AbortExecution>(), IsEmpty());
+}
+
+TEST(WorkerState, FailsWhatIsNotPlannedWhenTheConnectionEnds) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Turn(StreamEnded{absl::UnavailableError("Socket closed")});
+  EXPECT_THAT(member.failure(2),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Socket closed")));
+  member.Done(1);
+  EXPECT_THAT(member.failure(1), IsOk());
+}
+
+TEST(WorkerState, KeepsTheFirstReasonWhenTheStreamEndsAfterAnAbort) {
+  Member member;
+  member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "", /*in_flight=*/true);
+  member.Turn(StreamEnded{absl::FailedPreconditionError("the generation is over")});
+  EXPECT_THAT(member.state().status(), StatusIs(absl::StatusCode::kAborted, HasSubstr("node3")));
+}
+
+TEST(WorkerState, SaysGoodbyeAfterWhatIsPlanned) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Clear();
+  member.Turn(LeaveRequested{});
+  // b is known to coordd: the others must learn that it will not come.
+  ASSERT_THAT(member.sent(v1::WorkerMessage::kTensorsWithdrawn), SizeIs(1));
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kLeave), IsEmpty());
+  member.Fail("b", absl::StatusCode::kCancelled, "rank 0 withdrew it");
+  EXPECT_THAT(member.failure(2), StatusIs(absl::StatusCode::kCancelled, HasSubstr("tensor b")));
+  member.Done(1);
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kLeave), SizeIs(1));
+  EXPECT_THAT(member.All<CloseStream>(), SizeIs(1));
+  EXPECT_THAT(member.All<Stopped>(), IsEmpty());
+  member.Turn(StreamEnded{absl::OkStatus()});
+  EXPECT_THAT(member.All<Stopped>(), SizeIs(1));
+  EXPECT_EQ(member.state().NextDeadline(), absl::InfiniteFuture());
+}
+
+TEST(WorkerState, RefusesSubmissionsOnceItLeaves) {
+  Member member;
+  member.Turn(LeaveRequested{});
+  member.Submit({Gradient("a")});
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("shutting down")));
+}
+
+TEST(WorkerState, StopsByForceOnceTheBackendHasLetGo) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Turn(LeaveRequested{});
+  member.Turn(StopForced{});
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  EXPECT_THAT(member.All<Stopped>(), IsEmpty());
+  member.Done(1, absl::AbortedError("aborted"));
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kCancelled, HasSubstr("tensor a")));
+  EXPECT_THAT(member.All<Stopped>(), SizeIs(1));
+}
+
+TEST(WorkerState, FailsWhatIsPendingWhenCoorddStops) {
+  Member member;
+  member.Submit({Gradient("a")});
+  v1::CoordinatorMessage message = member.Message();
+  message.mutable_shutdown()->set_reason("SIGTERM");
+  member.Say(message);
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("SIGTERM")));
+}
+
+TEST(WorkerState, EveryTensorEndsExactlyOnce) {
+  Member member;
+  member.Submit({Gradient("a"), Gradient("b"), Gradient("c")}, absl::Seconds(3));
+  member.Plan({"a"});
+  member.Advance(absl::Seconds(3));  // a is overdue, b and c are withdrawn
+  member.Abort(v1::DEPARTURE_CAUSE_LEASE_EXPIRED, "", /*in_flight=*/true);
+  member.Done(1, absl::AbortedError("aborted"));
+  member.Turn(StreamEnded{absl::UnavailableError("closed")});
+  member.Turn(LeaveRequested{});
+  member.Turn(StopForced{});
+  EXPECT_THAT(member.All<FailTensor>(), SizeIs(3));
+  for (int64_t id : {1, 2, 3}) EXPECT_THAT(member.failure(id), Not(IsOk()));
+  EXPECT_THAT(member.All<Stopped>(), SizeIs(1));
+}
+
+}  // namespace
+}  // namespace coordd
