@@ -1,0 +1,52 @@
+// coordd as an object: everything that the program is, without its command line. (io)
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/clock.h"
+#include "common/tls.h"
+#include "server/server_options.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace coordd {
+
+struct CoordServerOptions {
+  ServerOptions decisions;
+  HostPort listen = {"127.0.0.1", 29650};                       // gRPC
+  std::optional<HostPort> http = HostPort{"127.0.0.1", 29651};  // absent: off
+  TlsFiles tls;                                                 // of gRPC
+  bool insecure = false;           // listen beyond loopback without TLS all the same
+  std::string connection_file;     // written once ready, removed at the end; empty: none
+  std::string prometheus_file_sd;  // kept up to date with the members; empty: none
+
+  // INVALID_ARGUMENT: names the option, what was given, what is expected and why.
+  absl::Status Validate() const;
+};
+
+// Thread-safe but for Stop and the destructor, which its owner calls.
+class CoordServer {
+ public:
+  // Listens and serves when it returns. `clock` and `registry` outlive it. INVALID_ARGUMENT as
+  // Validate; UNAVAILABLE: an address cannot be had, or a file cannot be written.
+  static absl::StatusOr<std::unique_ptr<CoordServer>> Start(const CoordServerOptions& options,
+                                                            Clock& clock,
+                                                            prometheus::Registry& registry);
+  virtual ~CoordServer() = default;  // Stop
+
+  // With the ports that were picked.
+  virtual HostPort listen_address() const = 0;
+  virtual std::optional<HostPort> http_address() const = 0;
+
+  // Tells the workers why, lets what is written go out, closes the ports: within 2 s. Idempotent.
+  virtual void Stop(const std::string& reason) = 0;
+};
+
+}  // namespace coordd

@@ -1,0 +1,120 @@
+#include "server/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "server/server_metrics.h"
+
+namespace coordd {
+namespace {
+
+void LogEvent(const Event& event) {
+  if (event.text.empty()) return;
+  const std::string where =
+      event.job.empty() ? std::string() : absl::StrCat("job ", event.job, ": ");
+  switch (event.kind) {
+    case Event::Kind::kTensorsPlanned:
+      COORDD_LOG(kDebug, where, event.text);
+      return;
+    case Event::Kind::kWorkerDeparted:
+      if (event.cause == v1::DEPARTURE_CAUSE_LEFT) {
+        COORDD_LOG(kInfo, where, event.text);
+      } else {
+        COORDD_LOG(kWarning, where, event.text);
+      }
+      return;
+    case Event::Kind::kJoinRefused:
+    case Event::Kind::kTensorFailed:
+    case Event::Kind::kStallBegan:
+    case Event::Kind::kProtocolError:
+      COORDD_LOG(kWarning, where, event.text);
+      return;
+    default:
+      COORDD_LOG(kInfo, where, event.text);
+      return;
+  }
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock,
+                         ServerMetrics& metrics)
+    : clock_(clock), metrics_(metrics), inbox_(clock), state_(options, epoch) {}
+
+Coordinator::~Coordinator() { Stop("coordd is stopping"); }
+
+void Coordinator::Start(CoordinatorOutlets outlets) {
+  outlets_ = std::move(outlets);
+  thread_ = StartThread("coordinator", [this] { Run(); });
+}
+
+void Coordinator::Stop(const std::string& reason) {
+  if (std::exchange(stopped_, true) || !thread_.joinable()) return;
+  inbox_.Push(Inbound(StopRequested{reason}));
+  inbox_.Close();
+  thread_.join();
+}
+
+void Coordinator::Run() {
+  while (!inbox_.Finished()) {
+    const absl::Time deadline = std::min(state_.NextDeadline(), outlets_.next_deadline());
+    Turn(inbox_.TakeAll(deadline));
+    for (const std::function<void()>& resume : inbox_.TakeWaiting()) resume();
+  }
+  // Nobody resumes those that were still waiting: the sessions end with the server.
+}
+
+void Coordinator::Turn(std::vector<Inbox::Item> batch) {
+  const absl::Time now = clock_.Now();  // one reading per turn
+  Effects effects;
+  std::vector<SessionId> ended;
+  for (Inbox::Item& item : batch) {
+    if (const auto* in = std::get_if<Inbound>(&item)) {
+      state_.Step(*in, now, effects);
+      if (const auto* end = std::get_if<SessionEnded>(in)) ended.push_back(end->session);
+    } else {
+      std::get<Query>(item)(state_, now);
+    }
+  }
+  state_.Tick(now, effects);
+  CarryOut(effects);
+  for (SessionId session : ended) outlets_.session_ended(session);
+  outlets_.tick(now);
+  metrics_.OnTurn(clock_.Now() - now);  // measures, decides nothing
+}
+
+void Coordinator::CarryOut(Effects& effects) {
+  for (Outgoing& out : effects.outgoing) {
+    if (const auto* deliver = std::get_if<Deliver>(&out)) {
+      outlets_.deliver(*deliver);
+    } else if (const auto* close = std::get_if<CloseSession>(&out)) {
+      outlets_.close_session(*close);
+    } else {
+      outlets_.store_reply(std::get<StoreReply>(std::move(out)));
+    }
+  }
+  for (const Event& event : effects.events) {
+    LogEvent(event);
+    metrics_.OnEvent(event);
+    outlets_.event(event);
+  }
+}
+
+absl::StatusOr<v1::ServerState> Coordinator::Describe(const std::string& job, absl::Time deadline) {
+  auto reply = std::make_shared<BoundedQueue<v1::ServerState>>(1, clock_);
+  Query query = [job, reply](const CoordinatorState& state, absl::Time now) {
+    v1::ServerState described;
+    state.Describe(job, now, &described);
+    reply->TryPush(std::move(described));  // one query, one place
+  };
+  if (!inbox_.Offer(std::move(query)))
+    return absl::UnavailableError("coordd is stopping, or has more to do than it can");
+  std::vector<v1::ServerState> taken = reply->TakeAll(deadline);
+  if (taken.empty()) return absl::UnavailableError("coordd did not describe its state in time");
+  return std::move(taken.front());
+}
+
+}  // namespace coordd

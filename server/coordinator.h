@@ -1,0 +1,74 @@
+// The one thread that owns coordd's state: takes what has come in, lets CoordinatorState decide,
+// carries the decisions out. (io)
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "server/coordinator_state.h"
+#include "server/inbox.h"
+
+namespace coordd {
+
+class ServerMetrics;
+
+// What carries decisions out. All are called on the coordinator thread and never block.
+struct CoordinatorOutlets {
+  std::function<void(const Deliver&)> deliver;
+  std::function<void(const CloseSession&)> close_session;
+  std::function<void(SessionId)> session_ended;  // after the state has seen SessionEnded
+  std::function<void(StoreReply&&)> store_reply;
+  std::function<void(const Event&)> event;  // after it was logged and counted
+  // Deadlines of the sessions themselves (first message, slow close), which the state does not
+  // know.
+  std::function<void(absl::Time now)> tick;
+  std::function<absl::Time()> next_deadline;
+};
+
+// Thread-safe but for Start and Stop, which its owner calls.
+class Coordinator {
+ public:
+  Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock, ServerMetrics& metrics);
+  ~Coordinator();  // Stop
+
+  // Starts the thread "coordinator".
+  void Start(CoordinatorOutlets outlets);
+
+  Inbox& inbox() { return inbox_; }
+
+  // The state for operators; `job` empty: all. Blocks the caller. UNAVAILABLE: coordd is stopping,
+  // busy, or did not answer by `deadline`.
+  absl::StatusOr<v1::ServerState> Describe(const std::string& job, absl::Time deadline);
+
+  // Tells the state to stop, carries out what it decides, answers what is queued, ends the thread.
+  // Idempotent.
+  void Stop(const std::string& reason);
+
+ private:
+  void Run();
+  void Turn(std::vector<Inbox::Item> batch);
+  void CarryOut(Effects& effects);
+
+  // Constant after construction, but for outlets_, set before the thread starts.
+  Clock& clock_;
+  ServerMetrics& metrics_;
+  CoordinatorOutlets outlets_;
+
+  // Thread-safe by itself.
+  Inbox inbox_;
+
+  // Touched by the coordinator thread only.
+  CoordinatorState state_;
+
+  // Touched by the owner only.
+  std::thread thread_;
+  bool stopped_ = false;
+};
+
+}  // namespace coordd

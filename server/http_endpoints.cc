@@ -1,0 +1,71 @@
+#include "server/http_endpoints.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_json.h"
+#include "server/coordinator.h"
+#include "server/prometheus_targets.h"
+#include "server/server_metrics.h"
+
+namespace coordd {
+namespace {
+
+// A turn of the coordinator takes milliseconds; Prometheus waits ten seconds.
+constexpr absl::Duration kDescribeTimeout = absl::Seconds(2);
+constexpr char kJson[] = "application/json; charset=utf-8";
+
+HttpResponse NotReady(const absl::Status& why) {
+  HttpResponse response;
+  response.status = 503;
+  response.body = absl::StrCat("503: ", why.message(), "\n");
+  return response;
+}
+
+}  // namespace
+
+std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
+                                                 Clock& clock,
+                                                 std::function<void(v1::ServerState*)> complete) {
+  auto describe = [&coordinator, &clock, complete = std::move(complete)] {
+    absl::StatusOr<v1::ServerState> state =
+        coordinator.Describe("", clock.Now() + kDescribeTimeout);
+    if (state.ok()) complete(&*state);
+    return state;
+  };
+  std::map<std::string, HttpHandler> handlers;
+  handlers["/"] = [](const std::string&) {
+    return HttpResponse{200, "text/html; charset=utf-8", kStatusPage};
+  };
+  handlers["/healthz"] = [](const std::string&) { return HttpResponse{.body = "ok\n"}; };
+  handlers["/readyz"] = [describe](const std::string&) {
+    const auto state = describe();
+    return state.ok() ? HttpResponse{.body = "ready\n"} : NotReady(state.status());
+  };
+  handlers["/v1/jobs"] = [describe](const std::string&) {
+    const auto state = describe();
+    if (!state.ok()) return NotReady(state.status());
+    return HttpResponse{200, kJson, ToJson(*state, /*pretty=*/false) + "\n"};
+  };
+  handlers["/v1/targets"] = [describe](const std::string&) {
+    const auto state = describe();
+    if (!state.ok()) return NotReady(state.status());
+    return HttpResponse{200, kJson, PrometheusTargets(*state)};
+  };
+  handlers["/metrics"] = [describe, &coordinator, &metrics](const std::string&) {
+    // Without an answer the counters are still true, and more wanted than ever.
+    if (const auto state = describe(); state.ok()) metrics.SetState(*state);
+    metrics.SetInboxMessages(coordinator.inbox().size());
+    return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Text()};
+  };
+  for (auto& [path, handler] : handlers) {
+    handler = [&metrics, path = path, answer = std::move(handler)](const std::string& query) {
+      HttpResponse response = answer(query);
+      metrics.OnHttpRequest(path, response.status);
+      return response;
+    };
+  }
+  return handlers;
+}
+
+}  // namespace coordd

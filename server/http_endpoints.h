@@ -1,0 +1,32 @@
+// What coordd serves over HTTP: metrics, health, state, targets, the status page. (io)
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "common/clock.h"
+#include "common/http_server.h"
+#include "coordd/v1/admin.pb.h"
+
+namespace coordd {
+
+class Coordinator;
+class ServerMetrics;
+
+// The status page, complete in itself (server/status_page.html, built in).
+extern const char kStatusPage[];
+
+// Handlers by path:
+//   /            the status page
+//   /metrics     Prometheus text format
+//   /healthz     200 while the process serves
+//   /readyz      200 when the coordinator thread answers, else 503 with the reason
+//   /v1/jobs     ServerState as JSON
+//   /v1/targets  Prometheus HTTP service discovery
+// `complete` adds to a state what the coordinator does not know. All arguments outlive the server.
+std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
+                                                 Clock& clock,
+                                                 std::function<void(v1::ServerState*)> complete);
+
+}  // namespace coordd

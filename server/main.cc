@@ -1,0 +1,100 @@
+// The program coordd: flags, signals, exit codes. Everything else is CoordServer.
+#include <errno.h>
+#include <grpc/support/log.h>
+#include <prometheus/registry.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/environment.h"
+#include "common/log.h"
+#include "common/tls.h"
+#include "common/version.h"
+#include "server/coord_server.h"
+#include "server/server_flags.h"
+
+namespace coordd {
+namespace {
+
+// Stop takes at most 2 s; this ends the process when something inside it does not keep to that.
+void ExitWithin(absl::Duration limit) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { _exit(kExitStopped); };
+  sigaction(SIGALRM, &action, nullptr);
+  itimerval timer = {};
+  timer.it_value = absl::ToTimeval(limit);
+  setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// gRPC's own lines (a failed bind, a client that is no client) are ours to word.
+void RouteGrpcLog() {
+  gpr_set_log_function(
+      [](gpr_log_func_args* line) { COORDD_LOG(kDebug, "gRPC: ", line->message); });
+}
+
+void SayReady(const CoordServer& server, int fd) {
+  const std::string listen = server.listen_address().ToString();
+  const auto http = server.http_address();
+  printf("coordd %s ready: grpc %s, http %s\n", kVersion, listen.c_str(),
+         http.has_value() ? absl::StrCat("http://", http->ToString(), "/").c_str() : "off");
+  fflush(stdout);
+  if (fd < 0) return;
+  const nlohmann::ordered_json json = {
+      {"listen", listen}, {"http", http.has_value() ? http->ToString() : ""}, {"pid", getpid()}};
+  const std::string line = json.dump() + "\n";
+  if (write(fd, line.data(), line.size()) < 0)
+    COORDD_LOG(kWarning, "--ready-fd ", fd, " cannot be written: ", std::strerror(errno));
+  close(fd);
+}
+
+int Main(int argc, char** argv) {
+  const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
+  if (!flags.ok()) {
+    fprintf(stderr, "coordd: %s\n(coordd --help lists the flags)\n",
+            std::string(flags.status().message()).c_str());
+    return kExitUsage;
+  }
+  if (flags->print.has_value()) {
+    fputs(flags->print->c_str(), stdout);
+    return kExitStopped;
+  }
+  SetLogLevel(flags->log_level);
+  RouteGrpcLog();
+  AcceptTls13Only();
+
+  // Before the first thread, so that all of them inherit it and only sigwait below sees them.
+  sigset_t stop_signals;
+  sigemptyset(&stop_signals);
+  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&stop_signals, signal);
+  pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  prometheus::Registry registry;
+  auto server = CoordServer::Start(flags->server, Clock::Real(), registry);
+  if (!server.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(server.status().message()).c_str());
+    return kExitCannotListen;
+  }
+  SayReady(**server, flags->ready_fd);
+
+  int received = 0;
+  sigwait(&stop_signals, &received);
+  ExitWithin(absl::Milliseconds(1900));
+  pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // a second one ends the process at once
+  const std::string reason = absl::StrCat("coordd is stopping (SIG", sigabbrev_np(received), ")");
+  COORDD_LOG(kInfo, reason);
+  (*server)->Stop(reason);
+  return kExitStopped;
+}
+
+}  // namespace
+}  // namespace coordd
+
+int main(int argc, char** argv) { return coordd::Main(argc, argv); }

@@ -1,0 +1,207 @@
+#include "server/server_flags.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/connection_file.h"
+#include "common/status_macros.h"
+#include "common/version.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kDescription[] =
+    R"(coordd: rendezvous, ranks, tensor order and status for distributed training jobs.
+
+Start it on a node that every worker can reach, then start the workers with its address:
+  coordd                                             this machine only, no TLS
+  coordctl certs /etc/coordd/tls --name launch.cluster
+  coordd --listen 0.0.0.0:29650 --tls-cert /etc/coordd/tls/server.crt \
+         --tls-key /etc/coordd/tls/server.key --tls-ca /etc/coordd/tls/ca.crt
+  COORDD_ADDR=launch.cluster:29650 python train.py   a worker
+or let `coordrun -np 4 -- COMMAND` do all of that on one machine.
+The status page is at http://127.0.0.1:29651/, Prometheus scrapes /metrics and finds the workers
+at /v1/targets; `coordctl status` prints the same in a terminal.
+Durations are written 500ms, 10s, 5m or 1h; a bare number is seconds.
+)";
+
+constexpr char kFooter[] = R"(
+Exit codes: 0 stopped by SIGTERM or SIGINT (workers are told, the ports close, within 2 s; a second
+signal ends it at once); 2 a flag is wrong; 3 an address cannot be had or a file not be written.)";
+
+absl::StatusOr<absl::Duration> ParseFlagDuration(const std::string& text) {
+  absl::Duration duration;
+  if (absl::ParseDuration(text, &duration)) return duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds) && std::isfinite(seconds)) return absl::Seconds(seconds);
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a duration such as 500ms, 10s, 5m or 1h"));
+}
+
+// Options whose text is converted by us, into `target`; the default is shown in --help.
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration& target,
+                 const std::string& help) {
+  app.add_option_function<std::string>(
+         name,
+         [name, &target](const std::string& text) {
+           const auto parsed = ParseFlagDuration(text);
+           if (!parsed.ok())
+             throw CLI::ValidationError(name, std::string(parsed.status().message()));
+           target = *parsed;
+         },
+         help)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(target));
+}
+
+template <typename Integer>
+void AddNumber(CLI::App& app, const std::string& name, Integer& target, const std::string& help) {
+  app.add_option(name, target, help)->type_name("N")->capture_default_str();
+}
+
+void AddAddresses(CLI::App& app, CoordServerOptions& options) {
+  auto parse = [](const std::string& name, const std::string& text) {
+    const auto parsed = ParseHostPort(text);
+    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+    return *parsed;
+  };
+  app.add_option_function<std::string>(
+         "--listen",
+         [&options, parse](const std::string& text) { options.listen = parse("--listen", text); },
+         "Where workers connect (gRPC); port 0 picks one")
+      ->type_name("HOST:PORT")
+      ->default_str(options.listen.ToString());
+  app.add_option_function<std::string>(
+         "--http",
+         [&options, parse](const std::string& text) {
+           options.http.reset();
+           if (text != "off") options.http = parse("--http", text);
+         },
+         "Status page, metrics and health, read-only and without TLS; off: none")
+      ->type_name("HOST:PORT")
+      ->default_str(options.http->ToString());
+}
+
+void AddFiles(CLI::App& app, CoordServerOptions& options) {
+  const char* group = "TLS";
+  app.add_option("--tls-cert", options.tls.cert, "Our certificate chain, PEM")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--tls-key", options.tls.key, "Its private key, PEM, readable by us only")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--tls-ca", options.tls.ca,
+                 "The authority whose certificates workers and tools must present, PEM")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_flag("--insecure", options.insecure,
+               "Listen beyond this machine without TLS all the same")
+      ->group(group);
+  app.add_option("--connection-file", options.connection_file,
+                 "Where coordctl finds this coordd (default: in $XDG_RUNTIME_DIR/coordd or "
+                 "/tmp/coordd-UID); \"\": nowhere")
+      ->type_name("FILE");
+  app.add_option("--prometheus-file-sd", options.prometheus_file_sd,
+                 "Keep the workers' metrics addresses in this file for Prometheus")
+      ->type_name("FILE");
+}
+
+void AddDecisions(CLI::App& app, ServerOptions& options) {
+  AddNumber(app, "--min-workers", options.min_workers,
+            "A job whose first worker says nothing else forms with this many");
+  AddNumber(app, "--max-workers", options.max_workers, "… and has at most this many; 0: no limit");
+  AddDuration(app, "--settling-window", options.settling_window,
+              "Wait after the last join for more, below max-workers");
+  AddDuration(app, "--settling-window-after-loss", options.settling_window_after_loss,
+              "The same after a worker was lost");
+  AddDuration(app, "--heartbeat-interval", options.heartbeat_interval,
+              "How often workers say that they live");
+  AddDuration(app, "--lease", options.lease, "A worker silent for this long is lost");
+  AddDuration(app, "--stall-warning", options.stall_warning,
+              "Report a tensor that some ranks have waited for this long");
+  AddDuration(app, "--stall-abort", options.stall_abort, "… and make it an error on all ranks");
+  AddNumber(app, "--max-batch-bytes", options.max_batch_bytes,
+            "Fuse tensors up to this size; 0: never");
+}
+
+void AddBounds(CLI::App& app, ServerOptions& options) {
+  const std::vector<CLI::Option*> before = app.get_options();
+  AddNumber(app, "--max-jobs", options.max_jobs, "Jobs remembered at once");
+  AddNumber(app, "--max-workers-per-job", options.max_workers_per_job, "Workers of one job");
+  AddNumber(app, "--max-pending-tensors-per-job", options.max_pending_tensors_per_job,
+            "Tensors submitted by some ranks and not by all");
+  AddNumber(app, "--max-store-keys-per-job", options.max_store_keys_per_job,
+            "Keys in a job's key-value store");
+  AddDuration(app, "--ended-job-retention", options.ended_job_retention,
+              "How long an ended job is shown");
+  for (CLI::Option* option : app.get_options()) {
+    if (std::find(before.begin(), before.end(), option) == before.end()) option->group("Bounds");
+  }
+}
+
+// The file that coordctl looks for when nothing else was said.
+absl::StatusOr<std::string> DefaultConnectionFile(const Environment& environment) {
+  COORDD_ASSIGN_OR_RETURN(const std::string directory, ConnectionDirectory(environment));
+  return absl::StrCat(directory, "/", getpid(), ".json");
+}
+
+}  // namespace
+
+absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
+                                             const Environment& environment) {
+  ServerFlags flags;
+  CLI::App app(kDescription, "coordd");
+  app.footer(kFooter);
+  app.get_formatter()->column_width(36);
+  AddAddresses(app, flags.server);
+  AddFiles(app, flags.server);
+  AddDecisions(app, flags.server.decisions);
+  AddBounds(app, flags.server.decisions);
+  const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
+                                                  {"info", LogLevel::kInfo},
+                                                  {"warning", LogLevel::kWarning},
+                                                  {"error", LogLevel::kError}};
+  std::string level = "info";
+  app.add_option("--log-level", level, "Least severe lines on stderr")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  app.add_option(
+         "--ready-fd", flags.ready_fd,
+         "For launchers: write {\"listen\", \"http\", \"pid\"} to this descriptor when ready")
+      ->type_name("FD")
+      ->check(CLI::Range(3, 1 << 20));
+  app.set_version_flag("--version", absl::StrCat("coordd ", kVersion));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    flags.print = app.help();
+    return flags;
+  } catch (const CLI::CallForVersion&) {
+    flags.print = absl::StrCat("coordd ", kVersion, "\n");
+    return flags;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  flags.log_level = levels.at(level);
+  COORDD_RETURN_IF_ERROR(flags.server.Validate());
+  if (app.count("--connection-file") == 0) {
+    // Convenience only: without a place for it, coordd still serves.
+    const auto path = DefaultConnectionFile(environment);
+    if (path.ok()) {
+      flags.server.connection_file = *path;
+    } else {
+      COORDD_LOG(kWarning, "no connection file: ", path.status().message());
+    }
+  }
+  return flags;
+}
+
+}  // namespace coordd

@@ -1,0 +1,66 @@
+// Every metric of coordd; docs/METRICS.md describes them and a test compares the two. (io)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace coordd {
+
+struct Event;
+namespace v1 {
+class ServerState;
+}
+
+// Thread-safe. Labels are bounded: a job's name is one (the series of a job go when coordd forgets
+// the job), ids of sessions, workers and ranks never are.
+class ServerMetrics {
+ public:
+  // `registry` comes from main and outlives this.
+  ServerMetrics(prometheus::Registry& registry, absl::Time start);
+  ~ServerMetrics();
+  ServerMetrics(const ServerMetrics&) = delete;
+  ServerMetrics& operator=(const ServerMetrics&) = delete;
+
+  // Coordinator thread.
+  void OnEvent(const Event& event);
+  void OnTurn(absl::Duration took);
+
+  // Sessions.
+  enum class Drop { kOutboxFull, kNoJoin, kNotParsable };
+  void OnSessionOpened();
+  void OnSessionEnded();
+  void OnSessionDropped(Drop why);
+  void OnMessageReceived();
+  void OnReadWithheld();  // the inbox was full
+  void OnMessageSent();
+  void AddOutboxMessages(int64_t delta);
+
+  // Store and HTTP. `method` and `path` are ours, never the client's.
+  void OnStoreCallStarted();
+  void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);
+  void OnHttpRequest(absl::string_view path, int status);
+
+  // Before each scrape: what is a state rather than an event.
+  void SetState(const v1::ServerState& state);
+  void SetInboxMessages(size_t count);
+
+  // The registry as Prometheus reads it.
+  std::string Text() const;
+
+ private:
+  struct Families;
+  prometheus::Registry& registry_;
+  const std::unique_ptr<Families> families_;
+};
+
+}  // namespace coordd
