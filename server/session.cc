@@ -1,6 +1,7 @@
 #include "server/session.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <utility>
 #include <variant>
@@ -164,9 +165,13 @@ void Session::OnReadDone(bool ok) {
 
 void Session::Take() {
   SessionMessage in{.session = id_, .message = {}};
-  const grpc::Status parsed =
-      grpc::SerializationTraits<v1::WorkerMessage>::Deserialize(&incoming_, &in.message);
-  if (!parsed.ok()) {
+  bool parsed = false;
+  {
+    grpc::ProtoBufferReader reader(&incoming_);
+    parsed = reader.status().ok() && in.message.ParseFromZeroCopyStream(&reader);
+  }
+  incoming_.Clear();
+  if (!parsed) {
     metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
     Close(absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage"));
