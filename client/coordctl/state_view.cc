@@ -109,26 +109,6 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
   }
 }
 
-void AppendStalls(const v1::JobState& job, std::string* out) {
-  for (const v1::StalledTensor& stall : job.stalled()) {
-    const int64_t ready =
-        std::max<int64_t>(job.size() - stall.missing_count(), stall.ready_ranks_size());
-    absl::StrAppend(out, "  stalled for ", DurationText(stall.waiting_seconds()), ": ",
-                    stall.name(), "; ranks in: ", RanksText(stall.ready_ranks(), ready),
-                    "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()),
-                    "\n");
-  }
-}
-
-void AppendDepartures(const v1::JobState& job, std::string* out) {
-  for (const v1::Departure& departure : job.departures()) {
-    absl::StrAppend(out, "  rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
-                    departure.pid(), ") ", Name(departure.cause()));
-    if (!departure.detail().empty()) absl::StrAppend(out, ": ", departure.detail());
-    absl::StrAppend(out, "\n");
-  }
-}
-
 }  // namespace
 
 std::string DurationText(double seconds) {
@@ -150,6 +130,20 @@ std::string BytesText(double bytes) {
                    : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
 }
 
+std::string DepartureText(const v1::Departure& departure) {
+  std::string text = absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(),
+                                  ", pid ", departure.pid(), ") ", Name(departure.cause()));
+  if (!departure.detail().empty()) absl::StrAppend(&text, ": ", departure.detail());
+  return text;
+}
+
+std::string StallText(const v1::StalledTensor& stall, int32_t size) {
+  const int64_t ready = std::max<int64_t>(size - stall.missing_count(), stall.ready_ranks_size());
+  return absl::StrCat("stalled for ", DurationText(stall.waiting_seconds()), ": ", stall.name(),
+                      "; ranks in: ", RanksText(stall.ready_ranks(), ready),
+                      "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()));
+}
+
 std::string StatusText(const v1::ServerState& state) {
   std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
                                  DurationText(state.uptime_seconds()));
@@ -159,8 +153,12 @@ std::string StatusText(const v1::ServerState& state) {
   for (const v1::JobState& job : state.jobs()) {
     AppendJobHead(job, &out);
     AppendWorkers(job, &out);
-    AppendStalls(job, &out);
-    AppendDepartures(job, &out);
+    for (const v1::StalledTensor& stall : job.stalled()) {
+      absl::StrAppend(&out, "  ", StallText(stall, job.size()), "\n");
+    }
+    for (const v1::Departure& departure : job.departures()) {
+      absl::StrAppend(&out, "  ", DepartureText(departure), "\n");
+    }
   }
   return out;
 }

@@ -13,6 +13,11 @@ std::string DurationText(double seconds);
 // "17 B", "8.1 MiB".
 std::string BytesText(double bytes);
 
+// "rank 2 (host node3, pid 4711) was lost: its connection closed without a goodbye".
+std::string DepartureText(const v1::Departure& departure);
+// "stalled for 12 s: grad/17; ranks in: 0, 1; ranks missing: 2, 3".
+std::string StallText(const v1::StalledTensor& stall, int32_t size);
+
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.
 std::string StatusText(const v1::ServerState& state);

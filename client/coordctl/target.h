@@ -1,4 +1,4 @@
-// Which coordd an operator means. PURE
+// Which coordd an operator means: values in, values out.
 #pragma once
 
 #include <string>

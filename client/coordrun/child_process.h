@@ -1,0 +1,58 @@
+// A process that coordrun starts: in a process group of its own, with its output in pipes, and dead
+// as soon as coordrun is. (io)
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/coordrun/run_state.h"
+#include "client/coordrun/unique_fd.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+struct ChildRequest {
+  std::vector<std::string> command;  // the program is searched in PATH
+  Environment environment;
+  // Stays open in the child under its own number; -1: none. Everything else is closed but 0
+  // (empty), 1 and 2 (pipes).
+  int inherited_fd = -1;
+};
+
+// Movable; one owner. Does not end the process when it is destroyed.
+class ChildProcess {
+ public:
+  // NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE: names the program and why it cannot be run.
+  // REQUIRES: the process has one thread, which blocks the signals that it waits for; the child
+  // gets none blocked.
+  static absl::StatusOr<ChildProcess> Start(const ChildRequest& request);
+
+  pid_t pid() const { return pid_; }
+  // Readable when the process has ended.
+  int pidfd() const { return pidfd_.get(); }
+  UniqueFd& out() { return out_; }  // non-blocking read ends of its output
+  UniqueFd& err() { return err_; }
+  bool out_open() const { return out_.open(); }
+  bool err_open() const { return err_.open(); }
+  bool reaped() const { return reaped_; }
+
+  // To all processes of its group. Nothing once reaped.
+  void Signal(int signal) const;
+  // When the process has ended: kills what is left of its group, then collects it. Nothing: it
+  // still runs.
+  std::optional<ProcessEnd> Reap();
+
+ private:
+  ChildProcess(pid_t pid, UniqueFd pidfd, UniqueFd out, UniqueFd err)
+      : pid_(pid), pidfd_(std::move(pidfd)), out_(std::move(out)), err_(std::move(err)) {}
+
+  pid_t pid_;
+  UniqueFd pidfd_, out_, err_;
+  bool reaped_ = false;
+};
+
+}  // namespace coordd

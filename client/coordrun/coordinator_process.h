@@ -1,0 +1,41 @@
+// The coordd of one run. (io)
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/coordrun/child_process.h"
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/worker_environment.h"
+#include "common/clock.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// The arguments with which coordrun starts `program`. `tls`: coordd's files; empty: none. Values
+// in, values out.
+std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
+                                            const TlsFiles& tls, int ready_fd);
+
+struct CoordinatorAddresses {
+  std::string listen;  // host:port
+  std::string http;    // host:port; empty: off
+};
+
+// Of the line that coordd writes to --ready-fd. INVALID_ARGUMENT.
+absl::StatusOr<CoordinatorAddresses> ParseReadyLine(const std::string& line);
+
+struct CoordinatorProcess {
+  ChildProcess process;
+  CoordinatorAddresses addresses;
+};
+
+// Starts the coordd that lies beside this program, else the one in PATH, and waits until it
+// listens. NOT_FOUND: there is none. UNAVAILABLE, DEADLINE_EXCEEDED: with what it wrote to stderr.
+absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options, const TlsFiles& tls,
+                                                    const Environment& environment,
+                                                    absl::Time deadline, Clock& clock);
+
+}  // namespace coordd

@@ -1,0 +1,74 @@
+#include "client/coordrun/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/coordrun/line_splitter.h"
+
+namespace coordd {
+namespace {
+
+// Output that nobody reads any more (EPIPE) is dropped; the run goes on.
+void WriteAll(int fd, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+Output::Output(const RunOptions& options, bool colour)
+    : options_(options),
+      colour_out_(colour && isatty(STDOUT_FILENO) == 1),
+      colour_err_(colour && isatty(STDERR_FILENO) == 1) {}
+
+absl::Status Output::OpenFiles() {
+  const std::string& directory = options_.output_directory;
+  if (directory.empty()) return absl::OkStatus();
+  if (mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(
+        absl::StrCat("--output-dir ", directory, " cannot be made: ", std::strerror(errno)));
+  }
+  for (int32_t r = 0; r < options_.np; ++r) {
+    for (const char* suffix : {".out", ".err"}) {
+      const std::string path = absl::StrCat(directory, "/rank-", options_.first_rank + r, suffix);
+      UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (!file.open()) {
+        return absl::UnavailableError(
+            absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+      }
+      files_.push_back(std::move(file));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Output::WorkerLine(int32_t local_rank, Stream stream, absl::string_view line) {
+  const bool out = stream == Stream::kOut;
+  const int32_t size = options_.size == 0 ? options_.np : options_.size;
+  const std::string prefix = options_.prefix ? RankPrefix(options_.first_rank + local_rank, size,
+                                                          out ? colour_out_ : colour_err_)
+                                             : std::string();
+  WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
+  if (files_.empty()) return;
+  WriteAll(files_[static_cast<size_t>(local_rank) * 2 + (out ? 0 : 1)].get(),
+           absl::StrCat(line, "\n"));
+}
+
+void Output::CoordinatorLine(absl::string_view line) {
+  WriteAll(STDERR_FILENO, absl::StrCat(options_.prefix ? "[coordd] " : "", line, "\n"));
+}
+
+void Output::Say(absl::string_view text) { WriteAll(STDERR_FILENO, absl::StrCat(text, "\n")); }
+
+void Output::Result(absl::string_view line) { WriteAll(STDOUT_FILENO, absl::StrCat(line, "\n")); }
+
+}  // namespace coordd

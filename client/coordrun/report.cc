@@ -1,0 +1,132 @@
+#include "client/coordrun/report.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/coordctl/state_view.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kMaxSentences = 8;  // of departures, and of stalls: more than a screen helps nobody
+
+std::string Seconds(absl::Duration duration) {
+  return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration));
+}
+
+std::string RankText(const RunOptions& options, const RunReport& report, int32_t local_rank) {
+  return absl::StrCat("rank ", options.first_rank + local_rank, " (pid ",
+                      report.pids[static_cast<size_t>(local_rank)], ")");
+}
+
+// "ranks 0, 1, 3 exited with status 1": equal ends together, in order of their first rank.
+std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state) {
+  std::vector<std::pair<std::string, std::string>> groups;  // end, ranks
+  for (int32_t r = 0; r < options.np; ++r) {
+    const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
+    if (state.first_failure() == r) continue;
+    const std::string end = worker.end ? worker.end->ToString() : "was not collected";
+    const std::string rank = absl::StrCat(options.first_rank + r);
+    bool found = false;
+    for (auto& [text, ranks] : groups) {
+      if (text != end) continue;
+      absl::StrAppend(&ranks, ", ", rank);
+      found = true;
+    }
+    if (!found) groups.emplace_back(end, rank);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [end, ranks] : groups) {
+    const bool several = ranks.find(',') != std::string::npos;
+    std::string text = several && end.rfind("was ", 0) == 0 ? "were " + end.substr(4) : end;
+    lines.push_back(absl::StrCat(several ? "ranks " : "rank ", ranks, " ", text));
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report) {
+  if (const auto first = state.first_failure()) {
+    const RunState::Worker& worker = state.workers()[static_cast<size_t>(*first)];
+    return absl::StrCat(RankText(options, report, *first), " failed first: it ",
+                        worker.end->ToString(), " after ", Seconds(worker.ran));
+  }
+  if (state.timed_out()) {
+    return absl::StrCat("the run was not done after --timeout ",
+                        absl::ToDoubleSeconds(options.timeout), " s");
+  }
+  if (state.interrupted()) {
+    return absl::StrCat("the run was ended by ", SignalName(state.exit_status() - 128));
+  }
+  if (state.coordinator_end()) {
+    return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
+  }
+  return "all workers exited with status 0";
+}
+
+std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
+  std::vector<std::string> sentences;
+  for (const v1::JobState& found : state.jobs()) {
+    if (found.name() != job) continue;
+    int left = kMaxSentences;
+    for (const v1::Departure& departure : found.departures()) {
+      if (left-- > 0) sentences.push_back(DepartureText(departure));
+    }
+    left = kMaxSentences;
+    for (const v1::StalledTensor& stall : found.stalled()) {
+      if (left-- > 0) sentences.push_back(StallText(stall, found.size()));
+    }
+  }
+  return sentences;
+}
+
+std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report) {
+  const bool good = state.exit_status() == 0;
+  std::string out = absl::StrCat("coordrun: job ", report.job, ", ", options.np,
+                                 options.np == 1 ? " worker, " : " workers, ", Seconds(report.wall),
+                                 ": ", EndingText(options, state, report));
+  if (good) return out;
+  for (const std::string& line : EndsOfOthers(options, state)) {
+    absl::StrAppend(&out, "\ncoordrun: ", line);
+  }
+  for (const std::string& sentence : report.coordinator_view) {
+    absl::StrAppend(&out, "\ncoordrun: coordd saw: ", sentence);
+  }
+  if (const auto first = state.first_failure()) {
+    const std::deque<std::string>& tail = report.tails[static_cast<size_t>(*first)];
+    if (!tail.empty()) {
+      absl::StrAppend(&out, "\ncoordrun: the last lines of rank ", options.first_rank + *first,
+                      " on stderr:");
+    }
+    for (const std::string& line : tail) absl::StrAppend(&out, "\n  | ", line);
+  }
+  return out;
+}
+
+std::string SummaryJson(const RunOptions& options, const RunState& state, const RunReport& report) {
+  using Json = nlohmann::ordered_json;
+  Json ranks = Json::array();
+  for (int32_t r = 0; r < options.np; ++r) {
+    const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
+    Json row = {{"rank", options.first_rank + r}, {"pid", report.pids[static_cast<size_t>(r)]}};
+    row["exit_code"] = worker.end && worker.end->signal == 0 ? Json(worker.end->code) : Json();
+    row["signal"] =
+        worker.end && worker.end->signal != 0 ? Json(SignalName(worker.end->signal)) : Json();
+    row["seconds"] = absl::ToDoubleSeconds(worker.ran);
+    ranks.push_back(std::move(row));
+  }
+  Json json = {{"job", report.job},
+               {"workers", options.np},
+               {"exit_status", state.exit_status()},
+               {"seconds", absl::ToDoubleSeconds(report.wall)}};
+  json["first_failure"] =
+      state.first_failure() ? Json(options.first_rank + *state.first_failure()) : Json();
+  json["reason"] = EndingText(options, state, report);
+  json["coordinator_view"] = report.coordinator_view;
+  json["ranks"] = std::move(ranks);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace coordd

@@ -1,0 +1,39 @@
+// What coordrun says about a run. Values in, text out.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/run_state.h"
+#include "coordd/v1/admin.pb.h"
+
+namespace coordd {
+
+struct RunReport {
+  std::string job;
+  std::vector<pid_t> pids;  // by local rank
+  // Last lines that each worker wrote to stderr.
+  std::vector<std::deque<std::string>> tails;
+  std::vector<std::string> coordinator_view;  // see DescribeView
+  absl::Duration wall;
+};
+
+// "rank 2 (pid 4711) failed first: it was killed by SIGKILL after 1.2 s"; why the run is being
+// ended, for the moment when that begins.
+std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report);
+
+// Sentences about who has departed and what is stalled, in coordd's view; at most some.
+std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);
+
+// Several lines for people, without line end; begins with how it went.
+std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report);
+// One line for programs.
+std::string SummaryJson(const RunOptions& options, const RunState& state, const RunReport& report);
+
+}  // namespace coordd

@@ -1,0 +1,85 @@
+#include "client/coordrun/run_options.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+// Local processes of one run; each has two pipes here, and file descriptors have a limit of 1024 in
+// most shells.
+constexpr int32_t kMaxLocalWorkers = 256;
+
+absl::Status CheckAddress(const char* option, const std::string& text, bool may_be_off) {
+  if (may_be_off && text == "off") return absl::OkStatus();
+  if (const auto parsed = ParseHostPort(text); !parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", parsed.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunOptions::Validate() const {
+  if (np < 1 || np > kMaxLocalWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np is ", np, ": expected 1 to ", kMaxLocalWorkers));
+  }
+  const int32_t all = size == 0 ? np : size;
+  if (first_rank < 0 || first_rank + np > all) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--first-rank ", first_rank, " with -np ", np,
+                     " goes beyond the job's size: expected at most --size ", all));
+  }
+  if (command.empty() || command[0].empty()) {
+    return absl::InvalidArgumentError("no command: expected coordrun [options] -- COMMAND...");
+  }
+  if (coordinator.empty() && size > np &&
+      IsLoopback(ParseHostPort(listen).value_or(HostPort()).host)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--size ", size, " with -np ", np,
+                     ": the others could not reach a coordd on loopback; expected --coordinator or "
+                     "--listen HOST:PORT"));
+  }
+  if (!coordinator.empty()) {
+    COORDD_RETURN_IF_ERROR(CheckAddress("--coordinator", coordinator, false));
+    if (keep) {
+      return absl::InvalidArgumentError(
+          "--keep is for the coordd that coordrun starts: expected no --coordinator");
+    }
+  }
+  COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
+  COORDD_RETURN_IF_ERROR(CheckAddress("--http", http, true));
+  COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
+  if (!tls && coordinator.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--no-tls with --listen ", listen,
+        ": without TLS anybody in the network could join; expected a loopback address"));
+  }
+  return absl::OkStatus();
+}
+
+std::string JobNameFrom(const std::string& program) {
+  constexpr size_t kMaxJobNameBytes = 128;
+  std::string name = program.substr(program.find_last_of('/') + 1).substr(0, kMaxJobNameBytes);
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() ? "job" : name;
+}
+
+absl::Status ParseVariable(const std::string& text, RunOptions* options) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("-x ", text, ": expected NAME or NAME=VALUE"));
+  }
+  std::optional<std::string> value;
+  if (equals != std::string::npos) value = text.substr(equals + 1);
+  options->variables.emplace_back(name, value);
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

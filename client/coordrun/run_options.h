@@ -1,0 +1,56 @@
+// Everything that can be said to coordrun, with its default.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/tls.h"
+
+namespace coordd {
+
+struct RunOptions {
+  int32_t np = 1;                    // workers to start here
+  int32_t size = 0;                  // workers of the job in all; 0: np
+  int32_t first_rank = 0;            // COORDD_RANK of the first one here
+  std::vector<std::string> command;  // program and arguments
+
+  std::string coordinator;   // host:port of a coordd that runs; empty: start one
+  TlsFiles coordinator_tls;  // to it; empty: COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY
+  std::string job;           // empty: COORDD_JOB_ID with --coordinator, else the program's name
+  std::string listen = "127.0.0.1:0";  // of the coordd that is started
+  std::string http = "127.0.0.1:0";    // its status page; "off"
+  std::vector<std::string> coordd_arguments;
+  bool tls = true;    // for the coordd that is started
+  bool keep = false;  // it stays up when the workers have ended
+
+  std::string token_file;               // of the job; empty: one is made, or COORDD_TOKEN_FILE
+  std::string metrics = "127.0.0.1:0";  // of each worker; "off"
+  // -x: variables for the workers. Without a value: the one that coordrun itself has.
+  std::vector<std::pair<std::string, std::optional<std::string>>> variables;
+
+  bool prefix = true;            // "[rank] " before each line
+  std::string output_directory;  // rank-N.out and rank-N.err, besides; empty: none
+  bool json = false;
+
+  absl::Duration timeout = absl::InfiniteDuration();  // of the whole run
+  // After the first failure the other workers have `linger` to notice and to say so, then `grace`
+  // from SIGTERM to SIGKILL.
+  absl::Duration linger = absl::Seconds(2);
+  absl::Duration grace = absl::Seconds(5);
+
+  // INVALID_ARGUMENT: names the option, what was given and what is expected.
+  absl::Status Validate() const;
+};
+
+// The program's file name with what a job's name may not have replaced: "train.py", "job".
+std::string JobNameFrom(const std::string& program);
+
+// "NAME=VALUE" or "NAME". INVALID_ARGUMENT.
+absl::Status ParseVariable(const std::string& text, RunOptions* options);
+
+}  // namespace coordd

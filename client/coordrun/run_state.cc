@@ -1,0 +1,118 @@
+#include "client/coordrun/run_state.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kTimeoutStatus = 124;  // as timeout(1) has it
+
+bool EndsTheRun(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+}  // namespace
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
+}
+
+std::string ProcessEnd::ToString() const {
+  return signal != 0 ? absl::StrCat("was killed by ", SignalName(signal))
+                     : absl::StrCat("exited with status ", code);
+}
+
+RunState::RunState(const RunOptions& options, absl::Time start)
+    : linger_(options.linger),
+      grace_(options.grace),
+      start_(start),
+      timeout_(start + options.timeout),
+      workers_(static_cast<size_t>(options.np)),
+      alive_(options.np) {}
+
+void RunState::Enter(Phase phase, absl::Time now) {
+  phase_ = phase;
+  switch (phase) {
+    case Phase::kRunning:
+      break;
+    case Phase::kLingering:
+      phase_end_ = now + linger_;
+      break;
+    case Phase::kTerminating:
+      phase_end_ = now + grace_;
+      break;
+    case Phase::kKilling:
+      signals_.push_back(SIGKILL);
+      phase_end_ = absl::InfiniteFuture();  // nobody survives SIGKILL for long
+      break;
+  }
+}
+
+void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (worker.end) return;
+  worker.end = end;
+  worker.ran = now - start_;
+  --alive_;
+  if (end.ok() || phase_ != Phase::kRunning) return;
+  first_failure_ = local_rank;
+  Enter(Phase::kLingering, now);
+}
+
+void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
+  if (coordinator_end_) return;
+  coordinator_end_ = end;
+  if (phase_ == Phase::kRunning) Enter(Phase::kLingering, now);
+}
+
+void RunState::SignalReceived(int signal, absl::Time now) {
+  if (!EndsTheRun(signal)) {
+    signals_.push_back(signal);
+    return;
+  }
+  if (interrupt_ != 0) {
+    if (phase_ != Phase::kKilling) Enter(Phase::kKilling, now);
+    return;
+  }
+  interrupt_ = signal;
+  signals_.push_back(signal);
+  if (phase_ == Phase::kRunning || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
+}
+
+void RunState::Tick(absl::Time now) {
+  if (now >= timeout_ && phase_ == Phase::kRunning) {
+    timed_out_ = true;
+    signals_.push_back(SIGTERM);
+    Enter(Phase::kTerminating, now);
+  }
+  if (now < phase_end_) return;
+  if (phase_ == Phase::kLingering) {
+    signals_.push_back(SIGTERM);
+    Enter(Phase::kTerminating, now);
+  } else if (phase_ == Phase::kTerminating) {
+    Enter(Phase::kKilling, now);
+  }
+}
+
+absl::Time RunState::NextDeadline() const {
+  return phase_ == Phase::kRunning ? timeout_ : phase_end_;
+}
+
+std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }
+
+int RunState::exit_status() const {
+  if (first_failure_) return workers_[static_cast<size_t>(*first_failure_)].end->shell_status();
+  if (timed_out_) return kTimeoutStatus;
+  if (interrupt_ != 0) return 128 + interrupt_;
+  if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);
+  return 0;
+}
+
+}  // namespace coordd

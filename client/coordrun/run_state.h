@@ -1,0 +1,86 @@
+// The course of a run: who has ended how, whom to signal when, and what it comes to. PURE
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/coordrun/run_options.h"
+
+namespace coordd {
+
+// How a process ended.
+struct ProcessEnd {
+  int code = 0;
+  int signal = 0;  // 0: it exited by itself, with `code`
+
+  bool ok() const { return code == 0 && signal == 0; }
+  // As a shell has it: 128 + signal.
+  int shell_status() const { return signal != 0 ? 128 + signal : code; }
+  // "exited with status 3", "was killed by SIGKILL".
+  std::string ToString() const;
+};
+
+// "SIGTERM"; "signal 64" for one without a name.
+std::string SignalName(int signal);
+
+//   running --failure--> lingering --linger--> terminating --grace--> killing --> all have ended
+//   running --signal, timeout--------------------^   second signal -------^
+// Not thread-safe: one owner. `now` must not decrease.
+class RunState {
+ public:
+  struct Worker {
+    std::optional<ProcessEnd> end;
+    absl::Duration ran;
+  };
+
+  RunState(const RunOptions& options, absl::Time start);
+
+  void WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
+  // The coordd of this run has ended while workers need it.
+  void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
+  // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
+  // passed on.
+  void SignalReceived(int signal, absl::Time now);
+  void Tick(absl::Time now);
+
+  // When Tick has something to do next.
+  absl::Time NextDeadline() const;
+  // Signals to send to every worker that is alive, in this order; empty afterwards.
+  std::vector<int> TakeSignals();
+
+  bool all_ended() const { return alive_ == 0; }
+  bool ending() const { return phase_ != Phase::kRunning; }
+  bool timed_out() const { return timed_out_; }
+  bool interrupted() const { return interrupt_ != 0; }
+  // Who failed before the run was being ended, and so is its cause.
+  std::optional<int32_t> first_failure() const { return first_failure_; }
+  const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
+  const std::vector<Worker>& workers() const { return workers_; }
+
+  // Of coordrun: the first failure's; 128 + signal when one ended the run; 124 after the timeout.
+  int exit_status() const;
+
+ private:
+  enum class Phase { kRunning, kLingering, kTerminating, kKilling };
+
+  void Enter(Phase phase, absl::Time now);
+
+  // Constant after construction.
+  const absl::Duration linger_, grace_;
+  const absl::Time start_, timeout_;
+
+  Phase phase_ = Phase::kRunning;
+  absl::Time phase_end_ = absl::InfiniteFuture();
+  std::vector<Worker> workers_;
+  int32_t alive_;
+  std::vector<int> signals_;
+  std::optional<int32_t> first_failure_;
+  std::optional<ProcessEnd> coordinator_end_;
+  int interrupt_ = 0;
+  bool timed_out_ = false;
+};
+
+}  // namespace coordd
