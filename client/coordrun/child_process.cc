@@ -1,6 +1,7 @@
 #include "client/coordrun/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 
@@ -134,6 +136,24 @@ std::optional<ProcessEnd> ChildProcess::Reap() {
   reaped_ = true;
   if (WIFSIGNALED(status)) return ProcessEnd{.code = 0, .signal = WTERMSIG(status)};
   return ProcessEnd{.code = WEXITSTATUS(status), .signal = 0};
+}
+
+void AdoptOrphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+void EndChildrenBut(pid_t spared) {
+  constexpr int kRounds = 100;  // of 10 ms; the killed one's own orphans come up in the next round
+  for (int round = 0; round < kRounds; ++round) {
+    std::ifstream listing(absl::StrCat("/proc/self/task/", getpid(), "/children"));
+    bool any = false;
+    for (pid_t child = 0; listing >> child;) {
+      if (child == spared) continue;
+      any = true;
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, WNOHANG);
+    }
+    if (!any) return;
+    poll(nullptr, 0, 10);
+  }
 }
 
 }  // namespace coordd

@@ -55,4 +55,11 @@ class ChildProcess {
   bool reaped_ = false;
 };
 
+// From now on, orphans of children become children of this process: nothing that a worker leaves
+// behind gets out of reach.
+void AdoptOrphans();
+// Kills and collects all children, adopted ones too, but `spared`; bounded by a second. Needs
+// /proc/PID/task/PID/children; without it only what is dead already is collected.
+void EndChildrenBut(pid_t spared);
+
 }  // namespace coordd

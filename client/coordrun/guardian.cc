@@ -25,9 +25,7 @@ struct Message {  // below PIPE_BUF, so that it is written whole or not at all
 // In the guardian; never returns.
 [[noreturn]] void Guard(int pipe, const std::string& directory) {
   setsid();  // Ctrl-C and a closed terminal are for coordrun
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {
-    std::signal(signal, SIG_IGN);
-  }
+  for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) signal(ignored, SIG_IGN);
   prctl(PR_SET_NAME, "coordrun-guard");
   // Who reads coordrun's output waits until the last holder of its end has closed it.
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -45,8 +43,8 @@ struct Message {  // below PIPE_BUF, so that it is written whole or not at all
     }
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
-  std::error_code ignored;
-  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+  std::error_code error;  // there is nobody left to tell
+  if (!directory.empty()) std::filesystem::remove_all(directory, error);
   _exit(0);
 }
 

@@ -21,6 +21,7 @@ class Guardian {
   // Lets the guardian do its work, which by then should be the directory alone, and waits for it.
   ~Guardian();
 
+  pid_t pid() const { return pid_; }
   void Watch(pid_t group) { Tell(group, true); }
   void Forget(pid_t group) { Tell(group, false); }
 

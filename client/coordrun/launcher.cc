@@ -91,12 +91,14 @@ int Launcher::Run() {
   KeepCoordinator();
   StopCoordinator();
   if (options_.json && options_.keep) output_.Result(summary);
+  EndChildrenBut(guardian_->pid());
   guardian_.reset();
   return exit_status;
 }
 
 absl::Status Launcher::Prepare() {
   COORDD_ASSIGN_OR_RETURN(signals_, OpenSignals());
+  AdoptOrphans();
   COORDD_ASSIGN_OR_RETURN(directory_, MakeRunDirectory(environment_));
   COORDD_ASSIGN_OR_RETURN(guardian_, Guardian::Start(directory_));
   COORDD_RETURN_IF_ERROR(output_.OpenFiles());
@@ -167,11 +169,10 @@ void Launcher::RunWorkers() {
   while (!state_->all_ended()) {
     Turn(state_->NextDeadline());
     state_->Tick(clock_.Now());
-    if (state_->ending() && !told) {
+    if (state_->ending() && !state_->all_ended() && !told) {
       told = true;
-      report_.tails.clear();
       output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
-                               "; ending the other workers"));
+                               "; ending the others"));
       // While they still wait: who is missing is the answer to most questions.
       AddToView(CoordinatorView());
     }
@@ -222,6 +223,7 @@ void Launcher::KillEverything() {
   workers_.clear();
   workers_needed_coordinator_ = false;
   StopCoordinator();
+  if (guardian_) EndChildrenBut(guardian_->pid());
   guardian_.reset();
 }
 
