@@ -69,7 +69,8 @@ class CollectiveBackend {
   virtual absl::Status Launch(CollectiveArgs args, Done done) = 0;
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
-  // it while anything is in flight.
+  // it while anything is in flight, and now and then (with each heartbeat) when nothing is: a peer
+  // that connects late, or the last bytes in a full socket, may still need this side to move.
   virtual bool Progress() = 0;
 
   // Memory that takes part in collectives without a staging copy, for fusion buffers; 64-byte

@@ -3,7 +3,8 @@ coordd_library(coordd_data_plane
   SOURCES algorithm_table.cc collective_args.cc collective_run.cc collective_schedule.cc fusion_layout.cc
           group_layout.cc host_backend.cc idle_wait.cc in_process_transport.cc loopback_backend.cc
           pairwise_schedule.cc peer_addresses.cc peer_status.cc recursive_schedule.cc reduce_kernels.cc
-          ring_schedule.cc tree_schedule.cc
+          ring_schedule.cc shm_channel.cc shm_handover.cc shm_ring.cc shm_segment.cc
+          shm_transport.cc tree_schedule.cc unix_message.cc
   LIBS coordd_common)
 # The loops over elements are written to be vectorised.
 set_source_files_properties(reduce_kernels.cc PROPERTIES COMPILE_OPTIONS "-O3")

@@ -11,15 +11,6 @@ namespace {
 // Enough for a person to look at; a partition would name thousands.
 constexpr size_t kMaxRanksNamed = 8;
 
-absl::Status Missing(absl::string_view prefix, const std::vector<int32_t>& missing) {
-  const size_t named = std::min(missing.size(), kMaxRanksNamed);
-  return absl::DeadlineExceededError(absl::StrCat(
-      "connecting the ", prefix, " transport: rank", missing.size() == 1 ? " " : "s ",
-      absl::StrJoin(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-      missing.size() > named ? absl::StrCat(" and ", missing.size() - named, " more") : "",
-      " did not show up in time"));
-}
-
 }  // namespace
 
 std::string AddressKey(absl::string_view prefix, Rank rank) {
@@ -30,20 +21,31 @@ absl::StatusOr<std::vector<std::string>> AwaitAddresses(Store& store, absl::stri
                                                         absl::Span<const Rank> ranks,
                                                         absl::Time deadline) {
   std::vector<std::string> addresses;
-  std::vector<int32_t> missing;
+  std::vector<Rank> missing;
   for (Rank rank : ranks) {
     absl::StatusOr<std::string> address = store.Get(AddressKey(prefix, rank), deadline);
     if (address.ok()) {
       addresses.push_back(*std::move(address));
     } else if (absl::IsDeadlineExceeded(address.status())) {
       // The deadline has passed: the remaining calls only look.
-      missing.push_back(ToInt(rank));
+      missing.push_back(rank);
     } else {
       return address.status();
     }
   }
-  if (!missing.empty()) return Missing(prefix, missing);
+  if (!missing.empty()) return RanksMissing(prefix, missing);
   return addresses;
+}
+
+absl::Status RanksMissing(absl::string_view transport, absl::Span<const Rank> ranks) {
+  const absl::Span<const Rank> named = ranks.subspan(0, kMaxRanksNamed);
+  const std::string rest = ranks.size() > named.size()
+                               ? absl::StrCat(" and ", ranks.size() - named.size(), " more")
+                               : "";
+  auto append = [](std::string* out, Rank rank) { absl::StrAppend(out, ToInt(rank)); };
+  return absl::DeadlineExceededError(
+      absl::StrCat("connecting the ", transport, " transport: rank", ranks.size() == 1 ? " " : "s ",
+                   absl::StrJoin(named, ", ", append), rest, " did not show up in time"));
 }
 
 }  // namespace coordd

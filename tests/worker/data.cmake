@@ -3,11 +3,17 @@ add_library(coordd_data_plane_testing STATIC reference.cc)
 target_include_directories(coordd_data_plane_testing PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(coordd_data_plane_testing PUBLIC coordd_data_plane)
 
-# coordd_conformance_test(NAME SUITES collective_backend|transport ... SOURCES ...): the suites' own tests are compiled once.
-add_library(coordd_collective_conformance OBJECT collective_backend_conformance.cc)
-target_link_libraries(coordd_collective_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
+# Compiled once, linked into the test of every implementation, which instantiates the suites.
+foreach(suite collective_backend transport)
+  add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc)
+  target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
+endforeach()
+set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
-  LIBS coordd_collective_conformance coordd_data_plane_testing)
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
 coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
-  LIBS coordd_collective_conformance coordd_data_plane_testing)
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
+coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
+  LIBS coordd_transport_conformance coordd_data_plane_testing)
+coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites})

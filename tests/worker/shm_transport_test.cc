@@ -1,0 +1,108 @@
+#include "worker/shm_transport.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/worker/collective_backend_conformance.h"
+#include "tests/worker/transport_conformance.h"
+#include "worker/host_backend.h"
+#include "worker/unix_message.h"
+
+namespace coordd {
+namespace {
+
+using testing::HasSubstr;
+
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
+                         testing::Values(TransportCase{
+                             .name = "OneNode",
+                             .new_group =
+                                 [](int32_t) {
+                                   return []() -> std::unique_ptr<Transport> {
+                                     return std::make_unique<ShmTransport>();
+                                   };
+                                 }}),
+                         [](const auto& info) { return info.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(HostOverShm, CollectiveBackendConformance,
+                         testing::Values(BackendCase{
+                             .name = "OneNode",
+                             .new_group =
+                                 [](int32_t) {
+                                   return []() -> std::unique_ptr<CollectiveBackend> {
+                                     return std::make_unique<HostBackend>(
+                                         std::make_unique<ShmTransport>());
+                                   };
+                                 }}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ShmTransport, RingsOfAnyNodeStayWithinTheSegment) {
+  for (int32_t ranks = 1; ranks <= ShmTransport::kMaxLocalRanks; ++ranks) {
+    const int64_t capacity = ShmTransport::RingCapacityBytes(ranks);
+    EXPECT_LE(capacity * ranks, ShmTransport::kSegmentBytesMax);
+    EXPECT_GE(capacity, int64_t{32} << 10);
+    EXPECT_EQ(capacity & (capacity - 1), 0);
+  }
+}
+
+TEST(ShmTransport, RefusesMoreRanksThanItServes) {
+  InMemoryStore store;
+  ShmTransport transport;
+  const absl::Status status =
+      transport.Connect(GroupLayout::OneNode(Rank{0}, ShmTransport::kMaxLocalRanks + 1), store,
+                        absl::InfiniteFuture());
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(ShmTransport, NamesTheRanksThatDidNotShowUp) {
+  InMemoryStore store;
+  ShmTransport transport;
+  const absl::Status status = transport.Connect(GroupLayout::OneNode(Rank{0}, 3), store,
+                                                Clock::Real().Now() + absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2 did not show up"));
+}
+
+TEST(ShmTransport, AbortEndsAConnectThatWaits) {
+  InMemoryStore store;
+  ShmTransport transport;
+  transport.Abort();
+  const absl::Status status =
+      transport.Connect(GroupLayout::OneNode(Rank{0}, 2), store, absl::InfiniteFuture());
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+}
+
+TEST(ShmTransport, TurnsAwayStrangersWithoutTheSecret) {
+  InMemoryStore store;
+  std::thread first = StartThread("rank-0", [&] {
+    ShmTransport transport;
+    EXPECT_EQ(transport.Connect(GroupLayout::OneNode(Rank{0}, 2), store,
+                                Clock::Real().Now() + kHangLimit),
+              absl::OkStatus());
+  });
+  // A stranger that has found the name says hello before rank 1 does.
+  const absl::StatusOr<std::string> address = store.Get("shm/0", absl::InfiniteFuture());
+  ASSERT_TRUE(address.ok());
+  const std::string name = address->substr(0, address->find(' '));
+  absl::StatusOr<std::optional<UniqueFd>> stranger = ConnectUnix(name);
+  ASSERT_TRUE(stranger.ok() && stranger->has_value());
+  EXPECT_EQ(SendUnixMessage((*stranger)->get(), "0123456789abcdef0123456789abcdef 1", 0),
+            absl::OkStatus());
+  ShmTransport transport;
+  EXPECT_EQ(
+      transport.Connect(GroupLayout::OneNode(Rank{1}, 2), store, Clock::Real().Now() + kHangLimit),
+      absl::OkStatus());
+  first.join();
+}
+
+TEST(ShmSegment, CannotBeMappedUnlessItsSizeIsSealed) {
+  absl::StatusOr<ShmSegment> segment = ShmSegment::Create(4096);
+  ASSERT_TRUE(segment.ok());
+  EXPECT_NE(ftruncate(segment->fd(), 0), 0);
+  EXPECT_TRUE(
+      absl::IsPermissionDenied(ShmSegment::Map(UniqueFd(dup(segment->fd())), 8192).status()));
+  EXPECT_TRUE(ShmSegment::Map(UniqueFd(dup(segment->fd())), 4096).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(ShmSegment::Map(UniqueFd(dup(0)), 4096).status()));
+}
+
+}  // namespace
+}  // namespace coordd

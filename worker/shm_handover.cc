@@ -1,0 +1,229 @@
+#include "worker/shm_handover.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/random.h"
+#include "common/status_macros.h"
+#include "worker/peer_addresses.h"
+#include "worker/peer_status.h"
+#include "worker/unix_message.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kKeyPrefix = "shm";
+constexpr int kSecretBytes = 16;  // 128 bits
+constexpr int kBacklog = 256;     // all ranks of a node at once (ShmTransport::kMaxLocalRanks)
+// Accepted connections that have not said who they are: beyond it the oldest one is turned away.
+constexpr size_t kMaxStrangers = 256;
+// How often a waiting handover looks at `aborted` and at listeners whose backlog was full.
+constexpr int kPollMilliseconds = 100;
+
+struct Address {
+  std::string name;
+  std::string secret;
+};
+
+std::string Encode(const Address& address) {
+  return absl::StrCat(address.name, " ", address.secret);
+}
+
+absl::StatusOr<Address> Decode(Rank rank, const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ' ');
+  constexpr size_t kNameMaxBytes = 100;  // sun_path has 108
+  if (parts.size() == 2 && parts[0].size() <= kNameMaxBytes &&
+      parts[1].size() == 2 * kSecretBytes) {
+    return Address{parts[0], parts[1]};
+  }
+  return absl::InternalError(absl::StrCat("rank ", ToInt(rank), " announced \"", text,
+                                          "\" as its Unix socket, expected a name and a secret"));
+}
+
+// Takes the same time wherever the difference is.
+bool SameSecret(absl::string_view a, absl::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i)
+    difference |= static_cast<unsigned>(a[i]) ^ static_cast<unsigned>(b[i]);
+  return difference == 0;
+}
+
+// One handover: a loop of poll over the listener and one socket per peer.
+class Handover {
+ public:
+  Handover(const ShmHandoverOptions& options, Store& store, Clock& clock, absl::Time deadline)
+      : options_(options), store_(store), clock_(clock), deadline_(deadline) {}
+
+  absl::StatusOr<std::vector<ShmPeer>> Run();
+
+ private:
+  absl::Status Announce();
+  absl::Status FindLowerRanks();
+  absl::Status ConnectLowerRanks();
+  absl::Status ReadReplies();
+  void AcceptAll();
+  void ReadHellos();
+  bool Complete() const;
+  absl::Status WaitForSomething();
+  ShmPeer* PeerOf(int32_t rank);
+  // "SECRET RANK", with this rank's memory.
+  absl::Status SendHello(int socket, const std::string& secret) const {
+    return SendUnixMessage(socket, absl::StrCat(secret, " ", ToInt(options_.self)),
+                           options_.segment_fd);
+  }
+
+  const ShmHandoverOptions& options_;
+  Store& store_;
+  Clock& clock_;
+  const absl::Time deadline_;
+  Address own_;
+  UniqueFd listener_;
+  std::vector<ShmPeer> peers_;                 // as options_.others
+  std::vector<std::optional<Address>> lower_;  // same index; nullopt: that rank connects to us
+  std::vector<UniqueFd> strangers_;            // accepted, no hello yet
+};
+
+absl::StatusOr<std::vector<ShmPeer>> Handover::Run() {
+  for (Rank rank : options_.others) peers_.push_back({rank, {}, {}, {}});
+  COORDD_RETURN_IF_ERROR(Announce());
+  COORDD_RETURN_IF_ERROR(FindLowerRanks());
+  while (true) {
+    COORDD_RETURN_IF_ERROR(ConnectLowerRanks());
+    COORDD_RETURN_IF_ERROR(ReadReplies());
+    AcceptAll();
+    ReadHellos();
+    if (Complete()) return std::move(peers_);
+    COORDD_RETURN_IF_ERROR(WaitForSomething());
+  }
+}
+
+absl::Status Handover::Announce() {
+  own_ = {absl::StrCat("coordd-", SecretHex(kSecretBytes)), SecretHex(kSecretBytes)};
+  COORDD_ASSIGN_OR_RETURN(listener_, ListenUnix(own_.name, kBacklog));
+  return store_.Set(AddressKey(kKeyPrefix, options_.self), Encode(own_), deadline_);
+}
+
+absl::Status Handover::FindLowerRanks() {
+  std::vector<Rank> lower;
+  for (Rank rank : options_.others) {
+    if (rank < options_.self) lower.push_back(rank);
+  }
+  COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                          AwaitAddresses(store_, kKeyPrefix, lower, deadline_));
+  size_t next = 0;
+  for (const ShmPeer& peer : peers_) {
+    lower_.emplace_back();
+    if (peer.rank > options_.self) continue;
+    COORDD_ASSIGN_OR_RETURN(lower_.back(), Decode(peer.rank, texts[next++]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Handover::ConnectLowerRanks() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    ShmPeer& peer = peers_[i];
+    if (!lower_[i] || peer.socket.valid()) continue;
+    absl::StatusOr<std::optional<UniqueFd>> connected = ConnectUnix(lower_[i]->name);
+    if (!connected.ok()) return PeerLost(peer.rank, connected.status().message());
+    if (!connected->has_value()) continue;  // its backlog is full: next round
+    UniqueFd socket = **std::move(connected);
+    COORDD_ASSIGN_OR_RETURN(const int32_t pid, CheckSameUser(socket.get()));
+    if (absl::Status sent = SendHello(socket.get(), lower_[i]->secret); !sent.ok())
+      return PeerLost(peer.rank, sent.message());
+    peer.process = WatchProcess(pid);
+    peer.socket = std::move(socket);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Handover::ReadReplies() {
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    ShmPeer& peer = peers_[i];
+    if (!lower_[i] || !peer.socket.valid() || peer.segment.valid()) continue;
+    absl::StatusOr<std::optional<UnixMessage>> reply = ReceiveUnixMessage(peer.socket.get());
+    if (!reply.ok()) return PeerLost(peer.rank, reply.status().message());
+    if (reply->has_value()) peer.segment = std::move((*reply)->fd);
+  }
+  return absl::OkStatus();
+}
+
+void Handover::AcceptAll() {
+  while (true) {
+    UniqueFd socket = AcceptUnix(listener_.get());
+    if (!socket.valid()) return;
+    if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
+    strangers_.push_back(std::move(socket));
+  }
+}
+
+void Handover::ReadHellos() {
+  std::erase_if(strangers_, [this](UniqueFd& socket) {
+    const absl::StatusOr<int32_t> pid = CheckSameUser(socket.get());
+    if (!pid.ok()) return true;
+    absl::StatusOr<std::optional<UnixMessage>> hello = ReceiveUnixMessage(socket.get());
+    if (!hello.ok()) return true;
+    if (!hello->has_value()) return false;
+    const std::pair<std::string, std::string> words = absl::StrSplit((*hello)->text, ' ');
+    int32_t rank = -1;
+    if (!SameSecret(words.first, own_.secret) || !absl::SimpleAtoi(words.second, &rank))
+      return true;
+    ShmPeer* peer = PeerOf(rank);
+    if (peer == nullptr || peer->rank < options_.self || peer->socket.valid()) return true;
+    if (!SendHello(socket.get(), own_.secret).ok()) return true;
+    peer->process = WatchProcess(*pid);
+    peer->segment = std::move((*hello)->fd);
+    peer->socket = std::move(socket);
+    return true;
+  });
+}
+
+ShmPeer* Handover::PeerOf(int32_t rank) {
+  auto peer = std::find_if(peers_.begin(), peers_.end(),
+                           [&](const ShmPeer& p) { return ToInt(p.rank) == rank; });
+  return peer == peers_.end() ? nullptr : &*peer;
+}
+
+bool Handover::Complete() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const ShmPeer& peer) { return peer.segment.valid(); });
+}
+
+absl::Status Handover::WaitForSomething() {
+  if (options_.aborted != nullptr && options_.aborted->load(std::memory_order_acquire))
+    return absl::AbortedError("the transport was aborted");
+  if (clock_.Now() >= deadline_) {
+    std::vector<Rank> missing;
+    for (const ShmPeer& peer : peers_) {
+      if (!peer.segment.valid()) missing.push_back(peer.rank);
+    }
+    return RanksMissing(kKeyPrefix, missing);
+  }
+  std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}};
+  for (const ShmPeer& peer : peers_) {
+    if (peer.socket.valid() && !peer.segment.valid())
+      waiting.push_back({peer.socket.get(), POLLIN, 0});
+  }
+  for (const UniqueFd& stranger : strangers_) waiting.push_back({stranger.get(), POLLIN, 0});
+  const int64_t left = absl::ToInt64Milliseconds(deadline_ - clock_.Now());
+  poll(waiting.data(), waiting.size(),
+       static_cast<int>(std::clamp<int64_t>(left, 1, kPollMilliseconds)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ShmPeer>> HandOverSegments(const ShmHandoverOptions& options,
+                                                      Store& store, Clock& clock,
+                                                      absl::Time deadline) {
+  return Handover(options, store, clock, deadline).Run();
+}
+
+}  // namespace coordd

@@ -1,0 +1,44 @@
+// How the ranks of a node get each other's shared memory. (io)
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "common/types.h"
+#include "worker/unique_fd.h"
+
+namespace coordd {
+
+// A rank whose memory has been handed over, and by which its end is seen.
+struct ShmPeer {
+  Rank rank;
+  UniqueFd segment;
+  UniqueFd socket;   // ends with the peer, unless a fork of it holds it open
+  UniqueFd process;  // pidfd; invalid where the kernel or a pid namespace hides the process
+};
+
+struct ShmHandoverOptions {
+  Rank self;
+  std::vector<Rank> others;                    // of the node
+  int segment_fd = -1;                         // this rank's memory
+  const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
+};
+
+// Descriptors travel as ancillary data of a Unix socket with an abstract name, so that no file
+// stays behind, however the process ends. Name and a 128-bit secret are random and travel in
+// `store` under "shm/RANK"; the higher rank of a pair connects and shows the lower one's secret;
+// both sides check that the other runs as the same user. Strangers are turned away without ending
+// the handover.
+//
+// Returns one peer per rank of `others`, in their order. DEADLINE_EXCEEDED: names the ranks that
+// did not show up. ABORTED. UNAVAILABLE: what could not be opened, or PeerLost.
+absl::StatusOr<std::vector<ShmPeer>> HandOverSegments(const ShmHandoverOptions& options,
+                                                      Store& store, Clock& clock,
+                                                      absl::Time deadline);
+
+}  // namespace coordd
