@@ -129,7 +129,10 @@ absl::Status CheckSame(const TensorSpec& first, Rank first_rank, const TensorSpe
     return differ("postscale factor", first.postscale_factor, second.postscale_factor);
   if (first.memory != second.memory)
     return differ("memory", Name(first.memory), Name(second.memory));
-  if (first.group != second.group) return differ("group", first.group, second.group);
+  if (first.group != second.group) {
+    auto name = [](const TensorSpec& spec) { return spec.group.empty() ? "none" : spec.group; };
+    return differ("group", name(first), name(second));
+  }
   if (first.group_size != second.group_size)
     return differ("group size", first.group_size, second.group_size);
   const size_t skip = FirstDimensionMayDiffer(first.kind) ? 1 : 0;

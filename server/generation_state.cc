@@ -128,8 +128,9 @@ void GenerationState::Plan(absl::Time now, Effects& effects) {
   event.tensors = static_cast<int64_t>(ready.size());
   tensors_planned_ += event.tensors;
   bytes_planned_ += event.bytes;
-  event.text = absl::StrCat(event.tensors, " tensors in ", event.batches, " batches, ", event.bytes,
-                            " bytes");
+  event.text = absl::StrCat(event.tensors, event.tensors == 1 ? " tensor in " : " tensors in ",
+                            event.batches, event.batches == 1 ? " batch, " : " batches, ",
+                            event.bytes, " bytes");
   effects.events.push_back(std::move(event));
   NoteStallsEnded(effects);
 }
@@ -160,7 +161,8 @@ void GenerationState::NoteStallsEnded(Effects& effects) {
   if (ended == 0) return;
   stalls_told_ = table_.stalled();
   Emit(Event::Kind::kStallEnded,
-       absl::StrCat(ended, " stalled tensors are no longer pending, ", stalls_told_, " still are"),
+       absl::StrCat(ended, ended == 1 ? " stalled tensor is" : " stalled tensors are",
+                    " no longer pending, ", stalls_told_, " still stalled"),
        ended, absl::StatusCode::kOk, effects);
 }
 

@@ -35,9 +35,9 @@ void KvState::Close(Generation generation, Effects& effects) {
   if (!open_ || generation != generation_) return;
   open_ = false;
   const std::string prefix = GenerationPrefix(generation);
-  const absl::Status over = CheckScope(prefix);
   for (auto it = waiting_.lower_bound(prefix);
        it != waiting_.end() && absl::StartsWith(it->first, prefix); it = waiting_.erase(it)) {
+    const absl::Status over = CheckScope(it->first);
     for (CallId call : it->second) {
       effects.outgoing.push_back(StoreReply{.call = call, .status = over});
       key_of_call_.erase(call);

@@ -119,7 +119,7 @@ std::string RendezvousState::Reason(absl::Time now) const {
   switch (phase_) {
     case RendezvousPhase::kFormed:
       return absl::StrCat("generation ", ToInt(generation_), " with ", members(),
-                          " workers is running");
+                          members() == 1 ? " worker" : " workers", " is running");
     case RendezvousPhase::kBroken:
       return absl::StrCat("generation ", ToInt(generation_), " is over, ", members(),
                           " of its workers have not left yet");
@@ -131,8 +131,10 @@ std::string RendezvousState::Reason(absl::Time now) const {
   if (waiting() < options_.min_workers) {
     return absl::StrCat(waiting(), " of at least ", options_.min_workers, " workers have joined");
   }
-  return absl::StrCat(waiting(), " workers have joined, others may join for another ",
-                      absl::FormatDuration(std::max(FormsAt() - now, absl::ZeroDuration())));
+  const std::string joined =
+      absl::StrCat(waiting(), waiting() == 1 ? " worker has" : " workers have", " joined");
+  if (FormsAt() <= now) return joined;
+  return absl::StrCat(joined, ", others may for another ", absl::FormatDuration(FormsAt() - now));
 }
 
 absl::Status RendezvousState::CheckConsistency() const {

@@ -1,0 +1,70 @@
+// What must hold over everything that coordd ever sends, whatever comes in. Tests, stories, the
+// simulator and the fuzzers show it every input and every effect. (What must hold within the state
+// at one moment is CoordinatorState::CheckConsistency.)
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/types.h"
+#include "coordd/v1/session.pb.h"
+#include "server/effects.h"
+
+namespace coordd {
+
+// Not thread-safe. INTERNAL names what was broken; nothing is checked after that.
+//
+// Numbers are those of the project's list of invariants:
+//  I1, I3  a generation is announced once to each member; its ranks are a bijection on its members,
+//          places and node runs agree with each other
+//  I2      generations of a job grow, and a session's messages never go back to an older one
+//  I6      nothing is planned in a generation that has ended
+//  I7      a call is answered at most once, a closed session gets nothing more
+//  I8      all members of a generation get the same plans in the same order, numbered without gaps;
+//          every planned tensor was submitted by every rank, and every submission is answered once
+class HistoryChecker {
+ public:
+  void Saw(const Inbound& in);
+  absl::Status Saw(const Effects& effects);
+
+ private:
+  struct Member {
+    std::string job;
+    int64_t epoch = 0;
+    Generation generation;
+    int32_t rank = -1;
+    int64_t last_batch = 0;
+    std::map<std::string, int64_t> open;  // submissions without an answer, by tensor
+  };
+  struct GenerationRecord {
+    int32_t size = 0;
+    std::vector<v1::NodeRun> runs;
+    std::map<int32_t, SessionId> session_of_rank;
+    std::vector<std::vector<std::string>> batches;  // by sequence - 1
+    bool ended = false;
+  };
+  using GenerationId = std::pair<std::string, Generation>;
+
+  void SawMessage(SessionId session, const v1::WorkerMessage& message);
+  absl::Status SawDelivery(SessionId session, const v1::CoordinatorMessage& message);
+  absl::Status SawMembership(SessionId session, Member& member,
+                             const v1::CoordinatorMessage& message);
+  absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
+  absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);
+  absl::Status CheckComplete(const GenerationId& id) const;
+
+  std::map<SessionId, Member> sessions_;  // from Join to the end of the session
+  std::set<SessionId> closed_;
+  std::set<CallId> calls_;  // without an answer
+  std::map<GenerationId, GenerationRecord> generations_;
+  std::map<std::string, Generation> newest_;  // by job
+  std::set<GenerationId> announced_;          // in the effects under inspection
+  absl::Status broken_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,53 @@
+// Small builders of what workers send.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "common/proto_convert.h"
+#include "common/tensor_spec.h"
+#include "common/types.h"
+#include "common/version.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+inline TensorSpec Gradient(std::string name, std::vector<int64_t> shape) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.op = ReduceOp::kSum;
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+inline TensorSpec InGroup(TensorSpec spec, std::string group, int32_t group_size) {
+  spec.group = std::move(group);
+  spec.group_size = group_size;
+  return spec;
+}
+
+inline v1::Join JoinOf(const std::string& worker_id, const std::string& node = "node0") {
+  v1::Join join;
+  join.set_job("train");
+  join.set_token("secret");
+  join.set_worker_id(worker_id);
+  join.mutable_host()->set_hostname(node);
+  join.mutable_host()->set_node_id(node);
+  join.set_pid(4711);
+  join.set_launcher_rank(-1);
+  join.set_launcher_local_rank(-1);
+  join.mutable_versions()->set_protocol(kProtocolVersion);
+  join.mutable_versions()->set_coordd(kVersion);
+  return join;
+}
+
+inline v1::WorkerMessage MessageOf(Epoch epoch, Generation generation) {
+  v1::WorkerMessage message;
+  message.set_epoch(ToInt(epoch));
+  message.set_generation(ToInt(generation));
+  return message;
+}
+
+}  // namespace coordd

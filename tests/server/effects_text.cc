@@ -1,0 +1,143 @@
+#include "tests/server/effects_text.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/proto_convert.h"
+
+namespace coordd {
+namespace {
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
+
+std::string CauseName(v1::DepartureCause cause) {
+  return v1::DepartureCause_Name(cause).substr(sizeof("DEPARTURE_CAUSE_") - 1);
+}
+
+std::string ToText(const v1::Membership& m) {
+  std::vector<std::string> runs;
+  for (const v1::NodeRun& run : m.nodes()) {
+    runs.push_back(absl::StrCat(run.nodes(), "x", run.ranks_per_node()));
+  }
+  return absl::StrCat("membership rank=", m.rank(), "/", m.size(), " local=", m.local_rank(), "/",
+                      m.local_size(), " cross=", m.cross_rank(), "/", m.cross_size(),
+                      " nodes=", absl::StrJoin(runs, "+"), " store=", m.store_prefix(),
+                      " lease=", absl::FormatDuration(FromProto(m.lease())));
+}
+
+std::string ToText(const v1::CollectivePlan& plan) {
+  std::string text = "plan";
+  for (const v1::FusedBatch& batch : plan.batches()) {
+    absl::StrAppend(&text, " ", batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "), "}");
+  }
+  return text;
+}
+
+std::string ToText(const v1::Abort& abort) {
+  std::string text =
+      absl::StrCat("abort", abort.in_flight() ? " in_flight " : " ", Quoted(abort.reason()));
+  for (const v1::Departure& departure : abort.departures()) {
+    absl::StrAppend(&text, " departed=", departure.rank(), ":", CauseName(departure.cause()));
+  }
+  return text;
+}
+
+std::string ToText(const v1::TensorFailures& failures) {
+  std::string text = "failures";
+  for (const v1::TensorFailure& failure : failures.failures()) {
+    absl::StrAppend(&text, " ", failure.name(), " ",
+                    absl::StatusCodeToString(static_cast<absl::StatusCode>(failure.code())),
+                    failure.rank() >= 0 ? absl::StrCat(" rank=", failure.rank()) : "", " ",
+                    Quoted(failure.message()));
+  }
+  return text;
+}
+
+constexpr const char* kEventNames[] = {
+    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
+    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
+    "stall_ended",       "protocol_error",   "stale_message",   "asleep"};
+
+}  // namespace
+
+std::string ToText(const v1::CoordinatorMessage& message) {
+  const std::string generation = absl::StrCat(" gen=", message.generation());
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kMembership:
+      return ToText(message.membership()) + generation;
+    case v1::CoordinatorMessage::kPlan:
+      return ToText(message.plan());
+    case v1::CoordinatorMessage::kAbort:
+      return ToText(message.abort()) + generation;
+    case v1::CoordinatorMessage::kLeaseAck:
+      return absl::StrCat("lease_ack ", message.lease_ack().echoed_sent_ns(), generation);
+    case v1::CoordinatorMessage::kTensorFailures:
+      return ToText(message.tensor_failures());
+    case v1::CoordinatorMessage::kWaiting:
+      return absl::StrCat(
+          "waiting joined=", message.waiting().joined(), " min=", message.waiting().min_workers(),
+          " max=", message.waiting().max_workers(), " ", Quoted(message.waiting().reason()));
+    case v1::CoordinatorMessage::kShutdown:
+      return absl::StrCat("shutdown ", Quoted(message.shutdown().reason()), generation);
+    case v1::CoordinatorMessage::BODY_NOT_SET:
+      break;
+  }
+  return "nothing";
+}
+
+std::string ToText(const Event& event) {
+  std::string text = absl::StrCat("event ", kEventNames[static_cast<size_t>(event.kind)]);
+  if (event.cause != v1::DEPARTURE_CAUSE_UNSPECIFIED) {
+    absl::StrAppend(&text, " ", CauseName(event.cause));
+  }
+  if (event.code != absl::StatusCode::kOk) {
+    absl::StrAppend(&text, " ", absl::StatusCodeToString(event.code));
+  }
+  return absl::StrCat(text, " ", Quoted(event.text));
+}
+
+std::string ToText(const Outgoing& out, const EffectNames& names) {
+  if (const auto* deliver = std::get_if<Deliver>(&out)) {
+    std::vector<std::string> to;
+    for (SessionId session : deliver->to) to.push_back(names.session(session));
+    return absl::StrCat("to ", absl::StrJoin(to, ","), ": ", ToText(*deliver->message));
+  }
+  if (const auto* close = std::get_if<CloseSession>(&out)) {
+    return absl::StrCat("close ", names.session(close->session), " ",
+                        absl::StatusCodeToString(close->status.code()),
+                        close->status.ok() ? "" : " " + Quoted(close->status.message()));
+  }
+  const auto& reply = std::get<StoreReply>(out);
+  std::string text = absl::StrCat("reply ", names.call(reply.call), " ",
+                                  absl::StatusCodeToString(reply.status.code()));
+  if (!reply.status.ok()) return absl::StrCat(text, " ", Quoted(reply.status.message()));
+  if (!reply.value.empty()) absl::StrAppend(&text, " value=", reply.value);
+  if (reply.number != 0) absl::StrAppend(&text, " number=", reply.number);
+  return text;
+}
+
+std::vector<std::string> ToText(const v1::JobState& job) {
+  std::vector<std::string> lines;
+  lines.push_back(absl::StrCat(
+      "job ", job.name(), " ", v1::JobPhase_Name(job.phase()).substr(sizeof("JOB_PHASE_") - 1),
+      " gen=", job.generation(), " size=", job.size(), " joined=", job.joined(), " pending=",
+      job.pending_tensors(), " batches=", job.batches_planned(), " tensors=", job.tensors_planned(),
+      " bytes=", job.bytes_planned(), " keys=", job.store_keys()));
+  for (const v1::WorkerState& worker : job.workers()) {
+    lines.push_back(absl::StrCat("  rank ", worker.rank(), " ", worker.worker_id(), " on ",
+                                 worker.node_id(), ": ", worker.activity()));
+  }
+  for (const v1::StalledTensor& tensor : job.stalled()) {
+    lines.push_back(absl::StrCat("  stalled ", tensor.name(), " ", tensor.waiting_seconds(),
+                                 "s in=", absl::StrJoin(tensor.ready_ranks(), ","),
+                                 " missing=", absl::StrJoin(tensor.missing_ranks(), ",")));
+  }
+  for (const v1::Departure& departure : job.departures()) {
+    lines.push_back(
+        absl::StrCat("  departed ", departure.worker_id(), " ", CauseName(departure.cause())));
+  }
+  return lines;
+}
+
+}  // namespace coordd
