@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "worker/integer_average.h"
 #include "worker/reduce_kernels.h"
 
 namespace coordd {
@@ -80,10 +81,16 @@ CollectiveArgs BatchJob::Args() const {
   return args;
 }
 
-double BatchJob::Postscale() const {
-  const TensorSpec& spec = tensors_.front().spec();
-  return spec.op == ReduceOp::kAverage ? spec.postscale_factor / context_.size
-                                       : spec.postscale_factor;
+void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
+                          int64_t bytes) const {
+  if (!Reduces(kind_)) return Copy(to, from, bytes);
+  if (spec.op != ReduceOp::kAverage)
+    return CopyAndScale(spec, spec.postscale_factor, to, from, bytes);
+  if (!IsInteger(spec.dtype))
+    return CopyAndScale(spec, spec.postscale_factor / context_.size, to, from, bytes);
+  if (bytes > 0)
+    CopyAveraged(spec.dtype, spec.postscale_factor, context_.size, to, from,
+                 bytes / SizeOf(spec.dtype));
 }
 
 CollectiveArgs BatchJob::SizeExchange() {
@@ -303,12 +310,11 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
 }
 
 void BatchJob::UnpackFlat() {
-  const bool reduces = kind_ == CollectiveKind::kAllreduce;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const TensorSpec& spec = tensors_[t].spec();
     const int64_t bytes = flat_.slots[t].size_bytes;
     const std::byte* from = fused() ? scratch_.data() + flat_.slots[t].offset_bytes : places_[t];
-    CopyAndScale(spec, reduces ? Postscale() : 1.0, places_[t], from, bytes);
+    CopyResult(spec, places_[t], from, bytes);
   }
 }
 
@@ -330,7 +336,7 @@ void BatchJob::UnpackReducescatter() {
                                           blocks_.slots[self][t].offset_bytes -
                                           blocks_.block_offset_bytes[self]
                                     : places_[t];
-    CopyAndScale(tensors_[t].spec(), Postscale(), places_[t], from, parts_[t][self]);
+    CopyResult(tensors_[t].spec(), places_[t], from, parts_[t][self]);
   }
 }
 

@@ -72,7 +72,9 @@ class BatchJob {
   using Parts = std::vector<std::vector<int64_t>>;  // [tensor][rank]
 
   bool fused() const { return tensors_.size() > 1; }
-  double Postscale() const;
+  // Scales what was reduced: the postscale factor, and the size for an average.
+  void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
+                  int64_t bytes) const;
   absl::Status PrepareFlat();
   // Makes sure that the tensor has an output of `bytes` in which the backend may write.
   absl::Status PlaceOutput(TensorJob& tensor, int64_t bytes);

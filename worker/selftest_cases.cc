@@ -1,0 +1,206 @@
+#include "worker/selftest_cases.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+constexpr DataType kDataTypes[] = {DataType::kUint8,    DataType::kInt8,    DataType::kUint16,
+                                   DataType::kInt16,    DataType::kUint32,  DataType::kInt32,
+                                   DataType::kUint64,   DataType::kInt64,   DataType::kFloat16,
+                                   DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64,
+                                   DataType::kBool};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct};
+
+// Collects cases and gives every tensor a name and a seed of its own.
+class CaseList {
+ public:
+  CaseList(int32_t rank, int32_t size) : rank_(rank), size_(size) {}
+
+  SelftestTensor Tensor(CollectiveKind kind, DataType dtype, std::vector<int64_t> shape) {
+    SelftestTensor tensor;
+    tensor.seed = ++tensors_;
+    tensor.spec.name = absl::StrCat("selftest/", tensors_, "/", Name(kind), "/", Name(dtype));
+    tensor.spec.kind = kind;
+    tensor.spec.dtype = dtype;
+    tensor.spec.shape = std::move(shape);
+    return tensor;
+  }
+  SelftestTensor Reduction(CollectiveKind kind, DataType dtype, ReduceOp op,
+                           std::vector<int64_t> shape) {
+    SelftestTensor tensor = Tensor(kind, dtype, std::move(shape));
+    tensor.spec.op = op;
+    absl::StrAppend(&tensor.spec.name, "/", Name(op));
+    return tensor;
+  }
+  // Rank r gives `rows[r]` rows of `columns` elements.
+  SelftestTensor Ragged(CollectiveKind kind, DataType dtype, std::vector<int64_t> rows,
+                        int64_t columns) {
+    SelftestTensor tensor = Tensor(kind, dtype, {rows[static_cast<size_t>(rank_)], columns});
+    tensor.rows = std::move(rows);
+    tensor.own_output = false;
+    return tensor;
+  }
+  SelftestTensor Allgather(DataType dtype, int64_t columns) {
+    std::vector<int64_t> rows;
+    for (int32_t r = 0; r < size_; ++r) rows.push_back((r * 2 + 1) % 4);
+    return Ragged(CollectiveKind::kAllgather, dtype, std::move(rows), columns);
+  }
+  SelftestTensor UnevenAlltoall(DataType dtype, int64_t columns) {
+    std::vector<std::vector<int64_t>> splits(static_cast<size_t>(size_));
+    std::vector<int64_t> rows;
+    for (int32_t r = 0; r < size_; ++r) {
+      rows.push_back(0);
+      for (int32_t d = 0; d < size_; ++d) {
+        splits[static_cast<size_t>(r)].push_back((r + 2 * d) % 3);
+        rows.back() += (r + 2 * d) % 3;
+      }
+    }
+    SelftestTensor tensor = Ragged(CollectiveKind::kAlltoall, dtype, std::move(rows), columns);
+    tensor.splits = std::move(splits);
+    return tensor;
+  }
+  SelftestTensor EvenAlltoall(DataType dtype, int64_t columns) {
+    return Ragged(CollectiveKind::kAlltoall, dtype,
+                  std::vector<int64_t>(static_cast<size_t>(size_), 2 * size_), columns);
+  }
+
+  void Add(std::string row, std::vector<SelftestTensor> tensors, bool grouped = false,
+           bool shuffled = false) {
+    const std::string name = absl::StrCat("case ", cases_.size() + 1);
+    cases_.push_back({std::move(row), name, std::move(tensors), grouped, shuffled});
+  }
+  void AddAlone(SelftestTensor tensor) {
+    Add(absl::StrCat(Name(tensor.spec.kind), " ", Name(tensor.spec.dtype)), {std::move(tensor)});
+  }
+
+  int32_t size() const { return size_; }
+  std::vector<SelftestCase> Take() { return std::move(cases_); }
+
+ private:
+  const int32_t rank_, size_;
+  uint64_t tensors_ = 0;
+  std::vector<SelftestCase> cases_;
+};
+
+bool Allowed(DataType dtype, ReduceOp op) {
+  return dtype != DataType::kBool || op != ReduceOp::kAverage;
+}
+
+void AddEveryKindAndType(CaseList& list) {
+  const int64_t ranks = list.size();
+  for (DataType dtype : kDataTypes) {
+    for (ReduceOp op : kOps) {
+      if (!Allowed(dtype, op)) continue;
+      for (int64_t elements : {0, 1, 7, 1000})
+        list.AddAlone(list.Reduction(CollectiveKind::kAllreduce, dtype, op, {elements}));
+      // Fewer rows than ranks, and rows that do not divide.
+      for (int64_t rows : {int64_t{1}, 2 * ranks + 1})
+        list.AddAlone(list.Reduction(CollectiveKind::kReducescatter, dtype, op, {rows, 33}));
+    }
+    for (int32_t root = 0; root < list.size(); ++root) {
+      SelftestTensor tensor = list.Tensor(CollectiveKind::kBroadcast, dtype, {5, 41});
+      tensor.spec.root_rank = root;
+      tensor.in_place = root % 2 == 1;
+      list.AddAlone(std::move(tensor));
+    }
+    for (int64_t columns : {0, 1, 37}) {
+      list.AddAlone(list.Allgather(dtype, columns));
+      list.AddAlone(list.UnevenAlltoall(dtype, columns));
+      list.AddAlone(list.EvenAlltoall(dtype, columns));
+    }
+  }
+  list.Add("barrier", {list.Tensor(CollectiveKind::kBarrier, DataType::kUint8, {})});
+}
+
+void AddSizesAndFactors(CaseList& list) {
+  for (int64_t elements : {100003, 1 << 20}) {
+    for (bool in_place : {false, true}) {
+      SelftestTensor tensor = list.Reduction(CollectiveKind::kAllreduce, DataType::kFloat32,
+                                             ReduceOp::kSum, {elements});
+      tensor.in_place = in_place;
+      list.Add("large tensors", {std::move(tensor)});
+    }
+  }
+  for (CollectiveKind kind : {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter}) {
+    for (DataType dtype : {DataType::kInt32, DataType::kFloat16, DataType::kBfloat16,
+                           DataType::kFloat32, DataType::kFloat64}) {
+      for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax}) {
+        std::vector<SelftestTensor> tensors;
+        for (int i = 0; i < 3; ++i) {
+          tensors.push_back(list.Reduction(kind, dtype, op, {2 * list.size() + i, 5}));
+          tensors.back().spec.prescale_factor = 0.5;
+          tensors.back().spec.postscale_factor = 4.0;
+        }
+        list.Add("scale factors", {tensors[0]});
+        // Names of their own: the first travels alone, the other two fused.
+        list.Add("scale factors", {tensors[1], tensors[2]}, /*grouped=*/true);
+      }
+    }
+  }
+}
+
+std::vector<SelftestTensor> Mixture(CaseList& list, int count) {
+  std::vector<SelftestTensor> tensors;
+  for (int i = 0; i < count; ++i) {
+    const DataType dtype = i % 3 == 0 ? DataType::kFloat32 : kDataTypes[i % 13];
+    switch (i % 8) {
+      case 0:
+      case 1:
+      case 2:
+        tensors.push_back(
+            list.Reduction(CollectiveKind::kAllreduce, dtype, ReduceOp::kSum, {i * 17 % 100, 3}));
+        tensors.back().in_place = i % 2 == 0;
+        break;
+      case 3:
+        tensors.push_back(list.Allgather(DataType::kFloat32, 1 + i));
+        break;
+      case 4:
+        tensors.push_back(list.Tensor(CollectiveKind::kBroadcast, DataType::kInt64, {1 + i}));
+        tensors.back().spec.root_rank = i / 8 % list.size();
+        break;
+      case 5:
+        tensors.push_back(list.Reduction(CollectiveKind::kReducescatter, DataType::kFloat32,
+                                         ReduceOp::kAverage, {list.size() + i, 2}));
+        tensors.back().own_output = i % 2 == 0;
+        break;
+      case 6:
+        tensors.push_back(list.UnevenAlltoall(dtype, 1 + i % 5));
+        break;
+      case 7:
+        tensors.push_back(list.Tensor(CollectiveKind::kBarrier, DataType::kUint8, {}));
+        break;
+    }
+  }
+  return tensors;
+}
+
+void AddCompany(CaseList& list) {
+  for (int count : {8, 64, 400})
+    list.Add("many at once, in another order on each rank", Mixture(list, count),
+             /*grouped=*/false, /*shuffled=*/true);
+  for (int count : {1, 16}) list.Add("groups", Mixture(list, count), /*grouped=*/true);
+  std::vector<SelftestTensor> gathers, reductions;
+  for (int i = 0; i < 6; ++i) {
+    gathers.push_back(list.Allgather(DataType::kInt16, 1 + i));
+    reductions.push_back(list.Reduction(CollectiveKind::kAllreduce, DataType::kBfloat16,
+                                        ReduceOp::kAverage, {100 + i}));
+  }
+  list.Add("groups", std::move(gathers), /*grouped=*/true);
+  list.Add("groups", std::move(reductions), /*grouped=*/true);
+}
+
+}  // namespace
+
+std::vector<SelftestCase> SelftestCases(int32_t rank, int32_t size) {
+  CaseList list(rank, size);
+  AddEveryKindAndType(list);
+  AddSizesAndFactors(list);
+  AddCompany(list);
+  return list.Take();
+}
+
+}  // namespace coordd

@@ -1,0 +1,41 @@
+// What `coordd-worker selftest` submits, and what must come out. PURE: every rank makes the same
+// cases and computes its expectation by itself, from the inputs of all ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/tensor_spec.h"
+
+namespace coordd {
+
+struct SelftestTensor {
+  TensorSpec spec;                           // of this rank
+  uint64_t seed = 0;                         // of the values of all ranks
+  std::vector<std::vector<int64_t>> splits;  // alltoall: [rank][destination]; empty: even
+  std::vector<int64_t> rows;                 // allgather, alltoall: first dimension by rank
+  bool in_place = false;
+  bool own_output = true;  // false: the runtime allocates
+};
+
+// Tensors that are in flight together.
+struct SelftestCase {
+  std::string row;   // of the table: "allreduce float16"
+  std::string name;  // for messages
+  std::vector<SelftestTensor> tensors;
+  bool grouped = false;
+  bool shuffled = false;  // each rank submits in an order of its own
+};
+
+std::vector<SelftestCase> SelftestCases(int32_t rank, int32_t size);
+
+// The value of one element of a rank's input: small, exactly representable in every dtype.
+double InputValue(const SelftestTensor& tensor, int32_t rank, int64_t index);
+
+// Every element of this rank's result, in float64.
+std::vector<double> ExpectedResult(const SelftestTensor& tensor, int32_t rank, int32_t size);
+// How far a result may be from it: rounding once per rank, for values of this magnitude.
+double Tolerance(const SelftestTensor& tensor, int32_t size, double expected);
+
+}  // namespace coordd
