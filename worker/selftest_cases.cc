@@ -90,25 +90,36 @@ bool Allowed(DataType dtype, ReduceOp op) {
   return dtype != DataType::kBool || op != ReduceOp::kAverage;
 }
 
-void AddEveryKindAndType(CaseList& list) {
+void AddReductions(CaseList& list, CollectiveKind kind, DataType dtype) {
   const int64_t ranks = list.size();
-  for (DataType dtype : kDataTypes) {
-    for (ReduceOp op : kOps) {
-      if (!Allowed(dtype, op)) continue;
+  for (ReduceOp op : kOps) {
+    if (!Allowed(dtype, op)) continue;
+    if (kind == CollectiveKind::kAllreduce) {
       for (int64_t elements : {0, 1, 7, 1000})
-        list.AddAlone(list.Reduction(CollectiveKind::kAllreduce, dtype, op, {elements}));
+        list.AddAlone(list.Reduction(kind, dtype, op, {elements}));
+    } else {
       // Fewer rows than ranks, and rows that do not divide.
-      for (int64_t rows : {int64_t{1}, 2 * ranks + 1})
-        list.AddAlone(list.Reduction(CollectiveKind::kReducescatter, dtype, op, {rows, 33}));
+      for (int64_t rows : {int64_t{0}, int64_t{1}, 2 * ranks + 1})
+        list.AddAlone(list.Reduction(kind, dtype, op, {rows, 33}));
     }
+  }
+}
+
+void AddEveryKindAndType(CaseList& list) {
+  for (DataType dtype : kDataTypes) AddReductions(list, CollectiveKind::kAllreduce, dtype);
+  for (DataType dtype : kDataTypes) AddReductions(list, CollectiveKind::kReducescatter, dtype);
+  for (DataType dtype : kDataTypes) {
     for (int32_t root = 0; root < list.size(); ++root) {
       SelftestTensor tensor = list.Tensor(CollectiveKind::kBroadcast, dtype, {5, 41});
       tensor.spec.root_rank = root;
       tensor.in_place = root % 2 == 1;
       list.AddAlone(std::move(tensor));
     }
+  }
+  for (DataType dtype : kDataTypes)
+    for (int64_t columns : {0, 1, 37}) list.AddAlone(list.Allgather(dtype, columns));
+  for (DataType dtype : kDataTypes) {
     for (int64_t columns : {0, 1, 37}) {
-      list.AddAlone(list.Allgather(dtype, columns));
       list.AddAlone(list.UnevenAlltoall(dtype, columns));
       list.AddAlone(list.EvenAlltoall(dtype, columns));
     }

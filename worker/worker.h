@@ -58,6 +58,8 @@ class Worker {
   virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
   // OK while the generation is alive; afterwards why it is not: the error of every further call.
   virtual absl::Status status() const = 0;
+  // Waits until status() is no longer OK or `deadline` passes; returns status().
+  virtual absl::Status AwaitEnd(absl::Time deadline) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;

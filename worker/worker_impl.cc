@@ -152,9 +152,18 @@ absl::Status WorkerImpl::status() const {
   return status_;
 }
 
+absl::Status WorkerImpl::AwaitEnd(absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  MutexLock lock(&mu_);
+  auto has_ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !status_.ok(); };
+  clock_.Await(&mu_, &changed_, has_ended, deadline);
+  return status_;
+}
+
 void WorkerImpl::SetStatus(absl::Status status) {
   MutexLock lock(&mu_);
   status_ = std::move(status);
+  changed_.NotifyAll();
 }
 
 const WorkerMetrics& WorkerImpl::metrics() const { return runtime_->metrics; }

@@ -45,6 +45,7 @@ class WorkerImpl final : public Worker {
   Placement placement() const override { return placement_; }
   std::string metrics_address() const override { return metrics_address_; }
   absl::Status status() const override;
+  absl::Status AwaitEnd(absl::Time deadline) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions) override;

@@ -1,0 +1,159 @@
+// coordd-worker: the worker runtime as a program of its own.
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/environment.h"
+#include "common/log.h"
+#include "common/thread.h"
+#include "worker/allreduce_loop.h"
+#include "worker/selftest.h"
+#include "worker/worker.h"
+#include "worker/worker_flags.h"
+
+namespace {
+
+using coordd::Clock;
+using coordd::Worker;
+using coordd::WorkerCommand;
+
+// What a program that has been told to stop still waits for.
+constexpr absl::Duration kGoodbye = absl::Seconds(5);
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// Waits for SIGTERM or SIGINT on a thread of its own, from Start to Stop. The signals must be
+// blocked in every thread before. A second signal ends the program at once.
+class StopWatch {
+ public:
+  explicit StopWatch(Worker& worker) : worker_(worker) {
+    thread_ = coordd::StartThread("signals", [this] { Run(); });
+  }
+  ~StopWatch() {
+    done_.store(true);
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+  const std::atomic<bool>& stopped() const { return stopped_; }
+
+ private:
+  void Run() {
+    const sigset_t signals = StopSignals();
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (done_.load()) return;
+    stopped_.store(true);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    worker_.Shutdown(kGoodbye).IgnoreError();
+    // Until the program ends, or a second signal does.
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    while (!done_.load()) sigwait(&signals, &signal);
+  }
+
+  Worker& worker_;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+nlohmann::json PlaceJson(const Worker& worker) {
+  const coordd::Placement place = worker.placement();
+  return {{"generation", ToInt(place.generation)},
+          {"rank", place.rank},
+          {"size", place.size},
+          {"local_rank", place.local_rank},
+          {"local_size", place.local_size},
+          {"cross_rank", place.cross_rank},
+          {"cross_size", place.cross_size},
+          {"metrics", worker.metrics_address()}};
+}
+
+void PrintPlace(const Worker& worker, bool json) {
+  if (json) {
+    std::cout << PlaceJson(worker).dump() << std::endl;
+    return;
+  }
+  const coordd::Placement place = worker.placement();
+  const std::string metrics = worker.metrics_address();
+  std::cout << "rank " << place.rank << " of " << place.size << " in generation "
+            << ToInt(place.generation) << "; local rank " << place.local_rank << " of "
+            << place.local_size << ", cross rank " << place.cross_rank << " of " << place.cross_size
+            << (metrics.empty() ? "" : "; metrics at " + metrics) << std::endl;
+}
+
+std::string Text(absl::string_view text) { return std::string(text.data(), text.size()); }
+
+int RunMember(Worker& worker, const StopWatch& watch, bool json) {
+  PrintPlace(worker, json);
+  const absl::Status ended = worker.AwaitEnd(absl::InfiniteFuture());
+  if (watch.stopped().load()) return coordd::kExitOk;
+  std::cerr << "coordd-worker: " << ended.message() << std::endl;
+  return coordd::kExitGenerationEnded;
+}
+
+int RunAllreduce(Worker& worker, const StopWatch& watch, const WorkerCommand& command) {
+  const coordd::AllreduceLoopResult result =
+      coordd::RunAllreduceLoop(worker, command.allreduce, Clock::Real(), watch.stopped());
+  nlohmann::json line = PlaceJson(worker);
+  line["iterations"] = result.iterations;
+  line["wrong"] = result.wrong;
+  line["seconds"] = result.seconds;
+  line["code"] = absl::StatusCodeToString(result.status.code());
+  line["error"] = Text(result.status.message());
+  // Bytes that are not UTF-8 in a message must not end the program.
+  std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  if (result.wrong > 0) return coordd::kExitCheckFailed;
+  if (result.status.ok() || watch.stopped().load()) return coordd::kExitOk;
+  return coordd::kExitGenerationEnded;
+}
+
+int RunSelftestOn(Worker& worker, const WorkerCommand& command) {
+  const coordd::SelftestResult result = coordd::RunSelftest(worker, command.selftest, std::cout);
+  return result.ok() ? coordd::kExitOk : coordd::kExitCheckFailed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  coordd::SetLogProgram("coordd-worker");
+  coordd::ParsedFlags parsed = coordd::ParseWorkerFlags(argc, argv, coordd::ReadEnvironment());
+  if (parsed.exit.has_value()) return *parsed.exit;
+  const WorkerCommand& command = parsed.command;
+
+  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Start(command.options);
+  if (!worker.ok()) {
+    std::cerr << "coordd-worker: " << worker.status().message() << std::endl;
+    return coordd::kExitCannotJoin;
+  }
+  // Until here a signal ends the program as it ends any other; from here on it says goodbye. The
+  // threads of the runtime have all signals blocked already.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  int exit_code = 0;
+  {
+    StopWatch watch(**worker);
+    switch (command.kind) {
+      case WorkerCommand::Kind::kMember:
+        exit_code = RunMember(**worker, watch, command.json);
+        break;
+      case WorkerCommand::Kind::kSelftest:
+        exit_code = RunSelftestOn(**worker, command);
+        break;
+      case WorkerCommand::Kind::kAllreduce:
+        exit_code = RunAllreduce(**worker, watch, command);
+        break;
+    }
+    (*worker)->Shutdown(kGoodbye).IgnoreError();
+  }
+  return exit_code;
+}
