@@ -187,24 +187,27 @@ void Session::Take() {
 }
 
 void Session::OfferHeld() {
-  if (!inbox_.Offer(*std::move(held_))) {
-    // Full: nothing more is read from this worker, so HTTP/2 flow control holds it back.
-    std::shared_ptr<Session> self;
-    {
-      MutexLock lock(&mu_);
-      self = self_;
-    }
-    metrics_.OnReadWithheld();
-    if (self == nullptr || inbox_.WaitForRoom([self] {
-          if (!self->closing()) self->OfferHeld();
-        })) {
-      return;
-    }
-    Close(absl::UnavailableError("coordd is stopping"));
+  // Held, so that the end of the session cannot be reported before this message.
+  if (!Hold()) return;
+  const bool taken = inbox_.Offer(*std::move(held_));
+  LetGo();
+  if (taken) {
+    held_.reset();
+    ReadNext();
     return;
   }
-  held_.reset();
-  ReadNext();
+  // Full: nothing more is read from this worker, so HTTP/2 flow control holds it back.
+  std::shared_ptr<Session> self;
+  {
+    MutexLock lock(&mu_);
+    self = self_;
+  }
+  if (self == nullptr) return;  // gRPC is done with it
+  metrics_.OnReadWithheld();
+  auto resume = [self] {
+    if (!self->closing()) self->OfferHeld();
+  };
+  if (!inbox_.WaitForRoom(std::move(resume))) Close(absl::UnavailableError("coordd is stopping"));
 }
 
 void Session::Ended(const std::string& detail) {
