@@ -17,8 +17,8 @@ struct ByteReply {
 
 // Opens a stream, sends `messages`, closes its side when `half_close`, reads to the end.
 inline ByteReply CallWithBytes(const std::shared_ptr<grpc::Channel>& channel,
-                               const std::string& method,
-                               const std::vector<std::string>& messages, bool half_close) {
+                               const std::string& method, const std::vector<std::string>& messages,
+                               bool half_close) {
   grpc::CompletionQueue queue;
   auto wait = [&queue] {
     void* tag = nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
 
 #include <chrono>
 #include <memory>
@@ -97,6 +98,7 @@ class RawWorker {
   v1::CoordinatorMessage Read() {
     v1::CoordinatorMessage message;
     if (!stream_->Read(&message)) return {};
+    EXPECT_EQ(message.sequence(), ++sequence_) << "a message was lost or came twice";
     if (message.has_membership()) {
       epoch = message.epoch();
       generation = message.generation();
@@ -129,6 +131,7 @@ class RawWorker {
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::CoordinatorMessage>> stream_;
+  int64_t sequence_ = 0;
   bool finished_ = false;
 };
 

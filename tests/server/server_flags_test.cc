@@ -1,0 +1,87 @@
+#include "server/server_flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_directory.h"
+
+namespace coordd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+absl::StatusOr<ServerFlags> Parse(std::vector<const char*> arguments) {
+  static const TempDirectory* const runtime = new TempDirectory();
+  arguments.insert(arguments.begin(), "coordd");
+  return ParseServerFlags(static_cast<int>(arguments.size()), arguments.data(),
+                          {{"XDG_RUNTIME_DIR", runtime->path()}});
+}
+
+TEST(ServerFlags, HaveTheDefaultsThatTheDocumentsName) {
+  const auto flags = Parse({});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->server.listen.ToString(), "127.0.0.1:29650");
+  EXPECT_EQ(flags->server.http->ToString(), "127.0.0.1:29651");
+  EXPECT_EQ(flags->server.decisions.lease, absl::Seconds(10));
+  EXPECT_EQ(flags->log_level, LogLevel::kInfo);
+  EXPECT_EQ(flags->ready_fd, -1);
+  EXPECT_THAT(flags->server.connection_file, HasSubstr(absl::StrCat("coordd/", getpid(), ".json")));
+}
+
+TEST(ServerFlags, AreTaken) {
+  const auto flags = Parse({"--listen", "[::1]:0", "--http", "off", "--stall-abort", "1.5h",
+                            "--lease=30", "--min-workers", "4", "--log-level", "debug",
+                            "--ready-fd", "5", "--connection-file", "here.json"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->server.listen, (HostPort{"::1", 0}));
+  EXPECT_FALSE(flags->server.http.has_value());
+  EXPECT_EQ(flags->server.decisions.stall_abort, absl::Minutes(90));
+  EXPECT_EQ(flags->server.decisions.lease, absl::Seconds(30));
+  EXPECT_EQ(flags->server.decisions.min_workers, 4);
+  EXPECT_EQ(flags->log_level, LogLevel::kDebug);
+  EXPECT_EQ(flags->ready_fd, 5);
+  EXPECT_EQ(flags->server.connection_file, "here.json");
+}
+
+TEST(ServerFlags, SayWhatIsWrong) {
+  const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
+      {{"--listen", "nowhere"}, "nowhere"},
+      {{"--http", "1"}, "--http"},
+      {{"--lease", "soon"}, "soon"},
+      {{"--lease", "nan"}, "nan"},
+      {{"--min-workers", "many"}, "--min-workers"},
+      {{"--min-workers", "-1"}, "min_workers"},
+      {{"--log-level", "loud"}, "loud"},
+      {{"--ready-fd", "1"}, "--ready-fd"},
+      {{"--listen", "0.0.0.0:0"}, "--insecure"},
+      {{"--tls-cert", "a"}, "--tls-key"},
+      {{"--nonsense"}, "nonsense"},
+      {{"extra"}, "extra"}};
+  for (const auto& [arguments, why] : cases) {
+    EXPECT_THAT(Parse(arguments), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)))
+        << arguments[0];
+  }
+}
+
+TEST(ServerFlags, HelpTeaches) {
+  const auto flags = Parse({"--help"});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_THAT(*flags->print,
+              AllOf(HasSubstr("coordctl certs"), HasSubstr("Exit codes"),
+                    HasSubstr("127.0.0.1:29650"), HasSubstr("--stall-abort DURATION=5m")));
+}
+
+TEST(ServerFlags, KnowTheirVersion) { EXPECT_EQ(*Parse({"--version"})->print, "coordd 0.1.0\n"); }
+
+TEST(ServerFlags, AnEmptyConnectionFileMeansNone) {
+  const auto flags = Parse({"--connection-file", ""});
+  ASSERT_THAT(flags, IsOk());
+  EXPECT_EQ(flags->server.connection_file, "");
+}
+
+}  // namespace
+}  // namespace coordd
