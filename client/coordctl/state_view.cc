@@ -76,12 +76,13 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
 }
 
 void AppendWorker(const v1::WorkerState& worker, std::string* out) {
-  const std::string rank = worker.rank() < 0 ? "-" : absl::StrCat(worker.rank());
-  absl::StrAppendFormat(out, "    %5s %5d %8d %10d %11s %8s  %s\n", rank, worker.local_rank(),
-                        worker.pid(), worker.collectives_completed(),
-                        BytesText(static_cast<double>(worker.bytes_reduced())),
-                        DurationText(worker.seconds_since_heard()),
-                        worker.activity().empty() ? "-" : worker.activity());
+  const bool placed = worker.rank() >= 0;
+  absl::StrAppendFormat(
+      out, "    %5s %5s %8d %10d %11s %8s  %s\n", placed ? absl::StrCat(worker.rank()) : "-",
+      placed ? absl::StrCat(worker.local_rank()) : "-", worker.pid(),
+      worker.collectives_completed(), BytesText(static_cast<double>(worker.bytes_reduced())),
+      DurationText(worker.seconds_since_heard()),
+      worker.activity().empty() ? "-" : worker.activity());
 }
 
 void AppendWorkers(const v1::JobState& job, std::string* out) {
@@ -131,10 +132,10 @@ std::string BytesText(double bytes) {
 }
 
 std::string DepartureText(const v1::Departure& departure) {
-  std::string text = absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(),
-                                  ", pid ", departure.pid(), ") ", Name(departure.cause()));
-  if (!departure.detail().empty()) absl::StrAppend(&text, ": ", departure.detail());
-  return text;
+  // The detail is a predicate that tells the cause, too.
+  return absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
+                      departure.pid(), ") ",
+                      departure.detail().empty() ? Name(departure.cause()) : departure.detail());
 }
 
 std::string StallText(const v1::StalledTensor& stall, int32_t size) {

@@ -139,6 +139,7 @@ absl::Status Launcher::PrepareCoordinator() {
     CertOptions certs;
     certs.server_names = {ParseHostPort(options_.listen)->host};
     COORDD_RETURN_IF_ERROR(MakeCertificates(certificates, certs));
+    unlink((certificates + "/ca.key").c_str());  // nothing more is to be signed in this run
     server_tls = ServerTlsFiles(certificates);
     rendezvous_.tls = WorkerTlsFiles(certificates);
   }

@@ -1,0 +1,124 @@
+#include "client/coordrun/report.h"
+
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+class RunReportTest : public ::testing::Test {
+ protected:
+  RunReportTest() {
+    options_.np = 3;
+    report_ = {.job = "train",
+               .pids = {100, 101, 102},
+               .tails = {{}, {"assertion failed", "giving up"}, {}},
+               .coordinator_view = {},
+               .wall = absl::Seconds(2.5)};
+  }
+  void EndAll(RunState& state, ProcessEnd first, ProcessEnd second, ProcessEnd third) {
+    state.WorkerEnded(1, second, kStart + absl::Seconds(1.25));
+    state.WorkerEnded(0, first, kStart + absl::Seconds(2));
+    state.WorkerEnded(2, third, kStart + absl::Seconds(2));
+  }
+
+  RunOptions options_;
+  RunReport report_;
+};
+
+TEST_F(RunReportTest, NamesTheRankThatFailedFirstWithItsLastWords) {
+  RunState state(options_, kStart);
+  EndAll(state, {.code = 1, .signal = 0}, {.code = 0, .signal = SIGABRT}, {.code = 1, .signal = 0});
+  report_.coordinator_view = {"rank 1 (host vm, pid 101) was lost"};
+  EXPECT_EQ(EndingText(options_, state, report_),
+            "rank 1 (pid 101) failed first: it was killed by SIGABRT after 1.2 s");
+  EXPECT_EQ(
+      SummaryText(options_, state, report_),
+      "coordrun: job train, 3 workers, 2.5 s: rank 1 (pid 101) failed first: it was killed by "
+      "SIGABRT after 1.2 s\n"
+      "coordrun: ranks 0, 2 exited with status 1\n"
+      "coordrun: coordd saw: rank 1 (host vm, pid 101) was lost\n"
+      "coordrun: the last lines of rank 1 on stderr:\n"
+      "  | assertion failed\n"
+      "  | giving up");
+}
+
+TEST_F(RunReportTest, IsOneLineWhenAllIsWell) {
+  RunState state(options_, kStart);
+  EndAll(state, {}, {}, {});
+  EXPECT_EQ(SummaryText(options_, state, report_),
+            "coordrun: job train, 3 workers, 2.5 s: all workers exited with status 0");
+}
+
+TEST_F(RunReportTest, CountsRanksFromTheFirstOneHere) {
+  options_.size = 6;
+  options_.first_rank = 3;
+  RunState state(options_, kStart);
+  EndAll(state, {}, {.code = 2, .signal = 0}, {});
+  EXPECT_THAT(EndingText(options_, state, report_), HasSubstr("rank 4 (pid 101)"));
+}
+
+TEST_F(RunReportTest, SaysThatASignalOrTheTimeoutEndedIt) {
+  RunState interrupted(options_, kStart);
+  interrupted.SignalReceived(SIGTERM, kStart);
+  EXPECT_THAT(EndingText(options_, interrupted, report_), HasSubstr("SIGTERM"));
+  options_.timeout = absl::Seconds(10);
+  RunState late(options_, kStart);
+  late.Tick(kStart + absl::Seconds(10));
+  EXPECT_THAT(EndingText(options_, late, report_), HasSubstr("--timeout 10 s"));
+  RunState alone(options_, kStart);
+  alone.CoordinatorEnded({.code = 0, .signal = SIGKILL}, kStart);
+  EXPECT_THAT(EndingText(options_, alone, report_), HasSubstr("coordd was killed by SIGKILL"));
+}
+
+TEST_F(RunReportTest, JsonTellsEachRanksEnd) {
+  RunState state(options_, kStart);
+  EndAll(state, {.code = 0, .signal = SIGTERM}, {.code = 7, .signal = 0}, {});
+  const auto json = nlohmann::json::parse(SummaryJson(options_, state, report_));
+  EXPECT_EQ(json["job"], "train");
+  EXPECT_EQ(json["exit_status"], 7);
+  EXPECT_EQ(json["first_failure"], 1);
+  EXPECT_EQ(json["ranks"][0]["signal"], "SIGTERM");
+  EXPECT_TRUE(json["ranks"][0]["exit_code"].is_null());
+  EXPECT_EQ(json["ranks"][1]["exit_code"], 7);
+  EXPECT_EQ(json["ranks"][2]["pid"], 102);
+}
+
+TEST(DescribeView, TakesDeparturesAndStallsOfTheJob) {
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  job->set_size(4);
+  v1::Departure* departure = job->add_departures();
+  departure->set_rank(2);
+  departure->set_hostname("vm");
+  departure->set_pid(5);
+  departure->set_detail("was lost: its connection closed without a goodbye");
+  v1::StalledTensor* stall = job->add_stalled();
+  stall->set_name("grad");
+  stall->set_waiting_seconds(12);
+  stall->add_ready_ranks(0);
+  stall->add_missing_ranks(1);
+  stall->set_missing_count(3);
+  EXPECT_THAT(
+      DescribeView(state, "train"),
+      ElementsAre("rank 2 (host vm, pid 5) was lost: its connection closed without a goodbye",
+                  "stalled for 12 s: grad; ranks in: 0; ranks missing: 1 and 2 more"));
+  EXPECT_THAT(DescribeView(state, "other"), SizeIs(0));
+  for (int i = 0; i < 100; ++i) *job->add_departures() = *departure;
+  EXPECT_THAT(DescribeView(state, "train"), SizeIs(9)) << "a screen, no more";
+}
+
+}  // namespace
+}  // namespace coordd

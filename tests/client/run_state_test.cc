@@ -1,0 +1,150 @@
+#include "client/coordrun/run_state.h"
+
+#include <signal.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+constexpr ProcessEnd kGood = {};
+constexpr ProcessEnd kExit3 = {.code = 3, .signal = 0};
+constexpr ProcessEnd kKilled = {.code = 0, .signal = SIGKILL};
+constexpr ProcessEnd kTerminated = {.code = 0, .signal = SIGTERM};
+
+RunOptions Options(int32_t np) {
+  RunOptions options;
+  options.np = np;
+  options.linger = absl::Seconds(2);
+  options.grace = absl::Seconds(5);
+  return options;
+}
+
+absl::Time At(double seconds) { return kStart + absl::Seconds(seconds); }
+
+TEST(RunState, IsGoodWhenAllAre) {
+  RunState state(Options(2), kStart);
+  EXPECT_EQ(state.NextDeadline(), absl::InfiniteFuture());
+  state.WorkerEnded(1, kGood, At(1));
+  EXPECT_FALSE(state.all_ended());
+  EXPECT_FALSE(state.ending());
+  state.WorkerEnded(0, kGood, At(2));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 0);
+  EXPECT_EQ(state.workers()[1].ran, absl::Seconds(1));
+}
+
+TEST(RunState, LetsTheOthersNoticeAFailureThenTerminatesThenKills) {
+  RunState state(Options(3), kStart);
+  state.WorkerEnded(1, kExit3, At(1));
+  EXPECT_THAT(state.first_failure(), Optional(1));
+  EXPECT_THAT(state.TakeSignals(), IsEmpty());
+  EXPECT_EQ(state.NextDeadline(), At(3));
+  state.Tick(At(2.9));
+  EXPECT_THAT(state.TakeSignals(), IsEmpty());
+  state.Tick(At(3));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  EXPECT_EQ(state.NextDeadline(), At(8));
+  state.Tick(At(8));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGKILL));
+  EXPECT_EQ(state.NextDeadline(), absl::InfiniteFuture());
+  state.Tick(At(100));
+  EXPECT_THAT(state.TakeSignals(), IsEmpty());
+}
+
+TEST(RunState, TheFirstFailureDecidesTheStatus) {
+  RunState state(Options(3), kStart);
+  state.WorkerEnded(2, kKilled, At(1));
+  state.WorkerEnded(0, kExit3, At(1.1));
+  state.WorkerEnded(1, kTerminated, At(3));
+  EXPECT_THAT(state.first_failure(), Optional(2));
+  EXPECT_EQ(state.exit_status(), 137);
+}
+
+TEST(RunState, ASignalIsPassedOnAndASecondOneKills) {
+  RunState state(Options(2), kStart);
+  state.SignalReceived(SIGINT, At(1));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGINT));
+  EXPECT_EQ(state.NextDeadline(), At(6));
+  state.SignalReceived(SIGINT, At(2));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGKILL));
+  state.SignalReceived(SIGINT, At(2.5));
+  EXPECT_THAT(state.TakeSignals(), IsEmpty());
+  state.WorkerEnded(0, kKilled, At(3));
+  state.WorkerEnded(1, kKilled, At(3));
+  EXPECT_FALSE(state.first_failure().has_value()) << "they were asked to end";
+  EXPECT_EQ(state.exit_status(), 130);
+}
+
+TEST(RunState, ASignalThatEndsNothingIsJustPassedOn) {
+  RunState state(Options(1), kStart);
+  state.SignalReceived(SIGUSR1, At(1));
+  state.SignalReceived(SIGUSR1, At(2));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGUSR1, SIGUSR1));
+  EXPECT_FALSE(state.ending());
+}
+
+TEST(RunState, ASignalAfterAFailureKeepsTheFailuresStatus) {
+  RunState state(Options(2), kStart);
+  state.WorkerEnded(0, kExit3, At(1));
+  state.SignalReceived(SIGTERM, At(1.5));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  EXPECT_EQ(state.NextDeadline(), At(6.5));
+  state.WorkerEnded(1, kTerminated, At(2));
+  EXPECT_EQ(state.exit_status(), 3);
+}
+
+TEST(RunState, EndsAtTheTimeoutLikeTimeout1) {
+  RunOptions options = Options(1);
+  options.timeout = absl::Seconds(10);
+  RunState state(options, kStart);
+  EXPECT_EQ(state.NextDeadline(), At(10));
+  state.Tick(At(10));
+  EXPECT_TRUE(state.timed_out());
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  state.WorkerEnded(0, kTerminated, At(11));
+  EXPECT_EQ(state.exit_status(), 124);
+}
+
+TEST(RunState, TheEndOfCoorddEndsTheRun) {
+  RunState state(Options(2), kStart);
+  state.CoordinatorEnded(kKilled, At(1));
+  EXPECT_TRUE(state.ending());
+  EXPECT_EQ(state.NextDeadline(), At(3));
+  state.WorkerEnded(0, kExit3, At(1.2));
+  state.WorkerEnded(1, kExit3, At(1.2));
+  EXPECT_FALSE(state.first_failure().has_value()) << "it was not their fault";
+  EXPECT_EQ(state.exit_status(), 137);
+}
+
+TEST(RunState, ARunThatNeedsCoorddFailsWhenItExitsWell) {
+  RunState state(Options(1), kStart);
+  state.CoordinatorEnded(kGood, At(1));
+  state.WorkerEnded(0, kGood, At(2));
+  EXPECT_EQ(state.exit_status(), 1);
+}
+
+TEST(RunState, CountsAnEndOnce) {
+  RunState state(Options(2), kStart);
+  state.WorkerEnded(0, kGood, At(1));
+  state.WorkerEnded(0, kExit3, At(2));
+  EXPECT_FALSE(state.all_ended());
+  EXPECT_FALSE(state.first_failure().has_value());
+}
+
+TEST(ProcessEnd, IsTold) {
+  EXPECT_EQ(kExit3.ToString(), "exited with status 3");
+  EXPECT_EQ(kKilled.ToString(), "was killed by SIGKILL");
+  EXPECT_EQ(ProcessEnd({.code = 0, .signal = SIGSEGV}).shell_status(), 139);
+  EXPECT_EQ(SignalName(SIGTERM), "SIGTERM");
+  EXPECT_EQ(SignalName(100), "signal 100");
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,146 @@
+#include "client/coordctl/state_view.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::WorkerState* AddWorker(v1::JobState* job, int rank, const std::string& node, int pid) {
+  v1::WorkerState* worker = job->add_workers();
+  worker->set_rank(rank);
+  worker->set_local_rank(rank % 2);
+  worker->set_hostname(node);
+  worker->set_node_id("id-" + node);
+  worker->set_pid(pid);
+  worker->set_activity(rank == 0 ? "executing" : "waiting for grad/17 (rank 3 missing)");
+  worker->set_collectives_completed(460);
+  worker->set_bytes_reduced(8 << 20);
+  worker->set_seconds_since_heard(0.25);
+  return worker;
+}
+
+v1::ServerState TwoNodes() {
+  v1::ServerState state;
+  state.set_version("0.1.0");
+  state.set_listen("10.0.0.1:7400");
+  state.set_http("127.0.0.1:7480");
+  state.set_uptime_seconds(720);
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  job->set_phase(v1::JOB_PHASE_RUNNING);
+  job->set_seconds_in_phase(30);
+  job->set_generation(2);
+  job->set_size(4);
+  job->set_joined(4);
+  job->set_min_workers(4);
+  job->set_max_workers(8);
+  job->set_batches_planned(12);
+  job->set_bytes_per_second(3 * 1024 * 1024);
+  // In no particular order.
+  AddWorker(job, 3, "b", 13);
+  AddWorker(job, 0, "a", 10);
+  AddWorker(job, 2, "b", 12);
+  AddWorker(job, 1, "a", 11);
+  return state;
+}
+
+TEST(StatusText, ShowsRanksByNodeInOrderWithWhatEachDoes) {
+  const std::string text = StatusText(TwoNodes());
+  EXPECT_THAT(text, HasSubstr("coordd 0.1.0 at 10.0.0.1:7400, up 12 min, status page at "
+                              "http://127.0.0.1:7480/\n"));
+  EXPECT_THAT(text, HasSubstr("job train: running for 30 s, generation 2 of 4 ranks, 4 connected "
+                              "(min 4, max 8)\n"));
+  EXPECT_THAT(text, HasSubstr("now 3.0 MiB/s"));
+  size_t at = 0;
+  for (const char* part :
+       {"node a (2 workers)", " 10 ", " 11 ", "node b (2 workers)", " 12 ", " 13 "}) {
+    const size_t found = text.find(part, at);
+    ASSERT_NE(found, std::string::npos) << part << "\n" << text;
+    at = found;
+  }
+  EXPECT_THAT(text, HasSubstr("waiting for grad/17 (rank 3 missing)"));
+}
+
+TEST(StatusText, NamesStallsAndDepartures) {
+  v1::ServerState state = TwoNodes();
+  v1::StalledTensor* stall = state.mutable_jobs(0)->add_stalled();
+  stall->set_name("grad/17");
+  stall->set_waiting_seconds(12.4);
+  for (const int rank : {0, 1, 2}) stall->add_ready_ranks(rank);
+  stall->add_missing_ranks(3);
+  stall->set_missing_count(1);
+  v1::Departure* departure = state.mutable_jobs(0)->add_departures();
+  departure->set_rank(1);
+  departure->set_hostname("a");
+  departure->set_pid(9);
+  departure->set_cause(v1::DEPARTURE_CAUSE_LEASE_EXPIRED);
+  const std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("stalled for 12 s: grad/17; ranks in: 0, 1, 2; ranks missing: 3\n"));
+  EXPECT_THAT(text, HasSubstr("rank 1 (host a, pid 9) was silent for longer than its lease\n"));
+}
+
+TEST(StatusText, SaysHowManyRanksAListLeavesOut) {
+  v1::StalledTensor stall;
+  stall.set_name("x");
+  for (int rank = 0; rank < 64; ++rank) stall.add_missing_ranks(rank);
+  stall.set_missing_count(1000);
+  EXPECT_THAT(StallText(stall, 1024), HasSubstr("63 and 936 more"));
+  EXPECT_THAT(StallText(stall, 1024), HasSubstr("ranks in: none and 24 more"));
+}
+
+TEST(StatusText, ShowsWorkersThatWaitForAGenerationLast) {
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("early");
+  job->set_phase(v1::JOB_PHASE_GATHERING);
+  job->set_min_workers(2);
+  job->set_joined(1);
+  AddWorker(job, -1, "a", 10);
+  const std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("job early: gathering for 0.0 s, 1 connected (min 2)\n"));
+  EXPECT_THAT(text, HasSubstr("node a (1 worker)"));
+  EXPECT_THAT(text, Not(HasSubstr("generation")));
+  EXPECT_THAT(text, Not(HasSubstr("-1")));
+}
+
+TEST(StatusText, SaysThatThereIsNoJob) {
+  EXPECT_THAT(StatusText(v1::ServerState()), HasSubstr("no job"));
+}
+
+TEST(JobsText, HasALineForEachJob) {
+  const std::string text = JobsText(TwoNodes());
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+  EXPECT_THAT(text, HasSubstr("train "));
+  EXPECT_THAT(text, HasSubstr("running"));
+  const auto json = nlohmann::json::parse(JobsJson(TwoNodes()));
+  ASSERT_EQ(json.size(), 1u);
+  EXPECT_EQ(json[0]["name"], "train");
+  EXPECT_EQ(json[0]["phase"], "running");
+  EXPECT_EQ(json[0]["joined"], 4);
+}
+
+TEST(DurationText, ChoosesItsUnit) {
+  EXPECT_EQ(DurationText(-1), "0.0 s");
+  EXPECT_EQ(DurationText(0.34), "0.3 s");
+  EXPECT_EQ(DurationText(59), "59 s");
+  EXPECT_EQ(DurationText(300), "5 min");
+  EXPECT_EQ(DurationText(7560), "2.1 h");
+  EXPECT_EQ(DurationText(259200), "3.0 d");
+}
+
+TEST(BytesText, ChoosesItsUnit) {
+  EXPECT_EQ(BytesText(0), "0 B");
+  EXPECT_EQ(BytesText(1023), "1023 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(BytesText(1e30).substr(BytesText(1e30).size() - 3), "EiB");
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,72 @@
+#include "client/coordctl/target.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const TlsFiles kTheirs = {.cert = "their.crt", .key = "their.key", .ca = "their.ca"};
+const TlsFiles kMine = {.cert = "my.crt", .key = "my.key", .ca = "my.ca"};
+
+Connection Running(const std::string& listen, const TlsFiles& tls = {}) {
+  Connection connection;
+  connection.listen = listen;
+  connection.pid = 17;
+  connection.tls = tls;
+  return connection;
+}
+
+TEST(ChooseTarget, TakesTheOneThatRuns) {
+  const auto target = ChooseTarget({}, {}, {Running("127.0.0.1:1", kTheirs)});
+  ASSERT_TRUE(target.ok());
+  EXPECT_EQ(target->address, "127.0.0.1:1");
+  EXPECT_EQ(target->tls.cert, "their.crt");
+}
+
+TEST(ChooseTarget, SaysWhenThereIsNoneOrSeveral) {
+  EXPECT_THAT(ChooseTarget({}, {}, {}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("--coordinator")));
+  EXPECT_THAT(ChooseTarget({}, {}, {Running("127.0.0.1:1"), Running("127.0.0.1:2")}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("127.0.0.1:1 (pid 17)"), HasSubstr("127.0.0.1:2"))));
+}
+
+TEST(ChooseTarget, ANamedOneBringsItsCertificatesWhenItRunsHere) {
+  const Connection live[] = {Running("127.0.0.1:1"), Running("127.0.0.1:2", kTheirs)};
+  const auto here = ChooseTarget({.coordinator = "127.0.0.1:2", .tls = {}}, {}, live);
+  ASSERT_TRUE(here.ok());
+  EXPECT_EQ(here->tls.ca, "their.ca");
+  const auto elsewhere = ChooseTarget({.coordinator = "10.0.0.1:2", .tls = {}}, {}, live);
+  ASSERT_TRUE(elsewhere.ok());
+  EXPECT_FALSE(elsewhere->tls.enabled());
+}
+
+TEST(ChooseTarget, GivenCertificatesWin) {
+  const auto target = ChooseTarget({.coordinator = "127.0.0.1:2", .tls = kMine}, {},
+                                   {Running("127.0.0.1:2", kTheirs)});
+  ASSERT_TRUE(target.ok());
+  EXPECT_EQ(target->tls.cert, "my.crt");
+}
+
+TEST(ChooseTarget, TheEnvironmentNamesOneInAWorkersShell) {
+  const Environment environment = {{"COORDD_ADDR", "10.0.0.1:5"},
+                                   {"COORDD_TLS_CA", "env.ca"},
+                                   {"COORDD_TLS_CERT", "env.crt"},
+                                   {"COORDD_TLS_KEY", "env.key"}};
+  const auto target = ChooseTarget({}, environment, {Running("127.0.0.1:1")});
+  ASSERT_TRUE(target.ok());
+  EXPECT_EQ(target->address, "10.0.0.1:5");
+  EXPECT_EQ(target->tls.key, "env.key");
+  const auto named = ChooseTarget({.coordinator = "127.0.0.1:1", .tls = {}}, environment, {});
+  ASSERT_TRUE(named.ok());
+  EXPECT_EQ(named->address, "127.0.0.1:1");
+  EXPECT_FALSE(named->tls.enabled());
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,83 @@
+#include "common/build_info.h"
+
+#include <nlohmann/json.hpp>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+std::vector<std::string> Names(const std::vector<Component>& components) {
+  std::vector<std::string> names;
+  for (const Component& component : components) names.push_back(component.name);
+  return names;
+}
+
+Component Named(const std::vector<Component>& components, const std::string& name) {
+  for (const Component& component : components) {
+    if (component.name == name) return component;
+  }
+  return {};
+}
+
+TEST(BuildInfo, WritesTheLinesThatTheConfigureStepWrites) {
+  Component component;
+  component.name = "NCCL";
+  component.available = true;
+  component.built = component.loaded = "2.28.9";
+  EXPECT_EQ(ToLine(component), "[X] NCCL 2.28.9 (built), 2.28.9 (loaded)");
+  component.loaded.clear();
+  EXPECT_EQ(ToLine(component), "[X] NCCL 2.28.9 (built)");
+  component.available = false;
+  component.why_not = "nccl.h not found";
+  EXPECT_EQ(ToLine(component), "[ ] NCCL: nccl.h not found");
+}
+
+TEST(BuildInfo, ListsEveryComponentInItsOrderWithAVersionOrAReason) {
+  const std::vector<Component> components = BuildComponents({});
+  EXPECT_THAT(Names(components), ElementsAre("gRPC", "Protobuf", "Abseil", "UCX", "CUDA", "NCCL",
+                                             "prometheus-cpp", "OpenSSL"));
+  for (const Component& component : components) {
+    if (component.available) {
+      EXPECT_THAT(component, AllOf(Field(&Component::built, Not(IsEmpty())),
+                                   Field(&Component::why_not, IsEmpty())));
+    } else {
+      EXPECT_THAT(component.why_not, Not(IsEmpty())) << component.name;
+    }
+  }
+  EXPECT_TRUE(Named(components, "gRPC").available);
+  EXPECT_EQ(Named(components, "gRPC").built, Named(components, "gRPC").loaded);
+}
+
+TEST(BuildInfo, AnNcclThatCannotBeOpenedIsNamedWithTheVariable) {
+  const Component nccl =
+      Named(BuildComponents({{"COORDD_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}), "NCCL");
+  EXPECT_FALSE(nccl.available);
+  if (nccl.built.empty()) GTEST_SKIP() << "built without NCCL: " << nccl.why_not;
+  EXPECT_THAT(nccl.why_not,
+              AllOf(HasSubstr("COORDD_NCCL_LIBRARY"), HasSubstr("/nowhere/libnccl.so.2")));
+}
+
+TEST(BuildInfo, JsonHasTheSameRows) {
+  const auto json = nlohmann::json::parse(ComponentsToJson(BuildComponents({})));
+  ASSERT_EQ(json.size(), 8u);
+  EXPECT_EQ(json[0]["name"], "gRPC");
+  EXPECT_EQ(json[0]["available"], true);
+}
+
+TEST(NcclVersionText, ReadsBothWaysOfCounting) {
+  EXPECT_EQ(NcclVersionText(22809), "2.28.9");
+  EXPECT_EQ(NcclVersionText(21003), "2.10.3");
+  EXPECT_EQ(NcclVersionText(2708), "2.7.8");
+}
+
+}  // namespace
+}  // namespace coordd
