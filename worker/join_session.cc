@@ -44,8 +44,7 @@ void Take(ControlEvent event, Attempt& attempt) {
   } else if (message.has_membership()) {
     attempt.membership = std::move(message);
   } else if (message.has_shutdown()) {
-    attempt.ended =
-        absl::UnavailableError(absl::StrCat("coordd is stopping: ", message.shutdown().reason()));
+    attempt.ended = absl::UnavailableError(StoppingText(message.shutdown()));
   } else if (!message.has_lease_ack()) {
     attempt.ended = absl::InternalError("coordd spoke of a generation before its membership");
   }

@@ -32,35 +32,47 @@ sigset_t StopSignals() {
   return signals;
 }
 
-// Waits for SIGTERM or SIGINT on a thread of its own, from Start to Stop. The signals must be
-// blocked in every thread before. A second signal ends the program at once.
+// Waits for SIGTERM or SIGINT on a thread of its own. Made before any other thread, so that all of
+// them, gRPC's too, have these signals blocked. While the job gathers, a signal ends the program as
+// it ends any other; then it says goodbye; a second one does not wait for that.
 class StopWatch {
  public:
-  explicit StopWatch(Worker& worker) : worker_(worker) {
+  StopWatch() {
+    const sigset_t signals = StopSignals();
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     thread_ = coordd::StartThread("signals", [this] { Run(); });
   }
   ~StopWatch() {
     done_.store(true);
-    pthread_kill(thread_.native_handle(), SIGTERM);
+    pthread_kill(thread_.native_handle(), kWake);
     thread_.join();
   }
+  // From now on a signal shuts `worker` down, which outlives this object.
+  void Watch(Worker& worker) { worker_.store(&worker); }
   const std::atomic<bool>& stopped() const { return stopped_; }
 
  private:
+  static constexpr int kWake = SIGUSR1;  // our threads have every signal blocked
+
   void Run() {
     const sigset_t signals = StopSignals();
-    int signal = 0;
-    sigwait(&signals, &signal);
+    sigset_t awaited = signals;
+    sigaddset(&awaited, kWake);
+    int signal_number = 0;
+    sigwait(&awaited, &signal_number);
     if (done_.load()) return;
-    stopped_.store(true);
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-    worker_.Shutdown(kGoodbye).IgnoreError();
-    // Until the program ends, or a second signal does.
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-    while (!done_.load()) sigwait(&signals, &signal);
+    Worker* const worker = worker_.load();
+    if (worker == nullptr) {
+      raise(signal_number);
+      return;
+    }
+    stopped_.store(true);
+    worker->Shutdown(kGoodbye).IgnoreError();
+    while (!done_.load()) sigwait(&awaited, &signal_number);
   }
 
-  Worker& worker_;
+  std::atomic<Worker*> worker_ = nullptr;
   std::atomic<bool> stopped_ = false;
   std::atomic<bool> done_ = false;
   std::thread thread_;
@@ -130,30 +142,26 @@ int main(int argc, char** argv) {
   if (parsed.exit.has_value()) return *parsed.exit;
   const WorkerCommand& command = parsed.command;
 
-  absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Start(command.options);
+  absl::StatusOr<std::unique_ptr<Worker>> worker = absl::CancelledError("not started");
+  StopWatch watch;
+  worker = Worker::Start(command.options);
   if (!worker.ok()) {
     std::cerr << "coordd-worker: " << worker.status().message() << std::endl;
     return coordd::kExitCannotJoin;
   }
-  // Until here a signal ends the program as it ends any other; from here on it says goodbye. The
-  // threads of the runtime have all signals blocked already.
-  const sigset_t signals = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  watch.Watch(**worker);
   int exit_code = 0;
-  {
-    StopWatch watch(**worker);
-    switch (command.kind) {
-      case WorkerCommand::Kind::kMember:
-        exit_code = RunMember(**worker, watch, command.json);
-        break;
-      case WorkerCommand::Kind::kSelftest:
-        exit_code = RunSelftestOn(**worker, command);
-        break;
-      case WorkerCommand::Kind::kAllreduce:
-        exit_code = RunAllreduce(**worker, watch, command);
-        break;
-    }
-    (*worker)->Shutdown(kGoodbye).IgnoreError();
+  switch (command.kind) {
+    case WorkerCommand::Kind::kMember:
+      exit_code = RunMember(**worker, watch, command.json);
+      break;
+    case WorkerCommand::Kind::kSelftest:
+      exit_code = RunSelftestOn(**worker, command);
+      break;
+    case WorkerCommand::Kind::kAllreduce:
+      exit_code = RunAllreduce(**worker, watch, command);
+      break;
   }
+  (*worker)->Shutdown(kGoodbye).IgnoreError();
   return exit_code;
 }

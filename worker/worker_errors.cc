@@ -76,6 +76,10 @@ absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& 
       absl::Status(code, absl::StrCat(failure.message(), " (generation ", ToInt(generation), ")")));
 }
 
+std::string StoppingText(const v1::Shutdown& shutdown) {
+  return shutdown.reason().empty() ? "coordd is stopping" : shutdown.reason();
+}
+
 std::string SecondsText(absl::Duration duration) {
   // Milliseconds are enough for a person.
   return absl::StrCat(static_cast<double>(absl::ToInt64Milliseconds(duration)) / 1000, " s");

@@ -29,6 +29,9 @@ absl::Status ForTensor(const std::string& name, const absl::Status& status);
 // What coordd says about a tensor, with the generation.
 absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& failure);
 
+// Why coordd goes away, in its own words if it has any.
+std::string StoppingText(const v1::Shutdown& shutdown);
+
 // "600 s", "1.5 s": seconds as people write them.
 std::string SecondsText(absl::Duration duration);
 

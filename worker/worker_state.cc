@@ -72,11 +72,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
     case v1::CoordinatorMessage::kShutdown:
-      EndGeneration(
-          GenerationEndedError(options_.generation,
-                               absl::StrCat("coordd is stopping: ", message.shutdown().reason()),
-                               absl::StatusCode::kUnavailable),
-          /*abort=*/false, out);
+      EndGeneration(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
+                                         absl::StatusCode::kUnavailable),
+                    /*abort=*/false, out);
       return;
     case v1::CoordinatorMessage::kLeaseAck: {
       // Only what is counted from our own clock's reading is safe to assume.

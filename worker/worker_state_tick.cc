@@ -78,16 +78,15 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
   }
   for (const std::string& name : late) {
     Pending& pending = pending_.at(name);
-    const absl::Status why = absl::DeadlineExceededError(
-        absl::StrCat("tensor ", name, ": not every rank had submitted it ",
-                     SecondsText(now - pending.submitted_at), " after this one (generation ",
-                     ToInt(options_.generation), ", rank ", ToInt(options_.rank), ")"));
+    const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
+        "not every rank had submitted it ", SecondsText(now - pending.submitted_at), " after rank ",
+        ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
     if (pending.reported) {
       Withdraw({name}, why, now, out);
       continue;
     }
     std::erase(unreported_, name);
-    out.push_back(FailTensor{pending.id, why});
+    out.push_back(FailTensor{pending.id, ForTensor(name, why)});
     Erase(name);
   }
 }
