@@ -1,10 +1,16 @@
 # The data plane: transports, schedules, kernels, backends. Owned by the executor thread of the runtime.
-coordd_library(coordd_data_plane
-  SOURCES algorithm_table.cc collective_args.cc collective_run.cc collective_schedule.cc fusion_layout.cc
-          group_layout.cc host_backend.cc idle_wait.cc in_process_transport.cc loopback_backend.cc
-          pairwise_schedule.cc peer_addresses.cc peer_status.cc recursive_schedule.cc reduce_kernels.cc
-          ring_schedule.cc shm_channel.cc shm_handover.cc shm_ring.cc shm_segment.cc
-          shm_transport.cc tree_schedule.cc unix_message.cc
-  LIBS coordd_common)
+set(data_plane_sources
+  algorithm_table.cc collective_args.cc collective_run.cc collective_schedule.cc fusion_layout.cc group_layout.cc
+  host_backend.cc idle_wait.cc in_process_transport.cc loopback_backend.cc pairwise_schedule.cc peer_addresses.cc
+  peer_status.cc recursive_schedule.cc reduce_kernels.cc ring_schedule.cc routed_transport.cc shm_channel.cc
+  shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc transport_factory.cc tree_schedule.cc unix_message.cc)
+if(COORDD_HAVE_UCX)
+  coordd_library(coordd_data_plane
+    SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_transport.cc
+    LIBS coordd_common
+    PRIVATE_LIBS PkgConfig::UCX)
+else()
+  coordd_library(coordd_data_plane SOURCES ${data_plane_sources} ucx_factory_absent.cc LIBS coordd_common)
+endif()
 # The loops over elements are written to be vectorised.
 set_source_files_properties(reduce_kernels.cc PROPERTIES COMPILE_OPTIONS "-O3")

@@ -17,3 +17,6 @@ coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
 coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
   LIBS coordd_transport_conformance coordd_data_plane_testing)
 coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites})
+if(COORDD_HAVE_UCX)
+  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites})
+endif()

@@ -1,0 +1,124 @@
+#include "worker/ucx_context.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+// What coordd sets unless the user has. The shared-memory transports are left out because they do
+// not report the end of a peer; the default keepalive of 20 s is far above the 2 s in which a lost
+// rank is to be known.
+struct Default {
+  const char* name;
+  const char* value;
+};
+constexpr std::array<Default, 2> kDefaults = {{{"TLS", "^sm"}, {"KEEPALIVE_INTERVAL", "1s"}}};
+
+struct ReleaseConfig {
+  void operator()(ucp_config_t* config) const { ucp_config_release(config); }
+};
+using Config = std::unique_ptr<ucp_config_t, ReleaseConfig>;
+
+std::string AddressText(const sockaddr& address) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const void* bytes =
+      address.sa_family == AF_INET
+          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(address).sin_addr)
+          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+  return inet_ntop(address.sa_family, bytes, text.data(), text.size()) == nullptr ? ""
+                                                                                  : text.data();
+}
+
+absl::StatusOr<std::string> InterfaceWithAddress(const std::string& address) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return absl::ErrnoToStatus(errno, "listing network interfaces");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    if (AddressText(*entry->ifa_addr) == address) return std::string(entry->ifa_name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no network interface of this machine has the address ", address));
+}
+
+absl::Status Modify(ucp_config_t* config, const Environment& environment, const std::string& name,
+                    const std::string& value) {
+  if (environment.contains(absl::StrCat("UCX_", name))) return absl::OkStatus();
+  const ucs_status_t status = ucp_config_modify(config, name.c_str(), value.c_str());
+  if (status == UCS_OK) return absl::OkStatus();
+  return UcxError(absl::StrCat("setting UCX_", name, "=", value), status);
+}
+
+absl::StatusOr<Config> ReadConfig(const UcxTransportOptions& options) {
+  ucp_config_t* raw = nullptr;
+  if (ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK)
+    return UcxError("ucp_config_read", status);
+  Config config(raw);
+  for (const Default& entry : kDefaults)
+    COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, entry.name, entry.value));
+  if (!options.local_address.empty()) {
+    COORDD_ASSIGN_OR_RETURN(const std::string interface,
+                            InterfaceWithAddress(options.local_address));
+    COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, "NET_DEVICES", interface));
+  }
+  return config;
+}
+
+}  // namespace
+
+absl::Status UcxError(absl::string_view call, ucs_status_t status) {
+  return absl::UnavailableError(absl::StrCat("UCX: ", call, ": ", ucs_status_string(status)));
+}
+
+UcxContext& UcxContext::operator=(UcxContext&& other) noexcept {
+  std::swap(context_, other.context_);
+  std::swap(worker_, other.worker_);
+  return *this;
+}
+
+UcxContext::~UcxContext() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+absl::StatusOr<UcxContext> UcxContext::Open(const UcxTransportOptions& options,
+                                            int32_t world_size) {
+  COORDD_ASSIGN_OR_RETURN(const Config config, ReadConfig(options));
+  UcxContext opened;
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
+  params.features = UCP_FEATURE_TAG;
+  params.estimated_num_eps = static_cast<size_t>(world_size);
+  ucs_status_t status = ucp_init(&params, config.get(), &opened.context_);
+  if (status != UCS_OK) return UcxError("ucp_init", status);
+  ucp_worker_params_t worker_params = {};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  status = ucp_worker_create(opened.context_, &worker_params, &opened.worker_);
+  if (status != UCS_OK) return UcxError("ucp_worker_create", status);
+  return opened;
+}
+
+absl::StatusOr<std::string> UcxContext::Address() const {
+  ucp_address_t* address = nullptr;
+  size_t size = 0;
+  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &size);
+  if (status != UCS_OK) return UcxError("ucp_worker_get_address", status);
+  const std::string bytes(reinterpret_cast<const char*>(address), size);
+  ucp_worker_release_address(worker_, address);
+  return bytes;
+}
+
+}  // namespace coordd

@@ -1,0 +1,38 @@
+// UCX's handles, one owner each. (io; only where UCX is built in)
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/ucx_transport.h"
+
+namespace coordd {
+
+// A UCX context and its worker. Movable; the worker's endpoints are closed before it ends.
+class UcxContext {
+ public:
+  UcxContext() = default;
+  UcxContext(UcxContext&& other) noexcept { *this = std::move(other); }
+  UcxContext& operator=(UcxContext&& other) noexcept;
+  ~UcxContext();
+
+  // UNAVAILABLE; INVALID_ARGUMENT as Connect.
+  static absl::StatusOr<UcxContext> Open(const UcxTransportOptions& options, int32_t world_size);
+
+  ucp_worker_h worker() const { return worker_; }
+  absl::StatusOr<std::string> Address() const;
+
+ private:
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+};
+
+// UNAVAILABLE "CALL: what UCX says".
+absl::Status UcxError(absl::string_view call, ucs_status_t status);
+
+}  // namespace coordd

@@ -1,0 +1,15 @@
+// Whether UCX is in this build: CMake compiles one of ucx_factory.cc and ucx_factory_absent.cc.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/ucx_transport.h"
+
+namespace coordd {
+
+// As MakeUcxTransport. FAILED_PRECONDITION: not in this build.
+absl::StatusOr<std::unique_ptr<Transport>> TryMakeUcxTransport(const UcxTransportOptions& options,
+                                                               Clock& clock);
+
+}  // namespace coordd

@@ -1,0 +1,38 @@
+// A transport between nodes over UCX: TCP, InfiniBand, RoCE, whatever UCX finds. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/clock.h"
+#include "common/environment.h"
+#include "worker/transport.h"
+
+namespace coordd {
+
+struct UcxTransportOptions {
+  // An IP address of this machine: UCX is told to use the interface that has it (the one that
+  // routes to the coordinator) and no other. Empty: UCX chooses. The user's UCX_NET_DEVICES goes
+  // first.
+  std::string local_address;
+  // This process's environment. A UCX_* variable in it is the user's wish and is left alone.
+  Environment environment;
+};
+
+// UCX's tagged messages (ucp_tag_*_nbx), tag = sender's rank (24 bits) | Tag::Encode (40 bits), in
+// UCP_ERR_HANDLING_MODE_PEER: a peer's end is seen by its connection's end or by UCX's keepalive.
+// UCX's own shared memory is left out, unless UCX_TLS says otherwise: up to 1.13 it cannot tell
+// that a peer has gone.
+//
+// Endpoints are made with the first message to or from a rank, from the address that Connect put
+// into the store under "ucx/RANK"; that one call may wait for the store (kAddressTimeout). So the
+// store outlives the transport. Not thread-safe (UCS_THREAD_MODE_SINGLE) except for Abort.
+//
+// Under the thread sanitizer run with UCX_MEM_EVENTS=n: UCX's memory hooks crash with it.
+//
+// `clock` outlives it. Connect: UNAVAILABLE what UCX could not open; INVALID_ARGUMENT no interface
+// has the local address.
+std::unique_ptr<Transport> MakeUcxTransport(UcxTransportOptions options,
+                                            Clock& clock = Clock::Real());
+
+}  // namespace coordd
