@@ -99,7 +99,6 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
 absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_tensor_t* tensors,
                         size_t count, const Call& call, const coordd_call_options_t* options,
                         coordd_work_t** works) {
-  if (works == nullptr) return NullArgument("works");
   if (worker == nullptr) return NullArgument("worker");
   if (name == nullptr) return NullArgument("name");
   if (tensors == nullptr) return NullArgument("tensors");
@@ -107,6 +106,7 @@ absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_
     return absl::InvalidArgumentError(
         absl::StrCat("group ", name, ": has ", count, " tensors: expected 1 to ", kMaxGroupSize));
   }
+  if (works == nullptr) return NullArgument("works");
   std::fill(works, works + count, nullptr);
   COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
   std::vector<Submission> submissions;

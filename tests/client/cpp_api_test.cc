@@ -103,6 +103,7 @@ int main() {
     TestErrors(worker);
     coordd::Worker moved = std::move(worker);
     CHECK(moved.status().ok() && worker.handle() == nullptr);
+    moved.Barrier();  // who leaves earlier ends the generation of the others
     moved.Shutdown(std::chrono::seconds(10));
   } catch (const coordd::Error& error) {
     std::fprintf(stderr, "cpp_api_test: %s: %s\n", error.code_name(), error.what());
