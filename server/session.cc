@@ -158,8 +158,8 @@ void Session::OnReadDone(bool ok) {
   if (ok) {
     Take();
   } else {
-    Ended(context_->IsCancelled() ? "its connection closed without a goodbye"
-                                  : "it ended its stream without a goodbye");
+    // A broken connection needs no words beyond those that the state finds for every loss.
+    Ended(context_->IsCancelled() ? "" : "it closed its side of the stream");
   }
 }
 
@@ -232,7 +232,7 @@ void Session::OnDone() {
     report = joined_ && !std::exchange(end_reported_, true);
     self = std::move(self_);
   }
-  if (report) inbox_.Push(Inbound(SessionEnded{id_, "its stream was closed by coordd"}));
+  if (report) inbox_.Push(Inbound(SessionEnded{id_, "coordd closed the stream"}));
   metrics_.OnSessionEnded();
   on_done_(id_);
   // `self` goes last; whoever else still holds this finds it finished.

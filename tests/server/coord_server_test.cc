@@ -68,6 +68,7 @@ TEST(CoordServer, StopsWhileWorkersAreSilent) {
   RawWorker never_joined(server.Channel());
   server->Stop("the test stops it");
   server->Stop("and once more");
+  EXPECT_LT(ConnectLoopback(server->listen_address().port), 0);
 }
 
 TEST(CoordServer, SurvivesAGarbageClient) {

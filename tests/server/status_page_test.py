@@ -1,0 +1,175 @@
+"""The status page in headless Chromium: what an operator sees of four jobs, and of a coordd that has gone.
+
+The jobs come from status_page_jobs, a real coordd with workers that say what the page must show.
+"""
+
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import urllib.request
+
+BUILD = os.environ.get("COORDD_BUILD_DIR", "build")
+PATIENCE_S = 60  # against hangs only
+
+
+def find_chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        path = shutil.which(name)
+        if path:
+            return path
+    return None
+
+
+def browse(url, *, virtual_ms=4000):
+    """The document after `virtual_ms` of the browser's time, and what its console said."""
+    with tempfile.TemporaryDirectory(prefix="coordd-chromium-", ignore_cleanup_errors=True) as profile:
+        done = subprocess.run(
+            [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync",
+             "--enable-logging=stderr", f"--user-data-dir={profile}", f"--virtual-time-budget={virtual_ms}",
+             "--dump-dom", url],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=True, text=True)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    # What the reader sees: without the page's own program and style.
+    return re.sub("<(script|style)>.*?</\\1>", "", done.stdout, flags=re.S), console
+
+
+def tiles(document, job):
+    """{rank: state} of a job's tiles."""
+    section = re.search(f'<section class="job" data-job="{job}">(.*?)(?=<section class="job"|$)', document, re.S)
+    found = re.findall(r'<div class="rank (\w+)"[^>]*data-rank="(-?\d+)"', section.group(1))
+    return {int(rank): state for state, rank in found}
+
+
+def verdict(document, job):
+    section = re.search(f'data-job="{job}">.*?<p class="verdict[^>]*>(.*?)</p>', document, re.S)
+    return re.sub("<[^>]*>", "", section.group(1))
+
+
+class StatusPage(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.jobs = subprocess.Popen([os.path.join(BUILD, "tests", "status_page_jobs")], stdin=subprocess.PIPE,
+                                    stdout=subprocess.PIPE, text=True)
+        cls.url = f"http://127.0.0.1:{int(cls.jobs.stdout.readline())}/"
+        cls.document, cls.console = browse(cls.url)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.jobs.stdin.close()
+        cls.jobs.stdout.close()
+        cls.jobs.wait(PATIENCE_S)
+
+    def test_shows_every_rank_of_every_job(self):
+        self.assertEqual(sorted(tiles(self.document, "resnet50")), list(range(16)))
+        self.assertEqual(sorted(tiles(self.document, "llama-7b")), list(range(8)))
+        self.assertEqual(sorted(tiles(self.document, "digits")), [0, 2])
+        self.assertEqual(sorted(tiles(self.document, "queue")), [-1])
+
+    def test_points_at_the_slowest_rank(self):
+        states = tiles(self.document, "resnet50")
+        self.assertEqual([rank for rank, state in states.items() if state == "slowest"], [9])
+        self.assertIn("Slowest: rank 9 on node3", verdict(self.document, "resnet50"))
+        self.assertIn("executing", states.values())
+
+    def test_names_who_is_missing_in_a_stall(self):
+        states = tiles(self.document, "llama-7b")
+        self.assertEqual([rank for rank, state in states.items() if state == "missing"], [2, 6])
+        self.assertEqual(set(states.values()), {"missing", "waiting"})
+        self.assertIn("Everyone waits for ranks 2, 6 to submit transformer.h.11.mlp.weight",
+                      verdict(self.document, "llama-7b"))
+
+    def test_says_who_was_lost_and_why(self):
+        self.assertIn("Rank 1 on node1 (pid 4101) was lost: its connection closed without a goodbye.",
+                      verdict(self.document, "digits"))
+
+    def test_says_whom_a_gathering_job_waits_for(self):
+        self.assertIn("1 of 4 workers so far", verdict(self.document, "queue"))
+
+    def test_has_no_error(self):
+        self.assertEqual(self.console, [])
+        self.assertNotIn("does not answer", self.document)
+        self.assertNotIn('class="lost"', self.document)
+
+    def test_names_coordds_version_and_address(self):
+        self.assertRegex(self.document, r'id="about">\d+\.\d+\.\d+ at 127\.0\.0\.1:\d+, up ')
+
+    def test_keeps_what_it_saw_when_coordd_goes_away(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read()
+        document, console = browse(serve_once(self, page, state), virtual_ms=6000)
+        self.assertIn('class="lost"', document)
+        self.assertIn("coordd does not answer", document)
+        self.assertEqual(len(tiles(document, "resnet50")), 16)
+        self.assertFalse([line for line in console if "Uncaught" in line])
+
+    def test_shows_no_markup_that_a_worker_sends(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        evil = "<img src=x onerror=\"document.title='taken'\">"
+        for job in state["jobs"]:
+            for worker in job["workers"]:
+                worker["hostname"] = worker["activity"] = worker["node_id"] = evil
+            for stalled in job["stalled"]:
+                stalled["name"] = evil
+        document, _ = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        self.assertNotIn("<img", document)
+        self.assertIn("&lt;img", document)
+
+    def test_invites_when_there_is_no_job(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        state["jobs"] = []
+        document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        self.assertIn("No job yet", document)
+        self.assertIn("coordrun -np 4", document)
+        self.assertEqual(console, [])
+
+
+def serve_once(test, page, state):
+    """URL of a server that gives the page and one answer of /v1/jobs, then only breaks connections."""
+    answers = [state]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = page if self.path == "/" else answers.pop() if self.path == "/v1/jobs" and answers else None
+            if body is None:
+                self.connection.close()
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8" if self.path == "/" else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+        def finish(self):
+            try:
+                super().finish()
+            except (OSError, ValueError):
+                pass  # we closed it ourselves
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    test.addCleanup(thread.join)
+    test.addCleanup(server.server_close)
+    test.addCleanup(server.shutdown)
+    return f"http://127.0.0.1:{server.server_address[1]}/"
+
+
+if __name__ == "__main__":
+    if find_chromium() is None:
+        print("no chromium found: the status page cannot be tested (Debian: apt-get install chromium)", file=sys.stderr)
+        sys.exit(1)
+    unittest.main()
