@@ -82,13 +82,15 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline)
       moved = backend_->Progress() || moved;
       moved = CollectFinished() || moved;
     }
-    if (in_flight_.empty() && sized_ == nullptr && waiting_.empty() && inbox_.Finished()) return;
+    if (in_flight_.empty() && sized_ == nullptr && waiting_.empty() && inbox_.Finished()) break;
     if (moved) {
       idle.Reset();
     } else if (!in_flight_.empty()) {
       idle.Wait();
     }
   }
+  // Where it lived. Stop, which waits for this thread, was the last to call Abort.
+  backend_.reset();
 }
 
 void Executor::TakeInputs(absl::Time deadline) {

@@ -96,7 +96,7 @@ class Executor {
   const std::string backend_name_;
   const Finished finished_;
   Clock& clock_;
-  const std::unique_ptr<CollectiveBackend> backend_;  // only Abort from other threads
+  std::unique_ptr<CollectiveBackend> backend_;  // until Stop; other threads: only Abort
 
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;

@@ -1,0 +1,232 @@
+// The executor and the batches it runs, with ranks as threads over in-process memory.
+#include "worker/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/store_memory.h"
+#include "common/thread.h"
+#include "tests/support/status_matchers.h"
+#include "worker/host_backend.h"
+#include "worker/in_process_transport.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::Each;
+
+constexpr absl::Duration kHangLimit = absl::Seconds(60);
+
+// One rank: an executor whose finished batches are taken by the test.
+class RankExecutor {
+ public:
+  RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store)
+      : context_{Generation{1}, rank, size},
+        executor_({.fusion_buffer_bytes = 1 << 16, .polling_threads = size, .cores = 2},
+                  std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network)),
+                  Clock::Real(), [this](std::unique_ptr<BatchJob> batch) {
+                    finished_.PushUnbounded(std::move(batch));
+                  }) {
+    status_ = executor_.Start(GroupLayout::OneNode(Rank{rank}, size), store,
+                              Clock::Real().Now() + kHangLimit);
+  }
+
+  const absl::Status& status() const { return status_; }
+  Executor& executor() { return executor_; }
+
+  void Launch(int64_t sequence, std::vector<TensorJob> tensors) {
+    executor_.Launch(std::make_unique<BatchJob>(context_, LaneId{0}, sequence, std::move(tensors)));
+  }
+  // The next batch that ends; unpacked if it went well.
+  std::unique_ptr<BatchJob> Take() {
+    while (taken_.empty())
+      for (auto& batch : finished_.TakeAll(absl::InfiniteFuture()))
+        taken_.push_back(std::move(batch));
+    std::unique_ptr<BatchJob> batch = std::move(taken_.front());
+    taken_.pop_front();
+    if (batch->status.ok()) batch->Unpack();
+    if (batch->fusion_buffer.has_value()) executor_.ReturnFusionBuffer(*batch->fusion_buffer);
+    return batch;
+  }
+
+ private:
+  const BatchContext context_;
+  BoundedQueue<std::unique_ptr<BatchJob>> finished_{64, Clock::Real()};
+  std::deque<std::unique_ptr<BatchJob>> taken_;
+  Executor executor_;
+  absl::Status status_;
+};
+
+void RunRanks(int32_t size, const std::function<void(RankExecutor&, int32_t)>& body) {
+  InProcessNetwork network(size);
+  InMemoryStore store;
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < size; ++r) {
+    threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
+      RankExecutor rank(r, size, network, store);
+      ASSERT_THAT(rank.status(), IsOk());
+      body(rank, r);
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TensorJob Job(TensorSpec spec, const std::vector<float>& input, std::vector<float>* output) {
+  TensorJob job;
+  job.work = std::make_shared<Work>(std::move(spec), Clock::Real());
+  job.input = reinterpret_cast<const std::byte*>(input.data());
+  if (output != nullptr) {
+    job.output = reinterpret_cast<std::byte*>(output->data());
+    job.output_capacity_bytes = static_cast<int64_t>(output->size() * sizeof(float));
+  }
+  return job;
+}
+
+TensorSpec Spec(CollectiveKind kind, const std::string& name, std::vector<int64_t> shape) {
+  TensorSpec spec;
+  spec.name = name;
+  spec.kind = kind;
+  spec.op = Reduces(kind) ? ReduceOp::kSum : ReduceOp::kNone;
+  spec.shape = std::move(shape);
+  return spec;
+}
+
+TEST(Executor, RunsMoreBatchesThanItHasFusionBuffersFor) {
+  constexpr int kBatches = 12, kTensors = 3;
+  RunRanks(3, [](RankExecutor& rank, int32_t) {
+    const std::vector<float> input(100, 1.0f);
+    std::vector<std::vector<float>> outputs(kBatches * kTensors, std::vector<float>(100));
+    for (int b = 0; b < kBatches; ++b) {
+      std::vector<TensorJob> jobs;
+      for (int t = 0; t < kTensors; ++t) {
+        const auto index = static_cast<size_t>(b * kTensors + t);
+        jobs.push_back(Job(Spec(CollectiveKind::kAllreduce, absl::StrCat("t", index), {100}), input,
+                           &outputs[index]));
+      }
+      rank.Launch(b + 1, std::move(jobs));
+    }
+    for (int b = 0; b < kBatches; ++b) {
+      const auto batch = rank.Take();
+      EXPECT_THAT(batch->status, IsOk());
+      EXPECT_EQ(batch->sequence(), b + 1);
+    }
+    for (const auto& output : outputs) EXPECT_THAT(output, Each(3.0f));
+    EXPECT_GT(rank.executor().fusion_bytes(), 0);
+  });
+}
+
+TEST(Executor, UsesNoFusionBufferForATensorAlone) {
+  RunRanks(2, [](RankExecutor& rank, int32_t) {
+    const std::vector<float> input(100, 2.0f);
+    std::vector<float> output(100);
+    rank.Launch(1, [&] {
+      std::vector<TensorJob> jobs;
+      jobs.push_back(Job(Spec(CollectiveKind::kAllreduce, "a", {100}), input, &output));
+      return jobs;
+    }());
+    EXPECT_THAT(rank.Take()->status, IsOk());
+    EXPECT_THAT(output, Each(4.0f));
+    EXPECT_EQ(rank.executor().fusion_bytes(), 0);
+  });
+}
+
+TEST(Executor, FusesMoreThanABufferHoldsInMemoryOfItsOwn) {
+  // Each rank gives 2 x 200,000 floats; what is gathered is larger than the fusion buffer.
+  constexpr int64_t kRows = 200'000;
+  RunRanks(2, [](RankExecutor& rank, int32_t self) {
+    const std::vector<float> input(kRows, static_cast<float>(self));
+    std::vector<TensorJob> jobs;
+    for (const char* name : {"a", "b"})
+      jobs.push_back(Job(Spec(CollectiveKind::kAllgather, name, {kRows}), input, nullptr));
+    rank.Launch(1, std::move(jobs));
+    const auto batch = rank.Take();
+    ASSERT_THAT(batch->status, IsOk());
+    for (const TensorJob& tensor : batch->tensors()) {
+      ASSERT_EQ(tensor.result.output_bytes, 2 * kRows * 4);
+      const auto* values = reinterpret_cast<const float*>(tensor.result.owned_output.get());
+      EXPECT_EQ(values[0], 0.0f);
+      EXPECT_EQ(values[kRows - 1], 0.0f);
+      EXPECT_EQ(values[kRows], 1.0f);
+      EXPECT_EQ(values[2 * kRows - 1], 1.0f);
+    }
+  });
+}
+
+TEST(Executor, KeepsItsOrderWhenABatchWaitsForSizes) {
+  // Gathers need two exchanges, reductions one: ranks must still launch all in one order.
+  constexpr int kBatches = 30;
+  RunRanks(4, [](RankExecutor& rank, int32_t self) {
+    const std::vector<float> input(8, static_cast<float>(self + 1));
+    std::vector<float> output(8);
+    for (int b = 0; b < kBatches; ++b) {
+      std::vector<TensorJob> jobs;
+      if (b % 2 == 0) {
+        jobs.push_back(Job(Spec(CollectiveKind::kAllgather, absl::StrCat("g", b), {self + 1}),
+                           input, nullptr));
+      } else {
+        jobs.push_back(
+            Job(Spec(CollectiveKind::kAllreduce, absl::StrCat("r", b), {8}), input, &output));
+      }
+      rank.Launch(b + 1, std::move(jobs));
+    }
+    for (int b = 0; b < kBatches; ++b) {
+      const auto batch = rank.Take();
+      ASSERT_THAT(batch->status, IsOk());
+      if (batch->kind() == CollectiveKind::kAllgather) {
+        EXPECT_EQ(batch->tensors()[0].result.output_shape[0], 1 + 2 + 3 + 4);
+      }
+    }
+    EXPECT_THAT(output, Each(10.0f));
+  });
+}
+
+TEST(Executor, AnAbortEndsWhatIsInFlightAndWhatFollows) {
+  // Rank 1 never launches, so that rank 0 waits for it.
+  RunRanks(2, [](RankExecutor& rank, int32_t self) {
+    if (self == 1) return;
+    const std::vector<float> input(8, 1.0f);
+    std::vector<float> output(8);
+    for (int64_t sequence : {1, 2}) {
+      std::vector<TensorJob> jobs;
+      jobs.push_back(Job(Spec(CollectiveKind::kAllreduce, "a", {8}), input, &output));
+      rank.Launch(sequence, std::move(jobs));
+    }
+    rank.executor().Abort();
+    for (int i = 0; i < 2; ++i) EXPECT_FALSE(rank.Take()->status.ok());
+    std::vector<TensorJob> late;
+    late.push_back(Job(Spec(CollectiveKind::kAllreduce, "b", {8}), input, &output));
+    rank.Launch(3, std::move(late));
+    EXPECT_FALSE(rank.Take()->status.ok());
+  });
+}
+
+TEST(Executor, StopHandsBackEverything) {
+  InProcessNetwork network(2);
+  InMemoryStore store;
+  // The other rank connects and then does nothing.
+  std::unique_ptr<RankExecutor> other;
+  std::thread connect =
+      StartThread("other", [&] { other = std::make_unique<RankExecutor>(1, 2, network, store); });
+  RankExecutor rank(0, 2, network, store);
+  connect.join();
+  const std::vector<float> input(8, 1.0f);
+  std::vector<float> output(8);
+  for (int64_t sequence = 1; sequence <= 20; ++sequence) {
+    std::vector<TensorJob> jobs;
+    jobs.push_back(Job(Spec(CollectiveKind::kAllreduce, "a", {8}), input, &output));
+    rank.Launch(sequence, std::move(jobs));
+  }
+  rank.executor().Stop();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(rank.Take()->status.ok());
+}
+
+}  // namespace
+}  // namespace coordd
