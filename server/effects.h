@@ -63,11 +63,11 @@ struct Deliver {
 };
 struct CloseSession {  // after what was delivered before
   SessionId session;
-  absl::Status status;
+  absl::Status status = {};
 };
 struct StoreReply {
   CallId call;
-  absl::Status status;
+  absl::Status status = {};
   std::string value = {};  // Get
   int64_t number = 0;      // Add: the sum; DeletePrefix: how many
 };

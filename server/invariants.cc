@@ -174,8 +174,6 @@ absl::Status HistoryChecker::SawFailures(Member& member, const v1::TensorFailure
       return Broken("tensor ", failure.name(), " fails without saying why");
     }
     int64_t& open = member.open[failure.name()];
-    // One answer for both submissions if a rank repeats a name that is still pending.
-    if (failure.code() == static_cast<int>(absl::StatusCode::kAlreadyExists) && open > 1) open = 1;
     if (--open < 0) {
       return Broken("tensor ", failure.name(), " fails without a submission of rank ", member.rank);
     }

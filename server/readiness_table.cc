@@ -206,10 +206,12 @@ void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorF
   std::string group_of_entry;
   if (Entry* entry = FindEntry(spec.name); entry != nullptr) {
     group_of_entry = entry->spec.group;
-    if (entry->in.Insert(rank) && IsGrouped(entry->spec) && spec.group == group_of_entry) {
+    const bool is_first = entry->in.Insert(rank);
+    if (is_first && IsGrouped(entry->spec) && spec.group == group_of_entry) {
       ++groups_[group_of_entry].named_by[static_cast<size_t>(rank.value)];
     }
     FailEntry(*entry, fault, failed);
+    if (!is_first) failed.push_back({spec.name, fault, {rank}});  // two reports, two answers
   } else {
     failed.push_back({spec.name, fault, {rank}});
     if (!IsGrouped(spec) && HasRoom()) {

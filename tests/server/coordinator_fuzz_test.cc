@@ -1,0 +1,245 @@
+// CoordinatorState under random inputs, sensible and not, in any order: after each step its state
+// is consistent and its history keeps the invariants. Afterwards the faults stop, and a generation
+// must form.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/random.h"
+#include "server/coordinator_state.h"
+#include "server/invariants.h"
+#include "tests/server/builders.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+constexpr Epoch kEpoch{5};
+
+class Fuzz {
+ public:
+  // Odd seeds are calm: generations live long enough to plan a lot.
+  explicit Fuzz(uint64_t seed) : calm_(seed % 2 == 1), random_(seed) {
+    options_.max_jobs = 3;
+    options_.max_pending_tensors_per_job = 40;
+    options_.max_store_keys_per_job = 10;
+    options_.max_batch_bytes = 1024;
+    options_.stall_warning = absl::Seconds(3);
+    options_.stall_abort = absl::Seconds(20);
+    options_.ended_job_retention = absl::Minutes(1);
+    state_ = std::make_unique<CoordinatorState>(options_, kEpoch);
+  }
+
+  absl::Status RandomStep() {
+    const uint64_t what = Below(100);
+    if (what < 25) return MemberSends(Body());
+    if (what < 60) return MemberSends(ReadyBody());
+    if (what < 72) return Send(NewSession(), RandomJoin());
+    if (what < 78) return calm_ && Below(20) > 0 ? Tick() : End(AnySession());
+    if (what < 90) return RandomCall();
+    if (what < 91 && !calm_) return Send(AnySession(), RandomJoin());
+    if (what < 92) return Send(NewSession(), Body());
+    if (what < 93) now_ += absl::Seconds(static_cast<int64_t>(Below(40)));
+    now_ += absl::Milliseconds(static_cast<int64_t>(Below(1500)));
+    return Tick();
+  }
+
+  // All goes home; then three fresh workers, and nothing goes wrong.
+  absl::Status HealAndForm() {
+    const auto sessions = sessions_;
+    for (const auto& [session, generation] : sessions) {
+      absl::Status status = End(session);
+      if (!status.ok()) return status;
+    }
+    for (int i = 0; i < 3; ++i) {
+      v1::WorkerMessage message;
+      *message.mutable_join() = JoinOf(absl::StrCat("fresh", i));
+      message.mutable_join()->mutable_limits()->set_min_workers(3);
+      absl::Status status = Send(NewSession(), message);
+      if (!status.ok()) return status;
+    }
+    now_ += absl::Seconds(1);
+    absl::Status status = Tick();
+    for (const auto& [session, generation] : sessions_) {
+      if (generation == Generation{0}) return absl::InternalError("no generation formed");
+    }
+    return status;
+  }
+
+  int64_t planned() const { return planned_; }
+  int64_t formed() const { return formed_; }
+
+ private:
+  uint64_t Below(uint64_t bound) { return random_.Below(bound); }
+
+  SessionId NewSession() { return SessionId{++last_session_}; }
+  SessionId AnySession() {
+    if (sessions_.empty() || Below(20) == 0) return NewSession();
+    return std::next(sessions_.begin(), static_cast<int64_t>(Below(sessions_.size())))->first;
+  }
+
+  v1::WorkerMessage RandomJoin() {
+    v1::WorkerMessage message;
+    v1::Join* join = message.mutable_join();
+    *join = JoinOf(absl::StrCat("w", Below(12)), absl::StrCat("n", Below(3)));
+    join->set_job(Below(30) == 0 ? "?" : absl::StrCat("job", Below(4)));
+    if (Below(20) == 0) join->set_token("wrong");
+    if (Below(2) == 0) join->mutable_limits()->set_min_workers(static_cast<int32_t>(Below(4)));
+    if (Below(20) == 0) join->mutable_versions()->set_protocol(9);
+    if (Below(20) == 0) join->mutable_host()->add_topology("rack");
+    if (Below(20) == 0) join->mutable_resume();
+    if (Below(10) == 0) {
+      v1::Device* device = join->add_devices();
+      device->set_kind(v1::MEMORY_KIND_CUDA);
+      device->set_uuid(absl::StrCat("GPU-", Below(3)));
+    }
+    return message;
+  }
+
+  v1::WorkerMessage Body() {
+    v1::WorkerMessage message;
+    switch (calm_ && Below(20) > 0 ? 9 : Below(40)) {
+      case 0:
+        break;  // no body
+      case 1:
+        message.mutable_collective_failed()->set_suspect_rank(static_cast<int32_t>(Below(5)) - 1);
+        break;
+      case 2:
+        message.mutable_leave()->set_reason(std::string(Below(2) * 1025, 'x'));
+        break;
+      case 3:
+        message.mutable_leave();
+        break;
+      case 4:
+      case 5:
+      case 6:
+        message.mutable_tensors_withdrawn()->add_names(absl::StrCat("t", Below(6)));
+        break;
+      default:
+        message.mutable_heartbeat()->set_bytes_reduced(static_cast<int64_t>(Below(1000)));
+    }
+    return message;
+  }
+
+  v1::WorkerMessage ReadyBody() {
+    v1::WorkerMessage message;
+    for (uint64_t i = 1 + Below(4); i > 0; --i) {
+      const uint64_t number = Below(6);
+      TensorSpec spec = Gradient(absl::StrCat("t", number), {static_cast<int64_t>(number) + 1});
+      if (number < 2) spec = InGroup(spec, "G", 2);
+      if (Below(60) == 0) spec.shape = {99};
+      if (Below(60) == 0) spec.group_size = 3;
+      if (Below(100) == 0) spec.process_set = ProcessSetId{1};
+      v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
+      ToProto(spec, proto);
+      if (Below(60) == 0) proto->set_kind(static_cast<v1::CollectiveKind>(Below(14)));
+      if (Below(60) == 0) proto->set_dtype(static_cast<v1::DataType>(Below(16)));
+      if (Below(60) == 0) proto->add_shape(-1);
+      if (Below(calm_ ? 9000 : 400) == 0) proto->set_name("");
+    }
+    return message;
+  }
+
+  absl::Status MemberSends(v1::WorkerMessage message) {
+    const SessionId session = AnySession();
+    const auto it = sessions_.find(session);
+    message.set_epoch(ToInt(kEpoch));
+    message.set_generation(it == sessions_.end() ? 0 : ToInt(it->second));
+    if (Below(calm_ ? 2000 : 50) == 0) message.set_generation(static_cast<int64_t>(Below(4)));
+    if (Below(calm_ ? 2000 : 100) == 0) message.set_epoch(static_cast<int64_t>(Below(7)));
+    return Send(session, message);
+  }
+
+  absl::Status RandomCall() {
+    if (Below(8) == 0) return Step(CallCancelled{CallId{static_cast<int64_t>(Below(20))}});
+    StoreCall call{.call = CallId{++last_call_},
+                   .job = absl::StrCat("job", Below(4)),
+                   .token = Below(20) == 0 ? "wrong" : "secret",
+                   .request = StoreGet{}};
+    const std::string key =
+        absl::StrCat(Below(2) == 0 ? "" : absl::StrCat("gen/", Below(5), "/"), "k", Below(4));
+    switch (Below(4)) {
+      case 0:
+        call.request = StoreSet{key, "v"};
+        break;
+      case 1:
+        call.request = StoreAdd{key, 1};
+        break;
+      case 2:
+        call.request = StoreDeletePrefix{key};
+        break;
+      default:
+        call.request = StoreGet{key};
+    }
+    return Step(call);
+  }
+
+  absl::Status Send(SessionId session, const v1::WorkerMessage& message) {
+    if (message.has_join()) sessions_.try_emplace(session);
+    return Step(SessionMessage{session, message});
+  }
+  absl::Status End(SessionId session) {
+    sessions_.erase(session);
+    return Step(SessionEnded{session, "gone"});
+  }
+
+  absl::Status Step(const Inbound& in) {
+    history_.Saw(in);
+    Effects effects;
+    state_->Step(in, now_, effects);
+    absl::Status status = Take(effects);
+    return status.ok() && Below(2) == 0 ? Tick() : status;
+  }
+  absl::Status Tick() {
+    Effects effects;
+    state_->Tick(now_, effects);
+    return Take(effects);
+  }
+
+  absl::Status Take(const Effects& effects) {
+    for (const Outgoing& out : effects.outgoing) {
+      if (const auto* close = std::get_if<CloseSession>(&out)) sessions_.erase(close->session);
+      const auto* deliver = std::get_if<Deliver>(&out);
+      if (deliver == nullptr) continue;
+      if (deliver->message->has_plan()) ++planned_;
+      if (!deliver->message->has_membership()) continue;
+      sessions_[deliver->to.front()] = Generation{deliver->message->generation()};
+      ++formed_;
+    }
+    absl::Status status = history_.Saw(effects);
+    return status.ok() ? state_->CheckConsistency() : status;
+  }
+
+  const bool calm_;
+  Random random_;
+  ServerOptions options_;
+  std::unique_ptr<CoordinatorState> state_;
+  HistoryChecker history_;
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  std::map<SessionId, Generation> sessions_;  // open ones, by the generation that they know of
+  int64_t last_session_ = 0;
+  int64_t last_call_ = 0;
+  int64_t planned_ = 0;
+  int64_t formed_ = 0;
+};
+
+TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
+  int64_t planned = 0;
+  int64_t formed = 0;
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    Fuzz fuzz(seed);
+    for (int step = 0; step < 1500; ++step) {
+      ASSERT_THAT(fuzz.RandomStep(), IsOk()) << "step " << step;
+    }
+    ASSERT_THAT(fuzz.HealAndForm(), IsOk());
+    planned += fuzz.planned();
+    formed += fuzz.formed();
+  }
+  // That it got anywhere at all.
+  EXPECT_GT(formed, 300);
+  EXPECT_GT(planned, 3000);
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,171 @@
+// The checker itself: each broken promise must turn it red, or the fuzzers prove nothing.
+#include "server/invariants.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/builders.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+constexpr Epoch kEpoch{1};
+
+class HistoryCheckerTest : public ::testing::Test {
+ protected:
+  void Joins(int64_t session) {
+    v1::WorkerMessage message;
+    *message.mutable_join() = JoinOf("w");
+    checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  static v1::CoordinatorMessage Membership(int64_t generation, int32_t rank, int32_t size) {
+    v1::CoordinatorMessage message;
+    message.set_epoch(ToInt(kEpoch));
+    message.set_generation(generation);
+    v1::Membership* m = message.mutable_membership();
+    m->set_rank(rank);
+    m->set_size(size);
+    m->set_local_rank(rank);
+    m->set_local_size(size);
+    m->set_cross_size(1);
+    m->add_nodes()->set_nodes(1);
+    m->mutable_nodes(0)->set_ranks_per_node(size);
+    return message;
+  }
+  static v1::CoordinatorMessage Plan(int64_t sequence, const std::string& tensor) {
+    v1::CoordinatorMessage message;
+    message.set_generation(1);
+    v1::FusedBatch* batch = message.mutable_plan()->add_batches();
+    batch->set_sequence(sequence);
+    batch->add_tensors(tensor);
+    return message;
+  }
+  static Outgoing To(std::vector<SessionId> sessions, const v1::CoordinatorMessage& message) {
+    return Deliver{std::move(sessions), std::make_shared<v1::CoordinatorMessage>(message)};
+  }
+  absl::Status Sends(std::vector<Outgoing> outgoing) {
+    return checker_.Saw(Effects{.outgoing = std::move(outgoing), .events = {}});
+  }
+  void Submits(int64_t session, const std::string& tensor) {
+    v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
+    message.mutable_tensors_ready()->add_tensors()->set_name(tensor);
+    checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  // Two ranks in generation 1.
+  void Form() {
+    Joins(1);
+    Joins(2);
+    ASSERT_THAT(Sends({To({kA}, Membership(1, 0, 2)), To({kB}, Membership(1, 1, 2))}), IsOk());
+  }
+
+  static constexpr SessionId kA{1};
+  static constexpr SessionId kB{2};
+  HistoryChecker checker_;
+};
+
+auto Red(const std::string& text) { return StatusIs(Code::kInternal, HasSubstr(text)); }
+
+TEST_F(HistoryCheckerTest, AcceptsAnHonestHistory) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "a");
+  EXPECT_THAT(Sends({To({kA, kB}, Plan(1, "a"))}), IsOk());
+}
+
+TEST_F(HistoryCheckerTest, SeesARankGivenTwice) {
+  Joins(1);
+  Joins(2);
+  EXPECT_THAT(Sends({To({kA}, Membership(1, 0, 2)), To({kB}, Membership(1, 0, 2))}),
+              Red("rank 0 is given twice"));
+}
+
+TEST_F(HistoryCheckerTest, SeesARankThatNobodyHolds) {
+  Joins(1);
+  EXPECT_THAT(Sends({To({kA}, Membership(1, 0, 2))}), Red("ranks that nobody holds"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlaceThatContradictsTheNodes) {
+  Joins(1);
+  v1::CoordinatorMessage wrong = Membership(1, 0, 1);
+  wrong.mutable_membership()->set_cross_size(2);
+  EXPECT_THAT(Sends({To({kA}, wrong)}), Red("contradicts the nodes"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAGenerationThatDoesNotGrow) {
+  Joins(1);
+  ASSERT_THAT(Sends({To({kA}, Membership(2, 0, 1))}), IsOk());
+  Joins(2);
+  EXPECT_THAT(Sends({To({kB}, Membership(1, 0, 1))}), Red("generation 1 follows 2"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAMemberThatJoinsLate) {
+  Form();
+  Joins(3);
+  EXPECT_THAT(Sends({To({SessionId{3}}, Membership(1, 1, 2))}), Red("late"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanThatSkipsARank) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "a");
+  Submits(1, "b");
+  Submits(2, "b");
+  ASSERT_THAT(Sends({To({kA, kB}, Plan(1, "a")), To({kA}, Plan(2, "b"))}), IsOk());
+  EXPECT_THAT(Sends({To({kB}, Plan(3, "b"))}), Red("gap"));
+}
+
+TEST_F(HistoryCheckerTest, SeesPlansThatDifferBetweenRanks) {
+  Form();
+  for (int64_t session : {1, 2}) {
+    Submits(session, "a");
+    Submits(session, "b");
+  }
+  EXPECT_THAT(Sends({To({kA}, Plan(1, "a")), To({kB}, Plan(1, "b"))}), Red("differs"));
+}
+
+TEST_F(HistoryCheckerTest, SeesATensorPlannedThatARankDidNotSubmit) {
+  Form();
+  Submits(1, "a");
+  EXPECT_THAT(Sends({To({kA, kB}, Plan(1, "a"))}), Red("not submitted by rank 1"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASubmissionAnsweredTwice) {
+  Form();
+  Submits(1, "a");
+  v1::CoordinatorMessage failures;
+  failures.set_generation(1);
+  v1::TensorFailure* failure = failures.mutable_tensor_failures()->add_failures();
+  failure->set_name("a");
+  failure->set_code(3);
+  failure->set_message("differs");
+  ASSERT_THAT(Sends({To({kA}, failures)}), IsOk());
+  EXPECT_THAT(Sends({To({kA}, failures)}), Red("without a submission"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanAfterTheEndOfItsGeneration) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "a");
+  v1::CoordinatorMessage abort;
+  abort.set_generation(1);
+  abort.mutable_abort();
+  EXPECT_THAT(Sends({To({kA, kB}, abort), To({kA, kB}, Plan(1, "a"))}), Red("has ended"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAMessageToAClosedSession) {
+  Form();
+  EXPECT_THAT(Sends({CloseSession{kA, absl::OkStatus()}, To({kA}, Plan(1, "a"))}), Red("closed"));
+}
+
+TEST_F(HistoryCheckerTest, SeesACallAnsweredTwice) {
+  checker_.Saw(StoreCall{CallId{1}, "train", "", StoreGet{"k"}});
+  ASSERT_THAT(Sends({StoreReply{.call = CallId{1}}}), IsOk());
+  EXPECT_THAT(Sends({StoreReply{.call = CallId{1}}}), Red("call"));
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,47 @@
+#include "server/rank_set.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(RankSet, InsertsAndErasesOnce) {
+  RankSet set(130);
+  EXPECT_TRUE(set.Insert(Rank{129}));
+  EXPECT_FALSE(set.Insert(Rank{129}));
+  EXPECT_TRUE(set.Contains(Rank{129}));
+  EXPECT_TRUE(set.Erase(Rank{129}));
+  EXPECT_FALSE(set.Erase(Rank{129}));
+  EXPECT_TRUE(set.empty());
+}
+
+TEST(RankSet, ComplementStaysWithinTheWorld) {
+  for (int32_t world : {1, 63, 64, 65, 128, 131}) {
+    RankSet set(world);
+    EXPECT_EQ(set.Complement().size(), world);
+    EXPECT_TRUE(set.Complement().CountsAreRight());
+    for (int32_t rank = 0; rank < world; ++rank) set.Insert(Rank{rank});
+    EXPECT_TRUE(set.full());
+    EXPECT_THAT(set.Complement().Ranks(), IsEmpty());
+  }
+}
+
+TEST(RankSet, ListsTheFirstRanksInOrder) {
+  RankSet set(200);
+  for (int32_t rank : {150, 3, 64, 63}) set.Insert(Rank{rank});
+  EXPECT_THAT(set.FirstRanks(3), ElementsAre(Rank{3}, Rank{63}, Rank{64}));
+  EXPECT_THAT(set.Ranks(), ElementsAre(Rank{3}, Rank{63}, Rank{64}, Rank{150}));
+}
+
+TEST(RanksString, NamesThreeAndCountsTheRest) {
+  EXPECT_EQ(RanksString({Rank{4}}, 1), "rank 4");
+  EXPECT_EQ(RanksString({Rank{4}, Rank{7}}, 2), "ranks 4, 7");
+  EXPECT_EQ(RanksString({Rank{0}, Rank{1}, Rank{2}, Rank{3}}, 131), "ranks 0, 1, 2 and 128 more");
+}
+
+}  // namespace
+}  // namespace coordd

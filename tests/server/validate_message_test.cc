@@ -1,0 +1,112 @@
+#include "server/validate_message.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "common/protocol_bounds.h"
+#include "tests/server/builders.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+TEST(ValidateMessage, AcceptsAPlainJoin) { EXPECT_THAT(ValidateJoin(JoinOf("a")), IsOk()); }
+
+struct Wrong {
+  std::function<void(v1::Join&)> set;
+  std::string sentence;
+};
+
+TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
+  const std::vector<Wrong> cases = {
+      {[](v1::Join& j) { j.set_job(""); }, "job: 0 bytes, expected 1 to 128"},
+      {[](v1::Join& j) { j.set_job("a b"); }, "job: byte 32"},
+      {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
+      {[](v1::Join& j) { j.set_worker_id(""); }, "worker_id: 0 bytes"},
+      {[](v1::Join& j) { j.set_worker_id("a\nb"); }, "worker_id: a control character"},
+      {[](v1::Join& j) { j.mutable_host()->set_node_id(""); }, "host.node_id: 0 bytes"},
+      {[](v1::Join& j) { j.mutable_host()->set_hostname("\x1b[31m"); }, "host.hostname"},
+      {[](v1::Join& j) {
+         for (int i = 0; i < 9; ++i) j.mutable_host()->add_topology("r");
+       },
+       "host.topology: 9 entries, expected at most 8"},
+      {[](v1::Join& j) { j.mutable_host()->add_topology(""); }, "host.topology: 0 bytes"},
+      {[](v1::Join& j) { j.set_launcher_rank(-2); }, "launcher_rank: -2, expected at least -1"},
+      {[](v1::Join& j) { j.add_devices()->set_kind(v1::MEMORY_KIND_HOST); }, "devices.kind: 1"},
+      {[](v1::Join& j) { j.add_devices()->set_kind(v1::MEMORY_KIND_CUDA); }, "devices.uuid"},
+      {[](v1::Join& j) { j.mutable_versions()->set_ucx(std::string(65, '1')); }, "versions.ucx"},
+      {[](v1::Join& j) { j.set_metrics_address("a\tb"); }, "metrics_address"},
+      {[](v1::Join& j) { j.mutable_limits()->set_min_workers(-1); }, "limits.min_workers: -1"},
+      {[](v1::Join& j) { j.mutable_limits()->mutable_settling_window()->set_seconds(-1); },
+       "limits.settling_window: -1s"},
+      {[](v1::Join& j) {
+         j.mutable_limits()->mutable_settling_window()->set_seconds(int64_t{1} << 62);
+       },
+       "limits.settling_window"},
+  };
+  for (const Wrong& wrong : cases) {
+    v1::Join join = JoinOf("a");
+    wrong.set(join);
+    EXPECT_THAT(ValidateJoin(join), StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
+TEST(ValidateMessage, BoundsTensorsReady) {
+  v1::TensorsReady ready;
+  ready.add_tensors()->set_name("");
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("name")));
+  ready.mutable_tensors(0)->set_name(std::string(513, 'x'));
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("513")));
+  ready.mutable_tensors(0)->set_name("x");
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk());
+  while (ready.ByteSizeLong() <= static_cast<size_t>(kMaxTensorsReadyBytes)) {
+    ready.add_tensors()->set_name(std::string(512, 'x'));
+  }
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("262144")));
+}
+
+TEST(ValidateMessage, BoundsEverythingElse) {
+  v1::Heartbeat heartbeat;
+  for (int i = 0; i < 257; ++i) heartbeat.add_lanes();
+  EXPECT_THAT(ValidateHeartbeat(heartbeat), StatusIs(Code::kInvalidArgument, HasSubstr("lanes")));
+  v1::Leave leave;
+  leave.set_reason(std::string(1025, 'x'));
+  EXPECT_THAT(ValidateLeave(leave), StatusIs(Code::kInvalidArgument, HasSubstr("reason")));
+  v1::CollectiveFailed failed;
+  failed.set_detail(std::string(1025, 'x'));
+  EXPECT_THAT(ValidateCollectiveFailed(failed),
+              StatusIs(Code::kInvalidArgument, HasSubstr("detail")));
+  v1::TensorsWithdrawn withdrawn;
+  withdrawn.add_names("");
+  EXPECT_THAT(ValidateTensorsWithdrawn(withdrawn),
+              StatusIs(Code::kInvalidArgument, HasSubstr("names")));
+}
+
+TEST(ValidateMessage, SaysWhatIsNotImplementedYet) {
+  v1::TensorSpec tensor;
+  tensor.set_name("x");
+  tensor.set_kind(v1::COLLECTIVE_KIND_SEND);
+  EXPECT_THAT(CheckImplemented(tensor),
+              StatusIs(Code::kUnimplemented, HasSubstr("COLLECTIVE_KIND_SEND")));
+  tensor.set_kind(v1::COLLECTIVE_KIND_ALLREDUCE);
+  EXPECT_THAT(CheckImplemented(tensor), IsOk());
+  tensor.set_process_set(2);
+  EXPECT_THAT(CheckImplemented(tensor), StatusIs(Code::kUnimplemented, HasSubstr("process set 2")));
+}
+
+TEST(Truncated, NeverCutsACharacter) {
+  EXPECT_EQ(Truncated("abc", 3), "abc");
+  EXPECT_EQ(Truncated("abcd", 3), "abc");
+  EXPECT_EQ(Truncated("a\xC3\xA9z", 2), "a");  // é is two bytes
+  EXPECT_EQ(Truncated("a\xC3\xA9z", 3), "a\xC3\xA9");
+}
+
+TEST(OneLine, KeepsALogLineWhole) { EXPECT_EQ(OneLine("a\nb\x1b[0mc"), "a b [0mc"); }
+
+}  // namespace
+}  // namespace coordd
