@@ -9,6 +9,7 @@
 
 #include "tests/worker/reference.h"
 #include "worker/fusion_layout.h"
+#include "worker/peer_status.h"
 
 namespace coordd {
 namespace {
@@ -402,6 +403,42 @@ TEST_P(CollectiveBackendConformance, EndsWhatIsPendingWhenItIsDestroyed) {
     ASSERT_EQ(ended.size(), 2u);
     EXPECT_TRUE(absl::IsAborted(ended[0])) << ended[0];
     EXPECT_TRUE(absl::IsAborted(ended[1])) << ended[1];
+  });
+}
+
+TEST_P(CollectiveBackendConformance, BlamesThePeerThatGoesAwayNowAndLater) {
+  if (!HasPeers()) GTEST_SKIP() << "one rank has no peers";
+  RunRanks<CollectiveBackend>(GetParam(), 2, [&](BackendContext& context) {
+    // Both have talked before, so they are connected.
+    Sequence sequence;
+    Bytes small(8);
+    ASSERT_EQ(RunCollective(context, sequence.Number(AllreduceArgs(DataType::kInt64, ReduceOp::kSum,
+                                                                   small, small))),
+              absl::OkStatus());
+    if (context.rank == Rank{1}) {
+      context.barrier.arrive_and_wait();
+      context.destroy();
+      return;
+    }
+    Bytes buffer = TestInput(DataType::kFloat32, 0, 1000000, 8);
+    std::vector<absl::Status> ended;
+    auto launch = [&] {
+      ASSERT_TRUE(context.object
+                      .Launch(sequence.Number(AllreduceArgs(DataType::kFloat32, ReduceOp::kSum,
+                                                            buffer, buffer)),
+                              [&](absl::Status status) { ended.push_back(std::move(status)); })
+                      .ok());
+    };
+    launch();
+    for (int i = 0; i < 100; ++i) context.object.Progress();
+    context.barrier.arrive_and_wait();
+    context.DriveUntil([&] { return ended.size() == 1; });
+    launch();
+    context.DriveUntil([&] { return ended.size() == 2; });
+    for (const absl::Status& status : ended) {
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_EQ(SuspectRank(status), Rank{1}) << status;
+    }
   });
 }
 

@@ -1,0 +1,187 @@
+#include "worker/reduce_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/worker/reference.h"
+#include "worker/half.h"
+
+namespace coordd {
+namespace {
+
+template <typename T>
+T ReduceOne(DataType dtype, ReduceOp op, T a, T b) {
+  T result;
+  Reduce(dtype, op, reinterpret_cast<std::byte*>(&result), reinterpret_cast<const std::byte*>(&a),
+         reinterpret_cast<const std::byte*>(&b), 1);
+  return result;
+}
+
+template <typename T>
+T ScaleOne(DataType dtype, double factor, T value) {
+  Scale(dtype, factor, reinterpret_cast<std::byte*>(&value), 1);
+  return value;
+}
+
+TEST(Reduce, MatchesTheReferenceForEveryDtypeAndOpAtEveryAlignment) {
+  constexpr int64_t kCount = 259;  // vectors and a remainder
+  for (DataType dtype : kAllDataTypes) {
+    const std::vector<Bytes> inputs = {TestInput(dtype, 0, kCount, 1),
+                                       TestInput(dtype, 1, kCount, 1)};
+    for (ReduceOp op : kAllReduceOps) {
+      for (size_t shift : {0, 1, 3}) {
+        Bytes a(inputs[0].size() + shift);
+        Bytes b(inputs[1].size() + shift);
+        Bytes result(a.size());
+        std::memcpy(a.data() + shift, inputs[0].data(), inputs[0].size());
+        std::memcpy(b.data() + shift, inputs[1].data(), inputs[1].size());
+        Reduce(dtype, op, result.data() + shift, a.data() + shift, b.data() + shift, kCount);
+        EXPECT_EQ(CheckReduced(dtype, op, inputs, result.data() + shift, kCount), "");
+        // In place of either operand.
+        Bytes left = a;
+        Reduce(dtype, op, left.data() + shift, b.data() + shift, kCount);
+        EXPECT_EQ(std::memcmp(left.data() + shift, result.data() + shift, inputs[0].size()), 0);
+        Reduce(dtype, op, b.data() + shift, a.data() + shift, b.data() + shift, kCount);
+        EXPECT_EQ(std::memcmp(b.data() + shift, result.data() + shift, inputs[0].size()), 0);
+      }
+    }
+  }
+}
+
+TEST(Reduce, NothingIsFine) {
+  for (DataType dtype : kAllDataTypes) Reduce(dtype, ReduceOp::kSum, nullptr, nullptr, nullptr, 0);
+}
+
+TEST(Reduce, IntegersWrapAround) {
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kUint8, ReduceOp::kSum, 200, 100), 44);
+  EXPECT_EQ(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kSum, 127, 1), -128);
+  EXPECT_EQ(ReduceOne<uint16_t>(DataType::kUint16, ReduceOp::kProduct, 65535, 65535), 1);
+  EXPECT_EQ(ReduceOne<int32_t>(DataType::kInt32, ReduceOp::kSum, 2147483647, 1), -2147483648);
+  EXPECT_EQ(ReduceOne<int64_t>(DataType::kInt64, ReduceOp::kProduct, int64_t{1} << 62, 4), 0);
+}
+
+TEST(Reduce, MinAndMaxRespectTheSign) {
+  EXPECT_EQ(ReduceOne<int8_t>(DataType::kInt8, ReduceOp::kMin, -1, 1), -1);
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kUint8, ReduceOp::kMin, 255, 1), 1);
+  EXPECT_EQ(ReduceOne<uint64_t>(DataType::kUint64, ReduceOp::kMax, ~uint64_t{0}, 1), ~uint64_t{0});
+}
+
+TEST(Reduce, AnyByteButZeroIsTrueAndResultsAreZeroOrOne) {
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    EXPECT_EQ(ReduceOne<uint8_t>(DataType::kBool, op, 2, 4), 1);
+    EXPECT_EQ(ReduceOne<uint8_t>(DataType::kBool, op, 0, 128), 1);
+    EXPECT_EQ(ReduceOne<uint8_t>(DataType::kBool, op, 0, 0), 0);
+  }
+  for (ReduceOp op : {ReduceOp::kProduct, ReduceOp::kMin}) {
+    EXPECT_EQ(ReduceOne<uint8_t>(DataType::kBool, op, 2, 4), 1);
+    EXPECT_EQ(ReduceOne<uint8_t>(DataType::kBool, op, 0, 128), 0);
+  }
+}
+
+// The values at which floating-point operators could depend on the order of their operands.
+template <typename T>
+std::vector<T> SpecialValues() {
+  using Limits = std::numeric_limits<T>;
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const T payload_nan = std::bit_cast<T>(std::bit_cast<Bits>(Limits::quiet_NaN()) | Bits{42});
+  return {T{0},
+          -T{0},
+          T{1},
+          -T{1},
+          Limits::max(),
+          Limits::min(),
+          Limits::denorm_min(),
+          Limits::infinity(),
+          -Limits::infinity(),
+          Limits::quiet_NaN(),
+          -Limits::quiet_NaN(),
+          payload_nan};
+}
+
+template <typename T>
+void CheckSpecialValues(DataType dtype) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const Bits canonical_nan = std::bit_cast<Bits>(std::numeric_limits<T>::quiet_NaN());
+  for (T a : SpecialValues<T>()) {
+    for (T b : SpecialValues<T>()) {
+      for (ReduceOp op : kAllReduceOps) {
+        const Bits ab = std::bit_cast<Bits>(ReduceOne(dtype, op, a, b));
+        const Bits ba = std::bit_cast<Bits>(ReduceOne(dtype, op, b, a));
+        EXPECT_EQ(ab, ba) << Name(op) << " of " << a << " and " << b;
+        const bool nan = std::isnan(std::bit_cast<T>(ab));
+        EXPECT_TRUE(nan || !(std::isnan(a) || std::isnan(b))) << Name(op) << a << " " << b;
+        EXPECT_TRUE(!nan || ab == canonical_nan);
+      }
+    }
+  }
+}
+
+TEST(Reduce, FloatingPointOpsCommuteToTheBitAndPropagateNan) {
+  CheckSpecialValues<float>(DataType::kFloat32);
+  CheckSpecialValues<double>(DataType::kFloat64);
+}
+
+TEST(Reduce, MinusZeroIsLessThanZero) {
+  EXPECT_TRUE(std::signbit(ReduceOne(DataType::kFloat32, ReduceOp::kMin, 0.0f, -0.0f)));
+  EXPECT_FALSE(std::signbit(ReduceOne(DataType::kFloat32, ReduceOp::kMax, 0.0f, -0.0f)));
+  EXPECT_EQ(ReduceOne<uint16_t>(DataType::kFloat16, ReduceOp::kMin, 0x0000, 0x8000), 0x8000);
+  EXPECT_EQ(ReduceOne<uint16_t>(DataType::kBfloat16, ReduceOp::kMax, 0x8000, 0x0000), 0x0000);
+}
+
+TEST(Reduce, HalvesAddInFloat32AndRoundOnce) {
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const uint16_t a = static_cast<uint16_t>(i);
+    const uint16_t b = static_cast<uint16_t>(i * 40503u);
+    const float sum = Float16ToFloat32(a) + Float16ToFloat32(b);
+    const uint16_t expected = std::isnan(sum) ? 0x7e00 : Float32ToFloat16(sum);
+    EXPECT_EQ(ReduceOne(DataType::kFloat16, ReduceOp::kSum, a, b), expected) << a << " + " << b;
+    const float wide_sum = Bfloat16ToFloat32(a) + Bfloat16ToFloat32(b);
+    const uint16_t wide = std::isnan(wide_sum) ? 0x7fc0 : Float32ToBfloat16(wide_sum);
+    EXPECT_EQ(ReduceOne(DataType::kBfloat16, ReduceOp::kSum, a, b), wide) << a << " + " << b;
+  }
+}
+
+TEST(Scale, AFactorOfOneCopiesEveryBit) {
+  for (DataType dtype : kAllDataTypes) {
+    const Bytes input = TestInput(dtype, 3, 100, 9);
+    Bytes output(input.size());
+    CopyScaled(dtype, 1.0, output.data(), input.data(), 100);
+    EXPECT_EQ(output, input) << Name(dtype);
+  }
+}
+
+TEST(Scale, IntegersTruncateTowardZero) {
+  EXPECT_EQ(ScaleOne<int32_t>(DataType::kInt32, 0.5, 7), 3);
+  EXPECT_EQ(ScaleOne<int32_t>(DataType::kInt32, 0.5, -7), -3);
+  EXPECT_EQ(ScaleOne<int8_t>(DataType::kInt8, 1.0 / 3, 100), 33);
+}
+
+TEST(Scale, IntegersSaturate) {
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kUint8, 2.0, 200), 255);
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kUint8, -1.0, 200), 0);
+  EXPECT_EQ(ScaleOne<int8_t>(DataType::kInt8, 2.0, -100), -128);
+  EXPECT_EQ(ScaleOne<int64_t>(DataType::kInt64, 1e30, 5), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(ScaleOne<int64_t>(DataType::kInt64, 1e30, -5), std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(ScaleOne<uint64_t>(DataType::kUint64, 1e30, 5), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(ScaleOne<int32_t>(DataType::kInt32, std::nan(""), 5), 0);
+}
+
+TEST(Scale, FloatsMultiply) {
+  EXPECT_EQ(ScaleOne(DataType::kFloat32, 0.25, 6.0f), 1.5f);
+  EXPECT_EQ(ScaleOne(DataType::kFloat64, 1.0 / 3, 9.0), 9.0 * (1.0 / 3));
+  EXPECT_EQ(ScaleOne(DataType::kFloat16, 0.5, Float32ToFloat16(3.0f)), Float32ToFloat16(1.5f));
+  EXPECT_EQ(ScaleOne(DataType::kBfloat16, 0.5, Float32ToBfloat16(3.0f)), Float32ToBfloat16(1.5f));
+}
+
+TEST(Scale, BoolIsTheTruthOfTheProduct) {
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kBool, 0.25, 7), 1);
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kBool, 0.0, 1), 0);
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kBool, 0.25, 0), 0);
+}
+
+}  // namespace
+}  // namespace coordd
