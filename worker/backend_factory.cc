@@ -3,21 +3,26 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "worker/host_backend.h"
 #include "worker/loopback_backend.h"
-#include "worker/shm_transport.h"
+#include "worker/transport_factory.h"
 
 namespace coordd {
 
 absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptions& options,
-                                                               const GroupLayout& layout) {
+                                                               const GroupLayout& layout,
+                                                               Clock& clock) {
   if (layout.size() == 1) return std::make_unique<LoopbackBackend>();
-  if (layout.num_nodes() > 1 || options.transport == TransportChoice::kUcx) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "UCX was not built into this worker, which needs it for ", layout.num_nodes(), " nodes"));
-  }
-  return std::make_unique<HostBackend>(std::make_unique<ShmTransport>());
+  TransportFactoryOptions transport_options;
+  transport_options.choice = options.transport;
+  transport_options.environment = options.ucx_environment;
+  // The interface that reaches coordd is one that the other nodes reach too. Without a route there
+  // would be no membership; should the name not resolve any more, UCX chooses by itself.
+  transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");
+  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
+                          MakeTransport(layout, transport_options, clock));
+  return std::make_unique<HostBackend>(std::move(transport));
 }
 
 }  // namespace coordd

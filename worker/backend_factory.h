@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/clock.h"
 #include "worker/collective_backend.h"
 #include "worker/group_layout.h"
 #include "worker/worker_options.h"
@@ -12,8 +13,9 @@ namespace coordd {
 
 // Not connected yet. A job of one rank needs no data plane; otherwise shared memory inside a node
 // and UCX between nodes, unless the options name one of them. FAILED_PRECONDITION: what was asked
-// for is not in this build, or cannot reach every rank.
+// for is not in this build, or cannot reach every rank. `clock` outlives it.
 absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptions& options,
-                                                               const GroupLayout& layout);
+                                                               const GroupLayout& layout,
+                                                               Clock& clock);
 
 }  // namespace coordd

@@ -17,8 +17,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& optio
   WorkerSeams seams;
   seams.make_link = [channel] { return NewGrpcCoordinatorLink(channel); };
   seams.store = NewGrpcStore(channel, {options.job, options.token}, clock);
-  seams.make_backend = [options](const GroupLayout& layout) {
-    return MakeBackend(options, layout);
+  seams.make_backend = [options, &clock](const GroupLayout& layout) {
+    return MakeBackend(options, layout, clock);
   };
   return StartWorker(options, std::move(seams), clock);
 }

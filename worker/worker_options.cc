@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -163,6 +164,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment) 
     COORDD_ASSIGN_OR_RETURN(options.metrics, ReadAddress("COORDD_METRICS", *metrics));
   }
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
+  for (const auto& variable : environment)
+    if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_JOIN_TIMEOUT", &options.join_timeout));
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_TIMEOUT", &options.collective_timeout));
   return options;

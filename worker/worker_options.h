@@ -36,6 +36,7 @@ struct WorkerOptions {
   std::optional<HostPort>
       metrics;  // COORDD_METRICS: where to serve /metrics; port 0 picks one; absent: off
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, shm, ucx
+  Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
 
   absl::Duration join_timeout =
       absl::Minutes(5);  // COORDD_JOIN_TIMEOUT seconds: from Start to the first membership

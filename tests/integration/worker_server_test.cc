@@ -74,7 +74,7 @@ class WorkerServerTest : public ::testing::Test {
       };
       seams.store = NewGrpcStore(*channel, {options.job, options.token}, Clock::Real());
       seams.make_backend = [options](const GroupLayout& layout) {
-        return MakeBackend(options, layout);
+        return MakeBackend(options, layout, Clock::Real());
       };
       auto worker = StartWorker(options, std::move(seams), Clock::Real());
       ASSERT_THAT(worker, IsOk());
