@@ -50,7 +50,7 @@ class DaemonTest(processes.TestCase):
     def test_serves_health_jobs_targets_and_metrics(self):
         coordd = self.coordd()
         self.assertEqual(coordd.get("/healthz").strip(), "ok")
-        self.assertEqual(coordd.get("/readyz").strip(), "ok")
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
         self.assertEqual(coordd.json("/v1/targets"), [])
         workers = self.workers(coordd, 3, job="run7", COORDD_METRICS="127.0.0.1:0")
         jobs = coordd.json("/v1/jobs")["jobs"]

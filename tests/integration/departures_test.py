@@ -106,8 +106,8 @@ class CoordrunTest(processes.TestCase):
         self.assert_nothing_left()
 
     def test_ends_the_rest_when_a_worker_in_the_middle_of_a_job_is_killed(self):
-        script = (f'(echo "submit a float32 1000 1"; echo "wait a"; '
-                  f'if [ "$COORDD_RANK" = 1 ]; then echo "exit"; fi; sleep 1000) | {program("scripted_worker")}')
+        script = (f'exec {program("scripted_worker")} < <(echo "submit a float32 1000 1"; echo "wait a"; '
+                  f'if [ "$COORDD_RANK" = 1 ]; then echo "die"; fi; exec sleep 1000)')
         status, text = self.run_script(script, 3)
         self.assertEqual(text.count("ok 3 3"), 3, text)
         self.assert_nothing_left()

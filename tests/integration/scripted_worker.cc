@@ -6,11 +6,12 @@
 //   barrier | status | leave
 //   large NAME BYTES       an allreduce of uint8 in place, of rank + 1, every element checked
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
-//   exit                   ends the process at once, without a goodbye
+//   exit | die             ends the process at once, without a goodbye; die: by SIGKILL
 //
 // An argument is its worker id. Answers start with "ok" or with the name of a status, "ABORTED
 // generation 1 ended: ...". The first line, without a command, tells whether the worker could
 // start.
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +64,7 @@ class Script {
     if (command == "large") return Large(name, in);
     if (command == "fork") return Fork();
     if (command == "exit") _exit(0);
+    if (command == "die") raise(SIGKILL);
     return "UNKNOWN command " + command;
   }
 
