@@ -170,7 +170,7 @@ void Launcher::RunWorkers() {
   while (!state_->all_ended()) {
     Turn(state_->NextDeadline());
     state_->Tick(clock_.Now());
-    if (state_->ending() && !state_->all_ended() && !told) {
+    if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
       output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
                                "; ending the others"));

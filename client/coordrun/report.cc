@@ -72,6 +72,8 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
     if (found.name() != job) continue;
     int left = kMaxSentences;
     for (const v1::Departure& departure : found.departures()) {
+      // Those who said goodbye, in the end because of the others, explain nothing.
+      if (departure.cause() == v1::DEPARTURE_CAUSE_LEFT) continue;
       if (left-- > 0) sentences.push_back(DepartureText(departure));
     }
     left = kMaxSentences;

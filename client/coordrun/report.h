@@ -28,7 +28,8 @@ struct RunReport {
 // ended, for the moment when that begins.
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report);
 
-// Sentences about who has departed and what is stalled, in coordd's view; at most some.
+// Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
+// some.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);
 
 // Several lines for people, without line end; begins with how it went.

@@ -39,6 +39,7 @@ RunState::RunState(const RunOptions& options, absl::Time start)
 
 void RunState::Enter(Phase phase, absl::Time now) {
   phase_ = phase;
+  if (phase != Phase::kLingering) blame_is_final_ = true;  // from now on, signals are ours
   switch (phase) {
     case Phase::kRunning:
       break;
@@ -55,14 +56,22 @@ void RunState::Enter(Phase phase, absl::Time now) {
   }
 }
 
+bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const {
+  const auto is_a_cause = [](const ProcessEnd& e) { return e.signal != 0 && e.signal != SIGABRT; };
+  return first_failure_ && !blame_is_final_ && now <= blame_end_ && is_a_cause(end) &&
+         !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
+}
+
 void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   if (worker.end) return;
   worker.end = end;
   worker.ran = now - start_;
   --alive_;
+  if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
   if (end.ok() || phase_ != Phase::kRunning) return;
   first_failure_ = local_rank;
+  blame_end_ = now + kBlameWindow;
   Enter(Phase::kLingering, now);
 }
 
@@ -92,6 +101,8 @@ void RunState::Tick(absl::Time now) {
     signals_.push_back(SIGTERM);
     Enter(Phase::kTerminating, now);
   }
+  // Without a failure there is nobody to blame.
+  if (phase_ == Phase::kLingering && (!first_failure_ || now >= blame_end_)) blame_is_final_ = true;
   if (now < phase_end_) return;
   if (phase_ == Phase::kLingering) {
     signals_.push_back(SIGTERM);
@@ -102,7 +113,8 @@ void RunState::Tick(absl::Time now) {
 }
 
 absl::Time RunState::NextDeadline() const {
-  return phase_ == Phase::kRunning ? timeout_ : phase_end_;
+  if (phase_ == Phase::kRunning) return timeout_;
+  return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);
 }
 
 std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }

@@ -55,7 +55,12 @@ class RunState {
   bool ending() const { return phase_ != Phase::kRunning; }
   bool timed_out() const { return timed_out_; }
   bool interrupted() const { return interrupt_ != 0; }
-  // Who failed before the run was being ended, and so is its cause.
+  // Who failed before the run was being ended, and so is its cause. When one worker is killed, the
+  // others may be quicker to fail for lack of it than the kernel is to say so: a death by a signal
+  // counts as the first failure if it comes to light within kBlameWindow of an exit with a status,
+  // or of an abort, which is how uncaught errors of the others end.
+  static constexpr absl::Duration kBlameWindow = absl::Milliseconds(300);
+  bool blame_is_final() const { return blame_is_final_ || all_ended(); }
   std::optional<int32_t> first_failure() const { return first_failure_; }
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
   const std::vector<Worker>& workers() const { return workers_; }
@@ -67,6 +72,7 @@ class RunState {
   enum class Phase { kRunning, kLingering, kTerminating, kKilling };
 
   void Enter(Phase phase, absl::Time now);
+  bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
 
   // Constant after construction.
   const absl::Duration linger_, grace_;
@@ -78,6 +84,8 @@ class RunState {
   int32_t alive_;
   std::vector<int> signals_;
   std::optional<int32_t> first_failure_;
+  absl::Time blame_end_ = absl::InfiniteFuture();
+  bool blame_is_final_ = false;
   std::optional<ProcessEnd> coordinator_end_;
   int interrupt_ = 0;
   bool timed_out_ = false;

@@ -100,7 +100,11 @@ TEST(DescribeView, TakesDeparturesAndStallsOfTheJob) {
   v1::JobState* job = state.add_jobs();
   job->set_name("train");
   job->set_size(4);
+  v1::Departure* goodbye = job->add_departures();
+  goodbye->set_rank(3);
+  goodbye->set_cause(v1::DEPARTURE_CAUSE_LEFT);
   v1::Departure* departure = job->add_departures();
+  departure->set_cause(v1::DEPARTURE_CAUSE_CONNECTION_LOST);
   departure->set_rank(2);
   departure->set_hostname("vm");
   departure->set_pid(5);

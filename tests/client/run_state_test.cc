@@ -45,6 +45,9 @@ TEST(RunState, LetsTheOthersNoticeAFailureThenTerminatesThenKills) {
   state.WorkerEnded(1, kExit3, At(1));
   EXPECT_THAT(state.first_failure(), Optional(1));
   EXPECT_THAT(state.TakeSignals(), IsEmpty());
+  EXPECT_EQ(state.NextDeadline(), At(1) + RunState::kBlameWindow);
+  state.Tick(At(1) + RunState::kBlameWindow);
+  EXPECT_TRUE(state.blame_is_final());
   EXPECT_EQ(state.NextDeadline(), At(3));
   state.Tick(At(2.9));
   EXPECT_THAT(state.TakeSignals(), IsEmpty());
@@ -65,6 +68,39 @@ TEST(RunState, TheFirstFailureDecidesTheStatus) {
   state.WorkerEnded(1, kTerminated, At(3));
   EXPECT_THAT(state.first_failure(), Optional(2));
   EXPECT_EQ(state.exit_status(), 137);
+}
+
+TEST(RunState, AWorkerThatWasKilledIsTheCauseOfExitsThatCameToLightJustBefore) {
+  constexpr ProcessEnd kAborted = {.code = 0, .signal = SIGABRT};
+  RunState state(Options(4), kStart);
+  state.WorkerEnded(0, kExit3, At(1));
+  EXPECT_FALSE(state.blame_is_final());
+  state.WorkerEnded(1, kAborted, At(1.01));
+  EXPECT_THAT(state.first_failure(), Optional(0)) << "an abort may be a consequence, too";
+  state.WorkerEnded(2, kKilled, At(1.02));
+  EXPECT_THAT(state.first_failure(), Optional(2));
+  state.WorkerEnded(3, {.code = 0, .signal = SIGSEGV}, At(1.03));
+  EXPECT_THAT(state.first_failure(), Optional(2)) << "the first of them";
+  EXPECT_TRUE(state.blame_is_final());
+  EXPECT_EQ(state.exit_status(), 137);
+}
+
+TEST(RunState, AWorkerThatWasKilledMuchLaterIsNotTheCause) {
+  RunState state(Options(3), kStart);
+  state.WorkerEnded(0, kExit3, At(1));
+  state.WorkerEnded(1, kKilled, At(1.4));
+  EXPECT_THAT(state.first_failure(), Optional(0));
+}
+
+TEST(RunState, AWorkerThatWeTerminatedIsNotTheCause) {
+  RunOptions options = Options(2);
+  options.linger = absl::ZeroDuration();
+  RunState state(options, kStart);
+  state.WorkerEnded(0, kExit3, At(1));
+  state.Tick(At(1));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  state.WorkerEnded(1, kTerminated, At(1.01));
+  EXPECT_THAT(state.first_failure(), Optional(0));
 }
 
 TEST(RunState, ASignalIsPassedOnAndASecondOneKills) {
@@ -116,6 +152,8 @@ TEST(RunState, TheEndOfCoorddEndsTheRun) {
   RunState state(Options(2), kStart);
   state.CoordinatorEnded(kKilled, At(1));
   EXPECT_TRUE(state.ending());
+  state.Tick(At(1));
+  EXPECT_TRUE(state.blame_is_final());
   EXPECT_EQ(state.NextDeadline(), At(3));
   state.WorkerEnded(0, kExit3, At(1.2));
   state.WorkerEnded(1, kExit3, At(1.2));

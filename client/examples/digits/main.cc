@@ -102,7 +102,11 @@ int Main(int argc, char** argv) {
   CLI::App* compare = app.add_subcommand("compare", "print the largest difference of two weights");
   compare->add_option("A", first, "file of --dump-weights")->required();
   compare->add_option("B", second, "another one")->required();
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   return compare->parsed() ? Compare(first, second) : Train(arguments);
 }
 
