@@ -379,12 +379,11 @@ void UcxTransport::DropEverything(absl::Status status) {
   if (dropped_.ok()) dropped_ = std::move(status);
   CancelReceives(nullptr);
   for (auto& [rank, peer] : peers_) SendHeld(peer);  // which ends them
-  // What is still being sent ends with its endpoint; the other endpoints end with the transport.
-  std::vector<Peer*> sending;
-  for (const Operation& operation : pending_) {
-    if (!operation.is_receive) sending.push_back(operation.peer);
-  }
-  for (Peer* peer : sending) CloseEndpoint(*peer, /*force=*/true);
+  // What is being sent, or already coming in, ends with its endpoint; the other endpoints end with
+  // the transport.
+  std::vector<Peer*> busy;
+  for (const Operation& operation : pending_) busy.push_back(operation.peer);
+  for (Peer* peer : busy) CloseEndpoint(*peer, /*force=*/true);
 }
 
 template <typename Condition>

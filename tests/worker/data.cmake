@@ -25,6 +25,7 @@ coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
 coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites})
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
 coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large)
+set_source_files_properties(large_tensor_test.cc PROPERTIES COMPILE_OPTIONS "-O3")  # gigabytes of pattern
 if(COORDD_HAVE_UCX)
   coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites})
 endif()
