@@ -16,7 +16,7 @@ std::string PrometheusTargets(const v1::ServerState& state) {
       if (worker.rank() < 0 || worker.metrics_address().empty()) continue;
       by_job_and_rank[{job.name(), worker.rank()}] = {{"targets", {worker.metrics_address()}},
                                                       {"labels",
-                                                       {{"job", job.name()},
+                                                       {{"job_name", job.name()},
                                                         {"rank", absl::StrCat(worker.rank())},
                                                         {"hostname", worker.hostname()}}}};
     }

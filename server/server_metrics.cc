@@ -31,6 +31,8 @@ using prometheus::Labels;
 // Twice the jobs that coordd remembers by default; the rest share one series.
 constexpr size_t kMaxJobSeries = 2048;
 constexpr char kOtherJobs[] = "(others)";
+// Not "job": Prometheus puts the name of the scrape configuration there and would rename ours.
+constexpr char kJobLabel[] = "job_name";
 
 const Histogram::BucketBoundaries kNegotiationSeconds = {
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
@@ -70,7 +72,7 @@ struct ServerMetrics::Families {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     const bool known = jobs.count(job) != 0 || jobs.size() < kMaxJobSeries;
     const std::string& name = known ? job : kOtherJobs;
-    labels["job"] = name;
+    labels[kJobLabel] = name;
     T& metric = family.Add(labels, args...);
     jobs[name].series.emplace(&metric, [&family, &metric] { family.Remove(&metric); });
     return metric;

@@ -58,9 +58,10 @@ TEST(HttpEndpoints, ServeMetricsInTheTextFormatOfPrometheus) {
   const HttpAnswer answer = server.Get("/metrics");
   EXPECT_THAT(answer.head, HasSubstr("text/plain; version=0.0.4"));
   for (const char* line :
-       {"coordd_members{job=\"train\"} 2\n", "coordd_generation{job=\"train\"} 1\n",
-        "coordd_generations_total{job=\"train\"} 1\n", "coordd_joins_total{job=\"train\"} 2\n",
-        "coordd_jobs{phase=\"running\"} 1\n", "coordd_sessions 2\n"}) {
+       {"coordd_members{job_name=\"train\"} 2\n", "coordd_generation{job_name=\"train\"} 1\n",
+        "coordd_generations_total{job_name=\"train\"} 1\n",
+        "coordd_joins_total{job_name=\"train\"} 2\n", "coordd_jobs{phase=\"running\"} 1\n",
+        "coordd_sessions 2\n"}) {
     EXPECT_THAT(answer.body, HasSubstr(line));
   }
 }
@@ -84,7 +85,7 @@ TEST(HttpEndpoints, ListTheMembersForPrometheus) {
   ASSERT_TRUE(worker.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
   const json expected = json::parse(
       R"([{"targets": ["10.0.0.7:9401"],
-           "labels": {"job": "train", "rank": "0", "hostname": "host1"}}])");
+           "labels": {"job_name": "train", "rank": "0", "hostname": "host1"}}])");
   EXPECT_EQ(json::parse(server.Get("/v1/targets").body), expected);
 }
 

@@ -39,11 +39,12 @@ TEST_F(ServerMetricsTest, TellTheStoryOfAPlan) {
   event.negotiation = {absl::Milliseconds(2), absl::Milliseconds(3), absl::Seconds(20)};
   metrics_.OnEvent(event);
   for (const char* line :
-       {"coordd_plans_total{job=\"train\"} 1\n", "coordd_batches_planned_total{job=\"train\"} 2\n",
-        "coordd_tensors_planned_total{job=\"train\"} 3\n",
-        "coordd_bytes_planned_total{job=\"train\"} 4096\n",
-        "coordd_negotiation_seconds_count{job=\"train\"} 3\n",
-        "coordd_negotiation_seconds_bucket{job=\"train\",le=\"0.0025\"} 1\n"}) {
+       {"coordd_plans_total{job_name=\"train\"} 1\n",
+        "coordd_batches_planned_total{job_name=\"train\"} 2\n",
+        "coordd_tensors_planned_total{job_name=\"train\"} 3\n",
+        "coordd_bytes_planned_total{job_name=\"train\"} 4096\n",
+        "coordd_negotiation_seconds_count{job_name=\"train\"} 3\n",
+        "coordd_negotiation_seconds_bucket{job_name=\"train\",le=\"0.0025\"} 1\n"}) {
     EXPECT_THAT(metrics_.Text(), HasSubstr(line));
   }
 }
@@ -54,7 +55,7 @@ TEST_F(ServerMetricsTest, CountDeparturesByCause) {
   event.cause = v1::DEPARTURE_CAUSE_LEASE_EXPIRED;
   metrics_.OnEvent(event);
   EXPECT_THAT(metrics_.Text(),
-              HasSubstr("coordd_departures_total{cause=\"lease_expired\",job=\"train\"} 1\n"));
+              HasSubstr("coordd_departures_total{cause=\"lease_expired\",job_name=\"train\"} 1\n"));
 }
 
 TEST_F(ServerMetricsTest, NeverTakeTheNameOfARefusedJobAsALabel) {
@@ -70,23 +71,23 @@ TEST_F(ServerMetricsTest, NeverTakeTheNameOfARefusedJobAsALabel) {
 TEST_F(ServerMetricsTest, ForgetAJobThatCoorddHasForgotten) {
   On(Event::Kind::kWorkerJoined);
   metrics_.SetState(StateOf({"train"}));
-  EXPECT_THAT(metrics_.Text(), HasSubstr("job=\"train\""));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("job_name=\"train\""));
   metrics_.SetState(StateOf({}));
   metrics_.SetState(StateOf({}));
-  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job=\"train\"")));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_name=\"train\"")));
 }
 
 TEST_F(ServerMetricsTest, KeepAJobThatIsNewerThanTheState) {
   On(Event::Kind::kWorkerJoined);
   metrics_.SetState(StateOf({}));  // was described before the join
-  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job=\"train\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job_name=\"train\"} 1\n"));
 }
 
 TEST_F(ServerMetricsTest, BoundTheNumberOfSeries) {
   for (int i = 0; i < 3000; ++i) On(Event::Kind::kWorkerJoined, absl::StrCat("job", i));
-  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job=\"job2047\"} 1\n"));
-  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job=\"job2048\"")));
-  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job=\"(others)\"} 952\n"));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job_name=\"job2047\"} 1\n"));
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("job_name=\"job2048\"")));
+  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job_name=\"(others)\"} 952\n"));
 }
 
 TEST_F(ServerMetricsTest, ShowTheStragglerOfAJob) {
@@ -94,7 +95,8 @@ TEST_F(ServerMetricsTest, ShowTheStragglerOfAJob) {
   state.mutable_jobs(0)->add_workers()->set_arrival_lag_seconds(0.001);
   state.mutable_jobs(0)->add_workers()->set_arrival_lag_seconds(0.25);
   metrics_.SetState(state);
-  EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_arrival_lag_seconds_max{job=\"train\"} 0.25\n"));
+  EXPECT_THAT(metrics_.Text(),
+              HasSubstr("coordd_arrival_lag_seconds_max{job_name=\"train\"} 0.25\n"));
 }
 
 }  // namespace
