@@ -131,7 +131,8 @@ int RunAllreduce(Worker& worker, const StopWatch& watch, const WorkerCommand& co
 
 int RunSelftestOn(Worker& worker, const WorkerCommand& command) {
   const coordd::SelftestResult result = coordd::RunSelftest(worker, command.selftest, std::cout);
-  return result.ok() ? coordd::kExitOk : coordd::kExitCheckFailed;
+  if (result.ok()) return coordd::kExitOk;
+  return worker.status().ok() ? coordd::kExitCheckFailed : coordd::kExitGenerationEnded;
 }
 
 }  // namespace

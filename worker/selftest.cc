@@ -53,6 +53,7 @@ class Selftest {
       if (!RunCase(one)) break;
     }
     Progress("");
+    if (worker_.status().ok()) AddFailuresOfOthers();
     PrintEnd();
     return result_;
   }
@@ -190,6 +191,22 @@ class Selftest {
     ++rows_[row].failures;
     ++result_.failures;
     out_ << absl::StrCat("rank ", place_.rank, ": ", what, "\n") << std::flush;
+  }
+
+  // The verdict is about all ranks: each learns how much the others have found wrong.
+  void AddFailuresOfOthers() {
+    int64_t failures = result_.failures;
+    Submission submission;
+    submission.spec.name = "selftest/failures";
+    submission.spec.dtype = DataType::kInt64;
+    submission.spec.op = ReduceOp::kSum;
+    submission.spec.shape = {1};
+    submission.timeout = options_.timeout;
+    submission.input = submission.output = &failures;
+    auto work = worker_.Submit(std::move(submission));
+    const absl::Status status = work.ok() ? (*work)->Wait(absl::InfiniteFuture()) : work.status();
+    if (!status.ok()) return Fail("verdict", absl::StrCat("the verdict: ", status.message()));
+    result_.failures = failures;
   }
 
   void PrintEnd() {

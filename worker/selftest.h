@@ -14,7 +14,7 @@ struct SelftestOptions {
 
 struct SelftestResult {
   int64_t cases = 0, tensors = 0, elements = 0;
-  int64_t failures = 0;  // tensors with a wrong element, or without a result
+  int64_t failures = 0;  // tensors with a wrong element, or without a result, on all ranks
   bool ok() const { return failures == 0; }
 };
 

@@ -101,7 +101,7 @@ absl::Status WorkerImpl::StartMetrics() {
            {"/healthz", [this](const std::string&) {
               const absl::Status alive = status();
               if (alive.ok()) return HttpResponse{200, "text/plain", "ok\n"};
-              return HttpResponse{503, "text/plain", absl::StrCat(alive.message().data(), "\n")};
+              return HttpResponse{503, "text/plain", absl::StrCat(alive.message(), "\n")};
             }}}));
   metrics_address_ = AnnouncedAddress(runtime_->http->address(), options_.coordinator).ToString();
   return absl::OkStatus();

@@ -1,0 +1,170 @@
+// A whole worker against a coordd that the test plays.
+#include "worker/worker_impl.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/store_memory.h"
+#include "common/thread.h"
+#include "tests/support/http_client.h"
+#include "tests/support/status_matchers.h"
+#include "tests/worker/fake_coordinator_link.h"
+#include "worker/loopback_backend.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kHangLimit = absl::Seconds(60);
+
+class WorkerImplTest : public ::testing::Test {
+ protected:
+  WorkerImplTest() {
+    options_.coordinator = {"127.0.0.1", 29650};
+    options_.worker_id = "worker-0";
+    options_.join_timeout = kHangLimit;
+    coordinator_.on_start = [this] {
+      v1::CoordinatorMessage message = Message();
+      v1::Membership& membership = *message.mutable_membership();
+      membership.set_size(1);
+      membership.set_local_size(1);
+      membership.set_cross_size(1);
+      membership.add_nodes()->set_nodes(1);
+      membership.mutable_nodes(0)->set_ranks_per_node(1);
+      membership.mutable_heartbeat_interval()->set_seconds(3600);
+      membership.mutable_lease()->set_seconds(36000);
+      membership.set_store_prefix("g1/");
+      coordinator_.Say(message);
+    };
+  }
+
+  static v1::CoordinatorMessage Message() {
+    v1::CoordinatorMessage message;
+    message.set_epoch(1);
+    message.set_generation(1);
+    return message;
+  }
+  void Plan(int64_t sequence, const std::string& tensor) {
+    v1::CoordinatorMessage message = Message();
+    v1::FusedBatch& batch = *message.mutable_plan()->add_batches();
+    batch.set_sequence(sequence);
+    batch.add_tensors(tensor);
+    coordinator_.Say(message);
+  }
+
+  absl::StatusOr<std::unique_ptr<Worker>> Start() {
+    WorkerSeams seams;
+    seams.make_link = [this] { return std::make_unique<FakeCoordinatorLink>(coordinator_); };
+    seams.store = std::make_unique<InMemoryStore>();
+    seams.make_backend =
+        [this](const GroupLayout&) -> absl::StatusOr<std::unique_ptr<CollectiveBackend>> {
+      if (!backend_status_.ok()) return backend_status_;
+      return std::make_unique<LoopbackBackend>();
+    };
+    return StartWorker(options_, std::move(seams), Clock::Real());
+  }
+
+  Submission Sum(const std::string& name) {
+    Submission submission;
+    submission.spec.name = name;
+    submission.spec.op = ReduceOp::kSum;
+    submission.spec.shape = {4};
+    submission.input = submission.output = values_;
+    return submission;
+  }
+
+  WorkerOptions options_;
+  absl::Status backend_status_;
+  FakeCoordinator coordinator_;
+  float values_[4] = {1, 2, 3, 4};
+};
+
+TEST_F(WorkerImplTest, ExecutesWhatItsCoordinatorPlans) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_EQ(coordinator_.Receive().join().worker_id(), "worker-0");
+  auto work = (*worker)->Submit(Sum("grad"));
+  ASSERT_THAT(work, IsOk());
+  const v1::WorkerMessage ready = coordinator_.ReceiveNext();
+  ASSERT_EQ(ready.tensors_ready().tensors_size(), 1);
+  EXPECT_EQ(ready.tensors_ready().tensors(0).name(), "grad");
+  EXPECT_FALSE((*work)->done());
+  Plan(1, "grad");
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  EXPECT_EQ((*work)->result().size, 1);
+  EXPECT_EQ((*work)->result().generation, Generation{1});
+  EXPECT_THAT(values_, ElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(WorkerImplTest, SaysGoodbyeAndWaitsForTheAnswer) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  std::thread coordd = StartThread("coordd", [this] {
+    coordinator_.Receive();  // the Join
+    EXPECT_TRUE(coordinator_.ReceiveNext().has_leave());
+    coordinator_.End(absl::OkStatus());
+  });
+  EXPECT_THAT((*worker)->Shutdown(kHangLimit), IsOk());
+  coordd.join();
+  EXPECT_THAT((*worker)->status(), StatusIs(absl::StatusCode::kCancelled, HasSubstr("left")));
+  EXPECT_THAT((*worker)->Shutdown(kHangLimit), IsOk());  // once more is no harm
+}
+
+TEST_F(WorkerImplTest, IsStoppedByForceWhenItsCoordinatorDoesNotAnswer) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  auto work = (*worker)->Submit(Sum("grad"));
+  ASSERT_THAT(work, IsOk());
+  EXPECT_THAT((*worker)->Shutdown(absl::Milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("by force")));
+  EXPECT_TRUE((*work)->done());
+  EXPECT_THAT((*work)->Wait(absl::InfinitePast()),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("tensor grad")));
+}
+
+TEST_F(WorkerImplTest, ReportsABackendThatCannotBeMade) {
+  backend_status_ = absl::FailedPreconditionError("no UCX");
+  EXPECT_THAT(Start(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no UCX")));
+}
+
+TEST_F(WorkerImplTest, RefusesAMembershipThatContradictsItself) {
+  coordinator_.on_start = [this] {
+    v1::CoordinatorMessage message = Message();
+    message.mutable_membership()->set_size(2);
+    message.mutable_membership()->set_rank(5);
+    coordinator_.Say(message);
+  };
+  EXPECT_THAT(Start(), StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 5 of 2")));
+}
+
+TEST_F(WorkerImplTest, ServesItsMetricsAtTheAddressThatItAnnounces) {
+  options_.metrics = HostPort{"127.0.0.1", 0};
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_EQ(coordinator_.Receive().join().metrics_address(), (*worker)->metrics_address());
+  auto work = (*worker)->Submit(Sum("grad"));
+  ASSERT_THAT(work, IsOk());
+  coordinator_.ReceiveNext();
+  Plan(1, "grad");
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  const std::string metrics =
+      HttpGet(*ParseHostPort((*worker)->metrics_address()), "/metrics").body;
+  EXPECT_THAT(metrics,
+              AllOf(HasSubstr("coordd_worker_collectives_total{backend=\"loopback\",code=\"OK\","
+                              "kind=\"allreduce\"} 1"),
+                    HasSubstr("coordd_worker_payload_bytes_total{backend=\"loopback\","
+                              "kind=\"allreduce\"} 16"),
+                    HasSubstr("coordd_worker_generation 1")));
+  EXPECT_EQ(HttpGet(*ParseHostPort((*worker)->metrics_address()), "/healthz").body, "ok\n");
+}
+
+}  // namespace
+}  // namespace coordd
