@@ -90,5 +90,20 @@ TEST(ProtoConvert, RefusesMoreDimensionsThanTheBound) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dimensions 9")));
 }
 
+TEST(ProtoConvert, DurationsComeBackAsTheyWere) {
+  for (absl::Duration duration : {absl::ZeroDuration(), absl::Milliseconds(20), absl::Hours(1),
+                                  -absl::Milliseconds(1500), absl::Nanoseconds(1)}) {
+    google::protobuf::Duration proto;
+    ToProto(duration, &proto);
+    EXPECT_EQ(FromProto(proto), duration);
+  }
+}
+
+TEST(ProtoConvert, ADurationThatTheWireCannotHoldIsClamped) {
+  google::protobuf::Duration proto;
+  ToProto(absl::InfiniteDuration(), &proto);
+  EXPECT_EQ(proto.seconds(), 315576000000);
+}
+
 }  // namespace
 }  // namespace coordd
