@@ -52,8 +52,12 @@ TEST(Reduce, MatchesTheReferenceForEveryDtypeAndOpAtEveryAlignment) {
   }
 }
 
-TEST(Reduce, NothingIsFine) {
-  for (DataType dtype : kAllDataTypes) Reduce(dtype, ReduceOp::kSum, nullptr, nullptr, nullptr, 0);
+TEST(Reduce, NoElementsTouchNoMemory) {
+  for (DataType dtype : kAllDataTypes) {
+    std::byte untouched{42};
+    Reduce(dtype, ReduceOp::kSum, &untouched, nullptr, nullptr, 0);
+    EXPECT_EQ(untouched, std::byte{42}) << Name(dtype);
+  }
 }
 
 TEST(Reduce, IntegersWrapAround) {
