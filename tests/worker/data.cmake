@@ -8,6 +8,8 @@ foreach(suite collective_backend transport)
   add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc)
   target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
 endforeach()
+# Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
+set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
 coordd_test(half_test SOURCES half_test.cc LIBS coordd_data_plane)
@@ -18,15 +20,15 @@ coordd_test(shm_channel_test SOURCES shm_channel_test.cc LIBS coordd_data_plane_
 coordd_test(transport_factory_test SOURCES transport_factory_test.cc LIBS coordd_data_plane)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
-  LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
 coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
 coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
-  LIBS coordd_transport_conformance coordd_data_plane_testing)
-coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites})
+  LIBS coordd_transport_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
+coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
-coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large)
+coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 set_source_files_properties(large_tensor_test.cc PROPERTIES COMPILE_OPTIONS "-O3")  # gigabytes of pattern
 if(COORDD_HAVE_UCX)
-  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites})
+  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
 endif()
