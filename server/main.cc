@@ -23,7 +23,8 @@
 namespace coordd {
 namespace {
 
-// Stop takes at most 2 s; this ends the process when something inside it does not keep to that.
+// 2 s are promised. CivetWeb can take that long alone, to notice that an idle connection is not
+// worth waiting for; by then all else is done.
 void ExitWithin(absl::Duration limit) {
   struct sigaction action = {};
   action.sa_handler = [](int) { _exit(kExitStopped); };
@@ -86,7 +87,7 @@ int Main(int argc, char** argv) {
 
   int received = 0;
   sigwait(&stop_signals, &received);
-  ExitWithin(absl::Milliseconds(1900));
+  ExitWithin(absl::Milliseconds(1500));
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // a second one ends the process at once
   const std::string reason = absl::StrCat("coordd is stopping (SIG", sigabbrev_np(received), ")");
   COORDD_LOG(kInfo, reason);

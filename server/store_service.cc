@@ -15,7 +15,9 @@ namespace coordd {
 class StoreService::Call final : public grpc::ServerUnaryReactor {
  public:
   Call(CallId id, const char* method, StoreService& service, std::function<void(StoreReply&)> fill)
-      : id_(id), method_(method), service_(service), fill_(std::move(fill)) {}
+      : id_(id), method_(method), service_(service), fill_(std::move(fill)) {
+    COORDD_TSAN_RELEASE(&id_);
+  }
 
   void Answer(StoreReply&& reply) {
     service_.metrics_.OnStoreCallEnded(method_, reply.status.code());
@@ -25,7 +27,10 @@ class StoreService::Call final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  void OnCancel() override { service_.Cancel(id_); }
+  void OnCancel() override {
+    COORDD_TSAN_ACQUIRE(&id_);
+    service_.Cancel(id_);
+  }
   void OnDone() override {
     COORDD_TSAN_ACQUIRE(this);
     delete this;
