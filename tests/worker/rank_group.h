@@ -36,7 +36,7 @@ struct GroupCase {
 };
 
 // Against hangs only: a test that needs it has failed.
-inline constexpr absl::Duration kHangLimit = absl::Seconds(60);
+inline constexpr absl::Duration kHangLimit = absl::Minutes(5);
 
 // What the body of a rank works with.
 template <typename T>
