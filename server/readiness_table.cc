@@ -70,8 +70,11 @@ void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_vi
                               std::vector<FailedTensor>& failed) {
   Entry* entry = FindEntry(name);
   if (entry == nullptr || !entry->in.Contains(rank)) return;
+  // Who was missing is what the rank that gave up wants to know.
+  const PendingTensor pending = Describe(*entry);
   const absl::Status status = absl::CancelledError(absl::StrCat(
-      "tensor ", name, ": rank ", ToInt(rank), " withdrew it", reason.empty() ? "" : ": ", reason));
+      "tensor ", name, ": rank ", ToInt(rank), " withdrew it", reason.empty() ? "" : ": ", reason,
+      "; not submitted by ", RanksString(pending.missing, pending.missing_count)));
   FailEntry(*entry, {status, rank}, failed);
 }
 

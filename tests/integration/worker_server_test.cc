@@ -316,8 +316,11 @@ TEST_F(WorkerServerTest, CoorddsEndIsAnErrorThatSaysSo) {
   auto work = worker(0).Submit(sum.submission);
   ASSERT_THAT(work, IsOk());
   server_->Stop("maintenance");
+  // gRPC drops what it has not handed over yet when a stream ends with an error, so that of
+  // coordd's last message and its status sometimes only the latter arrives.
   EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("maintenance")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AnyOf(HasSubstr("maintenance"), HasSubstr("coordd is stopping"))));
 }
 
 TEST_F(WorkerServerTest, AForkedChildGetsOneClearErrorAndDoesNothingAtItsEnd) {
