@@ -36,10 +36,12 @@ class NetworkTest(processes.TestCase):
         return path
 
     def workers_on_two_hosts(self, each, **variables):
-        started = [self.start(ScriptedWorker(self.daemon.listen, wrapper=self.network.on(host), COORDD_JOB_ID="test",
-                                             COORDD_MIN_WORKERS=2 * each, COORDD_MAX_WORKERS=2 * each, **self.tls,
-                                             **variables))
-                   for _ in range(each) for host in (FIRST, SECOND)]
+        started = []
+        for host in (FIRST, SECOND) * each:
+            started.append(self.start(ScriptedWorker(
+                self.daemon.listen, wrapper=self.network.on(host), COORDD_JOB_ID="test", COORDD_MIN_WORKERS=2 * each,
+                COORDD_MAX_WORKERS=2 * each, **self.tls, **variables)))
+            started[-1].host = host
         return sorted((worker.joined() for worker in started), key=lambda worker: worker.rank)
 
     def test_digits_has_the_weights_of_a_single_process(self):
@@ -94,9 +96,14 @@ class NetworkTest(processes.TestCase):
     def test_a_host_that_is_cut_off_loses_its_lease(self):
         workers = self.workers_on_two_hosts(1)
         self.network.disconnect(SECOND)
-        self.assertTrue(wait_for(lambda: workers[0].ask("status") != "ok", 60))
-        text = workers[0].ask("status")
-        self.assertIn("rank 1", text)
+        # Whoever joined first is rank 0.
+        cut_off = next(worker for worker in workers if worker.host == SECOND)
+        other = next(worker for worker in workers if worker.host == FIRST)
+        self.assertTrue(wait_for(lambda: other.ask("status") != "ok", 60))
+        text = other.ask("status")
+        self.assertIn(f"rank {cut_off.rank}", text)
+        # The one that was cut off does not believe for longer than its lease that it is a member.
+        self.assertTrue(wait_for(lambda: cut_off.ask("status") != "ok", 60))
 
 
 if __name__ == "__main__":
