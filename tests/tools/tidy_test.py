@@ -134,6 +134,12 @@ class TidyTest(unittest.TestCase):
                 self.assert_found({"server/a.h": header, "server/a.cc": f"#include {include}\n"},
                                   f"server/a.cc:1: found #include {include} in a file that is PURE")
 
+    def test_thread_that_the_documents_do_not_know(self):
+        self.assert_found({
+            "docs/ARCHITECTURE.md": "| coordd | `coordinator` |\n",
+            "server/a.cc": 'auto a = StartThread("coordinator", f);\nauto b = StartThread("other", f);\n',
+        }, "server/a.cc:2: found thread other")
+
     @unittest.skipUnless(HAVE_CTAGS, "needs universal-ctags")
     def test_test_that_asserts_nothing(self):
         self.assert_found({"tests/a_test.cc": "TEST(A, Asserts) { EXPECT_TRUE(F()); }\n"
