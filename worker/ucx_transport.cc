@@ -136,6 +136,11 @@ UcxTransport::~UcxTransport() {
       kFlushTimeout);
   for (auto& [rank, peer] : peers_) CloseEndpoint(peer, /*force=*/!peer.lost.ok());
   ProgressUntil([this] { return closing_.empty(); }, kFlushTimeout);
+  // What is still under way ends with UCX's worker, after its peer: no callback may come then.
+  // Freeing a request takes its callback away.
+  for (auto& [rank, peer] : peers_) {
+    if (peer.connecting != nullptr) ucp_request_free(peer.connecting);
+  }
   while (!pending_.empty()) Finish(pending_.front(), dropped_);
   for (void* request : closing_) ucp_request_free(request);
   CallFinished();
