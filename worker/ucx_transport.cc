@@ -114,7 +114,6 @@ class UcxTransport final : public Transport {
   // Touched by the owner's thread.
   Rank self_;
   Store* store_ = nullptr;
-  UcxContext context_;
   absl::Status dropped_;                // OK: alive; else the end of all operations
   std::map<Rank, Peer> peers_;          // those that anything was exchanged with; stable addresses
   bool peer_lost_ = false;              // one that HandleLostPeers has not seen yet
@@ -122,6 +121,7 @@ class UcxTransport final : public Transport {
   std::list<Operation> pending_;
   std::vector<void*> closing_;  // requests of endpoints that are being closed
   std::vector<std::pair<Done, absl::Status>> finished_;  // `done`s for the next Progress
+  UcxContext context_;  // last: it ends first, and its callbacks reach what stands above
 };
 
 UcxTransport::~UcxTransport() {
