@@ -16,6 +16,7 @@
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "common/tsan_annotations.h"
 #include "common/version.h"
 #include "server/admin_service.h"
 #include "server/coordinator.h"
@@ -98,6 +99,7 @@ class GrpcCoordServer final : public CoordServer {
     sessions_.CloseAll(gone);
     store_.CloseAll(gone);
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
     targets_file_.reset();
     http_end.join();
   }

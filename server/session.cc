@@ -235,6 +235,7 @@ void Session::OnDone() {
   if (report) inbox_.Push(Inbound(SessionEnded{id_, "coordd closed the stream"}));
   metrics_.OnSessionEnded();
   on_done_(id_);
+  COORDD_TSAN_RELEASE(&metrics_);  // the server's Shutdown waits for this callback
   // `self` goes last; whoever else still holds this finds it finished.
 }
 
