@@ -14,6 +14,7 @@ static_assert(static_cast<int>(ReduceOp::kSum) == v1::REDUCE_OP_SUM);
 static_assert(static_cast<int>(ReduceOp::kProduct) == v1::REDUCE_OP_PRODUCT);
 static_assert(static_cast<int>(CollectiveKind::kAllreduce) == v1::COLLECTIVE_KIND_ALLREDUCE);
 static_assert(static_cast<int>(CollectiveKind::kBarrier) == v1::COLLECTIVE_KIND_BARRIER);
+static_assert(static_cast<int>(CollectiveKind::kReceive) == v1::COLLECTIVE_KIND_RECEIVE);
 static_assert(static_cast<int>(MemoryKind::kHost) == v1::MEMORY_KIND_HOST);
 static_assert(static_cast<int>(MemoryKind::kCuda) == v1::MEMORY_KIND_CUDA);
 
@@ -25,7 +26,7 @@ absl::Status Unknown(const v1::TensorSpec& proto, absl::string_view what, int va
 }  // namespace
 
 absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto) {
-  if (proto.kind() < v1::COLLECTIVE_KIND_ALLREDUCE || proto.kind() > v1::COLLECTIVE_KIND_BARRIER) {
+  if (proto.kind() < v1::COLLECTIVE_KIND_ALLREDUCE || proto.kind() > v1::COLLECTIVE_KIND_RECEIVE) {
     return Unknown(proto, "kind", proto.kind());
   }
   if (proto.dtype() < v1::DATA_TYPE_UINT8 || proto.dtype() > v1::DATA_TYPE_BOOL)
@@ -49,6 +50,7 @@ absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto) {
   spec.group = proto.group();
   spec.group_size = proto.group_size();
   spec.memory = static_cast<MemoryKind>(proto.memory());
+  spec.peer_rank = proto.peer_rank();
   return spec;
 }
 
@@ -65,6 +67,7 @@ void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
   proto->set_group(spec.group);
   proto->set_group_size(spec.group_size);
   proto->set_memory(static_cast<v1::MemoryKind>(spec.memory));
+  proto->set_peer_rank(spec.peer_rank);
 }
 
 absl::Duration FromProto(const google::protobuf::Duration& proto) {

@@ -8,7 +8,8 @@ namespace coordd {
 namespace {
 
 bool FirstDimensionMayDiffer(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall;
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall ||
+         kind == CollectiveKind::kGather;
 }
 
 bool NeedsDimension(CollectiveKind kind) {
@@ -71,7 +72,34 @@ int64_t NumElements(absl::Span<const int64_t> shape) {
 int64_t SizeBytes(const TensorSpec& spec) { return NumElements(spec.shape) * SizeOf(spec.dtype); }
 
 bool Reduces(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter;
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kReducescatter ||
+         kind == CollectiveKind::kReduce;
+}
+
+bool HasRoot(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kGather;
+}
+
+bool IsPairwise(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+}
+
+bool HasPayload(CollectiveKind kind) {
+  return kind != CollectiveKind::kBarrier && kind != CollectiveKind::kJoin;
+}
+
+bool CanFuse(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kReduce:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::string ShapeString(absl::Span<const int64_t> shape) {
@@ -80,11 +108,17 @@ std::string ShapeString(absl::Span<const int64_t> shape) {
 
 std::string ToString(const TensorSpec& spec) {
   std::string text = std::string(Name(spec.kind));
-  if (spec.kind == CollectiveKind::kBarrier) return text;
+  if (!HasPayload(spec.kind)) return text;
   absl::StrAppend(&text, " ", Name(spec.dtype), " ", ShapeString(spec.shape));
   if (spec.op != ReduceOp::kNone) absl::StrAppend(&text, " ", Name(spec.op));
-  if (spec.kind == CollectiveKind::kBroadcast)
-    absl::StrAppend(&text, " from rank ", spec.root_rank);
+  if (HasRoot(spec.kind)) {
+    const bool from = spec.kind == CollectiveKind::kBroadcast;
+    absl::StrAppend(&text, from ? " from" : " to", " rank ", spec.root_rank);
+  }
+  if (IsPairwise(spec.kind)) {
+    const bool from = spec.kind == CollectiveKind::kReceive;
+    absl::StrAppend(&text, from ? " from" : " to", " rank ", spec.peer_rank);
+  }
   return text;
 }
 
@@ -95,10 +129,19 @@ absl::Status Validate(const TensorSpec& spec, int32_t world_size) {
   }
   COORDD_RETURN_IF_ERROR(ValidateShape(spec));
   COORDD_RETURN_IF_ERROR(ValidateReduction(spec));
-  if (spec.kind == CollectiveKind::kBroadcast &&
-      (spec.root_rank < 0 || spec.root_rank >= world_size)) {
+  auto is_rank = [world_size](int32_t rank) { return rank >= 0 && rank < world_size; };
+  if (HasRoot(spec.kind) && !is_rank(spec.root_rank)) {
     return Invalid(spec, absl::StrCat("root rank ", spec.root_rank),
                    absl::StrCat("0 to ", world_size - 1));
+  }
+  if (IsPairwise(spec.kind) && !is_rank(spec.peer_rank)) {
+    return Invalid(spec, absl::StrCat(Name(spec.kind), " with peer rank ", spec.peer_rank),
+                   absl::StrCat("0 to ", world_size - 1));
+  }
+  if ((spec.kind == CollectiveKind::kJoin || IsPairwise(spec.kind)) &&
+      (ToInt(spec.process_set) != 0 || !spec.group.empty())) {
+    return Invalid(spec, absl::StrCat(Name(spec.kind), " in a process set or a group"),
+                   "process set 0 and no group");
   }
   const bool grouped = !spec.group.empty();
   if (static_cast<int64_t>(spec.group.size()) > kMaxTensorNameBytes ||
@@ -116,7 +159,13 @@ absl::Status CheckSame(const TensorSpec& first, Rank first_rank, const TensorSpe
                                                    ToInt(second_rank), " has ", what, " ", b,
                                                    ", rank ", ToInt(first_rank), " has ", a));
   };
-  if (first.kind != second.kind) return differ("kind", Name(first.kind), Name(second.kind));
+  const bool pairwise = IsPairwise(first.kind) && IsPairwise(second.kind);
+  if (pairwise ? first.kind == second.kind : first.kind != second.kind)
+    return differ("kind", Name(first.kind), Name(second.kind));
+  if (pairwise && first.peer_rank != ToInt(second_rank))
+    return differ("peer", first.peer_rank, second.peer_rank);
+  if (pairwise && second.peer_rank != ToInt(first_rank))
+    return differ("peer", first.peer_rank, second.peer_rank);
   if (first.process_set != second.process_set)
     return differ("process set", ToInt(first.process_set), ToInt(second.process_set));
   if (first.dtype != second.dtype) return differ("dtype", Name(first.dtype), Name(second.dtype));

@@ -28,13 +28,14 @@ struct TensorSpec {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kNone;  // kNone unless the kind reduces
   std::vector<int64_t> shape;     // elements per dimension; {}: one element
-  int32_t root_rank = 0;          // broadcast only
+  int32_t root_rank = 0;          // broadcast, reduce and gather: rank in the job
   double prescale_factor = 1.0;
   double postscale_factor = 1.0;
   ProcessSetId process_set;
   std::string group;  // empty: alone
   int32_t group_size = 0;
   MemoryKind memory = MemoryKind::kHost;
+  int32_t peer_rank = 0;  // send: the receiver; receive: the sender. Rank in the job
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
@@ -42,7 +43,12 @@ struct TensorSpec {
 int64_t NumElements(absl::Span<const int64_t> shape);
 // Bytes of this rank's input.
 int64_t SizeBytes(const TensorSpec& spec);
-bool Reduces(CollectiveKind kind);  // allreduce and reducescatter
+bool Reduces(CollectiveKind kind);     // allreduce, reducescatter and reduce
+bool HasRoot(CollectiveKind kind);     // broadcast, reduce and gather
+bool IsPairwise(CollectiveKind kind);  // send and receive
+bool HasPayload(CollectiveKind kind);  // all but barrier and join
+// Whether several tensors of this kind may travel as one batch; the others are batches of one.
+bool CanFuse(CollectiveKind kind);
 
 std::string ShapeString(absl::Span<const int64_t> shape);  // "[3, 224, 224]"
 std::string ToString(const TensorSpec& spec);  // "allreduce float32 [3, 4] sum": for messages
@@ -51,7 +57,8 @@ std::string ToString(const TensorSpec& spec);  // "allreduce float32 [3, 4] sum"
 absl::Status Validate(const TensorSpec& spec, int32_t world_size);
 
 // Whether two ranks mean the same collective. INVALID_ARGUMENT names the tensor, both ranks and
-// both values. The first dimension of an allgather or alltoall may differ.
+// both values. The first dimension of an allgather, gather or alltoall may differ. A send and the
+// receive that names its sender are the same; two sends, or two receives, are not.
 absl::Status CheckSame(const TensorSpec& first, Rank first_rank, const TensorSpec& second,
                        Rank second_rank);
 

@@ -30,8 +30,9 @@ constexpr std::array<DataTypeRow, 13> kDataTypes = {{
 
 constexpr std::array<absl::string_view, 6> kOps = {"none", "sum", "average",
                                                    "min",  "max", "product"};
-constexpr std::array<absl::string_view, 7> kKinds = {
-    "", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier"};
+constexpr std::array<absl::string_view, 12> kKinds = {
+    "",        "allreduce", "allgather", "broadcast", "reducescatter", "alltoall",
+    "barrier", "join",      "reduce",    "gather",    "send",          "receive"};
 
 const DataTypeRow& Row(DataType dtype) {
   const size_t index = static_cast<size_t>(dtype) - 1;

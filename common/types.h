@@ -71,6 +71,11 @@ enum class CollectiveKind : uint8_t {
   kReducescatter = 4,
   kAlltoall = 5,
   kBarrier = 6,
+  kJoin = 7,
+  kReduce = 8,
+  kGather = 9,
+  kSend = 10,
+  kReceive = 11,
 };
 enum class MemoryKind : uint8_t { kHost = 1, kCuda = 2 };
 

@@ -18,12 +18,8 @@ Key KeyOf(const TensorSpec& spec) {
              std::bit_cast<uint64_t>(spec.prescale_factor),
              std::bit_cast<uint64_t>(spec.postscale_factor),
              spec.process_set,
-             spec.kind == CollectiveKind::kBroadcast ? spec.root_rank : 0,
+             HasRoot(spec.kind) ? spec.root_rank : 0,
              spec.memory};
-}
-
-bool CanFuse(CollectiveKind kind) {
-  return kind != CollectiveKind::kAlltoall && kind != CollectiveKind::kBarrier;
 }
 
 int64_t Aligned(int64_t bytes) {

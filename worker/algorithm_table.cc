@@ -94,6 +94,8 @@ Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self
                               RangesOf(args.output_block_bytes));
     case CollectiveKind::kBarrier:
       return DisseminationBarrier(self, world_size);
+    default:
+      break;
   }
   COORDD_CHECK(false);  // kinds from the wire are checked before
 }

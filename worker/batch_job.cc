@@ -305,6 +305,8 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       for (int64_t rows : received_sizes_) args.output_block_bytes.push_back(rows * row_bytes);
       break;
     }
+    default:
+      break;
   }
   return args;
 }
@@ -352,8 +354,7 @@ void BatchJob::Unpack() {
     case CollectiveKind::kReducescatter:
       UnpackReducescatter();
       break;
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kBarrier:
+    default:
       break;
   }
   for (TensorJob& tensor : tensors_) {

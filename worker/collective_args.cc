@@ -109,6 +109,8 @@ absl::Status ValidateArgs(const CollectiveArgs& args, Rank self, int32_t world_s
     case CollectiveKind::kBarrier:
       COORDD_RETURN_IF_ERROR(CheckSize(args, "input", args.input.size(), 0));
       return CheckSize(args, "output", args.output.size(), 0);
+    default:
+      break;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("collective kind ", static_cast<int>(args.kind), " is unknown"));

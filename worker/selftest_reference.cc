@@ -124,7 +124,7 @@ std::vector<double> ExpectedResult(const SelftestTensor& tensor, int32_t rank, i
                     splits[static_cast<size_t>(rank)] * RowElements(spec), expected);
       }
       break;
-    case CollectiveKind::kBarrier:
+    default:
       break;
   }
   return expected;

@@ -23,6 +23,7 @@ TensorSpec FullSpec() {
   spec.group = "gradients";
   spec.group_size = 12;
   spec.memory = MemoryKind::kCuda;
+  spec.peer_rank = 3;
   return spec;
 }
 
@@ -52,7 +53,7 @@ TEST(ProtoConvert, LeavesFactorsOfOneOffTheWire) {
 }
 
 TEST(ProtoConvert, RoundTripsEveryKindDtypeAndOp) {
-  for (int kind = 1; kind <= 6; ++kind) {
+  for (int kind = 1; kind <= 11; ++kind) {
     for (int dtype = 1; dtype <= 13; ++dtype) {
       for (int op = 0; op <= 5; ++op) {
         TensorSpec spec = FullSpec();
@@ -74,7 +75,7 @@ TEST(ProtoConvert, NamesTheTensorTheFieldAndTheNumberThatItDoesNotKnow) {
                                            AllOf(HasSubstr("layer3.weight"), HasSubstr(what))));
   };
   refuses([](auto& p) { p.set_kind(v1::COLLECTIVE_KIND_UNSPECIFIED); }, "kind 0");
-  refuses([](auto& p) { p.set_kind(v1::COLLECTIVE_KIND_JOIN); }, "kind 7");
+  refuses([](auto& p) { p.set_kind(static_cast<v1::CollectiveKind>(12)); }, "kind 12");
   refuses([](auto& p) { p.set_dtype(v1::DATA_TYPE_UNSPECIFIED); }, "dtype 0");
   refuses([](auto& p) { p.set_dtype(static_cast<v1::DataType>(99)); }, "dtype 99");
   refuses([](auto& p) { p.set_op(static_cast<v1::ReduceOp>(6)); }, "op 6");

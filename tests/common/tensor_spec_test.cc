@@ -50,6 +50,51 @@ TEST(TensorSpec, PrintsItselfForMessages) {
   TensorSpec barrier = Gather({});
   barrier.kind = CollectiveKind::kBarrier;
   EXPECT_EQ(ToString(barrier), "barrier");
+  broadcast.kind = CollectiveKind::kGather;
+  EXPECT_EQ(ToString(broadcast), "gather float32 [] to rank 3");
+  broadcast.peer_rank = 2;
+  broadcast.kind = CollectiveKind::kSend;
+  EXPECT_EQ(ToString(broadcast), "send float32 [] to rank 2");
+  broadcast.kind = CollectiveKind::kReceive;
+  EXPECT_EQ(ToString(broadcast), "receive float32 [] from rank 2");
+}
+
+TEST(ValidateTensorSpec, RefusesRootsAndPeersThatAreNoRanks) {
+  TensorSpec spec = Gather({4});
+  spec.kind = CollectiveKind::kGather;
+  spec.root_rank = 4;
+  ExpectInvalid(spec, "root rank 4", "0 to 3");
+  spec.kind = CollectiveKind::kSend;
+  spec.peer_rank = -1;
+  ExpectInvalid(spec, "send with peer rank -1", "0 to 3");
+}
+
+TEST(ValidateTensorSpec, RefusesAJoinOfAProcessSet) {
+  TensorSpec spec = Gather({});
+  spec.kind = CollectiveKind::kJoin;
+  EXPECT_THAT(Validate(spec, 4), IsOk());
+  spec.process_set = ProcessSetId{2};
+  ExpectInvalid(spec, "join in a process set", "process set 0");
+}
+
+TEST(CheckSame, MatchesASendWithItsReceive) {
+  TensorSpec send = Gather({4});
+  send.kind = CollectiveKind::kSend;
+  send.peer_rank = 1;
+  TensorSpec receive = send;
+  receive.kind = CollectiveKind::kReceive;
+  receive.peer_rank = 0;
+  EXPECT_THAT(CheckSame(send, Rank{0}, receive, Rank{1}), IsOk());
+  EXPECT_THAT(CheckSame(receive, Rank{1}, send, Rank{0}), IsOk());
+  EXPECT_THAT(CheckSame(send, Rank{0}, send, Rank{1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("kind send")));
+  receive.peer_rank = 2;
+  EXPECT_THAT(CheckSame(send, Rank{0}, receive, Rank{1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has peer 2")));
+  receive.peer_rank = 0;
+  receive.shape = {5};
+  EXPECT_THAT(CheckSame(send, Rank{0}, receive, Rank{1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("shape [5]")));
 }
 
 TEST(ValidateTensorSpec, AcceptsOrdinaryTensors) {
