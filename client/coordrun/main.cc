@@ -2,8 +2,10 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/coordrun/horovod_flag.h"
 #include "client/coordrun/launcher.h"
 #include "client/coordrun/run_options.h"
 #include "common/clock.h"
@@ -57,6 +59,8 @@ void AddOptions(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   app.add_option("command", options->command, "program of each worker and its arguments")
       ->required()
       ->type_name("COMMAND");
+  app.add_flag("--horovod", options->horovod,
+               "COMMAND is `python SCRIPT`, whose `import horovod` is to find coordd");
   app.add_option("--coordinator", options->coordinator, "a coordd that runs already")
       ->type_name("HOST:PORT");
   app.add_option("--tls-ca", options->coordinator_tls.ca, "PEM file for it [COORDD_TLS_CA]");
@@ -124,6 +128,11 @@ int Main(int argc, char** argv) {
   absl::Status valid;
   for (const std::string& variable : variables) valid.Update(ParseVariable(variable, &options));
   valid.Update(options.Validate());
+  if (valid.ok() && options.horovod) {
+    absl::StatusOr<std::vector<std::string>> command = UnderHorovod(options.command);
+    valid.Update(command.status());
+    if (command.ok()) options.command = *std::move(command);
+  }
   if (!valid.ok()) {
     std::fprintf(stderr, "coordrun: %s\n", std::string(valid.message()).c_str());
     return kUsage;

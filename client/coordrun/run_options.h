@@ -18,6 +18,7 @@ struct RunOptions {
   int32_t size = 0;                  // workers of the job in all; 0: np
   int32_t first_rank = 0;            // COORDD_RANK of the first one here
   std::vector<std::string> command;  // program and arguments
+  bool horovod = false;              // it is a Horovod script: see horovod_flag.h
 
   std::string coordinator;   // host:port of a coordd that runs; empty: start one
   TlsFiles coordinator_tls;  // to it; empty: COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY

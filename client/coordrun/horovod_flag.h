@@ -1,0 +1,17 @@
+// coordrun --horovod: what is run instead of `python train.py`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace coordd {
+
+// The command of an interpreter with `-m coordd.horovod` before its script, so that the script's
+// `import horovod.torch` finds coordd: "python3 -u train.py --lr 1" becomes "python3 -u -m
+// coordd.horovod train.py --lr 1"; "-m package" and "-c text" are kept behind it. INVALID_ARGUMENT:
+// the command is not python's, or it has no script.
+absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command);
+
+}  // namespace coordd
