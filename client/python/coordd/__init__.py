@@ -1,0 +1,16 @@
+"""coordd: coordination and collectives for distributed training.
+
+``import coordd.torch as hvd`` is the interface for PyTorch, with the names of Horovod's. This package itself imports no
+framework, and loads libcoordd.so when it is first needed.
+"""
+
+from coordd._version import __version__
+from coordd.exceptions import CoorddError, HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["__version__", "CoorddError", "HorovodInternalError", "HostsUpdatedInterrupt", "check_build"]
+
+
+def check_build() -> str:
+    """A line for each component of libcoordd.so: what it was built with, and what it has found here."""
+    from coordd import _library
+    return _library.library().quick.coordd_check_build(0).decode()

@@ -1,0 +1,330 @@
+"""The process's membership: init, shutdown, ranks, and what this build can do. Shared by all frameworks.
+
+One process is a member at most once. What the module keeps is one object, `_state`; everything else asks it.
+"""
+
+import atexit
+import os
+import threading
+import warnings
+from typing import Optional
+
+from coordd import _native, process_sets as _process_sets
+from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
+
+__all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
+           "rank", "local_rank", "cross_rank", "is_homogeneous", "mpi_threads_supported", "mpi_enabled", "mpi_built",
+           "gloo_enabled", "gloo_built", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built",
+           "Average", "Sum", "Adasum", "Min", "Max", "Product"]
+
+# The reduction operators, with Horovod's numbers.
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+
+_START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
+
+
+class _State:
+    def __init__(self):
+        self.lock = threading.RLock()  # held by init and shutdown
+        self.worker: Optional[_native.Worker] = None
+        self.place: Optional[_native.Place] = None  # survives a fork: a data loader may ask for its rank
+        self.forked_from: Optional[int] = None  # process id of the parent that was initialised
+        self.abandoned = []  # the parent's worker in a forked child: never freed there
+        self.at_shutdown = []  # called by shutdown() when the worker is gone
+
+
+_state = _State()
+
+
+def _after_fork_in_child() -> None:
+    _state.lock = threading.RLock()
+    if _state.worker is not None:
+        _state.abandoned.append(_state.worker)
+        _state.forked_from = os.getppid()
+        _state.worker = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def on_shutdown(call) -> None:
+    """Has `call()` called by every shutdown(), after the worker has said goodbye."""
+    _state.at_shutdown.append(call)
+
+
+# --- init and shutdown -----------------------------------------------------------------------------------------------
+
+
+def init(comm=None, process_sets=None) -> None:
+    """Makes this process a member of its job: connects to coordd and waits until all ranks are there. Does nothing when it
+    is one already.
+
+    comm:         None: all processes that the launcher started. A list of launcher ranks: these make a job of their own,
+                  in which the i-th of the list has rank i; the others must not call init with it. An mpi4py
+                  communicator: its processes make a job of their own, with their ranks in it.
+    process_sets: ProcessSets to register, equal on all ranks; or "dynamic", which is allowed and means nothing here:
+                  add_process_set always works.
+
+    Where coordd is and who we are comes from COORDD_* variables, which coordrun sets.
+    ValueError: a wrong argument or variable. HorovodInternalError: coordd cannot be reached, not all ranks came in time
+    (COORDD_JOIN_TIMEOUT, 300 s), or the process is a fork of one that is initialised.
+    """
+    with _state.lock:
+        if _state.worker is not None:
+            return
+        _refuse_in_forked_child()
+        sets = [] if process_sets in (None, "dynamic") else list(process_sets)
+        if any(not isinstance(one, _process_sets.ProcessSet) for one in sets):
+            raise InvalidArgumentError("process_sets: expected a list of ProcessSet, or \"dynamic\"", "INVALID_ARGUMENT")
+        _state.worker = _start(_membership_options(comm))
+        _state.place = _state.worker.place
+        try:
+            _process_sets.register_initial(sets)
+        except BaseException:
+            shutdown()
+            raise
+
+
+def shutdown() -> None:
+    """Leaves the job: what all ranks have agreed on completes, everything else that is pending fails. init() may be called
+    again. Does nothing when the process is not a member. Called at the end of the program by itself."""
+    with _state.lock:
+        if _state.worker is None:
+            return
+        worker, _state.worker, _state.place = _state.worker, None, None
+        worker.shutdown()
+        for call in _state.at_shutdown:
+            call()
+        _process_sets.unregister_all()
+
+
+atexit.register(shutdown)
+
+
+def is_initialized() -> bool:
+    """Whether this process is a member and can run collectives. False in a fork of a member."""
+    return _state.worker is not None
+
+
+def _start(options) -> _native.Worker:
+    """Joins on a thread of its own, so that Ctrl-C ends the wait for ranks that do not come."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(_native.Worker(**options))
+        except BaseException as error:  # handed to the caller
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="coordd-init", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_START_SLICE_S)
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _membership_options(comm) -> dict:
+    """Members of coordd_options_t for the argument `comm` of init."""
+    if comm is None:
+        return {}
+    job = os.environ.get("COORDD_JOB_ID") or "default"
+    if hasattr(comm, "Get_rank"):
+        own, size = comm.Get_rank(), comm.Get_size()
+        job = comm.bcast(f"{job}.comm-{os.getpid()}-{os.urandom(4).hex()}" if own == 0 else None, root=0)
+    else:
+        ranks = list(comm)
+        if not ranks:
+            return {}
+        own, size = _index_of_this_rank(ranks), len(ranks)
+        if _launcher_number("COORDD_SIZE") == size and ranks == list(range(size)):
+            return {}
+        job = f"{job}.ranks-{'-'.join(map(str, ranks))}"
+    return {"job": job, "min_workers": size, "max_workers": size, "has_launcher_rank": 1, "launcher_rank": own,
+            "launcher_local_rank": -1}
+
+
+def _index_of_this_rank(ranks) -> int:
+    if any(not isinstance(one, int) for one in ranks) or len(set(ranks)) != len(ranks):
+        raise InvalidArgumentError(f"comm is {ranks}: expected a list of ranks, each once, or an mpi4py communicator",
+                                   "INVALID_ARGUMENT")
+    own = _launcher_number("COORDD_RANK")
+    if own is None:
+        raise InvalidArgumentError(f"comm is {ranks}, but the launcher has given this process no rank (COORDD_RANK)",
+                                   "INVALID_ARGUMENT")
+    if own not in ranks:
+        raise InvalidArgumentError(f"comm is {ranks}, but this process has rank {own}: only the ranks in the list call "
+                                   "init with it", "INVALID_ARGUMENT", rank=own)
+    return ranks.index(own)
+
+
+def _launcher_number(variable: str) -> Optional[int]:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None
+
+
+def _refuse_in_forked_child() -> None:
+    if _state.forked_from is not None:
+        raise HorovodInternalError(
+            f"this process was forked from process {_state.forked_from}, which is a member of a coordd job: only the "
+            "parent can run collectives; start processes that need their own by spawn or forkserver",
+            "FAILED_PRECONDITION")
+
+
+def worker() -> _native.Worker:
+    """The worker, for a collective. HorovodInternalError: not initialised, or a forked child."""
+    found = _state.worker
+    if found is None:
+        _refuse_in_forked_child()
+        raise HorovodInternalError("coordd is not initialised: call init() first", "FAILED_PRECONDITION")
+    return found
+
+
+def place() -> _native.Place:
+    """Where this process is. Answers in a forked child too. ValueError: not initialised."""
+    found = _state.place
+    if found is None:
+        raise InvalidArgumentError("coordd is not initialised: call init() first", "FAILED_PRECONDITION")
+    return found
+
+
+# --- who we are ------------------------------------------------------------------------------------------------------
+# Each raises ValueError before init. All of them also answer in a forked child, such as a data loader's worker.
+
+
+def size() -> int:
+    """Number of ranks in the job."""
+    return place().size
+
+
+def rank() -> int:
+    """This process's number in the job, from 0."""
+    return place().rank
+
+
+def local_size() -> int:
+    """Number of ranks on this node."""
+    return place().local_size
+
+
+def local_rank() -> int:
+    """This process's number on its node, from 0: the GPU to use, where there is one per process."""
+    return place().local_rank
+
+
+def cross_size() -> int:
+    """Number of nodes that have a rank with this local rank."""
+    return place().cross_size
+
+
+def cross_rank() -> int:
+    """This process's number among the ranks with its local rank, in order of nodes."""
+    return place().cross_rank
+
+
+def is_homogeneous() -> bool:
+    """Whether this node has as many ranks as every other. With three or more different nodes a rank can only compare with
+    the average."""
+    here = place()
+    return here.size == here.local_size * here.cross_size
+
+
+# --- timeline --------------------------------------------------------------------------------------------------------
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Writes no timeline yet: says so in a warning and goes on. coordd's metrics and status page tell which tensors are
+    pending and for whom they wait."""
+    worker()
+    warnings.warn(f"coordd writes no timeline yet: {file_path} is not made", RuntimeWarning, stacklevel=2)
+
+
+def stop_timeline() -> None:
+    """Nothing to stop: see start_timeline."""
+    worker()
+
+
+# --- what is in this build -------------------------------------------------------------------------------------------
+# Scripts ask these to choose a device or an operator. coordd uses neither MPI nor Gloo, and reduces host memory only.
+
+
+def mpi_threads_supported() -> bool:
+    """False: coordd does not use MPI. ValueError before init."""
+    place()
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: coordd does not use MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: coordd does not use MPI."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """False: coordd does not use Gloo."""
+    return False
+
+
+def gloo_built() -> bool:
+    """False: coordd does not use Gloo."""
+    return False
+
+
+def nccl_built() -> int:
+    """Version of NCCL with which device tensors are reduced, as NCCL's own number; 0: they are not."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Whether tensors in CUDA memory can be reduced: not in this version."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Whether tensors in ROCm memory can be reduced: not in this version."""
+    return False
+
+
+def native_op(op: int, average=None) -> int:
+    """coordd_op_t of a reduction operator of Horovod's; `average` is Horovod's deprecated argument.
+
+    ValueError: both are given, or no such operator. NotImplementedError: Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise InvalidArgumentError("give op or average, not both: average is the old name of op", "INVALID_ARGUMENT")
+        op = Average if average else Sum
+    elif op is None:
+        op = Average
+    try:
+        return _NATIVE_OPS[op]
+    except (KeyError, TypeError):
+        pass
+    if op == Adasum:
+        from coordd.exceptions import UnsupportedError
+        raise UnsupportedError("Adasum is not in this version of coordd: use op=Average with a scaled learning rate",
+                               "UNIMPLEMENTED")
+    raise InvalidArgumentError(f"op is {op!r}: expected Average, Sum, Min, Max or Product", "INVALID_ARGUMENT")
+
+
+_NATIVE_OPS = {Average: 2, Sum: 1, Min: 3, Max: 4, Product: 5}

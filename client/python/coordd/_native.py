@@ -1,0 +1,301 @@
+"""Workers, works and submissions over the C interface; knows nothing of any framework: buffers are addresses.
+
+A submission from Python has to be cheap, since a training step makes hundreds: what a submission needs besides its two
+addresses (name, shape, dtype, options) is put into C structures once and used again as long as it stays the same.
+"""
+
+import array
+import ctypes
+import os
+from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from coordd import _library
+from coordd._library import STATUS, STATUS_NAMES
+from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError, UnsupportedError
+
+# A wait in C ends at least this often, so that Ctrl-C reaches a Python program that waits for other ranks.
+_WAIT_SLICE = c_double(0.25)
+_DEADLINE_EXCEEDED = STATUS["DEADLINE_EXCEEDED"]
+
+# Prepared submissions that are kept; a program with more names than this prepares anew. Each takes some 500 bytes.
+MAX_PREPARED = 8192
+
+SHUTDOWN_TIMEOUT_S = 30.0
+
+_OF_THE_CALL = {STATUS["INVALID_ARGUMENT"], STATUS["ALREADY_EXISTS"], STATUS["OUT_OF_RANGE"]}
+
+
+def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
+    """The exception for a call of this thread that just failed: the caller's mistakes are ValueErrors."""
+    name = STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
+    message = _library.library().last_error() or f"coordd: {name}"
+    kind = HorovodInternalError
+    if status in _OF_THE_CALL:
+        kind = InvalidArgumentError
+    elif status == STATUS["UNIMPLEMENTED"]:
+        kind = UnsupportedError
+    return kind(message, name, tensor=tensor)
+
+
+def collective_error(status: int, tensor: Optional[str] = None) -> HorovodInternalError:
+    """The exception for a collective that failed, also where the ranks' arguments disagreed."""
+    name = STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
+    return HorovodInternalError(_library.library().last_error() or f"coordd: {name}", name, tensor=tensor)
+
+
+class Place(NamedTuple):
+    """Where this process is in its generation."""
+    generation: int
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+class Worker:
+    """This process as a member of a job. Thread-safe. Freed when nobody refers to it any more, so that a call that is
+    still under way in another thread never meets a freed one."""
+
+    def __init__(self, **options):
+        """Joins and waits for the other members. `options` are members of coordd_options_t; texts are str."""
+        self._library = _library.library()
+        self._pid = os.getpid()
+        self.pointer = c_void_p()
+        structure = _library.initialised(_library.Options())
+        for key, value in options.items():
+            setattr(structure, key, value.encode() if isinstance(value, str) else value)
+        status = self._library.blocking.coordd_worker_start(byref(structure), byref(self.pointer))
+        if status != 0:
+            raise call_error(status)
+        self.place = self._read_place()
+
+    def _read_place(self) -> Place:
+        placement = _library.initialised(_library.Placement())
+        status = self._library.quick.coordd_worker_placement(self.pointer, byref(placement))
+        if status != 0:
+            raise call_error(status)
+        return Place(*(getattr(placement, field) for field in Place._fields))
+
+    def metrics_address(self) -> str:
+        return self._library.quick.coordd_worker_metrics_address(self.pointer).decode()
+
+    def check(self) -> None:
+        """Raises HorovodInternalError when the generation has ended."""
+        status = self._library.quick.coordd_worker_status(self.pointer)
+        if status != 0:
+            raise call_error(status)
+
+    def shutdown(self, timeout_seconds: float = SHUTDOWN_TIMEOUT_S) -> None:
+        """Says goodbye; what is pending and not agreed on fails. Idempotent."""
+        self._library.blocking.coordd_worker_shutdown(self.pointer, timeout_seconds)
+
+    def __del__(self, getpid=os.getpid):
+        # In a forked child the worker's threads are not there: it is left alone.
+        if getattr(self, "pointer", None) and self._pid == getpid():
+            self._library.blocking.coordd_worker_destroy(self.pointer)
+
+    def add_process_set(self, ranks: Sequence[int], timeout_seconds: float) -> int:
+        """Collective: all ranks, in the same order. The new set's number."""
+        function = self._library.function("coordd_process_set_add")
+        number = c_int32()
+        status = function(self.pointer, (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_seconds),
+                          byref(number))
+        if status != 0:
+            raise call_error(status)
+        return number.value
+
+    def remove_process_set(self, number: int, timeout_seconds: float) -> None:
+        """Collective: all ranks, in the same order."""
+        function = self._library.function("coordd_process_set_remove")
+        status = function(self.pointer, c_int32(number), c_double(timeout_seconds))
+        if status != 0:
+            raise call_error(status)
+
+
+class Work:
+    """The future of one submission: a tensor, or a group of them. Holds what the library holds for it, such as a result
+    that it has allocated, until nobody refers to the Work any more. Thread-safe."""
+
+    __slots__ = ("pointers", "name", "_release", "__weakref__")
+
+    def __init__(self, pointers: Sequence[int], name: str):
+        self.pointers = pointers
+        self.name = name
+        self._release = _library.library().quick.coordd_work_release
+
+    def __del__(self):
+        for pointer in self.pointers:
+            self._release(pointer)
+
+    def done(self) -> bool:
+        """Whether all of it is complete. Never blocks."""
+        poll = _library.library().quick.coordd_work_poll
+        return all(poll(pointer) == 1 for pointer in self.pointers)
+
+    def wait(self) -> None:
+        """Waits for all of it; it ends by its own deadline (10 minutes by default). HorovodInternalError: the first
+        failure, after all have ended. Can be interrupted by Ctrl-C; the work then goes on."""
+        wait = _library.library().blocking.coordd_work_wait
+        failure = None
+        for pointer in self.pointers:
+            work = c_void_p(pointer)
+            status = wait(work, _WAIT_SLICE)
+            while status == _DEADLINE_EXCEEDED and _library.library().quick.coordd_work_poll(pointer) == 0:
+                status = wait(work, _WAIT_SLICE)
+            if status != 0 and failure is None:
+                failure = collective_error(status, self._name_of(pointer))
+        if failure is not None:
+            raise failure
+
+    def _name_of(self, pointer: int) -> str:
+        return _library.library().quick.coordd_work_name(pointer).decode(errors="replace")
+
+    def result(self, index: int = 0) -> "OwnedResult":
+        """What the library has allocated for tensor `index`. REQUIRES: wait() has succeeded."""
+        result = _library.initialised(_library.Result())
+        status = _library.library().quick.coordd_work_result(self.pointers[index], byref(result))
+        if status != 0:
+            raise collective_error(status, self.name)
+        splits = None
+        if result.received_splits:
+            splits = result.received_splits[:result.num_received_splits]
+        return OwnedResult(self, result.output, result.output_bytes, tuple(result.shape[:result.ndim]), splits,
+                           result.generation, result.size)
+
+
+class OwnedResult:
+    """A result in the library's memory, which lives as long as `work`."""
+
+    __slots__ = ("work", "address", "size_bytes", "shape", "received_splits", "generation", "size")
+
+    def __init__(self, work, address, size_bytes, shape, received_splits, generation, size):
+        self.work = work
+        self.address = address
+        self.size_bytes = size_bytes
+        self.shape = shape
+        self.received_splits = received_splits
+        self.generation = generation  # to which the result belongs
+        self.size = size  # members of it
+
+    def buffer(self):
+        """Its bytes, writable, without a copy; keeps the work. None when there are none."""
+        if self.size_bytes == 0:
+            return None
+        buffer = (ctypes.c_char * self.size_bytes).from_address(self.address)
+        buffer.work = self.work
+        return buffer
+
+
+# --- options, shared by all calls with the same values ---------------------------------------------------------------
+
+_OptionsKey = Tuple[int, float, float]
+_options: Dict[_OptionsKey, Tuple[object, object]] = {(0, 1.0, 1.0): (None, None)}  # NULL: all defaults
+
+
+def call_options(process_set: int, prescale_factor: float, postscale_factor: float):
+    """The argument `options` of a collective, never changed once made. ValueError: a factor of zero."""
+    try:
+        return _options[process_set, prescale_factor, postscale_factor][1]
+    except KeyError:
+        pass
+    if prescale_factor == 0 or postscale_factor == 0:
+        raise InvalidArgumentError("prescale_factor and postscale_factor must not be 0: the result would be nothing but "
+                                   "zeros", "INVALID_ARGUMENT")
+    structure = _library.initialised(_library.CallOptions())
+    structure.process_set = process_set
+    structure.prescale_factor = prescale_factor
+    structure.postscale_factor = postscale_factor
+    if len(_options) >= MAX_PREPARED:
+        _options.clear()
+        _options[0, 1.0, 1.0] = (None, None)
+    reference = byref(structure)
+    _options[process_set, prescale_factor, postscale_factor] = (structure, reference)
+    return reference
+
+
+# --- one tensor ------------------------------------------------------------------------------------------------------
+
+
+class Prepared:
+    """One tensor's structure, ready but for the addresses. Used by one thread at a time: PreparedStore hands it out."""
+
+    __slots__ = ("structure", "reference", "work", "work_reference", "_shape")
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: int):
+        self._shape = (c_int64 * len(shape))(*shape)
+        self.structure = _library.initialised(_library.Tensor())
+        _describe(self.structure, name, self._shape, len(shape), dtype)
+        self.reference = byref(self.structure)
+        self.work = c_void_p()
+        self.work_reference = byref(self.work)
+
+
+def _describe(structure, name: str, shape, ndim: int, dtype: int) -> None:
+    structure.name = name.encode()
+    structure.shape = ctypes.cast(shape, ctypes.POINTER(c_int64)) if ndim else None
+    structure.ndim = ndim
+    structure.dtype = dtype
+
+
+class PreparedStore:
+    """Prepared structures by key. Thread-safe without a lock: taking one removes it, one step of the interpreter."""
+
+    def __init__(self):
+        self._free: Dict[object, object] = {}
+
+    def take(self, key):
+        """The structure of this key, or None when there is none or another thread is using it."""
+        return self._free.pop(key, None)
+
+    def give_back(self, key, prepared) -> None:
+        if len(self._free) >= MAX_PREPARED:
+            self._free.clear()
+        self._free[key] = prepared
+
+    def clear(self) -> None:
+        self._free.clear()
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+_WORDS = ctypes.sizeof(_library.Tensor) // 8
+_INPUT_WORD = _library.Tensor.input.offset // 8
+_OUTPUT_WORD = _library.Tensor.output.offset // 8
+
+
+class PreparedGroup:
+    """The structures of a group, ready but for the addresses. Used by one thread at a time."""
+
+    __slots__ = ("name", "count", "_structures", "_shapes", "_words", "_works", "_arguments")
+
+    def __init__(self, name: str, names: Sequence[str], shapes: Sequence[Sequence[int]], dtypes: Sequence[int]):
+        self.count = len(names)
+        self.name = name
+        self._structures = (_library.Tensor * self.count)()
+        self._shapes = [(c_int64 * len(shape))(*shape) for shape in shapes]
+        for structure, own, shape, dtype in zip(self._structures, names, self._shapes, dtypes):
+            _library.initialised(structure)
+            _describe(structure, own, shape, len(shape), dtype)
+        self._words = memoryview(self._structures).cast("B").cast("Q")
+        self._works = (c_void_p * self.count)()
+        self._arguments = (ctypes.c_char_p(name.encode()), byref(self._structures), c_size_t(self.count))
+
+    def place(self, inputs: List[int], outputs: Optional[List[int]]) -> None:
+        """Sets the addresses; outputs None: the library allocates."""
+        self._words[_INPUT_WORD::_WORDS] = array.array("Q", inputs)
+        self._words[_OUTPUT_WORD::_WORDS] = array.array("Q", [0] * self.count if outputs is None else outputs)
+
+    def structure(self, index: int):
+        return self._structures[index]
+
+    def submit(self, function, worker, extra: tuple, options) -> Work:
+        """Calls coordd_grouped_...; `extra` stands between the tensors and the options."""
+        status = function(worker, *self._arguments, *extra, options, byref(self._works))
+        if status != 0:
+            raise call_error(status)
+        return Work(self._works[:], self.name)
+
+

@@ -1,0 +1,177 @@
+"""Process sets: subgroups of the ranks that run collectives of their own, without waiting for each other.
+
+    even = coordd.torch.ProcessSet([0, 2])
+    coordd.torch.init(process_sets=[even])             # static: known from the start
+    odd = coordd.torch.add_process_set([1, 3])         # dynamic: all ranks call it, members or not, in the same order
+    if even.included():
+        coordd.torch.allreduce(tensor, process_set=even)
+
+Ranks in arguments (a broadcast's root) are always ranks in the job, also inside a set.
+"""
+
+from typing import Dict, List, Optional, Sequence, Union
+
+from coordd.exceptions import InvalidArgumentError
+
+__all__ = ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set", "process_set_by_id",
+           "process_sets", "process_set_included"]
+
+ADD_TIMEOUT_S = 600.0  # as long as a collective waits for the other ranks
+
+
+class ProcessSet:
+    """A subgroup of ranks, in ascending order. It works once it is registered: given to init(), or to
+    add_process_set(); until then, and after its removal or shutdown(), ``process_set_id`` is None.
+
+    ranks_or_comm: ranks in the job, each once; or an mpi4py communicator whose processes carry their MPI rank as coordd
+                   rank, as they do when mpirun started them.
+    """
+
+    def __init__(self, ranks_or_comm):
+        self.process_set_id: Optional[int] = None
+        self.ranks: Optional[List[int]] = None
+        self.mpi_comm = None
+        if hasattr(ranks_or_comm, "Get_rank"):
+            self.mpi_comm = ranks_or_comm
+            return
+        try:
+            ranks = sorted(ranks_or_comm)
+        except TypeError:
+            raise InvalidArgumentError(f"a process set is made of a list of ranks or of an mpi4py communicator, found "
+                                       f"{type(ranks_or_comm).__name__}", "INVALID_ARGUMENT") from None
+        if any(not isinstance(rank, int) or rank < 0 for rank in ranks) or len(set(ranks)) != len(ranks):
+            raise InvalidArgumentError(f"a process set's ranks are {ranks}: expected numbers from 0, each once",
+                                       "INVALID_ARGUMENT")
+        self.ranks = ranks
+
+    def size(self) -> Optional[int]:
+        """Number of its ranks; None while it is not registered."""
+        return None if self.process_set_id is None else len(self._members())
+
+    def rank(self) -> Optional[int]:
+        """This process's place in it, from 0; None while it is not registered. ValueError: not a member."""
+        if self.process_set_id is None:
+            return None
+        own = _own_rank()
+        if self.process_set_id == 0:
+            return own
+        try:
+            return self.ranks.index(own)
+        except ValueError:
+            raise InvalidArgumentError(f"rank {own} is not in process set {self.process_set_id}, whose ranks are "
+                                       f"{self.ranks}", "INVALID_ARGUMENT", rank=own) from None
+
+    def included(self) -> Optional[bool]:
+        """Whether this process is in it; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        return self.process_set_id == 0 or _own_rank() in self.ranks
+
+    def _members(self) -> List[int]:
+        if self.process_set_id == 0:
+            return list(range(_place().size))
+        return self.ranks
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    __repr__ = __str__
+
+
+global_process_set = ProcessSet([])  # all ranks; its list of ranks is filled by init()
+global_process_set.process_set_id = 0
+
+_registered: Dict[int, List[ProcessSet]] = {0: [global_process_set]}
+
+
+def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
+    """Registers a set while the job runs. Collective: every rank of the job calls it, member or not, with the same ranks
+    and in the same order as its other additions and removals; blocks until all have. Returns the set.
+
+    ValueError: a rank that does not exist, or a set of these ranks is there already. HorovodInternalError: ranks disagree,
+    or coordd is not initialised.
+    """
+    from coordd import _basics
+    worker = _basics.worker()
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    _resolve_communicator(process_set)
+    size = worker.place.size
+    outside = [rank for rank in process_set.ranks if rank >= size]
+    if outside or not process_set.ranks:
+        raise InvalidArgumentError(f"a process set's ranks are {process_set.ranks}: expected one or more of the job's "
+                                   f"ranks, 0 to {size - 1}", "INVALID_ARGUMENT")
+    for number, known in _registered.items():
+        if known[0]._members() == process_set.ranks:
+            raise InvalidArgumentError(f"a process set of the ranks {process_set.ranks} is registered already, with "
+                                       f"number {number}", "ALREADY_EXISTS")
+    process_set.process_set_id = worker.add_process_set(process_set.ranks, ADD_TIMEOUT_S)
+    _registered.setdefault(process_set.process_set_id, []).append(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Takes a set away again. Collective, as add_process_set. False: it is the set of all ranks, which stays.
+
+    ValueError: it is not registered.
+    """
+    from coordd import _basics
+    worker = _basics.worker()
+    number = process_set.process_set_id
+    if number == 0:
+        return False
+    if number not in _registered:
+        raise InvalidArgumentError(f"{process_set} is not registered", "INVALID_ARGUMENT")
+    worker.remove_process_set(number, ADD_TIMEOUT_S)
+    for one in _registered.pop(number):
+        one.process_set_id = None
+    return True
+
+
+def process_set_by_id(process_set_id: int) -> ProcessSet:
+    """The registered set with this number. ValueError: there is none."""
+    try:
+        return _registered[process_set_id][0]
+    except KeyError:
+        raise InvalidArgumentError(f"there is no process set {process_set_id}; there are {sorted(_registered)}",
+                                   "NOT_FOUND") from None
+
+
+def process_sets() -> List[ProcessSet]:
+    """All registered sets, the set of all ranks first."""
+    return [_registered[number][0] for number in sorted(_registered)]
+
+
+def process_set_included(process_set_id: int) -> bool:
+    """Whether this process is in the set with this number."""
+    return bool(process_set_by_id(process_set_id).included())
+
+
+def register_initial(sets: Sequence[ProcessSet]) -> None:
+    """What init() does: fills the set of all ranks, then registers `sets` in their order."""
+    global_process_set.ranks = list(range(_place().size))
+    for process_set in sets:
+        add_process_set(process_set)
+
+
+def unregister_all() -> None:
+    """What shutdown() does: no set but that of all ranks is registered any more. Sets keep their ranks, so that they can
+    be given to init() again."""
+    for number in [number for number in _registered if number != 0]:
+        for one in _registered.pop(number):
+            one.process_set_id = None
+    global_process_set.ranks = []
+
+
+def _resolve_communicator(process_set: ProcessSet) -> None:
+    if process_set.ranks is None:
+        process_set.ranks = sorted(process_set.mpi_comm.allgather(_own_rank()))
+
+
+def _place():
+    from coordd import _basics
+    return _basics.place()
+
+
+def _own_rank() -> int:
+    return _place().rank

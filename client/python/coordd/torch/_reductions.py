@@ -1,0 +1,379 @@
+"""allreduce, reducescatter and reduce, in all their forms. See coordd.torch.mpi_ops."""
+
+from ctypes import c_int32
+from typing import List, Optional, Sequence
+
+import torch
+
+from coordd import _library
+from coordd._basics import Average, Sum, native_op, worker
+from coordd.exceptions import InvalidArgumentError
+from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch._handles import Pending, finish, names, synchronize, track
+from coordd.torch._submit import require_same_bytes, set_number, submit, submit_group
+from coordd.torch.compression import Compression
+
+OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once
+
+
+def function(name: str):
+    """A function of the library. NotImplementedError: it is older than this package."""
+    return _library.library().function(name)
+
+
+def needs_grad(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+
+
+# --- allreduce -------------------------------------------------------------------------------------------------------
+
+
+def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
+    number = set_number(process_set)
+    extra = OPS[native_op(op, average)]
+    full_name, counter = names.take("allreduce", name, number)
+    try:
+        work = submit(function("coordd_allreduce_async"), extra, full_name, tensor, output, number, prescale_factor,
+                      postscale_factor)
+    except BaseException:
+        names.release(counter)
+        raise
+    return Pending(work, output, None, tensor, counter)
+
+
+def like(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for a result shaped as the tensor. ValueError: not a tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        raise InvalidArgumentError(f"expected a torch tensor, found {type(tensor).__name__}", "INVALID_ARGUMENT")
+    if tensor.is_sparse:
+        raise InvalidArgumentError("the tensor is sparse: use sparse_allreduce_async", "INVALID_ARGUMENT")
+    return torch.empty_like(tensor, requires_grad=False)
+
+
+def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+                    op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                    process_set: ProcessSet = global_process_set) -> int:
+    """Starts an allreduce into a new tensor; the input must not change until synchronize(handle), which returns the
+    result. Not differentiable; otherwise as allreduce()."""
+    return track(*_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+                     op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                     process_set: ProcessSet = global_process_set) -> int:
+    """Starts an allreduce in place; synchronize(handle) returns the tensor. Not differentiable."""
+    return track(*_allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+               op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+               process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """allreduce() in place: returns the tensor itself. Not differentiable."""
+    return finish(_allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+class _Allreduce(torch.autograd.Function):
+    """The gradient of a reduction is the same reduction of the gradients."""
+
+    @staticmethod
+    def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
+        ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
+        return finish(_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor,
+                                 process_set))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        return (finish(_allreduce(gradient, like(gradient), *ctx.arguments)),) + (None,) * 6
+
+
+def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
+              compression=Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Reduces a tensor element by element over all ranks and returns the result, a new tensor like the input.
+
+    tensor:           any shape and any of the dtypes uint8 to int64, float16, bfloat16, float32, float64, bool (sum and
+                      max of bool: or; min and product: and); contiguous; equal in shape and dtype on all ranks.
+    op:               Average (default; integers truncate toward zero), Sum, Min, Max or Product. `average` is its old
+                      name: True for Average, False for Sum.
+    name:             what ranks agree by; without one, the n-th of this program's unnamed calls meets the others' n-th.
+    compression:      how the tensor travels: Compression.none, .fp16 or .bf16.
+    prescale_factor, postscale_factor: multiplied in before and after the reduction; equal on all ranks; not 0.
+    process_set:      the ranks that take part; this rank must be one of them.
+
+    Differentiable. May be called from any thread; ranks may submit in different orders.
+    ValueError: the arguments of this call; nothing was submitted. HorovodInternalError: the ranks disagree, a rank was
+    lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
+    """
+    compressed, context = compression.compress(tensor)
+    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
+    if isinstance(compressed, torch.Tensor) and needs_grad(compressed):
+        reduced = _Allreduce.apply(compressed, *arguments)
+    else:
+        reduced = finish(_allreduce(compressed, like(compressed), *arguments))
+    return compression.decompress(reduced, context)
+
+
+# --- grouped allreduce -----------------------------------------------------------------------------------------------
+
+
+def grouped(operation: str, function_name: str, extra, tensors, outputs, name, prescale_factor, postscale_factor,
+             process_set) -> Pending:
+    number = set_number(process_set)
+    full_name, counter = names.take(operation, name, number)
+    try:
+        work = submit_group(function(function_name), extra, full_name, tensors, outputs, number, prescale_factor,
+                            postscale_factor)
+    except BaseException:
+        names.release(counter)
+        raise
+    return Pending(work, outputs, None, tensors, counter)
+
+
+def as_group(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+    """A list of our own, since the library reads its members after the call. ValueError: empty."""
+    tensors = list(tensors)
+    if not tensors:
+        raise InvalidArgumentError("a group needs at least one tensor", "INVALID_ARGUMENT")
+    return tensors
+
+
+def _grouped_allreduce(tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
+    return grouped("grouped_allreduce", "coordd_grouped_allreduce_async", OPS[native_op(op, average)], tensors, outputs,
+                    name, prescale_factor, postscale_factor, process_set)
+
+
+def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
+                            op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                            process_set: ProcessSet = global_process_set) -> int:
+    """Starts a grouped allreduce into new tensors; one handle, whose result is their list. Not differentiable."""
+    tensors = as_group(tensors)
+    return track(*_grouped_allreduce(tensors, [like(tensor) for tensor in tensors], average, name, op, prescale_factor,
+                                     postscale_factor, process_set))
+
+
+def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
+                             op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                             process_set: ProcessSet = global_process_set) -> int:
+    """Starts a grouped allreduce in place; one handle, whose result is the list of tensors. Not differentiable."""
+    tensors = as_group(tensors)
+    return track(*_grouped_allreduce(tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
+                       op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+    """grouped_allreduce() in place: returns the list of tensors. Not differentiable."""
+    tensors = as_group(tensors)
+    return finish(_grouped_allreduce(tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, arguments, *tensors):
+        average, _, op, prescale_factor, postscale_factor, process_set = arguments
+        ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
+        return tuple(finish(_grouped_allreduce(list(tensors), [like(tensor) for tensor in tensors], *arguments)))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        gradients = [gradient.contiguous() for gradient in gradients]
+        reduced = finish(_grouped_allreduce(gradients, [like(gradient) for gradient in gradients], *ctx.arguments))
+        return (None, *reduced)
+
+
+def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
+                      compression=Compression.none, op: Optional[int] = None, prescale_factor: float = 1.0,
+                      postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
+    """allreduce() of several tensors as one operation: planned together, in one generation, or not at all; one bad tensor
+    on one rank fails all of them on all ranks. Returns new tensors in the same order. Differentiable."""
+    compressed, contexts = zip(*[compression.compress(tensor) for tensor in as_group(tensors)])
+    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
+    if needs_grad(*compressed):
+        reduced = _GroupedAllreduce.apply(arguments, *compressed)
+    else:
+        reduced = finish(_grouped_allreduce(compressed, [like(tensor) for tensor in compressed], *arguments))
+    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]
+
+
+# --- reducescatter ---------------------------------------------------------------------------------------------------
+
+
+def _slice_like(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+    """Memory for this rank's part of the first dimension; lower ranks have the extra row. ValueError: no dimension."""
+    if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0:
+        raise InvalidArgumentError("reducescatter: expected a tensor of at least one dimension", "INVALID_ARGUMENT")
+    ranks, own = process_set.size(), process_set.rank()
+    rows = tensor.shape[0] // ranks + (1 if own < tensor.shape[0] % ranks else 0)
+    return tensor.new_empty((rows, *tensor.shape[1:]), requires_grad=False)
+
+
+def _reducescatter(tensor, output, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
+    number = set_number(process_set)
+    full_name, counter = names.take("reducescatter", name, number)
+    try:
+        work = submit(function("coordd_reducescatter_async"), OPS[native_op(op)], full_name, tensor, output, number,
+                      prescale_factor, postscale_factor)
+    except BaseException:
+        names.release(counter)
+        raise
+    return Pending(work, output, None, tensor, counter)
+
+
+def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: int = Average,
+                        process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                        postscale_factor: float = 1.0) -> int:
+    """Starts a reducescatter; synchronize(handle) returns this rank's part. Not differentiable."""
+    set_number(process_set)
+    worker()
+    return track(*_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
+                                 postscale_factor))
+
+
+def _scattered_gradient(gradient: torch.Tensor, op, process_set, prescale_factor, postscale_factor) -> torch.Tensor:
+    """What has to be gathered for the gradient: each input went into the result with this factor."""
+    factor = prescale_factor * postscale_factor * (process_set.size() if op == Sum else 1)
+    return (gradient * factor if factor != 1 else gradient).contiguous()
+
+
+class _Reducescatter(torch.autograd.Function):
+    """The gradient is gathered from all ranks; as Horovod does, scaled so that it belongs to the sum of all ranks' losses
+    for Sum, and to their mean for Average."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, op, process_set, prescale_factor, postscale_factor):
+        ctx.arguments = (op, process_set, prescale_factor, postscale_factor)
+        return finish(_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
+                                     postscale_factor))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        from coordd.torch._exchanges import allgather
+        gathered = allgather(_scattered_gradient(gradient, *ctx.arguments), process_set=ctx.arguments[1])
+        return (gathered,) + (None,) * 5
+
+
+def reducescatter(tensor: torch.Tensor, name: Optional[str] = None, compression=Compression.none, op: int = Average,
+                  process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> torch.Tensor:
+    """Reduces a tensor over all ranks and returns this rank's part of the first dimension, which is split evenly; lower
+    ranks get the extra row. The tensor has at least one dimension; otherwise as allreduce(). Differentiable."""
+    set_number(process_set)
+    worker()
+    compressed, context = compression.compress(tensor)
+    arguments = (name, op, process_set, prescale_factor, postscale_factor)
+    if needs_grad(compressed):
+        part = _Reducescatter.apply(compressed, *arguments)
+    else:
+        part = finish(_reducescatter(compressed, _slice_like(compressed, process_set), *arguments))
+    return compression.decompress(part, context)
+
+
+def reduce_scatter_tensor_async(output: torch.Tensor, tensor: torch.Tensor, op: int = Sum, name: Optional[str] = None,
+                                process_set: ProcessSet = global_process_set) -> int:
+    """Starts a reduce_scatter_tensor(); synchronize(handle) returns the output."""
+    return track(*_reduce_scatter_tensor(output, tensor, op, name, process_set))
+
+
+def reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, op: int = Sum, name: Optional[str] = None,
+                          process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """Reduces `tensor` over all ranks and writes this rank's n-th of it into `output`, which it returns: for sharded
+    training, where the output is part of a flat buffer. No memory is allocated.
+
+    tensor: contiguous; its number of elements is a multiple of the number of ranks; any shape (it is split as it lies in
+            memory). output: contiguous, of the same dtype, with 1/size as many elements; must not overlap it.
+    op:     Sum as in torch.distributed, Average, Min, Max or Product. Not differentiable. Errors as allreduce().
+    """
+    return finish(_reduce_scatter_tensor(output, tensor, op, name, process_set))
+
+
+def _reduce_scatter_tensor(output, tensor, op, name, process_set) -> Pending:
+    set_number(process_set)
+    worker()
+    ranks = process_set.size()
+    if tensor.numel() % ranks != 0:
+        raise InvalidArgumentError(f"reduce_scatter_tensor: the tensor has {tensor.numel()} elements, expected a multiple "
+                                   f"of {ranks} ranks", "INVALID_ARGUMENT")
+    require_same_bytes(output, tensor.numel() // ranks, tensor, "reduce_scatter_tensor")
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError("reduce_scatter_tensor: the tensor is not contiguous", "INVALID_ARGUMENT")
+    pending = _reducescatter(tensor.view(-1), output, name, op, process_set, 1.0, 1.0)
+    return pending._replace(kept=(tensor, output))
+
+
+# --- grouped reducescatter -------------------------------------------------------------------------------------------
+
+
+def _grouped_reducescatter(tensors, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
+    outputs = [_slice_like(tensor, process_set) for tensor in tensors]
+    return grouped("grouped_reducescatter", "coordd_grouped_reducescatter_async", OPS[native_op(op)], tensors, outputs,
+                   name, prescale_factor, postscale_factor, process_set)
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None, op: int = Average,
+                                process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0) -> int:
+    """Starts a grouped reducescatter; one handle, whose result is the list of this rank's parts. Not differentiable."""
+    set_number(process_set)
+    worker()
+    return track(*_grouped_reducescatter(as_group(tensors), name, op, process_set, prescale_factor, postscale_factor))
+
+
+class _GroupedReducescatter(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, arguments, *tensors):
+        _, *ctx.arguments = arguments
+        return tuple(finish(_grouped_reducescatter(list(tensors), *arguments)))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        from coordd.torch._exchanges import grouped_allgather
+        scattered = [_scattered_gradient(gradient, *ctx.arguments) for gradient in gradients]
+        return (None, *grouped_allgather(scattered, process_set=ctx.arguments[1]))
+
+
+def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] = None, compression=Compression.none,
+                          op: int = Average, process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
+                          postscale_factor: float = 1.0) -> List[torch.Tensor]:
+    """reducescatter() of several tensors as one operation: planned together, in one generation, or not at all.
+    Differentiable."""
+    set_number(process_set)
+    worker()
+    compressed, contexts = zip(*[compression.compress(tensor) for tensor in as_group(tensors)])
+    arguments = (name, op, process_set, prescale_factor, postscale_factor)
+    if needs_grad(*compressed):
+        parts = _GroupedReducescatter.apply(arguments, *compressed)
+    else:
+        parts = finish(_grouped_reducescatter(compressed, *arguments))
+    return [compression.decompress(part, context) for part, context in zip(parts, contexts)]
+
+
+# --- sparse tensors --------------------------------------------------------------------------------------------------
+
+
+def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
+                           process_set: ProcessSet = global_process_set):
+    """Starts the sum or average of sparse COO tensors of equal shape, with different numbers of entries. Returns a
+    callable handle: handle() or synchronize(handle) gives a sparse tensor of that shape, not coalesced: an index that
+    several ranks have appears several times, and the values add up. `op`: Average or Sum. ValueError: another operator, or
+    a dense tensor."""
+    from coordd.torch._exchanges import allgather_async
+    if not tensor.is_sparse:
+        raise InvalidArgumentError("sparse_allreduce_async: the tensor is dense, use allreduce_async", "INVALID_ARGUMENT")
+    if op not in (Average, Sum):
+        raise InvalidArgumentError(f"sparse_allreduce_async: op is {op!r}, expected Average or Sum", "INVALID_ARGUMENT")
+    tensor = tensor.detach()
+    ranks = process_set.size()
+    indices = allgather_async(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
+    values = allgather_async(tensor._values().contiguous(), f"{name}.values", process_set)
+
+    def handle() -> torch.Tensor:
+        gathered_values = synchronize(values)
+        gathered_indices = synchronize(indices)
+        if op == Average:
+            gathered_values = gathered_values / ranks
+        return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.shape)
+
+    return handle

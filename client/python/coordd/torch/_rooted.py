@@ -1,0 +1,117 @@
+"""reduce and gather to one rank; send and receive between two. Names as in torch.distributed. See coordd.torch.mpi_ops."""
+
+import itertools
+import threading
+from ctypes import c_int32
+from typing import Dict, Optional, Tuple
+
+import torch
+
+from coordd._basics import Average, native_op, on_shutdown, worker
+from coordd.exceptions import InvalidArgumentError
+from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch._exchanges import submit_pending
+from coordd.torch._handles import Pending, finish, track
+from coordd.torch._reductions import OPS, like
+from coordd.torch._submit import owned_tensor
+
+# --- to one rank -----------------------------------------------------------------------------------------------------
+
+
+def _reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
+    output = like(tensor) if worker().place.rank == root_rank else None
+    return submit_pending("reduce", "coordd_reduce_async", (c_int32(root_rank), *OPS[native_op(op)]), name, tensor,
+                          output, process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+
+
+def reduce_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op: int = Average,
+                 prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                 process_set: ProcessSet = global_process_set) -> int:
+    """Starts a reduce(); synchronize(handle) returns what it does."""
+    return track(*_reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def reduce(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op: int = Average,
+           prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+           process_set: ProcessSet = global_process_set) -> Optional[torch.Tensor]:
+    """allreduce() whose result only the root gets, as a new tensor; None elsewhere. `root_rank`: a rank in the job, member
+    of the process set. Not differentiable."""
+    return finish(_reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def _gather(tensor, root_rank, name, process_set) -> Pending:
+    dtype = getattr(tensor, "dtype", None)
+    on_root = worker().place.rank == root_rank
+    return submit_pending("gather", "coordd_gather_async", (c_int32(root_rank),), name, tensor, None, process_set,
+                          (lambda work: owned_tensor(work, 0, dtype)) if on_root else None)
+
+
+def gather_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+                 process_set: ProcessSet = global_process_set) -> int:
+    """Starts a gather(); synchronize(handle) returns what it does."""
+    return track(*_gather(tensor, root_rank, name, process_set))
+
+
+def gather(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
+           process_set: ProcessSet = global_process_set) -> Optional[torch.Tensor]:
+    """allgather() whose result only the root gets; None elsewhere. `root_rank`: a rank in the job, member of the process
+    set. Not differentiable."""
+    return finish(_gather(tensor, root_rank, name, process_set))
+
+
+# --- between two ranks -----------------------------------------------------------------------------------------------
+
+_counts_lock = threading.Lock()
+_counts: Dict[Tuple[int, int], "itertools.count"] = {}  # (sender, receiver): messages without a name so far
+on_shutdown(_counts.clear)
+
+
+def _message_name(name: Optional[str], sender: int, receiver: int) -> str:
+    """What the two agree by. Messages without a name are counted for each sender and receiver, and never start from 0
+    again: the two need not have as many of them under way."""
+    if name is None:
+        with _counts_lock:
+            name = f"noname.{next(_counts.setdefault((sender, receiver), itertools.count()))}"
+    return f"{sender}.{receiver}.{name}"
+
+
+def _other(rank: int, what: str) -> int:
+    here = worker().place
+    if not 0 <= rank < here.size or rank == here.rank:
+        raise InvalidArgumentError(f"{what} is {rank}: expected another rank of the job, 0 to {here.size - 1}",
+                                   "INVALID_ARGUMENT")
+    return here.rank
+
+
+def _send(tensor, dst, name) -> Pending:
+    name = _message_name(name, _other(dst, "dst"), dst)
+    return submit_pending("message", "coordd_send_async", (c_int32(dst),), name, tensor, None, global_process_set)
+
+
+def _recv(tensor, src, name) -> Pending:
+    name = _message_name(name, src, _other(src, "src"))
+    return submit_pending("message", "coordd_receive_async", (c_int32(src),), name, tensor, tensor, global_process_set)
+
+
+def isend(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> int:
+    """Starts a send(); synchronize(handle) returns None. The tensor must not change before."""
+    return track(*_send(tensor, dst, name))
+
+
+def send(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> None:
+    """Sends a tensor to rank `dst`, and returns when that has received it.
+
+    The two agree by name: without one, the n-th unnamed send of a rank to another meets the n-th unnamed recv there. Shape
+    and dtype must be equal, otherwise both fail with HorovodInternalError. Not differentiable.
+    """
+    finish(_send(tensor, dst, name))
+
+
+def irecv(tensor: torch.Tensor, src: int, name: Optional[str] = None) -> int:
+    """Starts a recv(); synchronize(handle) returns the tensor."""
+    return track(*_recv(tensor, src, name))
+
+
+def recv(tensor: torch.Tensor, src: int, name: Optional[str] = None) -> torch.Tensor:
+    """Receives what rank `src` sends into `tensor`, which is contiguous and as large, and returns it. See send()."""
+    return finish(_recv(tensor, src, name))
