@@ -1,6 +1,7 @@
 // coordctl: what operators ask and make.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -9,10 +10,14 @@
 #include "client/coordctl/admin_client.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
+#include "client/coordctl/whoami.h"
 #include "common/build_info.h"
 #include "common/certs.h"
 #include "common/connection_file.h"
 #include "common/environment.h"
+#include "common/host_list.h"
+#include "common/launch_facts.h"
+#include "common/launcher_detect.h"
 #include "common/proto_json.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -34,6 +39,8 @@ struct Arguments {
   std::string directory;
   std::vector<std::string> names;
   int days = 365;
+  std::vector<std::string> host_lists;
+  std::string launcher;
 };
 
 int Report(const absl::Status& status, ExitCode code) {
@@ -116,6 +123,35 @@ int MakeCerts(const Arguments& arguments) {
   return kOk;
 }
 
+// Each list by itself, so that an error's column is that of one argument.
+int Expand(const Arguments& arguments) {
+  std::vector<std::string> hosts;
+  for (const std::string& list : arguments.host_lists) {
+    absl::StatusOr<std::vector<std::string>> expanded = ExpandHostList(list);
+    if (!expanded.ok()) return Report(expanded.status(), kUsage);
+    hosts.insert(hosts.end(), expanded->begin(), expanded->end());
+  }
+  if (arguments.json) {
+    Print(nlohmann::json(hosts).dump());
+    return kOk;
+  }
+  for (const std::string& host : hosts) std::printf("%s\n", host.c_str());
+  return kOk;
+}
+
+int Whoami(const Arguments& arguments, const Environment& environment) {
+  std::string launcher = arguments.launcher;
+  if (launcher.empty()) {
+    const auto variable = environment.find("COORDD_LAUNCHER");
+    if (variable != environment.end()) launcher = variable->second;
+  }
+  const absl::StatusOr<LaunchPlace> place =
+      DetectLaunchPlace(environment, ThisLaunchFacts(), launcher);
+  if (!place.ok()) return Report(place.status(), kUsage);
+  Print(arguments.json ? WhoamiJson(*place, "") : WhoamiText(*place, ""));
+  return kOk;
+}
+
 void AddTargetOptions(CLI::App* command, Arguments* arguments) {
   command->add_option("--coordinator", arguments->target.coordinator,
                       "HOST:PORT of coordd [COORDD_ADDR; else the one that runs on this machine]");
@@ -124,9 +160,22 @@ void AddTargetOptions(CLI::App* command, Arguments* arguments) {
   command->add_option("--tls-key", arguments->target.tls.key, "PEM file [COORDD_TLS_KEY]");
 }
 
+void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
+  CLI::App* expand = app.add_subcommand(
+      "expand", "One host a line of lists in Slurm's notation: 'n[1-3,7],login1'");
+  expand->add_option("LIST", arguments->host_lists, "quoted, for the shell")->required();
+  CLI::App* whoami = app.add_subcommand(
+      "whoami", "Who a worker started here and now would be: launcher, rank, hosts, and why");
+  whoami->add_option("--launcher", arguments->launcher,
+                     absl::StrCat("whose variables count [COORDD_LAUNCHER]: ",
+                                  absl::StrJoin(LauncherNames(), ", ")));
+}
+
 int Main(int argc, char** argv) {
-  CLI::App app("Shows what a coordd knows, what this build contains, and makes certificates.",
-               "coordctl");
+  CLI::App app(
+      "Shows what a coordd knows, who a worker would be, what this build contains; makes "
+      "certificates.",
+      "coordctl");
   app.footer(kExitCodes);
   app.set_version_flag("--version", kVersion);
   app.require_subcommand(1);
@@ -148,7 +197,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 36500))
       ->capture_default_str();
   for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
-  for (CLI::App* command : {status, jobs, check_build, certs}) {
+  AddLaunchCommands(app, &arguments);
+  for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", arguments.json, "for programs");
     command->footer(kExitCodes);
   }
@@ -161,7 +211,8 @@ int Main(int argc, char** argv) {
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
   if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
   if (check_build->parsed()) return CheckBuild(arguments, environment);
-  return MakeCerts(arguments);
+  if (certs->parsed()) return MakeCerts(arguments);
+  return app.got_subcommand("expand") ? Expand(arguments) : Whoami(arguments, environment);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+#include "client/coordctl/whoami.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/address.h"
+#include "common/host_list.h"
+
+namespace coordd {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json OrNull(int32_t number) { return number < 0 ? Json() : Json(number); }
+
+std::string OfText(int32_t number, int32_t total) {
+  if (number < 0) return total < 0 ? "" : absl::StrCat("? of ", total);
+  return total < 0 ? absl::StrCat(number) : absl::StrCat(number, " of ", total);
+}
+
+std::string HintText(const CoordinatorHint& hint) {
+  return absl::StrCat(hint.port == 0 ? hint.host : HostPort{hint.host, hint.port}.ToString(), " (",
+                      hint.source, ")");
+}
+
+}  // namespace
+
+std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator) {
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"launcher", absl::StrCat(place.launcher, ": ", place.title, "; ", place.why)},
+      {place.node_level ? "rank (node)" : "rank", OfText(place.rank, place.size)},
+      {"local rank", OfText(place.local_rank, place.local_size)},
+      {"node", OfText(place.node_rank, place.nodes)},
+      {"job", place.job_id},
+      {"hosts", CompressHostList(place.hosts)},
+      {"visible GPUs", place.visible_gpus < 0 ? "" : absl::StrCat(place.visible_gpus)},
+      {"coordinator", coordinator},
+      {"not a rank", place.not_a_rank}};
+  for (const CoordinatorHint& hint : place.coordinator_hints)
+    rows.emplace_back("address", HintText(hint));
+  for (const std::string& note : place.notes) rows.emplace_back("also seen", note);
+  for (const std::string& warning : place.warnings) rows.emplace_back("warning", warning);
+  std::string text;
+  for (const auto& [name, value] : rows)
+    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-13s", name), value, "\n");
+  return text;
+}
+
+std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator) {
+  Json hints = Json::array();
+  for (const CoordinatorHint& hint : place.coordinator_hints)
+    hints.push_back({{"host", hint.host}, {"port", hint.port}, {"source", hint.source}});
+  const Json json = {{"launcher", place.launcher},
+                     {"title", place.title},
+                     {"why", place.why},
+                     {"rank", OrNull(place.rank)},
+                     {"size", OrNull(place.size)},
+                     {"local_rank", OrNull(place.local_rank)},
+                     {"local_size", OrNull(place.local_size)},
+                     {"node_rank", OrNull(place.node_rank)},
+                     {"nodes", OrNull(place.nodes)},
+                     {"node_level", place.node_level},
+                     {"not_a_rank", place.not_a_rank},
+                     {"job_id", place.job_id},
+                     {"hosts", place.hosts},
+                     {"visible_gpus", OrNull(place.visible_gpus)},
+                     {"coordinator", coordinator},
+                     {"addresses", std::move(hints)},
+                     {"notes", place.notes},
+                     {"warnings", place.warnings}};
+  // Variables may hold bytes that are no UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace coordd
