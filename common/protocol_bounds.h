@@ -18,6 +18,7 @@ inline constexpr int64_t kMaxDeviceFieldBytes = 128;
 inline constexpr int64_t kMaxVersionBytes = 64;
 inline constexpr int64_t kMaxMetricsAddressBytes = 256;
 inline constexpr int64_t kMaxLanePositions = 256;
+inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
 inline constexpr int64_t kMaxReasonBytes = 1024;  // every sentence that travels
 
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's

@@ -28,6 +28,7 @@ void LogEvent(const Event& event) {
       return;
     case Event::Kind::kJoinRefused:
     case Event::Kind::kTensorFailed:
+    case Event::Kind::kProcessSetRefused:
     case Event::Kind::kStallBegan:
     case Event::Kind::kProtocolError:
       COORDD_LOG(kWarning, where, event.text);

@@ -87,6 +87,9 @@ struct Event {
     kTensorFailed,
     kStallBegan,
     kStallEnded,
+    kProcessSetChanged,
+    kProcessSetRefused,
+    kRankJoined,  // it has no more data
     kProtocolError,
     kStaleMessage,  // of an older generation: dropped
     kAsleep,        // coordd itself was not running for a while: leases and stalls got grace

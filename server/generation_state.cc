@@ -3,21 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/proto_convert.h"
-#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
-#include "server/fusion_planner.h"
-#include "server/validate_message.h"
 
 namespace coordd {
 namespace {
-
-absl::StatusOr<TensorSpec> Decode(const v1::TensorSpec& proto, int32_t world_size) {
-  COORDD_RETURN_IF_ERROR(CheckImplemented(proto));
-  COORDD_ASSIGN_OR_RETURN(TensorSpec spec, FromProto(proto));
-  COORDD_RETURN_IF_ERROR(Validate(spec, world_size));
-  return spec;
-}
 
 // What is left of a spec that could not be decoded: enough to fail its tensor and its group.
 TensorSpec NamesOnly(const v1::TensorSpec& proto) {
@@ -30,6 +21,14 @@ TensorSpec NamesOnly(const v1::TensorSpec& proto) {
   return spec;
 }
 
+bool IsPairwise(const v1::TensorSpec& proto) {
+  return proto.kind() == v1::COLLECTIVE_KIND_SEND || proto.kind() == v1::COLLECTIVE_KIND_RECEIVE;
+}
+
+absl::Status WithRank(const absl::Status& status, Rank rank) {
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (rank ", ToInt(rank), ")"));
+}
+
 }  // namespace
 
 GenerationState::GenerationState(Identity identity, const ServerOptions& options,
@@ -37,34 +36,150 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
     : identity_(std::move(identity)),
       options_(options),
       by_rank_(std::move(by_rank)),
-      table_(size(), ReadinessBounds{.max_pending = options.max_pending_tensors_per_job}) {}
+      bounds_{.max_pending = options.max_pending_tensors_per_job},
+      sets_(size()),
+      requests_(sets_.all()),
+      join_(sets_.all()),
+      totals_(size()) {
+  AddSet(ProcessSetId{0}, ProcessSetId{0}, sets_.all());
+}
+
+GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId named,
+                                                   const MemberList& members) {
+  auto set = std::make_unique<SetState>(id, named, members, bounds_, totals_);
+  for (Rank rank : members.Ranks()) set->sessions.push_back(session_of(rank));
+  std::vector<FailedTensor> none;
+  for (Rank rank : join_.joined().Ranks()) {
+    if (members.Contains(rank)) set->table.Join(rank, none);
+  }
+  COORDD_CHECK(none.empty());
+  return *(states_[id] = std::move(set));
+}
 
 void GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now,
                                      Effects& effects) {
   if (ended_) return;
   std::vector<FailedTensor> failed;
   for (const v1::TensorSpec& proto : ready.tensors()) {
-    const absl::StatusOr<TensorSpec> spec = Decode(proto, size());
-    if (spec.ok()) {
-      table_.Report(rank, *spec, now, failed);
+    if (proto.kind() == v1::COLLECTIVE_KIND_JOIN) {
+      OnJoin(rank, proto, now, effects, failed);
     } else {
-      const absl::Status why(spec.status().code(),
-                             absl::StrCat(spec.status().message(), " (rank ", ToInt(rank), ")"));
-      table_.Reject(rank, NamesOnly(proto), why, failed);
+      OnTensor(rank, proto, now, effects, failed);
     }
   }
   DeliverFailures(failed, effects);
+  TouchTouched();
   NoteStallsEnded(effects);
 }
 
+void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now,
+                               Effects& effects, std::vector<FailedTensor>& failed) {
+  const absl::StatusOr<SetState*> set = SetOf(rank, proto);
+  if (!set.ok()) {
+    // No set to fail it in: only the one who submitted it hears.
+    failed.push_back({ProcessSetId{proto.process_set()},
+                      proto.name(),
+                      {WithRank(set.status(), rank), rank},
+                      {rank}});
+    return;
+  }
+  ReadinessTable& table = (*set)->table;
+  const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
+  if (spec.ok()) {
+    table.Report(rank, *spec, now, failed);
+    join_.Heard(now);
+  } else {
+    table.Reject(rank, NamesOnly(proto), WithRank(spec.status(), rank), failed);
+  }
+  if (touched_.empty() || touched_.back() != *set) touched_.push_back(*set);
+}
+
+// The set in which the tensor is negotiated.
+absl::StatusOr<GenerationState::SetState*> GenerationState::SetOf(Rank rank,
+                                                                  const v1::TensorSpec& proto) {
+  const std::string name = absl::StrCat("tensor ", proto.name(), ": ");
+  ProcessSetId id{proto.process_set()};
+  if (IsPairwise(proto)) {
+    const Rank peer{proto.peer_rank()};
+    const absl::string_view kind = Name(static_cast<CollectiveKind>(proto.kind()));
+    if (!sets_.all().Contains(peer) || peer == rank) {
+      return absl::InvalidArgumentError(absl::StrCat(name, kind, " with peer rank ", ToInt(peer),
+                                                     ", expected another one of the ",
+                                                     sets_.all().size(), " ranks"));
+    }
+    if (id != ProcessSetId{0}) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, kind, " in process set ", ToInt(id),
+                       ", expected 0: the two are a set of their own"));
+    }
+    const absl::StatusOr<ProcessSetId> pair = sets_.PairOf(rank, peer);
+    if (!pair.ok()) {
+      return absl::Status(pair.status().code(), absl::StrCat(name, pair.status().message()));
+    }
+    id = *pair;
+    if (!states_.contains(id)) {
+      AddSet(id, /*named=*/ProcessSetId{0}, *sets_.Find(id)).announced = false;
+    }
+    return states_.at(id).get();
+  }
+  const auto it = states_.find(id);
+  if (it == states_.end() || sets_.IsPair(id)) {
+    const absl::Status none =
+        it == states_.end()
+            ? sets_.NoSuchSet(id)
+            : absl::InvalidArgumentError(absl::StrCat(
+                  "process set ", ToInt(id), " is a pair that coordd made for send and receive"));
+    return absl::Status(none.code(), absl::StrCat(name, none.message()));
+  }
+  if (!it->second->table.members().Contains(rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "rank ", ToInt(rank), " is not in process set ", ToInt(id), " of ranks ",
+                     ListString(it->second->table.members().Ranks())));
+  }
+  return it->second.get();
+}
+
+absl::StatusOr<TensorSpec> GenerationState::Decode(Rank rank, const v1::TensorSpec& proto,
+                                                   const MemberList& members) const {
+  COORDD_ASSIGN_OR_RETURN(TensorSpec spec, FromProto(proto));
+  COORDD_RETURN_IF_ERROR(Validate(spec, size()));
+  if (HasRoot(spec.kind) && !members.Contains(Rank{spec.root_rank})) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", spec.name, ": root rank ", spec.root_rank, " is not in process set ",
+        ToInt(spec.process_set), " of ranks ", ListString(members.Ranks())));
+  }
+  if (join_.Contains(rank)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
+                     " submitted it, but has joined: it can submit nothing until all have joined"));
+  }
+  return spec;
+}
+
 void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn,
-                                         Effects& effects) {
+                                         absl::Time now, Effects& effects) {
   if (ended_) return;
   std::vector<FailedTensor> failed;
-  for (const std::string& name : withdrawn.names()) {
-    table_.Withdraw(rank, name, withdrawn.reason(), failed);
+  const auto it = states_.find(ProcessSetId{withdrawn.process_set()});
+  if (it == states_.end() || !it->second->table.members().Contains(rank)) return;
+  const bool in_all = it->second->id == ProcessSetId{0};
+  // Sends and receives are submitted in set 0 too.
+  std::vector<SetState*> among = {it->second.get()};
+  if (in_all) {
+    for (ProcessSetId pair : sets_.PairsOf(rank)) among.push_back(states_.at(pair).get());
   }
+  for (const std::string& name : withdrawn.names()) {
+    if (in_all && name == kJoinName && join_.Contains(rank)) {
+      PlanBeforeJoinEnds(now, effects, failed);
+      join_.Withdraw(rank, withdrawn.reason(), failed);
+      EndJoin();
+      continue;
+    }
+    for (SetState* set : among) set->table.Withdraw(rank, name, withdrawn.reason(), failed);
+  }
+  touched_.insert(touched_.end(), among.begin(), among.end());
   DeliverFailures(failed, effects);
+  TouchTouched();
   NoteStallsEnded(effects);
 }
 
@@ -74,149 +189,33 @@ void GenerationState::Tick(absl::Time now, Effects& effects) {
   WatchStalls(now, effects);
 }
 
-absl::Time GenerationState::NextDeadline() const {
-  if (ended_) return absl::InfiniteFuture();
-  if (table_.has_ready()) return absl::InfinitePast();
-  return table_.NextStall(options_.stall_warning, options_.stall_abort);
-}
-
 void GenerationState::End(Effects& effects) {
   if (ended_) return;
   ended_ = true;
-  table_.ForgetAll();
+  for (const auto& [id, set] : states_) set->table.ForgetAll();
+  ready_.clear();
+  deadlines_.clear();
+  complete_joins_.clear();
   NoteStallsEnded(effects);
 }
 
-std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewMessage() const {
-  auto message = std::make_shared<v1::CoordinatorMessage>();
-  message->set_epoch(ToInt(identity_.epoch));
-  message->set_generation(ToInt(identity_.generation));
-  return message;
-}
-
-void GenerationState::Plan(absl::Time now, Effects& effects) {
-  if (!table_.has_ready()) return;
-  const std::vector<ReadyTensor> ready = table_.TakeReady();
-  std::vector<FusionInput> inputs;
-  inputs.reserve(ready.size());
-  for (const ReadyTensor& tensor : ready) inputs.push_back({&tensor.spec, tensor.fused_bytes});
-  const std::vector<std::vector<size_t>> batches =
-      PlanFusion(inputs, {.max_batch_bytes = options_.max_batch_bytes});
-
-  Event event{.kind = Event::Kind::kTensorsPlanned, .job = identity_.job};
-  event.generation = ToInt(identity_.generation);
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
-  int64_t message_bytes = 0;
-  for (const std::vector<size_t>& batch : batches) {
-    if (message_bytes > kPlanMessageBytes) {
-      effects.outgoing.push_back(Deliver{by_rank_, std::move(message)});
-      message = NewMessage();
-      message_bytes = 0;
-    }
-    v1::FusedBatch* fused = message->mutable_plan()->add_batches();
-    fused->set_sequence(++sequence_);
-    for (size_t index : batch) {
-      const ReadyTensor& tensor = ready[index];
-      fused->add_tensors(tensor.spec.name);
-      message_bytes += static_cast<int64_t>(tensor.spec.name.size());
-      event.bytes += SizeBytes(tensor.spec);
-      event.negotiation.push_back(now - tensor.first_report);
-    }
+// Keeps ready_ and deadlines_ true to the set.
+void GenerationState::Touch(SetState& set) {
+  if (set.table.has_ready()) {
+    ready_.insert(set.id);
+  } else {
+    ready_.erase(set.id);
   }
-  effects.outgoing.push_back(Deliver{by_rank_, std::move(message)});
-  event.batches = static_cast<int64_t>(batches.size());
-  event.tensors = static_cast<int64_t>(ready.size());
-  tensors_planned_ += event.tensors;
-  bytes_planned_ += event.bytes;
-  event.text = absl::StrCat(event.tensors, event.tensors == 1 ? " tensor in " : " tensors in ",
-                            event.batches, event.batches == 1 ? " batch, " : " batches, ",
-                            event.bytes, " bytes");
-  effects.events.push_back(std::move(event));
-  NoteStallsEnded(effects);
+  const absl::Time next = set.table.NextStall(options_.stall_warning, options_.stall_abort);
+  if (next == set.deadline) return;
+  deadlines_.erase({set.deadline, set.id});
+  set.deadline = next;
+  if (next != absl::InfiniteFuture()) deadlines_.insert({next, set.id});
 }
 
-void GenerationState::WatchStalls(absl::Time now, Effects& effects) {
-  int64_t count = 0;
-  // One event for all that stall at once: usually one rank is late with a whole step.
-  const std::vector<PendingTensor> stalled =
-      table_.NewlyStalled(now, options_.stall_warning, /*limit=*/1, count);
-  if (count > 0) {
-    const PendingTensor& first = stalled.front();
-    std::string text = absl::StrCat("tensor ", first.name,
-                                    count > 1 ? absl::StrCat(" and ", count - 1, " more") : "",
-                                    " waiting for ", absl::FormatDuration(now - first.since),
-                                    ": in ", RanksString(first.ready, first.ready_count),
-                                    ", missing ", RanksString(first.missing, first.missing_count));
-    Emit(Event::Kind::kStallBegan, std::move(text), count, absl::StatusCode::kOk, effects);
-    stalls_told_ += count;
-  }
-  std::vector<FailedTensor> failed;
-  table_.FailOlderThan(now, options_.stall_abort, failed);
-  DeliverFailures(failed, effects);
-  NoteStallsEnded(effects);
-}
-
-void GenerationState::NoteStallsEnded(Effects& effects) {
-  const int64_t ended = stalls_told_ - table_.stalled();
-  if (ended == 0) return;
-  stalls_told_ = table_.stalled();
-  Emit(Event::Kind::kStallEnded,
-       absl::StrCat(ended, ended == 1 ? " stalled tensor is" : " stalled tensors are",
-                    " no longer pending, ", stalls_told_, " still stalled"),
-       ended, absl::StatusCode::kOk, effects);
-}
-
-// Consecutive failures for the same ranks share a message.
-void GenerationState::DeliverFailures(const std::vector<FailedTensor>& failed,
-                                      Effects& effects) const {
-  size_t i = 0;
-  while (i < failed.size()) {
-    const std::vector<Rank>& ranks = failed[i].ranks;
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
-    int64_t bytes = 0;
-    for (; i < failed.size() && failed[i].ranks == ranks && bytes < kPlanMessageBytes; ++i) {
-      v1::TensorFailure* failure = message->mutable_tensor_failures()->add_failures();
-      failure->set_name(failed[i].name);
-      failure->set_code(static_cast<int>(failed[i].fault.status.code()));
-      // Two names and two values: room for four times what any other sentence may have.
-      failure->set_message(Truncated(failed[i].fault.status.message(), 4 * kMaxReasonBytes));
-      failure->set_rank(ToInt(failed[i].fault.blamed));
-      bytes += static_cast<int64_t>(failure->ByteSizeLong());
-    }
-    Deliver deliver{.to = {}, .message = std::move(message)};
-    for (Rank rank : ranks) deliver.to.push_back(session_of(rank));
-    effects.outgoing.push_back(std::move(deliver));
-  }
-  NoteFailures(failed, effects);
-}
-
-// One event for neighbours with one cause: a group, or everything that one rank withdrew.
-void GenerationState::NoteFailures(const std::vector<FailedTensor>& failed,
-                                   Effects& effects) const {
-  for (size_t i = 0; i < failed.size();) {
-    const TensorFault& fault = failed[i].fault;
-    size_t end = i + 1;
-    while (end < failed.size() && failed[end].fault.status.code() == fault.status.code() &&
-           failed[end].fault.blamed == fault.blamed) {
-      ++end;
-    }
-    const int64_t count = static_cast<int64_t>(end - i);
-    Emit(Event::Kind::kTensorFailed,
-         count == 1 ? std::string(fault.status.message())
-                    : absl::StrCat(fault.status.message(), " (and ", count - 1, " more tensors)"),
-         count, fault.status.code(), effects);
-    i = end;
-  }
-}
-
-void GenerationState::Emit(Event::Kind kind, std::string text, int64_t tensors,
-                           absl::StatusCode code, Effects& effects) const {
-  Event event{.kind = kind, .job = identity_.job};
-  event.generation = ToInt(identity_.generation);
-  event.code = code;
-  event.text = OneLine(text);
-  event.tensors = tensors;
-  effects.events.push_back(std::move(event));
+void GenerationState::TouchTouched() {
+  for (SetState* set : touched_) Touch(*set);
+  touched_.clear();
 }
 
 }  // namespace coordd

@@ -1,22 +1,36 @@
-// What one generation of a job negotiates: readiness, plans in one order, failures, stalls. It dies
-// with its generation.
+// What one generation of a job negotiates: process sets, readiness, plans in one order per set,
+// failures, stalls. It dies with its generation.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/effects.h"
+#include "server/join_state.h"
+#include "server/process_set_requests.h"
+#include "server/process_sets.h"
 #include "server/readiness_table.h"
 #include "server/server_options.h"
 
 namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe.
+//
+// Implemented in generation_state.cc (what comes in), generation_sets.cc (process sets and joins),
+// generation_plan.cc (what goes out) and generation_stalls.cc (time, and what operators see).
 class GenerationState {
  public:
   struct Identity {
@@ -26,10 +40,16 @@ class GenerationState {
   };
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
+  GenerationState(const GenerationState&) = delete;
+  GenerationState& operator=(const GenerationState&) = delete;
 
   // REQUIRES of each: the message is within its bounds (validate_message.h).
   void OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now, Effects& effects);
-  void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, Effects& effects);
+  void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, absl::Time now,
+                          Effects& effects);
+  // A status breaks the protocol.
+  absl::Status OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request, absl::Time now,
+                                   Effects& effects);
 
   // Plans what is ready and tells of stalls. Planning waits for Tick so that everything that came
   // in during one turn of the coordinator is fused together.
@@ -39,32 +59,103 @@ class GenerationState {
   // A member is gone: nothing more is negotiated. What was pending is forgotten.
   void End(Effects& effects);
 
-  void Forgive(absl::Duration gap) { table_.Forgive(gap); }
+  void Forgive(absl::Duration gap);
 
   const Identity& identity() const { return identity_; }
   int32_t size() const { return static_cast<int32_t>(by_rank_.size()); }
   SessionId session_of(Rank rank) const { return by_rank_[static_cast<size_t>(rank.value)]; }
-  const ReadinessTable& table() const { return table_; }
-  int64_t batches_planned() const { return sequence_; }
+  int64_t batches_planned() const { return batches_planned_; }
   int64_t tensors_planned() const { return tensors_planned_; }
   int64_t bytes_planned() const { return bytes_planned_; }
 
+  // For operators. Sets: without the one of all ranks.
+  int64_t pending() const { return totals_.pending; }
+  absl::Duration ArrivalLag(Rank rank) const {
+    return totals_.lag[static_cast<size_t>(rank.value)];
+  }
+  int64_t process_sets() const { return sets_.size(); }
+  int64_t pairs() const { return sets_.pairs(); }
+  const RankSet& joined() const { return join_.joined(); }
+  // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
+  // process sets under the name of what they ask for.
+  std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
+  std::optional<PendingTensor> Find(ProcessSetId set, absl::string_view name) const;
+
+  absl::Status CheckConsistency() const;  // its invariants; O(everything)
+
  private:
+  // What is negotiated in one process set, on a lane of its own.
+  struct SetState {
+    SetState(ProcessSetId set, ProcessSetId named, const MemberList& members,
+             const ReadinessBounds& bounds, ReadinessTotals& totals)
+        : id(set), table(named, members, bounds, totals) {}
+
+    const ProcessSetId id;
+    std::vector<SessionId> sessions;  // of its members
+    ReadinessTable table;
+    int64_t sequence = 0;                          // of the last batch planned
+    bool announced = true;                         // a pair: not before its first plan
+    absl::Time deadline = absl::InfiniteFuture();  // its entry in deadlines_
+  };
+
+  // generation_state.cc
+  absl::StatusOr<SetState*> SetOf(Rank rank, const v1::TensorSpec& proto);
+  absl::StatusOr<TensorSpec> Decode(Rank rank, const v1::TensorSpec& proto,
+                                    const MemberList& members) const;
+  void OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
+                std::vector<FailedTensor>& failed);
+  void OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
+              std::vector<FailedTensor>& failed);
+  SetState& AddSet(ProcessSetId id, ProcessSetId named, const MemberList& members);
+  // After anything that may have changed what the set waits for.
+  void Touch(SetState& set);
+  void TouchTouched();
+
+  // generation_sets.cc
+  void Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects);
+  absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, absl::Time now,
+                                     Effects& effects);
+  void DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects) const;
+  void DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
+                     Effects& effects) const;
+  void PlanBeforeJoinEnds(absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
+  void EndJoin();
+
+  // generation_plan.cc
   std::shared_ptr<v1::CoordinatorMessage> NewMessage() const;
   void Plan(absl::Time now, Effects& effects);
-  void WatchStalls(absl::Time now, Effects& effects);
+  void PlanSet(SetState& set, absl::Time now, Effects& effects);
+  void PlanJoins(Effects& effects);
+  void AnnouncePair(SetState& set, Effects& effects) const;
   void DeliverFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
   void NoteFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
-  // After anything that may have ended stalls.
-  void NoteStallsEnded(Effects& effects);
   void Emit(Event::Kind kind, std::string text, int64_t tensors, absl::StatusCode code,
             Effects& effects) const;
+
+  // generation_stalls.cc
+  void WatchStalls(absl::Time now, Effects& effects);
+  void WatchTensors(absl::Time now, Effects& effects);
+  void WatchRequests(absl::Time now, Effects& effects);
+  void WatchJoin(absl::Time now, Effects& effects);
+  // After anything that may have ended stalls.
+  void NoteStallsEnded(Effects& effects);
 
   const Identity identity_;
   const ServerOptions& options_;
   const std::vector<SessionId> by_rank_;
-  ReadinessTable table_;
-  int64_t sequence_ = 0;  // of the last batch planned
+  const ReadinessBounds bounds_;
+
+  ProcessSets sets_;
+  ProcessSetRequests requests_;
+  JoinState join_;
+  ReadinessTotals totals_;
+  std::map<ProcessSetId, std::unique_ptr<SetState>> states_;  // of sets_, and of set 0
+  std::vector<SetState*> touched_;                            // since TouchTouched
+  std::set<ProcessSetId> ready_;                              // have something to be planned
+  std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;   // next stalls; not InfiniteFuture
+  std::vector<Rank> complete_joins_;  // to be planned: the rank that joined last
+
+  int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;
   int64_t bytes_planned_ = 0;
   int64_t stalls_told_ = 0;  // stalled tensors for which no end has been told

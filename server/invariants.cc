@@ -1,5 +1,7 @@
 #include "server/invariants.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
@@ -7,8 +9,9 @@ namespace coordd {
 namespace {
 
 absl::Status Broken(const absl::AlphaNum& a, const absl::AlphaNum& b = "",
-                    const absl::AlphaNum& c = "", const absl::AlphaNum& d = "") {
-  return absl::InternalError(absl::StrCat(a, b, c, d));
+                    const absl::AlphaNum& c = "", const absl::AlphaNum& d = "",
+                    const absl::AlphaNum& e = "") {
+  return absl::InternalError(absl::StrCat(a, b, c, d, e));
 }
 
 bool SameRuns(const std::vector<v1::NodeRun>& a,
@@ -72,7 +75,11 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
                           message.epoch() == member.epoch && member.rank >= 0;
   if (!is_current || generations_[{member.job, member.generation}].ended) return;
   for (const v1::TensorSpec& tensor : message.tensors_ready().tensors()) {
-    ++member.open[tensor.name()];
+    ++member.open[{tensor.process_set(), tensor.name()}];
+  }
+  const v1::ProcessSetRequest& request = message.process_set_request();
+  if (request.request() == member.last_request + 1 && !request.withdrawn()) {
+    member.open_requests.insert(++member.last_request);
   }
 }
 
@@ -108,6 +115,7 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
                   ToInt(member.generation));
   }
   if (message.has_plan()) return SawPlan(member, message.plan());
+  if (message.has_process_set_change()) return SawSetChange(member, message.process_set_change());
   if (message.has_tensor_failures()) return SawFailures(member, message.tensor_failures());
   if (message.has_abort()) generations_[{member.job, member.generation}].ended = true;
   if (message.has_waiting() && member.rank >= 0) return Broken("Waiting to a member");
@@ -150,19 +158,79 @@ absl::Status HistoryChecker::SawPlan(Member& member, const v1::CollectivePlan& p
   GenerationRecord& generation = generations_[{member.job, member.generation}];
   if (generation.ended) return Broken("a plan in a generation that has ended");
   for (const v1::FusedBatch& batch : plan.batches()) {
-    if (batch.sequence() != ++member.last_batch) return Broken("batch numbers with a gap");
-    const std::vector<std::string> tensors(batch.tensors().begin(), batch.tensors().end());
-    if (tensors.empty()) return Broken("an empty batch");
-    const size_t index = static_cast<size_t>(batch.sequence() - 1);
-    if (index == generation.batches.size()) generation.batches.push_back(tensors);
-    if (index > generation.batches.size() || generation.batches[index] != tensors) {
-      return Broken("batch ", batch.sequence(), " differs between ranks");
+    COORDD_RETURN_IF_ERROR(SawBatch(member, generation, batch));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generation,
+                                      const v1::FusedBatch& batch) {
+  const int32_t lane = batch.lane();
+  if (lane != batch.process_set()) return Broken("a batch of a set on the lane of another");
+  if (!member.sets.contains(lane)) {
+    return Broken("a plan for process set ", lane, ", which rank ", member.rank, " does not know");
+  }
+  if (batch.sequence() != ++member.last_batch[lane]) return Broken("batch numbers with a gap");
+  const std::vector<std::string> tensors(batch.tensors().begin(), batch.tensors().end());
+  if (tensors.empty()) return Broken("an empty batch");
+  std::vector<std::vector<std::string>>& batches = generation.batches[lane];
+  const size_t index = static_cast<size_t>(batch.sequence() - 1);
+  if (index == batches.size()) batches.push_back(tensors);
+  if (index > batches.size() || batches[index] != tensors) {
+    return Broken("batch ", batch.sequence(), " differs between ranks");
+  }
+  if (!batch.specs().empty() && batch.specs_size() != batch.tensors_size()) {
+    return Broken("batch ", batch.sequence(), " has specs of other tensors");
+  }
+  const bool has_joined = member.open[{0, "join"}] > 0;
+  const bool is_pair = lane != 0 && generation.sets.at(lane).request == 0;
+  for (int i = 0; i < batch.tensors_size(); ++i) {
+    const std::string& name = batch.tensors(i);
+    const bool has_spec = i < batch.specs_size() && batch.specs(i).name() == name;
+    int64_t& open = member.open[{is_pair ? 0 : lane, name}];
+    if (open == 0 && has_joined && has_spec) continue;
+    if (--open < 0) {
+      return Broken("tensor ", name, " is planned, but not submitted by rank ", member.rank);
     }
-    for (const std::string& name : tensors) {
-      if (--member.open[name] < 0) {
-        return Broken("tensor ", name, " is planned, but not submitted by rank ", member.rank);
-      }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetChange& change) {
+  GenerationRecord& generation = generations_[{member.job, member.generation}];
+  if (generation.ended) return Broken("a process set in a generation that has ended");
+  const int64_t request = change.request();
+  if (request != 0) {
+    if (member.open_requests.erase(request) == 0) {
+      return Broken("an answer to request ", request, ", which rank ", member.rank,
+                    " does not wait for");
     }
+    const auto [answer, is_new] =
+        generation.answers.try_emplace(request, change.SerializeAsString());
+    if (!is_new && answer->second != change.SerializeAsString()) {
+      return Broken("request ", request, " is answered differently");
+    }
+  }
+  if (change.code() != 0) {
+    return change.message().empty() ? Broken("a refusal that does not say why") : absl::OkStatus();
+  }
+  const int32_t set = change.process_set();
+  if (change.ranks().empty()) {
+    const auto known = generation.sets.find(set);
+    if (known == generation.sets.end()) return Broken("the end of an unknown process set ", set);
+    const std::vector<int32_t>& ranks = known->second.ranks;
+    const bool was_in = std::find(ranks.begin(), ranks.end(), member.rank) != ranks.end();
+    if (was_in && member.sets.erase(set) == 0) return Broken("process set ", set, " ends twice");
+    return absl::OkStatus();
+  }
+  const SetRecord record{{change.ranks().begin(), change.ranks().end()}, request};
+  const auto [it, is_new] = generation.sets.try_emplace(set, record);
+  if (set <= 0 || it->second != record) return Broken("process set ", set, " is announced twice");
+  const bool is_in =
+      std::find(record.ranks.begin(), record.ranks.end(), member.rank) != record.ranks.end();
+  if (request == 0 && (!is_in || record.ranks.size() != 2)) return Broken("a pair of others");
+  if (is_in && !member.sets.insert(set).second) {
+    return Broken("process set ", set, " is announced twice");
   }
   return absl::OkStatus();
 }
@@ -173,7 +241,7 @@ absl::Status HistoryChecker::SawFailures(Member& member, const v1::TensorFailure
     if (failure.code() == 0 || failure.message().empty()) {
       return Broken("tensor ", failure.name(), " fails without saying why");
     }
-    int64_t& open = member.open[failure.name()];
+    int64_t& open = member.open[{failure.process_set(), failure.name()}];
     if (--open < 0) {
       return Broken("tensor ", failure.name(), " fails without a submission of rank ", member.rank);
     }

@@ -25,8 +25,11 @@ namespace coordd {
 //  I2      generations of a job grow, and a session's messages never go back to an older one
 //  I6      nothing is planned in a generation that has ended
 //  I7      a call is answered at most once, a closed session gets nothing more
-//  I8      all members of a generation get the same plans in the same order, numbered without gaps;
-//          every planned tensor was submitted by every rank, and every submission is answered once
+//  I8      all members of a process set get the same plans in the same order, numbered without gaps
+//          on the set's lane; every planned tensor was submitted by every member, or by a rank that
+//          has joined and gets its spec; and every submission is answered once
+//  I9      a set is announced to its members before its first plan and has none after its end; all
+//          ranks get the same answer to a request for a set, once; no number is used twice
 class HistoryChecker {
  public:
   void Saw(const Inbound& in);
@@ -38,14 +41,25 @@ class HistoryChecker {
     int64_t epoch = 0;
     Generation generation;
     int32_t rank = -1;
-    int64_t last_batch = 0;
-    std::map<std::string, int64_t> open;  // submissions without an answer, by tensor
+    std::map<int32_t, int64_t> last_batch;  // by lane
+    // Submissions without an answer, by process set and tensor. Sends and receives are in set 0.
+    std::map<std::pair<int32_t, std::string>, int64_t> open;
+    int64_t last_request = 0;  // for a process set
+    std::set<int64_t> open_requests;
+    std::set<int32_t> sets = {0};  // announced to it and not ended
+  };
+  struct SetRecord {
+    std::vector<int32_t> ranks;
+    int64_t request = 0;  // 0: a pair
+    bool operator==(const SetRecord&) const = default;
   };
   struct GenerationRecord {
     int32_t size = 0;
     std::vector<v1::NodeRun> runs;
     std::map<int32_t, SessionId> session_of_rank;
-    std::vector<std::vector<std::string>> batches;  // by sequence - 1
+    std::map<int32_t, std::vector<std::vector<std::string>>> batches;  // by lane, sequence - 1
+    std::map<int32_t, SetRecord> sets;
+    std::map<int64_t, std::string> answers;  // to requests, serialised
     bool ended = false;
   };
   using GenerationId = std::pair<std::string, Generation>;
@@ -55,6 +69,8 @@ class HistoryChecker {
   absl::Status SawMembership(SessionId session, Member& member,
                              const v1::CoordinatorMessage& message);
   absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
+  absl::Status SawBatch(Member& member, GenerationRecord& generation, const v1::FusedBatch& batch);
+  absl::Status SawSetChange(Member& member, const v1::ProcessSetChange& change);
   absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);
   absl::Status CheckComplete(const GenerationId& id) const;
 

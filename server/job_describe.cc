@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
 #include "server/job_state.h"
 
 namespace coordd {
@@ -26,6 +27,7 @@ v1::JobPhase ToProto(RendezvousPhase phase) {
 
 void AddStalled(const PendingTensor& tensor, absl::Time now, v1::StalledTensor* state) {
   state->set_name(tensor.name);
+  state->set_process_set(ToInt(tensor.process_set));
   state->set_waiting_seconds(absl::ToDoubleSeconds(now - tensor.since));
   for (Rank rank : tensor.ready) state->add_ready_ranks(ToInt(rank));
   for (Rank rank : tensor.missing) state->add_missing_ranks(ToInt(rank));
@@ -37,6 +39,18 @@ const v1::LanePosition* HostLane(const v1::Heartbeat& heartbeat) {
     if (lane.lane() == 0) return &lane;
   }
   return nullptr;
+}
+
+// The lane with the tensor that has waited longest; null: none waits.
+const v1::LanePosition* WaitingLane(const v1::Heartbeat& heartbeat) {
+  const v1::LanePosition* longest = nullptr;
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    if (lane.oldest_waiting().empty()) continue;
+    if (longest == nullptr || FromProto(lane.waiting()) > FromProto(longest->waiting())) {
+      longest = &lane;
+    }
+  }
+  return longest;
 }
 
 }  // namespace
@@ -68,12 +82,18 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_bytes_per_second(std::max(0.0, slowest));
   if (!generation_.has_value()) return;
   state->set_size(generation_->size());
-  state->set_pending_tensors(generation_->table().pending());
+  state->set_process_sets(generation_->process_sets());
+  state->set_pairs(generation_->pairs());
+  state->set_joined_count(generation_->joined().size());
+  for (Rank rank : generation_->joined().FirstRanks(ReadinessTable::kMaxNamedRanks)) {
+    state->add_joined_ranks(ToInt(rank));
+  }
+  state->set_pending_tensors(generation_->pending());
   state->set_batches_planned(generation_->batches_planned());
   state->set_tensors_planned(generation_->tensors_planned());
   state->set_bytes_planned(generation_->bytes_planned());
   for (const PendingTensor& tensor :
-       generation_->table().Stalled(now, options_.stall_warning, kMaxStalledShown)) {
+       generation_->Stalled(now, options_.stall_warning, kMaxStalledShown)) {
     AddStalled(tensor, now, state->add_stalled());
   }
 }
@@ -96,29 +116,30 @@ void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Tim
   if (const v1::LanePosition* lane = HostLane(worker.heartbeat)) {
     state->set_launched(lane->launched());
     state->set_completed(lane->completed());
+  }
+  if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
     state->set_oldest_waiting(lane->oldest_waiting());
-    state->set_waiting_seconds(static_cast<double>(lane->waiting().seconds()) +
-                               static_cast<double>(lane->waiting().nanos()) * 1e-9);
+    state->set_waiting_seconds(absl::ToDoubleSeconds(FromProto(lane->waiting())));
   }
   state->set_activity(Activity(worker));
   if (!is_member) return;
-  state->set_arrival_lag_seconds(
-      absl::ToDoubleSeconds(generation_->table().ArrivalLag(worker.place.rank)));
+  state->set_arrival_lag_seconds(absl::ToDoubleSeconds(generation_->ArrivalLag(worker.place.rank)));
 }
 
 std::string JobState::Activity(const Worker& worker) const {
   if (worker.generation == Generation{0}) return "waiting for a generation";
   if (damage_ != Damage::kNone) return "winding up";
-  const v1::LanePosition* lane = HostLane(worker.heartbeat);
-  if (lane == nullptr) return "idle";
-  if (!lane->oldest_waiting().empty()) {
-    const auto pending = generation_->table().Find(lane->oldest_waiting());
+  if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
+    const auto pending = generation_->Find(ProcessSetId{lane->lane()}, lane->oldest_waiting());
     if (pending.has_value()) {
       return absl::StrCat("waiting for ", pending->name, " (",
                           RanksString(pending->missing, pending->missing_count), " missing)");
     }
   }
-  return lane->launched() > lane->completed() ? "executing" : "idle";
+  for (const v1::LanePosition& lane : worker.heartbeat.lanes()) {
+    if (lane.launched() > lane.completed()) return "executing";
+  }
+  return generation_->joined().Contains(worker.place.rank) ? "joined: has no more data" : "idle";
 }
 
 }  // namespace coordd

@@ -42,7 +42,15 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
     case v1::WorkerMessage::kTensorsWithdrawn:
       status = ValidateTensorsWithdrawn(message.tensors_withdrawn());
       if (status.ok() && negotiating()) {
-        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), effects);
+        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), now,
+                                        effects);
+      }
+      break;
+    case v1::WorkerMessage::kProcessSetRequest:
+      status = ValidateProcessSetRequest(message.process_set_request());
+      if (status.ok() && negotiating()) {
+        status = generation_->OnProcessSetRequest(worker.place.rank, message.process_set_request(),
+                                                  now, effects);
       }
       break;
     case v1::WorkerMessage::kCollectiveFailed:
@@ -264,7 +272,7 @@ absl::Status JobState::CheckConsistency() const {
   }
   const size_t admitted = static_cast<size_t>(waiting + (intact ? members : 0));
   if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
-  if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->table().CheckConsistency());
+  if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->CheckConsistency());
   return absl::OkStatus();
 }
 

@@ -13,33 +13,52 @@ constexpr size_t kNamedRanks = 3;  // more numbers than that nobody reads in a s
 }  // namespace
 
 bool RankSet::Insert(Rank rank) {
-  if (Contains(rank)) return false;
-  words_[Word(rank)] |= Bit(rank);
+  const int32_t index = members_->IndexOf(rank);
+  if (Has(index)) return false;
+  words_[Word(index)] |= Bit(index);
   ++size_;
   return true;
 }
 
 bool RankSet::Erase(Rank rank) {
-  if (!Contains(rank)) return false;
-  words_[Word(rank)] &= ~Bit(rank);
+  const int32_t index = members_->IndexOf(rank);
+  if (!Has(index)) return false;
+  words_[Word(index)] &= ~Bit(index);
   --size_;
   return true;
 }
 
 RankSet RankSet::Complement() const {
-  RankSet others(world_size_);
-  others.size_ = world_size_ - size_;
+  RankSet others(*members_);
+  others.size_ = members_->size() - size_;
   for (size_t i = 0; i < words_.size(); ++i) others.words_[i] = ~words_[i];
-  const int32_t tail = world_size_ % 64;
+  const int32_t tail = members_->size() % 64;
   if (tail != 0) others.words_.back() &= (uint64_t{1} << tail) - 1;
   return others;
+}
+
+RankSet RankSet::Without(const RankSet& others) const {
+  RankSet rest(*members_);
+  for (size_t i = 0; i < words_.size(); ++i) {
+    rest.words_[i] = words_[i] & ~others.words_[i];
+    rest.size_ += std::popcount(rest.words_[i]);
+  }
+  return rest;
+}
+
+bool RankSet::CoversAllWith(const RankSet& others) const {
+  int32_t count = 0;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    count += std::popcount(words_[i] | others.words_[i]);
+  }
+  return count == members_->size();
 }
 
 std::vector<Rank> RankSet::FirstRanks(size_t limit) const {
   std::vector<Rank> ranks;
   for (size_t i = 0; i < words_.size(); ++i) {
     for (uint64_t word = words_[i]; word != 0 && ranks.size() < limit; word &= word - 1) {
-      ranks.push_back(Rank{static_cast<int32_t>(i * 64) + std::countr_zero(word)});
+      ranks.push_back(members_->At(static_cast<int32_t>(i * 64) + std::countr_zero(word)));
     }
     if (ranks.size() == limit) break;
   }
@@ -49,7 +68,7 @@ std::vector<Rank> RankSet::FirstRanks(size_t limit) const {
 bool RankSet::CountsAreRight() const {
   int32_t count = 0;
   for (uint64_t word : words_) count += std::popcount(word);
-  return count == size_ && size_ <= world_size_;
+  return count == size_ && size_ <= members_->size();
 }
 
 std::string RanksString(absl::Span<const Rank> first, int64_t total) {

@@ -1,4 +1,4 @@
-// A set of the ranks of one generation: one bit each.
+// Some of the members of a process set: one bit for each member.
 #pragma once
 
 #include <cstdint>
@@ -7,33 +7,38 @@
 
 #include "absl/types/span.h"
 #include "common/types.h"
+#include "server/member_list.h"
 
 namespace coordd {
 
-// REQUIRES of every method: 0 <= rank < world_size. Not thread-safe.
+// REQUIRES of every method: `rank` is a member. Not thread-safe.
 class RankSet {
  public:
-  explicit RankSet(int32_t world_size)
-      : world_size_(world_size), words_((static_cast<size_t>(world_size) + 63) / 64) {}
+  explicit RankSet(const MemberList& members)  // which outlives it
+      : members_(&members), words_((static_cast<size_t>(members.size()) + 63) / 64) {}
 
-  bool Contains(Rank rank) const { return (words_[Word(rank)] & Bit(rank)) != 0; }
+  bool Contains(Rank rank) const { return Has(members_->IndexOf(rank)); }
   bool Insert(Rank rank);  // whether it was not in
   bool Erase(Rank rank);   // whether it was in
   int32_t size() const { return size_; }
-  bool full() const { return size_ == world_size_; }
+  bool full() const { return size_ == members_->size(); }
   bool empty() const { return size_ == 0; }
 
   RankSet Complement() const;
+  // REQUIRES of these two: both are of the same members.
+  RankSet Without(const RankSet& others) const;
+  bool CoversAllWith(const RankSet& others) const;   // whether each member is in one of them
   std::vector<Rank> FirstRanks(size_t limit) const;  // in order, at most `limit`
   std::vector<Rank> Ranks() const { return FirstRanks(static_cast<size_t>(size_)); }
   int64_t size_bytes() const { return static_cast<int64_t>(words_.size() * sizeof(uint64_t)); }
   bool CountsAreRight() const;  // size() against the bits: for invariants
 
  private:
-  static size_t Word(Rank rank) { return static_cast<size_t>(rank.value) / 64; }
-  static uint64_t Bit(Rank rank) { return uint64_t{1} << (rank.value % 64); }
+  static size_t Word(int32_t index) { return static_cast<size_t>(index) / 64; }
+  static uint64_t Bit(int32_t index) { return uint64_t{1} << (index % 64); }
+  bool Has(int32_t index) const { return (words_[Word(index)] & Bit(index)) != 0; }
 
-  int32_t world_size_;
+  const MemberList* members_;
   int32_t size_ = 0;
   std::vector<uint64_t> words_;
 };

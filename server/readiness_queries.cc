@@ -8,22 +8,26 @@
 namespace coordd {
 
 PendingTensor ReadinessTable::Describe(const Entry& entry) const {
-  PendingTensor pending{.name = entry.spec.name,
+  PendingTensor pending{.process_set = process_set_,
+                        .name = entry.spec.name,
                         .since = entry.first_report,
                         .ready = entry.in.FirstRanks(kMaxNamedRanks),
                         .missing = {},
-                        .missing_count = world_size_ - entry.in.size(),
+                        .missing_count = 0,
                         .ready_count = entry.in.size()};
-  if (!entry.in.full()) {
-    pending.missing = entry.in.Complement().FirstRanks(kMaxNamedRanks);
+  if (!IsComplete(entry)) {
+    const RankSet missing = Owed(entry.in);
+    pending.missing = missing.FirstRanks(kMaxNamedRanks);
+    pending.missing_count = missing.size();
     return pending;
   }
-  // All ranks are in for this one: it waits for others of its group.
+  // All are in for this one: it waits for others of its group.
   const Group& group = groups_.at(entry.spec.group);
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (group.named_by[static_cast<size_t>(rank)] == group.size) continue;
+  for (int32_t i = 0; i < members_.size(); ++i) {
+    const Rank rank = members_.At(i);
+    if (group.named_by[static_cast<size_t>(i)] == group.size || joined_.Contains(rank)) continue;
     ++pending.missing_count;
-    if (pending.missing.size() < kMaxNamedRanks) pending.missing.push_back(Rank{rank});
+    if (pending.missing.size() < kMaxNamedRanks) pending.missing.push_back(rank);
   }
   return pending;
 }
@@ -44,6 +48,11 @@ std::optional<PendingTensor> ReadinessTable::Find(absl::string_view name) const 
   return Describe(*entry);
 }
 
+std::optional<PendingTensor> ReadinessTable::Oldest() const {
+  if (by_age_.empty()) return std::nullopt;
+  return Describe(*by_age_.begin()->second);
+}
+
 std::vector<PendingTensor> ReadinessTable::NewlyStalled(absl::Time now, absl::Duration age,
                                                         size_t limit, int64_t& count) {
   std::vector<PendingTensor> stalled;
@@ -56,6 +65,7 @@ std::vector<PendingTensor> ReadinessTable::NewlyStalled(absl::Time now, absl::Du
     ++count;
   }
   stalled_ += count;
+  Account();
   return stalled;
 }
 
@@ -84,7 +94,7 @@ absl::Status ReadinessTable::CheckConsistency() const {
     if (entry->in.empty() || !entry->in.CountsAreRight()) {
       return absl::InternalError(absl::StrCat("tensor ", name, " miscounts its ranks"));
     }
-    if (entry->in.full() && entry->spec.group.empty()) {
+    if (IsComplete(*entry) && entry->spec.group.empty()) {
       return absl::InternalError(absl::StrCat("tensor ", name, " is complete but pending"));
     }
     if (!entry->spec.group.empty()) ++grouped;
@@ -93,23 +103,29 @@ absl::Status ReadinessTable::CheckConsistency() const {
   }
   for (const auto& [name, group] : groups_) {
     COORDD_RETURN_IF_ERROR(CheckGroupConsistency(name, group));
-    grouped -= group.members.size();
+    grouped -= group.tensors.size();
     bytes += group.cost_bytes;
   }
   if (grouped != 0) return absl::InternalError("grouped tensors are in no group");
   if (bytes != state_bytes_) return absl::InternalError("the state's size is miscounted");
   if (stalled != stalled_) return absl::InternalError("stalled tensors are miscounted");
+  if (counted_.pending != pending() || counted_.tombstones != tombstones() ||
+      counted_.state_bytes != state_bytes_ + tombstones_.state_bytes() ||
+      counted_.stalled != stalled_ || !joined_.CountsAreRight()) {
+    return absl::InternalError("the totals are out of date");
+  }
   return tombstones_.CheckConsistency();
 }
 
-absl::Status ReadinessTable::CheckGroupConsistency(absl::string_view name, const Group& group) {
+absl::Status ReadinessTable::CheckGroupConsistency(absl::string_view name,
+                                                   const Group& group) const {
   int32_t complete = 0;
   std::vector<int32_t> named(group.named_by.size());
-  for (const Entry* member : group.members) {
-    if (member->in.full()) ++complete;
-    for (Rank rank : member->in.Ranks()) ++named[static_cast<size_t>(rank.value)];
+  for (const Entry* member : group.tensors) {
+    if (IsComplete(*member)) ++complete;
+    for (Rank rank : member->in.Ranks()) ++named[Index(rank)];
   }
-  if (group.members.empty() || static_cast<int32_t>(group.members.size()) > group.size ||
+  if (group.tensors.empty() || static_cast<int32_t>(group.tensors.size()) > group.size ||
       complete != group.complete || complete == group.size || named != group.named_by) {
     return absl::InternalError(absl::StrCat("group ", name, " miscounts its tensors"));
   }

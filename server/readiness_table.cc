@@ -1,6 +1,7 @@
 #include "server/readiness_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -16,29 +17,37 @@ bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
 
 }  // namespace
 
-ReadinessTable::ReadinessTable(int32_t world_size, const ReadinessBounds& bounds)
-    : world_size_(world_size), bounds_(bounds), lag_(static_cast<size_t>(world_size)) {
-  COORDD_CHECK(world_size > 0);
-}
+ReadinessTable::ReadinessTable(ProcessSetId process_set, MemberList members,
+                               const ReadinessBounds& bounds, ReadinessTotals& totals)
+    : process_set_(process_set),
+      members_(std::move(members)),
+      bounds_(bounds),
+      totals_(totals),
+      joined_(members_),
+      tombstones_(members_) {}
+
+ReadinessTable::~ReadinessTable() { ForgetAll(); }
 
 void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
                             std::vector<FailedTensor>& failed) {
   if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
-    failed.push_back({spec.name, *fault, {rank}});
+    failed.push_back({process_set_, spec.name, *fault, {rank}});
+    Account();
     return;
   }
   Entry* entry = FindEntry(spec.name);
   if (entry == nullptr) {
     if (const absl::Status status = CheckGroup(spec); !status.ok()) {
       FailReport(rank, spec, {status, rank}, failed);
+      Account();
       return;
     }
     if (!HasRoom()) {
       const absl::Status full =
-          absl::ResourceExhaustedError(absl::StrCat("tensor ", spec.name, ": ", pending(),
+          absl::ResourceExhaustedError(absl::StrCat("tensor ", spec.name, ": ", totals_.pending,
                                                     " tensors of this job are pending "
                                                     "already, more than this coordd keeps"));
-      failed.push_back({spec.name, {full, rank}, {rank}});
+      failed.push_back({process_set_, spec.name, {full, rank}, {rank}});
       return;
     }
     entry = AddEntry(rank, spec, now);
@@ -47,23 +56,27 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
         absl::AlreadyExistsError(absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
                                               " submitted it again while it was still pending"));
     FailReport(rank, spec, {again, rank}, failed);
+    Account();
     return;
   } else if (absl::Status same = CheckSame(entry->spec, entry->first_rank, spec, rank);
              !same.ok()) {
     FailReport(rank, spec, {std::move(same), kNobody}, failed);
+    Account();
     return;
   }
   MarkIn(*entry, rank, spec, now);
-  if (entry->in.full()) Complete(*entry);
+  Settle(*entry, failed);
+  Account();
 }
 
 void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
                             std::vector<FailedTensor>& failed) {
   if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
-    failed.push_back({spec.name, *fault, {rank}});
-    return;
+    failed.push_back({process_set_, spec.name, *fault, {rank}});
+  } else {
+    FailReport(rank, spec, {why, rank}, failed);
   }
-  FailReport(rank, spec, {why, rank}, failed);
+  Account();
 }
 
 void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
@@ -76,6 +89,64 @@ void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_vi
       "tensor ", name, ": rank ", ToInt(rank), " withdrew it", reason.empty() ? "" : ": ", reason,
       "; not submitted by ", RanksString(pending.missing, pending.missing_count)));
   FailEntry(*entry, {status, rank}, failed);
+  Account();
+}
+
+void ReadinessTable::Join(Rank rank, std::vector<FailedTensor>& failed) {
+  tombstones_.Forgive(rank);
+  joined_.Insert(rank);
+  std::vector<int64_t> ids;
+  for (const auto& [id, entry] : by_age_) ids.push_back(id);
+  for (int64_t id : ids) {
+    const auto it = by_age_.find(id);  // a group takes others with it
+    if (it != by_age_.end() && !it->second->in.Contains(rank)) Settle(*it->second, failed);
+  }
+  Account();
+}
+
+void ReadinessTable::EndJoin() {
+  if (joined_.empty()) return;
+  joined_ = RankSet(members_);
+  for (auto& [name, group] : groups_) {
+    group.complete = 0;
+    for (const Entry* tensor : group.tensors) group.complete += tensor->in.full() ? 1 : 0;
+  }
+}
+
+bool ReadinessTable::IsComplete(const Entry& entry) const {
+  return entry.in.full() || (!joined_.empty() && entry.in.CoversAllWith(joined_));
+}
+
+std::optional<TensorFault> ReadinessTable::AsksJoined(const Entry& entry) const {
+  if (joined_.empty()) return std::nullopt;
+  const TensorSpec& spec = entry.spec;
+  auto is_gone = [&](Rank rank) {
+    return members_.Contains(rank) && joined_.Contains(rank) && !entry.in.Contains(rank);
+  };
+  auto fault = [&](Rank rank, absl::string_view role) {
+    return TensorFault{absl::FailedPreconditionError(
+                           absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank), ", ", role,
+                                        ", has joined: it has no more data")),
+                       rank};
+  };
+  if (HasRoot(spec.kind) && is_gone(Rank{spec.root_rank})) {
+    return fault(Rank{spec.root_rank}, absl::StrCat("the root of this ", Name(spec.kind)));
+  }
+  if (IsPairwise(spec.kind) && is_gone(Rank{spec.peer_rank})) {
+    const bool sends = spec.kind == CollectiveKind::kSend;
+    return fault(Rank{spec.peer_rank},
+                 absl::StrCat(sends ? "to which rank " : "from which rank ",
+                              ToInt(entry.first_rank), sends ? " sends it" : " receives it"));
+  }
+  return std::nullopt;
+}
+
+void ReadinessTable::Settle(Entry& entry, std::vector<FailedTensor>& failed) {
+  if (const std::optional<TensorFault> fault = AsksJoined(entry)) {
+    FailEntry(entry, *fault, failed);
+  } else if (IsComplete(entry)) {
+    Complete(entry);
+  }
 }
 
 void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
@@ -92,6 +163,7 @@ void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
     const Rank blamed = pending.missing_count == 1 ? pending.missing.front() : kNobody;
     FailEntry(entry, {status, blamed}, failed);
   }
+  Account();
 }
 
 std::vector<ReadyTensor> ReadinessTable::TakeReady() {
@@ -104,10 +176,22 @@ void ReadinessTable::ForgetAll() {
   entries_.clear();
   by_age_.clear();
   groups_.clear();
-  tombstones_ = Tombstones();
+  tombstones_ = Tombstones(members_);
   ready_.clear();
   state_bytes_ = 0;
   stalled_ = 0;
+  Account();
+}
+
+void ReadinessTable::Account() {
+  auto count = [](int64_t now, int64_t& counted, int64_t& total) {
+    total += now - counted;
+    counted = now;
+  };
+  count(pending(), counted_.pending, totals_.pending);
+  count(tombstones(), counted_.tombstones, totals_.tombstones);
+  count(state_bytes_ + tombstones_.state_bytes(), counted_.state_bytes, totals_.state_bytes);
+  count(stalled_, counted_.stalled, totals_.stalled);
 }
 
 ReadinessTable::Entry* ReadinessTable::FindEntry(absl::string_view name) const {
@@ -116,23 +200,26 @@ ReadinessTable::Entry* ReadinessTable::FindEntry(absl::string_view name) const {
 }
 
 bool ReadinessTable::HasRoom() const {
-  return pending() + tombstones_.size() < bounds_.max_pending &&
-         state_bytes_ + tombstones_.state_bytes() < bounds_.max_state_bytes;
+  const int64_t others =
+      totals_.pending + totals_.tombstones - counted_.pending - counted_.tombstones;
+  const int64_t others_bytes = totals_.state_bytes - counted_.state_bytes;
+  return others + pending() + tombstones_.size() < bounds_.max_pending &&
+         others_bytes + state_bytes_ + tombstones_.state_bytes() < bounds_.max_state_bytes;
 }
 
 // Whether a new tensor fits the group that it names.
 absl::Status ReadinessTable::CheckGroup(const TensorSpec& spec) const {
   if (!IsGrouped(spec)) return absl::OkStatus();
   const auto it = groups_.find(spec.group);
-  if (it == groups_.end() || it->second.members.empty()) return absl::OkStatus();
+  if (it == groups_.end() || it->second.tensors.empty()) return absl::OkStatus();
   const Group& group = it->second;
-  const Entry& first = *group.members.front();
+  const Entry& first = *group.tensors.front();
   if (group.size != spec.group_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", spec.name, ": group ", spec.group, " has ", spec.group_size,
                      " tensors, but tensor ", first.spec.name, " says that it has ", group.size));
   }
-  if (static_cast<int32_t>(group.members.size()) == group.size) {
+  if (static_cast<int32_t>(group.tensors.size()) == group.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", spec.name, ": group ", spec.group, " has all its ", group.size,
                      " tensors already, the first is ", first.spec.name));
@@ -145,12 +232,12 @@ ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spe
                                              .spec = spec,
                                              .first_rank = rank,
                                              .first_report = now,
-                                             .in = RankSet(world_size_)});
+                                             .in = RankSet(members_)});
   entry->cost_bytes = kFixedCostBytes + entry->in.size_bytes() +
                       static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
   state_bytes_ += entry->cost_bytes;
   Entry* added = entry.get();
-  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).members.push_back(added);
+  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).tensors.push_back(added);
   by_age_[added->id] = added;
   entries_[spec.name] = std::move(entry);
   return added;
@@ -160,8 +247,8 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
   const auto [it, is_new] = groups_.try_emplace(name);
   if (is_new) {
     it->second.size = size;
-    it->second.named_by.resize(static_cast<size_t>(world_size_));
-    it->second.cost_bytes = kFixedCostBytes + int64_t{world_size_} * int64_t{sizeof(int32_t)};
+    it->second.named_by.resize(static_cast<size_t>(members_.size()));
+    it->second.cost_bytes = kFixedCostBytes + int64_t{members_.size()} * int64_t{sizeof(int32_t)};
     state_bytes_ += it->second.cost_bytes;
   }
   return it->second;
@@ -169,11 +256,11 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
 
 void ReadinessTable::MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now) {
   COORDD_CHECK(entry.in.Insert(rank));
-  if (IsGrouped(spec)) ++groups_[spec.group].named_by[static_cast<size_t>(rank.value)];
+  if (IsGrouped(spec)) ++groups_[spec.group].named_by[Index(rank)];
   const int64_t bytes = SizeBytes(spec);
   entry.max_bytes = std::max(entry.max_bytes, bytes);
   entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
-  absl::Duration& lag = lag_[static_cast<size_t>(rank.value)];
+  absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
   lag += (now - entry.first_report - lag) * kLagWeight;
 }
 
@@ -185,7 +272,7 @@ void ReadinessTable::Complete(Entry& entry) {
   const auto it = groups_.find(entry.spec.group);
   Group& group = it->second;
   if (++group.complete < group.size) return;
-  for (Entry* member : group.members) MoveToReady(*member);
+  for (Entry* member : group.tensors) MoveToReady(*member);
   state_bytes_ -= group.cost_bytes;
   groups_.erase(it);
 }
@@ -193,7 +280,7 @@ void ReadinessTable::Complete(Entry& entry) {
 void ReadinessTable::MoveToReady(Entry& entry) {
   const bool gathers = entry.spec.kind == CollectiveKind::kAllgather;
   const int64_t bytes = gathers ? entry.sum_bytes : entry.max_bytes;
-  ready_.push_back({entry.spec, bytes, entry.first_report});
+  ready_.push_back({entry.spec, bytes, entry.first_report, /*for_joined=*/!entry.in.full()});
   Erase(entry);
 }
 
@@ -211,22 +298,23 @@ void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorF
     group_of_entry = entry->spec.group;
     const bool is_first = entry->in.Insert(rank);
     if (is_first && IsGrouped(entry->spec) && spec.group == group_of_entry) {
-      ++groups_[group_of_entry].named_by[static_cast<size_t>(rank.value)];
+      ++groups_[group_of_entry].named_by[Index(rank)];
     }
     FailEntry(*entry, fault, failed);
-    if (!is_first) failed.push_back({spec.name, fault, {rank}});  // two reports, two answers
+    if (!is_first)
+      failed.push_back({process_set_, spec.name, fault, {rank}});  // two reports, two answers
   } else {
-    failed.push_back({spec.name, fault, {rank}});
+    failed.push_back({process_set_, spec.name, fault, {rank}});
     if (!IsGrouped(spec) && HasRoom()) {
-      RankSet told(world_size_);
+      RankSet told(members_);
       told.Insert(rank);
-      tombstones_.AddTensor(spec.name, fault, told.Complement());
+      tombstones_.AddTensor(spec.name, fault, Owed(told));
     }
   }
   if (!IsGrouped(spec) || spec.group == group_of_entry || spec.group_size < 1) return;
   if (!groups_.contains(spec.group) && !HasRoom()) return;
   Group& group = GetOrAddGroup(spec.group, spec.group_size);
-  int32_t& named = group.named_by[static_cast<size_t>(rank.value)];
+  int32_t& named = group.named_by[Index(rank)];
   named = std::min(named + 1, group.size);
   FailGroup(groups_.find(spec.group), spec.name, fault, failed);
 }
@@ -237,8 +325,8 @@ void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
     FailGroup(groups_.find(entry.spec.group), std::string(entry.spec.name), fault, failed);
     return;
   }
-  failed.push_back({entry.spec.name, fault, entry.in.Ranks()});
-  tombstones_.AddTensor(entry.spec.name, fault, entry.in.Complement());
+  failed.push_back({process_set_, entry.spec.name, fault, entry.in.Ranks()});
+  tombstones_.AddTensor(entry.spec.name, fault, Owed(entry.in));
   Erase(entry);
 }
 
@@ -252,12 +340,14 @@ void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
       absl::Status(fault.status.code(),
                    absl::StrCat("group ", name, " fails as a whole: ", fault.status.message())),
       fault.blamed};
-  for (Entry* member : group.members) {
+  for (Entry* member : group.tensors) {
     const bool is_culprit = member->spec.name == culprit;
-    failed.push_back({member->spec.name, is_culprit ? fault : with_group, member->in.Ranks()});
+    failed.push_back(
+        {process_set_, member->spec.name, is_culprit ? fault : with_group, member->in.Ranks()});
     Erase(*member);
   }
   for (int32_t& named : group.named_by) named = group.size - named;
+  for (Rank rank : joined_.Ranks()) group.named_by[Index(rank)] = 0;
   tombstones_.AddGroup(name, with_group, std::move(group.named_by));
 }
 

@@ -1,4 +1,4 @@
-// Which ranks have submitted which tensors, in one generation.
+// Which members of one process set have submitted which tensors, in one generation.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "server/member_list.h"
 #include "server/rank_set.h"
 #include "server/tombstones.h"
 
@@ -23,16 +24,20 @@ struct ReadyTensor {
   TensorSpec spec;          // as the first rank reported it
   int64_t fused_bytes = 0;  // that it takes in a rank's buffer: allgather counts all ranks' parts
   absl::Time first_report;
+  // A member that has joined counts without having submitted it: it needs to be told the spec.
+  bool for_joined = false;
 };
 
 // Ranks that must hear that a tensor failed, now.
 struct FailedTensor {
+  ProcessSetId process_set;  // as the ranks' reports name it
   std::string name;
   TensorFault fault;
   std::vector<Rank> ranks;
 };
 
 struct PendingTensor {
+  ProcessSetId process_set;
   std::string name;
   absl::Time since;           // the first rank's report
   std::vector<Rank> ready;    // the first kMaxNamedRanks
@@ -41,21 +46,46 @@ struct PendingTensor {
   int32_t ready_count = 0;
 };
 
+// Of all process sets of a generation together.
 struct ReadinessBounds {
   int64_t max_pending = 1 << 20;               // tensors, tombstones included
   int64_t max_state_bytes = int64_t{1} << 30;  // bits grow with tensors times ranks
 };
 
-// PURE; `now` must not decrease. Not thread-safe. One per generation: it dies with it.
+// Sums over the tables of a generation, kept by them.
+struct ReadinessTotals {
+  explicit ReadinessTotals(int32_t world_size) : lag(static_cast<size_t>(world_size)) {}
+
+  int64_t pending = 0;  // tensors
+  int64_t tombstones = 0;
+  int64_t state_bytes = 0;
+  int64_t stalled = 0;
+  // By rank: mean delay behind the first rank to report a tensor, later tensors counting more.
+  std::vector<absl::Duration> lag;
+};
+
+// PURE; `now` must not decrease. Not thread-safe. One for each process set: no set knows of
+// another, so none waits for another.
 //
 // Each report is answered exactly once: it becomes part of a ReadyTensor, or its rank stands in a
 // FailedTensor of that name. A tensor that fails is forgotten, so that it can be submitted again;
 // ranks that have not named it yet are answered with the same fault when they do.
+//
+// A member that has joined (has no more data) counts as in for every tensor, except where its data
+// is asked for: the root of a broadcast, reduce or gather and the other side of a send or receive.
+// That tensor fails.
 class ReadinessTable {
  public:
   static constexpr size_t kMaxNamedRanks = 64;
 
-  explicit ReadinessTable(int32_t world_size, const ReadinessBounds& bounds = {});
+  // `process_set`: how reports and failures name it. `totals` outlives it.
+  ReadinessTable(ProcessSetId process_set, MemberList members, const ReadinessBounds& bounds,
+                 ReadinessTotals& totals);
+  ~ReadinessTable();
+  ReadinessTable(const ReadinessTable&) = delete;
+  ReadinessTable& operator=(const ReadinessTable&) = delete;
+
+  // REQUIRES of all: `rank` is a member; of Report: it has not joined.
 
   // `rank` has submitted a tensor. Faults: INVALID_ARGUMENT (another rank's differs; names both
   // values), ALREADY_EXISTS (this rank's is still pending), RESOURCE_EXHAUSTED (too many are
@@ -70,10 +100,14 @@ class ReadinessTable {
   void Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
                 std::vector<FailedTensor>& failed);
 
+  // `rank` has no more data, until EndJoin: nobody has joined any more.
+  void Join(Rank rank, std::vector<FailedTensor>& failed);
+  void EndJoin();
+
   // Tensors that are pending since `now - age` or earlier fail with DEADLINE_EXCEEDED.
   void FailOlderThan(absl::Time now, absl::Duration age, std::vector<FailedTensor>& failed);
 
-  // Moves out what every rank is in for, in order of completion: the order that all execute.
+  // Moves out what every member is in for, in order of completion: the order that all execute.
   std::vector<ReadyTensor> TakeReady();
   bool has_ready() const { return !ready_.empty(); }
 
@@ -85,6 +119,7 @@ class ReadinessTable {
                                           int64_t& count);
   int64_t stalled() const { return stalled_; }  // counted by NewlyStalled and still pending
   std::optional<PendingTensor> Find(absl::string_view name) const;
+  std::optional<PendingTensor> Oldest() const;
   // When NewlyStalled or FailOlderThan finds something. InfiniteFuture: never, as things are.
   absl::Time NextStall(absl::Duration warning, absl::Duration abort) const;
 
@@ -95,8 +130,7 @@ class ReadinessTable {
 
   int64_t pending() const { return static_cast<int64_t>(entries_.size()); }
   int64_t tombstones() const { return tombstones_.size(); }
-  // Mean delay behind the first rank to report a tensor, later tensors counting more.
-  absl::Duration ArrivalLag(Rank rank) const { return lag_[static_cast<size_t>(rank.value)]; }
+  const MemberList& members() const { return members_; }
 
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
@@ -113,9 +147,9 @@ class ReadinessTable {
   };
   struct Group {
     int32_t size = 0;               // tensors it must have
-    int32_t complete = 0;           // tensors that all ranks have named
-    std::vector<Entry*> members;    // in order of first reports
-    std::vector<int32_t> named_by;  // by rank: how many of its tensors that rank has named
+    int32_t complete = 0;           // tensors that all members are in for
+    std::vector<Entry*> tensors;    // in order of first reports
+    std::vector<int32_t> named_by;  // by member: how many of its tensors that rank has named
     int64_t cost_bytes = 0;
   };
   using Groups = absl::flat_hash_map<std::string, Group>;
@@ -125,6 +159,14 @@ class ReadinessTable {
   Group& GetOrAddGroup(const std::string& name, int32_t size);
   absl::Status CheckGroup(const TensorSpec& spec) const;
   bool HasRoom() const;
+  // What this table has in use goes into the totals; at the end of all that may change it.
+  void Account();
+  size_t Index(Rank rank) const { return static_cast<size_t>(members_.IndexOf(rank)); }
+  bool IsComplete(const Entry& entry) const;
+  // Set if the tensor asks for data of a rank that has joined.
+  std::optional<TensorFault> AsksJoined(const Entry& entry) const;
+  // After a report or a join: fails the tensor or completes it, if either is due.
+  void Settle(Entry& entry, std::vector<FailedTensor>& failed);
   void MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now);
   void Complete(Entry& entry);
   void MoveToReady(Entry& entry);
@@ -132,14 +174,19 @@ class ReadinessTable {
   // `rank`'s report of `spec` brings the tensor down, and the group that either side put it in.
   void FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
                   std::vector<FailedTensor>& failed);
+  // What ranks that are not in `told` hear when they name the tensor.
+  RankSet Owed(const RankSet& told) const { return told.Complement().Without(joined_); }
   void FailEntry(Entry& entry, const TensorFault& fault, std::vector<FailedTensor>& failed);
   void FailGroup(Groups::iterator it, absl::string_view culprit, const TensorFault& fault,
                  std::vector<FailedTensor>& failed);
   PendingTensor Describe(const Entry& entry) const;
-  static absl::Status CheckGroupConsistency(absl::string_view name, const Group& group);
+  absl::Status CheckGroupConsistency(absl::string_view name, const Group& group) const;
 
-  const int32_t world_size_;
+  const ProcessSetId process_set_;
+  const MemberList members_;
   const ReadinessBounds bounds_;
+  ReadinessTotals& totals_;
+  RankSet joined_;
   int64_t next_id_ = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<Entry>> entries_;
   std::map<int64_t, Entry*> by_age_;  // every entry, by id
@@ -148,8 +195,10 @@ class ReadinessTable {
   Groups groups_;
   Tombstones tombstones_;
   std::vector<ReadyTensor> ready_;
-  std::vector<absl::Duration> lag_;  // by rank
-  int64_t state_bytes_ = 0;          // of entries and groups, about
+  int64_t state_bytes_ = 0;  // of entries and groups, about
+  struct {
+    int64_t pending = 0, tombstones = 0, state_bytes = 0, stalled = 0;
+  } counted_;  // what the totals have of this table
 };
 
 }  // namespace coordd

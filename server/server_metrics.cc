@@ -281,6 +281,9 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kJobEnded:
     case Event::Kind::kGenerationEnded:
     case Event::Kind::kStallEnded:
+    case Event::Kind::kProcessSetChanged:
+    case Event::Kind::kProcessSetRefused:
+    case Event::Kind::kRankJoined:
       break;  // states, not counts: SetState
   }
 }

@@ -1,6 +1,7 @@
 #include "server/tombstones.h"
 
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -76,7 +77,7 @@ std::optional<TensorFault> Tombstones::TakeGroup(Rank rank, absl::string_view gr
   if (it == groups_.end()) return std::nullopt;
   std::deque<Group>& faults = it->second;
   for (auto tomb = faults.begin(); tomb != faults.end(); ++tomb) {
-    int32_t& owed = tomb->owed[static_cast<size_t>(rank.value)];
+    int32_t& owed = tomb->owed[static_cast<size_t>(members_->IndexOf(rank))];
     if (owed == 0) continue;
     --owed;
     const TensorFault fault = tomb->fault;
@@ -89,6 +90,35 @@ std::optional<TensorFault> Tombstones::TakeGroup(Rank rank, absl::string_view gr
     return fault;
   }
   return std::nullopt;
+}
+
+void Tombstones::Forgive(Rank rank) {
+  for (auto it = tensors_.begin(); it != tensors_.end();) {
+    std::deque<Tensor>& faults = it->second;
+    for (Tensor& tomb : faults) {
+      if (!tomb.owed.Erase(rank) || !tomb.owed.empty()) continue;
+      state_bytes_ -= tomb.cost_bytes;
+      --tensors_count_;
+    }
+    std::erase_if(faults, [](const Tensor& tomb) { return tomb.owed.empty(); });
+    const auto next = std::next(it);
+    if (faults.empty()) tensors_.erase(it);
+    it = next;
+  }
+  const size_t index = static_cast<size_t>(members_->IndexOf(rank));
+  for (auto it = groups_.begin(); it != groups_.end();) {
+    std::deque<Group>& faults = it->second;
+    for (Group& tomb : faults) {
+      tomb.total -= std::exchange(tomb.owed[index], 0);
+      if (tomb.total != 0) continue;
+      state_bytes_ -= tomb.cost_bytes;
+      --groups_count_;
+    }
+    std::erase_if(faults, [](const Group& tomb) { return tomb.total == 0; });
+    const auto next = std::next(it);
+    if (faults.empty()) groups_.erase(it);
+    it = next;
+  }
 }
 
 absl::Status Tombstones::CheckConsistency() const {

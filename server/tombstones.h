@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
+#include "server/member_list.h"
 #include "server/rank_set.h"
 
 namespace coordd {
@@ -30,13 +31,18 @@ class Tombstones {
   // another is silent reaches this; the oldest is then forgotten.
   static constexpr size_t kMaxPerName = 8;
 
+  explicit Tombstones(const MemberList& members) : members_(&members) {}  // which outlives it
+
   // Each rank of `owed` hears of the fault the next time it names the tensor.
   void AddTensor(absl::string_view name, const TensorFault& fault, RankSet owed);
-  // `owed`: by rank, how many more tensors of the group it will name.
+  // `owed`: by member, how many more tensors of the group it will name.
   void AddGroup(absl::string_view group, const TensorFault& fault, std::vector<int32_t> owed);
 
   // The oldest fault that `rank`, naming this tensor (of this group; empty: alone), has not heard.
   std::optional<TensorFault> Take(Rank rank, absl::string_view name, absl::string_view group);
+
+  // `rank` will not name what it has not named yet: it has joined.
+  void Forgive(Rank rank);
 
   int64_t size() const { return tensors_count_ + groups_count_; }
   int64_t state_bytes() const { return state_bytes_; }  // about
@@ -57,6 +63,7 @@ class Tombstones {
   std::optional<TensorFault> TakeTensor(Rank rank, absl::string_view name);
   std::optional<TensorFault> TakeGroup(Rank rank, absl::string_view group);
 
+  const MemberList* members_;
   absl::flat_hash_map<std::string, std::deque<Tensor>> tensors_;
   absl::flat_hash_map<std::string, std::deque<Group>> groups_;
   int64_t tensors_count_ = 0;

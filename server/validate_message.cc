@@ -144,6 +144,12 @@ absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn) {
   return CheckBytes("reason", withdrawn.reason(), 0, kMaxReasonBytes);
 }
 
+absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("request", request.request(), 1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("remove", request.remove(), 0));
+  return CheckCount("ranks", request.ranks_size(), kMaxProcessSetRanks);
+}
+
 absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed) {
   COORDD_RETURN_IF_ERROR(CheckBytes("tensor", failed.tensor(), 0, kMaxTensorNameBytes));
   return CheckBytes("detail", failed.detail(), 0, kMaxReasonBytes);
@@ -151,21 +157,6 @@ absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed) {
 
 absl::Status ValidateLeave(const v1::Leave& leave) {
   return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
-}
-
-absl::Status CheckImplemented(const v1::TensorSpec& tensor) {
-  if (tensor.process_set() != 0) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", tensor.name(), ": process set ",
-                                                 tensor.process_set(),
-                                                 ", but this coordd knows only the one of all "
-                                                 "ranks, 0"));
-  }
-  if (tensor.kind() >= v1::COLLECTIVE_KIND_JOIN && tensor.kind() <= v1::COLLECTIVE_KIND_RECEIVE) {
-    return absl::UnimplementedError(
-        absl::StrCat("tensor ", tensor.name(), ": ", v1::CollectiveKind_Name(tensor.kind()),
-                     " is in the protocol, but not in this version of coordd"));
-  }
-  return absl::OkStatus();
 }
 
 std::string Truncated(absl::string_view text, size_t bytes) {

@@ -15,14 +15,12 @@ absl::Status ValidateJoin(const v1::Join& join);
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat);
 absl::Status ValidateTensorsReady(const v1::TensorsReady& ready);
 absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn);
+// Which ranks there are is judged when all have asked (process_sets.h).
+absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request);
 absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed);
 absl::Status ValidateLeave(const v1::Leave& leave);
 
 absl::Status ValidateJobName(absl::string_view name);
-
-// UNIMPLEMENTED: what the protocol has set aside for later versions of coordd (process sets, kinds
-// beyond barrier); says what is not there yet.
-absl::Status CheckImplemented(const v1::TensorSpec& tensor);
 
 // At most `bytes` of `text`, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);

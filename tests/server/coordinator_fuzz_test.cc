@@ -33,7 +33,8 @@ class Fuzz {
   absl::Status RandomStep() {
     const uint64_t what = Below(100);
     if (what < 25) return MemberSends(Body());
-    if (what < 60) return MemberSends(ReadyBody());
+    if (what < 50) return Ready();
+    if (what < 60) return AskForSet();
     if (what < 72) return Send(NewSession(), RandomJoin());
     if (what < 78) return calm_ && Below(20) > 0 ? Tick() : End(AnySession());
     if (what < 90) return RandomCall();
@@ -47,7 +48,7 @@ class Fuzz {
   // All goes home; then three fresh workers, and nothing goes wrong.
   absl::Status HealAndForm() {
     const auto sessions = sessions_;
-    for (const auto& [session, generation] : sessions) {
+    for (const auto& [session, known] : sessions) {
       absl::Status status = End(session);
       if (!status.ok()) return status;
     }
@@ -60,16 +61,26 @@ class Fuzz {
     }
     now_ += absl::Seconds(1);
     absl::Status status = Tick();
-    for (const auto& [session, generation] : sessions_) {
-      if (generation == Generation{0}) return absl::InternalError("no generation formed");
+    for (const auto& [session, known] : sessions_) {
+      if (known.generation == Generation{0}) return absl::InternalError("no generation formed");
     }
     return status;
   }
 
   int64_t planned() const { return planned_; }
   int64_t formed() const { return formed_; }
+  int64_t planned_in_sets() const { return planned_in_sets_; }
+  int64_t planned_for_joined() const { return planned_for_joined_; }
+  int64_t sets_added() const { return sets_added_; }
+  int64_t joins_completed() const { return joins_completed_; }
 
  private:
+  struct Known {  // what a worker knows
+    Generation generation;
+    int32_t rank = 0;
+    int32_t size = 1;
+    int64_t requests = 0;  // for process sets
+  };
   uint64_t Below(uint64_t bound) { return random_.Below(bound); }
 
   SessionId NewSession() { return SessionId{++last_session_}; }
@@ -113,7 +124,9 @@ class Fuzz {
       case 4:
       case 5:
       case 6:
-        message.mutable_tensors_withdrawn()->add_names(absl::StrCat("t", Below(6)));
+        message.mutable_tensors_withdrawn()->add_names(Below(6) == 0 ? "join"
+                                                                     : absl::StrCat("t", Below(9)));
+        message.mutable_tensors_withdrawn()->set_process_set(SomeSet());
         break;
       default:
         message.mutable_heartbeat()->set_bytes_reduced(static_cast<int64_t>(Below(1000)));
@@ -121,15 +134,76 @@ class Fuzz {
     return message;
   }
 
-  v1::WorkerMessage ReadyBody() {
+  // Most often the set of all; sometimes one that is not there.
+  int32_t SomeSet() { return Below(3) > 0 ? 0 : static_cast<int32_t>(1 + Below(3)); }
+
+  // What belongs to a number is the same on all ranks, most of the time.
+  TensorSpec SpecOf(uint64_t number, const Known& sender) {
+    TensorSpec spec = Gradient(absl::StrCat("t", number), {static_cast<int64_t>(number) + 1});
+    spec.process_set = ProcessSetId{SomeSet()};
+    const bool plain = number < 6;
+    if (number < 2) spec = InGroup(spec, "G", 2);
+    if (plain) return spec;
+    constexpr CollectiveKind kKinds[] = {CollectiveKind::kBroadcast, CollectiveKind::kGather};
+    spec.op = ReduceOp::kNone;
+    if (number < 8) {
+      spec.kind = kKinds[number - 6];
+      return spec;
+    }
+    // Neighbours: even ranks send to the one behind.
+    spec.process_set = ProcessSetId{Below(20) == 0 ? 1 : 0};
+    const bool sends = sender.rank % 2 == (Below(40) == 0 ? 1 : 0);
+    spec.kind = sends ? CollectiveKind::kSend : CollectiveKind::kReceive;
+    spec.peer_rank = sender.rank + (sends ? 1 : -1);
+    return spec;
+  }
+
+  absl::Status Ready() {
+    const SessionId session = AnySession();
+    const auto it = sessions_.find(session);
+    const Known sender = it == sessions_.end() ? Known() : it->second;
+    return SendFrom(session, Below(12) == 0 ? JoinBody() : ReadyBody(sender));
+  }
+
+  v1::WorkerMessage JoinBody() {
+    v1::WorkerMessage message;
+    TensorSpec spec;
+    spec.name = Below(40) == 0 ? "joined" : "join";
+    spec.kind = CollectiveKind::kJoin;
+    ToProto(spec, message.mutable_tensors_ready()->add_tensors());
+    return message;
+  }
+
+  absl::Status AskForSet() {
+    const SessionId session = AnySession();
+    const auto it = sessions_.find(session);
+    Known known = it == sessions_.end() ? Known() : it->second;
+    v1::WorkerMessage message;
+    v1::ProcessSetRequest* request = message.mutable_process_set_request();
+    request->set_request(known.requests + (Below(calm_ ? 900 : 90) == 0 ? 2 : 1));
+    // All ranks ask for the same under one number, most of the time.
+    const int64_t what = known.requests + (Below(60) == 0 ? 1 : 0);
+    if (known.requests > 0 && Below(12) == 0) {
+      request->set_request(known.requests);
+      request->set_withdrawn(true);
+    } else if (what % 4 == 3) {
+      request->set_remove(static_cast<int32_t>(1 + what % 5));
+    } else {
+      const int64_t bits = what % 7 + 1;
+      for (int32_t rank = 0; rank < known.size; ++rank) {
+        if ((bits >> rank % 3 & 1) != 0) request->add_ranks(rank);
+      }
+    }
+    if (it != sessions_.end() && !request->withdrawn()) ++it->second.requests;
+    return SendFrom(session, message);
+  }
+
+  v1::WorkerMessage ReadyBody(const Known& sender) {
     v1::WorkerMessage message;
     for (uint64_t i = 1 + Below(4); i > 0; --i) {
-      const uint64_t number = Below(6);
-      TensorSpec spec = Gradient(absl::StrCat("t", number), {static_cast<int64_t>(number) + 1});
-      if (number < 2) spec = InGroup(spec, "G", 2);
+      TensorSpec spec = SpecOf(Below(9), sender);
       if (Below(60) == 0) spec.shape = {99};
       if (Below(60) == 0) spec.group_size = 3;
-      if (Below(100) == 0) spec.process_set = ProcessSetId{1};
       v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
       ToProto(spec, proto);
       if (Below(60) == 0) proto->set_kind(static_cast<v1::CollectiveKind>(Below(14)));
@@ -141,10 +215,12 @@ class Fuzz {
   }
 
   absl::Status MemberSends(v1::WorkerMessage message) {
-    const SessionId session = AnySession();
+    return SendFrom(AnySession(), std::move(message));
+  }
+  absl::Status SendFrom(SessionId session, v1::WorkerMessage message) {
     const auto it = sessions_.find(session);
     message.set_epoch(ToInt(kEpoch));
-    message.set_generation(it == sessions_.end() ? 0 : ToInt(it->second));
+    message.set_generation(it == sessions_.end() ? 0 : ToInt(it->second.generation));
     if (Below(calm_ ? 2000 : 50) == 0) message.set_generation(static_cast<int64_t>(Below(4)));
     if (Below(calm_ ? 2000 : 100) == 0) message.set_epoch(static_cast<int64_t>(Below(7)));
     return Send(session, message);
@@ -201,13 +277,24 @@ class Fuzz {
       if (const auto* close = std::get_if<CloseSession>(&out)) sessions_.erase(close->session);
       const auto* deliver = std::get_if<Deliver>(&out);
       if (deliver == nullptr) continue;
-      if (deliver->message->has_plan()) ++planned_;
-      if (!deliver->message->has_membership()) continue;
-      sessions_[deliver->to.front()] = Generation{deliver->message->generation()};
+      const v1::CoordinatorMessage& message = *deliver->message;
+      for (const v1::FusedBatch& batch : message.plan().batches()) Count(batch);
+      if (message.process_set_change().ranks_size() > 0) ++sets_added_;
+      if (!message.has_membership()) continue;
+      sessions_[deliver->to.front()] = {.generation = Generation{message.generation()},
+                                        .rank = message.membership().rank(),
+                                        .size = message.membership().size()};
       ++formed_;
     }
     absl::Status status = history_.Saw(effects);
     return status.ok() ? state_->CheckConsistency() : status;
+  }
+
+  void Count(const v1::FusedBatch& batch) {
+    ++planned_;
+    if (batch.process_set() != 0) ++planned_in_sets_;
+    if (batch.specs_size() > 0) ++planned_for_joined_;
+    if (batch.tensors(0) == "join") ++joins_completed_;
   }
 
   const bool calm_;
@@ -216,16 +303,24 @@ class Fuzz {
   std::unique_ptr<CoordinatorState> state_;
   HistoryChecker history_;
   absl::Time now_ = absl::FromUnixSeconds(1000);
-  std::map<SessionId, Generation> sessions_;  // open ones, by the generation that they know of
+  std::map<SessionId, Known> sessions_;  // open ones
   int64_t last_session_ = 0;
   int64_t last_call_ = 0;
   int64_t planned_ = 0;
   int64_t formed_ = 0;
+  int64_t planned_in_sets_ = 0;
+  int64_t planned_for_joined_ = 0;
+  int64_t sets_added_ = 0;
+  int64_t joins_completed_ = 0;
 };
 
 TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   int64_t planned = 0;
   int64_t formed = 0;
+  int64_t in_sets = 0;
+  int64_t for_joined = 0;
+  int64_t sets = 0;
+  int64_t joins = 0;
   for (uint64_t seed = 1; seed <= 80; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Fuzz fuzz(seed);
@@ -235,10 +330,18 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
     ASSERT_THAT(fuzz.HealAndForm(), IsOk());
     planned += fuzz.planned();
     formed += fuzz.formed();
+    in_sets += fuzz.planned_in_sets();
+    for_joined += fuzz.planned_for_joined();
+    sets += fuzz.sets_added();
+    joins += fuzz.joins_completed();
   }
   // That it got anywhere at all.
   EXPECT_GT(formed, 300);
-  EXPECT_GT(planned, 3000);
+  EXPECT_GT(planned, 3000) << formed;
+  EXPECT_GT(sets, 30);
+  EXPECT_GT(in_sets, 30);
+  EXPECT_GT(for_joined, 100);
+  EXPECT_GT(joins, 300);
 }
 
 }  // namespace

@@ -29,9 +29,32 @@ std::string ToText(const v1::Membership& m) {
 std::string ToText(const v1::CollectivePlan& plan) {
   std::string text = "plan";
   for (const v1::FusedBatch& batch : plan.batches()) {
-    absl::StrAppend(&text, " ", batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "), "}");
+    absl::StrAppend(&text, " ");
+    if (batch.process_set() != 0) absl::StrAppend(&text, "set", batch.process_set(), ":");
+    absl::StrAppend(&text, batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "), "}");
+    if (batch.lane() != batch.process_set()) absl::StrAppend(&text, " lane ", batch.lane());
+    for (const v1::TensorSpec& proto : batch.specs()) {
+      const auto spec = FromProto(proto);
+      absl::StrAppend(&text, " (", spec.ok() ? ToString(*spec) : spec.status().message(), ")");
+    }
+    if (batch.tensors_size() == 1 && batch.tensors(0) == "join") {
+      absl::StrAppend(&text, " last=", batch.last_joined_rank());
+    }
   }
   return text;
+}
+
+std::string ToText(const v1::ProcessSetChange& change) {
+  const std::string request =
+      change.request() == 0 ? "pair" : absl::StrCat("request ", change.request());
+  if (change.code() != 0) {
+    return absl::StrCat(request, " ",
+                        absl::StatusCodeToString(static_cast<absl::StatusCode>(change.code())), " ",
+                        Quoted(change.message()));
+  }
+  if (change.ranks().empty()) return absl::StrCat(request, ": set", change.process_set(), " ends");
+  return absl::StrCat(request, ": set", change.process_set(), " is ",
+                      absl::StrJoin(change.ranks(), ","));
 }
 
 std::string ToText(const v1::Abort& abort) {
@@ -46,18 +69,21 @@ std::string ToText(const v1::Abort& abort) {
 std::string ToText(const v1::TensorFailures& failures) {
   std::string text = "failures";
   for (const v1::TensorFailure& failure : failures.failures()) {
-    absl::StrAppend(&text, " ", failure.name(), " ",
-                    absl::StatusCodeToString(static_cast<absl::StatusCode>(failure.code())),
+    absl::StrAppend(&text, " ", failure.name(),
+                    failure.process_set() == 0 ? "" : absl::StrCat("@set", failure.process_set()),
+                    " ", absl::StatusCodeToString(static_cast<absl::StatusCode>(failure.code())),
                     failure.rank() >= 0 ? absl::StrCat(" rank=", failure.rank()) : "", " ",
                     Quoted(failure.message()));
   }
   return text;
 }
 
-constexpr const char* kEventNames[] = {
-    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
-    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
-    "stall_ended",       "protocol_error",   "stale_message",   "asleep"};
+constexpr const char* kEventNames[] = {"job_created",      "job_ended",       "worker_joined",
+                                       "join_refused",     "worker_departed", "generation_formed",
+                                       "generation_ended", "tensors_planned", "tensor_failed",
+                                       "stall_began",      "stall_ended",     "set_changed",
+                                       "set_refused",      "rank_joined",     "protocol_error",
+                                       "stale_message",    "asleep"};
 
 }  // namespace
 
@@ -80,6 +106,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
           " max=", message.waiting().max_workers(), " ", Quoted(message.waiting().reason()));
     case v1::CoordinatorMessage::kShutdown:
       return absl::StrCat("shutdown ", Quoted(message.shutdown().reason()), generation);
+    case v1::CoordinatorMessage::kProcessSetChange:
+      return ToText(message.process_set_change());
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }
@@ -123,13 +151,19 @@ std::vector<std::string> ToText(const v1::JobState& job) {
       "job ", job.name(), " ", v1::JobPhase_Name(job.phase()).substr(sizeof("JOB_PHASE_") - 1),
       " gen=", job.generation(), " size=", job.size(), " joined=", job.joined(), " pending=",
       job.pending_tensors(), " batches=", job.batches_planned(), " tensors=", job.tensors_planned(),
-      " bytes=", job.bytes_planned(), " keys=", job.store_keys()));
+      " bytes=", job.bytes_planned(), " keys=", job.store_keys(),
+      job.process_sets() + job.pairs() == 0
+          ? ""
+          : absl::StrCat(" sets=", job.process_sets(), " pairs=", job.pairs()),
+      job.joined_count() == 0 ? "" : " has_joined=" + absl::StrJoin(job.joined_ranks(), ",")));
   for (const v1::WorkerState& worker : job.workers()) {
     lines.push_back(absl::StrCat("  rank ", worker.rank(), " ", worker.worker_id(), " on ",
                                  worker.node_id(), ": ", worker.activity()));
   }
   for (const v1::StalledTensor& tensor : job.stalled()) {
-    lines.push_back(absl::StrCat("  stalled ", tensor.name(), " ", tensor.waiting_seconds(),
+    const std::string set =
+        tensor.process_set() == 0 ? "" : absl::StrCat("@set", tensor.process_set());
+    lines.push_back(absl::StrCat("  stalled ", tensor.name(), set, " ", tensor.waiting_seconds(),
                                  "s in=", absl::StrJoin(tensor.ready_ranks(), ","),
                                  " missing=", absl::StrJoin(tensor.missing_ranks(), ",")));
   }

@@ -10,7 +10,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(RankSet, InsertsAndErasesOnce) {
-  RankSet set(130);
+  const MemberList all = MemberList::All(130);
+  RankSet set(all);
   EXPECT_TRUE(set.Insert(Rank{129}));
   EXPECT_FALSE(set.Insert(Rank{129}));
   EXPECT_TRUE(set.Contains(Rank{129}));
@@ -21,7 +22,8 @@ TEST(RankSet, InsertsAndErasesOnce) {
 
 TEST(RankSet, ComplementStaysWithinTheWorld) {
   for (int32_t world : {1, 63, 64, 65, 128, 131}) {
-    RankSet set(world);
+    const MemberList all = MemberList::All(world);
+    RankSet set(all);
     EXPECT_EQ(set.Complement().size(), world);
     EXPECT_TRUE(set.Complement().CountsAreRight());
     for (int32_t rank = 0; rank < world; ++rank) set.Insert(Rank{rank});
@@ -31,7 +33,8 @@ TEST(RankSet, ComplementStaysWithinTheWorld) {
 }
 
 TEST(RankSet, ListsTheFirstRanksInOrder) {
-  RankSet set(200);
+  const MemberList all = MemberList::All(200);
+  RankSet set(all);
   for (int32_t rank : {150, 3, 64, 63}) set.Insert(Rank{rank});
   EXPECT_THAT(set.FirstRanks(3), ElementsAre(Rank{3}, Rank{63}, Rank{64}));
   EXPECT_THAT(set.Ranks(), ElementsAre(Rank{3}, Rank{63}, Rank{64}, Rank{150}));

@@ -94,7 +94,8 @@ TEST(ReadinessModel, AgreesWithTheNaiveTable) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
     const int32_t world = 1 + static_cast<int32_t>(random.Below(6));
-    ReadinessTable table(world);
+    ReadinessTotals totals(world);
+    ReadinessTable table(ProcessSetId{0}, MemberList::All(world), {}, totals);
     NaiveTable naive(world);
     for (int step = 0; step < 1000; ++step) {
       const int32_t rank = static_cast<int32_t>(random.Below(static_cast<uint64_t>(world)));
@@ -123,7 +124,9 @@ TEST(ReadinessModel, AnswersEachReportExactlyOnce) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
     const int32_t world = 1 + static_cast<int32_t>(random.Below(4));
-    ReadinessTable table(world, {.max_pending = static_cast<int64_t>(4 + random.Below(40))});
+    ReadinessTotals totals(world);
+    ReadinessTable table(ProcessSetId{0}, MemberList::All(world),
+                         {.max_pending = static_cast<int64_t>(4 + random.Below(40))}, totals);
     std::map<std::pair<int32_t, std::string>, int> open;
     absl::Time now = kStart;
     auto settle = [&](const std::vector<FailedTensor>& failed) {

@@ -22,7 +22,6 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class ReadinessTableTest : public ::testing::Test {
  protected:
-  explicit ReadinessTableTest(int32_t world_size = 3) : table_(world_size) {}
   void TearDown() override { EXPECT_THAT(table_.CheckConsistency(), IsOk()); }
 
   void Report(int32_t rank, const TensorSpec& spec, absl::Time now = kStart) {
@@ -38,7 +37,8 @@ class ReadinessTableTest : public ::testing::Test {
   }
   std::vector<FailedTensor> TakeFailed() { return std::exchange(failed_, {}); }
 
-  ReadinessTable table_;
+  ReadinessTotals totals_{3};
+  ReadinessTable table_{ProcessSetId{0}, MemberList::All(3), {}, totals_};
   std::vector<FailedTensor> failed_;
 };
 
@@ -235,13 +235,14 @@ TEST_F(ReadinessTableTest, TheStragglerHasTheLargestLag) {
     Report(2, spec, now + absl::Milliseconds(500));
     now += absl::Seconds(1);
   }
-  EXPECT_EQ(table_.ArrivalLag(Rank{0}), absl::ZeroDuration());
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(table_.ArrivalLag(Rank{1})), 10, 1);
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(table_.ArrivalLag(Rank{2})), 500, 5);
+  EXPECT_EQ(totals_.lag[0], absl::ZeroDuration());
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(totals_.lag[1]), 10, 1);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(totals_.lag[2]), 500, 5);
 }
 
 TEST(ReadinessTable, TellsOnlyTheRankWhoseReportIsTooMuch) {
-  ReadinessTable table(2, {.max_pending = 2});
+  ReadinessTotals totals(2);
+  ReadinessTable table(ProcessSetId{0}, MemberList::All(2), {.max_pending = 2}, totals);
   std::vector<FailedTensor> failed;
   table.Report(Rank{0}, Gradient("a", {1}), kStart, failed);
   table.Report(Rank{0}, Gradient("b", {1}), kStart, failed);
@@ -252,7 +253,9 @@ TEST(ReadinessTable, TellsOnlyTheRankWhoseReportIsTooMuch) {
 }
 
 TEST(ReadinessTable, BoundsItsMemoryWhateverTheNumberOfRanks) {
-  ReadinessTable table(100000, {.max_state_bytes = 1 << 20});
+  ReadinessTotals totals(100000);
+  ReadinessTable table(ProcessSetId{0}, MemberList::All(100000), {.max_state_bytes = 1 << 20},
+                       totals);
   std::vector<FailedTensor> failed;
   for (int i = 0; i < 200; ++i) {
     table.Report(Rank{0}, Gradient(absl::StrCat("t", i), {1}), kStart, failed);
@@ -262,7 +265,8 @@ TEST(ReadinessTable, BoundsItsMemoryWhateverTheNumberOfRanks) {
 }
 
 TEST(ReadinessTable, ForgetsTheOldestOfTooManyFailuresOfOneName) {
-  ReadinessTable table(2);
+  ReadinessTotals totals(2);
+  ReadinessTable table(ProcessSetId{0}, MemberList::All(2), {}, totals);
   std::vector<FailedTensor> failed;
   for (int i = 0; i < 20; ++i) {
     table.Report(Rank{0}, Gradient("a", {1}), kStart, failed);

@@ -114,7 +114,11 @@ bool Story::Worker(const Command& command) {
     v1::WorkerMessage message = From(command);
     message.mutable_tensors_withdrawn()->add_names(command.words.at(1));
     message.mutable_tensors_withdrawn()->set_reason(command.Get("reason", ""));
+    message.mutable_tensors_withdrawn()->set_process_set(
+        static_cast<int32_t>(command.Number("set", 0)));
     Step(SessionMessage{SessionOf(command).id, message});
+  } else if (command.verb == "addset" || command.verb == "removeset") {
+    RequestSet(command);
   } else if (command.verb == "failed") {
     v1::WorkerMessage message = From(command);
     message.mutable_collective_failed()->set_tensor(command.Get("tensor", ""));
@@ -126,6 +130,7 @@ bool Story::Worker(const Command& command) {
     v1::WorkerMessage message = From(command);
     message.mutable_heartbeat()->set_sent_ns(command.Number("sent", 1));
     v1::LanePosition* lane = message.mutable_heartbeat()->add_lanes();
+    lane->set_lane(static_cast<int32_t>(command.Number("lane", 0)));
     lane->set_launched(command.Number("launched", 0));
     lane->set_completed(command.Number("completed", 0));
     lane->set_oldest_waiting(command.Get("waiting", ""));
@@ -213,6 +218,7 @@ void Story::Ready(const Command& command) {
     spec.group_size = static_cast<int32_t>(command.Number("size", 0));
     spec.root_rank = static_cast<int32_t>(command.Number("root", 0));
     spec.process_set = ProcessSetId{static_cast<int32_t>(command.Number("set", 0))};
+    spec.peer_rank = static_cast<int32_t>(command.Number("peer", 0));
     const std::string kind = command.Get("kind", "allreduce");
     spec.kind = CollectiveKindFromName(kind).value_or(CollectiveKind::kAllreduce);
     spec.op = Reduces(spec.kind)
@@ -220,9 +226,27 @@ void Story::Ready(const Command& command) {
                   : ReduceOp::kNone;
     v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
     ToProto(spec, proto);
-    if (kind == "join") proto->set_kind(v1::COLLECTIVE_KIND_JOIN);
   }
   Step(SessionMessage{SessionOf(command).id, message});
+}
+
+void Story::RequestSet(const Command& command) {
+  v1::WorkerMessage message = From(command);
+  v1::ProcessSetRequest* request = message.mutable_process_set_request();
+  Session& session = SessionOf(command);
+  const std::string what = command.words.size() > 1 ? command.words[1] : "";
+  const bool withdrawn = command.named.contains("withdrawn");
+  if (!withdrawn) ++session.requests;
+  request->set_request(command.Number("request", session.requests));
+  request->set_withdrawn(withdrawn);
+  if (command.verb == "removeset") {
+    request->set_remove(static_cast<int32_t>(NumberOf(what)));
+  } else {
+    for (absl::string_view rank : absl::StrSplit(what, ',', absl::SkipEmpty())) {
+      request->add_ranks(static_cast<int32_t>(NumberOf(rank)));
+    }
+  }
+  Step(SessionMessage{session.id, message});
 }
 
 void Story::Call(const Command& command) {

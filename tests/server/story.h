@@ -5,9 +5,11 @@
 //   nccl=
 //              resume=1]                                          a worker's stream begins with
 //              Join
-//   ready NAME TENSOR[4,2]... [kind= dtype= op= root= group= size= set= gen=]
-//   withdraw NAME TENSOR [reason=]      failed NAME tensor= [suspect= detail=]
-//   beat NAME [launched= completed= waiting=]        leave NAME [reason=]        lost NAME
+//   ready NAME TENSOR[4,2]... [kind= dtype= op= root= peer= group= size= set= gen=]
+//   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= detail=]
+//   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
+//   its end
+//   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason=]        lost NAME
 //   [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL     [job=
 //   token=] silent NAME     from now on sends no heartbeats; all others do, every two seconds of
 //   `tick` tick 10s        time passes          sleep 10s      coordd itself does not run options
@@ -45,6 +47,7 @@ class Story {
   struct Session {
     SessionId id;
     Generation generation;
+    int64_t requests = 0;  // for process sets
     bool beats = true;
     bool open = true;
   };
@@ -54,6 +57,7 @@ class Story {
   bool StoreOrTime(const Command& command);
   void Join(const Command& command);
   void Ready(const Command& command);
+  void RequestSet(const Command& command);
   void Call(const Command& command);
   void Status(const Command& command);
   void Beat(Session& session);

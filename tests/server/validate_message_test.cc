@@ -87,16 +87,21 @@ TEST(ValidateMessage, BoundsEverythingElse) {
               StatusIs(Code::kInvalidArgument, HasSubstr("names")));
 }
 
-TEST(ValidateMessage, SaysWhatIsNotImplementedYet) {
-  v1::TensorSpec tensor;
-  tensor.set_name("x");
-  tensor.set_kind(v1::COLLECTIVE_KIND_SEND);
-  EXPECT_THAT(CheckImplemented(tensor),
-              StatusIs(Code::kUnimplemented, HasSubstr("COLLECTIVE_KIND_SEND")));
-  tensor.set_kind(v1::COLLECTIVE_KIND_ALLREDUCE);
-  EXPECT_THAT(CheckImplemented(tensor), IsOk());
-  tensor.set_process_set(2);
-  EXPECT_THAT(CheckImplemented(tensor), StatusIs(Code::kUnimplemented, HasSubstr("process set 2")));
+TEST(ValidateMessage, BoundsARequestForAProcessSet) {
+  v1::ProcessSetRequest request;
+  request.set_request(1);
+  EXPECT_THAT(ValidateProcessSetRequest(request), IsOk());
+  request.set_remove(-1);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("remove: -1, expected at least 0")));
+  request.set_remove(0);
+  request.set_request(0);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("request: 0, expected at least 1")));
+  request.set_request(1);
+  for (int32_t i = 0; i < (1 << 17) + 1; ++i) request.add_ranks(i);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("ranks: 131073 entries")));
 }
 
 TEST(Truncated, NeverCutsACharacter) {

@@ -1,0 +1,184 @@
+// What a generation sends: plans of each process set, joins, failures; and the events that tell of
+// them.
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
+#include "server/fusion_planner.h"
+#include "server/generation_state.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// Names per batch that carries specs: with 256 of the longest names and groups it has 400 KB.
+constexpr int64_t kMaxSpecsPerBatch = 256;
+
+std::string OfSet(ProcessSetId set) {
+  return set == ProcessSetId{0} ? "" : absl::StrCat(" (process set ", ToInt(set), ")");
+}
+
+// Adds the tensors of one batch; the bytes that they take in the message, about.
+int64_t FillBatch(const std::vector<ReadyTensor>& ready, const std::vector<size_t>& indices,
+                  v1::FusedBatch* batch) {
+  bool with_specs = false;
+  for (size_t index : indices) with_specs = with_specs || ready[index].for_joined;
+  int64_t bytes = 0;
+  for (size_t index : indices) {
+    const TensorSpec& spec = ready[index].spec;
+    batch->add_tensors(spec.name);
+    bytes += static_cast<int64_t>(spec.name.size());
+    if (!with_specs) continue;
+    ToProto(spec, batch->add_specs());
+    bytes += static_cast<int64_t>(batch->specs(batch->specs_size() - 1).ByteSizeLong());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewMessage() const {
+  auto message = std::make_shared<v1::CoordinatorMessage>();
+  message->set_epoch(ToInt(identity_.epoch));
+  message->set_generation(ToInt(identity_.generation));
+  return message;
+}
+
+void GenerationState::Plan(absl::Time now, Effects& effects) {
+  TouchTouched();
+  const std::set<ProcessSetId> ready = std::move(ready_);
+  ready_.clear();
+  for (ProcessSetId id : ready) PlanSet(*states_.at(id), now, effects);
+  PlanJoins(effects);
+  NoteStallsEnded(effects);
+}
+
+void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
+  ready_.erase(set.id);
+  if (!set.table.has_ready()) return;
+  AnnouncePair(set, effects);
+  const std::vector<ReadyTensor> ready = set.table.TakeReady();
+  std::vector<FusionInput> inputs;
+  inputs.reserve(ready.size());
+  FusionOptions fusion{.max_batch_bytes = options_.max_batch_bytes};
+  for (const ReadyTensor& tensor : ready) {
+    inputs.push_back({&tensor.spec, tensor.fused_bytes});
+    if (tensor.for_joined) fusion.max_batch_tensors = kMaxSpecsPerBatch;
+  }
+  const std::vector<std::vector<size_t>> batches = PlanFusion(inputs, fusion);
+
+  Event event{.kind = Event::Kind::kTensorsPlanned, .job = identity_.job};
+  event.generation = ToInt(identity_.generation);
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+  int64_t message_bytes = 0;
+  for (const std::vector<size_t>& batch : batches) {
+    if (message_bytes > kPlanMessageBytes) {
+      effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
+      message = NewMessage();
+      message_bytes = 0;
+    }
+    v1::FusedBatch* fused = message->mutable_plan()->add_batches();
+    fused->set_sequence(++set.sequence);
+    fused->set_lane(ToInt(set.id));
+    fused->set_process_set(ToInt(set.id));
+    message_bytes += FillBatch(ready, batch, fused);
+  }
+  effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
+  for (const ReadyTensor& tensor : ready) {
+    event.bytes += SizeBytes(tensor.spec);
+    event.negotiation.push_back(now - tensor.first_report);
+  }
+  event.batches = static_cast<int64_t>(batches.size());
+  event.tensors = static_cast<int64_t>(ready.size());
+  batches_planned_ += event.batches;
+  tensors_planned_ += event.tensors;
+  bytes_planned_ += event.bytes;
+  event.text = absl::StrCat(event.tensors, event.tensors == 1 ? " tensor in " : " tensors in ",
+                            event.batches, event.batches == 1 ? " batch, " : " batches, ",
+                            event.bytes, " bytes", OfSet(set.id));
+  effects.events.push_back(std::move(event));
+}
+
+// Last of all: what was planned while ranks had joined precedes the end of the join.
+void GenerationState::PlanJoins(Effects& effects) {
+  SetState& all = *states_.at(ProcessSetId{0});
+  for (Rank last : std::exchange(complete_joins_, {})) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+    v1::FusedBatch* batch = message->mutable_plan()->add_batches();
+    batch->set_sequence(++all.sequence);
+    batch->add_tensors(kJoinName);
+    batch->set_last_joined_rank(ToInt(last));
+    effects.outgoing.push_back(Deliver{by_rank_, std::move(message)});
+    ++batches_planned_;
+  }
+}
+
+void GenerationState::AnnouncePair(SetState& set, Effects& effects) const {
+  if (std::exchange(set.announced, true)) return;
+  v1::ProcessSetChange change;
+  change.set_process_set(ToInt(set.id));
+  for (Rank rank : set.table.members().Ranks()) change.add_ranks(ToInt(rank));
+  DeliverChange(change, set.sessions, effects);
+}
+
+// Consecutive failures for the same ranks share a message.
+void GenerationState::DeliverFailures(const std::vector<FailedTensor>& failed,
+                                      Effects& effects) const {
+  size_t i = 0;
+  while (i < failed.size()) {
+    const std::vector<Rank>& ranks = failed[i].ranks;
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+    int64_t bytes = 0;
+    for (; i < failed.size() && failed[i].ranks == ranks && bytes < kPlanMessageBytes; ++i) {
+      v1::TensorFailure* failure = message->mutable_tensor_failures()->add_failures();
+      failure->set_process_set(ToInt(failed[i].process_set));
+      failure->set_name(failed[i].name);
+      failure->set_code(static_cast<int>(failed[i].fault.status.code()));
+      // Two names and two values: room for four times what any other sentence may have.
+      failure->set_message(Truncated(failed[i].fault.status.message(), 4 * kMaxReasonBytes));
+      failure->set_rank(ToInt(failed[i].fault.blamed));
+      bytes += static_cast<int64_t>(failure->ByteSizeLong());
+    }
+    Deliver deliver{.to = {}, .message = std::move(message)};
+    for (Rank rank : ranks) deliver.to.push_back(session_of(rank));
+    effects.outgoing.push_back(std::move(deliver));
+  }
+  NoteFailures(failed, effects);
+}
+
+// One event for neighbours with one cause: a group, or everything that one rank withdrew.
+void GenerationState::NoteFailures(const std::vector<FailedTensor>& failed,
+                                   Effects& effects) const {
+  for (size_t i = 0; i < failed.size();) {
+    const TensorFault& fault = failed[i].fault;
+    size_t end = i + 1;
+    while (end < failed.size() && failed[end].fault.status.code() == fault.status.code() &&
+           failed[end].fault.blamed == fault.blamed &&
+           failed[end].process_set == failed[i].process_set) {
+      ++end;
+    }
+    const int64_t count = static_cast<int64_t>(end - i);
+    Emit(Event::Kind::kTensorFailed,
+         absl::StrCat(fault.status.message(),
+                      count == 1 ? "" : absl::StrCat(" (and ", count - 1, " more tensors)"),
+                      absl::StrContains(fault.status.message(), "process set")
+                          ? ""
+                          : OfSet(failed[i].process_set)),
+         count, fault.status.code(), effects);
+    i = end;
+  }
+}
+
+void GenerationState::Emit(Event::Kind kind, std::string text, int64_t tensors,
+                           absl::StatusCode code, Effects& effects) const {
+  Event event{.kind = kind, .job = identity_.job};
+  event.generation = ToInt(identity_.generation);
+  event.code = code;
+  event.text = OneLine(text);
+  event.tensors = tensors;
+  effects.events.push_back(std::move(event));
+}
+
+}  // namespace coordd

@@ -1,0 +1,167 @@
+#include "server/process_set_requests.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/process_sets.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kNamedRanks = 64;  // as of a stalled tensor
+
+}  // namespace
+
+std::string ToString(const ProcessSetProposal& proposal) {
+  return proposal.remove == ProcessSetId{0} ? absl::StrCat("add ", ListString(proposal.ranks))
+                                            : absl::StrCat("remove ", ToInt(proposal.remove));
+}
+
+absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
+                                         const ProcessSetProposal& proposal, absl::Time now,
+                                         std::optional<AgreedRequest>& agreed,
+                                         std::vector<FailedRequest>& failed) {
+  int64_t& last = last_[static_cast<size_t>(rank.value)];
+  if (number != last + 1) {
+    return absl::InvalidArgumentError(absl::StrCat("process set request ", number, " of rank ",
+                                                   ToInt(rank), " follows its request ", last));
+  }
+  const bool is_new = number == first_ + static_cast<int64_t>(open_.size());
+  if (is_new && open_.size() == kMaxOpen) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", ToInt(rank), " has made ", kMaxOpen,
+                     " process set requests more than another rank, expected fewer"));
+  }
+  last = number;
+  if (is_new) {
+    open_.push_back(
+        {.proposal = proposal, .first_rank = rank, .since = now, .in = RankSet(all_), .fault = {}});
+  }
+  Open& open = At(number);
+  open.in.Insert(rank);
+  if (open.fault.has_value()) {
+    failed.push_back({number, *open.fault, {rank}});
+  } else if (proposal != open.proposal) {
+    Fail(
+        number,
+        absl::InvalidArgumentError(absl::StrCat(
+            "process set request ", number, ": rank ", ToInt(rank), " asks to ", ToString(proposal),
+            ", rank ", ToInt(open.first_rank), " to ", ToString(open.proposal))),
+        kNobody, failed);
+  } else if (open.in.full()) {
+    agreed = AgreedRequest{number, std::move(open.proposal)};
+  }
+  DropAnswered();
+  return absl::OkStatus();
+}
+
+absl::Status ProcessSetRequests::Withdraw(Rank rank, int64_t number,
+                                          std::vector<FailedRequest>& failed) {
+  const int64_t last = last_[static_cast<size_t>(rank.value)];
+  if (number < 1 || number > last) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", ToInt(rank),
+                                                   " withdraws process set request ", number,
+                                                   ", its last one was ", last));
+  }
+  if (number < first_ || At(number).fault.has_value()) return absl::OkStatus();
+  const PendingRequest pending = Describe(number);
+  Fail(number,
+       absl::CancelledError(absl::StrCat("process set request ", number, " to ", pending.what,
+                                         ": rank ", ToInt(rank), " withdrew it; not made by ",
+                                         RanksString(pending.missing, pending.missing_count))),
+       rank, failed);
+  return absl::OkStatus();
+}
+
+void ProcessSetRequests::FailOlderThan(absl::Time now, absl::Duration age,
+                                       std::vector<FailedRequest>& failed) {
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i].fault.has_value() || open_[i].since + age > now) continue;
+    const PendingRequest pending = Describe(first_ + static_cast<int64_t>(i));
+    Fail(pending.number,
+         absl::DeadlineExceededError(
+             absl::StrCat("process set request ", pending.number, " to ", pending.what,
+                          ": made by ", RanksString(pending.ready, pending.ready_count),
+                          ", but not by ", RanksString(pending.missing, pending.missing_count),
+                          " within ", absl::FormatDuration(age))),
+         pending.missing_count == 1 ? pending.missing.front() : kNobody, failed);
+  }
+}
+
+std::vector<PendingRequest> ProcessSetRequests::NewlyStalled(absl::Time now, absl::Duration age) {
+  std::vector<PendingRequest> stalled;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    Open& open = open_[i];
+    if (open.fault.has_value() || open.warned || open.since + age > now) continue;
+    open.warned = true;
+    stalled.push_back(Describe(first_ + static_cast<int64_t>(i)));
+  }
+  return stalled;
+}
+
+std::vector<PendingRequest> ProcessSetRequests::Stalled(absl::Time now, absl::Duration age) const {
+  std::vector<PendingRequest> stalled;
+  for (size_t i = 0; i < open_.size(); ++i) {
+    if (open_[i].fault.has_value() || open_[i].since + age > now) continue;
+    stalled.push_back(Describe(first_ + static_cast<int64_t>(i)));
+  }
+  return stalled;
+}
+
+absl::Time ProcessSetRequests::NextStall(absl::Duration warning, absl::Duration abort) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Open& open : open_) {
+    if (open.fault.has_value()) continue;
+    next = std::min(next, open.since + (open.warned ? abort : std::min(warning, abort)));
+  }
+  return next;
+}
+
+void ProcessSetRequests::Forgive(absl::Duration gap) {
+  for (Open& open : open_) open.since += gap;
+}
+
+void ProcessSetRequests::Fail(int64_t number, absl::Status status, Rank blamed,
+                              std::vector<FailedRequest>& failed) {
+  Open& open = At(number);
+  open.fault = TensorFault{std::move(status), blamed};
+  open.proposal = {};
+  failed.push_back({number, *open.fault, open.in.Ranks()});
+}
+
+PendingRequest ProcessSetRequests::Describe(int64_t number) const {
+  const Open& open = open_[static_cast<size_t>(number - first_)];
+  const RankSet missing = open.in.Complement();
+  return {.number = number,
+          .what = ToString(open.proposal),
+          .since = open.since,
+          .ready = open.in.FirstRanks(kNamedRanks),
+          .missing = missing.FirstRanks(kNamedRanks),
+          .ready_count = open.in.size(),
+          .missing_count = missing.size()};
+}
+
+void ProcessSetRequests::DropAnswered() {
+  while (!open_.empty() && open_.front().in.full()) {
+    open_.pop_front();
+    ++first_;
+  }
+}
+
+absl::Status ProcessSetRequests::CheckConsistency() const {
+  for (size_t i = 0; i < open_.size(); ++i) {
+    const Open& open = open_[i];
+    const int64_t number = first_ + static_cast<int64_t>(i);
+    if (open.in.empty() || open.in.full() || !open.in.CountsAreRight()) {
+      return absl::InternalError(absl::StrCat("request ", number, " miscounts its ranks"));
+    }
+    for (int32_t rank = 0; rank < all_.size(); ++rank) {
+      if (open.in.Contains(Rank{rank}) != (last_[static_cast<size_t>(rank)] >= number)) {
+        return absl::InternalError(absl::StrCat("request ", number, " has the wrong ranks"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,137 @@
+#include "server/process_sets.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kListedRanks = 32;  // two lists fit into a message that people read
+
+absl::Status CheckRanks(const std::vector<Rank>& ranks, int32_t world_size) {
+  if (ranks.empty()) {
+    return absl::InvalidArgumentError("a process set without ranks, expected at least one");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].value < 0 || ranks[i].value >= world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("a process set of ranks ", ListString(ranks),
+                                                     " with rank ", ToInt(ranks[i]),
+                                                     ", expected 0 to ", world_size - 1));
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a process set of ranks ", ListString(ranks), " with rank ", ToInt(ranks[i]),
+                       " behind ", ToInt(ranks[i - 1]), ", expected each rank once and in order"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const MemberList* ProcessSets::Find(ProcessSetId id) const {
+  if (id == ProcessSetId{0}) return &all_;
+  const auto it = sets_.find(id);
+  return it == sets_.end() ? nullptr : &it->second->members;
+}
+
+absl::Status ProcessSets::NoSuchSet(ProcessSetId id) const {
+  if (id.value > 0 && id.value <= last_id_) {
+    return absl::FailedPreconditionError(absl::StrCat("process set ", ToInt(id), " was removed"));
+  }
+  return absl::NotFoundError(absl::StrCat("there is no process set ", ToInt(id)));
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
+  auto exists = [&](ProcessSetId id) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("process set ", ToInt(id), " has the ranks ", ListString(ranks), " already"));
+  };
+  if (static_cast<int32_t>(ranks.size()) == all_.size()) return exists(ProcessSetId{0});
+  const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
+  for (auto it = begin; it != end; ++it) {
+    if (sets_.at(it->second)->members.Ranks() == ranks) return exists(it->second);
+  }
+  COORDD_RETURN_IF_ERROR(CheckRoom());
+  if (members_ + static_cast<int64_t>(ranks.size()) > kMaxMembers) {
+    return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", ranks.size(),
+                                                     " ranks: those of this job have ", members_,
+                                                     " members, and coordd keeps ", kMaxMembers));
+  }
+  members_ += static_cast<int64_t>(ranks.size());
+  const ProcessSetId id = NewSet(ranks, /*is_pair=*/false);
+  by_hash_.emplace(absl::HashOf(ranks), id);
+  return id;
+}
+
+absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
+  if (id == ProcessSetId{0}) {
+    return absl::InvalidArgumentError("process set 0, of all ranks, cannot be removed");
+  }
+  const auto it = sets_.find(id);
+  if (it == sets_.end()) return NoSuchSet(id);
+  if (!it->second->is_pair) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "process set ", ToInt(id), " is the pair of ranks ", ListString(it->second->members.Ranks()),
+      " that coordd made for send and receive; it cannot be removed"));
+}
+
+void ProcessSets::Remove(ProcessSetId id) {
+  const std::vector<Rank> ranks = sets_.at(id)->members.Ranks();
+  const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
+  by_hash_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  members_ -= static_cast<int64_t>(ranks.size());
+  sets_.erase(id);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
+  const std::pair<Rank, Rank> key = std::minmax(a, b);
+  const auto it = pairs_.find(key);
+  if (it != pairs_.end()) return it->second;
+  COORDD_RETURN_IF_ERROR(CheckRoom());
+  const ProcessSetId id = NewSet({key.first, key.second}, /*is_pair=*/true);
+  pairs_[key] = id;
+  pairs_of_[a].push_back(id);
+  pairs_of_[b].push_back(id);
+  return id;
+}
+
+std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
+  const auto it = pairs_of_.find(rank);
+  return it == pairs_of_.end() ? std::vector<ProcessSetId>() : it->second;
+}
+
+bool ProcessSets::IsPair(ProcessSetId id) const {
+  const auto it = sets_.find(id);
+  return it != sets_.end() && it->second->is_pair;
+}
+
+absl::Status ProcessSets::CheckRoom() const {
+  if (sets_.size() < kMaxSets) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this job has ", size(), " process sets and ", pairs(),
+      " pairs for send and receive, and coordd keeps ", kMaxSets, " of both together"));
+}
+
+ProcessSetId ProcessSets::NewSet(std::vector<Rank> ranks, bool is_pair) {
+  const ProcessSetId id{++last_id_};
+  sets_[id] = std::make_unique<Set>(Set{MemberList(std::move(ranks)), is_pair});
+  return id;
+}
+
+std::string ListString(const std::vector<Rank>& ranks) {
+  std::string text = "[";
+  for (size_t i = 0; i < std::min(ranks.size(), kListedRanks); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ToInt(ranks[i]));
+  }
+  if (ranks.size() > kListedRanks) {
+    absl::StrAppend(&text, " and ", ranks.size() - kListedRanks, " more");
+  }
+  return text + "]";
+}
+
+}  // namespace coordd

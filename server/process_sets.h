@@ -1,0 +1,71 @@
+// The process sets of one generation: their numbers and their members.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/types.h"
+#include "server/member_list.h"
+
+namespace coordd {
+
+// PURE. Not thread-safe. Set 0, of all ranks, is always there. The others are asked for by the
+// ranks, or pairs that coordd makes for SEND and RECEIVE. A number is never used twice.
+class ProcessSets {
+ public:
+  // Two for each rank of the largest job: sets for the positions in a node, and a chain of pairs.
+  static constexpr size_t kMaxSets = 1 << 18;
+  // Over all sets that were asked for: 64 MiB of rank numbers.
+  static constexpr int64_t kMaxMembers = 1 << 24;
+
+  explicit ProcessSets(int32_t world_size) : all_(MemberList::All(world_size)) {}
+
+  const MemberList& all() const { return all_; }
+  const MemberList* Find(ProcessSetId id) const;  // nullptr: there is none. Valid until Remove
+  absl::Status NoSuchSet(ProcessSetId id) const;  // what to say then
+
+  // INVALID_ARGUMENT: not strictly increasing ranks of the job, one at least. ALREADY_EXISTS: names
+  // the set of these ranks. RESOURCE_EXHAUSTED: too many sets, or members.
+  absl::StatusOr<ProcessSetId> Add(const std::vector<Rank>& ranks);
+  // INVALID_ARGUMENT: nobody asked for it. NOT_FOUND, FAILED_PRECONDITION: NoSuchSet.
+  absl::Status CheckRemove(ProcessSetId id) const;
+  void Remove(ProcessSetId id);  // REQUIRES: CheckRemove(id) is OK
+
+  // The set of these two for SEND and RECEIVE; made when first asked for. RESOURCE_EXHAUSTED: too
+  // many sets.
+  absl::StatusOr<ProcessSetId> PairOf(Rank a, Rank b);
+  std::vector<ProcessSetId> PairsOf(Rank rank) const;
+  bool IsPair(ProcessSetId id) const;
+
+  int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
+  int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }
+
+ private:
+  struct Set {
+    MemberList members;
+    bool is_pair = false;
+  };
+
+  absl::Status CheckRoom() const;
+  ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair);
+
+  const MemberList all_;
+  int32_t last_id_ = 0;
+  int64_t members_ = 0;  // of sets that were asked for
+  absl::flat_hash_map<ProcessSetId, std::unique_ptr<Set>> sets_;
+  std::multimap<size_t, ProcessSetId> by_hash_;  // sets that were asked for, by hash of the ranks
+  std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
+  absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
+};
+
+// "[0, 2, 5]"; of a long list the beginning and how many more.
+std::string ListString(const std::vector<Rank>& ranks);
+
+}  // namespace coordd
