@@ -7,6 +7,7 @@ addresses (name, shape, dtype, options) is put into C structures once and used a
 import array
 import ctypes
 import os
+import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -92,9 +93,9 @@ class Worker:
         """Says goodbye; what is pending and not agreed on fails. Idempotent."""
         self._library.blocking.coordd_worker_shutdown(self.pointer, timeout_seconds)
 
-    def __del__(self, getpid=os.getpid):
+    def __del__(self, getpid=os.getpid, finalizing=sys.is_finalizing):
         # In a forked child the worker's threads are not there: it is left alone.
-        if getattr(self, "pointer", None) and self._pid == getpid():
+        if getattr(self, "pointer", None) and self._pid == getpid() and not finalizing():
             self._library.blocking.coordd_worker_destroy(self.pointer)
 
     def add_process_set(self, ranks: Sequence[int], timeout_seconds: float) -> int:
@@ -119,16 +120,18 @@ class Work:
     """The future of one submission: a tensor, or a group of them. Holds what the library holds for it, such as a result
     that it has allocated, until nobody refers to the Work any more. Thread-safe."""
 
-    __slots__ = ("pointers", "name", "_release", "__weakref__")
+    __slots__ = ("pointers", "name")
 
     def __init__(self, pointers: Sequence[int], name: str):
         self.pointers = pointers
         self.name = name
-        self._release = _library.library().quick.coordd_work_release
 
-    def __del__(self):
+    def __del__(self, finalizing=sys.is_finalizing):
+        if finalizing():  # the interpreter takes itself apart; the process ends
+            return
+        release = _library.library().quick.coordd_work_release
         for pointer in self.pointers:
-            self._release(pointer)
+            release(pointer)
 
     def done(self) -> bool:
         """Whether all of it is complete. Never blocks."""

@@ -13,7 +13,7 @@ from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, track
 from coordd.torch._reductions import allreduce, as_group, function, grouped, grouped_allreduce, like, needs_grad
-from coordd.torch._submit import owned_tensor, require_same_bytes, set_number, submit
+from coordd.torch._submit import owned_tensor, require_same_bytes, set_number, size_bytes, submit
 
 
 def submit_pending(operation, function_name, extra, name, tensor, output, process_set, finish_with=None,
@@ -23,7 +23,7 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
     full_name, counter = names.take(operation, name, number)
     try:
         work = submit(function(function_name), extra, full_name, tensor, output, number, prescale_factor,
-                      postscale_factor)
+                      postscale_factor, 0 if output is None else size_bytes(output))
     except BaseException:
         names.release(counter)
         raise
@@ -42,7 +42,7 @@ def _allgather(tensor, name, process_set) -> Pending:
 def allgather_async(tensor: torch.Tensor, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Starts an allgather; synchronize(handle) returns the result. Not differentiable."""
-    return track(*_allgather(tensor, name, process_set))
+    return track(_allgather(tensor, name, process_set))
 
 
 def _first_row(rows: int, process_set: ProcessSet, gathered: torch.Tensor) -> int:
@@ -89,7 +89,7 @@ def _grouped_allgather(tensors, name, process_set) -> Pending:
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                             process_set: ProcessSet = global_process_set) -> int:
     """Starts a grouped allgather; one handle, whose result is a list of tensors. Not differentiable."""
-    return track(*_grouped_allgather(as_group(tensors), name, process_set))
+    return track(_grouped_allgather(as_group(tensors), name, process_set))
 
 
 class _GroupedAllgather(torch.autograd.Function):
@@ -132,7 +132,7 @@ def _allgather_into_tensor(output, tensor, name, process_set) -> Pending:
 def allgather_into_tensor_async(output: torch.Tensor, tensor: torch.Tensor, name: Optional[str] = None,
                                 process_set: ProcessSet = global_process_set) -> int:
     """Starts an allgather_into_tensor(); synchronize(handle) returns the output."""
-    return track(*_allgather_into_tensor(output, tensor, name, process_set))
+    return track(_allgather_into_tensor(output, tensor, name, process_set))
 
 
 def allgather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, name: Optional[str] = None,
@@ -157,13 +157,13 @@ def _broadcast(tensor, output, root_rank, name, process_set) -> Pending:
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Starts a broadcast into a new tensor; synchronize(handle) returns it. Not differentiable."""
-    return track(*_broadcast(tensor, like(tensor), root_rank, name, process_set))
+    return track(_broadcast(tensor, like(tensor), root_rank, name, process_set))
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> int:
     """Starts a broadcast in place; synchronize(handle) returns the tensor. Not differentiable."""
-    return track(*_broadcast(tensor, tensor, root_rank, name, process_set))
+    return track(_broadcast(tensor, tensor, root_rank, name, process_set))
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -233,7 +233,7 @@ def _received_splits(work: Work) -> torch.Tensor:
 def alltoall_async(tensor: torch.Tensor, splits: Optional[Splits] = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
     """Starts an alltoall; synchronize(handle) returns what alltoall() does. Not differentiable."""
-    return track(*_alltoall(tensor, splits, name, process_set))
+    return track(_alltoall(tensor, splits, name, process_set))
 
 
 class _Alltoall(torch.autograd.Function):

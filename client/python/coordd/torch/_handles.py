@@ -82,10 +82,10 @@ _pending: Dict[int, Pending] = {}
 _numbers = itertools.count(1)
 
 
-def track(work: Work, result: Any, finish, kept: Any, counter: Optional[Counter]) -> int:
-    """A handle for a submitted work."""
+def track(pending: Pending) -> int:
+    """A handle for what has been submitted."""
     handle = next(_numbers)
-    _pending[handle] = Pending(work, result, finish, kept, counter)
+    _pending[handle] = pending
     return handle
 
 

@@ -10,7 +10,7 @@ from coordd._basics import Average, Sum, native_op, worker
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, synchronize, track
-from coordd.torch._submit import require_same_bytes, set_number, submit, submit_group
+from coordd.torch._submit import require_same_bytes, set_number, size_bytes, submit, submit_group
 from coordd.torch.compression import Compression
 
 OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once
@@ -41,13 +41,7 @@ def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_fac
     return Pending(work, output, None, tensor, counter)
 
 
-def like(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory for a result shaped as the tensor. ValueError: not a tensor."""
-    if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgumentError(f"expected a torch tensor, found {type(tensor).__name__}", "INVALID_ARGUMENT")
-    if tensor.is_sparse:
-        raise InvalidArgumentError("the tensor is sparse: use sparse_allreduce_async", "INVALID_ARGUMENT")
-    return torch.empty_like(tensor, requires_grad=False)
+like = torch.empty_like  # memory for a result shaped as the input
 
 
 def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -55,14 +49,14 @@ def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: 
                     process_set: ProcessSet = global_process_set) -> int:
     """Starts an allreduce into a new tensor; the input must not change until synchronize(handle), which returns the
     result. Not differentiable; otherwise as allreduce()."""
-    return track(*_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set))
+    return track(_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
                      op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
     """Starts an allreduce in place; synchronize(handle) returns the tensor. Not differentiable."""
-    return track(*_allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    return track(_allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -148,7 +142,7 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[b
                             process_set: ProcessSet = global_process_set) -> int:
     """Starts a grouped allreduce into new tensors; one handle, whose result is their list. Not differentiable."""
     tensors = as_group(tensors)
-    return track(*_grouped_allreduce(tensors, [like(tensor) for tensor in tensors], average, name, op, prescale_factor,
+    return track(_grouped_allreduce(tensors, list(map(like, tensors)), average, name, op, prescale_factor,
                                      postscale_factor, process_set))
 
 
@@ -157,7 +151,7 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[
                              process_set: ProcessSet = global_process_set) -> int:
     """Starts a grouped allreduce in place; one handle, whose result is the list of tensors. Not differentiable."""
     tensors = as_group(tensors)
-    return track(*_grouped_allreduce(tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+    return track(_grouped_allreduce(tensors, tensors, average, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def grouped_allreduce_(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
@@ -174,7 +168,7 @@ class _GroupedAllreduce(torch.autograd.Function):
     def forward(ctx, arguments, *tensors):
         average, _, op, prescale_factor, postscale_factor, process_set = arguments
         ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
-        return tuple(finish(_grouped_allreduce(list(tensors), [like(tensor) for tensor in tensors], *arguments)))
+        return tuple(finish(_grouped_allreduce(list(tensors), list(map(like, tensors)), *arguments)))
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -214,7 +208,7 @@ def _reducescatter(tensor, output, name, op, process_set, prescale_factor, posts
     full_name, counter = names.take("reducescatter", name, number)
     try:
         work = submit(function("coordd_reducescatter_async"), OPS[native_op(op)], full_name, tensor, output, number,
-                      prescale_factor, postscale_factor)
+                      prescale_factor, postscale_factor, size_bytes(output))
     except BaseException:
         names.release(counter)
         raise
@@ -227,7 +221,7 @@ def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: in
     """Starts a reducescatter; synchronize(handle) returns this rank's part. Not differentiable."""
     set_number(process_set)
     worker()
-    return track(*_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
+    return track(_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
                                  postscale_factor))
 
 
@@ -273,7 +267,7 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None, compression=
 def reduce_scatter_tensor_async(output: torch.Tensor, tensor: torch.Tensor, op: int = Sum, name: Optional[str] = None,
                                 process_set: ProcessSet = global_process_set) -> int:
     """Starts a reduce_scatter_tensor(); synchronize(handle) returns the output."""
-    return track(*_reduce_scatter_tensor(output, tensor, op, name, process_set))
+    return track(_reduce_scatter_tensor(output, tensor, op, name, process_set))
 
 
 def reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, op: int = Sum, name: Optional[str] = None,
@@ -317,7 +311,7 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[
     """Starts a grouped reducescatter; one handle, whose result is the list of this rank's parts. Not differentiable."""
     set_number(process_set)
     worker()
-    return track(*_grouped_reducescatter(as_group(tensors), name, op, process_set, prescale_factor, postscale_factor))
+    return track(_grouped_reducescatter(as_group(tensors), name, op, process_set, prescale_factor, postscale_factor))
 
 
 class _GroupedReducescatter(torch.autograd.Function):

@@ -28,7 +28,7 @@ def reduce_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = Non
                  prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                  process_set: ProcessSet = global_process_set) -> int:
     """Starts a reduce(); synchronize(handle) returns what it does."""
-    return track(*_reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set))
+    return track(_reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def reduce(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op: int = Average,
@@ -49,7 +49,7 @@ def _gather(tensor, root_rank, name, process_set) -> Pending:
 def gather_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                  process_set: ProcessSet = global_process_set) -> int:
     """Starts a gather(); synchronize(handle) returns what it does."""
-    return track(*_gather(tensor, root_rank, name, process_set))
+    return track(_gather(tensor, root_rank, name, process_set))
 
 
 def gather(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -95,7 +95,7 @@ def _recv(tensor, src, name) -> Pending:
 
 def isend(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> int:
     """Starts a send(); synchronize(handle) returns None. The tensor must not change before."""
-    return track(*_send(tensor, dst, name))
+    return track(_send(tensor, dst, name))
 
 
 def send(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> None:
@@ -109,7 +109,7 @@ def send(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> None:
 
 def irecv(tensor: torch.Tensor, src: int, name: Optional[str] = None) -> int:
     """Starts a recv(); synchronize(handle) returns the tensor."""
-    return track(*_recv(tensor, src, name))
+    return track(_recv(tensor, src, name))
 
 
 def recv(tensor: torch.Tensor, src: int, name: Optional[str] = None) -> torch.Tensor:

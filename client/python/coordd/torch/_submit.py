@@ -61,9 +61,9 @@ def _place_on_device(structure, tensor: torch.Tensor) -> None:
 
 
 def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Optional[torch.Tensor], process_set: int,
-           prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Work:
+           prescale_factor: float = 1.0, postscale_factor: float = 1.0, output_bytes: int = 0) -> Work:
     """Queues one tensor and returns. `extra`: ctypes arguments between the tensor and the options. `output`: where the
-    result goes, its whole size in bytes; None: the library allocates it.
+    result goes; None: the library allocates it. `output_bytes`: its size, where that is not the input's.
 
     ValueError: the tensor, or what the library says about the call. HorovodInternalError: not initialised, or the
     generation has ended."""
@@ -78,12 +78,8 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
         _place_on_device(prepared.structure, tensor)
     structure = prepared.structure
     structure.input = tensor.data_ptr()
-    if output is None:
-        structure.output = None
-        structure.output_capacity_bytes = 0
-    else:
-        structure.output = output.data_ptr()
-        structure.output_capacity_bytes = size_bytes(output)
+    structure.output = None if output is None else output.data_ptr()
+    structure.output_capacity_bytes = output_bytes
     status = function(worker.pointer, prepared.reference, *extra, options, prepared.work_reference)
     if status != 0:
         raise _native.call_error(status, name)
