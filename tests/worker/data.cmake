@@ -8,6 +8,9 @@ foreach(suite collective_backend transport)
   add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc)
   target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
 endforeach()
+# They compare gigabytes element by element: minutes of CI in an unoptimised build.
+set_source_files_properties(reference.cc collective_backend_conformance.cc transport_conformance.cc large_tensor_test.cc
+  PROPERTIES COMPILE_OPTIONS "-O3")
 # Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
@@ -28,7 +31,6 @@ coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
 coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
 coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
-set_source_files_properties(large_tensor_test.cc PROPERTIES COMPILE_OPTIONS "-O3")  # gigabytes of pattern
 if(COORDD_HAVE_UCX)
   coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
 endif()
