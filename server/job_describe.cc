@@ -32,6 +32,7 @@ void AddStalled(const PendingTensor& tensor, absl::Time now, v1::StalledTensor* 
   for (Rank rank : tensor.ready) state->add_ready_ranks(ToInt(rank));
   for (Rank rank : tensor.missing) state->add_missing_ranks(ToInt(rank));
   state->set_missing_count(tensor.missing_count);
+  state->set_ready_count(tensor.ready_count);
 }
 
 const v1::LanePosition* HostLane(const v1::Heartbeat& heartbeat) {

@@ -130,11 +130,19 @@ struct ServerMetrics::Families {
       NewCounter(registry, "coordd_tensor_failures_total",
                  "Tensors that every rank got an error for, by status code.");
   Family<Counter>& stalls =
-      NewCounter(registry, "coordd_stalls_total", "Tensors that began to stall.");
+      NewCounter(registry, "coordd_stalls_total",
+                 "Tensors, joins and requests for process sets that began to stall.");
   Family<Gauge>& pending = NewGauge(registry, "coordd_pending_tensors",
                                     "Tensors that some ranks have submitted and others have not.");
   Family<Gauge>& stalled = NewGauge(registry, "coordd_stalled_tensors",
                                     "Pending tensors that are older than the stall warning.");
+  Family<Gauge>& process_sets =
+      NewGauge(registry, "coordd_process_sets",
+               "Process sets that the job's ranks asked for, beside the one of all ranks.");
+  Family<Gauge>& pairs =
+      NewGauge(registry, "coordd_process_set_pairs", "Pairs of ranks that have sent or received.");
+  Family<Gauge>& joined_ranks =
+      NewGauge(registry, "coordd_joined_ranks", "Ranks that have joined: they have no more data.");
   Family<Gauge>& arrival_lag =
       NewGauge(registry, "coordd_arrival_lag_seconds_max",
                "Mean delay of the job's slowest rank behind its first one.");
@@ -209,6 +217,9 @@ void ServerMetrics::Families::SetJob(const v1::JobState& job) {
   SetJobGauge(generation_size, job.name(), job.size());
   SetJobGauge(pending, job.name(), static_cast<double>(job.pending_tensors()));
   SetJobGauge(stalled, job.name(), job.stalled_size());
+  SetJobGauge(process_sets, job.name(), static_cast<double>(job.process_sets()));
+  SetJobGauge(pairs, job.name(), static_cast<double>(job.pairs()));
+  SetJobGauge(joined_ranks, job.name(), job.joined_count());
   SetJobGauge(store_keys, job.name(), static_cast<double>(job.store_keys()));
   double lag = 0;
   for (const v1::WorkerState& worker : job.workers())

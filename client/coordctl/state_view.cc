@@ -73,6 +73,14 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
                   " tensors, ", BytesText(static_cast<double>(job.bytes_planned())),
                   " a rank; now ", BytesText(job.bytes_per_second()), "/s, ", job.pending_tensors(),
                   " tensors waiting for other ranks\n");
+  if (job.process_sets() + job.pairs() > 0) {
+    absl::StrAppend(out, "  process sets: ", job.process_sets(), ", and ", job.pairs(),
+                    " pairs for send and receive\n");
+  }
+  if (job.joined_count() > 0) {
+    absl::StrAppend(out, "  joined, with no more data: ranks ",
+                    RanksText(job.joined_ranks(), job.joined_count()), "\n");
+  }
 }
 
 void AppendWorker(const v1::WorkerState& worker, std::string* out) {
@@ -138,10 +146,11 @@ std::string DepartureText(const v1::Departure& departure) {
                       departure.detail().empty() ? Name(departure.cause()) : departure.detail());
 }
 
-std::string StallText(const v1::StalledTensor& stall, int32_t size) {
-  const int64_t ready = std::max<int64_t>(size - stall.missing_count(), stall.ready_ranks_size());
+std::string StallText(const v1::StalledTensor& stall) {
+  const std::string set =
+      stall.process_set() == 0 ? "" : absl::StrCat(" (process set ", stall.process_set(), ")");
   return absl::StrCat("stalled for ", DurationText(stall.waiting_seconds()), ": ", stall.name(),
-                      "; ranks in: ", RanksText(stall.ready_ranks(), ready),
+                      set, "; ranks in: ", RanksText(stall.ready_ranks(), stall.ready_count()),
                       "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()));
 }
 
@@ -155,7 +164,7 @@ std::string StatusText(const v1::ServerState& state) {
     AppendJobHead(job, &out);
     AppendWorkers(job, &out);
     for (const v1::StalledTensor& stall : job.stalled()) {
-      absl::StrAppend(&out, "  ", StallText(stall, job.size()), "\n");
+      absl::StrAppend(&out, "  ", StallText(stall), "\n");
     }
     for (const v1::Departure& departure : job.departures()) {
       absl::StrAppend(&out, "  ", DepartureText(departure), "\n");

@@ -15,8 +15,8 @@ std::string BytesText(double bytes);
 
 // "rank 2 (host node3, pid 4711) was lost: its connection closed without a goodbye".
 std::string DepartureText(const v1::Departure& departure);
-// "stalled for 12 s: grad/17; ranks in: 0, 1; ranks missing: 2, 3".
-std::string StallText(const v1::StalledTensor& stall, int32_t size);
+// "stalled for 12 s: grad/17 (process set 3); ranks in: 0, 1; ranks missing: 2, 3".
+std::string StallText(const v1::StalledTensor& stall);
 
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.

@@ -78,7 +78,7 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
     }
     left = kMaxSentences;
     for (const v1::StalledTensor& stall : found.stalled()) {
-      if (left-- > 0) sentences.push_back(StallText(stall, found.size()));
+      if (left-- > 0) sentences.push_back(StallText(stall));
     }
   }
   return sentences;

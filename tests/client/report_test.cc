@@ -113,6 +113,7 @@ TEST(DescribeView, TakesDeparturesAndStallsOfTheJob) {
   stall->set_name("grad");
   stall->set_waiting_seconds(12);
   stall->add_ready_ranks(0);
+  stall->set_ready_count(1);
   stall->add_missing_ranks(1);
   stall->set_missing_count(3);
   EXPECT_THAT(

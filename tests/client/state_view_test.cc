@@ -74,6 +74,7 @@ TEST(StatusText, NamesStallsAndDepartures) {
   stall->set_name("grad/17");
   stall->set_waiting_seconds(12.4);
   for (const int rank : {0, 1, 2}) stall->add_ready_ranks(rank);
+  stall->set_ready_count(3);
   stall->add_missing_ranks(3);
   stall->set_missing_count(1);
   v1::Departure* departure = state.mutable_jobs(0)->add_departures();
@@ -91,8 +92,26 @@ TEST(StatusText, SaysHowManyRanksAListLeavesOut) {
   stall.set_name("x");
   for (int rank = 0; rank < 64; ++rank) stall.add_missing_ranks(rank);
   stall.set_missing_count(1000);
-  EXPECT_THAT(StallText(stall, 1024), HasSubstr("63 and 936 more"));
-  EXPECT_THAT(StallText(stall, 1024), HasSubstr("ranks in: none and 24 more"));
+  stall.set_ready_count(24);
+  EXPECT_THAT(StallText(stall), HasSubstr("63 and 936 more"));
+  EXPECT_THAT(StallText(stall), HasSubstr("ranks in: none and 24 more"));
+}
+
+TEST(StatusText, NamesProcessSetsAndWhoHasJoined) {
+  v1::ServerState state = TwoNodes();
+  EXPECT_THAT(StatusText(state), Not(HasSubstr("process sets")));
+  v1::JobState* job = state.mutable_jobs(0);
+  job->set_process_sets(3);
+  job->set_pairs(1);
+  job->add_joined_ranks(2);
+  job->set_joined_count(1);
+  v1::StalledTensor* stall = job->add_stalled();
+  stall->set_name("grad/17");
+  stall->set_process_set(3);
+  const std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("process sets: 3, and 1 pairs for send and receive\n"));
+  EXPECT_THAT(text, HasSubstr("joined, with no more data: ranks 2\n"));
+  EXPECT_THAT(text, HasSubstr("grad/17 (process set 3); ranks in"));
 }
 
 TEST(StatusText, ShowsWorkersThatWaitForAGenerationLast) {

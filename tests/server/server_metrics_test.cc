@@ -90,6 +90,19 @@ TEST_F(ServerMetricsTest, BoundTheNumberOfSeries) {
   EXPECT_THAT(metrics_.Text(), HasSubstr("coordd_joins_total{job_name=\"(others)\"} 952\n"));
 }
 
+TEST_F(ServerMetricsTest, CountProcessSetsAndRanksThatHaveJoined) {
+  v1::ServerState state = StateOf({"train"});
+  state.mutable_jobs(0)->set_process_sets(3);
+  state.mutable_jobs(0)->set_pairs(2);
+  state.mutable_jobs(0)->set_joined_count(1);
+  metrics_.SetState(state);
+  for (const char* line : {"coordd_process_sets{job_name=\"train\"} 3\n",
+                           "coordd_process_set_pairs{job_name=\"train\"} 2\n",
+                           "coordd_joined_ranks{job_name=\"train\"} 1\n"}) {
+    EXPECT_THAT(metrics_.Text(), HasSubstr(line));
+  }
+}
+
 TEST_F(ServerMetricsTest, ShowTheStragglerOfAJob) {
   v1::ServerState state = StateOf({"train"});
   state.mutable_jobs(0)->add_workers()->set_arrival_lag_seconds(0.001);

@@ -123,6 +123,24 @@ class StatusPage(unittest.TestCase):
         self.assertNotIn("<img", document)
         self.assertIn("&lt;img", document)
 
+    def test_shows_process_sets_and_who_has_joined(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        self.assertEqual({(job["process_sets"], job["joined_count"]) for job in state["jobs"]}, {(0, 0)})
+        self.assertNotIn("process set", self.document)
+        for job in state["jobs"]:
+            job.update(process_sets=3, joined_ranks=[5], joined_count=1)
+            for stalled in job["stalled"]:
+                stalled["process_set"] = 2
+            for worker in job["workers"]:
+                if worker["rank"] == 5:
+                    worker["activity"] = "joined: has no more data"
+        document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        self.assertIn("transformer.h.11.mlp.weight (process set 2)", document)
+        self.assertIn("joined, no more data", document)
+        self.assertIn("rank 5: no data", document)
+        self.assertEqual(console, [])
+
     def test_invites_when_there_is_no_job(self):
         page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
         state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
