@@ -8,8 +8,18 @@
 Operations are documented in coordd.torch.mpi_ops and at each function: help(hvd.allreduce).
 """
 
+import torch
+
 from coordd.torch.compression import Compression
+from coordd.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from coordd.torch.mpi_ops import *  # noqa: F401,F403
 from coordd.torch.mpi_ops import __all__ as _operations
+from coordd.torch.optimizer import DistributedOptimizer
+from coordd.torch.sync_batch_norm import SyncBatchNorm
+from coordd.torch import elastic
 
-__all__ = ["Compression", *_operations]
+if torch.distributed.is_available():
+    from coordd.torch import ddp_hook
+
+__all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "allgather_object", "broadcast_object",
+           "broadcast_optimizer_state", "broadcast_parameters", "elastic", *_operations]

@@ -1,0 +1,62 @@
+"""python -m coordd.horovod SCRIPT [ARGUMENTS] | -m MODULE [ARGUMENTS] | -c TEXT [ARGUMENTS]
+
+Runs a program as python would, with ``import horovod`` finding coordd: in it, and in processes that it starts.
+"""
+
+import io
+import os
+import runpy
+import sys
+import types
+
+import coordd.horovod
+
+
+def _new_main(path=None) -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__builtins__ = __builtins__
+    if path is not None:
+        main.__file__ = path
+    sys.modules["__main__"] = main
+    return main
+
+
+def _run_script(path: str) -> None:
+    sys.path[0] = os.path.dirname(os.path.realpath(path))
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
+        sys.path.pop(0)
+        runpy.run_path(path, run_name="__main__")
+        return
+    try:
+        with io.open_code(os.path.abspath(path)) as script:
+            source = script.read()
+    except OSError as error:
+        sys.exit(f"coordd.horovod: cannot open {path}: {error.strerror}")
+    exec(compile(source, path, "exec"), vars(_new_main(path)))
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--"]:
+        del arguments[0]
+    if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
+        print(__doc__.strip())
+        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    coordd.horovod.install()
+    paths = [coordd.horovod.SEARCH_PATH, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        sys.path[0] = ""
+        exec(compile(arguments[1], "<string>", "exec"), vars(_new_main()))
+    else:
+        sys.argv = arguments
+        _run_script(arguments[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What Horovod keeps in horovod.common: exceptions, process_sets, elastic and util."""

@@ -1,0 +1,89 @@
+"""coordd under torch's own DistributedDataParallel: its buckets are averaged by coordd.
+
+    model = DistributedDataParallel(model)
+    coordd.torch.ddp_hook.register(model)
+
+The process group that DistributedDataParallel asks for may be Gloo's: it is used to compare and to broadcast parameters at
+the start, and not for gradients. The ranks of both are the same processes; their numbers may differ.
+"""
+
+import queue
+import threading
+
+import torch
+import torch.distributed as dist
+
+from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch import mpi_ops
+from coordd.torch.compression import Compression
+
+__all__ = ["HookState", "allreduce_hook", "register"]
+
+
+class HookState:
+    """What a hook needs to know. `name` sets several models of one program apart, and is equal on all ranks."""
+
+    def __init__(self, name: str = "ddp", process_set: ProcessSet = global_process_set, compression=Compression.none):
+        self.name = name
+        self.process_set = process_set
+        self.compression = compression
+
+
+_DEFAULT = HookState()
+
+
+class _Completions:
+    """One thread that waits for submitted buckets, in their order, and completes their futures: the backward pass goes on
+    meanwhile, and DistributedDataParallel waits for the futures at its end."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._queue = None
+
+    def add(self, handle: int, finish, future) -> None:
+        with self._lock:
+            if self._queue is None:
+                self._queue = queue.SimpleQueue()
+                threading.Thread(target=self._run, args=(self._queue,), name="coordd-ddp", daemon=True).start()
+        self._queue.put((handle, finish, future))
+
+    @staticmethod
+    def _run(pending) -> None:
+        while True:
+            handle, finish, future = pending.get()
+            try:
+                mpi_ops.synchronize(handle)
+                result = finish()
+            except Exception as failure:  # handed to whoever waits for the future
+                future.set_exception(failure)
+            else:
+                future.set_result(result)
+            del handle, finish, future
+
+
+_completions = _Completions()
+
+
+def allreduce_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook for register_comm_hook: averages a bucket over the ranks, in place. `state`: a HookState, or
+    None for the defaults. A failure surfaces in the backward pass."""
+    state = state or _DEFAULT
+    buffer = bucket.buffer()
+    submitted, context = state.compression.compress(buffer)
+    handle = mpi_ops.allreduce_async_(submitted, name=f"{state.name}.bucket.{bucket.index()}", op=mpi_ops.Average,
+                                      process_set=state.process_set)
+    future = torch.futures.Future()
+
+    def finish() -> torch.Tensor:
+        if submitted is not buffer:
+            buffer.copy_(state.compression.decompress(submitted, context))
+        return buffer
+
+    _completions.add(handle, finish, future)
+    return future
+
+
+def register(model: torch.nn.parallel.DistributedDataParallel, name: str = "ddp",
+             process_set: ProcessSet = global_process_set, compression=Compression.none) -> None:
+    """Has coordd average the gradients of `model`. coordd.torch.init() comes before. Arguments as those of HookState."""
+    model.register_comm_hook(HookState(name, process_set, compression), allreduce_hook)

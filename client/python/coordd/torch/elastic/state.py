@@ -1,0 +1,137 @@
+"""TorchState: models, optimizers, samplers and other objects that are committed, rolled back and shared together.
+
+A handler says how a kind of object does that. A program may add its own:
+
+    set_handler_registry([(MyThing, MyThingHandler), *get_handler_registry()])
+"""
+
+import copy
+from typing import Any, List, Tuple
+
+import torch
+
+from coordd.elastic import ObjectState
+from coordd.torch import mpi_ops
+from coordd.torch.elastic.sampler import ElasticSampler
+from coordd.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
+
+__all__ = ["TorchState", "StateHandler", "ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler",
+           "get_handler_registry", "set_handler_registry"]
+
+
+class StateHandler:
+    """How one object is saved, restored and shared."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Another object takes the place of the old one, and is saved."""
+        self.value = value
+        self.save()
+
+
+class _StateDictHandler(StateHandler):
+
+    def __init__(self, value):
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+
+class ModelStateHandler(_StateDictHandler):
+    """Of a torch.nn.Module."""
+
+    def sync(self) -> None:
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(_StateDictHandler):
+    """Of a torch.optim.Optimizer."""
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(_StateDictHandler):
+    """Of an ElasticSampler: what any rank has processed has been processed."""
+
+    def sync(self) -> None:
+        states = allgather_object(self.value.state_dict())
+        epoch = states[0]["epoch"]
+        processed = set().union(*(state["processed_indices"] for state in states if state["epoch"] == epoch))
+        self.value.load_state_dict({"epoch": epoch, "processed_indices": processed})
+        self.save()
+
+
+_registry: List[Tuple[type, type]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> List[Tuple[type, type]]:
+    """(class of objects, class of their handler); the first that fits counts."""
+    return _registry
+
+
+def set_handler_registry(registry: List[Tuple[type, type]]) -> None:
+    """Replaces them, for states that are made from now on."""
+    global _registry
+    _registry = registry
+
+
+class TorchState(ObjectState):
+    """state.model, state.optimizer and everything else that it was given by name: objects that a handler knows, and any
+    others that can be pickled."""
+
+    def __init__(self, model: torch.nn.Module = None, optimizer: torch.optim.Optimizer = None, **kwargs: Any):
+        values = {**({} if model is None else {"model": model}),
+                  **({} if optimizer is None else {"optimizer": optimizer}), **kwargs}
+        handlers = {}
+        for name, value in values.items():
+            handler = next((handler for known, handler in _registry if isinstance(value, known)), None)
+            if handler is not None:
+                handlers[name] = handler(value)
+        object.__setattr__(self, "_handlers", handlers)
+        for name, handler in handlers.items():
+            object.__setattr__(self, name, handler.value)
+        super().__init__(broadcast_object, mpi_ops.rank,
+                         **{name: value for name, value in values.items() if name not in handlers})
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._handlers:
+            self._handlers[name].set_value(value)
+        object.__setattr__(self, name, value)

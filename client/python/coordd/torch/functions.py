@@ -1,0 +1,166 @@
+"""Equal starting points and small exchanges: parameters, optimizer state, and any object.
+
+    coordd.torch.broadcast_parameters(model.state_dict(), root_rank=0)
+    coordd.torch.broadcast_optimizer_state(optimizer, root_rank=0)
+
+Objects travel as a pickle, by cloudpickle where it is installed: between ranks of one job, which trust each other.
+"""
+
+import pickle
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple, Union
+
+import torch
+
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError
+from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch import mpi_ops
+
+try:
+    import cloudpickle
+except ImportError:
+    cloudpickle = None
+
+__all__ = ["broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object"]
+
+
+def _broadcast_tensors(named: Iterable[Tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
+    """In place, all at once; any layout in memory, complex ones too."""
+    copies, handles = [], []
+    with torch.no_grad():
+        for name, tensor in named:
+            data = tensor.detach()
+            if data.is_complex():
+                data = torch.view_as_real(data)
+            buffer = data.contiguous()
+            if buffer is not data and buffer.data_ptr() != data.data_ptr():
+                copies.append((data, buffer))
+            handles.append(mpi_ops.broadcast_async_(buffer, root_rank, name=name, process_set=process_set))
+        for handle in handles:
+            mpi_ops.synchronize(handle)
+        for data, buffer in copies:
+            data.copy_(buffer)
+
+
+def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]], root_rank: int,
+                         process_set: ProcessSet = global_process_set) -> None:
+    """Gives everyone the root's parameters, in place.
+
+    params: model.state_dict(), model.named_parameters(), or a list of tensors; the same on all ranks. Entries of a state
+    dict that are no tensors stay as they are. ValueError: something else.
+    """
+    if isinstance(params, dict):
+        items = sorted(params.items())
+    else:
+        try:
+            items = [item if isinstance(item, tuple) else (f"parameter.{index}", item)
+                     for index, item in enumerate(params)]
+        except TypeError:
+            raise InvalidArgumentError(f"params: expected a state dict or (name, tensor) pairs, found "
+                                       f"{type(params).__name__}", "INVALID_ARGUMENT") from None
+        wrong = [item for item in items if not (len(item) == 2 and (item[1] is None or torch.is_tensor(item[1])))]
+        if wrong:
+            raise InvalidArgumentError(f"params: expected (name, tensor) pairs or tensors, found {type(wrong[0][-1]).__name__}",
+                                       "INVALID_ARGUMENT")
+    _broadcast_tensors([(name, tensor) for name, tensor in items if torch.is_tensor(tensor)], root_rank, process_set)
+
+
+# --- optimizer state ---------------------------------------------------------------------------------------------------
+
+
+class _Tensor(NamedTuple):
+    """Stands for a tensor in a structure that travels as an object."""
+    index: int
+    shape: Tuple[int, ...]
+    dtype: torch.dtype
+
+
+def _take_tensors_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """The structure with a _Tensor for each tensor, which is added to `tensors`."""
+    if torch.is_tensor(value):
+        tensors.append(value.detach().cpu())
+        return _Tensor(len(tensors) - 1, tuple(value.shape), value.dtype)
+    if isinstance(value, dict):
+        return {key: _take_tensors_out(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_take_tensors_out(item, tensors) for item in value)
+    return value
+
+
+def _put_tensors_in(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """The reverse; makes the tensors, in the order of their indices."""
+    if isinstance(value, _Tensor):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _put_tensors_in(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_put_tensors_in(item, tensors) for item in value)
+    return value
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model=None,
+                              process_set: ProcessSet = global_process_set) -> None:
+    """Gives everyone the root's optimizer state and options (learning rates and so on), as load_state_dict() would from a
+    checkpoint. Every optimizer, also one that has not made a step yet on the root, on the others, or on both.
+
+    model: ignored, there for Horovod's sake. ValueError: the optimizers have different parameter groups.
+    """
+    del model
+    is_root = mpi_ops.rank() == root_rank
+    tensors: List[torch.Tensor] = []
+    structure = _take_tensors_out(optimizer.state_dict(), tensors) if is_root else None
+    structure = broadcast_object(structure, root_rank, name="optimizer_state", process_set=process_set)
+    if not is_root:
+        state = _put_tensors_in(structure, tensors)
+    _broadcast_tensors([(f"optimizer_state.{index}", tensor) for index, tensor in enumerate(tensors)], root_rank,
+                       process_set)
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+# --- objects -----------------------------------------------------------------------------------------------------------
+
+
+_NO_PICKLE = -1  # sent as the size
+
+
+def _to_bytes(value: Any) -> torch.Tensor:
+    data = (cloudpickle or pickle).dumps(value)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _from_bytes(data: torch.Tensor) -> Any:
+    return pickle.loads(memoryview(data.numpy()))
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str = None,
+                     process_set: ProcessSet = global_process_set) -> Any:
+    """Returns the root's object; on the others `obj` does not matter. Any size: it travels with a 64-bit length.
+
+    What pickle, or cloudpickle where the root has it, cannot represent is its error on the root, and HorovodInternalError on
+    the others."""
+    name = name or "object"
+    is_root = mpi_ops.rank() == root_rank
+    size = torch.tensor([_NO_PICKLE], dtype=torch.int64)
+    try:
+        if is_root:
+            data = _to_bytes(obj)
+            size[0] = data.numel()
+    finally:  # the others are waiting, also when there is nothing to send
+        mpi_ops.broadcast_(size, root_rank, name=f"{name}.size", process_set=process_set)
+    if int(size) == _NO_PICKLE:
+        raise HorovodInternalError(f"rank {root_rank} could not pickle the object that it was to broadcast as {name}")
+    if not is_root:
+        data = torch.empty(int(size), dtype=torch.uint8)
+    mpi_ops.broadcast_(data, root_rank, name=f"{name}.bytes", process_set=process_set)
+    return obj if is_root else _from_bytes(data)
+
+
+def allgather_object(obj: Any, name: str = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """Returns the objects of all ranks, in rank order; each rank's may be of any size."""
+    name = name or "object"
+    data = _to_bytes(obj)
+    size = torch.tensor([data.numel()], dtype=torch.int64)
+    sizes = mpi_ops.allgather(size, name=f"{name}.size", process_set=process_set)
+    everything = mpi_ops.allgather(data, name=f"{name}.bytes", process_set=process_set)
+    return [_from_bytes(part) for part in everything.split(sizes.tolist())]
