@@ -22,6 +22,9 @@ inline constexpr int64_t kMaxTensorBytes =
 inline constexpr int32_t kMaxGroupSize =
     65536;  // one group per model; the largest known have some 10,000 tensors
 
+// What a join is called on every rank: there is one at a time.
+inline constexpr char kJoinName[] = "join";
+
 struct TensorSpec {
   std::string name;
   CollectiveKind kind = CollectiveKind::kAllreduce;

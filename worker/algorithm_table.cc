@@ -8,6 +8,7 @@
 #include "worker/pairwise_schedule.h"
 #include "worker/recursive_schedule.h"
 #include "worker/ring_schedule.h"
+#include "worker/rooted_schedule.h"
 #include "worker/tree_schedule.h"
 
 namespace coordd {
@@ -23,7 +24,7 @@ struct Row {
 
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp.
-constexpr std::array<Row, 8> kTable = {{
+constexpr std::array<Row, 11> kTable = {{
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
@@ -32,6 +33,9 @@ constexpr std::array<Row, 8> kTable = {{
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
+    {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
+    {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
+    {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
 }};
 
 // One rank: the result is the input.
@@ -59,12 +63,22 @@ Schedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank sel
   }
 }
 
+Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                    int32_t world_size) {
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  if (algorithm == Algorithm::kBinomialTree)
+    return BinomialReduce(self, world_size, args.root, size_bytes);
+  COORDD_CHECK(algorithm == Algorithm::kScatterGather);
+  return ScatterGatherReduce(self, args.root,
+                             SplitEvenly(size_bytes, world_size, SizeOf(args.dtype)));
+}
+
 }  // namespace
 
 absl::string_view Name(Algorithm algorithm) {
-  constexpr std::array<absl::string_view, 7> kNames = {
-      "local_copy", "recursive_doubling", "halving_doubling", "ring",
-      "pairwise",   "binomial_tree",      "dissemination"};
+  constexpr std::array<absl::string_view, 9> kNames = {
+      "local_copy",    "recursive_doubling", "halving_doubling", "ring",  "pairwise",
+      "binomial_tree", "dissemination",      "scatter_gather",   "direct"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
@@ -94,10 +108,17 @@ Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self
                               RangesOf(args.output_block_bytes));
     case CollectiveKind::kBarrier:
       return DisseminationBarrier(self, world_size);
-    default:
+    case CollectiveKind::kReduce:
+      return MakeReduce(algorithm, args, self, world_size);
+    case CollectiveKind::kGather:
+      return DirectGather(self, args.root, static_cast<int64_t>(args.input.size()),
+                          RangesOf(args.output_block_bytes));
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
       break;
   }
-  COORDD_CHECK(false);  // kinds from the wire are checked before
+  COORDD_CHECK(false);  // ValidateArgs refuses every other kind
 }
 
 }  // namespace coordd

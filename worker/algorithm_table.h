@@ -18,11 +18,13 @@ enum class Algorithm : uint8_t {
   kPairwise,
   kBinomialTree,
   kDissemination,
+  kScatterGather,
+  kDirect,
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
 // The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
-// vector for an allreduce and does not count for kinds with one algorithm.
+// vector for an allreduce or a reduce and does not count for kinds with one algorithm.
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for

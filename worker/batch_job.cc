@@ -31,6 +31,11 @@ void CopyAndScale(const TensorSpec& spec, double factor, std::byte* to, const st
   }
 }
 
+void FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes) {
+  const ReduceOp op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op;
+  FillIdentity(spec.dtype, op, to, bytes / SizeOf(spec.dtype));
+}
+
 // Bytes of one row: what one step of the first dimension holds.
 int64_t RowBytes(const TensorSpec& spec) {
   return NumElements(absl::MakeSpan(spec.shape).subspan(1)) * SizeOf(spec.dtype);
@@ -59,24 +64,45 @@ absl::Status NoMemory(const TensorSpec& spec, int64_t bytes) {
 
 }  // namespace
 
+int32_t BatchContext::IndexOf(int32_t rank_in_job) const {
+  if (ranks == nullptr) return rank_in_job;
+  const auto found = std::lower_bound(ranks->begin(), ranks->end(), rank_in_job);
+  COORDD_CHECK(found != ranks->end() && *found == rank_in_job);
+  return static_cast<int32_t>(found - ranks->begin());
+}
+
 BatchJob::BatchJob(BatchContext context, LaneId lane, int64_t sequence,
                    std::vector<TensorJob> tensors)
-    : context_(context),
+    : context_(std::move(context)),
       lane_(lane),
       sequence_(sequence),
       kind_(tensors.front().spec().kind),
       tensors_(std::move(tensors)),
-      places_(tensors_.size(), nullptr) {}
+      places_(tensors_.size(), nullptr) {
+  TensorJob& first = tensors_.front();
+  if (first.absent && kind_ == CollectiveKind::kAlltoall)
+    first.splits.assign(static_cast<size_t>(context_.size), 0);
+}
+
+int32_t BatchJob::RootIndex() const {
+  const TensorSpec& spec = tensors_.front().spec();
+  if (kind_ == CollectiveKind::kSend) return context_.rank;
+  if (kind_ == CollectiveKind::kReceive) return context_.IndexOf(spec.peer_rank);
+  return HasRoot(kind_) ? context_.IndexOf(spec.root_rank) : -1;
+}
 
 CollectiveArgs BatchJob::Args() const {
   const TensorSpec& spec = tensors_.front().spec();
   CollectiveArgs args;
   args.kind = kind_;
+  if (IsPairwise(kind_)) args.kind = CollectiveKind::kBroadcast;
+  if (kind_ == CollectiveKind::kJoin) args.kind = CollectiveKind::kBarrier;
   args.dtype = spec.dtype;
   args.op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op;
   args.lane = lane_;
   args.sequence = sequence_;
-  args.root = Rank{spec.root_rank};
+  args.group = context_.process_set;
+  args.root = Rank{std::max(RootIndex(), 0)};
   args.memory = spec.memory;
   return args;
 }
@@ -97,10 +123,12 @@ CollectiveArgs BatchJob::SizeExchange() {
   const size_t ranks = static_cast<size_t>(context_.size);
   CollectiveArgs args = Args();
   args.dtype = DataType::kInt64;
-  if (kind_ == CollectiveKind::kAllgather) {
+  if (kind_ == CollectiveKind::kAllgather || kind_ == CollectiveKind::kGather) {
     for (const TensorJob& tensor : tensors_) sent_sizes_.push_back(tensor.spec().shape[0]);
-    received_sizes_.resize(sent_sizes_.size() * ranks);
-    args.output_block_bytes.assign(ranks, static_cast<int64_t>(Bytes(sent_sizes_).size()));
+    if (kind_ == CollectiveKind::kAllgather || is_root()) {
+      received_sizes_.resize(sent_sizes_.size() * ranks);
+      args.output_block_bytes.assign(ranks, static_cast<int64_t>(Bytes(sent_sizes_).size()));
+    }
   } else {
     sent_sizes_ = tensors_.front().splits;
     received_sizes_.resize(ranks);
@@ -122,16 +150,25 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   }
   place = tensor.output;
   if (bytes <= tensor.output_capacity_bytes) return absl::OkStatus();
-  // The other ranks count on this one: it takes part, and throws away what it gets.
+  // The other ranks count on this one: it takes part.
   tensor.status = absl::InvalidArgumentError(absl::StrCat(
       "tensor ", tensor.spec().name, ": the result has ", bytes, " bytes, expected at most the ",
       tensor.output_capacity_bytes, " of the given output"));
+  COORDD_ASSIGN_OR_RETURN(place, Discard(tensor.spec(), bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> BatchJob::Discard(const TensorSpec& spec, int64_t bytes) {
   discarded_.emplace_back(bytes);
-  place = discarded_.back().data();
-  return place == nullptr ? NoMemory(tensor.spec(), bytes) : absl::OkStatus();
+  if (discarded_.back().data() == nullptr && bytes > 0) return NoMemory(spec, bytes);
+  return discarded_.back().data();
 }
 
 absl::Status BatchJob::PrepareAllgather() {
+  if (kind_ == CollectiveKind::kGather && !is_root()) {
+    tensors_.front().result.output_shape = {0};
+    return absl::OkStatus();
+  }
   const size_t ranks = static_cast<size_t>(context_.size);
   parts_.assign(tensors_.size(), std::vector<int64_t>(ranks));
   for (size_t t = 0; t < tensors_.size(); ++t) {
@@ -188,7 +225,7 @@ absl::Status BatchJob::PrepareReducescatter() {
     COORDD_RETURN_IF_ERROR(PlaceOutput(tensor, parts[static_cast<size_t>(context_.rank)]));
     parts_.push_back(std::move(parts));
   }
-  if (fused() || tensors_.front().spec().prescale_factor != 1.0) {
+  if (NeedsPacking(tensors_.front())) {
     blocks_ = LayOutBlocks(parts_, context_.size);
     // One tensor has no padding between its blocks when they are laid out by hand.
     scratch_bytes_ =
@@ -203,6 +240,7 @@ absl::Status BatchJob::Prepare() {
   prepared_ = true;
   switch (kind_) {
     case CollectiveKind::kAllgather:
+    case CollectiveKind::kGather:
       return PrepareAllgather();
     case CollectiveKind::kAlltoall:
       return PrepareAlltoall();
@@ -214,27 +252,41 @@ absl::Status BatchJob::Prepare() {
 }
 
 absl::Status BatchJob::PrepareFlat() {
+  // Who has the result: a send gives it away, a reduce has it on its root only.
+  const bool has_result =
+      kind_ != CollectiveKind::kSend && (kind_ != CollectiveKind::kReduce || is_root());
   std::vector<int64_t> sizes;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     TensorJob& tensor = tensors_[t];
-    sizes.push_back(kind_ == CollectiveKind::kBarrier ? 0 : SizeBytes(tensor.spec()));
-    places_[t] = tensor.output;
-    tensor.result.output_bytes = sizes.back();
-    tensor.result.output_shape = tensor.spec().shape;
+    sizes.push_back(HasPayload(kind_) ? SizeBytes(tensor.spec()) : 0);
+    places_[t] = has_result ? tensor.output : nullptr;
+    if (has_result && tensor.absent && !fused()) {
+      COORDD_ASSIGN_OR_RETURN(places_[t], Discard(tensor.spec(), sizes.back()));
+    }
+    // The backend reads what its root broadcasts from the place of the result.
+    if (kind_ == CollectiveKind::kSend) places_[t] = const_cast<std::byte*>(tensor.input);
+    tensor.result.output_bytes = has_result ? sizes.back() : 0;
+    tensor.result.output_shape = has_result ? tensor.spec().shape : std::vector<int64_t>{0};
   }
   flat_ = LayOutFlat(sizes);
-  if (fused()) scratch_bytes_ = flat_.total_bytes;
+  const bool has_no_place =
+      kind_ == CollectiveKind::kReduce && !has_result && NeedsPacking(tensors_.front());
+  if (fused() || has_no_place) scratch_bytes_ = flat_.total_bytes;
   return absl::OkStatus();
 }
 
 void BatchJob::PackFlat() {
-  const bool reduces = kind_ == CollectiveKind::kAllreduce;
+  const bool reduces = Reduces(kind_);
+  if (!reduces && !is_root()) return;  // a broadcast has one source
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const TensorSpec& spec = tensors_[t].spec();
-    if (!reduces && spec.root_rank != context_.rank) continue;  // a broadcast has one source
-    std::byte* to = fused() ? scratch_.data() + flat_.slots[t].offset_bytes : places_[t];
-    CopyAndScale(spec, reduces ? spec.prescale_factor : 1.0, to, tensors_[t].input,
-                 flat_.slots[t].size_bytes);
+    const TensorJob& tensor = tensors_[t];
+    const TensorSpec& spec = tensor.spec();
+    const int64_t bytes = flat_.slots[t].size_bytes;
+    if (tensor.absent) {
+      FillIdentity(spec, FlatSlot(t), bytes);
+    } else {
+      CopyAndScale(spec, reduces ? spec.prescale_factor : 1.0, FlatSlot(t), tensor.input, bytes);
+    }
   }
 }
 
@@ -243,55 +295,80 @@ void BatchJob::PackReducescatter() {
     const TensorSpec& spec = tensors_[t].spec();
     int64_t from = 0;
     for (size_t r = 0; r < parts_[t].size(); ++r) {
-      const int64_t to = fused() ? blocks_.slots[r][t].offset_bytes : from;
-      CopyAndScale(spec, spec.prescale_factor, scratch_.data() + to, tensors_[t].input + from,
-                   parts_[t][r]);
+      std::byte* to = scratch_.data() + (fused() ? blocks_.slots[r][t].offset_bytes : from);
+      if (tensors_[t].absent) {
+        FillIdentity(spec, to, parts_[t][r]);
+      } else {
+        CopyAndScale(spec, spec.prescale_factor, to, tensors_[t].input + from, parts_[t][r]);
+      }
       from += parts_[t][r];
     }
   }
+}
+
+absl::Span<std::byte> BatchJob::FlatBuffer() const {
+  if (!scratch_.empty()) return scratch_;
+  return {places_.front(), static_cast<size_t>(flat_.slots.front().size_bytes)};
+}
+
+void BatchJob::PayloadOfReduction(CollectiveArgs& args) {
+  const TensorJob& first = tensors_.front();
+  if (NeedsPacking(first)) {
+    PackFlat();
+    args.input = args.output = FlatBuffer();
+  } else {
+    // A single tensor without a factor is read where it lies.
+    args.input = {first.input, static_cast<size_t>(flat_.slots.front().size_bytes)};
+    args.output = {places_.front(), args.input.size()};
+  }
+  if (kind_ == CollectiveKind::kReduce && !is_root()) args.output = {};
+}
+
+void BatchJob::PayloadOfAllgather(CollectiveArgs& args) {
+  const TensorJob& first = tensors_.front();
+  const size_t self = static_cast<size_t>(context_.rank);
+  if (!fused()) {
+    args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
+    args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
+    if (!parts_.empty()) args.output_block_bytes = parts_.front();
+    return;
+  }
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const FusedSlot& slot = blocks_.slots[self][t];
+    Copy(scratch_.data() + slot.offset_bytes, tensors_[t].input, slot.size_bytes);
+  }
+  args.output_block_bytes = blocks_.block_bytes;
+  args.output = scratch_;
+  args.input = scratch_.subspan(static_cast<size_t>(blocks_.block_offset_bytes[self]),
+                                static_cast<size_t>(blocks_.block_bytes[self]));
 }
 
 CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
   COORDD_CHECK(static_cast<int64_t>(scratch.size()) >= scratch_bytes_);
   scratch_ = scratch.subspan(0, static_cast<size_t>(scratch_bytes_));
   const TensorJob& first = tensors_.front();
-  const size_t self = static_cast<size_t>(context_.rank);
-  const auto output_bytes = static_cast<size_t>(first.result.output_bytes);
-  const auto input_bytes =
-      static_cast<size_t>(kind_ == CollectiveKind::kBarrier ? 0 : SizeBytes(first.spec()));
   CollectiveArgs args = Args();
-  args.input = {first.input, input_bytes};
-  args.output = {places_.front(), output_bytes};
   switch (kind_) {
     case CollectiveKind::kBarrier:
-      args.input = {};
-      args.output = {};
+    case CollectiveKind::kJoin:
       break;
     case CollectiveKind::kAllreduce:
-      // A single tensor without a factor is read where it lies.
-      if (fused() || first.spec().prescale_factor != 1.0) {
-        PackFlat();
-        if (fused()) args.output = scratch_;
-        args.input = args.output;
-      }
+    case CollectiveKind::kReduce:
+      PayloadOfReduction(args);
       break;
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
       PackFlat();
-      if (fused()) args.output = scratch_;
-      args.input = {};
+      args.output = FlatBuffer();
       break;
     case CollectiveKind::kAllgather:
-      args.output_block_bytes = fused() ? blocks_.block_bytes : parts_.front();
-      if (!fused()) break;
-      for (size_t t = 0; t < tensors_.size(); ++t) {
-        const FusedSlot& slot = blocks_.slots[self][t];
-        Copy(scratch_.data() + slot.offset_bytes, tensors_[t].input, slot.size_bytes);
-      }
-      args.output = scratch_;
-      args.input = scratch_.subspan(static_cast<size_t>(blocks_.block_offset_bytes[self]),
-                                    static_cast<size_t>(blocks_.block_bytes[self]));
+    case CollectiveKind::kGather:
+      PayloadOfAllgather(args);
       break;
     case CollectiveKind::kReducescatter:
+      args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
+      args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
       args.input_block_bytes = fused() ? blocks_.block_bytes : parts_.front();
       if (scratch_bytes_ == 0) break;
       PackReducescatter();
@@ -300,28 +377,37 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       if (fused()) args.output = scratch_.subspan(static_cast<size_t>(blocks_.total_bytes));
       break;
     case CollectiveKind::kAlltoall: {
+      args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
+      args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
       const int64_t row_bytes = RowBytes(first.spec());
       for (int64_t rows : first.splits) args.input_block_bytes.push_back(rows * row_bytes);
       for (int64_t rows : received_sizes_) args.output_block_bytes.push_back(rows * row_bytes);
       break;
     }
-    default:
-      break;
   }
   return args;
 }
 
 void BatchJob::UnpackFlat() {
+  if (kind_ == CollectiveKind::kReduce && !is_root()) return;
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    const TensorSpec& spec = tensors_[t].spec();
-    const int64_t bytes = flat_.slots[t].size_bytes;
-    const std::byte* from = fused() ? scratch_.data() + flat_.slots[t].offset_bytes : places_[t];
-    CopyResult(spec, places_[t], from, bytes);
+    if (!tensors_[t].absent)
+      CopyResult(tensors_[t].spec(), places_[t], FlatSlot(t), flat_.slots[t].size_bytes);
   }
+}
+
+void BatchJob::UnpackJoin() {
+  WorkResult& result = tensors_.front().result;
+  result.output_bytes = sizeof(last_joined_rank);
+  result.output_shape.clear();
+  result.owned_output = AllocateResult(result.output_bytes);
+  Copy(result.owned_output.get(), reinterpret_cast<const std::byte*>(&last_joined_rank),
+       result.output_bytes);
 }
 
 void BatchJob::UnpackAllgather() {
   for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].absent) continue;
     std::byte* to = places_[t];
     for (size_t r = 0; r < parts_[t].size(); ++r) {
       Copy(to, scratch_.data() + blocks_.slots[r][t].offset_bytes, parts_[t][r]);
@@ -333,6 +419,7 @@ void BatchJob::UnpackAllgather() {
 void BatchJob::UnpackReducescatter() {
   const size_t self = static_cast<size_t>(context_.rank);
   for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].absent) continue;
     // The block of this rank begins at slot 0's offset in the input and at 0 in the output region.
     const std::byte* from = fused() ? scratch_.data() + blocks_.total_bytes +
                                           blocks_.slots[self][t].offset_bytes -
@@ -346,6 +433,7 @@ void BatchJob::Unpack() {
   switch (kind_) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce:
       UnpackFlat();
       break;
     case CollectiveKind::kAllgather:
@@ -354,8 +442,15 @@ void BatchJob::Unpack() {
     case CollectiveKind::kReducescatter:
       UnpackReducescatter();
       break;
-    default:
+    case CollectiveKind::kJoin:
+      UnpackJoin();
       break;
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kGather:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
+      break;  // the result is in its place
   }
   for (TensorJob& tensor : tensors_) {
     tensor.result.generation = context_.generation;

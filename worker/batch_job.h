@@ -7,21 +7,33 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/types.h"
 #include "worker/aligned_buffer.h"
 #include "worker/collective_backend.h"
 #include "worker/fusion_layout.h"
+#include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
 
 namespace coordd {
 
-// The ranks' place, for shapes and averages.
+// Who executes a batch: the ranks of a process set, and this rank's place among them.
 struct BatchContext {
   Generation generation;
-  int32_t rank = 0;
-  int32_t size = 1;
+  int32_t rank = 0;  // index in the set
+  int32_t size = 1;  // of the set
+  ProcessSetId process_set;
+  RankList ranks;  // of the set, in the job; nullptr: all
+
+  // REQUIRES: a rank of the set.
+  int32_t IndexOf(int32_t rank_in_job) const;
+};
+
+// Memory that a batch has from the executor, until it is unpacked.
+struct ScratchLoan {
+  int fusion_buffer = -1;  // -1: memory of the batch's own
 };
 
 // Life: [SizeExchange, when NeedsSizes()] -> Prepare -> ScratchBytes -> Payload -> Unpack. Not
@@ -29,7 +41,11 @@ struct BatchContext {
 //
 // One tensor travels in the caller's buffers. Several are packed into scratch memory (a fusion
 // buffer) at the offsets of fusion_layout.h. A single reducescatter with a prescale factor needs
-// scratch too, because its input is the caller's and its output smaller.
+// scratch too, because its input is the caller's and its output smaller; so does a reduce on a rank
+// that is not its root and has no output.
+//
+// What the data plane does not know is carried out by what it does: a join by a barrier, a send
+// with its receive by a broadcast among the two.
 class BatchJob {
  public:
   // REQUIRES: at least one tensor; all agree as WorkerState checks.
@@ -41,9 +57,10 @@ class BatchJob {
   std::vector<TensorJob>& tensors() { return tensors_; }
   const std::vector<TensorJob>& tensors() const { return tensors_; }
 
-  // allgather and alltoall: ranks tell each other how many rows they give, before the payload.
+  // allgather, gather, alltoall: ranks tell each other how many rows they give, before the payload.
   bool NeedsSizes() const {
-    return kind_ == CollectiveKind::kAllgather || kind_ == CollectiveKind::kAlltoall;
+    return kind_ == CollectiveKind::kAllgather || kind_ == CollectiveKind::kAlltoall ||
+           kind_ == CollectiveKind::kGather;
   }
   // Its buffers are this object's.
   CollectiveArgs SizeExchange();
@@ -61,29 +78,47 @@ class BatchJob {
   // Moves the results to where they belong, scaled, and fills each tensor's result.
   void Unpack();
 
-  // Where the executor keeps what it lent to this batch.
-  std::optional<int> fusion_buffer;  // index of it
-  AlignedBuffer own_scratch;         // when no fusion buffer is large enough
+  // What the executor lent to this batch.
+  std::optional<ScratchLoan> scratch;
+  AlignedBuffer own_scratch;  // when it was no fusion buffer
   absl::Time launched_at;
   absl::Status status;
+  int32_t last_joined_rank = -1;  // the result of a join
 
  private:
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.
   using Parts = std::vector<std::vector<int64_t>>;  // [tensor][rank]
 
   bool fused() const { return tensors_.size() > 1; }
+  // The rank that a rooted collective is for, or a broadcast, send or receive is from.
+  int32_t RootIndex() const;
+  bool is_root() const { return RootIndex() == context_.rank; }
+  // Whether the tensor's value has to be made before the collective reads it.
+  bool NeedsPacking(const TensorJob& tensor) const {
+    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0;
+  }
+  // Where tensor `t` of a flat layout is while the collective runs.
+  std::byte* FlatSlot(size_t t) const {
+    return scratch_.empty() ? places_[t] : scratch_.data() + flat_.slots[t].offset_bytes;
+  }
+  // A place for what is thrown away. RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::byte*> Discard(const TensorSpec& spec, int64_t bytes);
   // Scales what was reduced: the postscale factor, and the size for an average.
   void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
                   int64_t bytes) const;
   absl::Status PrepareFlat();
   // Makes sure that the tensor has an output of `bytes` in which the backend may write.
   absl::Status PlaceOutput(TensorJob& tensor, int64_t bytes);
-  absl::Status PrepareAllgather();
+  absl::Status PrepareAllgather();  // and gather
   absl::Status PrepareAlltoall();
   absl::Status PrepareReducescatter();
   void PackFlat();
   void PackReducescatter();
+  absl::Span<std::byte> FlatBuffer() const;
+  void PayloadOfReduction(CollectiveArgs& args);
+  void PayloadOfAllgather(CollectiveArgs& args);
   void UnpackFlat();
+  void UnpackJoin();
   void UnpackAllgather();
   void UnpackReducescatter();
   CollectiveArgs Args() const;

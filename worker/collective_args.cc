@@ -68,6 +68,8 @@ absl::Status ValidateArgs(const CollectiveArgs& args, Rank self, int32_t world_s
     return absl::InvalidArgumentError(absl::StrCat(Name(args.kind), ": op is ", Name(args.op),
                                                    ", expected sum, min, max or product"));
   }
+  if (HasRoot(args.kind) && (ToInt(args.root) < 0 || ToInt(args.root) >= world_size))
+    return Invalid(args, "root", ToInt(args.root), absl::StrCat("0 to ", world_size - 1));
   const size_t own = static_cast<size_t>(ToInt(self));
   switch (args.kind) {
     case CollectiveKind::kAllreduce:
@@ -79,9 +81,23 @@ absl::Status ValidateArgs(const CollectiveArgs& args, Rank self, int32_t world_s
       }
       return CheckOverlap(args, args.input.data() == args.output.data());
     case CollectiveKind::kBroadcast:
-      if (ToInt(args.root) < 0 || ToInt(args.root) >= world_size)
-        return Invalid(args, "root", ToInt(args.root), absl::StrCat("0 to ", world_size - 1));
       return CheckSize(args, "input", args.input.size(), 0);
+    case CollectiveKind::kReduce:
+      if (static_cast<int64_t>(args.input.size()) % SizeOf(args.dtype) != 0) {
+        return Invalid(args, "size of input", static_cast<int64_t>(args.input.size()),
+                       absl::StrCat("whole elements of ", SizeOf(args.dtype), " bytes"));
+      }
+      COORDD_RETURN_IF_ERROR(
+          CheckSize(args, "output", args.output.size(),
+                    args.root == self ? static_cast<int64_t>(args.input.size()) : 0));
+      return CheckOverlap(args, args.input.data() == args.output.data());
+    case CollectiveKind::kGather:
+      if (args.root != self) {
+        COORDD_RETURN_IF_ERROR(
+            CheckSize(args, "the list of output blocks", args.output_block_bytes.size(), 0));
+        return CheckSize(args, "output", args.output.size(), 0);
+      }
+      [[fallthrough]];  // on its root it is an allgather
     case CollectiveKind::kAllgather:
       COORDD_RETURN_IF_ERROR(
           CheckBlocks(args, "output", args.output_block_bytes, args.output.size(), world_size));
@@ -109,11 +125,33 @@ absl::Status ValidateArgs(const CollectiveArgs& args, Rank self, int32_t world_s
     case CollectiveKind::kBarrier:
       COORDD_RETURN_IF_ERROR(CheckSize(args, "input", args.input.size(), 0));
       return CheckSize(args, "output", args.output.size(), 0);
-    default:
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
       break;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("collective kind ", static_cast<int>(args.kind), " is unknown"));
+      absl::StrCat("collective kind ", static_cast<int>(args.kind), " is not the backend's"));
+}
+
+absl::Status ValidateGroup(ProcessSetId group, absl::Span<const Rank> ranks, Rank self,
+                           int32_t world_size) {
+  auto invalid = [group](absl::string_view found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", ToInt(group), ": ", found,
+                     ", expected strictly increasing ranks of the job, this rank among them"));
+  };
+  bool has_self = false;
+  int32_t last = -1;
+  for (Rank rank : ranks) {
+    if (ToInt(rank) <= last || ToInt(rank) >= world_size)
+      return invalid(absl::StrCat("rank ", ToInt(rank), " after ", last));
+    last = ToInt(rank);
+    has_self = has_self || rank == self;
+  }
+  if (!has_self) return invalid(absl::StrCat("rank ", ToInt(self), " is not a member"));
+  if (ToInt(group) == 0) return invalid("a definition of the group of all ranks");
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

@@ -19,15 +19,18 @@
 namespace coordd {
 
 // One fused batch as the backend sees it. Fusion, scaling and averaging are the executor's (an
-// average arrives as kSum). Blocks are given in bytes, one per rank, and are multiples of the
-// element size.
+// average arrives as kSum), and so is what has no data plane of its own: a join is a barrier, a
+// send with its receive is a broadcast in a group of two. "Ranks" are those of the group, counted
+// from 0 in its order. Blocks are given in bytes, one per rank, and are multiples of the element
+// size.
 struct CollectiveArgs {
   CollectiveKind kind = CollectiveKind::kBarrier;
   DataType dtype = DataType::kUint8;  // kinds that do not reduce move bytes
   ReduceOp op = ReduceOp::kNone;      // kSum, kMin, kMax, kProduct for those that do
   LaneId lane;
   int64_t sequence = 0;  // of the batch on its lane: equal on all ranks
-  Rank root;             // broadcast
+  ProcessSetId group;    // 0: all ranks, else one that DefineGroup made
+  Rank root;             // broadcast, reduce, gather: its index in the group
 
   // Valid until `done`. They may be the same memory (in place), else they do not overlap.
   //   allreduce      input.size() == output.size(); in place: equal
@@ -37,12 +40,15 @@ struct CollectiveArgs {
   //   reducescatter  input: all blocks in rank order; output: this rank's block (in place: output
   //   is
   //                  its place in input)
+  //   reduce         input; output: on the root as the input (in place: equal), elsewhere empty
+  //   gather         input: this rank's block; output: on the root all blocks in rank order (in
+  //                  place: input is its place in output), elsewhere empty
   //   alltoall       input: blocks by destination; output: blocks by source; never in place
   //   barrier        both empty
   absl::Span<const std::byte> input;
   absl::Span<std::byte> output;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
-  std::vector<int64_t> output_block_bytes;  // allgather, alltoall
+  std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
 
   MemoryKind memory = MemoryKind::kHost;
   int32_t device = -1;   // CUDA device index in this process; -1: host
@@ -62,10 +68,17 @@ class CollectiveBackend {
   // As Transport::Connect.
   virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;
 
+  // A subset of the ranks that executes collectives of its own, on lanes of its own. Every member
+  // defines it before its first Launch there; nobody else does. INVALID_ARGUMENT: a group of this
+  // number exists; the ranks are not strictly increasing ranks of the layout, this one among them.
+  virtual absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) = 0;
+  // Forgets the group and the lane of its number. REQUIRES: nothing of it is in flight.
+  virtual void EndGroup(ProcessSetId group) = 0;
+
   // Enqueues and returns; `done` is called once, from Progress() or from the destructor. Every rank
   // launches the same batches of a lane in the same order: that is what prevents deadlock. Batches
-  // of different lanes progress independently. INVALID_ARGUMENT: the arguments contradict each
-  // other; `done` is then never called.
+  // of different lanes progress independently; the batches of one lane are of one group.
+  // INVALID_ARGUMENT: the arguments contradict each other; `done` is then never called.
   virtual absl::Status Launch(CollectiveArgs args, Done done) = 0;
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls

@@ -24,14 +24,16 @@ absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const Slice& slice
 }  // namespace
 
 CollectiveRun::CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag,
-                             RunBuffers buffers, Transport& transport, RunOptions options)
+                             RunBuffers buffers, Transport& transport, RunOptions options,
+                             RunMembers members)
     : schedule_(std::move(schedule)),
       dtype_(dtype),
       op_(op),
       tag_(tag),
       buffers_(buffers),
       transport_(transport),
-      options_(options) {
+      options_(options),
+      members_(members) {
   COORDD_CHECK(options_.segment_bytes > 0 && options_.segment_bytes % 8 == 0);
 }
 
@@ -85,7 +87,7 @@ bool CollectiveRun::PostSends(const Step& step) {
       const Slice part = Segment(step.sends[i].from, transfer.posted);
       ++transfer.posted;
       ++in_flight_;
-      transport_.Send(step.sends[i].to, tag_, Read(part),
+      transport_.Send(OnTransport(step.sends[i].to), tag_, Read(part),
                       [this, i](absl::Status status) { OnSent(i, std::move(status)); });
       moved = true;
     }
@@ -110,9 +112,9 @@ bool CollectiveRun::PostReceives(const Step& step) {
       }
       ++transfer.posted;
       ++in_flight_;
-      transport_.Receive(receive.from, tag_, landing, [this, i, segment](absl::Status status) {
-        OnReceived(i, segment, std::move(status));
-      });
+      transport_.Receive(
+          OnTransport(receive.from), tag_, landing,
+          [this, i, segment](absl::Status status) { OnReceived(i, segment, std::move(status)); });
       moved = true;
     }
   }

@@ -23,6 +23,9 @@ struct RunBuffers {
   absl::Span<std::byte> segments;  // CollectiveRun::SegmentScratchBytes
 };
 
+// Who takes part: which rank of the transport each rank of the schedule is. Empty: the same.
+using RunMembers = absl::Span<const Rank>;
+
 struct RunOptions {
   // Transfers are cut into segments of this size, on both sides alike: while one is combined the
   // next one arrives, and a tensor of any size needs scratch for two. A multiple of 8 (whole
@@ -34,9 +37,10 @@ struct RunOptions {
 // before finished(), unless the transport has dropped its operations.
 class CollectiveRun {
  public:
-  // `transport` outlives the run. `tag` names the collective on its lane.
+  // `transport` and what `members` points to outlive the run. `tag` names the collective on its
+  // lane.
   CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag, RunBuffers buffers,
-                Transport& transport, RunOptions options = {});
+                Transport& transport, RunOptions options = {}, RunMembers members = {});
   CollectiveRun(const CollectiveRun&) = delete;
   CollectiveRun& operator=(const CollectiveRun&) = delete;
 
@@ -73,6 +77,9 @@ class CollectiveRun {
   void OnSent(size_t index, absl::Status status);
   void OnReceived(size_t index, int64_t segment, absl::Status status);
 
+  Rank OnTransport(Rank rank) const {
+    return members_.empty() ? rank : members_[static_cast<size_t>(ToInt(rank))];
+  }
   int64_t SegmentsOf(int64_t size_bytes) const;
   Slice Segment(const Slice& slice, int64_t segment) const;
   absl::Span<const std::byte> Read(const Slice& slice) const;
@@ -88,6 +95,7 @@ class CollectiveRun {
   const RunBuffers buffers_;
   Transport& transport_;
   const RunOptions options_;
+  const RunMembers members_;
 
   // Touched by the owner's thread.
   size_t step_ = 0;

@@ -52,6 +52,7 @@ void Completion::Run() {
         End(**batch);
       } else {
         auto& failure = std::get<Failure>(item);
+        names_.Erase(failure.work->spec());
         Complete(*failure.work, std::move(failure.status), {});
       }
       item = Failure{};  // lets go of the buffers before the next batch is unpacked
@@ -66,18 +67,19 @@ void Completion::End(BatchJob& batch) {
     metrics_.RecordExecution(clock_.Now() - batch.launched_at);
     batch.Unpack();
   }
-  if (batch.fusion_buffer.has_value()) hooks_.return_buffer(*batch.fusion_buffer);
+  if (batch.scratch.has_value()) hooks_.return_scratch(batch.lane(), *batch.scratch);
   hooks_.batch_done({batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status)});
   if (!ok) return;
-  for (TensorJob& tensor : batch.tensors())
-    Complete(*tensor.work, std::move(tensor.status), std::move(tensor.result));
+  names_.Erase(batch.tensors());
+  for (TensorJob& tensor : batch.tensors()) {
+    if (!tensor.absent) Complete(*tensor.work, std::move(tensor.status), std::move(tensor.result));
+  }
 }
 
 void Completion::Complete(Work& work, absl::Status status, WorkResult result) {
   const TensorSpec& spec = work.spec();
-  const int64_t bytes = spec.kind == CollectiveKind::kBarrier ? 0 : SizeBytes(spec);
+  const int64_t bytes = HasPayload(spec.kind) ? SizeBytes(spec) : 0;
   metrics_.RecordCollective(spec.kind, backend_name_, status.code(), bytes);
-  names_.Erase(spec.name);
   if (!status.ok()) result = WorkResult{};
   work.Complete(std::move(status), std::move(result));
 }

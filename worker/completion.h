@@ -20,8 +20,8 @@ namespace coordd {
 class WorkerMetrics;
 
 struct CompletionHooks {
-  // A fusion buffer is free again.
-  std::function<void(int)> return_buffer;
+  // Scratch memory is not needed any more.
+  std::function<void(LaneId, ScratchLoan)> return_scratch;
   // Called before the Works of a batch complete, so that whoever submits again comes after it.
   std::function<void(BatchDone)> batch_done;
 };

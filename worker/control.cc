@@ -13,7 +13,8 @@
 namespace coordd {
 
 Control::Control(WorkerStateOptions options, Parts parts, ControlHooks hooks)
-    : context_{options.generation, ToInt(options.rank), options.size},
+    : world_{options.generation, ToInt(options.rank), options.size, {}, nullptr},
+      rank_(options.rank),
       parts_(parts),
       hooks_(std::move(hooks)),
       state_(options, parts.clock.Now()) {}
@@ -34,10 +35,13 @@ void Control::FailRest(const absl::Status& status) {
   for (auto& [id, work] : launched_) parts_.completion.Fail(std::move(work), status);
   waiting_.clear();
   launched_.clear();
+  for (auto& [token, reply] : replies_) reply->Deliver(status);
+  replies_.clear();
   // Submissions that nobody took.
   for (ControlEvent& event : parts_.inbox.TakeAll(absl::InfinitePast())) {
     if (auto* submitted = std::get_if<JobsSubmitted>(&event))
       for (TensorJob& job : submitted->jobs) parts_.completion.Fail(std::move(job.work), status);
+    if (auto* call = std::get_if<ProcessSetCall>(&event)) call->reply->Deliver(status);
   }
 }
 
@@ -74,6 +78,11 @@ WorkerEvent Control::Register(ControlEvent event) {
     }
     return values;
   }
+  if (auto* call = std::get_if<ProcessSetCall>(&event)) {
+    call->asked.token = ++last_token_;
+    replies_.emplace(last_token_, std::move(call->reply));
+    return std::move(call->asked);
+  }
   if (auto* done = std::get_if<BatchDone>(&event)) {
     const auto batch = batches_.find({done->lane, done->sequence});
     COORDD_CHECK(batch != batches_.end());
@@ -102,10 +111,48 @@ void Control::Do(SendMessage& effect) {
   }
 }
 
+void Control::Do(DefineProcessSet& effect) {
+  auto ranks = std::make_shared<const std::vector<int32_t>>(std::move(effect.ranks));
+  if (effect.member) {
+    BatchContext context = world_;
+    context.process_set = effect.process_set;
+    context.size = static_cast<int32_t>(ranks->size());
+    context.ranks = ranks;
+    context.rank = context.IndexOf(ToInt(rank_));
+    process_sets_.emplace(effect.process_set, std::move(context));
+    parts_.executor.DefineGroup(effect.process_set, ranks);
+  }
+  if (!effect.for_pair) parts_.process_sets.Define(effect.process_set, std::move(ranks));
+}
+
+void Control::Do(EndProcessSet& effect) {
+  parts_.process_sets.End(effect.process_set);
+  if (!effect.member) return;
+  process_sets_.erase(effect.process_set);
+  parts_.executor.EndGroup(effect.process_set);
+}
+
+void Control::Do(ProcessSetAnswer& effect) {
+  auto reply = replies_.extract(effect.token);
+  COORDD_CHECK(!reply.empty());
+  if (effect.status.ok()) {
+    reply.mapped()->Deliver(effect.process_set);
+  } else {
+    reply.mapped()->Deliver(std::move(effect.status));
+  }
+}
+
 void Control::Do(LaunchBatch& effect) {
   std::vector<TensorJob> jobs;
   jobs.reserve(effect.tensors.size());
+  auto absent = effect.absent.begin();
   for (TensorId id : effect.tensors) {
+    if (ToInt(id) == 0) {
+      jobs.emplace_back();
+      jobs.back().absent = true;
+      jobs.back().work = std::make_shared<Work>(std::move(*absent++), parts_.clock);
+      continue;
+    }
     auto node = waiting_.extract(id);
     COORDD_CHECK(!node.empty());
     launched_.emplace(id, node.mapped().work);
@@ -114,8 +161,11 @@ void Control::Do(LaunchBatch& effect) {
   for (absl::Duration negotiation : effect.negotiation)
     parts_.metrics.RecordNegotiation(negotiation);
   batches_.emplace(std::pair(effect.lane, effect.sequence), std::move(effect.tensors));
-  parts_.executor.Launch(
-      std::make_unique<BatchJob>(context_, effect.lane, effect.sequence, std::move(jobs)));
+  const bool all = ToInt(effect.process_set) == 0;
+  auto batch = std::make_unique<BatchJob>(all ? world_ : process_sets_.at(effect.process_set),
+                                          effect.lane, effect.sequence, std::move(jobs));
+  batch->last_joined_rank = effect.last_joined_rank;
+  parts_.executor.Launch(std::move(batch));
 }
 
 void Control::Do(FailTensor& effect) {

@@ -14,6 +14,8 @@
 #include "common/bounded_queue.h"
 #include "common/clock.h"
 #include "worker/batch_job.h"
+#include "worker/process_set_reply.h"
+#include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
 #include "worker/worker_events.h"
 #include "worker/worker_state.h"
@@ -30,8 +32,12 @@ class WorkerMetrics;
 struct JobsSubmitted {
   std::vector<TensorJob> jobs;
 };
-using ControlEvent = std::variant<JobsSubmitted, CoordinatorSaid, StreamEnded, BatchDone,
-                                  LeaveRequested, StopForced>;
+struct ProcessSetCall {
+  ProcessSetAsked asked;  // its token is the control thread's
+  std::shared_ptr<ProcessSetReply> reply;
+};
+using ControlEvent = std::variant<JobsSubmitted, ProcessSetCall, CoordinatorSaid, StreamEnded,
+                                  BatchDone, LeaveRequested, StopForced>;
 
 // Submissions that wait for the control thread; a caller that finds the queue full blocks to its
 // deadline. Everything else is bounded elsewhere and never refused: coordd speaks about what was
@@ -53,6 +59,7 @@ class Control {
     CoordinatorLink& link;
     Executor& executor;
     Completion& completion;
+    ProcessSetTable& process_sets;
     WorkerMetrics& metrics;
     Clock& clock;
   };
@@ -72,6 +79,9 @@ class Control {
   WorkerEvent Register(ControlEvent event);
   void Perform(WorkerEffect& effect);
   void Do(SendMessage& effect);
+  void Do(DefineProcessSet& effect);
+  void Do(EndProcessSet& effect);
+  void Do(ProcessSetAnswer& effect);
   void Do(LaunchBatch& effect);
   void Do(FailTensor& effect);
   void Do(AbortExecution& effect);
@@ -80,7 +90,8 @@ class Control {
   void Do(Stopped& effect);
 
   // Constant after construction.
-  const BatchContext context_;
+  const BatchContext world_;  // of process set 0
+  const Rank rank_;
   const Parts parts_;
   const ControlHooks hooks_;
 
@@ -90,6 +101,9 @@ class Control {
   absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
   absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
   std::map<std::pair<LaneId, int64_t>, std::vector<TensorId>> batches_;
+  std::map<ProcessSetId, BatchContext> process_sets_;  // of which this rank is a member
+  int64_t last_token_ = 0;
+  std::map<int64_t, std::shared_ptr<ProcessSetReply>> replies_;
   bool stopped_ = false;
 
   // Touched by the owner's thread.

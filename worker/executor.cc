@@ -47,7 +47,15 @@ void Executor::Launch(std::unique_ptr<BatchJob> batch) {
          absl::AbortedError("the data plane has stopped"));
 }
 
-void Executor::ReturnFusionBuffer(int index) { inbox_.PushUnbounded(BufferReturned{index}); }
+void Executor::ReturnScratch(LaneId lane, ScratchLoan loan) {
+  inbox_.PushUnbounded(ScratchReturned{lane, loan});
+}
+
+void Executor::DefineGroup(ProcessSetId process_set, RankList ranks) {
+  inbox_.PushUnbounded(GroupDefined{process_set, std::move(ranks)});
+}
+
+void Executor::EndGroup(ProcessSetId process_set) { inbox_.PushUnbounded(GroupEnded{process_set}); }
 
 void Executor::Abort() {
   aborted_.store(true, std::memory_order_release);
@@ -73,16 +81,17 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline)
   IdleWait idle(options_.polling_threads, options_.cores);
   bool moved = true;
   while (true) {
-    // Nothing in flight and nothing to launch (or no fusion buffer to pack into, whose return comes
-    // through the queue): wait there.
+    // Nothing in flight and nothing to launch (or no scratch memory to pack into, whose return
+    // comes through the queue): wait there.
     const bool blocked = in_flight_.empty() && !moved;
     TakeInputs(blocked ? absl::InfiniteFuture() : absl::InfinitePast());
-    moved = LaunchNext();
+    moved = LaunchReady();
     if (!in_flight_.empty()) {
       moved = backend_->Progress() || moved;
       moved = CollectFinished() || moved;
     }
-    if (in_flight_.empty() && sized_ == nullptr && waiting_.empty() && inbox_.Finished()) break;
+    if (ended_lanes_ > 0) EndIdleGroups();
+    if (in_flight_.empty() && to_launch_ == 0 && inbox_.Finished()) break;
     if (moved) {
       idle.Reset();
     } else if (!in_flight_.empty()) {
@@ -94,48 +103,93 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline)
 }
 
 void Executor::TakeInputs(absl::Time deadline) {
-  for (Input& input : inbox_.TakeAll(deadline)) {
-    if (auto* batch = std::get_if<std::unique_ptr<BatchJob>>(&input)) {
-      waiting_.push_back(std::move(*batch));
-    } else {
-      free_buffers_.push_back(std::get<BufferReturned>(input).index);
-    }
-  }
+  for (Input& input : inbox_.TakeAll(deadline)) std::visit([this](auto& in) { Take(in); }, input);
 }
 
-bool Executor::LaunchNext() {
+void Executor::Take(std::unique_ptr<BatchJob>& batch) {
+  ++to_launch_;
+  lanes_[batch->lane()].waiting.push_back(std::move(batch));
+}
+
+void Executor::Take(ScratchReturned& returned) {
+  if (returned.loan.fusion_buffer >= 0) free_buffers_.push_back(returned.loan.fusion_buffer);
+  // The lane may have ended in the meantime.
+  const auto lane = lanes_.find(returned.lane);
+  if (lane != lanes_.end()) --lane->second.scratch_held;
+}
+
+void Executor::Take(GroupDefined& defined) {
+  if (aborted_.load(std::memory_order_acquire)) return;  // nothing of it will be launched
+  std::vector<Rank> ranks;
+  for (int32_t rank : *defined.ranks) ranks.push_back(Rank{rank});
+  // What coordd says about sets is checked by WorkerState.
+  COORDD_CHECK(backend_->DefineGroup(defined.process_set, ranks).ok());
+}
+
+void Executor::Take(GroupEnded& ended) {
+  lanes_[LaneId{ToInt(ended.process_set)}].ended = true;
+  ++ended_lanes_;
+}
+
+void Executor::EndIdleGroups() {
+  std::erase_if(lanes_, [this](auto& entry) {
+    auto& [id, lane] = entry;
+    if (!lane.ended || !lane.idle()) return false;
+    --ended_lanes_;
+    backend_->EndGroup(ProcessSetId{ToInt(id)});
+    return true;
+  });
+}
+
+bool Executor::LaunchReady() {
+  if (to_launch_ == 0) return false;
+  // One batch of each lane in turn, beginning behind the lane that was served last.
   bool moved = false;
-  while (sized_ != nullptr || !waiting_.empty()) {
-    // What waits for its sizes is launched in full before anything behind it.
-    const bool sizing = !in_flight_.empty() && in_flight_.back()->stage == Stage::kSizes;
-    if (sizing || in_flight_.size() >= kMaxBatchesInFlight) break;
-    std::unique_ptr<BatchJob>& next = sized_ != nullptr ? sized_ : waiting_.front();
-    if (aborted_.load(std::memory_order_acquire)) {
-      Finish(std::move(next), absl::AbortedError("the data plane was stopped"));
-    } else if (sized_ == nullptr && next->NeedsSizes()) {
-      CollectiveArgs args = next->SizeExchange();
-      next->launched_at = clock_.Now();
-      LaunchArgs(std::move(next), Stage::kSizes, std::move(args));
-    } else if (!LaunchPayload(next)) {
-      break;
+  bool more = true;
+  while (more && to_launch_ > 0) {
+    more = false;
+    auto at = lanes_.upper_bound(last_served_);
+    for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
+      if (at == lanes_.end()) at = lanes_.begin();
+      if (!LaunchNext(at->second)) continue;
+      last_served_ = at->first;
+      more = true;
     }
-    if (&next == &sized_) {
-      sized_ = nullptr;
-    } else {
-      waiting_.pop_front();
-    }
-    moved = true;
+    moved = moved || more;
   }
   return moved;
 }
 
-bool Executor::LaunchPayload(std::unique_ptr<BatchJob>& batch) {
+bool Executor::LaunchNext(Lane& lane) {
+  // What waits for its sizes is launched in full before anything behind it.
+  if (!lane.has_next() || lane.sizing || lane.in_flight >= kMaxBatchesInFlight) return false;
+  const bool sized = lane.sized != nullptr;
+  std::unique_ptr<BatchJob>& next = sized ? lane.sized : lane.waiting.front();
+  if (aborted_.load(std::memory_order_acquire)) {
+    Finish(std::move(next), absl::AbortedError("the data plane was stopped"));
+  } else if (!sized && next->NeedsSizes()) {
+    CollectiveArgs args = next->SizeExchange();
+    next->launched_at = clock_.Now();
+    LaunchArgs(lane, std::move(next), Stage::kSizes, std::move(args));
+  } else if (!LaunchPayload(lane, next)) {
+    return false;
+  }
+  if (sized) {
+    lane.sized = nullptr;
+  } else {
+    lane.waiting.pop_front();
+  }
+  --to_launch_;
+  return true;
+}
+
+bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
   const absl::Status prepared = batch->Prepare();
   if (!prepared.ok()) {
     Finish(std::move(batch), prepared);
     return true;
   }
-  absl::StatusOr<std::optional<absl::Span<std::byte>>> scratch = ScratchFor(*batch);
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> scratch = ScratchFor(lane, *batch);
   if (!scratch.ok()) {
     Finish(std::move(batch), scratch.status());
     return true;
@@ -143,11 +197,12 @@ bool Executor::LaunchPayload(std::unique_ptr<BatchJob>& batch) {
   if (!scratch->has_value()) return false;
   CollectiveArgs args = batch->Payload(**scratch);
   if (!batch->NeedsSizes()) batch->launched_at = clock_.Now();
-  LaunchArgs(std::move(batch), Stage::kPayload, std::move(args));
+  LaunchArgs(lane, std::move(batch), Stage::kPayload, std::move(args));
   return true;
 }
 
-void Executor::LaunchArgs(std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args) {
+void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage,
+                          CollectiveArgs args) {
   auto entry = std::make_unique<InFlight>();
   entry->batch = std::move(batch);
   entry->stage = stage;
@@ -160,6 +215,8 @@ void Executor::LaunchArgs(std::unique_ptr<BatchJob> batch, Stage stage, Collecti
     Finish(std::move(entry->batch), launched);
     return;
   }
+  ++lane.in_flight;
+  lane.sizing = stage == Stage::kSizes;
   in_flight_.push_back(std::move(entry));
 }
 
@@ -172,9 +229,13 @@ bool Executor::CollectFinished() {
       continue;
     }
     moved = true;
+    Lane& lane = lanes_.at(entry.batch->lane());
+    --lane.in_flight;
+    if (entry.stage == Stage::kSizes) lane.sizing = false;
     if (entry.stage == Stage::kSizes && entry.status.ok()) {
-      COORDD_CHECK(sized_ == nullptr);
-      sized_ = std::move(entry.batch);
+      COORDD_CHECK(lane.sized == nullptr);
+      lane.sized = std::move(entry.batch);
+      ++to_launch_;
     } else {
       Finish(std::move(entry.batch), std::move(entry.status));
     }
@@ -183,30 +244,42 @@ bool Executor::CollectFinished() {
   return moved;
 }
 
-absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(BatchJob& batch) {
+absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(Lane& lane,
+                                                                          BatchJob& batch) {
   const int64_t bytes = batch.ScratchBytes();
   if (bytes == 0) return absl::Span<std::byte>();
   const int64_t buffer_bytes = options_.fusion_buffer_bytes + kPaddingBytes;
-  if (bytes > buffer_bytes) {
-    // What an allgather collects can be larger than what each rank gives.
-    batch.own_scratch = AlignedBuffer(bytes);
-    if (batch.own_scratch.data() == nullptr)
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", bytes, " bytes to fuse ",
-                                                       batch.tensors().size(), " tensors in"));
-    return batch.own_scratch.span();
-  }
   // Buffers come into being when they are first needed: a program that fuses nothing has none.
-  if (free_buffers_.empty() && fusion_buffers_.size() < kFusionBuffers) {
+  if (bytes <= buffer_bytes && free_buffers_.empty() && fusion_buffers_.size() < kFusionBuffers) {
     COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> memory,
                             backend_->AllocateFusionBuffer(buffer_bytes));
     free_buffers_.push_back(static_cast<int>(fusion_buffers_.size()));
     fusion_buffers_.push_back(memory);
     fusion_bytes_.fetch_add(buffer_bytes, std::memory_order_relaxed);
   }
-  if (free_buffers_.empty()) return std::optional<absl::Span<std::byte>>();
-  batch.fusion_buffer = free_buffers_.back();
-  free_buffers_.pop_back();
-  return fusion_buffers_[static_cast<size_t>(*batch.fusion_buffer)];
+  if (bytes <= buffer_bytes && !free_buffers_.empty()) {
+    batch.scratch = ScratchLoan{free_buffers_.back()};
+    free_buffers_.pop_back();
+    ++lane.scratch_held;
+    return fusion_buffers_[static_cast<size_t>(batch.scratch->fusion_buffer)];
+  }
+  // What an allgather collects can be larger than what each rank gives, and than any buffer. For
+  // what would fit, a lane waits while something of its own is to come back.
+  if (bytes <= buffer_bytes && lane.scratch_held > 0) return std::optional<absl::Span<std::byte>>();
+  COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> own, OwnScratch(batch));
+  ++lane.scratch_held;
+  return own;
+}
+
+absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
+  batch.own_scratch = AlignedBuffer(batch.ScratchBytes());
+  if (batch.own_scratch.data() == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", batch.ScratchBytes(),
+                                                     " bytes to fuse ", batch.tensors().size(),
+                                                     " tensors in"));
+  }
+  batch.scratch = ScratchLoan{};
+  return batch.own_scratch.span();
 }
 
 void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,8 +28,9 @@ namespace coordd {
 
 // Two, so that the completion thread unpacks one while the other is in an exchange.
 inline constexpr int kFusionBuffers = 2;
-// Batches whose payload the backend has at one time: enough to keep it busy while others unpack.
-inline constexpr size_t kMaxBatchesInFlight = 8;
+// Batches of one lane whose payload the backend has at one time: enough to keep it busy while
+// others unpack.
+inline constexpr int kMaxBatchesInFlight = 8;
 
 struct ExecutorOptions {
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
@@ -40,8 +42,11 @@ struct ExecutorOptions {
 // order of the plans, packs, launches, makes progress, and hands each to `finished` with its
 // status, once. While nothing is in flight it waits on its queue and uses no CPU.
 //
-// Every rank launches the same collectives in the same order; so no batch is launched before the
-// payload of the one in front of it, which may still wait for sizes or for a fusion buffer.
+// Every rank launches the same collectives of a lane in the same order; so no batch is launched
+// before the payload of the one in front of it on its lane, which may still wait for sizes or for
+// scratch memory. Lanes do not wait for each other, not even for memory, or two ranks that are busy
+// in different process sets could wait for each other in a circle: the fusion buffers are for
+// whoever comes first, and a lane that finds none free, and holds none, gets memory of its own.
 class Executor {
  public:
   using Finished = std::function<void(std::unique_ptr<BatchJob>)>;
@@ -56,8 +61,13 @@ class Executor {
 
   // Thread-safe. Never blocks: what is launched is bounded by what was submitted.
   void Launch(std::unique_ptr<BatchJob> batch);
-  // Thread-safe: the completion thread has unpacked what this buffer held.
-  void ReturnFusionBuffer(int index);
+  // Thread-safe: the completion thread has unpacked this batch. To be called for every finished
+  // batch that has taken scratch memory (BatchJob::scratch).
+  void ReturnScratch(LaneId lane, ScratchLoan loan);
+  // Thread-safe. Groups of the backend: defined before the first batch launched on the lane of the
+  // set, ended after the last one has finished.
+  void DefineGroup(ProcessSetId process_set, RankList ranks);
+  void EndGroup(ProcessSetId process_set);
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
@@ -68,11 +78,30 @@ class Executor {
   int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
 
  private:
-  struct BufferReturned {
-    int index;
+  struct ScratchReturned {
+    LaneId lane;
+    ScratchLoan loan;
   };
-  using Input = std::variant<std::unique_ptr<BatchJob>, BufferReturned>;
+  struct GroupDefined {
+    ProcessSetId process_set;
+    RankList ranks;
+  };
+  struct GroupEnded {
+    ProcessSetId process_set;
+  };
+  using Input = std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded>;
   enum class Stage { kSizes, kPayload };
+  struct Lane {
+    std::deque<std::unique_ptr<BatchJob>> waiting;
+    std::unique_ptr<BatchJob> sized;  // its sizes are known, its payload is next
+    bool sizing = false;              // the last one launched is exchanging its sizes
+    int in_flight = 0;
+    int scratch_held = 0;  // loans of this lane that have not come back
+    bool ended = false;    // its group ends when it is idle
+
+    bool has_next() const { return sized != nullptr || !waiting.empty(); }
+    bool idle() const { return !has_next() && in_flight == 0; }
+  };
   struct InFlight {
     std::unique_ptr<BatchJob> batch;
     Stage stage = Stage::kPayload;
@@ -82,13 +111,20 @@ class Executor {
 
   void Run(const GroupLayout& layout, Store& store, absl::Time deadline);
   void TakeInputs(absl::Time deadline);
+  void Take(std::unique_ptr<BatchJob>& batch);
+  void Take(ScratchReturned& returned);
+  void Take(GroupDefined& defined);
+  void Take(GroupEnded& ended);
   // Launches what may be launched now; returns whether anything was.
-  bool LaunchNext();
-  bool LaunchPayload(std::unique_ptr<BatchJob>& batch);
-  void LaunchArgs(std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args);
+  bool LaunchReady();
+  bool LaunchNext(Lane& lane);
+  bool LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch);
+  void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args);
   bool CollectFinished();
-  // Scratch memory for the batch; nullopt: all fusion buffers are in use, try later.
-  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(BatchJob& batch);
+  void EndIdleGroups();
+  // Scratch memory for the batch; nullopt: the lane has to wait for what it holds itself.
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch);
+  absl::StatusOr<absl::Span<std::byte>> OwnScratch(BatchJob& batch);
   void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
 
   // Constant after construction.
@@ -111,8 +147,10 @@ class Executor {
   absl::Status connect_status_ ABSL_GUARDED_BY(mu_);
 
   // Touched by the executor thread.
-  std::deque<std::unique_ptr<BatchJob>> waiting_;
-  std::unique_ptr<BatchJob> sized_;  // its sizes are known, its payload is next
+  std::map<LaneId, Lane> lanes_;
+  LaneId last_served_;     // lanes take turns
+  int64_t to_launch_ = 0;  // batches in lanes_ that are not in flight
+  int64_t ended_lanes_ = 0;
   std::deque<std::unique_ptr<InFlight>> in_flight_;
   std::vector<absl::Span<std::byte>> fusion_buffers_;
   std::vector<int> free_buffers_;

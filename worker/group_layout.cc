@@ -16,6 +16,33 @@ GroupLayout::GroupLayout(Rank self, std::vector<NodeRun> nodes)
   COORDD_CHECK(ToInt(self_) >= 0 && ToInt(self_) < size_);
 }
 
+GroupLayout GroupLayout::Subgroup(absl::Span<const Rank> members) const {
+  std::vector<NodeRun> nodes;
+  Rank self{-1};
+  int32_t last_node = -1;
+  for (size_t i = 0; i < members.size(); ++i) {
+    COORDD_CHECK(i == 0 || members[i - 1] < members[i]);
+    if (members[i] == self_) self = Rank{static_cast<int32_t>(i)};
+    const int32_t node = node_of(members[i]);
+    if (node == last_node) {
+      ++nodes.back().ranks_per_node;
+    } else {
+      nodes.push_back({1, 1});
+      last_node = node;
+    }
+  }
+  // Neighbours of equal size are one run.
+  std::vector<NodeRun> runs;
+  for (const NodeRun& node : nodes) {
+    if (!runs.empty() && runs.back().ranks_per_node == node.ranks_per_node) {
+      ++runs.back().nodes;
+    } else {
+      runs.push_back(node);
+    }
+  }
+  return GroupLayout(self, std::move(runs));
+}
+
 int32_t GroupLayout::node_of(Rank rank) const {
   int32_t left = ToInt(rank);
   COORDD_CHECK(left >= 0 && left < size_);

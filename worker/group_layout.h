@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "common/types.h"
 
 namespace coordd {
@@ -21,6 +22,9 @@ class GroupLayout {
   GroupLayout(Rank self, std::vector<NodeRun> nodes);
   // `size` ranks on one node.
   static GroupLayout OneNode(Rank self, int32_t size) { return GroupLayout(self, {{1, size}}); }
+  // Where the given ranks are, counted from 0 in their order. REQUIRES: strictly increasing ranks
+  // of this layout, `self` among them.
+  GroupLayout Subgroup(absl::Span<const Rank> members) const;
 
   Rank self() const { return self_; }
   int32_t size() const { return size_; }

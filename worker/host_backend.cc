@@ -32,20 +32,45 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
 
 absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
-  self_ = layout.self();
-  world_size_ = layout.size();
+  groups_.emplace(ProcessSetId{0}, Group{layout, {}});
   return absl::OkStatus();
 }
 
+absl::Status HostBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
+  COORDD_RETURN_IF_ERROR(ValidateGroup(group, ranks, all.self(), all.size()));
+  Group made{all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end())};
+  if (groups_.emplace(group, std::move(made)).second) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("group ", ToInt(group), " is defined already, expected a new number"));
+}
+
+void HostBackend::EndGroup(ProcessSetId group) {
+  COORDD_CHECK(ToInt(group) != 0);
+  const auto lane = lanes_.find(LaneId{ToInt(group)});
+  if (lane != lanes_.end()) {
+    COORDD_CHECK(lane->second.queue.empty());
+    lanes_.erase(lane);
+  }
+  groups_.erase(group);
+}
+
 absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
-  COORDD_CHECK(world_size_ > 0);  // Connect comes first
-  COORDD_RETURN_IF_ERROR(ValidateArgs(args, self_, world_size_));
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const auto group = groups_.find(args.group);
+  if (group == groups_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(args.kind), ": group ", ToInt(args.group), " is not defined"));
+  }
+  const GroupLayout& layout = group->second.layout;
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args, layout.self(), layout.size()));
   Lane& lane = lanes_[args.lane];
   if (lane.queue.size() >= kMaxQueuedBatches) {
     return absl::ResourceExhaustedError(
         absl::StrCat("lane ", ToInt(args.lane), " has ", lane.queue.size(), " batches waiting"));
   }
-  lane.queue.push_back({std::move(args), std::move(done)});
+  lane.queue.push_back({std::move(args), &group->second, std::move(done)});
   return absl::OkStatus();
 }
 
@@ -76,11 +101,12 @@ void HostBackend::Abort() {
 
 void HostBackend::StartRun(Lane& lane) {
   const CollectiveArgs& args = lane.queue.front().args;
-  Algorithm algorithm =
-      ChooseAlgorithm(args.kind, static_cast<int64_t>(args.input.size()), world_size_);
-  if (args.kind == CollectiveKind::kAllreduce && options_.allreduce && world_size_ > 1)
+  const Group& group = *lane.queue.front().group;
+  const int32_t size = group.layout.size();
+  Algorithm algorithm = ChooseAlgorithm(args.kind, static_cast<int64_t>(args.input.size()), size);
+  if (args.kind == CollectiveKind::kAllreduce && options_.allreduce && size > 1)
     algorithm = *options_.allreduce;
-  Schedule schedule = MakeSchedule(algorithm, args, self_, world_size_);
+  Schedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
   const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
   if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)
@@ -95,7 +121,7 @@ void HostBackend::StartRun(Lane& lane) {
   }
   lane.run = std::make_unique<CollectiveRun>(std::move(schedule), args.dtype, args.op,
                                              Tag{args.lane, args.sequence}, buffers, *transport_,
-                                             options_.run);
+                                             options_.run, group.members);
   if (!enough) {
     lane.run->Fail(absl::ResourceExhaustedError(absl::StrCat(
         "no memory for ", scratch_bytes + segment_bytes, " bytes of scratch of a collective")));

@@ -40,14 +40,21 @@ class HostBackend final : public CollectiveBackend {
   absl::string_view name() const override { return "host"; }
   bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const override;
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
+  absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
+  void EndGroup(ProcessSetId group) override;
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   void Abort() override;
 
  private:
+  struct Group {
+    GroupLayout layout;         // ranks counted from 0 in the group
+    std::vector<Rank> members;  // on the transport; empty: the same
+  };
   struct Batch {
     CollectiveArgs args;
+    const Group* group;  // lives as long as something of it is in flight
     Done done;
   };
   struct Lane {
@@ -69,8 +76,7 @@ class HostBackend final : public CollectiveBackend {
 
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
-  Rank self_;
-  int32_t world_size_ = 0;  // 0: not connected
+  std::map<ProcessSetId, Group> groups_;  // empty: not connected
   absl::Status failure_;
   std::vector<AlignedBuffer> fusion_buffers_;
   std::map<LaneId, Lane> lanes_;

@@ -29,6 +29,10 @@ absl::Status LoopbackBackend::Connect(const GroupLayout& layout, Store&, absl::T
       absl::StrCat("the loopback backend got a world of ", layout.size(), ", expected 1"));
 }
 
+absl::Status LoopbackBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
+  return ValidateGroup(group, ranks, Rank{0}, 1);  // all groups are the same one rank
+}
+
 absl::Status LoopbackBackend::Launch(CollectiveArgs args, Done done) {
   COORDD_RETURN_IF_ERROR(ValidateArgs(args, Rank{0}, 1));
   launched_.emplace_back(std::move(args), std::move(done));

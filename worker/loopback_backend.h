@@ -21,6 +21,8 @@ class LoopbackBackend final : public CollectiveBackend {
   bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const override;
   // INVALID_ARGUMENT: the world is larger.
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
+  absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
+  void EndGroup(ProcessSetId) override {}
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;

@@ -25,6 +25,9 @@ class PlanSequencer {
   // REQUIRES: launched before, and not completed yet. Batches may complete in any order.
   void Complete(LaneId lane, int64_t sequence);
 
+  // Nothing is launched on this lane any more; it is forgotten once what runs has completed.
+  void End(LaneId lane);
+
   bool drained() const { return in_flight_ == 0; }
   std::vector<LaneProgress> Progress() const;  // by lane
 
@@ -32,6 +35,7 @@ class PlanSequencer {
   struct Lane {
     int64_t launched = 0;
     std::set<int64_t> running;
+    bool ended = false;
   };
   std::map<LaneId, Lane> lanes_;
   int64_t in_flight_ = 0;

@@ -188,6 +188,21 @@ void ScaleElements(double factor, std::byte* dst, const std::byte* src, int64_t 
   }
 }
 
+template <typename T>
+T Identity(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kProduct:
+      return T{1};
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    default:
+      return std::is_floating_point_v<T> ? static_cast<T>(-0.0) : T{0};
+  }
+}
+
 // Calls f.template operator()<Element>() for the element of `dtype`.
 template <typename F>
 void WithElement(DataType dtype, F f) {
@@ -227,6 +242,14 @@ void WithElement(DataType dtype, F f) {
 void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
             int64_t count) {
   WithElement(dtype, [&]<typename Element>() { ReduceElements<Element>(op, dst, a, b, count); });
+}
+
+void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count) {
+  COORDD_CHECK(op != ReduceOp::kNone && op != ReduceOp::kAverage);
+  WithElement(dtype, [&]<typename Element>() {
+    const auto value = Element::Store(Identity<typename Element::Computed>(op));
+    for (int64_t i = 0; i < count; ++i) StoreAt<typename Element::Stored>(dst, i, value);
+  });
 }
 
 void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src,

@@ -29,6 +29,11 @@ inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte*
   Reduce(dtype, op, dst, dst, src, count);
 }
 
+// dst[i] = the operand that changes no other: 0 for a sum (-0 in floating point, since -0 + +0 is
+// not -0), 1 for a product, the largest or smallest value of the type, or infinity, for a minimum
+// or maximum. REQUIRES: op as above.
+void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count);
+
 // dst[i] = src[i] * factor; a factor of 1 copies exactly. `dst` may be equal to `src`. Integers
 // multiply in float64, truncate toward zero and saturate at the bounds of their type (a NaN gives
 // 0); float16 and bfloat16 multiply in float32, float32 too, with the factor rounded to it. bool is

@@ -1,6 +1,6 @@
 #include "worker/submission_check.h"
 
-#include <numeric>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,20 +16,38 @@ absl::Status Invalid(const TensorSpec& spec, absl::string_view found, absl::stri
       absl::StrCat("tensor ", spec.name, ": ", found, ", expected ", expected));
 }
 
-// What this version carries out; the rest has its place in the protocol.
-absl::Status CheckSupported(const Submission& submission) {
-  const TensorSpec& spec = submission.spec;
-  if (ToInt(spec.process_set) != 0) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", spec.name, ": process set ",
-                                                 ToInt(spec.process_set),
-                                                 ", expected 0: this version has only the set of "
-                                                 "all ranks"));
+int32_t SizeOf(const SubmissionPlace& place) {
+  return place.set == nullptr ? place.world_size : static_cast<int32_t>(place.set->size());
+}
+
+bool Contains(const SubmissionPlace& place, int32_t rank) {
+  return place.set == nullptr || std::binary_search(place.set->begin(), place.set->end(), rank);
+}
+
+absl::Status CheckMemory(const Submission& submission) {
+  if (submission.spec.memory == MemoryKind::kHost && submission.device < 0) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("tensor ", submission.spec.name,
+                   ": device memory, expected host memory: this version "
+                   "has no backend for devices"));
+}
+
+// Who takes part: the caller, and the ranks that the tensor names.
+absl::Status CheckRanks(const TensorSpec& spec, const SubmissionPlace& place) {
+  const auto set = [&] {
+    return absl::StrCat("a rank of process set ", ToInt(spec.process_set), " [",
+                        absl::StrJoin(*place.set, ", "), "]");
+  };
+  if (!Contains(place, place.rank)) return Invalid(spec, absl::StrCat("rank ", place.rank), set());
+  if (HasRoot(spec.kind) && !Contains(place, spec.root_rank))
+    return Invalid(spec, absl::StrCat("root rank ", spec.root_rank), set());
+  if (IsPairwise(spec.kind) && spec.peer_rank == place.rank) {
+    return Invalid(spec, absl::StrCat(Name(spec.kind), " between rank ", place.rank, " and itself"),
+                   "another rank");
   }
-  if (spec.memory != MemoryKind::kHost || submission.device >= 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("tensor ", spec.name,
-                     ": device memory, expected host memory: this version "
-                     "has no backend for devices"));
+  if (spec.kind == CollectiveKind::kJoin && (spec.name != kJoinName || !spec.shape.empty())) {
+    return Invalid(spec, absl::StrCat("a join of shape ", ShapeString(spec.shape)),
+                   absl::StrCat("the name ", kJoinName, " and no elements"));
   }
   return absl::OkStatus();
 }
@@ -61,42 +79,71 @@ absl::Status CheckSplits(Submission& submission, int32_t world_size) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBuffers(const Submission& submission) {
+// Which buffers a rank must bring for a collective of one kind.
+struct Buffers {
+  bool reads = true;
+  bool writes = true;
+  bool may_allocate = false;  // the runtime makes an output that is not given
+};
+
+Buffers BuffersOf(const TensorSpec& spec, int32_t rank) {
+  const bool root = spec.root_rank == rank;
+  switch (spec.kind) {
+    case CollectiveKind::kAllgather:
+    case CollectiveKind::kReducescatter:
+    case CollectiveKind::kAlltoall:
+      return {.may_allocate = true};
+    case CollectiveKind::kBroadcast:
+      return {.reads = root};
+    case CollectiveKind::kReduce:
+      return {.writes = root};
+    case CollectiveKind::kGather:
+      return {.writes = root, .may_allocate = true};
+    case CollectiveKind::kSend:
+      return {.writes = false};
+    case CollectiveKind::kReceive:
+      return {.reads = false};
+    default:
+      return {};
+  }
+}
+
+absl::Status CheckBuffers(const Submission& submission, int32_t rank) {
   const TensorSpec& spec = submission.spec;
-  if (spec.kind == CollectiveKind::kBarrier) return absl::OkStatus();
+  if (!HasPayload(spec.kind)) return absl::OkStatus();
   const bool empty = SizeBytes(spec) == 0;
-  const bool may_allocate = spec.kind == CollectiveKind::kAllgather ||
-                            spec.kind == CollectiveKind::kReducescatter ||
-                            spec.kind == CollectiveKind::kAlltoall;
-  // A broadcast reads the root's input only.
-  if (submission.input == nullptr && !empty && spec.kind != CollectiveKind::kBroadcast)
+  const Buffers needs = BuffersOf(spec, rank);
+  if (submission.input == nullptr && !empty && needs.reads)
     return Invalid(spec, "no input", absl::StrCat(SizeBytes(spec), " bytes"));
-  if (submission.output == nullptr && !empty && !may_allocate)
+  if (submission.output == nullptr && !empty && needs.writes && !needs.may_allocate)
     return Invalid(spec, absl::StrCat(Name(spec.kind), " without an output"),
                    absl::StrCat(SizeBytes(spec), " bytes"));
   if (submission.output_capacity_bytes < 0)
     return Invalid(spec, absl::StrCat("an output of ", submission.output_capacity_bytes, " bytes"),
                    "at least 0");
   const bool in_place = submission.output != nullptr && submission.output == submission.input;
-  if (in_place && !empty &&
-      (spec.kind == CollectiveKind::kAlltoall || spec.kind == CollectiveKind::kReducescatter))
+  const bool result_is_elsewhere =
+      spec.kind == CollectiveKind::kAlltoall || spec.kind == CollectiveKind::kReducescatter ||
+      spec.kind == CollectiveKind::kAllgather || spec.kind == CollectiveKind::kGather;
+  if (in_place && !empty && result_is_elsewhere)
     return Invalid(spec, absl::StrCat(Name(spec.kind), " in place"), "an output of its own");
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<TensorJob> CheckSubmission(Submission submission, int32_t world_size,
+absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
                                           absl::Time deadline, Clock& clock) {
   if (!IsUtf8(submission.spec.name) || !IsUtf8(submission.spec.group)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", ShortenedText(submission.spec.name, kMaxTensorNameBytes),
                      ": a name that is not UTF-8, expected UTF-8"));
   }
-  COORDD_RETURN_IF_ERROR(Validate(submission.spec, world_size));
-  COORDD_RETURN_IF_ERROR(CheckSupported(submission));
-  COORDD_RETURN_IF_ERROR(CheckSplits(submission, world_size));
-  COORDD_RETURN_IF_ERROR(CheckBuffers(submission));
+  COORDD_RETURN_IF_ERROR(Validate(submission.spec, place.world_size));
+  COORDD_RETURN_IF_ERROR(CheckMemory(submission));
+  COORDD_RETURN_IF_ERROR(CheckRanks(submission.spec, place));
+  COORDD_RETURN_IF_ERROR(CheckSplits(submission, SizeOf(place)));
+  COORDD_RETURN_IF_ERROR(CheckBuffers(submission, place.rank));
   TensorJob job;
   job.input = static_cast<const std::byte*>(submission.input);
   job.output = static_cast<std::byte*>(submission.output);

@@ -4,14 +4,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
 #include "worker/worker.h"
 
 namespace coordd {
 
+// Where the caller's rank is in the set that it submits to.
+struct SubmissionPlace {
+  int32_t rank = 0;  // in the job
+  int32_t world_size = 1;
+  RankList set;  // of the process set; nullptr: all ranks
+};
+
 // INVALID_ARGUMENT: names the tensor, what was found and what was expected. Fills in the splits of
-// an alltoall that gives none. UNIMPLEMENTED: process sets and device memory, by name.
-absl::StatusOr<TensorJob> CheckSubmission(Submission submission, int32_t world_size,
+// an alltoall that gives none. UNIMPLEMENTED: device memory.
+absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
                                           absl::Time deadline, Clock& clock);
 
 }  // namespace coordd

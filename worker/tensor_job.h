@@ -20,6 +20,9 @@ struct TensorJob {
   int64_t output_capacity_bytes = 0;
   std::vector<int64_t> splits;  // alltoall: rows for each rank, already filled in
   absl::Time deadline;
+  // This rank has joined and has not submitted it: it has no buffers, contributes the operator's
+  // identity or no rows, and drops the result. Its Work is nobody's.
+  bool absent = false;
 
   // Set while executing: an error of this tensor alone, in a batch that went well.
   absl::Status status;

@@ -15,15 +15,18 @@
 
 namespace coordd {
 
-// Names a message between two ranks: lane (8 bits) | sequence of the batch on its lane, modulo
-// 2^32. Fits 40 bits, so that UCX tags have 24 left for the sender's rank.
+// Names a message between two ranks: lane modulo 2^20 | sequence of the batch on its lane, modulo
+// 2^20. Fits 40 bits, so that UCX tags have 24 left for the sender's rank. Both numbers may wrap:
+// two batches are under way between two ranks at one time only while both have their tensors
+// pending, of which there are fewer (kMaxPendingTensors).
 struct Tag {
   LaneId lane;
   int64_t sequence = 0;
 
   uint64_t Encode() const {
-    return (static_cast<uint64_t>(ToInt(lane) & 0xff) << 32) |
-           (static_cast<uint64_t>(sequence) & 0xffffffffu);
+    constexpr uint64_t kMask = (uint64_t{1} << 20) - 1;
+    return ((static_cast<uint64_t>(ToInt(lane)) & kMask) << 20) |
+           (static_cast<uint64_t>(sequence) & kMask);
   }
 };
 

@@ -22,11 +22,12 @@ namespace coordd {
 struct Submission {
   TensorSpec spec;  // its `group` is the runtime's to fill
   const void* input = nullptr;
-  // nullptr: the runtime allocates the result (allgather, alltoall, reducescatter). Equal to input:
-  // in place (allreduce, broadcast).
+  // nullptr: the runtime allocates the result (allgather, gather, alltoall, reducescatter). Equal
+  // to input: in place (allreduce, broadcast, reduce). On ranks that get no result it is not looked
+  // at (reduce and gather elsewhere than on the root, send).
   void* output = nullptr;
-  // Bytes of `output` for allgather, alltoall and reducescatter when given; INVALID_ARGUMENT when
-  // the result is larger.
+  // Bytes of `output` for allgather, gather, alltoall and reducescatter when given;
+  // INVALID_ARGUMENT when the result is larger.
   int64_t output_capacity_bytes = 0;
   std::vector<int64_t> splits;  // alltoall: rows for each rank; empty: shape[0] / size each
   int32_t device = -1;          // CUDA device index; -1: host
@@ -69,6 +70,17 @@ class Worker {
   // tensors' own.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions) = 0;
+
+  // Process sets: every rank calls these with the same arguments in the same order; they block
+  // until the last rank has, `timeout` at most (0: WorkerOptions::collective_timeout). `ranks` in
+  // any order. INVALID_ARGUMENT: not ranks of the job, one twice or none at all, or what other
+  // ranks asked for differs; DEADLINE_EXCEEDED; the generation's end. A set ends with its
+  // generation.
+  virtual absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
+                                                     absl::Duration timeout) = 0;
+  virtual absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) = 0;
+  // Members in their order; 0: all ranks. INVALID_ARGUMENT: there is no such set.
+  virtual absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const = 0;
 
   // Values for the other members, scoped to the job.
   virtual Store& store() = 0;

@@ -26,6 +26,13 @@ struct SubmittedTensor {
 struct TensorsSubmitted {  // one tensor, or a whole group
   std::vector<SubmittedTensor> tensors;
 };
+// A call for a new process set, or for the end of one; answered by exactly one ProcessSetAnswer.
+struct ProcessSetAsked {
+  int64_t token = 0;           // of the answer; not 0
+  ProcessSetId remove;         // 0: add one
+  std::vector<int32_t> ranks;  // of the new one, strictly increasing
+  absl::Time deadline;
+};
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;
 };
@@ -40,18 +47,39 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
 };
 struct LeaveRequested {};  // finish what is planned, then say goodbye
 struct StopForced {};      // the time for that is over
-using WorkerEvent = std::variant<TensorsSubmitted, CoordinatorSaid, StreamEnded, BatchDone,
-                                 LeaveRequested, StopForced>;
+using WorkerEvent = std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded,
+                                 BatchDone, LeaveRequested, StopForced>;
 
 // --- out, to be carried out in this order ---
 struct SendMessage {
   v1::WorkerMessage message;
 };
+// Precedes every batch of the set.
+struct DefineProcessSet {
+  ProcessSetId process_set;
+  std::vector<int32_t> ranks;
+  bool member = false;    // this rank is one of them
+  bool for_pair = false;  // coordd made it for a send and its receive: nobody may submit to it
+};
+struct EndProcessSet {  // follows the last batch of the set
+  ProcessSetId process_set;
+  bool member = false;
+};
+struct ProcessSetAnswer {
+  int64_t token = 0;
+  absl::Status status;
+  ProcessSetId process_set;
+};
 struct LaunchBatch {
   LaneId lane;
   int64_t sequence = 0;
-  std::vector<TensorId> tensors;            // in the order of the plan
-  std::vector<absl::Duration> negotiation;  // of each: reported to planned
+  ProcessSetId process_set;
+  std::vector<TensorId> tensors;            // in the order of the plan; 0: the next of `absent`
+  std::vector<absl::Duration> negotiation;  // of each that is not absent: reported to planned
+  // What this rank, which has joined, has not submitted: it contributes the operator's identity or
+  // no rows.
+  std::vector<TensorSpec> absent;
+  int32_t last_joined_rank = -1;  // of the batch that ends a join
 };
 struct FailTensor {  // completes its Work; never for a tensor that is executing
   TensorId id;
@@ -63,7 +91,8 @@ struct GenerationEnded {   // the error of every further call
 };
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
-using WorkerEffect = std::variant<SendMessage, LaunchBatch, FailTensor, AbortExecution,
-                                  GenerationEnded, CloseStream, Stopped>;
+using WorkerEffect =
+    std::variant<SendMessage, DefineProcessSet, EndProcessSet, ProcessSetAnswer, LaunchBatch,
+                 FailTensor, AbortExecution, GenerationEnded, CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/host_identity.h"
 #include "common/http_server.h"
 #include "common/log.h"
@@ -18,7 +20,6 @@
 #include "worker/executor.h"
 #include "worker/join_message.h"
 #include "worker/pending_names.h"
-#include "worker/submission_check.h"
 #include "worker/worker_metrics.h"
 
 namespace coordd {
@@ -45,6 +46,7 @@ struct WorkerImpl::Runtime {
   WorkerMetrics metrics;
   PrefixStore program_store;
   PendingNames names;
+  ProcessSetTable process_sets;
   ControlInbox inbox;
   std::unique_ptr<HttpServer> http;
   std::unique_ptr<PrefixStore> generation_store;
@@ -120,14 +122,17 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   r.completion = std::make_unique<Completion>(
       std::string(backend->name()), r.names, r.metrics, clock_,
-      CompletionHooks{[&r](int buffer) { r.executor->ReturnFusionBuffer(buffer); },
-                      [&r](BatchDone done) { r.inbox.PushUnbounded(std::move(done)); }});
+      CompletionHooks{
+          [&r](LaneId lane, ScratchLoan loan) { r.executor->ReturnScratch(lane, loan); },
+          [&r](BatchDone done) { r.inbox.PushUnbounded(std::move(done)); }});
   r.executor = std::make_unique<Executor>(
       ExecutorOptions{options_.fusion_buffer_bytes, placement_.local_size, cores},
       std::move(backend), clock_,
       [&r](std::unique_ptr<BatchJob> batch) { r.completion->Finish(std::move(batch)); });
   r.control = std::make_unique<Control>(
-      place.state, Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.metrics, clock_},
+      place.state,
+      Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.process_sets, r.metrics,
+                     clock_},
       ControlHooks{[this](absl::Status status) { SetStatus(std::move(status)); },
                    [this] {
                      MutexLock lock(&mu_);
@@ -170,18 +175,30 @@ const WorkerMetrics& WorkerImpl::metrics() const { return runtime_->metrics; }
 
 Store& WorkerImpl::store() { return runtime_->program_store; }
 
-absl::Time WorkerImpl::DeadlineOf(const Submission& submission) const {
-  const bool own = submission.timeout > absl::ZeroDuration();
-  return clock_.Now() + (own ? submission.timeout : options_.collective_timeout);
+absl::Time WorkerImpl::DeadlineOf(absl::Duration timeout) const {
+  const bool own = timeout > absl::ZeroDuration();
+  return clock_.Now() + (own ? timeout : options_.collective_timeout);
+}
+
+absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) const {
+  SubmissionPlace place{placement_.rank, placement_.size, nullptr};
+  if (ToInt(process_set) == 0) return place;
+  place.set = runtime_->process_sets.Find(process_set);
+  if (place.set != nullptr) return place;
+  return absl::InvalidArgumentError(
+      absl::StrCat("process set ", ToInt(process_set),
+                   ": does not exist, expected one that was added and "
+                   "not removed"));
 }
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
   COORDD_RETURN_IF_ERROR(status());
-  const absl::Time deadline = DeadlineOf(submission);
+  const absl::Time deadline = DeadlineOf(submission.timeout);
   submission.spec.group.clear();
   submission.spec.group_size = 0;
-  COORDD_ASSIGN_OR_RETURN(
-      TensorJob job, CheckSubmission(std::move(submission), placement_.size, deadline, clock_));
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(submission.spec.process_set));
+  COORDD_ASSIGN_OR_RETURN(TensorJob job,
+                          CheckSubmission(std::move(submission), place, deadline, clock_));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
   COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs), deadline));
@@ -192,44 +209,86 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     const std::string& name, std::vector<Submission> submissions) {
   COORDD_RETURN_IF_ERROR(status());
   if (name.empty()) return absl::InvalidArgumentError("a group without a name, expected one");
+  if (submissions.empty()) return std::vector<std::shared_ptr<Work>>{};
+  const ProcessSetId process_set = submissions.front().spec.process_set;
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(process_set));
   std::vector<TensorJob> jobs;
+  jobs.reserve(submissions.size());
   absl::Time earliest = absl::InfiniteFuture();
   const int32_t count = static_cast<int32_t>(
       std::min<size_t>(submissions.size(), static_cast<size_t>(kMaxGroupSize) + 1));
   for (Submission& submission : submissions) {
+    if (submission.spec.process_set != process_set) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group ", name, ": tensors of process sets ", ToInt(process_set), " and ",
+                       ToInt(submission.spec.process_set), ", expected one set"));
+    }
     submission.spec.group = name;
     submission.spec.group_size = count;
-    const absl::Time deadline = DeadlineOf(submission);
+    const absl::Time deadline = DeadlineOf(submission.timeout);
     earliest = std::min(earliest, deadline);
-    COORDD_ASSIGN_OR_RETURN(
-        TensorJob job, CheckSubmission(std::move(submission), placement_.size, deadline, clock_));
+    COORDD_ASSIGN_OR_RETURN(TensorJob job,
+                            CheckSubmission(std::move(submission), place, deadline, clock_));
     jobs.push_back(std::move(job));
   }
-  if (jobs.empty()) return std::vector<std::shared_ptr<Work>>{};
   return Enqueue(std::move(jobs), earliest);
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(std::vector<TensorJob> jobs,
                                                                        absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(runtime_->names.Insert(jobs));
   std::vector<std::shared_ptr<Work>> works;
-  absl::Status refused;
-  for (const TensorJob& job : jobs) {
-    refused = runtime_->names.Insert(job.spec().name);
-    if (!refused.ok()) break;
-    works.push_back(job.work);
+  works.reserve(jobs.size());
+  for (const TensorJob& job : jobs) works.push_back(job.work);
+  // Full: the caller waits here, which is what slows a program down that submits faster than the
+  // worker reports.
+  JobsSubmitted submitted{std::move(jobs)};
+  ControlEvent event(std::move(submitted));
+  if (runtime_->inbox.Push(std::move(event), deadline)) return works;
+  runtime_->names.Erase(std::get<JobsSubmitted>(event).jobs);
+  COORDD_RETURN_IF_ERROR(status());
+  return absl::ResourceExhaustedError(absl::StrCat("tensor ", works.front()->spec().name,
+                                                   ": the submission queue of ", kMaxSubmissions,
+                                                   " stayed full until its deadline"));
+}
+
+absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked) {
+  COORDD_RETURN_IF_ERROR(status());
+  auto reply = std::make_shared<ProcessSetReply>();
+  const absl::Time deadline = asked.deadline;
+  ProcessSetCall call{std::move(asked), reply};
+  if (runtime_->inbox.Push(ControlEvent(std::move(call)), deadline)) return reply->Await();
+  COORDD_RETURN_IF_ERROR(status());
+  return absl::ResourceExhaustedError("the submission queue stayed full until the deadline");
+}
+
+absl::StatusOr<ProcessSetId> WorkerImpl::AddProcessSet(std::vector<int32_t> ranks,
+                                                       absl::Duration timeout) {
+  std::sort(ranks.begin(), ranks.end());
+  const bool valid = !ranks.empty() && ranks.front() >= 0 && ranks.back() < placement_.size &&
+                     std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
+  if (!valid) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a process set of ranks [", absl::StrJoin(ranks, ", "),
+                     "], expected different ranks of 0 to ", placement_.size - 1));
   }
-  if (refused.ok()) {
-    // Full: the caller waits here, which is what slows a program down that submits faster than the
-    // worker reports.
-    if (runtime_->inbox.Push(JobsSubmitted{std::move(jobs)}, deadline)) return works;
-    refused = status();
-    if (refused.ok())
-      refused = absl::ResourceExhaustedError(
-          absl::StrCat("tensor ", works.front()->spec().name, ": the submission queue of ",
-                       kMaxSubmissions, " stayed full until its deadline"));
-  }
-  for (const auto& work : works) runtime_->names.Erase(work->spec().name);
-  return refused;
+  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout)});
+}
+
+absl::Status WorkerImpl::RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) {
+  if (ToInt(process_set) == 0)
+    return absl::InvalidArgumentError("process set 0: is that of all ranks and stays");
+  COORDD_RETURN_IF_ERROR(PlaceIn(process_set).status());
+  return AskForProcessSet({0, process_set, {}, DeadlineOf(timeout)}).status();
+}
+
+absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId process_set) const {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(process_set));
+  if (place.set != nullptr) return *place.set;
+  std::vector<int32_t> all(static_cast<size_t>(placement_.size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {

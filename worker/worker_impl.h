@@ -13,6 +13,7 @@
 #include "common/store.h"
 #include "worker/fork_guard.h"
 #include "worker/join_session.h"
+#include "worker/submission_check.h"
 #include "worker/worker.h"
 
 namespace coordd {
@@ -49,6 +50,10 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions) override;
+  absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
+                                             absl::Duration timeout) override;
+  absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
+  absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const override;
   Store& store() override;
   absl::Status Shutdown(absl::Duration timeout) override;
 
@@ -61,7 +66,10 @@ class WorkerImpl final : public Worker {
   absl::Status StartRuntime(JoinedSession session);
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs,
                                                              absl::Time deadline);
-  absl::Time DeadlineOf(const Submission& submission) const;
+  absl::Time DeadlineOf(absl::Duration timeout) const;
+  // INVALID_ARGUMENT: there is no such process set.
+  absl::StatusOr<SubmissionPlace> PlaceIn(ProcessSetId process_set) const;
+  absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);
   void SetStatus(absl::Status status);
   // Ends all threads; the goodbye is said or forced before.
   void TearDown();

@@ -10,20 +10,9 @@
 #include "worker/worker_errors.h"
 
 namespace coordd {
-namespace {
-
-// What travels in one batch must agree in everything that the executor does once for all of it.
-bool FusesWith(const TensorSpec& a, const TensorSpec& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root_rank == b.root_rank &&
-         a.prescale_factor == b.prescale_factor && a.postscale_factor == b.postscale_factor &&
-         a.memory == b.memory && a.kind != CollectiveKind::kAlltoall &&
-         a.kind != CollectiveKind::kBarrier;
-}
-
-}  // namespace
-
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
+      process_sets_(options.rank, options.size),
       received_sequence_(options.received_sequence),
       next_heartbeat_(now),
       lease_until_(now + options.lease) {}
@@ -33,26 +22,44 @@ void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>
 }
 
 void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
-  absl::Status refused = end_;
-  if (leaving_) refused = absl::CancelledError("this worker is shutting down");
   for (SubmittedTensor& tensor : in.tensors) {
     const std::string& name = tensor.spec.name;
-    if (refused.ok() && pending_.contains(name)) {
-      // Worker::Submit refuses it first; this keeps the state valid whatever comes.
-      out.push_back(FailTensor{
-          tensor.id, absl::AlreadyExistsError(absl::StrCat("tensor ", name, ": pending already"))});
-      continue;
-    }
+    // The last three are refused by Worker::Submit already; this keeps the state valid whatever
+    // comes.
+    absl::Status refused = end_;
+    if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+    if (refused.ok() && !process_sets_.IsMember(tensor.spec.process_set))
+      refused = absl::FailedPreconditionError(absl::StrCat(
+          "process set ", ToInt(tensor.spec.process_set), " has been removed, or never was"));
+    if (refused.ok() && ToInt(join_) != 0)
+      refused = absl::FailedPreconditionError(
+          "this rank has joined, expected nothing more until the join ends");
+    if (refused.ok() && by_name_.contains(TensorKey(tensor.spec.process_set, name)))
+      refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
       out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    unreported_.push_back(name);
-    by_age_.emplace(tensor.id, name);
-    deadlines_.emplace(tensor.deadline, name);
-    Pending pending{tensor.id, std::move(tensor.spec), now, tensor.deadline, false, {}};
-    pending_.emplace(unreported_.back(), std::move(pending));
+    if (tensor.spec.kind == CollectiveKind::kJoin) join_ = tensor.id;
+    unreported_.push_back(tensor.id);
+    deadlines_.emplace(tensor.deadline, tensor.id);
+    const auto added = pending_.emplace(
+        tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
+    const TensorSpec& spec = added.first->second.spec;
+    by_name_.emplace(TensorKey(spec.process_set, spec.name), tensor.id);
   }
+}
+
+void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  absl::Status refused = end_;
+  if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+  if (!refused.ok()) {
+    out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
+    return;
+  }
+  v1::WorkerMessage message;
+  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), now);
+  Send(std::move(message), out);
 }
 
 void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
@@ -106,6 +113,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     case v1::CoordinatorMessage::kAbort:
       OnAbort(message.abort(), out);
       return;
+    case v1::CoordinatorMessage::kProcessSetChange:
+      OnProcessSetChange(message.process_set_change(), out);
+      return;
     case v1::CoordinatorMessage::kMembership:
       ProtocolError("coordd sent a second membership of one generation", out);
       return;
@@ -127,66 +137,6 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
       ProtocolError(status.message(), out);
       return;
     }
-  }
-}
-
-absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
-                                    Executing& executing, std::vector<WorkerEffect>& out) {
-  const LaneId lane{batch.lane()};
-  if (batch.tensors().empty()) {
-    return absl::InternalError(
-        absl::StrCat("coordd planned batch ", batch.sequence(), " without a tensor"));
-  }
-  LaunchBatch launch{lane, batch.sequence(), {}, {}};
-  executing.deadline = absl::InfiniteFuture();
-  std::optional<TensorSpec> first;
-  for (const std::string& name : batch.tensors()) {
-    const auto found = pending_.find(name);
-    if (found == pending_.end() || !found->second.reported) {
-      return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
-                                              batch.sequence(),
-                                              ", which this rank has not submitted"));
-    }
-    Pending& pending = found->second;
-    if (first.has_value() && !FusesWith(*first, pending.spec)) {
-      return absl::InternalError(absl::StrCat(
-          "coordd planned tensor ", name, " (", ToString(pending.spec), ") in one batch with ",
-          first->name, " (", ToString(*first), "), with which it cannot travel"));
-    }
-    launch.tensors.push_back(pending.id);
-    launch.negotiation.push_back(now - pending.submitted_at);
-    executing.tensors.emplace_back(pending.id, name);
-    executing.bytes += SizeBytes(pending.spec);
-    // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
-    if (pending.withdrawn.ok() && pending.deadline < executing.deadline) {
-      executing.deadline = pending.deadline;
-      executing.overdue_tensor = name;
-    } else if (!pending.withdrawn.ok() && now + kWithdrawalAnswer < executing.deadline) {
-      executing.deadline = now + kWithdrawalAnswer;
-      executing.overdue_tensor = name;
-    }
-    if (!first.has_value()) first = std::move(pending.spec);
-    Erase(name);
-  }
-  COORDD_RETURN_IF_ERROR(sequencer_.Launch(lane, batch.sequence()));
-  executing_.emplace(BatchKey{lane, batch.sequence()}, std::move(executing));
-  out.push_back(std::move(launch));
-  return absl::OkStatus();
-}
-
-void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
-  for (const v1::TensorFailure& failure : failures.failures()) {
-    const auto found = pending_.find(failure.name());
-    if (found == pending_.end()) continue;  // it ended with the generation
-    absl::Status status = TensorFailureError(options_.generation, failure);
-    if (!found->second.withdrawn.ok()) {
-      // It was this rank that gave up: its own reason first, then what coordd knows.
-      status =
-          absl::Status(found->second.withdrawn.code(),
-                       absl::StrCat(found->second.withdrawn.message(), "; ", failure.message()));
-    }
-    out.push_back(FailTensor{found->second.id, std::move(status)});
-    Erase(failure.name());
   }
 }
 
@@ -240,7 +190,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
   if (local_failure_.ok()) {
     local_failure_ = in.status;
-    SendFailed(key, batch.tensors.front().second, in.status.message(), in.suspect, out);
+    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
     verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
   }
   for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
@@ -250,14 +200,12 @@ void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>&
   if (leaving_) return;
   leaving_ = true;
   const absl::Status why = absl::CancelledError("this worker is shutting down");
-  std::vector<std::string> reported;
-  for (const std::string& name : unreported_) {
-    out.push_back(FailTensor{pending_.at(name).id, ForTensor(name, why)});
-    Erase(name);
-  }
+  process_sets_.FailRequests(why, out);
+  for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
   unreported_.clear();
-  for (const auto& [id, name] : by_age_)
-    if (pending_.at(name).withdrawn.ok()) reported.push_back(name);
+  std::vector<TensorId> reported;
+  for (const auto& [id, pending] : pending_)
+    if (pending.withdrawn.ok()) reported.push_back(id);
   Withdraw(reported, why, now, out);
 }
 
@@ -280,10 +228,13 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<Worker
     aborted_ = true;
     out.push_back(AbortExecution{});
   }
-  for (const auto& [id, name] : by_age_) out.push_back(FailTensor{id, ForTensor(name, end_)});
+  for (const auto& [id, pending] : pending_)
+    out.push_back(FailTensor{id, ForTensor(pending.spec.name, end_)});
+  by_name_.clear();
   pending_.clear();
-  by_age_.clear();
+  join_ = TensorId{};
   deadlines_.clear();
+  process_sets_.FailRequests(end_, out);
   unreported_.clear();
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
@@ -299,17 +250,26 @@ void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect
                 /*abort=*/true, out);
 }
 
-void WorkerState::Erase(const std::string& name) {
-  const auto found = pending_.find(name);
-  by_age_.erase(found->second.id);
-  deadlines_.erase({found->second.deadline, name});
-  pending_.erase(found);
+void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,
+                       std::vector<WorkerEffect>& out) {
+  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec.name, status)});
+  Erase(tensor);
 }
 
-void WorkerState::SetDeadline(const std::string& name, Pending& pending, absl::Time deadline) {
-  deadlines_.erase({pending.deadline, name});
-  pending.deadline = deadline;
-  deadlines_.emplace(deadline, name);
+TensorSpec WorkerState::Erase(PendingMap::iterator tensor) {
+  Pending& pending = tensor->second;
+  if (tensor->first == join_) join_ = TensorId{};
+  by_name_.erase(TensorKey(pending.spec.process_set, pending.spec.name));
+  deadlines_.erase({pending.deadline, tensor->first});
+  TensorSpec spec = std::move(pending.spec);
+  pending_.erase(tensor);
+  return spec;
+}
+
+void WorkerState::SetDeadline(PendingMap::iterator tensor, absl::Time deadline) {
+  deadlines_.erase({tensor->second.deadline, tensor->first});
+  tensor->second.deadline = deadline;
+  deadlines_.emplace(deadline, tensor->first);
 }
 
 }  // namespace coordd

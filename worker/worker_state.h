@@ -14,15 +14,13 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "worker/plan_sequencer.h"
+#include "worker/process_set_state.h"
 #include "worker/worker_events.h"
 
 namespace coordd {
 
 // A message to coordd holds at most this much of tensors (session.proto).
 inline constexpr int64_t kMaxReportBytes = 256 << 10;
-// How long a tensor that coordd was asked to withdraw waits for the answer: a round trip on a busy
-// coordd. Longer, and coordd counts as gone.
-inline constexpr absl::Duration kWithdrawalAnswer = absl::Seconds(5);
 // How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
 // dead process within milliseconds; the error then names host and cause.
 inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
@@ -44,6 +42,9 @@ struct WorkerStateOptions {
 // give up a tensor by itself once it is reported: coordd may have planned it a moment ago, and the
 // other ranks then wait for this one. So a withdrawal is a question, and coordd's answer - a
 // failure or a plan, whichever it has sent - is final.
+//
+// Names are unique per process set. A rank that has submitted a join has no more data until the
+// join ends on all ranks: plans may then name tensors that it has not submitted, with their specs.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -62,8 +63,9 @@ class WorkerState {
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
  private:
+  // Unique among what is pending; the name is that of the Pending.
+  using TensorKey = std::pair<ProcessSetId, absl::string_view>;
   struct Pending {
-    TensorId id;
     TensorSpec spec;
     absl::Time submitted_at;
     absl::Time deadline;  // withdrawn: by when coordd has to answer
@@ -72,6 +74,7 @@ class WorkerState {
   };
   struct Executing {
     std::vector<std::pair<TensorId, std::string>> tensors;
+    std::string first_tensor;    // by name, also when this rank has not submitted it
     std::string overdue_tensor;  // whose deadline comes first
     absl::Time deadline;
     int64_t bytes = 0;
@@ -80,6 +83,7 @@ class WorkerState {
   using BatchKey = std::pair<LaneId, int64_t>;
 
   void On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
@@ -87,20 +91,33 @@ class WorkerState {
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
   void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
+  // The pending tensor that a plan or a failure for this set means; end(): none.
+  using PendingMap = std::map<TensorId, Pending>;
+  PendingMap::iterator FindPending(ProcessSetId process_set, const std::string& name);
+  // What a batch says about a tensor that this rank, which has joined, has not submitted. INTERNAL:
+  // it has not joined, or nothing is said.
+  absl::StatusOr<TensorSpec> AbsentSpec(const v1::FusedBatch& batch, int index) const;
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
   absl::Status PlanBatch(const v1::FusedBatch& batch, absl::Time now, Executing& executing,
                          std::vector<WorkerEffect>& out);
+  // Moves one of the batch's tensors from pending to executing.
+  void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
+                  LaunchBatch& launch);
+  void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
   void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
   void OnAbort(const v1::Abort& abort, std::vector<WorkerEffect>& out);
 
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
   void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
-  void Erase(const std::string& name);
-  void SetDeadline(const std::string& name, Pending& pending, absl::Time deadline);
-  void Withdraw(const std::vector<std::string>& names, const absl::Status& why, absl::Time now,
+  // Fails a pending tensor and forgets it.
+  void Fail(PendingMap::iterator tensor, absl::Status status, std::vector<WorkerEffect>& out);
+  TensorSpec Erase(PendingMap::iterator tensor);
+  void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
+  void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, absl::Time now,
                 std::vector<WorkerEffect>& out);
+  void WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out);
 
   void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
   void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
@@ -113,12 +130,14 @@ class WorkerState {
 
   const WorkerStateOptions options_;
 
-  // Tensors that no plan has named yet.
-  absl::flat_hash_map<std::string, Pending> pending_;
-  std::map<TensorId, std::string> by_age_;
-  std::set<std::pair<absl::Time, std::string>> deadlines_;
-  std::vector<std::string> unreported_;  // in order of submission
+  // What no plan has named yet.
+  PendingMap pending_;  // by age
+  absl::flat_hash_map<TensorKey, TensorId> by_name_;
+  std::set<std::pair<absl::Time, TensorId>> deadlines_;
+  std::vector<TensorId> unreported_;  // in order of submission
+  TensorId join_;                     // submitted and not ended; 0: this rank has data
 
+  ProcessSetState process_sets_;
   PlanSequencer sequencer_;
   std::map<BatchKey, Executing> executing_;
 

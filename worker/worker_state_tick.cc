@@ -25,6 +25,7 @@ void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
   CheckDeadlines(now, out);
+  WithdrawProcessSets(now, out);
   CheckExecuting(now, out);
   if (now >= verdict_deadline_) {
     // coordd has not said who died: what the data plane saw has to do.
@@ -51,6 +52,7 @@ absl::Time WorkerState::NextDeadline() const {
   absl::Time next = verdict_deadline_;
   if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
   if (end_.ok()) next = std::min(next, lease_until_);
+  next = std::min(next, process_sets_.NextDeadline());
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!aborted_) {
     for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
@@ -59,39 +61,36 @@ absl::Time WorkerState::NextDeadline() const {
 }
 
 void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out) {
-  std::vector<std::string> late;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    const std::string name = deadlines_.begin()->second;
-    Pending& pending = pending_.at(name);
+  std::vector<TensorId> late;
+  for (const auto& [deadline, id] : deadlines_) {
+    if (deadline > now) break;
+    const Pending& pending = pending_.at(id);
     if (!pending.withdrawn.ok()) {
-      EndGeneration(
-          GenerationEndedError(options_.generation,
-                               absl::StrCat("coordd did not answer the withdrawal of tensor ", name,
-                                            " within ", SecondsText(kWithdrawalAnswer)),
-                               absl::StatusCode::kUnavailable),
-          /*abort=*/false, out);
+      EndGeneration(GenerationEndedError(
+                        options_.generation,
+                        absl::StrCat("coordd did not answer the withdrawal of tensor ",
+                                     pending.spec.name, " within ", SecondsText(kWithdrawalAnswer)),
+                        absl::StatusCode::kUnavailable),
+                    /*abort=*/false, out);
       return;
     }
-    // Out of the set until Withdraw gives it its new deadline.
-    deadlines_.erase(deadlines_.begin());
-    late.push_back(name);
+    late.push_back(id);
   }
-  for (const std::string& name : late) {
-    Pending& pending = pending_.at(name);
+  for (TensorId id : late) {
+    const auto tensor = pending_.find(id);
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-        "not every rank had submitted it ", SecondsText(now - pending.submitted_at), " after rank ",
-        ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
-    if (pending.reported) {
-      Withdraw({name}, why, now, out);
+        "not every rank had submitted it ", SecondsText(now - tensor->second.submitted_at),
+        " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
+    if (tensor->second.reported) {
+      Withdraw({id}, why, now, out);
       continue;
     }
-    std::erase(unreported_, name);
-    out.push_back(FailTensor{pending.id, ForTensor(name, why)});
-    Erase(name);
+    std::erase(unreported_, id);
+    Fail(tensor, why, out);
   }
 }
 
-void WorkerState::Withdraw(const std::vector<std::string>& names, const absl::Status& why,
+void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why,
                            absl::Time now, std::vector<WorkerEffect>& out) {
   v1::WorkerMessage message;
   int64_t bytes = 0;
@@ -102,15 +101,34 @@ void WorkerState::Withdraw(const std::vector<std::string>& names, const absl::St
     message.Clear();
     bytes = 0;
   };
-  for (const std::string& name : names) {
-    Pending& pending = pending_.at(name);
-    pending.withdrawn = ForTensor(name, why);
-    SetDeadline(name, pending, now + kWithdrawalAnswer);
-    message.mutable_tensors_withdrawn()->add_names(name);
-    bytes += static_cast<int64_t>(name.size()) + kTensorFramingBytes;
+  for (TensorId id : tensors) {
+    const auto tensor = pending_.find(id);
+    const TensorSpec& spec = tensor->second.spec;
+    tensor->second.withdrawn = ForTensor(spec.name, why);
+    SetDeadline(tensor, now + kWithdrawalAnswer);
+    // A message is about one set.
+    if (message.tensors_withdrawn().process_set() != ToInt(spec.process_set)) flush();
+    message.mutable_tensors_withdrawn()->set_process_set(ToInt(spec.process_set));
+    message.mutable_tensors_withdrawn()->add_names(spec.name);
+    bytes += static_cast<int64_t>(spec.name.size()) + kTensorFramingBytes;
     if (bytes > kMaxReportBytes / 2) flush();
   }
   flush();
+}
+
+void WorkerState::WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out) {
+  absl::StatusOr<std::vector<v1::ProcessSetRequest>> due = process_sets_.Withdraw(now);
+  if (!due.ok()) {
+    EndGeneration(
+        GenerationEndedError(options_.generation, due.status().message(), due.status().code()),
+        /*abort=*/false, out);
+    return;
+  }
+  for (v1::ProcessSetRequest& request : *due) {
+    v1::WorkerMessage message;
+    *message.mutable_process_set_request() = std::move(request);
+    Send(std::move(message), out);
+  }
 }
 
 void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out) {
@@ -130,8 +148,8 @@ void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out)
 void WorkerState::Report(std::vector<WorkerEffect>& out) {
   v1::WorkerMessage message;
   int64_t bytes = 0;
-  for (const std::string& name : unreported_) {
-    Pending& pending = pending_.at(name);
+  for (TensorId id : unreported_) {
+    Pending& pending = pending_.at(id);
     pending.reported = true;
     v1::TensorSpec spec;
     ToProto(pending.spec, &spec);
@@ -157,20 +175,24 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
   heartbeat.set_sent_ns(absl::ToUnixNanos(now));
   heartbeat.set_collectives_completed(collectives_completed_);
   heartbeat.set_bytes_reduced(bytes_reduced_);
-  std::vector<LaneProgress> lanes = sequencer_.Progress();
   // A rank that waits for its first batch has a position too.
-  if (lanes.empty()) lanes.push_back(LaneProgress{});
-  for (const LaneProgress& lane : lanes) {
+  std::map<LaneId, LaneProgress> lanes = {{LaneId{0}, {}}};
+  for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
+  std::map<LaneId, const Pending*> oldest;  // pending_ is ordered by age
+  for (const auto& [id, pending] : pending_) {
+    const LaneId lane{ToInt(pending.spec.process_set)};
+    if (oldest.emplace(lane, &pending).second) lanes.try_emplace(lane, LaneProgress{lane});
+  }
+  for (const auto& [id, lane] : lanes) {
     if (static_cast<size_t>(heartbeat.lanes_size()) == kMaxLanesPerHeartbeat) break;
     v1::LanePosition& position = *heartbeat.add_lanes();
-    position.set_lane(ToInt(lane.lane));
+    position.set_lane(ToInt(id));
     position.set_launched(lane.launched);
     position.set_completed(lane.completed);
-    if (ToInt(lane.lane) == 0 && !by_age_.empty()) {
-      const Pending& oldest = pending_.at(by_age_.begin()->second);
-      position.set_oldest_waiting(oldest.spec.name);
-      SetDuration(now - oldest.submitted_at, position.mutable_waiting());
-    }
+    const auto waiting = oldest.find(id);
+    if (waiting == oldest.end()) continue;
+    position.set_oldest_waiting(waiting->second->spec.name);
+    SetDuration(now - waiting->second->submitted_at, position.mutable_waiting());
   }
   Send(std::move(message), out);
 }

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/c_api/coordd.h"
+#include "common/mutex.h"
 #include "worker/work.h"
 #include "worker/worker.h"
 
@@ -27,11 +28,17 @@ struct coordd_worker {
   const std::unique_ptr<coordd::Worker> worker;
   const std::string metrics_address;
 
-  // Thread-safe by itself.
-  std::atomic<int64_t> unnamed_barriers{0};
+  // Guarded by mu.
+  coordd::Mutex mu;
+  std::map<int32_t, int64_t> unnamed_barriers ABSL_GUARDED_BY(mu);  // by process set
 
   explicit coordd_worker(std::unique_ptr<coordd::Worker> w)
       : worker(std::move(w)), metrics_address(worker->metrics_address()) {}
+
+  int64_t CountUnnamedBarrier(int32_t process_set) {
+    coordd::MutexLock lock(&mu);
+    return unnamed_barriers[process_set]++;
+  }
 };
 
 struct coordd_work {  // constant after construction

@@ -17,16 +17,12 @@ absl::Status StatusOfDone(const coordd_work& handle) {
 
 coordd_result_t ResultOf(const coordd_work& handle) {
   const WorkResult& result = handle.work->result();
-  const TensorSpec& spec = handle.work->spec();
   coordd_result_t out = COORDD_RESULT_INIT;
   out.generation = ToInt(result.generation);
   out.size = result.size;
   out.output = handle.output != nullptr ? handle.output : result.owned_output.get();
-  // The output of an allreduce and of a broadcast is shaped as the input.
-  const bool as_input =
-      spec.kind == CollectiveKind::kAllreduce || spec.kind == CollectiveKind::kBroadcast;
-  const std::vector<int64_t>& shape = as_input ? spec.shape : result.output_shape;
-  out.output_bytes = as_input ? SizeBytes(spec) : result.output_bytes;
+  const std::vector<int64_t>& shape = result.output_shape;
+  out.output_bytes = result.output_bytes;
   out.ndim = static_cast<int32_t>(shape.size());
   out.shape = shape.data();
   if (!result.received_splits.empty()) {

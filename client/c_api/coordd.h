@@ -33,9 +33,10 @@
  * while the unknown part is zero. Enumerators keep their numbers. coordd_abi_version() tells the
  * revision.
  *
- * To come, with names that are set aside: coordd_process_set_* (subgroups of ranks), coordd_join (a
- * rank that has no more data), coordd_alloc, coordd_free, coordd_register, coordd_unregister
- * (memory that takes part without a staging copy). None of them is exported before it works.
+ * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter.
+ * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
+ * coordd_unregister (memory that takes part without a staging copy). None of them is exported
+ * before it works.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -54,7 +55,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 1
+#define COORDD_ABI_VERSION 2
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -126,7 +127,7 @@ enum {
 typedef int32_t coordd_op_t;
 enum {
   COORDD_SUM = 1,
-  COORDD_AVERAGE = 2, /* sum divided by the size of the generation; integers truncate toward zero */
+  COORDD_AVERAGE = 2, /* sum divided by the number of ranks; integers truncate toward zero */
   COORDD_MIN = 3,
   COORDD_MAX = 4,
   COORDD_PRODUCT = 5
@@ -139,18 +140,22 @@ enum {
 };
 
 /* A buffer under a name. Dense, row-major. The name is what ranks agree by: unique among the
- * tensors pending on a rank, equal on all ranks, 1 to 512 bytes. So are kind, dtype, op and shape,
- * except for the first dimension of allgather and alltoall. The buffers belong to the library from
- * a successful submission until the work is complete, even if the work is released before that;
- * name and shape are copied. In an array of tensors, struct_size of the first is the stride. */
+ * tensors pending on a rank in one process set, equal on all ranks, 1 to 512 bytes. So are kind,
+ * dtype, op and shape, except for the first dimension of allgather, gather and alltoall. The
+ * buffers belong to the library from a successful submission until the work is complete, even if
+ * the work is released before that; name and shape are copied, so that one structure, or one array
+ * of them, serves for every step of a training. In an array of tensors, struct_size of the first is
+ * the stride. */
 typedef struct coordd_tensor {
   size_t struct_size;
   const char* name;
   const void* input;
-  /* NULL: the library allocates the result (allgather, alltoall, reducescatter); coordd_work_result
-   * tells where. Equal to input: in place (allreduce, broadcast). Otherwise they do not overlap. */
+  /* NULL: the library allocates the result (allgather, gather, alltoall, reducescatter);
+   * coordd_work_result tells where. Equal to input: in place (allreduce, broadcast, reduce).
+   * Otherwise they do not overlap. Not looked at where there is no result: by a send, and by reduce
+   * and gather on every rank but the root. */
   void* output;
-  int64_t output_capacity_bytes; /* of output, for allgather, alltoall and reducescatter */
+  int64_t output_capacity_bytes; /* of output, for allgather, gather, alltoall, reducescatter */
   const int64_t* shape; /* elements per dimension of the input; NULL with ndim 0: one element */
   int32_t ndim;         /* 0 to 8 */
   coordd_dtype_t dtype;
@@ -167,7 +172,7 @@ typedef struct coordd_call_options {
   double timeout_seconds;  /* the work ends by then; 0: the worker's (10 minutes by default) */
   double prescale_factor;  /* multiplied in before a reduction; 0 stands for 1 */
   double postscale_factor; /* and after it; 0 stands for 1 */
-  int32_t process_set;     /* reserved: 0, all ranks */
+  int32_t process_set;     /* which ranks take part; 0: all of them */
   int32_t lane;            /* reserved: 0 */
 } coordd_call_options_t;
 #define COORDD_CALL_OPTIONS_INIT \
@@ -274,7 +279,7 @@ COORDD_API const char* coordd_work_name(const coordd_work_t* work);
 typedef struct coordd_result {
   size_t struct_size;
   int64_t generation;             /* to which the result belongs */
-  int32_t size;                   /* ranks in it: what an average was divided by */
+  int32_t size;                   /* ranks that took part: what an average was divided by */
   int32_t ndim;                   /* of the output */
   const void* output;             /* the caller's buffer, else the library's, 64-byte aligned */
   int64_t output_bytes;           /* bytes of the result */
@@ -299,100 +304,6 @@ COORDD_API coordd_status_t coordd_work_on_complete(coordd_work_t* work, coordd_d
 /* Forgets the handle and frees a result that the library allocated. A work that is still running
  * goes on. NULL is allowed. */
 COORDD_API void coordd_work_release(coordd_work_t* work);
-
-/* --- collectives ---------------------------------------------------------------------------
- *
- * Each comes twice. The _async form returns as soon as the tensor is queued; *work is then to be
- * given to coordd_work_release. The other form also waits; its `work` may be NULL, otherwise it
- * receives the completed work of a success, for coordd_work_result. Statuses of a submission:
- * INVALID_ARGUMENT a bad name, shape, dtype or buffer; ALREADY_EXISTS; RESOURCE_EXHAUSTED the queue
- * stayed full until the deadline; UNIMPLEMENTED a device tensor; FAILED_PRECONDITION shut down; the
- * generation's end, as coordd_worker_status. On failure nothing was submitted and *work is NULL. */
-
-/* Reduces element by element over all ranks; everyone gets the result. Output: as the input. */
-COORDD_API coordd_status_t coordd_allreduce_async(coordd_worker_t* worker,
-                                                  const coordd_tensor_t* tensor, coordd_op_t op,
-                                                  const coordd_call_options_t* options,
-                                                  coordd_work_t** work);
-COORDD_API coordd_status_t coordd_allreduce(coordd_worker_t* worker, const coordd_tensor_t* tensor,
-                                            coordd_op_t op, const coordd_call_options_t* options,
-                                            coordd_work_t** work);
-
-/* All tensors of the group in one generation, or none: one bad tensor on one rank fails all of them
- * on all ranks. `name` must be equal on all ranks. `works` has room for `count` handles, 1 to
- * 65536.
- */
-COORDD_API coordd_status_t coordd_grouped_allreduce_async(coordd_worker_t* worker, const char* name,
-                                                          const coordd_tensor_t* tensors,
-                                                          size_t count, coordd_op_t op,
-                                                          const coordd_call_options_t* options,
-                                                          coordd_work_t** works);
-/* `works` may be NULL. */
-COORDD_API coordd_status_t coordd_grouped_allreduce(coordd_worker_t* worker, const char* name,
-                                                    const coordd_tensor_t* tensors, size_t count,
-                                                    coordd_op_t op,
-                                                    const coordd_call_options_t* options,
-                                                    coordd_work_t** works);
-
-/* Concatenates the tensors of all ranks along the first dimension, in rank order; the first
- * dimension may differ between ranks. */
-COORDD_API coordd_status_t coordd_allgather_async(coordd_worker_t* worker,
-                                                  const coordd_tensor_t* tensor,
-                                                  const coordd_call_options_t* options,
-                                                  coordd_work_t** work);
-COORDD_API coordd_status_t coordd_allgather(coordd_worker_t* worker, const coordd_tensor_t* tensor,
-                                            const coordd_call_options_t* options,
-                                            coordd_work_t** work);
-COORDD_API coordd_status_t coordd_grouped_allgather_async(coordd_worker_t* worker, const char* name,
-                                                          const coordd_tensor_t* tensors,
-                                                          size_t count,
-                                                          const coordd_call_options_t* options,
-                                                          coordd_work_t** works);
-COORDD_API coordd_status_t coordd_grouped_allgather(coordd_worker_t* worker, const char* name,
-                                                    const coordd_tensor_t* tensors, size_t count,
-                                                    const coordd_call_options_t* options,
-                                                    coordd_work_t** works);
-
-/* Everyone gets the value of `root`. On the root the input is read; on the others only the output
- * is used (the input may be NULL). */
-COORDD_API coordd_status_t coordd_broadcast_async(coordd_worker_t* worker,
-                                                  const coordd_tensor_t* tensor, int32_t root,
-                                                  const coordd_call_options_t* options,
-                                                  coordd_work_t** work);
-COORDD_API coordd_status_t coordd_broadcast(coordd_worker_t* worker, const coordd_tensor_t* tensor,
-                                            int32_t root, const coordd_call_options_t* options,
-                                            coordd_work_t** work);
-
-/* Reduces, then gives each rank its slice of the first dimension; lower ranks get the extra row of
- * an uneven split. */
-COORDD_API coordd_status_t coordd_reducescatter_async(coordd_worker_t* worker,
-                                                      const coordd_tensor_t* tensor, coordd_op_t op,
-                                                      const coordd_call_options_t* options,
-                                                      coordd_work_t** work);
-COORDD_API coordd_status_t coordd_reducescatter(coordd_worker_t* worker,
-                                                const coordd_tensor_t* tensor, coordd_op_t op,
-                                                const coordd_call_options_t* options,
-                                                coordd_work_t** work);
-
-/* Sends splits[r] rows of the first dimension to rank r, and concatenates what comes from each rank
- * in rank order. `splits`: one per rank, adding up to shape[0]; NULL: equal parts. */
-COORDD_API coordd_status_t coordd_alltoall_async(coordd_worker_t* worker,
-                                                 const coordd_tensor_t* tensor,
-                                                 const int64_t* splits, size_t num_splits,
-                                                 const coordd_call_options_t* options,
-                                                 coordd_work_t** work);
-COORDD_API coordd_status_t coordd_alltoall(coordd_worker_t* worker, const coordd_tensor_t* tensor,
-                                           const int64_t* splits, size_t num_splits,
-                                           const coordd_call_options_t* options,
-                                           coordd_work_t** work);
-
-/* Completes once all ranks have called it. `name` NULL: the library counts, so that the n-th
- * unnamed barrier of one rank meets the n-th of the others. */
-COORDD_API coordd_status_t coordd_barrier_async(coordd_worker_t* worker, const char* name,
-                                                const coordd_call_options_t* options,
-                                                coordd_work_t** work);
-COORDD_API coordd_status_t coordd_barrier(coordd_worker_t* worker, const char* name,
-                                          const coordd_call_options_t* options);
 
 /* --- small values for the other members ------------------------------------------------------
  *
@@ -420,5 +331,7 @@ COORDD_API const char* coordd_check_build(int32_t json);
 #ifdef __cplusplus
 }
 #endif
+
+#include "collectives.h" /* process sets and collectives */
 
 #endif /* COORDD_COORDD_H_ */

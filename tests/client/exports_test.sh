@@ -1,8 +1,8 @@
 #!/bin/bash
-# Usage: exports_test.sh LIBRARY HEADER. The library exports the functions of the header, and nothing else.
+# Usage: exports_test.sh LIBRARY HEADER... The library exports the functions of the headers, and nothing else.
 set -eu
 exported=$(nm -D --defined-only "$1" | awk '{ print $3 }' | sort -u)
-declared=$(grep -oE '\bcoordd_[a-z_]+\(' "$2" | tr -d '(' | sort -u)
+declared=$(grep -ohE '\bcoordd_[a-z_]+\(' "${@:2}" | tr -d '(' | sort -u)
 foreign=$(grep -v '^coordd_' <<<"$exported" || true)
 if [ -n "$foreign" ]; then
   echo "exports_test: $1 exports what is not coordd_*: $foreign"
@@ -10,7 +10,7 @@ if [ -n "$foreign" ]; then
 fi
 difference=$(diff <(echo "$declared") <(echo "$exported") || true)
 if [ -n "$difference" ]; then
-  echo "exports_test: what $2 declares (<) and $1 exports (>) differ:"
+  echo "exports_test: what ${*:2} declare (<) and $1 exports (>) differ:"
   echo "$difference"
   exit 1
 fi

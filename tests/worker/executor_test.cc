@@ -29,7 +29,7 @@ constexpr absl::Duration kHangLimit = absl::Seconds(60);
 class RankExecutor {
  public:
   RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store)
-      : context_{Generation{1}, rank, size},
+      : context_{Generation{1}, rank, size, {}, nullptr},
         executor_({.fusion_buffer_bytes = 1 << 16, .polling_threads = size, .cores = 2},
                   std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network)),
                   Clock::Real(), [this](std::unique_ptr<BatchJob> batch) {
@@ -53,7 +53,7 @@ class RankExecutor {
     std::unique_ptr<BatchJob> batch = std::move(taken_.front());
     taken_.pop_front();
     if (batch->status.ok()) batch->Unpack();
-    if (batch->fusion_buffer.has_value()) executor_.ReturnFusionBuffer(*batch->fusion_buffer);
+    if (batch->scratch.has_value()) executor_.ReturnScratch(batch->lane(), *batch->scratch);
     return batch;
   }
 

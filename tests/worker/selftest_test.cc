@@ -45,7 +45,8 @@ class SpoilingWorker final : public Worker {
   absl::Status Shutdown(absl::Duration) override { return absl::OkStatus(); }
 
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override {
-    auto job = CheckSubmission(std::move(submission), 1, absl::InfiniteFuture(), Clock::Real());
+    auto job = CheckSubmission(std::move(submission), {0, 1, nullptr}, absl::InfiniteFuture(),
+                               Clock::Real());
     if (!job.ok()) return job.status();
     std::shared_ptr<Work> work = job->work;
     const bool spoil = work->spec().name == spoiled_;
@@ -55,7 +56,7 @@ class SpoilingWorker final : public Worker {
     }
     std::vector<TensorJob> jobs;
     jobs.push_back(*std::move(job));
-    BatchJob batch({Generation{1}, 0, 1}, LaneId{0}, 1, std::move(jobs));
+    BatchJob batch({Generation{1}, 0, 1, {}, nullptr}, LaneId{0}, 1, std::move(jobs));
     if (batch.NeedsSizes()) Exchange(batch.SizeExchange());
     COORDD_CHECK(batch.Prepare().ok());
     std::vector<std::byte> scratch(static_cast<size_t>(batch.ScratchBytes()));
@@ -77,6 +78,14 @@ class SpoilingWorker final : public Worker {
     }
     return works;
   }
+  // All sets are the same one rank.
+  absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t>, absl::Duration) override {
+    return ProcessSetId{++process_sets_};
+  }
+  absl::Status RemoveProcessSet(ProcessSetId, absl::Duration) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId) const override {
+    return std::vector<int32_t>{0};
+  }
 
  private:
   void Exchange(CollectiveArgs args) {
@@ -87,6 +96,7 @@ class SpoilingWorker final : public Worker {
 
   const std::string spoiled_;
   const absl::Status failure_;
+  int32_t process_sets_ = 0;
   InMemoryStore store_;
   LoopbackBackend backend_;
 };

@@ -26,8 +26,11 @@ Submission Of(CollectiveKind kind, std::vector<int64_t> shape) {
   return submission;
 }
 
-absl::Status Check(Submission submission) {
-  return CheckSubmission(std::move(submission), /*world_size=*/3, absl::InfiniteFuture(),
+constexpr int32_t kRank = 1;
+
+// `set`: the ranks of the process set; nullptr: all three.
+absl::Status Check(Submission submission, RankList set = nullptr) {
+  return CheckSubmission(std::move(submission), {kRank, 3, std::move(set)}, absl::InfiniteFuture(),
                          Clock::Real())
       .status();
 }
@@ -59,11 +62,68 @@ TEST(CheckSubmission, NeedsBuffers) {
   submission = Of(CollectiveKind::kBroadcast, {12});
   submission.input = nullptr;  // only the root's is read
   EXPECT_THAT(Check(submission), IsOk());
+  submission.spec.root_rank = kRank;
+  EXPECT_THAT(Check(submission),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no input")));
+}
+
+TEST(CheckSubmission, NeedsNoOutputWhereThereIsNoResult) {
+  for (CollectiveKind kind :
+       {CollectiveKind::kReduce, CollectiveKind::kGather, CollectiveKind::kSend}) {
+    Submission submission = Of(kind, {12});
+    submission.output = nullptr;
+    EXPECT_THAT(Check(submission), IsOk()) << Name(kind);
+  }
+  Submission reduce = Of(CollectiveKind::kReduce, {12});
+  reduce.spec.root_rank = kRank;
+  reduce.output = nullptr;
+  EXPECT_THAT(Check(reduce),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reduce without an output")));
+  Submission receive = Of(CollectiveKind::kReceive, {12});
+  receive.input = nullptr;
+  EXPECT_THAT(Check(receive), IsOk());
+  receive.output = nullptr;
+  EXPECT_THAT(Check(receive),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("receive without an output")));
+}
+
+TEST(CheckSubmission, NamesTheRankThatIsNoMemberOfTheProcessSet) {
+  const auto others = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{0, 2});
+  Submission submission = Of(CollectiveKind::kAllreduce, {12});
+  submission.spec.process_set = ProcessSetId{4};
+  EXPECT_THAT(Check(submission, others),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("rank 1"), HasSubstr("process set 4 [0, 2]"))));
+  const auto own = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{1, 2});
+  EXPECT_THAT(Check(submission, own), IsOk());
+  submission = Of(CollectiveKind::kBroadcast, {12});
+  submission.spec.process_set = ProcessSetId{4};
+  EXPECT_THAT(Check(submission, own),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("root rank 0"), HasSubstr("process set 4 [1, 2]"))));
+}
+
+TEST(CheckSubmission, CountsSplitsByTheProcessSet) {
+  const auto set = std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{1, 2});
+  Submission submission = Of(CollectiveKind::kAlltoall, {6});
+  submission.spec.process_set = ProcessSetId{4};
+  submission.splits = {2, 4};
+  EXPECT_THAT(Check(submission, set), IsOk());
+  submission.splits = {2, 2, 2};
+  EXPECT_THAT(Check(submission, set),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 numbers")));
+}
+
+TEST(CheckSubmission, RefusesASendToItself) {
+  Submission submission = Of(CollectiveKind::kSend, {12});
+  submission.spec.peer_rank = kRank;
+  EXPECT_THAT(Check(submission),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1 and itself")));
 }
 
 TEST(CheckSubmission, FillsInAndChecksSplits) {
-  auto job = CheckSubmission(Of(CollectiveKind::kAlltoall, {6, 2}), 3, absl::InfiniteFuture(),
-                             Clock::Real());
+  auto job = CheckSubmission(Of(CollectiveKind::kAlltoall, {6, 2}), {kRank, 3, nullptr},
+                             absl::InfiniteFuture(), Clock::Real());
   ASSERT_THAT(job, IsOk());
   EXPECT_THAT(job->splits, ElementsAre(2, 2, 2));
   EXPECT_THAT(Check(Of(CollectiveKind::kAlltoall, {4})),
@@ -82,7 +142,8 @@ TEST(CheckSubmission, FillsInAndChecksSplits) {
 }
 
 TEST(CheckSubmission, RefusesWhatCannotWorkInPlace) {
-  for (CollectiveKind kind : {CollectiveKind::kAlltoall, CollectiveKind::kReducescatter}) {
+  for (CollectiveKind kind : {CollectiveKind::kAlltoall, CollectiveKind::kReducescatter,
+                              CollectiveKind::kAllgather, CollectiveKind::kGather}) {
     Submission submission = Of(kind, {6});
     submission.output = input;
     EXPECT_THAT(Check(submission),
@@ -92,10 +153,6 @@ TEST(CheckSubmission, RefusesWhatCannotWorkInPlace) {
 
 TEST(CheckSubmission, NamesWhatThisVersionDoesNotDo) {
   Submission submission = Of(CollectiveKind::kAllreduce, {12});
-  submission.spec.process_set = ProcessSetId{2};
-  EXPECT_THAT(Check(submission),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("process set 2")));
-  submission = Of(CollectiveKind::kAllreduce, {12});
   submission.spec.memory = MemoryKind::kCuda;
   EXPECT_THAT(Check(submission),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("device memory")));

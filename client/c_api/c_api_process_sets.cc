@@ -1,0 +1,63 @@
+// Some of the ranks.
+#include <algorithm>
+#include <vector>
+
+#include "client/c_api/c_api_internal.h"
+#include "common/status_macros.h"
+
+using coordd::AtBorder;
+
+extern "C" {
+
+coordd_status_t coordd_process_set_add(coordd_worker_t* worker, const int32_t* ranks, size_t count,
+                                       double timeout_seconds, int32_t* process_set) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (ranks == nullptr) return coordd::NullArgument("ranks");
+    if (process_set == nullptr) return coordd::NullArgument("process_set");
+    *process_set = 0;
+    if (count > static_cast<size_t>(worker->worker->placement().size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a process set of ", count, " ranks: expected at most the ",
+                       worker->worker->placement().size, " of the job"));
+    }
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    COORDD_ASSIGN_OR_RETURN(const coordd::ProcessSetId added,
+                            worker->worker->AddProcessSet({ranks, ranks + count}, timeout));
+    *process_set = ToInt(added);
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_process_set_remove(coordd_worker_t* worker, int32_t process_set,
+                                          double timeout_seconds) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return worker->worker->RemoveProcessSet(coordd::ProcessSetId{process_set}, timeout);
+  });
+}
+
+coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int32_t process_set,
+                                         int32_t* ranks, size_t capacity, size_t* count) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (count == nullptr) return coordd::NullArgument("count");
+    if (ranks == nullptr && capacity > 0) return coordd::NullArgument("ranks");
+    *count = 0;
+    COORDD_ASSIGN_OR_RETURN(const std::vector<int32_t> members,
+                            worker->worker->ProcessSetRanks(coordd::ProcessSetId{process_set}));
+    *count = members.size();
+    if (members.size() > capacity) {
+      return absl::OutOfRangeError(absl::StrCat("process set ", process_set, ": has ",
+                                                members.size(), " ranks, there is room for ",
+                                                capacity));
+    }
+    std::copy(members.begin(), members.end(), ranks);
+    return absl::OkStatus();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,128 @@
+#include "worker/process_set_state.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "worker/worker_errors.h"
+
+namespace coordd {
+
+v1::ProcessSetRequest ProcessSetState::Ask(ProcessSetAsked asked, absl::Time now) {
+  v1::ProcessSetRequest message;
+  message.set_request(++last_request_);
+  message.set_remove(ToInt(asked.remove));
+  message.mutable_ranks()->Assign(asked.ranks.begin(), asked.ranks.end());
+  const std::string what =
+      ToInt(asked.remove) != 0
+          ? absl::StrCat("the removal of process set ", ToInt(asked.remove))
+          : absl::StrCat("the process set of ranks [", absl::StrJoin(asked.ranks, ", "), "]");
+  requests_.emplace(last_request_, Request{asked.token, what, now, asked.deadline, {}});
+  return message;
+}
+
+absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
+                                       std::vector<WorkerEffect>& out) {
+  const ProcessSetId id{change.process_set()};
+  absl::Status answer;
+  if (change.code() != 0) {
+    answer = absl::Status(static_cast<absl::StatusCode>(change.code()), change.message());
+  } else if (!change.ranks().empty()) {
+    COORDD_RETURN_IF_ERROR(Define(change, out));
+  } else {
+    const auto ended = sets_.find(id);
+    if (ended == sets_.end())
+      return absl::InternalError(
+          absl::StrCat("coordd ended process set ", ToInt(id), ", which does not exist"));
+    out.push_back(EndProcessSet{id, ended->second.member});
+    sets_.erase(ended);
+  }
+  const auto request = requests_.find(change.request());
+  if (request == requests_.end()) return absl::OkStatus();
+  const absl::Status& withdrawn = request->second.withdrawn;
+  if (!answer.ok() && !withdrawn.ok()) {
+    // It was this rank that gave up: its own reason first, then what coordd knows.
+    answer =
+        absl::Status(withdrawn.code(), absl::StrCat(withdrawn.message(), "; ", answer.message()));
+  }
+  out.push_back(ProcessSetAnswer{request->second.token, std::move(answer), id});
+  requests_.erase(request);
+  return absl::OkStatus();
+}
+
+absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
+                                     std::vector<WorkerEffect>& out) {
+  const ProcessSetId id{change.process_set()};
+  Set set;
+  set.ranks.assign(change.ranks().begin(), change.ranks().end());
+  set.member = std::binary_search(set.ranks.begin(), set.ranks.end(), ToInt(self_));
+  set.for_pair = change.request() == 0;
+  const bool increasing = std::adjacent_find(set.ranks.begin(), set.ranks.end(),
+                                             std::greater_equal<>()) == set.ranks.end();
+  if (ToInt(id) <= 0 || !increasing || set.ranks.front() < 0 || set.ranks.back() >= size_ ||
+      sets_.contains(id)) {
+    return absl::InternalError(absl::StrCat(
+        "coordd defined process set ", ToInt(id), " of ranks [", absl::StrJoin(set.ranks, ", "),
+        "], expected a new positive number and strictly increasing ranks of ", size_));
+  }
+  out.push_back(DefineProcessSet{id, set.ranks, set.member, set.for_pair});
+  sets_.emplace(id, std::move(set));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::ProcessSetRequest>> ProcessSetState::Withdraw(absl::Time now) {
+  std::vector<v1::ProcessSetRequest> messages;
+  for (auto& [number, request] : requests_) {
+    if (request.deadline > now) continue;
+    if (!request.withdrawn.ok()) {
+      return absl::UnavailableError(absl::StrCat("coordd did not answer the withdrawal of ",
+                                                 request.what, " within ",
+                                                 SecondsText(kWithdrawalAnswer)));
+    }
+    request.withdrawn = absl::DeadlineExceededError(
+        absl::StrCat(request.what, ": not every rank had asked for it ",
+                     SecondsText(now - request.asked_at), " after rank ", ToInt(self_)));
+    request.deadline = now + kWithdrawalAnswer;
+    messages.emplace_back();
+    messages.back().set_request(number);
+    messages.back().set_withdrawn(true);
+  }
+  return messages;
+}
+
+absl::Time ProcessSetState::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [number, request] : requests_) next = std::min(next, request.deadline);
+  return next;
+}
+
+void ProcessSetState::FailRequests(const absl::Status& why, std::vector<WorkerEffect>& out) {
+  for (auto& [number, request] : requests_) {
+    out.push_back(ProcessSetAnswer{
+        request.token, absl::Status(why.code(), absl::StrCat(request.what, ": ", why.message())),
+        ProcessSetId{}});
+  }
+  requests_.clear();
+}
+
+bool ProcessSetState::IsMember(ProcessSetId process_set) const {
+  if (ToInt(process_set) == 0) return true;
+  const auto found = sets_.find(process_set);
+  return found != sets_.end() && found->second.member;
+}
+
+bool ProcessSetState::IsForPair(ProcessSetId process_set) const {
+  const auto found = sets_.find(process_set);
+  return found != sets_.end() && found->second.for_pair;
+}
+
+bool ProcessSetState::Contains(ProcessSetId process_set, int32_t rank) const {
+  const auto found = sets_.find(process_set);
+  return found != sets_.end() &&
+         std::binary_search(found->second.ranks.begin(), found->second.ranks.end(), rank);
+}
+
+}  // namespace coordd

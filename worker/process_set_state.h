@@ -1,0 +1,72 @@
+// The process sets of a generation as one of its ranks knows them, and what it has asked coordd
+// for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/types.h"
+#include "coordd/v1/session.pb.h"
+#include "worker/worker_events.h"
+
+namespace coordd {
+
+// How long what coordd was asked to withdraw waits for the answer: a round trip on a busy coordd.
+// Longer, and coordd counts as gone.
+inline constexpr absl::Duration kWithdrawalAnswer = absl::Seconds(5);
+
+// PURE; part of WorkerState. As with tensors, a request that is sent is not given up alone: coordd
+// may have granted it a moment ago. A withdrawal is a question, and coordd's answer is final.
+class ProcessSetState {
+ public:
+  ProcessSetState(Rank self, int32_t size) : self_(self), size_(size) {}
+
+  // The message that asks for it.
+  v1::ProcessSetRequest Ask(ProcessSetAsked asked, absl::Time now);
+
+  // Applies what coordd says. INTERNAL: it contradicts what was said before.
+  absl::Status OnChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
+
+  // The withdrawals that are due. UNAVAILABLE: coordd did not answer one.
+  absl::StatusOr<std::vector<v1::ProcessSetRequest>> Withdraw(absl::Time now);
+  absl::Time NextDeadline() const;
+
+  // Ends every open request.
+  void FailRequests(const absl::Status& why, std::vector<WorkerEffect>& out);
+
+  // Whether this rank may execute batches of the set.
+  bool IsMember(ProcessSetId process_set) const;
+  // A set that coordd made for a send and its receive, which were submitted to set 0.
+  bool IsForPair(ProcessSetId process_set) const;
+  bool Contains(ProcessSetId process_set, int32_t rank) const;
+  bool has_requests() const { return !requests_.empty(); }
+
+ private:
+  struct Set {
+    std::vector<int32_t> ranks;
+    bool member = false;
+    bool for_pair = false;
+  };
+  struct Request {
+    int64_t token = 0;
+    std::string what;
+    absl::Time asked_at;
+    absl::Time deadline;     // withdrawn: by when coordd has to answer
+    absl::Status withdrawn;  // why; OK: it is not
+  };
+
+  absl::Status Define(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
+
+  const Rank self_;
+  const int32_t size_;
+  std::map<ProcessSetId, Set> sets_;  // without set 0
+  int64_t last_request_ = 0;
+  std::map<int64_t, Request> requests_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,31 @@
+// The process sets that callers may submit to.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/mutex.h"
+#include "common/types.h"
+
+namespace coordd {
+
+// Ranks of a set in their order; nullptr: all ranks of the job.
+using RankList = std::shared_ptr<const std::vector<int32_t>>;
+
+// Thread-safe: the control thread writes what coordd says, callers read.
+class ProcessSetTable {
+ public:
+  void Define(ProcessSetId process_set, RankList ranks);
+  void End(ProcessSetId process_set);
+  // nullptr: there is no such set. Not for set 0.
+  RankList Find(ProcessSetId process_set) const;
+
+ private:
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

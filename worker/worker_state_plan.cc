@@ -1,0 +1,165 @@
+// What WorkerState makes of coordd's plans, of tensors that failed and of process sets that
+// changed.
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/status_macros.h"
+#include "worker/worker_errors.h"
+#include "worker/worker_state.h"
+
+namespace coordd {
+namespace {
+
+// What travels in one batch must agree in everything that the executor does once for all of it.
+bool FusesWith(const TensorSpec& a, const TensorSpec& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root_rank == b.root_rank &&
+         a.prescale_factor == b.prescale_factor && a.postscale_factor == b.postscale_factor &&
+         a.memory == b.memory && a.process_set == b.process_set && CanFuse(a.kind);
+}
+
+bool GivesRows(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kAlltoall;
+}
+
+}  // namespace
+
+absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
+                                    Executing& executing, std::vector<WorkerEffect>& out) {
+  LaunchBatch launch;
+  launch.lane = LaneId{batch.lane()};
+  launch.sequence = batch.sequence();
+  launch.process_set = ProcessSetId{batch.process_set()};
+  launch.last_joined_rank = batch.last_joined_rank();
+  if (batch.tensors().empty()) {
+    return absl::InternalError(
+        absl::StrCat("coordd planned batch ", batch.sequence(), " without a tensor"));
+  }
+  if (batch.lane() != batch.process_set() || !process_sets_.IsMember(launch.process_set)) {
+    return absl::InternalError(absl::StrCat(
+        "coordd planned batch ", batch.sequence(), " of process set ", batch.process_set(),
+        " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
+  }
+  executing.first_tensor = batch.tensors(0);
+  executing.deadline = absl::InfiniteFuture();
+  std::optional<TensorSpec> first;
+  for (int i = 0; i < batch.tensors_size(); ++i) {
+    const auto found = FindPending(launch.process_set, batch.tensors(i));
+    std::optional<TensorSpec> absent;
+    if (found == pending_.end() || !found->second.reported) {
+      COORDD_ASSIGN_OR_RETURN(absent, AbsentSpec(batch, i));
+    }
+    const TensorSpec& spec = absent.has_value() ? *absent : found->second.spec;
+    if (first.has_value() && !FusesWith(*first, spec)) {
+      return absl::InternalError(absl::StrCat(
+          "coordd planned tensor ", spec.name, " (", ToString(spec), ") in one batch with ",
+          first->name, " (", ToString(*first), "), with which it cannot travel"));
+    }
+    if (!first.has_value()) first = spec;
+    if (absent.has_value()) {
+      launch.tensors.push_back(TensorId{});
+      launch.absent.push_back(*std::move(absent));
+    } else {
+      PlanTensor(found, now, executing, launch);
+    }
+  }
+  COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
+  executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
+  out.push_back(std::move(launch));
+  return absl::OkStatus();
+}
+
+void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
+                             LaunchBatch& launch) {
+  Pending& pending = found->second;
+  const TensorId id = found->first;
+  const std::string& name = pending.spec.name;
+  launch.tensors.push_back(id);
+  launch.negotiation.push_back(now - pending.submitted_at);
+  if (HasPayload(pending.spec.kind)) executing.bytes += SizeBytes(pending.spec);
+  // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
+  const absl::Time deadline = pending.withdrawn.ok() ? pending.deadline : now + kWithdrawalAnswer;
+  if (deadline < executing.deadline) {
+    executing.deadline = deadline;
+    executing.overdue_tensor = name;
+  }
+  executing.tensors.emplace_back(id, Erase(found).name);
+}
+
+WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
+                                                           const std::string& name) {
+  auto found = by_name_.find(TensorKey(process_set, name));
+  if (found != by_name_.end()) return pending_.find(found->second);
+  // Sends and receives are submitted to set 0 and executed in a set of the two ranks.
+  if (!process_sets_.IsForPair(process_set)) return pending_.end();
+  found = by_name_.find(TensorKey(ProcessSetId{}, name));
+  if (found == by_name_.end()) return pending_.end();
+  const auto pending = pending_.find(found->second);
+  const TensorSpec& spec = pending->second.spec;
+  const bool meant = IsPairwise(spec.kind) && process_sets_.Contains(process_set, spec.peer_rank);
+  return meant ? pending : pending_.end();
+}
+
+absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index) const {
+  const std::string& name = batch.tensors(index);
+  if (ToInt(join_) == 0 || batch.specs_size() != batch.tensors_size()) {
+    return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
+                                            batch.sequence(),
+                                            ", which this rank has not submitted"));
+  }
+  absl::StatusOr<TensorSpec> spec = FromProto(batch.specs(index));
+  absl::Status valid = spec.ok() ? Validate(*spec, options_.size) : spec.status();
+  if (valid.ok() && spec->name != name) {
+    valid =
+        absl::InternalError(absl::StrCat("the spec of ", spec->name, " stands for tensor ", name));
+  }
+  if (!valid.ok()) {
+    return absl::InternalError(absl::StrCat("coordd planned batch ", batch.sequence(),
+                                            " with a spec that is none: ", valid.message()));
+  }
+  // Another rank's extent of the first dimension; this one has no rows to give.
+  if (GivesRows(spec->kind)) spec->shape[0] = 0;
+  return spec;
+}
+
+void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
+  for (const v1::TensorFailure& failure : failures.failures()) {
+    const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
+    if (found == pending_.end()) continue;  // it ended with the generation
+    absl::Status status = TensorFailureError(options_.generation, failure);
+    const absl::Status& withdrawn = found->second.withdrawn;
+    if (!withdrawn.ok()) {
+      // It was this rank that gave up: its own reason first, then what coordd knows.
+      status = absl::Status(withdrawn.code(),
+                            absl::StrCat(withdrawn.message(), "; ", failure.message()));
+    }
+    Fail(found, std::move(status), out);
+  }
+}
+
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
+                                     std::vector<WorkerEffect>& out) {
+  if (!end_.ok()) return;  // nobody will use it
+  const absl::Status applied = process_sets_.OnChange(change, out);
+  if (!applied.ok()) {
+    ProtocolError(applied.message(), out);
+    return;
+  }
+  if (change.code() != 0 || !change.ranks().empty()) return;
+  const ProcessSetId ended{change.process_set()};
+  const absl::Status why = absl::FailedPreconditionError(
+      absl::StrCat("process set ", ToInt(ended), " has been removed"));
+  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
+    const auto next = std::next(tensor);
+    if (tensor->second.spec.process_set == ended) {
+      std::erase(unreported_, tensor->first);
+      Fail(tensor, why, out);
+    }
+    tensor = next;
+  }
+  sequencer_.End(LaneId{ToInt(ended)});
+}
+
+}  // namespace coordd
