@@ -6,14 +6,13 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/tensor_spec.h"
 #include "common/types.h"
 #include "server/rank_set.h"
 #include "server/readiness_table.h"
 #include "server/tombstones.h"
 
 namespace coordd {
-
-inline constexpr char kJoinName[] = "join";  // of every tensor of kind JOIN
 
 // PURE; `now` must not decrease. Not thread-safe. Each join is answered once, like a tensor: by the
 // last rank's, or by a failure that ends it for all.

@@ -20,6 +20,7 @@
 #include "worker/executor.h"
 #include "worker/join_message.h"
 #include "worker/pending_names.h"
+#include "worker/worker_errors.h"
 #include "worker/worker_metrics.h"
 
 namespace coordd {
@@ -196,9 +197,10 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) 
   const absl::Time deadline = DeadlineOf(submission.timeout);
   submission.spec.group.clear();
   submission.spec.group_size = 0;
-  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(submission.spec.process_set));
+  const absl::StatusOr<SubmissionPlace> place = PlaceIn(submission.spec.process_set);
+  if (!place.ok()) return ForTensor(submission.spec.name, place.status());
   COORDD_ASSIGN_OR_RETURN(TensorJob job,
-                          CheckSubmission(std::move(submission), place, deadline, clock_));
+                          CheckSubmission(std::move(submission), *place, deadline, clock_));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
   COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs), deadline));

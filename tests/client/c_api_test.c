@@ -339,8 +339,8 @@ static void TestRefusals(void) {
               "name");
   tensor.name = "refused";
   options.process_set = 1;
-  CHECK_ERROR(coordd_allreduce(worker, &tensor, COORDD_SUM, &options, NULL), COORDD_UNIMPLEMENTED,
-              "process set");
+  CHECK_ERROR(coordd_allreduce(worker, &tensor, COORDD_SUM, &options, NULL),
+              COORDD_INVALID_ARGUMENT, "process set 1");
   if (size > 1) {
     /* Every rank is told what rank 0 meant and what the others did. */
     tensor.name = "mismatched";
