@@ -10,7 +10,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 
@@ -37,44 +36,75 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// In the child; never returns. Reports errno through `failure`, which exec closes.
+// What kept a child from becoming its program.
+struct Failure {
+  int error = 0;
+  bool directory = false;
+};
+
+struct ChildEnds {
+  int in, out, err;  // in: -1 for an empty one
+  int inherited;
+  int failure;
+};
+
+// In the child; never returns. Reports through `failure`, which exec closes.
 [[noreturn]] void RunChild(pid_t parent, const std::vector<char*>& arguments,
-                           const std::vector<char*>& environment, int out, int err, int inherited,
-                           int failure) {
+                           const std::vector<char*>& environment, const std::string& directory,
+                           const ChildEnds& ends) {
   setpgid(0, 0);
-  // Should coordrun be killed, its guardian ends the group; this covers the time until it does.
+  // Should coordrun be killed, whoever guards it ends everything; this covers the time until then.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
-  const int null = open("/dev/null", O_RDONLY);
-  dup2(null, 0);
-  dup2(out, 1);
-  dup2(err, 2);
-  if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
-  if (null > 2) close(null);
+  const int input = ends.in >= 0 ? ends.in : open("/dev/null", O_RDONLY);
+  dup2(input, 0);
+  dup2(ends.out, 1);
+  dup2(ends.err, 2);
+  if (ends.inherited >= 0) fcntl(ends.inherited, F_SETFD, 0);
+  if (ends.in < 0 && input > 2) close(input);
   signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execvpe(arguments[0], arguments.data(), environment.data());
-  const int error = errno;
-  const ssize_t ignored = write(failure, &error, sizeof(error));
+  Failure failure;
+  failure.directory = !directory.empty() && chdir(directory.c_str()) != 0;
+  if (!failure.directory) execvpe(arguments[0], arguments.data(), environment.data());
+  failure.error = errno;
+  const ssize_t ignored = write(ends.failure, &failure, sizeof(failure));
   _exit(ignored > 0 ? 127 : 126);
 }
 
-absl::Status ExecError(const std::string& program, int error) {
-  const std::string text = absl::StrCat(program, " cannot be run: ", std::strerror(error));
-  if (error == ENOENT) return absl::NotFoundError(text);
-  if (error == EACCES) return absl::PermissionDeniedError(text);
+absl::Status StartError(const ChildRequest& request, const Failure& failure) {
+  if (failure.directory) {
+    return absl::FailedPreconditionError(absl::StrCat("the working directory ", request.directory,
+                                                      ": ", std::strerror(failure.error)));
+  }
+  const std::string text =
+      absl::StrCat(request.command[0], " cannot be run: ", std::strerror(failure.error));
+  if (failure.error == ENOENT) return absl::NotFoundError(text);
+  if (failure.error == EACCES) return absl::PermissionDeniedError(text);
   return absl::UnavailableError(text);
+}
+
+// Nothing: it has become its program.
+std::optional<Failure> ReadFailure(int fd) {
+  Failure failure;
+  ssize_t got;
+  do {
+    got = read(fd, &failure, sizeof(failure));
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) return std::nullopt;
+  return failure;
 }
 
 }  // namespace
 
 absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildRequest& request) {
+  absl::StatusOr<Pipe> in = request.input ? MakePipe() : Pipe{};
   absl::StatusOr<Pipe> out = MakePipe();
   absl::StatusOr<Pipe> err = MakePipe();
   absl::StatusOr<Pipe> failure = MakePipe();
-  for (const auto* pipe : {&out, &err, &failure}) {
+  for (const auto* pipe : {&in, &out, &err, &failure}) {
     if (!pipe->ok()) return pipe->status();
   }
   std::vector<std::string> arguments = request.command;
@@ -90,21 +120,18 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildRequest& request) {
     return absl::UnavailableError(absl::StrCat("fork: ", std::strerror(errno)));
   }
   if (pid == 0) {
-    RunChild(parent, argv, envp, out->write.get(), err->write.get(), request.inherited_fd,
-             failure->write.get());
+    RunChild(parent, argv, envp, request.directory,
+             {.in = in->read.get(),
+              .out = out->write.get(),
+              .err = err->write.get(),
+              .inherited = request.inherited_fd,
+              .failure = failure->write.get()});
   }
   setpgid(pid, pid);  // whoever comes first: here, so that a signal sent at once finds the group
-  out->write.Close();
-  err->write.Close();
-  failure->write.Close();
-  int error = 0;
-  ssize_t got;
-  do {
-    got = read(failure->read.get(), &error, sizeof(error));
-  } while (got < 0 && errno == EINTR);
-  if (got > 0) {
+  for (UniqueFd* theirs : {&in->read, &out->write, &err->write, &failure->write}) theirs->Close();
+  if (const auto failed = ReadFailure(failure->read.get())) {
     waitpid(pid, nullptr, 0);
-    return ExecError(arguments[0], error);
+    return StartError(request, *failed);
   }
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.open()) {
@@ -114,9 +141,11 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildRequest& request) {
     return absl::UnavailableError(
         absl::StrCat("pidfd_open: ", std::strerror(why), "; Linux 5.3 or later is expected"));
   }
-  fcntl(out->read.get(), F_SETFL, O_NONBLOCK);
-  fcntl(err->read.get(), F_SETFL, O_NONBLOCK);
-  return ChildProcess(pid, std::move(pidfd), std::move(out->read), std::move(err->read));
+  for (const int ours : {in->write.get(), out->read.get(), err->read.get()}) {
+    if (ours >= 0) fcntl(ours, F_SETFL, O_NONBLOCK);
+  }
+  return ChildProcess(pid, std::move(pidfd), std::move(in->write), std::move(out->read),
+                      std::move(err->read));
 }
 
 void ChildProcess::Signal(int signal) const {
@@ -140,17 +169,55 @@ std::optional<ProcessEnd> ChildProcess::Reap() {
 
 void AdoptOrphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-void EndChildrenBut(pid_t spared) {
-  constexpr int kRounds = 100;  // of 10 ms; the killed one's own orphans come up in the next round
-  for (int round = 0; round < kRounds; ++round) {
-    std::ifstream listing(absl::StrCat("/proc/self/task/", getpid(), "/children"));
-    bool any = false;
-    for (pid_t child = 0; listing >> child;) {
-      if (child == spared) continue;
-      any = true;
-      kill(child, SIGKILL);
-      waitpid(child, nullptr, WNOHANG);
+namespace {
+
+// Appends the decimal digits of `number` at `at`; returns the new end.
+char* AppendNumber(char* at, int number) {
+  char digits[12];
+  int count = 0;
+  do {
+    digits[count++] = static_cast<char>('0' + number % 10);
+    number /= 10;
+  } while (number > 0);
+  while (count > 0) *at++ = digits[--count];
+  return at;
+}
+
+// Kills and collects the children listed in `fd`, but `spared`. Whether there was one.
+bool EndListed(int fd, pid_t spared) {
+  bool any = false;
+  pid_t child = 0;
+  char buffer[512];
+  for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) {
+    for (ssize_t i = 0; i < got; ++i) {
+      if (buffer[i] >= '0' && buffer[i] <= '9') {
+        child = child * 10 + (buffer[i] - '0');
+        continue;
+      }
+      if (child > 0 && child != spared) {
+        any = true;
+        kill(child, SIGKILL);
+        waitpid(child, nullptr, WNOHANG);
+      }
+      child = 0;
     }
+  }
+  return any;
+}
+
+}  // namespace
+
+void EndChildrenBut(pid_t spared) {
+  // Of 10 ms; the killed ones' own orphans come up in the next round.
+  constexpr int kRounds = 400;
+  char path[64] = "/proc/self/task/";
+  char* end = AppendNumber(path + std::strlen(path), getpid());
+  std::memcpy(end, "/children", sizeof("/children"));
+  for (int round = 0; round < kRounds; ++round) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    const bool any = EndListed(fd, spared);
+    close(fd);
     if (!any) return;
     poll(nullptr, 0, 10);
   }

@@ -1,5 +1,5 @@
-// A process that coordrun starts: in a process group of its own, with its output in pipes, and dead
-// as soon as coordrun is. (io)
+// A process that coordrun starts: in a process group of its own, with its input and output in
+// pipes, and dead as soon as coordrun is. (io)
 #pragma once
 
 #include <sys/types.h>
@@ -18,8 +18,10 @@ namespace coordd {
 struct ChildRequest {
   std::vector<std::string> command;  // the program is searched in PATH
   Environment environment;
-  // Stays open in the child under its own number; -1: none. Everything else is closed but 0
-  // (empty), 1 and 2 (pipes).
+  std::string directory = "";  // where it starts; empty: here
+  bool input = false;          // whether it reads what is written to in(); else its stdin is empty
+  // Stays open in the child under its own number; -1: none. Everything else is closed but 0, 1 and
+  // 2 (pipes).
   int inherited_fd = -1;
 };
 
@@ -27,6 +29,7 @@ struct ChildRequest {
 class ChildProcess {
  public:
   // NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE: names the program and why it cannot be run.
+  // FAILED_PRECONDITION: the directory is not there.
   // REQUIRES: the process has one thread, which blocks the signals that it waits for; the child
   // gets none blocked.
   static absl::StatusOr<ChildProcess> Start(const ChildRequest& request);
@@ -34,6 +37,7 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Readable when the process has ended.
   int pidfd() const { return pidfd_.get(); }
+  UniqueFd& in() { return in_; }    // non-blocking write end of its input; closed without one
   UniqueFd& out() { return out_; }  // non-blocking read ends of its output
   UniqueFd& err() { return err_; }
   bool out_open() const { return out_.open(); }
@@ -47,19 +51,24 @@ class ChildProcess {
   std::optional<ProcessEnd> Reap();
 
  private:
-  ChildProcess(pid_t pid, UniqueFd pidfd, UniqueFd out, UniqueFd err)
-      : pid_(pid), pidfd_(std::move(pidfd)), out_(std::move(out)), err_(std::move(err)) {}
+  ChildProcess(pid_t pid, UniqueFd pidfd, UniqueFd in, UniqueFd out, UniqueFd err)
+      : pid_(pid),
+        pidfd_(std::move(pidfd)),
+        in_(std::move(in)),
+        out_(std::move(out)),
+        err_(std::move(err)) {}
 
   pid_t pid_;
-  UniqueFd pidfd_, out_, err_;
+  UniqueFd pidfd_, in_, out_, err_;
   bool reaped_ = false;
 };
 
 // From now on, orphans of children become children of this process: nothing that a worker leaves
 // behind gets out of reach.
 void AdoptOrphans();
-// Kills and collects all children, adopted ones too, but `spared`; bounded by a second. Needs
+// Kills and collects all children, adopted ones too, but `spared`; bounded by 4 s. Needs
 // /proc/PID/task/PID/children; without it only what is dead already is collected.
+// Async-signal-safe.
 void EndChildrenBut(pid_t spared);
 
 }  // namespace coordd

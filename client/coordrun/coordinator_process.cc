@@ -20,13 +20,6 @@ namespace {
 
 constexpr size_t kMaxReadyBytes = 4096;
 
-std::string ProgramBesideUs() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path beside = self.parent_path() / "coordd";
-  return !error && access(beside.c_str(), X_OK) == 0 ? beside.string() : "coordd";
-}
-
 std::string ReadAvailable(int fd) {
   std::string text(kMaxReadyBytes, '\0');
   const ssize_t got = read(fd, text.data(), text.size());
@@ -48,12 +41,25 @@ bool AwaitReadable(int fd, absl::Time deadline, Clock& clock) {
 
 }  // namespace
 
+std::string CoordinatorProgram() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path beside = self.parent_path() / "coordd";
+  return !error && access(beside.c_str(), X_OK) == 0 ? beside.string() : "coordd";
+}
+
 std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
-                                            const TlsFiles& tls, int ready_fd) {
-  std::vector<std::string> command = {
-      program,      "--listen",   options.listen,         "--http",
-      options.http, "--ready-fd", absl::StrCat(ready_fd), "--log-level",
-      "warning"};
+                                            const std::string& listen, const TlsFiles& tls,
+                                            int ready_fd) {
+  std::vector<std::string> command = {program,
+                                      "--listen",
+                                      listen,
+                                      "--http",
+                                      options.http,
+                                      "--ready-fd",
+                                      absl::StrCat(ready_fd),
+                                      "--log-level",
+                                      "warning"};
   if (tls.enabled()) {
     for (const std::string& argument :
          {std::string("--tls-cert"), tls.cert, std::string("--tls-key"), tls.key,
@@ -78,7 +84,8 @@ absl::StatusOr<CoordinatorAddresses> ParseReadyLine(const std::string& line) {
   return addresses;
 }
 
-absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options, const TlsFiles& tls,
+absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
+                                                    const std::string& listen, const TlsFiles& tls,
                                                     const Environment& environment,
                                                     absl::Time deadline, Clock& clock) {
   int ends[2];
@@ -87,7 +94,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options, c
   }
   UniqueFd ready(ends[0]), theirs(ends[1]);
   const ChildRequest request = {
-      .command = CoordinatorCommand(ProgramBesideUs(), options, tls, theirs.get()),
+      .command = CoordinatorCommand(CoordinatorProgram(), options, listen, tls, theirs.get()),
       .environment = environment,
       .inherited_fd = theirs.get()};
   COORDD_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(request));

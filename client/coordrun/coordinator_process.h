@@ -17,7 +17,10 @@ namespace coordd {
 // The arguments with which coordrun starts `program`. `tls`: coordd's files; empty: none. Values
 // in, values out.
 std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
-                                            const TlsFiles& tls, int ready_fd);
+                                            const std::string& listen, const TlsFiles& tls,
+                                            int ready_fd);
+// The coordd that lies beside this program, else the one in PATH.
+std::string CoordinatorProgram();
 
 struct CoordinatorAddresses {
   std::string listen;  // host:port
@@ -34,7 +37,8 @@ struct CoordinatorProcess {
 
 // Starts the coordd that lies beside this program, else the one in PATH, and waits until it
 // listens. NOT_FOUND: there is none. UNAVAILABLE, DEADLINE_EXCEEDED: with what it wrote to stderr.
-absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options, const TlsFiles& tls,
+absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
+                                                    const std::string& listen, const TlsFiles& tls,
                                                     const Environment& environment,
                                                     absl::Time deadline, Clock& clock);
 

@@ -10,76 +10,75 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/coordctl/target.h"
-#include "client/coordrun/child_process.h"
-#include "client/coordrun/coordinator_process.h"
-#include "client/coordrun/guardian.h"
+#include "client/coordrun/crew.h"
 #include "client/coordrun/line_splitter.h"
 #include "client/coordrun/output.h"
 #include "client/coordrun/report.h"
+#include "client/coordrun/run_coordinator.h"
 #include "client/coordrun/run_options.h"
+#include "client/coordrun/run_plan.h"
 #include "client/coordrun/run_state.h"
-#include "client/coordrun/worker_environment.h"
 #include "common/clock.h"
 #include "common/environment.h"
 
 namespace coordd {
 
 // One thread: a poll loop. REQUIRES: it is the only thread of the process until Run returns (gRPC's
-// own come up when a failed run asks coordd for its view, after the last fork).
-class Launcher {
+// own come up when coordd is asked for its view, after the last fork), under RunSupervised: what it
+// leaves behind is ended there.
+class Launcher : private CrewEvents {
  public:
-  // `options` is valid and outlives this object.
-  Launcher(const RunOptions& options, Environment environment, Clock& clock);
+  // `options` and `plan` are valid, agree on np and outlive this object. `directory` exists, is for
+  // this run's secrets, and is removed by whoever has made it.
+  Launcher(const RunOptions& options, const RunPlan& plan, std::string directory,
+           Environment environment, Clock& clock);
 
   // Blocks until everything that it started has ended. Returns coordrun's exit status: RunState's;
   // 126 or 127 when the command cannot be run; 1 when the run cannot be prepared.
   int Run();
 
  private:
-  struct Worker {
-    ChildProcess process;
-    LineSplitter out_lines, err_lines;
-    TailLines tail;
-  };
+  // CrewEvents.
+  void WorkerStarted(int32_t worker, const std::string& host, pid_t pid) override;
+  void WorkerLine(int32_t worker, Stream stream, absl::string_view line) override;
+  void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
+  void Notice(absl::string_view sentence) override;
 
   absl::Status Prepare();
-  absl::Status PrepareCoordinator();
+  absl::Status ConnectCrew();
+  absl::Status Check();
   absl::Status StartWorkers();
   void RunWorkers();
   void DrainWorkers();
+  void Finish();
   void KeepCoordinator();
   void StopCoordinator();
   void KillEverything();
 
   // Waits until something happens or `until` passes, and handles what has happened.
   void Turn(absl::Time until);
-  void ReadSignals(absl::Time now);
-  void ReadWorker(int32_t local_rank, bool out, bool err);
-  void ReapWorker(int32_t local_rank, absl::Time now);
   void ReadCoordinator();
-  void ReapCoordinator(absl::Time now);
-  void SendSignals();
-  bool DrainedWorkers() const;
-  std::vector<std::string> CoordinatorView() const;
-  void AddToView(std::vector<std::string> sentences);
+  void ReapCoordinator();
+  // Asks coordd; what it says is added to the report.
+  void AskCoordinator();
 
   // Constant after construction.
   const RunOptions& options_;
+  const RunPlan& plan_;
+  const std::string directory_;
   const Environment environment_;
   Clock& clock_;
   const absl::Time start_;
 
   Output output_;
-  std::unique_ptr<Guardian> guardian_;
   UniqueFd signals_;
-  std::string directory_;
-  Rendezvous rendezvous_;
-  std::optional<CoordinatorProcess> coordinator_;
+  RunCoordinator coordinator_;
   LineSplitter coordinator_out_, coordinator_err_;
-  std::vector<Worker> workers_;
+  std::unique_ptr<Crew> crew_;
   std::unique_ptr<RunState> state_;
   RunReport report_;
+  std::vector<TailLines> tails_;  // of each worker
+  int interrupted_by_ = 0;        // a signal that came before the workers were started
   bool workers_needed_coordinator_ = true;
 };
 

@@ -38,7 +38,7 @@ class TailLines {
   const std::deque<std::string>& lines() const { return lines_; }
 
  private:
-  const size_t count_;
+  size_t count_;
   std::deque<std::string> lines_;
 };
 

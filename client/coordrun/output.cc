@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/line_splitter.h"
+#include "common/status_macros.h"
 
 namespace coordd {
 namespace {
@@ -23,6 +24,12 @@ void WriteAll(int fd, absl::string_view bytes) {
   }
 }
 
+absl::Status MakeFolder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("the folder ", path, " for output cannot be made: ", std::strerror(errno)));
+}
+
 }  // namespace
 
 Output::Output(const RunOptions& options, bool colour)
@@ -31,15 +38,18 @@ Output::Output(const RunOptions& options, bool colour)
       colour_err_(colour && isatty(STDERR_FILENO) == 1) {}
 
 absl::Status Output::OpenFiles() {
-  const std::string& directory = options_.output_directory;
-  if (directory.empty()) return absl::OkStatus();
-  if (mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST) {
-    return absl::UnavailableError(
-        absl::StrCat("--output-dir ", directory, " cannot be made: ", std::strerror(errno)));
-  }
+  if (options_.output_directory.empty()) return absl::OkStatus();
+  COORDD_RETURN_IF_ERROR(MakeFolder(options_.output_directory));
   for (int32_t r = 0; r < options_.np; ++r) {
-    for (const char* suffix : {".out", ".err"}) {
-      const std::string path = absl::StrCat(directory, "/rank-", options_.first_rank + r, suffix);
+    const int32_t rank = options_.first_rank + r;
+    std::string stem = absl::StrCat(options_.output_directory, "/rank-", rank, ".");
+    if (options_.output_as_horovod) {
+      stem = absl::StrCat(options_.output_directory, "/rank.", rank);
+      COORDD_RETURN_IF_ERROR(MakeFolder(stem));
+      stem += "/std";
+    }
+    for (const char* kind : {"out", "err"}) {
+      const std::string path = stem + kind;
       UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
       if (!file.open()) {
         return absl::UnavailableError(

@@ -1,6 +1,8 @@
 #include "client/coordrun/report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,9 +17,22 @@ std::string Seconds(absl::Duration duration) {
   return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration));
 }
 
-std::string RankText(const RunOptions& options, const RunReport& report, int32_t local_rank) {
-  return absl::StrCat("rank ", options.first_rank + local_rank, " (pid ",
-                      report.pids[static_cast<size_t>(local_rank)], ")");
+// "rank 2 (host node3, pid 4711)"; what is not known is left out.
+std::string RankText(const RunOptions& options, const RunReport& report, int32_t worker) {
+  const auto index = static_cast<size_t>(worker);
+  const std::string host = index < report.hosts.size() ? report.hosts[index] : "";
+  const pid_t pid = report.pids[index];
+  std::string where = host.empty() ? "" : absl::StrCat("host ", host);
+  if (pid != 0) absl::StrAppend(&where, where.empty() ? "" : ", ", "pid ", pid);
+  return absl::StrCat("rank ", options.first_rank + worker,
+                      where.empty() ? "" : absl::StrCat(" (", where, ")"));
+}
+
+// ", 1.2 GiB reduced per rank in 345 batches".
+std::string ReducedText(const RunReport& report) {
+  if (report.batches == 0) return "";
+  return absl::StrCat(", ", BytesText(static_cast<double>(report.bytes)), " reduced per rank in ",
+                      report.batches, report.batches == 1 ? " batch" : " batches");
 }
 
 // "ranks 0, 1, 3 exited with status 1": equal ends together, in order of their first rank.
@@ -84,11 +99,25 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
   return sentences;
 }
 
+void AddView(const v1::ServerState& state, const std::string& job, RunReport* report) {
+  for (std::string& sentence : DescribeView(state, job)) {
+    std::vector<std::string>& view = report->coordinator_view;
+    if (std::find(view.begin(), view.end(), sentence) == view.end()) {
+      view.push_back(std::move(sentence));
+    }
+  }
+  for (const v1::JobState& found : state.jobs()) {
+    if (found.name() != job) continue;
+    report->batches = found.batches_planned();
+    report->bytes = found.bytes_planned();
+  }
+}
+
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report) {
   const bool good = state.exit_status() == 0;
   std::string out = absl::StrCat("coordrun: job ", report.job, ", ", options.np,
                                  options.np == 1 ? " worker, " : " workers, ", Seconds(report.wall),
-                                 ": ", EndingText(options, state, report));
+                                 ReducedText(report), ": ", EndingText(options, state, report));
   if (good) return out;
   for (const std::string& line : EndsOfOthers(options, state)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);
@@ -112,7 +141,9 @@ std::string SummaryJson(const RunOptions& options, const RunState& state, const 
   Json ranks = Json::array();
   for (int32_t r = 0; r < options.np; ++r) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
-    Json row = {{"rank", options.first_rank + r}, {"pid", report.pids[static_cast<size_t>(r)]}};
+    const auto index = static_cast<size_t>(r);
+    Json row = {{"rank", options.first_rank + r}, {"pid", report.pids[index]}};
+    row["host"] = index < report.hosts.size() ? report.hosts[index] : "";
     row["exit_code"] = worker.end && worker.end->signal == 0 ? Json(worker.end->code) : Json();
     row["signal"] =
         worker.end && worker.end->signal != 0 ? Json(SignalName(worker.end->signal)) : Json();
@@ -126,6 +157,8 @@ std::string SummaryJson(const RunOptions& options, const RunState& state, const 
   json["first_failure"] =
       state.first_failure() ? Json(options.first_rank + *state.first_failure()) : Json();
   json["reason"] = EndingText(options, state, report);
+  json["batches"] = report.batches;
+  json["bytes_reduced_per_rank"] = report.bytes;
   json["coordinator_view"] = report.coordinator_view;
   json["ranks"] = std::move(ranks);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -17,10 +17,12 @@ namespace coordd {
 
 struct RunReport {
   std::string job;
-  std::vector<pid_t> pids;  // by local rank
+  std::vector<pid_t> pids;         // of each worker; 0: not known
+  std::vector<std::string> hosts;  // of each worker; empty: this machine
   // Last lines that each worker wrote to stderr.
   std::vector<std::deque<std::string>> tails;
   std::vector<std::string> coordinator_view;  // see DescribeView
+  int64_t batches = 0, bytes = 0;             // reduced on each rank, as coordd has planned them
   absl::Duration wall;
 };
 
@@ -31,6 +33,9 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);
+
+// What coordd says about the job: to the view what is not in it yet, and the figures.
+void AddView(const v1::ServerState& state, const std::string& job, RunReport* report);
 
 // Several lines for people, without line end; begins with how it went.
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report);

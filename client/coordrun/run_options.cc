@@ -1,16 +1,15 @@
 #include "client/coordrun/run_options.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/coordrun/launcher_kind.h"
 #include "common/address.h"
 #include "common/status_macros.h"
 
 namespace coordd {
 namespace {
-
-// Local processes of one run; each has two pipes here, and file descriptors have a limit of 1024 in
-// most shells.
-constexpr int32_t kMaxLocalWorkers = 256;
 
 absl::Status CheckAddress(const char* option, const std::string& text, bool may_be_off) {
   if (may_be_off && text == "off") return absl::OkStatus();
@@ -23,21 +22,24 @@ absl::Status CheckAddress(const char* option, const std::string& text, bool may_
 }  // namespace
 
 absl::Status RunOptions::Validate() const {
-  if (np < 1 || np > kMaxLocalWorkers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("-np is ", np, ": expected 1 to ", kMaxLocalWorkers));
-  }
+  if (np < 1)
+    return absl::InvalidArgumentError(absl::StrCat("-np is ", np, ": expected 1 or more"));
   const int32_t all = size == 0 ? np : size;
   if (first_rank < 0 || first_rank + np > all) {
     return absl::InvalidArgumentError(
         absl::StrCat("--first-rank ", first_rank, " with -np ", np,
                      " goes beyond the job's size: expected at most --size ", all));
   }
+  if (!launcher.empty() && !LauncherFrom(launcher)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--launcher is ", launcher, ": expected local, ssh, srun, mpirun or external"));
+  }
+  if (!port_range.empty()) COORDD_RETURN_IF_ERROR(ParsePortRange(port_range).status());
   if (command.empty() || command[0].empty()) {
     return absl::InvalidArgumentError("no command: expected coordrun [options] -- COMMAND...");
   }
   if (coordinator.empty() && size > np &&
-      IsLoopback(ParseHostPort(listen).value_or(HostPort()).host)) {
+      (listen.empty() || IsLoopback(ParseHostPort(listen).value_or(HostPort()).host))) {
     return absl::InvalidArgumentError(
         absl::StrCat("--size ", size, " with -np ", np,
                      ": the others could not reach a coordd on loopback; expected --coordinator or "
@@ -50,15 +52,27 @@ absl::Status RunOptions::Validate() const {
           "--keep is for the coordd that coordrun starts: expected no --coordinator");
     }
   }
-  COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
+  if (!listen.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
   COORDD_RETURN_IF_ERROR(CheckAddress("--http", http, true));
-  COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
-  if (!tls && coordinator.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
+  if (!metrics.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
+  if (!tls && coordinator.empty() && !listen.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--no-tls with --listen ", listen,
         ": without TLS anybody in the network could join; expected a loopback address"));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<PortRange> ParsePortRange(const std::string& text) {
+  PortRange range;
+  const std::vector<std::string> ends = absl::StrSplit(text, '-');
+  if (ends.size() == 2 && absl::SimpleAtoi(ends[0], &range.first) &&
+      absl::SimpleAtoi(ends[1], &range.last) && range.first >= 1 && range.first <= range.last &&
+      range.last <= 65535) {
+    return range;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--port-range is ", text, ": expected FIRST-LAST, such as 20000-20100"));
 }
 
 std::string JobNameFrom(const std::string& program) {

@@ -8,34 +8,52 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/tls.h"
 
 namespace coordd {
 
 struct RunOptions {
-  int32_t np = 1;                    // workers to start here
+  int32_t np = 1;  // workers to start; -H and an allocation tell it, too
+  bool np_given = false;
   int32_t size = 0;                  // workers of the job in all; 0: np
   int32_t first_rank = 0;            // COORDD_RANK of the first one here
   std::vector<std::string> command;  // program and arguments
   bool horovod = false;              // it is a Horovod script: see horovod_flag.h
 
+  std::string launcher;                         // a name of LauncherKind; empty: found out
+  std::string hosts, hostfile;                  // -H h1:4,h2:4, or the path of a file
+  std::vector<std::string> launcher_arguments;  // more for ssh, srun or mpirun
+  int32_t ssh_port = 0;                         // 0: ssh's own choice
+  std::string ssh_identity;                     // a private key's file
+  std::string remote_coordrun;  // its path on other hosts; empty: the same as here, else PATH
+  std::string directory;        // where workers start; empty: here
+  std::string networks;         // interfaces of this machine, "eth0,ib0"; empty: all
+  std::string port_range;       // "20000-20100", for the coordd that is started
+  absl::Duration start_timeout = absl::Seconds(30);  // for the hosts to answer
+  bool checks = true;                                // the preflight
+  bool check_only = false;
+  bool dry_run = false;
+  bool verbose = false;
+
   std::string coordinator;   // host:port of a coordd that runs; empty: start one
   TlsFiles coordinator_tls;  // to it; empty: COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY
   std::string job;           // empty: COORDD_JOB_ID with --coordinator, else the program's name
-  std::string listen = "127.0.0.1:0";  // of the coordd that is started
-  std::string http = "127.0.0.1:0";    // its status page; "off"
+  std::string listen;        // of the coordd that is started; empty: see ListenAddress
+  std::string http = "127.0.0.1:0";  // its status page; "off"
   std::vector<std::string> coordd_arguments;
   bool tls = true;    // for the coordd that is started
   bool keep = false;  // it stays up when the workers have ended
 
-  std::string token_file;               // of the job; empty: one is made, or COORDD_TOKEN_FILE
-  std::string metrics = "127.0.0.1:0";  // of each worker; "off"
+  std::string token_file;  // of the job; empty: one is made, or COORDD_TOKEN_FILE
+  std::string metrics;     // of each worker; "off"; empty: loopback, for local ones
   // -x: variables for the workers. Without a value: the one that coordrun itself has.
   std::vector<std::pair<std::string, std::optional<std::string>>> variables;
 
-  bool prefix = true;            // "[rank] " before each line
-  std::string output_directory;  // rank-N.out and rank-N.err, besides; empty: none
+  bool prefix = true;              // "[rank] " before each line
+  std::string output_directory;    // rank-N.out and rank-N.err, besides; empty: none
+  bool output_as_horovod = false;  // DIR/rank.N/stdout and stderr instead
   bool json = false;
 
   absl::Duration timeout = absl::InfiniteDuration();  // of the whole run
@@ -44,9 +62,17 @@ struct RunOptions {
   absl::Duration linger = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(5);
 
-  // INVALID_ARGUMENT: names the option, what was given and what is expected.
+  // INVALID_ARGUMENT: names the option, what was given and what is expected. How many workers there
+  // are, and where, is PlanRun's part.
   absl::Status Validate() const;
 };
+
+// Both ends belong to it.
+struct PortRange {
+  int32_t first = 0, last = 0;
+};
+// INVALID_ARGUMENT.
+absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
 
 // The program's file name with what a job's name may not have replaced: "train.py", "job".
 std::string JobNameFrom(const std::string& program);

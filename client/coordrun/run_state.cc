@@ -25,6 +25,7 @@ std::string SignalName(int signal) {
 }
 
 std::string ProcessEnd::ToString() const {
+  if (lost) return "was lost with the connection to its host";
   return signal != 0 ? absl::StrCat("was killed by ", SignalName(signal))
                      : absl::StrCat("exited with status ", code);
 }

@@ -14,12 +14,16 @@ namespace coordd {
 // How a process ended.
 struct ProcessEnd {
   int code = 0;
-  int signal = 0;  // 0: it exited by itself, with `code`
+  int signal = 0;     // 0: it exited by itself, with `code`
+  bool lost = false;  // the connection to its host ended first: the rest is about the connection
 
-  bool ok() const { return code == 0 && signal == 0; }
+  bool ok() const { return code == 0 && signal == 0 && !lost; }
   // As a shell has it: 128 + signal.
-  int shell_status() const { return signal != 0 ? 128 + signal : code; }
-  // "exited with status 3", "was killed by SIGKILL".
+  int shell_status() const {
+    if (lost && code == 0 && signal == 0) return 1;
+    return signal != 0 ? 128 + signal : code;
+  }
+  // "exited with status 3", "was killed by SIGKILL", "was lost with the connection to its host".
   std::string ToString() const;
 };
 

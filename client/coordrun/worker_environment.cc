@@ -1,42 +1,91 @@
 #include "client/coordrun/worker_environment.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace coordd {
 namespace {
 
-void SetOrErase(Environment& environment, const std::string& name, const std::string& value) {
-  if (value.empty()) {
-    environment.erase(name);
-  } else {
-    environment[name] = value;
-  }
+// True on one machine, or for one login, and wrong elsewhere.
+constexpr const char* kOfThisMachine[] = {
+    "HOME", "USER",   "LOGNAME", "SHELL", "MAIL", "PWD", "OLDPWD",     "SHLVL",    "_",   "TERM",
+    "HOST", "TMPDIR", "DISPLAY", "TTY",   "TMUX", "STY", "XAUTHORITY", "HOSTNAME", "TMP", "TEMP"};
+constexpr const char* kPrefixesOfThisMachine[] = {
+    "SSH_", "XDG_", "DBUS_", "SLURM", "PMI_", "PMIX_", "OMPI_", "MPIEXEC_", "LS_COLOR", "WINDOW"};
+
+bool OfThisMachine(const std::string& name) {
+  const auto is = [&name](const char* known) { return name == known; };
+  const auto begins = [&name](const char* prefix) { return absl::StartsWith(name, prefix); };
+  return std::any_of(std::begin(kOfThisMachine), std::end(kOfThisMachine), is) ||
+         std::any_of(std::begin(kPrefixesOfThisMachine), std::end(kPrefixesOfThisMachine), begins);
 }
 
 }  // namespace
 
-absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
-                                                const Rendezvous& rendezvous, int32_t local_rank,
-                                                const Environment& inherited) {
-  Environment environment = inherited;
-  SetOrErase(environment, "COORDD_ADDR", rendezvous.address);
-  SetOrErase(environment, "COORDD_JOB_ID", rendezvous.job);
-  SetOrErase(environment, "COORDD_TOKEN_FILE", rendezvous.token_file);
-  SetOrErase(environment, "COORDD_TLS_CA", rendezvous.tls.ca);
-  SetOrErase(environment, "COORDD_TLS_CERT", rendezvous.tls.cert);
-  SetOrErase(environment, "COORDD_TLS_KEY", rendezvous.tls.key);
-  environment["COORDD_RANK"] = absl::StrCat(options.first_rank + local_rank);
-  environment["COORDD_SIZE"] = absl::StrCat(options.size == 0 ? options.np : options.size);
-  environment["COORDD_LOCAL_RANK"] = absl::StrCat(local_rank);
-  environment["COORDD_LOCAL_SIZE"] = absl::StrCat(options.np);
-  SetOrErase(environment, "COORDD_METRICS", options.metrics == "off" ? "" : options.metrics);
+void Overlay(const Environment& more, Environment* environment) {
+  for (const auto& [name, value] : more) {
+    if (value.empty()) {
+      environment->erase(name);
+    } else {
+      (*environment)[name] = value;
+    }
+  }
+}
+
+Environment TransferredEnvironment(const Environment& inherited) {
+  Environment environment;
+  for (const auto& [name, value] : inherited) {
+    if (!OfThisMachine(name)) environment[name] = value;
+  }
+  return environment;
+}
+
+Environment PlaceVariables(const WorkerPlace& place) {
+  return {{"COORDD_RANK", absl::StrCat(place.rank)},
+          {"COORDD_SIZE", absl::StrCat(place.size)},
+          {"COORDD_LOCAL_RANK", absl::StrCat(place.local_rank)},
+          {"COORDD_LOCAL_SIZE", absl::StrCat(place.local_size)}};
+}
+
+absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Rendezvous& rendezvous,
+                                            const Environment& inherited) {
+  Environment environment = {{"COORDD_ADDR", rendezvous.address},
+                             {"COORDD_JOB_ID", rendezvous.job},
+                             {"COORDD_TOKEN_FILE", rendezvous.token_file},
+                             {"COORDD_TLS_CA", rendezvous.tls.ca},
+                             {"COORDD_TLS_CERT", rendezvous.tls.cert},
+                             {"COORDD_TLS_KEY", rendezvous.tls.key},
+                             {"COORDD_METRICS", options.metrics == "off" ? "" : options.metrics}};
   for (const auto& [name, value] : options.variables) {
-    if (value) {
-      environment[name] = *value;
-    } else if (inherited.find(name) == inherited.end()) {
+    const auto found = inherited.find(name);
+    if (!value && found == inherited.end()) {
       return absl::NotFoundError(
           absl::StrCat("-x ", name, ": is not set; expected -x ", name, "=VALUE"));
     }
+    environment[name] = value ? *value : found->second;
+  }
+  return environment;
+}
+
+absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
+                                                const Rendezvous& rendezvous, int32_t local_rank,
+                                                const Environment& inherited) {
+  COORDD_ASSIGN_OR_RETURN(const Environment common,
+                          CommonVariables(options, rendezvous, inherited));
+  Environment environment = inherited;
+  for (const auto& [name, value] : PlaceVariables({.rank = options.first_rank + local_rank,
+                                   .size = options.size == 0 ? options.np : options.size,
+                                   .local_rank = local_rank,
+                                   .local_size = options.np})) {
+    environment[name] = value;
+  }
+  Overlay(common, &environment);
+  for (const auto& [name, value] : options.variables) {
+    if (value) environment[name] = *value;  // -x NAME= is an empty value, not an absent one
   }
   return environment;
 }

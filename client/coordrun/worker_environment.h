@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/coordrun/run_options.h"
@@ -19,11 +20,31 @@ struct Rendezvous {
   TlsFiles tls;            // a worker's; empty: no TLS
 };
 
-// The environment of worker `local_rank` of this run: coordrun's own (`inherited`) with the
-// variables that coordrun decides (see --help) and those of -x. NOT_FOUND: -x names one that is not
-// set.
+// The variables of a worker that coordrun decides beside Rendezvous.
+struct WorkerPlace {
+  int32_t rank = 0, size = 1;
+  int32_t local_rank = 0, local_size = 1;
+};
+
+// COORDD_RANK and those with it, as hints.
+Environment PlaceVariables(const WorkerPlace& place);
+
+// What all workers of a run have in common: how to reach coordd, and what -x says. A variable with
+// an empty value is one that they must not have. NOT_FOUND: -x names one that `inherited` lacks.
+absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Rendezvous& rendezvous,
+                                            const Environment& inherited);
+
+// The environment of worker `local_rank` of this run, on this machine: coordrun's own (`inherited`)
+// with the variables that coordrun decides (see --help) and those of -x. NOT_FOUND: as above.
 absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
                                                 const Rendezvous& rendezvous, int32_t local_rank,
                                                 const Environment& inherited);
+
+// What goes with the workers to other hosts: everything but the variables that describe this
+// machine and this login.
+Environment TransferredEnvironment(const Environment& inherited);
+
+// `more` over `environment`; an empty value removes a variable.
+void Overlay(const Environment& more, Environment* environment);
 
 }  // namespace coordd

@@ -23,6 +23,7 @@ class RunReportTest : public ::testing::Test {
     options_.np = 3;
     report_ = {.job = "train",
                .pids = {100, 101, 102},
+               .hosts = {"", "", ""},
                .tails = {{}, {"assertion failed", "giving up"}, {}},
                .coordinator_view = {},
                .wall = absl::Seconds(2.5)};

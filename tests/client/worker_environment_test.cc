@@ -18,6 +18,7 @@ using ::testing::Pair;
 RunOptions Options(int32_t np) {
   RunOptions options;
   options.np = np;
+  options.metrics = "127.0.0.1:0";
   options.command = {"train"};
   return options;
 }
@@ -103,13 +104,18 @@ TEST(RunOptions, AreRefusedInOneSentenceThatNamesTheOption) {
   };
   EXPECT_TRUE(Options(4).Validate().ok());
   expect(Options(0), "-np is 0");
-  expect(Options(100000), "-np is 100000");
   RunOptions options = Options(2);
   options.command.clear();
   expect(options, "no command");
   options = Options(2);
   options.first_rank = 1;
   expect(options, "--first-rank 1");
+  options = Options(2);
+  options.launcher = "jsrun";
+  expect(options, "--launcher is jsrun");
+  options = Options(2);
+  options.port_range = "9-3";
+  expect(options, "--port-range is 9-3");
   options = Options(2);
   options.coordinator = "nonsense";
   expect(options, "--coordinator");
@@ -129,6 +135,15 @@ TEST(RunOptions, AreRefusedInOneSentenceThatNamesTheOption) {
   expect(options, "--keep");
 }
 
+TEST(TransferredEnvironment, LeavesWhatDescribesThisMachineAndThisLogin) {
+  EXPECT_EQ(TransferredEnvironment({{"PATH", "/p"},
+                                    {"HOME", "/h"},
+                                    {"SSH_CONNECTION", "1"},
+                                    {"SLURM_PROCID", "0"},
+                                    {"PYTHONPATH", "x"}}),
+            (Environment{{"PATH", "/p"}, {"PYTHONPATH", "x"}}));
+}
+
 TEST(JobNameFrom, IsTheProgramsNameAsAJobMayBeNamed) {
   EXPECT_EQ(JobNameFrom("/usr/bin/train.py"), "train.py");
   EXPECT_EQ(JobNameFrom("my job!"), "my-job-");
@@ -140,10 +155,11 @@ TEST(CoordinatorCommand, NamesEveryAddressAndFile) {
   RunOptions options = Options(1);
   options.http = "off";
   options.coordd_arguments = {"--stall-abort", "60"};
-  EXPECT_THAT(CoordinatorCommand("coordd", options, {.cert = "c", .key = "k", .ca = "a"}, 7),
-              ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
-                          "--log-level", "warning", "--tls-cert", "c", "--tls-key", "k", "--tls-ca",
-                          "a", "--stall-abort", "60"));
+  EXPECT_THAT(
+      CoordinatorCommand("coordd", options, "127.0.0.1:0", {.cert = "c", .key = "k", .ca = "a"}, 7),
+      ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
+                  "--log-level", "warning", "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a",
+                  "--stall-abort", "60"));
 }
 
 TEST(ParseReadyLine, TakesCoorddsAddresses) {

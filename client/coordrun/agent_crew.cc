@@ -1,0 +1,215 @@
+#include "client/coordrun/agent_crew.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/version.h"
+
+namespace coordd {
+namespace {
+
+// An agent kills its workers within milliseconds: what takes longer is the connection.
+constexpr absl::Duration kKillWithin = absl::Seconds(2);
+constexpr size_t kMaxProblems = 16;  // more than a screen helps nobody
+
+std::string Named(const ChannelRequest& request) {
+  return request.host.empty() ? "this machine" : absl::StrCat("host ", request.host);
+}
+
+}  // namespace
+
+AgentCrew::AgentCrew(AgentCrewOptions options) : options_(std::move(options)) {
+  for (const ChannelRequest& request : options_.channels) {
+    hosts_.push_back(std::make_unique<Host>(request));
+  }
+}
+
+absl::Status AgentCrew::Connect(absl::Time now) {
+  OpenMore(now);
+  return absl::OkStatus();
+}
+
+size_t AgentCrew::opening() const {
+  return static_cast<size_t>(std::count_if(hosts_.begin(), hosts_.end(), [](const auto& host) {
+    return host->channel.opened() && !host->failed &&
+           host->answered < host->channel.request().agents;
+  }));
+}
+
+void AgentCrew::OpenMore(absl::Time now) {
+  size_t open = opening();
+  for (const auto& host : hosts_) {
+    if (open >= options_.parallel) return;
+    if (host->channel.opened() || host->failed) continue;
+    host->asked = now;
+    if (const absl::Status status = host->channel.Open(); !status.ok()) {
+      Fail(*host, absl::StrCat(Named(host->channel.request()), ": ", status.message()));
+    } else {
+      ++open;
+    }
+  }
+}
+
+void AgentCrew::Fail(Host& host, const std::string& sentence) {
+  // Agents of one channel often have the same to say.
+  if (std::find(problems_.begin(), problems_.end(), sentence) == problems_.end()) {
+    problems_.push_back(sentence);
+  }
+  host.failed = true;
+}
+
+bool AgentCrew::ready() const {
+  return std::all_of(hosts_.begin(), hosts_.end(), [](const auto& host) {
+    return host->failed || host->answered >= host->channel.request().agents;
+  });
+}
+
+absl::Status AgentCrew::failure() const {
+  if (problems_.empty()) return absl::OkStatus();
+  std::vector<std::string> told(problems_.begin(),
+                                problems_.begin() + std::min(problems_.size(), kMaxProblems));
+  if (problems_.size() > kMaxProblems) {
+    told.push_back(absl::StrCat("and ", problems_.size() - kMaxProblems, " more"));
+  }
+  return absl::UnavailableError(absl::StrJoin(told, "\ncoordrun: "));
+}
+
+std::string AgentCrew::Missing() const {
+  std::vector<std::string> missing;
+  for (const auto& host : hosts_) {
+    if (host->failed || host->answered >= host->channel.request().agents) continue;
+    if (missing.size() == kMaxProblems) break;
+    std::string text = Named(host->channel.request());
+    if (const size_t agents = host->channel.request().agents; agents > 1) {
+      text = absl::StrCat(agents - host->answered, " of ", agents, " tasks");
+    }
+    const auto& noise = host->channel.noise().lines();
+    missing.push_back(noise.empty() ? text : absl::StrCat(text, " (it says: ", noise.back(), ")"));
+  }
+  return absl::StrJoin(missing, ", ");
+}
+
+absl::Status AgentCrew::Start(CrewEvents& /*events*/) {
+  started_ = true;
+  for (const auto& host : hosts_) host->channel.Write(kStartOrder);
+  return absl::OkStatus();
+}
+
+void AgentCrew::Await(std::vector<pollfd>& fds) {
+  for (const auto& host : hosts_) host->channel.Await(fds);
+}
+
+void AgentCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) {
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    Host& host = *hosts_[i];
+    const AgentChannel::Heard heard = {
+        .frame = [&](const Frame& frame) { Take(host, frame, now, events); },
+        .noise =
+            [&](absl::string_view line) {
+              if (!options_.verbose && !started_) return;
+              events.Notice(absl::StrCat("[", Named(host.channel.request()), "] ", line));
+            }};
+    const bool was_over = host.channel.over();
+    host.channel.Handle(fds.subspan(i * AgentChannel::kEntries, AgentChannel::kEntries), heard);
+    if (!was_over && host.channel.over()) TakeEnd(host, events);
+  }
+  if (!started_) OpenMore(now);
+  if (now < cut_off_) return;
+  cut_off_ = absl::InfiniteFuture();
+  for (const auto& host : hosts_) host->channel.Signal(SIGKILL);
+}
+
+void AgentCrew::Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events) {
+  if (frame.kind != FrameKind::kControl) {
+    const auto& workers = host.channel.request().workers;
+    if (std::find(workers.begin(), workers.end(), frame.source) == workers.end()) return;
+    events.WorkerLine(frame.source, frame.kind == FrameKind::kOut ? Stream::kOut : Stream::kErr,
+                      frame.text);
+    return;
+  }
+  if (const auto message = ParseMessage(frame.text); message.ok()) {
+    TakeMessage(host, *message, now, events);
+  } else {
+    Fail(host, absl::StrCat(Named(host.channel.request()), ": ", message.status().message()));
+  }
+}
+
+void AgentCrew::TakeMessage(Host& host, const AgentMessage& message, absl::Time now,
+                            CrewEvents& events) {
+  if (const auto* report = std::get_if<AgentReport>(&message)) {
+    TakeReport(host, *report, now);
+  } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
+    if (host.alive.count(started->worker) == 0) return;
+    std::string where = host.channel.request().host;
+    for (const HostReport& known : reports_) {
+      if (host.channel.request().agents > 1 && known.report.number == started->worker) {
+        where = known.report.host;
+      }
+    }
+    events.WorkerStarted(started->worker, where, started->pid);
+  } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
+    if (host.alive.erase(ended->worker) > 0) events.WorkerEnded(ended->worker, ended->end);
+  } else {
+    const auto& cannot = std::get<CannotRunMessage>(message);
+    events.Notice(absl::StrCat("coordrun: ", Named(host.channel.request()), ": ", cannot.reason));
+    for (const int32_t worker : std::exchange(host.alive, {})) {
+      events.WorkerEnded(worker, {.code = cannot.status, .signal = 0});
+    }
+  }
+}
+
+void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now) {
+  const std::string name = Named(host.channel.request());
+  ++host.answered;
+  if (report.protocol != kAgentProtocol) {
+    return Fail(host, absl::StrCat(name, ": its coordrun is of version ", report.version,
+                                   ", which this one (", kVersion,
+                                   ") cannot work with; install the same version on all hosts"));
+  }
+  if (!report.problem.empty()) return Fail(host, absl::StrCat(name, ": ", report.problem));
+  reports_.push_back({report, host.channel.request().host, host.asked, now});
+}
+
+void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
+  const ChannelRequest& request = host.channel.request();
+  const std::vector<std::string> noise(host.channel.noise().lines().begin(),
+                                       host.channel.noise().lines().end());
+  if (!host.failed && host.answered < request.agents) {
+    Fail(host, options_.explain(request, *host.channel.end(), noise));
+  }
+  if (!started_ || host.alive.empty()) return;
+  if (cut_off_ == absl::InfiniteFuture()) {
+    events.Notice(absl::StrCat("coordrun: ", Named(request), ": the connection has ended (",
+                               request.command[0], " ", host.channel.end()->ToString(),
+                               noise.empty() ? "" : ": ", noise.empty() ? "" : noise.back(),
+                               ") while ", host.alive.size(),
+                               " of its workers ran; they are ended there"));
+  }
+  for (const int32_t worker : std::exchange(host.alive, {})) {
+    ProcessEnd end = *host.channel.end();
+    end.lost = true;
+    events.WorkerEnded(worker, end);
+  }
+}
+
+void AgentCrew::Signal(int signal, absl::Time now) {
+  for (const auto& host : hosts_) host->channel.Write(SignalOrder(signal));
+  if (signal == SIGKILL) cut_off_ = std::min(cut_off_, now + kKillWithin);
+}
+
+bool AgentCrew::drained() const {
+  return std::all_of(hosts_.begin(), hosts_.end(),
+                     [](const auto& host) { return host->channel.drained(); });
+}
+
+void AgentCrew::KillAll() {
+  // The agents end their workers when their stdin ends.
+  for (const auto& host : hosts_) host->channel.Close();
+  for (const auto& host : hosts_) host->channel.Kill();
+}
+
+}  // namespace coordd

@@ -1,0 +1,86 @@
+// Workers on other hosts, each host's under an agent (agent.h). Whether the agents are reached
+// through ssh or srun is in the channels. (io)
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/coordrun/agent_channel.h"
+#include "client/coordrun/crew.h"
+
+namespace coordd {
+
+// What an agent found on its host, and how long it took to say so.
+struct HostReport {
+  AgentReport report;
+  std::string channel;         // ChannelRequest::host
+  absl::Time asked, answered;  // by our clock
+};
+
+struct AgentCrewOptions {
+  std::vector<ChannelRequest> channels;
+  // As many are being opened at a time; an answer makes room for the next.
+  size_t parallel = 32;
+  // A sentence about a channel that has ended before its agents answered.
+  std::function<std::string(const ChannelRequest&, const ProcessEnd&,
+                            const std::vector<std::string>& noise)>
+      explain;
+  bool verbose = false;  // noise is told while it comes
+};
+
+class AgentCrew : public Crew {
+ public:
+  explicit AgentCrew(AgentCrewOptions options);
+
+  absl::Status Connect(absl::Time now) override;
+  bool ready() const override;
+  absl::Status failure() const override;
+  std::string Missing() const override;
+  // When ready: what the preflight judges.
+  const std::vector<HostReport>& reports() const { return reports_; }
+
+  absl::Status Start(CrewEvents& events) override;
+  void Await(std::vector<pollfd>& fds) override;
+  void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
+  absl::Time NextDeadline() const override { return cut_off_; }
+  void Signal(int signal, absl::Time now) override;
+  bool drained() const override;
+  void KillAll() override;
+
+ private:
+  struct Host {
+    explicit Host(ChannelRequest request)
+        : channel(std::move(request)),
+          alive(channel.request().workers.begin(), channel.request().workers.end()) {}
+    AgentChannel channel;
+    std::set<int32_t> alive;  // workers whose end is not known
+    size_t answered = 0;      // agents
+    bool failed = false;
+    absl::Time asked;
+  };
+
+  void OpenMore(absl::Time now);
+  void Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events);
+  void TakeMessage(Host& host, const AgentMessage& message, absl::Time now, CrewEvents& events);
+  void TakeReport(Host& host, const AgentReport& report, absl::Time now);
+  void TakeEnd(Host& host, CrewEvents& events);
+  void Fail(Host& host, const std::string& sentence);
+  size_t opening() const;
+
+  // Constant after construction.
+  const AgentCrewOptions options_;
+
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::vector<HostReport> reports_;
+  std::vector<std::string> problems_;
+  bool started_ = false;
+  absl::Time cut_off_ = absl::InfiniteFuture();  // when connections are closed that do not react
+};
+
+}  // namespace coordd

@@ -1,0 +1,110 @@
+// What coordrun and its agents on other hosts say to each other, as lines of JSON. Orders travel to
+// an agent's stdin and nowhere else: they hold the job's secrets. PURE
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/coordrun/run_state.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// Of these messages. An agent of another revision is refused by name.
+inline constexpr int kAgentProtocol = 1;
+// A line of orders: the environment of a shell has 2 MiB at most.
+inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;
+
+// How an agent knows which workers are its own.
+enum class AgentIdentity {
+  kListed,  // all of AgentOrders::workers
+  kSlurm,   // the one that its Slurm task stands for
+};
+
+struct OrderedWorker {
+  int32_t index = 0;
+  Environment environment;  // of this one, over that of all
+};
+
+// A file that the agent writes into a directory of its own, for its user only, and names to the
+// workers.
+struct OrderedFile {
+  std::string variable;  // COORDD_TOKEN_FILE
+  std::string name;      // token
+  std::string contents;
+};
+
+// The first line that an agent gets. It then looks at its host, and answers with its report.
+struct AgentOrders {
+  int protocol = kAgentProtocol;
+  AgentIdentity identity = AgentIdentity::kListed;
+  int32_t number = 0;  // the agent's own, with kListed
+  std::vector<std::string> command;
+  std::string directory;           // where the workers start; must be there
+  Environment environment;         // of every worker, over the agent's own
+  std::vector<std::string> unset;  // variables that they must not have
+  std::vector<OrderedFile> files;
+  std::vector<OrderedWorker> workers;
+  // host:port of coordd, as other machines may reach it: the first that answers is taken.
+  std::vector<std::string> coordinators;
+  std::string marker;  // a file that coordrun has put into `directory`; empty: none
+  bool look = true;    // whether to report what only the preflight asks for
+};
+
+// The next line lets the workers start; further ones pass a signal on.
+inline constexpr char kStartOrder[] = "start";
+std::string SignalOrder(int signal);  // "signal 15"
+
+// What an agent finds on its host.
+struct AgentReport {
+  int protocol = kAgentProtocol;
+  int32_t number = 0;
+  std::string version;  // of coordd
+  std::string host;
+  std::string problem;      // why it cannot start its workers, one sentence; empty: it can
+  std::string coordinator;  // of AgentOrders::coordinators, the one taken
+  int32_t workers = 1;
+  int32_t local_size = 1;         // ranks of this run on the host
+  double unix_seconds = 0;        // its clock
+  int32_t cores = 0;              // that it may use
+  std::vector<std::string> gpus;  // models of those in the machine
+  int32_t visible_gpus = 0;       // to each worker: CUDA_VISIBLE_DEVICES, else all
+  std::string nccl, ucx;          // versions; empty: absent
+  bool marker_seen = true;
+};
+
+struct WorkerStartedMessage {
+  int32_t worker = 0;
+  pid_t pid = 0;
+};
+struct WorkerEndedMessage {
+  int32_t worker = 0;
+  ProcessEnd end;
+};
+// The command cannot be run: 127 not found, 126 otherwise.
+struct CannotRunMessage {
+  int status = 126;
+  std::string reason;
+};
+
+using AgentMessage =
+    std::variant<AgentReport, WorkerStartedMessage, WorkerEndedMessage, CannotRunMessage>;
+
+// One line without its end. Bytes that are not UTF-8 (which JSON cannot hold) are kept as Latin-1
+// would have them.
+std::string OrdersLine(const AgentOrders& orders);
+std::string MessageLine(const AgentMessage& message);
+
+// INVALID_ARGUMENT: says what is wrong; FAILED_PRECONDITION: another revision.
+absl::StatusOr<AgentOrders> ParseOrders(absl::string_view line);
+absl::StatusOr<AgentMessage> ParseMessage(absl::string_view text);
+// The signal of a SignalOrder; 0: it is none.
+int ParseSignalOrder(absl::string_view line);
+
+}  // namespace coordd

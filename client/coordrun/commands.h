@@ -1,0 +1,41 @@
+// The command lines with which coordrun starts others, and what their failures mean. Secrets are in
+// none of them. PURE
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/run_plan.h"
+#include "client/coordrun/run_state.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// `self`: the path of this coordrun.
+std::vector<std::string> AgentCommand(const std::string& self);
+std::vector<std::string> SshCommand(const RunOptions& options, const HostRanks& host,
+                                    const std::string& self);
+// One agent for each task; orders go to all of them through srun's stdin.
+std::vector<std::string> SrunCommand(const RunOptions& options, const RunPlan& plan,
+                                     const std::string& self);
+
+enum class MpiLibrary { kOpenMpi, kHydra };  // MPICH's, Intel's, MVAPICH's mpiexec
+// From what `mpirun --version` prints.
+MpiLibrary MpiLibraryFrom(const std::string& version_text);
+// `variables`: names of those that go to the workers; their values are in mpirun's environment.
+std::vector<std::string> MpirunCommand(const RunOptions& options, const RunPlan& plan,
+                                       MpiLibrary library,
+                                       const std::vector<std::string>& variables);
+
+// One sentence that names the host and what to do, from what ssh wrote before it ended.
+std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
+                       const std::vector<std::string>& said);
+std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said);
+
+// As a shell takes it.
+std::string Quoted(const std::string& word);
+std::string Quoted(const std::vector<std::string>& command);
+
+}  // namespace coordd

@@ -1,0 +1,162 @@
+#include "client/coordrun/crew_factory.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/coordrun/agent_crew.h"
+#include "client/coordrun/commands.h"
+#include "client/coordrun/external_crew.h"
+#include "client/coordrun/local_crew.h"
+#include "client/coordrun/mpirun_crew.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+absl::StatusOr<std::string> Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::UnavailableError(absl::StrCat(path, " cannot be read"));
+  return text.str();
+}
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
+  std::vector<WorkerOrder> orders;
+  RunOptions options = in.options;
+  if (options.metrics.empty()) options.metrics = "127.0.0.1:0";
+  for (int32_t r = 0; r < in.plan.np; ++r) {
+    COORDD_ASSIGN_OR_RETURN(
+        Environment environment,
+        EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment));
+    orders.push_back({r, std::move(environment)});
+  }
+  return std::make_unique<LocalCrew>(options.command, options.directory, std::move(orders));
+}
+
+// What all agents of a run are told.
+absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
+  AgentOrders orders;
+  const Rendezvous& rendezvous = in.coordinator.rendezvous;
+  orders.command = in.options.command;
+  orders.directory = in.directory;
+  orders.coordinators = in.coordinator.addresses;
+  orders.marker = in.marker;
+  orders.look = in.options.checks;
+  COORDD_ASSIGN_OR_RETURN(const Environment common,
+                          CommonVariables(in.options, rendezvous, in.environment));
+  for (const auto& [name, value] : common) {
+    if (value.empty()) orders.unset.push_back(name);
+    if (!value.empty()) orders.environment[name] = value;
+  }
+  orders.environment["COORDD_SIZE"] = absl::StrCat(in.plan.np);
+  const std::pair<const char*, std::string> files[] = {{"COORDD_TOKEN_FILE", rendezvous.token_file},
+                                                       {"COORDD_TLS_CA", rendezvous.tls.ca},
+                                                       {"COORDD_TLS_CERT", rendezvous.tls.cert},
+                                                       {"COORDD_TLS_KEY", rendezvous.tls.key}};
+  for (const auto& [variable, path] : files) {
+    if (path.empty()) continue;
+    COORDD_ASSIGN_OR_RETURN(std::string contents, Contents(path));
+    orders.files.push_back({variable, path.substr(path.rfind('/') + 1), std::move(contents)});
+  }
+  return orders;
+}
+
+ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrders orders,
+                          int32_t number) {
+  ChannelRequest channel;
+  channel.host = host.host;
+  channel.command = host.here ? AgentCommand(in.self) : SshCommand(in.options, host, in.self);
+  channel.environment = in.environment;
+  orders.number = number;
+  for (int32_t i = 0; i < host.count; ++i) {
+    const int32_t rank = host.first_rank + i;
+    orders.workers.push_back(
+        {rank, PlaceVariables(
+                   {.rank = rank, .size = in.plan.np, .local_rank = i, .local_size = host.count})});
+    channel.workers.push_back(rank);
+  }
+  channel.orders = OrdersLine(orders);
+  return channel;
+}
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
+  COORDD_ASSIGN_OR_RETURN(AgentOrders orders, CommonOrders(in));
+  Environment environment = TransferredEnvironment(in.environment);
+  for (const auto& [name, value] : orders.environment) environment[name] = value;
+  orders.environment = std::move(environment);
+  AgentCrewOptions options;
+  options.verbose = in.options.verbose;
+  options.explain = [](const ChannelRequest& request, const ProcessEnd& end,
+                       const std::vector<std::string>& said) {
+    return ExplainSsh(request.host, end, said);
+  };
+  int32_t number = 0;
+  for (const HostRanks& host : in.plan.hosts) {
+    options.channels.push_back(SshChannel(in, host, orders, number++));
+  }
+  return std::make_unique<AgentCrew>(std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
+  COORDD_ASSIGN_OR_RETURN(AgentOrders orders, CommonOrders(in));
+  orders.identity = AgentIdentity::kSlurm;
+  ChannelRequest channel;
+  channel.host = "srun";
+  channel.command = SrunCommand(in.options, in.plan, in.self);
+  // Their values go through stdin; what the batch script's own place is would mislead the tasks.
+  channel.environment = in.environment;
+  for (const char* name : {"COORDD_RANK", "COORDD_LOCAL_RANK", "COORDD_LOCAL_SIZE"}) {
+    channel.environment.erase(name);
+  }
+  channel.orders = OrdersLine(orders);
+  channel.agents = static_cast<size_t>(in.plan.np);
+  for (int32_t rank = 0; rank < in.plan.np; ++rank) channel.workers.push_back(rank);
+  AgentCrewOptions options;
+  options.channels.push_back(std::move(channel));
+  options.verbose = in.options.verbose;
+  options.explain = [](const ChannelRequest& /*request*/, const ProcessEnd& end,
+                       const std::vector<std::string>& said) { return ExplainSrun(end, said); };
+  return std::make_unique<AgentCrew>(std::move(options));
+}
+
+// Without an agent: values and files of this machine. Hosts must see the run's directory.
+absl::StatusOr<Environment> SharedVariables(const CrewInputs& in) {
+  COORDD_ASSIGN_OR_RETURN(Environment variables,
+                          CommonVariables(in.options, in.coordinator.rendezvous, in.environment));
+  variables["COORDD_SIZE"] = absl::StrCat(in.plan.np);
+  return variables;
+}
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeMpirun(const CrewInputs& in) {
+  COORDD_ASSIGN_OR_RETURN(Environment variables, SharedVariables(in));
+  return std::make_unique<MpirunCrew>(in.options, in.plan, in.environment, std::move(variables));
+}
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeExternal(const CrewInputs& in) {
+  COORDD_ASSIGN_OR_RETURN(Environment variables, SharedVariables(in));
+  return std::make_unique<ExternalCrew>(in.options, in.plan, in.coordinator.rendezvous,
+                                        std::move(variables));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Crew>> MakeCrew(const CrewInputs& inputs) {
+  switch (inputs.plan.launcher) {
+    case LauncherKind::kLocal:
+      return MakeLocal(inputs);
+    case LauncherKind::kSsh:
+      return MakeSsh(inputs);
+    case LauncherKind::kSrun:
+      return MakeSrun(inputs);
+    case LauncherKind::kMpirun:
+      return MakeMpirun(inputs);
+    case LauncherKind::kExternal:
+      return MakeExternal(inputs);
+  }
+  return absl::InternalError("an unknown launcher");
+}
+
+}  // namespace coordd

@@ -1,0 +1,30 @@
+// The crew of a plan. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/coordrun/crew.h"
+#include "client/coordrun/run_coordinator.h"
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/run_plan.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+struct CrewInputs {
+  const RunOptions& options;
+  const RunPlan& plan;
+  const RunCoordinator& coordinator;
+  const Environment& environment;  // coordrun's own
+  std::string self;                // the path of this coordrun
+  std::string directory;           // the working directory here
+  std::string marker;              // see AgentOrders::marker
+};
+
+// NOT_FOUND: -x names a variable that is not set. UNAVAILABLE: a secret's file cannot be read.
+absl::StatusOr<std::unique_ptr<Crew>> MakeCrew(const CrewInputs& inputs);
+
+}  // namespace coordd

@@ -1,0 +1,25 @@
+// The flags of horovodrun: those that mean the same are taken, the others get an answer. PURE
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace coordd {
+
+// coordrun's options (without the program's name and without the command), with horovodrun's
+// spellings replaced by ours. INVALID_ARGUMENT: one that has no counterpart, and what to do
+// instead.
+absl::StatusOr<std::vector<std::string>> TranslateHorovodrun(
+    const std::vector<std::string>& arguments);
+
+// What such a flag means for the words behind it: our name for it, or whether it takes a value that
+// coordrun has no option for. Neither: it is none of horovodrun's, or it takes no value.
+struct HorovodrunFlag {
+  std::string ours;
+  bool takes_value = false;
+};
+HorovodrunFlag FindHorovodrunFlag(const std::string& name);
+
+}  // namespace coordd

@@ -1,0 +1,22 @@
+// Where workers on other hosts can find the coordd on this one. (io)
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/coordrun/run_options.h"
+
+namespace coordd {
+
+// Numeric addresses of this machine's interfaces that are up; `networks` ("eth0,ib0") limits them.
+// Loopback ones come last: simulated hosts reach them. INVALID_ARGUMENT: an interface is not there.
+absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& networks);
+
+// A port of the range on which nothing listens. UNAVAILABLE: all are taken.
+absl::StatusOr<uint16_t> FreePort(const PortRange& range);
+
+// This machine's name, and with its domain where that can be found out.
+std::vector<std::string> OwnNames();
+
+}  // namespace coordd

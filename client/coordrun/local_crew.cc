@@ -1,0 +1,79 @@
+#include "client/coordrun/local_crew.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "client/coordrun/read_lines.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+
+LocalCrew::LocalCrew(std::vector<std::string> command, std::string directory,
+                     std::vector<WorkerOrder> orders)
+    : command_(std::move(command)), directory_(std::move(directory)), orders_(std::move(orders)) {}
+
+absl::Status LocalCrew::Start(CrewEvents& events) {
+  for (const WorkerOrder& order : orders_) {
+    COORDD_ASSIGN_OR_RETURN(
+        ChildProcess process,
+        ChildProcess::Start(
+            {.command = command_, .environment = order.environment, .directory = directory_}));
+    events.WorkerStarted(order.index, "", process.pid());
+    workers_.push_back(Worker{order.index, std::move(process), {}, {}});
+  }
+  return absl::OkStatus();
+}
+
+void LocalCrew::Await(std::vector<pollfd>& fds) {
+  const auto add = [&fds](int fd) { fds.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
+  // Three for each process, in a fixed order; poll skips the negative ones.
+  for (Worker& worker : workers_) {
+    add(worker.process.reaped() ? -1 : worker.process.pidfd());
+    add(worker.process.out().get());
+    add(worker.process.err().get());
+  }
+}
+
+void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time /*now*/, CrewEvents& events) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    // What it wrote before it ended comes first.
+    if (fds[3 * i + 1].revents != 0) {
+      ReadLines(worker.process.out(), worker.out_lines, [&](absl::string_view line) {
+        events.WorkerLine(worker.index, Stream::kOut, line);
+      });
+    }
+    if (fds[3 * i + 2].revents != 0) {
+      ReadLines(worker.process.err(), worker.err_lines, [&](absl::string_view line) {
+        events.WorkerLine(worker.index, Stream::kErr, line);
+      });
+    }
+    if (fds[3 * i].revents == 0) continue;
+    if (const auto end = worker.process.Reap()) events.WorkerEnded(worker.index, *end);
+  }
+}
+
+void LocalCrew::Signal(int signal, absl::Time /*now*/) {
+  for (const Worker& worker : workers_) worker.process.Signal(signal);
+}
+
+bool LocalCrew::drained() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return !worker.process.out_open() && !worker.process.err_open();
+  });
+}
+
+void LocalCrew::KillAll() {
+  for (Worker& worker : workers_) {
+    worker.process.Signal(SIGKILL);
+    while (!worker.process.reaped() && !worker.process.Reap()) {
+      pollfd ended = {.fd = worker.process.pidfd(), .events = POLLIN, .revents = 0};
+      poll(&ended, 1, 1000);
+    }
+  }
+}
+
+}  // namespace coordd

@@ -1,0 +1,50 @@
+// Workers as children of this process. (io)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/coordrun/child_process.h"
+#include "client/coordrun/crew.h"
+#include "client/coordrun/line_splitter.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// One process to start.
+struct WorkerOrder {
+  int32_t index = 0;
+  Environment environment;
+};
+
+class LocalCrew : public Crew {
+ public:
+  // `directory`: where they start; empty: here.
+  LocalCrew(std::vector<std::string> command, std::string directory,
+            std::vector<WorkerOrder> orders);
+
+  // After a failure some of them may run: KillAll.
+  absl::Status Start(CrewEvents& events) override;
+  void Await(std::vector<pollfd>& fds) override;
+  void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
+  void Signal(int signal, absl::Time now) override;
+  bool drained() const override;
+  void KillAll() override;
+
+ private:
+  struct Worker {
+    int32_t index;
+    ChildProcess process;
+    LineSplitter out_lines, err_lines;
+  };
+
+  // Constant after construction.
+  const std::vector<std::string> command_;
+  const std::string directory_;
+  const std::vector<WorkerOrder> orders_;
+
+  std::vector<Worker> workers_;
+};
+
+}  // namespace coordd

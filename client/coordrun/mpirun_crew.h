@@ -1,0 +1,53 @@
+// Workers under an MPI library's mpirun: one process here, of which only its own end is known. (io)
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/coordrun/child_process.h"
+#include "client/coordrun/commands.h"
+#include "client/coordrun/crew.h"
+#include "client/coordrun/line_splitter.h"
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/run_plan.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// The rank and the text of a line that mpirun has labelled: "[1,3]<stdout>:text" (Open MPI), "[3]
+// text" (Hydra). Nothing: it has no label. Values in, values out.
+struct LabelledLine {
+  int32_t rank = 0;
+  std::optional<Stream> stream;  // when the label tells
+  absl::string_view text;
+};
+std::optional<LabelledLine> ParseLabel(absl::string_view line);
+
+class MpirunCrew : public Crew {
+ public:
+  // `variables`: of the workers; an empty value means that they must not have it.
+  MpirunCrew(const RunOptions& options, const RunPlan& plan, Environment environment,
+             Environment variables);
+
+  absl::Status Start(CrewEvents& events) override;
+  void Await(std::vector<pollfd>& fds) override;
+  void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
+  void Signal(int signal, absl::Time now) override;
+  bool drained() const override;
+  void KillAll() override;
+
+ private:
+  void TakeLine(Stream stream, absl::string_view line, CrewEvents& events) const;
+
+  // Constant after construction.
+  const RunOptions& options_;
+  const RunPlan& plan_;
+  Environment environment_;
+  std::vector<std::string> names_;
+
+  std::optional<ChildProcess> process_;
+  LineSplitter out_lines_, err_lines_;
+};
+
+}  // namespace coordd

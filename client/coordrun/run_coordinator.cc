@@ -1,0 +1,110 @@
+#include "client/coordrun/run_coordinator.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "client/coordrun/launch_address.h"
+#include "client/coordrun/run_directory.h"
+#include "common/address.h"
+#include "common/certs.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+// A coordd that does not listen within this time never will.
+constexpr absl::Duration kStartWithin = absl::Seconds(10);
+
+std::string Variable(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
+                      const Environment& environment, Rendezvous* rendezvous) {
+  rendezvous->address = options.coordinator;
+  rendezvous->tls = options.coordinator_tls;
+  if (!rendezvous->tls.enabled()) {
+    rendezvous->tls = {.cert = Variable(environment, "COORDD_TLS_CERT"),
+                       .key = Variable(environment, "COORDD_TLS_KEY"),
+                       .ca = Variable(environment, "COORDD_TLS_CA")};
+  }
+  if (rendezvous->token_file.empty()) {
+    rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
+  }
+  // Workers of other coordruns would have to know a token that is made here.
+  const bool all_here = options.size == 0 || options.size == plan.np;
+  if (rendezvous->token_file.empty() && all_here) {
+    COORDD_ASSIGN_OR_RETURN(rendezvous->token_file, WriteToken(directory));
+  }
+  return absl::OkStatus();
+}
+
+// Addresses first, since only they are tried by agents; the names are for the certificate.
+absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
+                                                     const std::string& listen_host) {
+  if (listen_host != "0.0.0.0" && listen_host != "::") return std::vector<std::string>{listen_host};
+  return OwnAddresses(options.networks);
+}
+
+}  // namespace
+
+std::string JobName(const RunOptions& options, const Environment& environment) {
+  std::string job = options.job;
+  if (job.empty() && !options.coordinator.empty()) job = Variable(environment, "COORDD_JOB_ID");
+  return job.empty() ? JobNameFrom(options.command[0]) : job;
+}
+
+absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher) {
+  if (!options.listen.empty()) return options.listen;
+  const bool local = launcher == LauncherKind::kLocal;
+  uint16_t port = 0;
+  if (!options.port_range.empty()) {
+    COORDD_ASSIGN_OR_RETURN(const PortRange range, ParsePortRange(options.port_range));
+    COORDD_ASSIGN_OR_RETURN(port, FreePort(range));
+  }
+  return absl::StrCat(local ? "127.0.0.1:" : "0.0.0.0:", port);
+}
+
+absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,
+                                                const std::string& directory,
+                                                const Environment& environment, Clock& clock) {
+  RunCoordinator result;
+  Rendezvous& rendezvous = result.rendezvous;
+  rendezvous.job = JobName(options, environment);
+  rendezvous.token_file = options.token_file;
+  if (!options.coordinator.empty()) {
+    COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, &rendezvous));
+    return result;
+  }
+  if (rendezvous.token_file.empty()) {
+    COORDD_ASSIGN_OR_RETURN(rendezvous.token_file, WriteToken(directory));
+  }
+  COORDD_ASSIGN_OR_RETURN(const std::string listen, ListenAddress(options, plan.launcher));
+  const std::string listen_host = ParseHostPort(listen)->host;
+  COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                          ServerNames(options, listen_host));
+  TlsFiles server_tls;
+  if (options.tls) {
+    const std::string certificates = directory + "/tls";
+    CertOptions certs;
+    certs.server_names = addresses;
+    for (const std::string& name : OwnNames()) certs.server_names.push_back(name);
+    COORDD_RETURN_IF_ERROR(MakeCertificates(certificates, certs));
+    unlink((certificates + "/ca.key").c_str());  // nothing more is to be signed in this run
+    server_tls = ServerTlsFiles(certificates);
+    rendezvous.tls = WorkerTlsFiles(certificates);
+  }
+  COORDD_ASSIGN_OR_RETURN(result.process, StartCoordinator(options, listen, server_tls, environment,
+                                                           clock.Now() + kStartWithin, clock));
+  rendezvous.address = result.process->addresses.listen;
+  if (plan.launcher == LauncherKind::kLocal) return result;
+  const uint16_t port = ParseHostPort(rendezvous.address)->port;
+  for (const std::string& address : addresses) {
+    result.addresses.push_back(HostPort{address, port}.ToString());
+  }
+  if (!result.addresses.empty()) rendezvous.address = result.addresses[0];
+  return result;
+}
+
+}  // namespace coordd

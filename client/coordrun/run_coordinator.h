@@ -1,0 +1,38 @@
+// The coordd of a run and how its workers reach it: the one that was named, or one that is started
+// here, with certificates and a token of its own. (io)
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/coordrun/coordinator_process.h"
+#include "client/coordrun/run_options.h"
+#include "client/coordrun/run_plan.h"
+#include "client/coordrun/worker_environment.h"
+#include "common/clock.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+struct RunCoordinator {
+  Rendezvous rendezvous;
+  std::optional<CoordinatorProcess> process;  // when it was started here
+  // host:port by which other machines may reach it, best first; empty: rendezvous.address as it is.
+  std::vector<std::string> addresses;
+};
+
+// "127.0.0.1:0" for workers on this machine, else "0.0.0.0:PORT"; --listen goes first, --port-range
+// chooses the port. UNAVAILABLE: no port of the range is free.
+absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher);
+
+// `directory`: for its secrets. UNAVAILABLE, DEADLINE_EXCEEDED and others: one sentence.
+absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,
+                                                const std::string& directory,
+                                                const Environment& environment, Clock& clock);
+
+// The name of the job in this run.
+std::string JobName(const RunOptions& options, const Environment& environment);
+
+}  // namespace coordd

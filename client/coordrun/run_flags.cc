@@ -1,0 +1,224 @@
+#include "client/coordrun/run_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "client/coordrun/horovod_flag.h"
+#include "client/coordrun/horovodrun_flags.h"
+#include "common/version.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kDescription[] =
+    "Starts the workers of a job, and a coordd for them unless one is named:\n\n"
+    "  coordrun -np 4 python train.py              on this machine\n"
+    "  coordrun -H node1:4,node2:4 python train.py   through ssh\n"
+    "  coordrun python train.py                    inside sbatch or salloc: through srun\n"
+    "  coordrun -np 2 --coordinator node1:7400 --size 4 --first-rank 2 -- ./train\n\n"
+    "horovodrun's flags are understood, or answered.";
+
+constexpr char kFooter[] =
+    "Each worker finds in its environment:\n"
+    "  COORDD_ADDR                     coordd, host:port\n"
+    "  COORDD_JOB_ID                   name of the job\n"
+    "  COORDD_TOKEN_FILE               file with the job's secret\n"
+    "  COORDD_TLS_CA, _CERT, _KEY      its certificates; absent without TLS\n"
+    "  COORDD_RANK, COORDD_SIZE        its number and how many there are in all; a hint: the rank\n"
+    "                                  that counts is the one that coordd gives\n"
+    "  COORDD_LOCAL_RANK, _LOCAL_SIZE  the same on its machine\n"
+    "  COORDD_METRICS                  where it serves /metrics; port 0 picks one\n"
+    "Others are passed on as they are: COORDD_MIN_WORKERS, COORDD_MAX_WORKERS, COORDD_NODE_ID,\n"
+    "COORDD_TOPOLOGY, COORDD_TRANSPORT (auto, shm, ucx), COORDD_JOIN_TIMEOUT and COORDD_TIMEOUT\n"
+    "(seconds), COORDD_LOG_LEVEL (debug, info, warning, error).\n\n"
+    "Workers on other hosts also get this environment, but for what describes this machine and\n"
+    "this login (HOME, USER, SSH_*, SLURM_*, ...), and start in the same folder.\n\n"
+    "Output comes line by line behind \"[rank] \". When a worker fails, coordrun says which one "
+    "was\n"
+    "first and with what, and ends the rest. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on "
+    "and\n"
+    "end the run, a second one kills; SIGUSR1 and SIGUSR2 are passed on. When coordrun is killed,\n"
+    "nothing that it has started survives it, on no host.\n\n"
+    "Exit status: that of the worker that failed first (128 + number for a signal), 0 when none\n"
+    "did, 124 after --timeout, 126 or 127 when the command cannot be run, 1 when the run cannot "
+    "be\n"
+    "prepared, 2 for wrong usage.";
+
+void AddDuration(CLI::App& app, const std::string& name, absl::Duration* target,
+                 const std::string& help) {
+  app.add_option_function<double>(
+         name, [target](double seconds) { *target = absl::Seconds(seconds); }, help)
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("SECONDS");
+}
+
+void AddPlaces(CLI::App& app, RunOptions* options) {
+  app.add_option_function<int32_t>(
+         "-n,--np",
+         [options](int32_t np) {
+           options->np = np;
+           options->np_given = true;
+         },
+         "workers to start, also -np [1, the slots of -H, or the tasks of the allocation]")
+      ->type_name("N");
+  app.add_option("-H", options->hosts, "hosts and how many workers each takes: h1:4,h2:4, n[1-8]:4")
+      ->type_name("HOSTS");
+  app.add_option("--hostfile", options->hostfile,
+                 "the same in a file: 'h1 slots=4' or 'h1:4' a line")
+      ->type_name("FILE");
+  app.add_option(
+         "--launcher", options->launcher,
+         "local, ssh, srun, mpirun, or external (prints what to start, and waits) [found out]")
+      ->type_name("NAME");
+  app.add_option("--launcher-arg", options->launcher_arguments,
+                 "one more argument for ssh, srun or mpirun, e.g. --launcher-arg=--gpus-per-node=4")
+      ->allow_extra_args(false);
+  app.add_option("-p,--ssh-port", options->ssh_port, "of the hosts' ssh servers")
+      ->check(CLI::Range(1, 65535));
+  app.add_option("-i,--ssh-identity-file", options->ssh_identity, "the private key to log in with");
+  app.add_option("--remote-coordrun", options->remote_coordrun,
+                 "path of coordrun on the other hosts [the same as here, else PATH]");
+  app.add_option("--chdir", options->directory, "where the workers start [here]")->type_name("DIR");
+  app.add_option("--network-interfaces", options->networks,
+                 "of this machine, on which workers may reach coordd: eth0,ib0 [all]");
+  AddDuration(app, "--start-timeout", &options->start_timeout, "for all hosts to answer [30]");
+  app.add_flag("!--skip-checks", options->checks, "start without a look at the hosts");
+  app.add_flag("--check", options->check_only,
+               "look at the hosts, say what is found, start nothing");
+  app.add_flag("--dry-run", options->dry_run, "print what would be run");
+  app.add_flag("--verbose", options->verbose, "say more about launching")->multi_option_policy();
+}
+
+void AddCoordinator(CLI::App& app, RunOptions* options) {
+  app.add_option("--coordinator", options->coordinator, "a coordd that runs already")
+      ->type_name("HOST:PORT");
+  app.add_option("--tls-ca", options->coordinator_tls.ca, "PEM file for it [COORDD_TLS_CA]");
+  app.add_option("--tls-cert", options->coordinator_tls.cert, "PEM file for it [COORDD_TLS_CERT]");
+  app.add_option("--tls-key", options->coordinator_tls.key, "PEM file for it [COORDD_TLS_KEY]");
+  app.add_option("--size", options->size, "workers of the job in all, on all machines [-np]")
+      ->type_name("N");
+  app.add_option("--first-rank", options->first_rank, "rank of the first one here")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--job", options->job, "its name [COORDD_JOB_ID, or the program's]");
+  app.add_option("--token-file", options->token_file,
+                 "the job's secret [COORDD_TOKEN_FILE, or a random one for this run]");
+  app.add_option(
+         "--listen", options->listen,
+         "where the coordd that is started listens [127.0.0.1:0, or 0.0.0.0:0 for workers on "
+         "other hosts]")
+      ->type_name("HOST:PORT");
+  app.add_option("--port-range", options->port_range,
+                 "it takes a free port of these, for firewalls")
+      ->type_name("FIRST-LAST");
+  app.add_option("--http", options->http, "its status page and metrics, or off")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  app.add_flag("!--no-tls", options->tls, "no TLS between workers and it; on loopback only");
+  app.add_option("--coordd-arg", options->coordd_arguments,
+                 "one more argument for it, e.g. --coordd-arg=--stall-abort=60 (may be repeated)")
+      ->allow_extra_args(false);
+  app.add_flag("--keep", options->keep, "leave it up when the workers have ended, until Ctrl-C");
+}
+
+void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* variables) {
+  app.add_flag("--horovod", options->horovod,
+               "COMMAND is `python SCRIPT`, whose `import horovod` is to find coordd");
+  app.add_option(
+         "--metrics", options->metrics,
+         "where each worker serves /metrics, or off [127.0.0.1:0 for workers here, else off]")
+      ->type_name("HOST:PORT");
+  app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
+      ->type_name("VAR[=VALUE]")
+      ->allow_extra_args(false);
+  app.add_flag("--tag-output,!--no-prefix", options->prefix,
+               "whether each line begins with [rank] (the default)");
+  app.add_option("--output-dir", options->output_directory,
+                 "also write DIR/rank-N.out and DIR/rank-N.err")
+      ->type_name("DIR");
+  app.add_option_function<std::string>(
+         "--output-filename",
+         [options](const std::string& directory) {
+           options->output_directory = directory;
+           options->output_as_horovod = true;
+         },
+         "also write DIR/rank.N/stdout and DIR/rank.N/stderr, as horovodrun does")
+      ->type_name("DIR");
+  AddDuration(app, "--timeout", &options->timeout, "end the run after this time [never]");
+  AddDuration(app, "--linger", &options->linger,
+              "what the others have after a failure to notice it themselves [2]");
+  AddDuration(app, "--grace", &options->grace, "from SIGTERM to SIGKILL [5]");
+  app.add_flag("--json", options->json, "a summary for programs as the last line on stdout");
+}
+
+// Where the command begins: behind "--", or at the first word that is neither an option nor the
+// value of one.
+size_t CommandBegin(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--" || argument.size() < 2 || argument[0] != '-') return i;
+    if (absl::StartsWith(argument, "--") && absl::StrContains(argument, '=')) continue;
+    const HorovodrunFlag theirs = FindHorovodrunFlag(argument);
+    if (theirs.takes_value) ++i;
+    if (theirs.takes_value) continue;
+    const std::string& name = theirs.ours.empty() ? argument : theirs.ours;
+    const bool is_long = absl::StartsWith(name, "--");
+    const CLI::Option* option = app.get_option_no_throw(is_long ? name : name.substr(0, 2));
+    const bool value_within = !is_long && name.size() > 2;  // -n4
+    if (option != nullptr && option->get_items_expected_max() > 0 && !value_within) ++i;
+  }
+  return arguments.size();
+}
+
+int Refuse(const absl::Status& status) {
+  std::fprintf(stderr, "coordrun: %s\n", std::string(status.message()).c_str());
+  return kExitUsage;
+}
+
+}  // namespace
+
+RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
+  RunFlags flags;
+  RunOptions& options = flags.options;
+  std::vector<std::string> variables;
+  CLI::App app(kDescription, "coordrun");
+  app.footer(kFooter);
+  app.set_version_flag("-v,--version", kVersion);
+  AddPlaces(app, &options);
+  AddWorkers(app, &options, &variables);
+  AddCoordinator(app, &options);
+  app.add_flag("--agent", flags.agent)->group("");  // hidden: for coordrun itself
+
+  const size_t begin = std::min(CommandBegin(app, arguments), arguments.size());
+  const auto command = arguments.begin() + static_cast<std::ptrdiff_t>(begin);
+  const bool dashes = command != arguments.end() && *command == "--";
+  options.command.assign(command + (dashes ? 1 : 0), arguments.end());
+  absl::StatusOr<std::vector<std::string>> own = TranslateHorovodrun({arguments.begin(), command});
+  if (!own.ok()) {
+    flags.exit = Refuse(own.status());
+    return flags;
+  }
+  std::reverse(own->begin(), own->end());  // as CLI11 takes them
+  try {
+    app.parse(*own);
+  } catch (const CLI::ParseError& error) {
+    flags.exit = app.exit(error) == 0 ? 0 : kExitUsage;
+    return flags;
+  }
+  if (flags.agent) return flags;
+  absl::Status valid;
+  for (const std::string& variable : variables) valid.Update(ParseVariable(variable, &options));
+  valid.Update(options.Validate());
+  if (valid.ok() && options.horovod) {
+    absl::StatusOr<std::vector<std::string>> command = UnderHorovod(options.command);
+    valid.Update(command.status());
+    if (command.ok()) options.command = *std::move(command);
+  }
+  if (!valid.ok()) flags.exit = Refuse(valid);
+  return flags;
+}
+
+}  // namespace coordd

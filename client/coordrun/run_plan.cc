@@ -1,0 +1,227 @@
+#include "client/coordrun/run_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/host_list.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr int32_t kMaxWorkers = 1 << 17;  // coordd's own bound of a job
+// Each worker here has two pipes, and file descriptors have a limit of 1024 in most shells.
+constexpr int32_t kMaxLocalWorkers = 256;
+// Slurm counts steps from 0; what is above this is the batch script or salloc's shell, not a step.
+constexpr uint32_t kFirstSpecialStep = 0xfffffff0;
+
+struct Kind {
+  const char* name;
+  LauncherKind kind;
+};
+constexpr Kind kKinds[] = {{"local", LauncherKind::kLocal},
+                           {"ssh", LauncherKind::kSsh},
+                           {"srun", LauncherKind::kSrun},
+                           {"mpirun", LauncherKind::kMpirun},
+                           {"external", LauncherKind::kExternal}};
+
+std::string Variable(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+int32_t NumberOr(const Environment& environment, const std::string& name, int32_t otherwise) {
+  int32_t number = 0;
+  return absl::SimpleAtoi(Variable(environment, name), &number) ? number : otherwise;
+}
+
+bool InSlurmStep(const Environment& environment) {
+  uint32_t step = 0;
+  std::string text = Variable(environment, "SLURM_STEP_ID");
+  if (text.empty()) text = Variable(environment, "SLURM_STEPID");
+  return absl::SimpleAtoi(text, &step) && step < kFirstSpecialStep;
+}
+
+bool InSlurmAllocation(const Environment& environment) {
+  return !Variable(environment, "SLURM_JOB_ID").empty() && !InSlurmStep(environment);
+}
+
+bool Here(const std::string& host, const std::string& hostname) {
+  return host == "localhost" || SameHost(host, hostname);
+}
+
+// The tasks of the allocation: --ntasks if it was given, else one per node.
+int32_t AllocationTasks(const Environment& environment) {
+  const int32_t nodes =
+      NumberOr(environment, "SLURM_JOB_NUM_NODES", NumberOr(environment, "SLURM_NNODES", 1));
+  return NumberOr(environment, "SLURM_NTASKS", nodes);
+}
+
+absl::StatusOr<std::vector<HostSlots>> Hosts(const RunOptions& options, const PlanInputs& inputs) {
+  if (!options.hosts.empty() && !options.hostfile.empty()) {
+    return absl::InvalidArgumentError("-H and --hostfile both name hosts: expected one of them");
+  }
+  const bool file = !options.hostfile.empty();
+  auto hosts = file ? ParseHostFile(inputs.hostfile) : ParseHostsOption(options.hosts);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file ? options.hostfile : "-H", ": ", hosts.status().message()));
+  }
+  if (hosts->empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file ? options.hostfile : "-H", " names no host: expected host:slots"));
+  }
+  for (HostSlots& host : *hosts) host.slots = std::max(host.slots, 1);
+  return hosts;
+}
+
+std::string SlotsText(const std::vector<HostSlots>& hosts) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < std::min(hosts.size(), kShown); ++i) {
+    texts.push_back(absl::StrCat(hosts[i].host, ":", hosts[i].slots));
+  }
+  if (hosts.size() > kShown) texts.push_back("...");
+  return absl::StrJoin(texts, ",");
+}
+
+// Fills the hosts in their order.
+absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
+  COORDD_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, Hosts(options, inputs));
+  int64_t slots = 0;
+  for (const HostSlots& host : hosts) slots += host.slots;
+  plan->np =
+      options.np_given ? options.np : static_cast<int32_t>(std::min<int64_t>(slots, kMaxWorkers));
+  if (plan->np > slots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np is ", plan->np, ", but the hosts have ", slots, " slots (",
+                     SlotsText(hosts), "): expected at most that many, or hosts with more slots"));
+  }
+  int32_t rank = 0;
+  for (const HostSlots& host : hosts) {
+    const int32_t count = std::min(host.slots, plan->np - rank);
+    if (count == 0) break;
+    plan->hosts.push_back({.host = host.host,
+                           .user = host.user,
+                           .here = options.launcher.empty() && Here(host.host, inputs.hostname),
+                           .first_rank = rank,
+                           .count = count});
+    rank += count;
+  }
+  const bool all_here = std::all_of(plan->hosts.begin(), plan->hosts.end(),
+                                    [](const HostRanks& host) { return host.here; });
+  if (all_here && plan->launcher == LauncherKind::kSsh) {
+    plan->launcher = LauncherKind::kLocal;
+    plan->reason += ", which is this machine";
+    plan->hosts.clear();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
+  const Environment& environment = inputs.environment;
+  if (!InSlurmAllocation(environment)) {
+    return absl::FailedPreconditionError(
+        "--launcher srun works inside an allocation: expected sbatch or salloc around coordrun");
+  }
+  plan->np = options.np_given ? options.np : AllocationTasks(environment);
+  return absl::OkStatus();
+}
+
+absl::Status PlanLocal(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
+  const Environment& environment = inputs.environment;
+  const int32_t tasks = NumberOr(environment, "SLURM_STEP_NUM_TASKS", 1);
+  if (!options.np_given && options.launcher.empty() && InSlurmStep(environment) && tasks > 1 &&
+      options.coordinator.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this is one of ", tasks,
+                     " tasks of a Slurm step, and each of them would start a run of its "
+                     "own: expected 'srun -n ",
+                     tasks, " ", options.command[0],
+                     " ...' without coordrun, or coordrun in the batch script without srun"));
+  }
+  plan->np = options.np;
+  return absl::OkStatus();
+}
+
+LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
+  if (!options.launcher.empty()) {
+    plan->reason = absl::StrCat("--launcher ", options.launcher);
+    return *LauncherFrom(options.launcher);
+  }
+  if (!options.hosts.empty() || !options.hostfile.empty()) {
+    plan->reason = options.hosts.empty() ? "--hostfile names hosts" : "-H names hosts";
+    return LauncherKind::kSsh;
+  }
+  // With a coordd that runs elsewhere, -np counts the workers of this machine.
+  if (InSlurmAllocation(inputs.environment) && options.coordinator.empty() && options.size == 0) {
+    plan->reason =
+        absl::StrCat("inside Slurm's allocation ", Variable(inputs.environment, "SLURM_JOB_ID"));
+    return LauncherKind::kSrun;
+  }
+  plan->reason = "no other host is named";
+  return LauncherKind::kLocal;
+}
+
+}  // namespace
+
+std::string ToString(LauncherKind kind) {
+  for (const Kind& known : kKinds) {
+    if (known.kind == kind) return known.name;
+  }
+  return "";
+}
+
+std::optional<LauncherKind> LauncherFrom(const std::string& name) {
+  for (const Kind& known : kKinds) {
+    if (name == known.name) return known.kind;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
+  RunPlan plan;
+  plan.launcher = Choose(options, inputs, &plan);
+  const bool hosts = !options.hosts.empty() || !options.hostfile.empty();
+  switch (plan.launcher) {
+    case LauncherKind::kLocal:
+      if (hosts) {
+        return absl::InvalidArgumentError(
+            "--launcher local starts workers on this machine: expected no -H and no --hostfile");
+      }
+      COORDD_RETURN_IF_ERROR(PlanLocal(options, inputs, &plan));
+      break;
+    case LauncherKind::kSsh:
+      if (!hosts) {
+        return absl::InvalidArgumentError(
+            "--launcher ssh: expected -H HOST:SLOTS,... or --hostfile");
+      }
+      COORDD_RETURN_IF_ERROR(PlaceOnHosts(options, inputs, &plan));
+      break;
+    case LauncherKind::kSrun:
+      COORDD_RETURN_IF_ERROR(PlanSrun(options, inputs, &plan));
+      break;
+    case LauncherKind::kMpirun:
+      if (hosts) COORDD_RETURN_IF_ERROR(PlaceOnHosts(options, inputs, &plan));
+      if (!hosts) plan.np = options.np;
+      break;
+    case LauncherKind::kExternal:
+      plan.np = options.np;
+      break;
+  }
+  if (plan.launcher != LauncherKind::kLocal && (options.size != 0 || options.first_rank != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--size and --first-rank are for workers on this machine; the launcher is ",
+                     ToString(plan.launcher), ": expected -np alone"));
+  }
+  const int32_t most = plan.launcher == LauncherKind::kLocal ? kMaxLocalWorkers : kMaxWorkers;
+  if (plan.np < 1 || plan.np > most) {
+    return absl::InvalidArgumentError(absl::StrCat("-np is ", plan.np, ": expected 1 to ", most));
+  }
+  return plan;
+}
+
+}  // namespace coordd

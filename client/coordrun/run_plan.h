@@ -1,0 +1,41 @@
+// Who starts the workers, where, and how many on each host. PURE
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/coordrun/launcher_kind.h"
+#include "client/coordrun/run_options.h"
+#include "common/environment.h"
+
+namespace coordd {
+
+// What the plan depends on beside the options.
+struct PlanInputs {
+  Environment environment;
+  std::string hostname;  // of this machine
+  std::string hostfile;  // contents of --hostfile
+};
+
+struct HostRanks {
+  std::string host = "";
+  std::string user;   // for ssh; empty: not said
+  bool here = false;  // this machine, by name: no ssh
+  int32_t first_rank = 0;
+  int32_t count = 0;
+  friend bool operator==(const HostRanks&, const HostRanks&) = default;
+};
+
+struct RunPlan {
+  LauncherKind launcher = LauncherKind::kLocal;
+  int32_t np = 1;
+  std::vector<HostRanks> hosts;  // of ssh; in the order of ranks
+  std::string reason;            // why this launcher: "-H names other hosts"
+};
+
+// INVALID_ARGUMENT, FAILED_PRECONDITION: one sentence that says what to do instead.
+absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs);
+
+}  // namespace coordd

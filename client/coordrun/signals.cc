@@ -1,0 +1,36 @@
+#include "client/coordrun/signals.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> OpenSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kSignals) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.open()) return absl::UnavailableError(absl::StrCat("signalfd: ", std::strerror(errno)));
+  return fd;
+}
+
+void ReadSignals(const UniqueFd& signals, const std::function<void(int signal)>& handle) {
+  signalfd_siginfo received;
+  while (read(signals.get(), &received, sizeof(received)) == sizeof(received)) {
+    handle(static_cast<int>(received.ssi_signo));
+  }
+}
+
+}  // namespace coordd

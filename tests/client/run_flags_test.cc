@@ -1,0 +1,141 @@
+#include "client/coordrun/run_flags.h"
+
+#include "client/coordrun/commands.h"
+#include "client/coordrun/horovodrun_flags.h"
+#include "client/coordrun/mpirun_crew.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunOptions Parsed(const std::vector<std::string>& arguments) {
+  const RunFlags flags = ParseRunFlags(arguments);
+  EXPECT_FALSE(flags.exit);
+  return flags.options;
+}
+
+TEST(RunFlags, TheCommandBeginsAtTheFirstWordThatIsNoOption) {
+  const RunOptions options =
+      Parsed({"-np", "4", "-H", "h1:4", "python", "train.py", "-np", "8", "--mpi"});
+  EXPECT_EQ(options.np, 4);
+  EXPECT_EQ(options.hosts, "h1:4");
+  EXPECT_THAT(options.command, ElementsAre("python", "train.py", "-np", "8", "--mpi"));
+}
+
+TEST(RunFlags, TwoDashesEndTheOptionsAtTheLatest) {
+  EXPECT_THAT(Parsed({"-n2", "--", "--odd", "x"}).command, ElementsAre("--odd", "x"));
+  EXPECT_THAT(Parsed({"-np", "2", "prog", "--", "x"}).command, ElementsAre("prog", "--", "x"));
+}
+
+TEST(RunFlags, UnderstandsHorovodrun) {
+  const RunOptions options = Parsed({"--num-proc",
+                                     "8",
+                                     "--hosts",
+                                     "a:4,b:4",
+                                     "-p",
+                                     "2222",
+                                     "-i",
+                                     "key",
+                                     "--output-filename",
+                                     "out",
+                                     "--start-timeout=7",
+                                     "--verbose",
+                                     "--disable-cache",
+                                     "--gloo",
+                                     "--cycle-time-ms",
+                                     "3",
+                                     "--stall-check-shutdown-time-seconds",
+                                     "90",
+                                     "--network-interface",
+                                     "eth0",
+                                     "python",
+                                     "x.py"});
+  EXPECT_EQ(options.np, 8);
+  EXPECT_EQ(options.hosts, "a:4,b:4");
+  EXPECT_EQ(options.ssh_port, 2222);
+  EXPECT_EQ(options.ssh_identity, "key");
+  EXPECT_EQ(options.output_directory, "out");
+  EXPECT_TRUE(options.output_as_horovod);
+  EXPECT_EQ(options.start_timeout, absl::Seconds(7));
+  EXPECT_EQ(options.networks, "eth0");
+  EXPECT_THAT(options.coordd_arguments, ElementsAre("--stall-abort=90"));
+  EXPECT_THAT(options.command, ElementsAre("python", "x.py"));
+}
+
+TEST(RunFlags, AnswersWhatHasNoCounterpart) {
+  for (const char* flag : {"--min-np", "--autotune", "--config-file", "--jsrun", "-cb",
+                           "--mpi-args", "--host-discovery-script", "--timeline-filename"}) {
+    const auto translated = TranslateHorovodrun({flag, "value"});
+    ASSERT_FALSE(translated.ok()) << flag;
+    EXPECT_THAT(std::string(translated.status().message()), HasSubstr(std::string(flag) + ": "));
+  }
+  EXPECT_EQ(ParseRunFlags({"--min-np", "2", "true"}).exit, kExitUsage);
+}
+
+TEST(Commands, SshAsksNoQuestionsAndCarriesNoSecret) {
+  RunOptions options;
+  options.ssh_port = 2222;
+  options.ssh_identity = "key file";
+  options.launcher_arguments = {"-oProxyJump=gate"};
+  const auto command = SshCommand(options, {.host = "h1", .user = "me"}, "/opt/it's/coordrun");
+  EXPECT_THAT(command, AllOf(Contains("BatchMode=yes"), Contains("2222"), Contains("key file"),
+                             Contains("-oProxyJump=gate"), Contains("me@h1")));
+  EXPECT_THAT(command.back(), HasSubstr("--agent; exec coordrun --agent"));
+}
+
+TEST(Commands, AFailedSshIsOneSentenceThatNamesTheHost) {
+  const ProcessEnd end{.code = 255, .signal = 0};
+  const auto explain = [&](const std::string& said) {
+    return ExplainSsh("node7", end, {"banner", said});
+  };
+  for (const auto& [said, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {"Host key verification failed.", "its key is not known here"},
+           {"me@node7: Permission denied (publickey).", "refuses the login"},
+           {"ssh: Could not resolve hostname node7: Name or service not known",
+            "name is not known"},
+           {"ssh: connect to host node7 port 22: Connection refused", "no ssh server"},
+           {"sh: 1: exec: coordrun: not found", "coordrun is not there"},
+           {"something new", "something new"}}) {
+    EXPECT_THAT(explain(said), AllOf(HasSubstr("host node7: "), HasSubstr(sentence)));
+  }
+}
+
+TEST(Commands, MpirunIsToldNamesOnly) {
+  RunOptions options;
+  options.command = {"train"};
+  RunPlan plan;
+  plan.np = 4;
+  plan.hosts = {{.host = "h1", .count = 2}, {.host = "h2", .count = 2}};
+  EXPECT_EQ(Quoted(MpirunCommand(options, plan, MpiLibrary::kOpenMpi, {"COORDD_ADDR"})),
+            "mpirun -np 4 -H h1:2,h2:2 --tag-output -x COORDD_ADDR train");
+  EXPECT_EQ(
+      Quoted(MpirunCommand(options, plan, MpiLibraryFrom("HYDRA build details:"), {"A", "B"})),
+      "mpirun -n 4 -hosts h1:2,h2:2 -prepend-rank -genvlist A,B train");
+  EXPECT_EQ(MpiLibraryFrom("mpirun (Open MPI) 4.1.4"), MpiLibrary::kOpenMpi);
+}
+
+TEST(ParseLabel, TakesTheLabelsOfBothLibraries) {
+  const auto open = ParseLabel("[1,12]<stderr>:text [x]");
+  ASSERT_TRUE(open);
+  EXPECT_EQ(open->rank, 12);
+  EXPECT_EQ(open->stream, Stream::kErr);
+  EXPECT_EQ(open->text, "text [x]");
+  const auto hydra = ParseLabel("[3] hello");
+  ASSERT_TRUE(hydra);
+  EXPECT_EQ(hydra->rank, 3);
+  EXPECT_FALSE(hydra->stream);
+  EXPECT_EQ(hydra->text, "hello");
+  for (const char* line : {"", "plain", "[x] y", "[1,2] y", "[3]y", "[", "[-1] y"}) {
+    EXPECT_FALSE(ParseLabel(line)) << line;
+  }
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,146 @@
+#include "client/coordrun/run_plan.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const Environment kBatchScript = {{"SLURM_JOB_ID", "7"},
+                                  {"SLURM_NTASKS", "6"},
+                                  {"SLURM_JOB_NUM_NODES", "2"},
+                                  {"SLURM_PROCID", "0"}};
+
+RunOptions Options() {
+  RunOptions options;
+  options.command = {"train"};
+  return options;
+}
+
+RunOptions Np(RunOptions options, int32_t np) {
+  options.np = np;
+  options.np_given = true;
+  return options;
+}
+
+RunOptions On(const std::string& hosts) {
+  RunOptions options = Options();
+  options.hosts = hosts;
+  return options;
+}
+
+RunOptions With(const std::string& launcher) {
+  RunOptions options = Options();
+  options.launcher = launcher;
+  return options;
+}
+
+HostRanks Ranks(const std::string& host, int32_t first, int32_t count, bool here = false) {
+  return {.host = host, .user = "", .here = here, .first_rank = first, .count = count};
+}
+
+absl::StatusOr<RunPlan> Plan(const RunOptions& options, Environment environment = {},
+                             const std::string& hostfile = "") {
+  return PlanRun(
+      options,
+      {.environment = std::move(environment), .hostname = "launch.cluster", .hostfile = hostfile});
+}
+
+void ExpectRefused(const RunOptions& options, const Environment& environment,
+                   const std::string& text) {
+  const auto plan = Plan(options, environment);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr(text));
+}
+
+TEST(PlanRun, StartsWorkersHereWhenNothingElseIsSaid) {
+  const auto plan = Plan(Np(Options(), 4));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, LauncherKind::kLocal);
+  EXPECT_EQ(plan->np, 4);
+}
+
+TEST(PlanRun, FillsHostsInTheirOrder) {
+  const auto all = Plan(On("h1:2,h2:3"));
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->launcher, LauncherKind::kSsh);
+  EXPECT_EQ(all->np, 5);
+  EXPECT_THAT(all->hosts, ElementsAre(Ranks("h1", 0, 2), Ranks("h2", 2, 3)));
+  const auto some = Plan(Np(On("h1:2,h2:3,h3:1"), 3));
+  ASSERT_TRUE(some.ok());
+  EXPECT_THAT(some->hosts, ElementsAre(Ranks("h1", 0, 2), Ranks("h2", 2, 1)));
+}
+
+TEST(PlanRun, NeedsNoSshForThisMachine) {
+  const auto mixed = Plan(On("launch:2,h2:1"));
+  ASSERT_TRUE(mixed.ok());
+  EXPECT_THAT(mixed->hosts, ElementsAre(Ranks("launch", 0, 2, true), Ranks("h2", 2, 1)));
+  const auto alone = Plan(On("localhost:3"));
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->launcher, LauncherKind::kLocal);
+  EXPECT_EQ(alone->np, 3);
+  RunOptions forced = On("localhost:3");
+  forced.launcher = "ssh";
+  const auto ssh = Plan(forced);
+  ASSERT_TRUE(ssh.ok());
+  EXPECT_THAT(ssh->hosts, ElementsAre(Ranks("localhost", 0, 3)));
+}
+
+TEST(PlanRun, ReadsHostfilesOfOtherLaunchers) {
+  RunOptions options = Options();
+  options.hostfile = "hosts";
+  const auto plan = Plan(options, {}, "# cluster\nh1 slots=4\nme@h2 slots=2\n");
+  ASSERT_TRUE(plan.ok());
+  ASSERT_THAT(plan->hosts, SizeIs(2));
+  EXPECT_EQ(plan->hosts[1].user, "me");
+  EXPECT_EQ(plan->np, 6);
+}
+
+TEST(PlanRun, TakesTheTasksOfAnAllocation) {
+  const auto plan = Plan(Options(), kBatchScript);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, LauncherKind::kSrun);
+  EXPECT_EQ(plan->np, 6);
+  EXPECT_EQ(Plan(Np(Options(), 2), kBatchScript)->np, 2);
+  const auto nodes = Plan(Options(), {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "3"}});
+  EXPECT_EQ(nodes->np, 3) << "one for each node, as srun has it";
+  EXPECT_EQ(Plan(With("local"), kBatchScript)->launcher, LauncherKind::kLocal);
+  EXPECT_EQ(Plan(On("h1:2"), kBatchScript)->launcher, LauncherKind::kSsh);
+}
+
+TEST(PlanRun, KnowsTheShellOfSallocFromAStep) {
+  Environment shell = kBatchScript;
+  shell["SLURM_STEP_ID"] = "4294967290";
+  shell["SLURM_STEP_NUM_TASKS"] = "1";
+  EXPECT_EQ(Plan(Options(), shell)->launcher, LauncherKind::kSrun);
+  Environment task = kBatchScript;
+  task["SLURM_STEP_ID"] = "0";
+  task["SLURM_STEP_NUM_TASKS"] = "4";
+  ExpectRefused(Options(), task, "one of 4 tasks of a Slurm step");
+  EXPECT_EQ(Plan(Np(Options(), 2), task)->launcher, LauncherKind::kLocal);
+}
+
+TEST(PlanRun, RefusesWhatDoesNotFit) {
+  ExpectRefused(Np(On("h1:2,h2:2"), 8), {}, "the hosts have 4 slots (h1:2,h2:2)");
+  ExpectRefused(Np(Options(), 257), {}, "expected 1 to 256");
+  ExpectRefused(With("ssh"), {}, "-H HOST:SLOTS");
+  ExpectRefused(With("srun"), {}, "sbatch or salloc");
+  ExpectRefused(On("h1:2,h2:x"), {}, "-H: ");
+  RunOptions both = On("h1:2");
+  both.hostfile = "hosts";
+  ExpectRefused(both, {}, "expected one of them");
+  RunOptions local = On("h1:2");
+  local.launcher = "local";
+  ExpectRefused(local, {}, "expected no -H");
+  RunOptions ranked = On("h1:2");
+  ranked.first_rank = 1;
+  ExpectRefused(ranked, {}, "--first-rank");
+}
+
+}  // namespace
+}  // namespace coordd
