@@ -1,6 +1,6 @@
 """Puts libcoordd.so into the package that is installed, so that it finds the library wherever it lies.
 
-    pip install ./client/python     takes the library of build/, which works on machines like this one
+    pip install ./client/python     takes library and programs of build/, which work on machines like this one
     tools/build-wheel               gives COORDD_WHEEL_FOLDER: a folder whose lib/ and bin/ go into the package as they are
 
 Without either, the package is installed alone and looks for the library when it runs (coordd/_library.py).
@@ -9,7 +9,7 @@ Without either, the package is installed alone and looks for the library when it
 import os
 import shutil
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 try:
@@ -18,7 +18,9 @@ except ImportError:
     from wheel.bdist_wheel import bdist_wheel
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BUILT = os.path.join(HERE, "..", "..", "build", "lib", "libcoordd.so.0")
+BUILD = os.path.join(HERE, "..", "..", "build")
+BUILT = os.path.join(BUILD, "lib", "libcoordd.so.0")
+PROGRAMS = ("coordd", "coordrun", "coordctl")
 PREPARED = os.environ.get("COORDD_WHEEL_FOLDER")
 
 
@@ -33,19 +35,26 @@ class BuildWithLibrary(build_py):
             for part in ("lib", "bin"):
                 shutil.copytree(os.path.join(PREPARED, part), os.path.join(package, part), dirs_exist_ok=True)
         elif os.path.exists(BUILT):
-            os.makedirs(os.path.join(package, "lib"), exist_ok=True)
+            for part in ("lib", "bin"):
+                os.makedirs(os.path.join(package, part), exist_ok=True)
             shutil.copy(BUILT, os.path.join(package, "lib", "libcoordd.so.0"))
+            for program in PROGRAMS:
+                if os.path.exists(os.path.join(BUILD, "bin", program)):
+                    shutil.copy(os.path.join(BUILD, "bin", program), os.path.join(package, "bin", program))
 
 
-class WheelForThisMachine(bdist_wheel):
-    """One wheel for every Python, since nothing is compiled against it; the library is for one kind of machine."""
+class ForThisMachine(Distribution):
+    """A library is for one kind of machine."""
 
-    def finalize_options(self):
-        super().finalize_options()
-        self.root_is_pure = not (PREPARED or os.path.exists(BUILT))
+    def has_ext_modules(self):
+        return bool(PREPARED) or os.path.exists(BUILT)
+
+
+class WheelForEveryPython(bdist_wheel):
+    """Nothing is compiled against Python."""
 
     def get_tag(self):
         return ("py3", "none", super().get_tag()[2])
 
 
-setup(cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelForThisMachine})
+setup(distclass=ForThisMachine, cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelForEveryPython})

@@ -1,0 +1,80 @@
+"""The wheel of tools/build-wheel, installed into a virtual environment, with nothing of the source tree in reach."""
+
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+
+import processes  # noqa: E402
+
+PROGRAM = """
+import os
+import ssl
+import coordd
+import torch
+import coordd.torch as hvd
+hvd.init()
+assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
+if hvd.rank() == 0:
+    with open("/proc/self/maps") as maps:
+        for path in sorted({line.split()[-1] for line in maps if ".so" in line}):
+            print("mapped", path)
+    print("package", os.path.dirname(coordd.__file__))
+"""
+
+
+def missing():
+    """What the wheel cannot be made or tried without here; None when all is there."""
+    for program in ("patchelf", "objdump"):
+        if not shutil.which(program):
+            return program
+    for module in ("torch", "setuptools", "wheel", "pip", "venv"):
+        if not importlib.util.find_spec(module):
+            return module
+    return None
+
+
+@unittest.skipIf(missing(), f"no {missing()} here: tools/install-deps --test")
+class WheelTest(processes.TestCase):
+
+    def test_a_virtual_environment_with_the_wheel_is_all_that_is_needed(self):
+        dist = os.path.join(self.folder, "dist")
+        subprocess.run([os.path.join(ROOT, "tools", "build-wheel"), "--build", processes.BUILD, "--output", dist,
+                        "--python", sys.executable], check=True, stdout=subprocess.DEVNULL)
+        wheel, = glob.glob(dist + "/*.whl")
+        self.assertRegex(os.path.basename(wheel), r"^coordd-[0-9.]+-py3-none-linux_\w+\.whl$")
+        self.assertLess(os.path.getsize(wheel), 30 << 20)
+
+        env = os.path.join(self.folder, "env")
+        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", env], check=True)
+        subprocess.run([env + "/bin/pip", "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
+        environment = {"PATH": "/usr/bin:/bin", "HOME": self.folder, "COORDD_TRANSPORT": "ucx",
+                       "COORDD_TEST_ID": self.test_id}
+        status, said = self.run_command(env + "/bin/coordctl", "check-build", environment=environment)
+        self.assertEqual(status, 0, said)
+        if "[X] UCX" not in said:
+            del environment["COORDD_TRANSPORT"]
+        status, said = self.run_command(env + "/bin/coordrun", "-np", "2", "--", env + "/bin/python", "-c", PROGRAM,
+                                        environment=environment)
+        self.assertEqual(status, 0, said)
+        mapped = [line.split("mapped ")[1] for line in said.splitlines() if "mapped " in line]
+        self.assertTrue(any(path.startswith(env) and path.endswith("/libcoordd.so.0") for path in mapped), said)
+        # Private: neither the source tree's nor the system's copy of anything that the wheel carries.
+        carried = {os.path.basename(path).replace("-coordd", "").split(".so")[0]
+                   for path in glob.glob(env + "/lib/python3*/site-packages/coordd/lib/**/*.so*", recursive=True)}
+        self.assertIn("libgrpc", carried)
+        others = {"libcrypto", "libssl", "libz", "libnuma", "libprotobuf"}  # Python and torch bring these of their own
+        for path in mapped:
+            name = os.path.basename(path).split(".so")[0]
+            self.assertFalse(name in carried - others and not path.startswith(env), path)
+            self.assertFalse(path.startswith(ROOT), path)
+
+
+if __name__ == "__main__":
+    processes.main()
