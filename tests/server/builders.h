@@ -14,6 +14,12 @@
 
 namespace coordd {
 
+inline std::vector<Rank> Ranks(std::vector<int32_t> numbers) {
+  std::vector<Rank> ranks;
+  for (int32_t number : numbers) ranks.push_back(Rank{number});
+  return ranks;
+}
+
 inline TensorSpec Gradient(std::string name, std::vector<int64_t> shape) {
   TensorSpec spec;
   spec.name = std::move(name);

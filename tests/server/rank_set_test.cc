@@ -40,6 +40,30 @@ TEST(RankSet, ListsTheFirstRanksInOrder) {
   EXPECT_THAT(set.Ranks(), ElementsAre(Rank{3}, Rank{63}, Rank{64}, Rank{150}));
 }
 
+TEST(RankSet, HasABitForEachMemberOfAProcessSet) {
+  const MemberList members({Rank{3}, Rank{500}, Rank{100000}});
+  RankSet set(members);
+  EXPECT_EQ(set.size_bytes(), 8);
+  EXPECT_TRUE(set.Insert(Rank{100000}));
+  EXPECT_TRUE(set.Contains(Rank{100000}));
+  EXPECT_FALSE(set.Contains(Rank{500}));
+  EXPECT_THAT(set.Complement().Ranks(), ElementsAre(Rank{3}, Rank{500}));
+  set.Insert(Rank{3});
+  set.Insert(Rank{500});
+  EXPECT_TRUE(set.full());
+}
+
+TEST(RankSet, CombinesWithOthersOfTheSameMembers) {
+  const MemberList all = MemberList::All(70);
+  RankSet even(all);
+  RankSet low(all);
+  for (int32_t rank = 0; rank < 70; rank += 2) even.Insert(Rank{rank});
+  for (int32_t rank = 0; rank < 4; ++rank) low.Insert(Rank{rank});
+  EXPECT_THAT(low.Without(even).Ranks(), ElementsAre(Rank{1}, Rank{3}));
+  EXPECT_FALSE(even.CoversAllWith(low));
+  EXPECT_TRUE(even.CoversAllWith(even.Complement()));
+}
+
 TEST(RanksString, NamesThreeAndCountsTheRest) {
   EXPECT_EQ(RanksString({Rank{4}}, 1), "rank 4");
   EXPECT_EQ(RanksString({Rank{4}, Rank{7}}, 2), "ranks 4, 7");
