@@ -116,6 +116,17 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
                        process_set)
     if not is_root:
         optimizer.load_state_dict(state)
+        _restore_dtypes(optimizer, state)
+
+
+def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Dict[str, Any]) -> None:
+    """load_state_dict() gives scalars such as NAdam's mu_product the dtype of their parameter: here they stay exact, or
+    ranks would drift apart from the root."""
+    for key, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items() if isinstance(values, dict) else ():
+            exact = state["state"][key].get(name)
+            if torch.is_tensor(exact) and torch.is_tensor(value) and exact.dtype != value.dtype:
+                values[name] = exact.to(value.device)
 
 
 # --- objects -----------------------------------------------------------------------------------------------------------
