@@ -50,10 +50,41 @@ class HistoryCheckerTest : public ::testing::Test {
   absl::Status Sends(std::vector<Outgoing> outgoing) {
     return checker_.Saw(Effects{.outgoing = std::move(outgoing), .events = {}});
   }
-  void Submits(int64_t session, const std::string& tensor) {
+  static v1::CoordinatorMessage PlanInSet(int32_t set, int64_t sequence,
+                                          const std::string& tensor) {
+    v1::CoordinatorMessage message = Plan(sequence, tensor);
+    message.mutable_plan()->mutable_batches(0)->set_process_set(set);
+    message.mutable_plan()->mutable_batches(0)->set_lane(set);
+    return message;
+  }
+  static v1::CoordinatorMessage Change(int64_t request, int32_t set,
+                                       const std::vector<int32_t>& ranks) {
+    v1::CoordinatorMessage message;
+    message.set_generation(1);
+    v1::ProcessSetChange* change = message.mutable_process_set_change();
+    change->set_request(request);
+    change->set_process_set(set);
+    change->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    return message;
+  }
+  void Submits(int64_t session, const std::string& tensor, int32_t set = 0) {
     v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
-    message.mutable_tensors_ready()->add_tensors()->set_name(tensor);
+    v1::TensorSpec* spec = message.mutable_tensors_ready()->add_tensors();
+    spec->set_name(tensor);
+    spec->set_process_set(set);
     checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  void AsksForSet(int64_t session, int64_t request) {
+    v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
+    message.mutable_process_set_request()->set_request(request);
+    checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  // Both ranks ask for set 1, of rank 0 alone, and get it.
+  void FormWithSet() {
+    Form();
+    AsksForSet(1, 1);
+    AsksForSet(2, 1);
+    ASSERT_THAT(Sends({To({kA, kB}, Change(1, 1, {0}))}), IsOk());
   }
   // Two ranks in generation 1.
   void Form() {
@@ -154,6 +185,100 @@ TEST_F(HistoryCheckerTest, SeesAPlanAfterTheEndOfItsGeneration) {
   abort.set_generation(1);
   abort.mutable_abort();
   EXPECT_THAT(Sends({To({kA, kB}, abort), To({kA, kB}, Plan(1, "a"))}), Red("has ended"));
+}
+
+TEST_F(HistoryCheckerTest, AcceptsAnHonestProcessSet) {
+  FormWithSet();
+  Submits(1, "a", 1);
+  Submits(1, "a");
+  Submits(2, "a");
+  EXPECT_THAT(Sends({To({kA}, PlanInSet(1, 1, "a")), To({kA, kB}, Plan(1, "a"))}), IsOk());
+  AsksForSet(1, 2);
+  AsksForSet(2, 2);
+  EXPECT_THAT(Sends({To({kA, kB}, Change(2, 1, {}))}), IsOk());
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanForASetThatARankDoesNotKnow) {
+  Form();
+  Submits(1, "a", 1);
+  EXPECT_THAT(Sends({To({kA}, PlanInSet(1, 1, "a"))}), Red("process set 1, which rank 0 does not"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanForARankThatIsNoMember) {
+  FormWithSet();
+  Submits(2, "a", 1);
+  EXPECT_THAT(Sends({To({kB}, PlanInSet(1, 1, "a"))}), Red("process set 1, which rank 1 does not"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanBehindTheEndOfItsSet) {
+  FormWithSet();
+  AsksForSet(1, 2);
+  AsksForSet(2, 2);
+  Submits(1, "a", 1);
+  EXPECT_THAT(Sends({To({kA, kB}, Change(2, 1, {})), To({kA}, PlanInSet(1, 1, "a"))}),
+              Red("does not know"));
+}
+
+TEST_F(HistoryCheckerTest, SeesATensorOfAnotherSet) {
+  FormWithSet();
+  Submits(1, "a");
+  EXPECT_THAT(Sends({To({kA}, PlanInSet(1, 1, "a"))}), Red("not submitted by rank 0"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAGapInTheNumbersOfALane) {
+  FormWithSet();
+  Submits(1, "a", 1);
+  EXPECT_THAT(Sends({To({kA}, PlanInSet(1, 2, "a"))}), Red("gap"));
+}
+
+TEST_F(HistoryCheckerTest, SeesARequestAnsweredTwice) {
+  FormWithSet();
+  EXPECT_THAT(Sends({To({kA}, Change(1, 1, {0}))}), Red("does not wait for"));
+}
+
+TEST_F(HistoryCheckerTest, SeesRanksThatGetDifferentAnswers) {
+  Form();
+  AsksForSet(1, 1);
+  AsksForSet(2, 1);
+  EXPECT_THAT(Sends({To({kA}, Change(1, 1, {0})), To({kB}, Change(1, 1, {1}))}),
+              Red("answered differently"));
+}
+
+TEST_F(HistoryCheckerTest, SeesANumberThatIsUsedAgain) {
+  FormWithSet();
+  for (int64_t session : {1, 2}) {
+    AsksForSet(session, 2);
+    AsksForSet(session, 3);
+  }
+  EXPECT_THAT(Sends({To({kA, kB}, Change(2, 1, {})), To({kA, kB}, Change(3, 1, {0}))}),
+              Red("announced twice"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPairToldToOthers) {
+  Form();
+  EXPECT_THAT(Sends({To({kA}, Change(0, 1, {0, 1}))}), IsOk());
+  EXPECT_THAT(Sends({To({kB}, Change(0, 2, {0, 2}))}), Red("a pair of others"));
+}
+
+TEST_F(HistoryCheckerTest, LetsOnlyARankThatHasJoinedTakePartUnasked) {
+  Form();
+  v1::CoordinatorMessage plan = Plan(1, "a");
+  plan.mutable_plan()->mutable_batches(0)->add_specs()->set_name("a");
+  Submits(1, "a");
+  Submits(2, "join");
+  ASSERT_THAT(Sends({To({kA, kB}, plan)}), IsOk());
+  Submits(1, "join");
+  ASSERT_THAT(Sends({To({kA, kB}, Plan(2, "join"))}), IsOk());
+  Submits(1, "a");
+  plan.mutable_plan()->mutable_batches(0)->set_sequence(3);
+  EXPECT_THAT(Sends({To({kA, kB}, plan)}), Red("not submitted by rank 1"));
+}
+
+TEST_F(HistoryCheckerTest, SeesAPlanWithoutSpecsForARankThatHasJoined) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "join");
+  EXPECT_THAT(Sends({To({kA, kB}, Plan(1, "a"))}), Red("not submitted by rank 1"));
 }
 
 TEST_F(HistoryCheckerTest, SeesAMessageToAClosedSession) {
