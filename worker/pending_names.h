@@ -25,6 +25,7 @@ class PendingNames {
   // RESOURCE_EXHAUSTED: too many are. FAILED_PRECONDITION: this rank has joined.
   absl::Status Insert(absl::Span<const TensorJob> jobs) {
     MutexLock lock(&mu_);
+    names_.reserve(names_.size() + jobs.size());
     for (size_t i = 0; i < jobs.size(); ++i) {
       const absl::Status refused = InsertLocked(jobs[i].spec());
       if (refused.ok()) continue;

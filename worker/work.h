@@ -46,6 +46,8 @@ class Work {
   // a forked child.
   absl::Status Wait(absl::Time deadline);
   bool done() const;
+  // In a forked child nothing completes any more; see ForkGuard.
+  bool in_forked_child() const { return fork_guard_.InChild(); }
 
   // REQUIRES: done() and an OK status.
   const WorkResult& result() const;

@@ -176,9 +176,9 @@ const WorkerMetrics& WorkerImpl::metrics() const { return runtime_->metrics; }
 
 Store& WorkerImpl::store() { return runtime_->program_store; }
 
-absl::Time WorkerImpl::DeadlineOf(absl::Duration timeout) const {
+absl::Time WorkerImpl::DeadlineOf(absl::Duration timeout, absl::Time now) const {
   const bool own = timeout > absl::ZeroDuration();
-  return clock_.Now() + (own ? timeout : options_.collective_timeout);
+  return now + (own ? timeout : options_.collective_timeout);
 }
 
 absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) const {
@@ -194,7 +194,7 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) co
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
   COORDD_RETURN_IF_ERROR(status());
-  const absl::Time deadline = DeadlineOf(submission.timeout);
+  const absl::Time deadline = DeadlineOf(submission.timeout, clock_.Now());
   submission.spec.group.clear();
   submission.spec.group_size = 0;
   const absl::StatusOr<SubmissionPlace> place = PlaceIn(submission.spec.process_set);
@@ -216,6 +216,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
   COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(process_set));
   std::vector<TensorJob> jobs;
   jobs.reserve(submissions.size());
+  const absl::Time now = clock_.Now();
   absl::Time earliest = absl::InfiniteFuture();
   const int32_t count = static_cast<int32_t>(
       std::min<size_t>(submissions.size(), static_cast<size_t>(kMaxGroupSize) + 1));
@@ -227,7 +228,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     }
     submission.spec.group = name;
     submission.spec.group_size = count;
-    const absl::Time deadline = DeadlineOf(submission.timeout);
+    const absl::Time deadline = DeadlineOf(submission.timeout, now);
     earliest = std::min(earliest, deadline);
     COORDD_ASSIGN_OR_RETURN(TensorJob job,
                             CheckSubmission(std::move(submission), place, deadline, clock_));
@@ -274,14 +275,14 @@ absl::StatusOr<ProcessSetId> WorkerImpl::AddProcessSet(std::vector<int32_t> rank
         absl::StrCat("a process set of ranks [", absl::StrJoin(ranks, ", "),
                      "], expected different ranks of 0 to ", placement_.size - 1));
   }
-  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout)});
+  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout, clock_.Now())});
 }
 
 absl::Status WorkerImpl::RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) {
   if (ToInt(process_set) == 0)
     return absl::InvalidArgumentError("process set 0: is that of all ranks and stays");
   COORDD_RETURN_IF_ERROR(PlaceIn(process_set).status());
-  return AskForProcessSet({0, process_set, {}, DeadlineOf(timeout)}).status();
+  return AskForProcessSet({0, process_set, {}, DeadlineOf(timeout, clock_.Now())}).status();
 }
 
 absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId process_set) const {

@@ -66,7 +66,7 @@ class WorkerImpl final : public Worker {
   absl::Status StartRuntime(JoinedSession session);
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs,
                                                              absl::Time deadline);
-  absl::Time DeadlineOf(absl::Duration timeout) const;
+  absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(ProcessSetId process_set) const;
   absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);

@@ -2,9 +2,6 @@
 // exceptions of the standard library on this side and numbers with a text on the other.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -44,10 +41,8 @@ struct coordd_worker {
 struct coordd_work {  // constant after construction
   const std::shared_ptr<coordd::Work> work;
   void* const output;  // the caller's buffer; nullptr: the work owns the result
-  const pid_t pid = getpid();
-
   // In the child of a fork the threads that complete works are not there: waiting would never end.
-  bool InForkedChild() const { return getpid() != pid; }
+  bool InForkedChild() const { return work->in_forked_child(); }
 };
 
 namespace coordd {

@@ -110,7 +110,9 @@ absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_
   std::fill(works, works + count, nullptr);
   COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
   std::vector<Submission> submissions;
+  submissions.reserve(count);
   std::vector<void*> outputs;
+  outputs.reserve(count);
   // The caller's structures may be larger or smaller than ours: the first one's size is the stride.
   const size_t stride = tensors->struct_size;
   const auto* at = reinterpret_cast<const unsigned char*>(tensors);
