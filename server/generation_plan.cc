@@ -51,7 +51,6 @@ void GenerationState::Plan(absl::Time now, Effects& effects) {
   const std::set<ProcessSetId> ready = std::move(ready_);
   ready_.clear();
   for (ProcessSetId id : ready) PlanSet(*states_.at(id), now, effects);
-  PlanJoins(effects);
   NoteStallsEnded(effects);
 }
 
@@ -101,18 +100,14 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   effects.events.push_back(std::move(event));
 }
 
-// Last of all: what was planned while ranks had joined precedes the end of the join.
-void GenerationState::PlanJoins(Effects& effects) {
-  SetState& all = *states_.at(ProcessSetId{0});
-  for (Rank last : std::exchange(complete_joins_, {})) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
-    v1::FusedBatch* batch = message->mutable_plan()->add_batches();
-    batch->set_sequence(++all.sequence);
-    batch->add_tensors(kJoinName);
-    batch->set_last_joined_rank(ToInt(last));
-    effects.outgoing.push_back(Deliver{by_rank_, std::move(message)});
-    ++batches_planned_;
-  }
+void GenerationState::PlanJoin(Rank last, Effects& effects) {
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+  v1::FusedBatch* batch = message->mutable_plan()->add_batches();
+  batch->set_sequence(++states_.at(ProcessSetId{0})->sequence);
+  batch->add_tensors(kJoinName);
+  batch->set_last_joined_rank(ToInt(last));
+  effects.outgoing.push_back(Deliver{by_rank_, std::move(message)});
+  ++batches_planned_;
 }
 
 void GenerationState::AnnouncePair(SetState& set, Effects& effects) const {

@@ -123,20 +123,21 @@ void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time 
     case JoinState::Outcome::kComplete:
       break;
   }
+  const bool is_last = join_.joined().empty();
   for (const auto& [id, set] : states_) {
     if (!set->table.members().Contains(rank)) continue;
     set->table.Join(rank, failed);
     touched_.push_back(set.get());
   }
-  if (join_.joined().empty()) {
-    EndJoin();
-    complete_joins_.push_back(rank);
-  }
   Emit(Event::Kind::kRankJoined,
-       join_.joined().empty() ? absl::StrCat("rank ", ToInt(rank), " has joined, the last one")
-                              : absl::StrCat("rank ", ToInt(rank), " has joined, ",
-                                             join_.joined().size(), " of ", size(), " have"),
+       is_last ? absl::StrCat("rank ", ToInt(rank), " has joined, the last one")
+               : absl::StrCat("rank ", ToInt(rank), " has joined, ", join_.joined().size(), " of ",
+                              size(), " have"),
        0, absl::StatusCode::kOk, effects);
+  if (!is_last) return;
+  PlanBeforeJoinEnds(now, effects, failed);
+  EndJoin();
+  PlanJoin(rank, effects);
 }
 
 // A rank knows what to do with a batch in which it counts as joined as long as it has not heard of

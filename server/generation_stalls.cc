@@ -26,7 +26,7 @@ std::string WhoIsIn(const PendingTensor& tensor) {
 
 absl::Time GenerationState::NextDeadline() const {
   if (ended_) return absl::InfiniteFuture();
-  if (!ready_.empty() || !complete_joins_.empty()) return absl::InfinitePast();
+  if (!ready_.empty()) return absl::InfinitePast();
   absl::Time next = requests_.NextStall(options_.stall_warning, options_.stall_abort);
   next = std::min(next, join_.NextSilence(options_.stall_warning, options_.stall_abort));
   return deadlines_.empty() ? next : std::min(next, deadlines_.begin()->first);

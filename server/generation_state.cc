@@ -195,7 +195,6 @@ void GenerationState::End(Effects& effects) {
   for (const auto& [id, set] : states_) set->table.ForgetAll();
   ready_.clear();
   deadlines_.clear();
-  complete_joins_.clear();
   NoteStallsEnded(effects);
 }
 

@@ -125,7 +125,7 @@ class GenerationState {
   std::shared_ptr<v1::CoordinatorMessage> NewMessage() const;
   void Plan(absl::Time now, Effects& effects);
   void PlanSet(SetState& set, absl::Time now, Effects& effects);
-  void PlanJoins(Effects& effects);
+  void PlanJoin(Rank last, Effects& effects);
   void AnnouncePair(SetState& set, Effects& effects) const;
   void DeliverFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
   void NoteFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
@@ -153,7 +153,6 @@ class GenerationState {
   std::vector<SetState*> touched_;                            // since TouchTouched
   std::set<ProcessSetId> ready_;                              // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;   // next stalls; not InfiniteFuture
-  std::vector<Rank> complete_joins_;  // to be planned: the rank that joined last
 
   int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;

@@ -76,6 +76,7 @@ class Fuzz {
 
  private:
   struct Known {  // what a worker knows
+    std::string job;
     Generation generation;
     int32_t rank = 0;
     int32_t size = 1;
@@ -93,9 +94,15 @@ class Fuzz {
     v1::WorkerMessage message;
     v1::Join* join = message.mutable_join();
     *join = JoinOf(absl::StrCat("w", Below(12)), absl::StrCat("n", Below(3)));
-    join->set_job(Below(30) == 0 ? "?" : absl::StrCat("job", Below(4)));
+    const uint64_t job = Below(4);
+    join->set_job(Below(30) == 0 ? "?" : absl::StrCat("job", job));
     if (Below(20) == 0) join->set_token("wrong");
-    if (Below(2) == 0) join->mutable_limits()->set_min_workers(static_cast<int32_t>(Below(4)));
+    if (calm_) {
+      join->mutable_limits()->set_min_workers(static_cast<int32_t>(job) + 1);
+      join->mutable_limits()->set_max_workers(static_cast<int32_t>(job) + 1);
+    } else if (Below(2) == 0) {
+      join->mutable_limits()->set_min_workers(static_cast<int32_t>(Below(4)));
+    }
     if (Below(20) == 0) join->mutable_versions()->set_protocol(9);
     if (Below(20) == 0) join->mutable_host()->add_topology("rack");
     if (Below(20) == 0) join->mutable_resume();
@@ -158,11 +165,43 @@ class Fuzz {
     return spec;
   }
 
-  absl::Status Ready() {
+  // A session alone, or all of its generation: programs mostly do the same on all ranks.
+  std::vector<SessionId> SomeSenders() {
     const SessionId session = AnySession();
     const auto it = sessions_.find(session);
-    const Known sender = it == sessions_.end() ? Known() : it->second;
-    return SendFrom(session, Below(12) == 0 ? JoinBody() : ReadyBody(sender));
+    if (it == sessions_.end() || Below(2) == 0) return {session};
+    std::vector<SessionId> all;
+    for (const auto& [other, known] : sessions_) {
+      if (known.job == it->second.job && known.generation == it->second.generation) {
+        all.push_back(other);
+      }
+    }
+    return all;
+  }
+  Known KnownTo(SessionId session) const {
+    const auto it = sessions_.find(session);
+    return it == sessions_.end() ? Known() : it->second;
+  }
+
+  absl::Status Ready() {
+    const std::vector<SessionId> senders = SomeSenders();
+    const uint64_t number = Below(9);
+    const int32_t set = SomeSet();
+    for (SessionId session : senders) {
+      v1::WorkerMessage message;
+      if (Below(12) == 0) {
+        message = JoinBody();
+      } else if (senders.size() == 1) {
+        message = ReadyBody(KnownTo(session));
+      } else {
+        TensorSpec spec = SpecOf(number, KnownTo(session));
+        if (!IsPairwise(spec.kind)) spec.process_set = ProcessSetId{set};
+        ToProto(spec, message.mutable_tensors_ready()->add_tensors());
+      }
+      absl::Status status = SendFrom(session, message);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
   }
 
   v1::WorkerMessage JoinBody() {
@@ -175,9 +214,16 @@ class Fuzz {
   }
 
   absl::Status AskForSet() {
-    const SessionId session = AnySession();
+    for (SessionId session : SomeSenders()) {
+      absl::Status status = AskForSet(session);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AskForSet(SessionId session) {
     const auto it = sessions_.find(session);
-    Known known = it == sessions_.end() ? Known() : it->second;
+    const Known known = KnownTo(session);
     v1::WorkerMessage message;
     v1::ProcessSetRequest* request = message.mutable_process_set_request();
     request->set_request(known.requests + (Below(calm_ ? 900 : 90) == 0 ? 2 : 1));
@@ -251,7 +297,7 @@ class Fuzz {
   }
 
   absl::Status Send(SessionId session, const v1::WorkerMessage& message) {
-    if (message.has_join()) sessions_.try_emplace(session);
+    if (message.has_join()) sessions_.try_emplace(session).first->second.job = message.join().job();
     return Step(SessionMessage{session, message});
   }
   absl::Status End(SessionId session) {
@@ -281,9 +327,10 @@ class Fuzz {
       for (const v1::FusedBatch& batch : message.plan().batches()) Count(batch);
       if (message.process_set_change().ranks_size() > 0) ++sets_added_;
       if (!message.has_membership()) continue;
-      sessions_[deliver->to.front()] = {.generation = Generation{message.generation()},
-                                        .rank = message.membership().rank(),
-                                        .size = message.membership().size()};
+      Known& known = sessions_[deliver->to.front()];
+      known.generation = Generation{message.generation()};
+      known.rank = message.membership().rank();
+      known.size = message.membership().size();
       ++formed_;
     }
     absl::Status status = history_.Saw(effects);
@@ -321,7 +368,7 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   int64_t for_joined = 0;
   int64_t sets = 0;
   int64_t joins = 0;
-  for (uint64_t seed = 1; seed <= 80; ++seed) {
+  for (uint64_t seed = 1; seed <= 240; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Fuzz fuzz(seed);
     for (int step = 0; step < 1500; ++step) {
@@ -337,11 +384,11 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   }
   // That it got anywhere at all.
   EXPECT_GT(formed, 300);
-  EXPECT_GT(planned, 3000) << formed;
-  EXPECT_GT(sets, 30);
-  EXPECT_GT(in_sets, 30);
-  EXPECT_GT(for_joined, 100);
-  EXPECT_GT(joins, 300);
+  EXPECT_GT(planned, 10000);
+  EXPECT_GT(sets, 400);
+  EXPECT_GT(in_sets, 400);
+  EXPECT_GT(for_joined, 600);
+  EXPECT_GT(joins, 1000);
 }
 
 }  // namespace

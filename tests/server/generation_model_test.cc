@@ -120,8 +120,9 @@ class NaiveGeneration {
       for (const std::string& name : names) Settle(id, *Find(set, name), lines);
     }
     if (static_cast<int32_t>(joined_.size()) < size_) return;
+    EndTurn(lines);
     joined_.clear();
-    join_lines_.push_back(absl::StrCat("plan 0/join ", rank));
+    lines.push_back(absl::StrCat("plan 0/join ", rank));
   }
 
   // As if all ranks asked at once.
@@ -146,7 +147,7 @@ class NaiveGeneration {
                         : absl::StrCat("refused ", absl::StrJoin(sets_[0].members, ",")));
   }
 
-  // What waited for the end of the turn: plans by set, the join last.
+  // What waited for the end of the turn: plans by set.
   void EndTurn(Lines& lines) {
     for (auto& [id, set] : sets_) {
       if (!set.ready.empty() && set.is_pair && !set.announced) {
@@ -156,8 +157,6 @@ class NaiveGeneration {
       lines.insert(lines.end(), set.ready.begin(), set.ready.end());
       set.ready.clear();
     }
-    lines.insert(lines.end(), join_lines_.begin(), join_lines_.end());
-    join_lines_.clear();
   }
 
   int64_t pending() const {
@@ -267,7 +266,6 @@ class NaiveGeneration {
   int32_t last_id_ = 0;
   RankNumbers joined_;
   std::deque<RankNumbers> owed_join_;
-  Lines join_lines_;
 };
 
 // The real one, with what it sends as the model's lines.
