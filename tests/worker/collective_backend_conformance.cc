@@ -16,44 +16,6 @@ namespace {
 
 constexpr int64_t kCounts[] = {0, 1, 7, 1000, 100003};
 
-std::vector<Bytes> AllInputs(DataType dtype, int32_t world_size, int64_t count, int32_t salt) {
-  std::vector<Bytes> inputs;
-  for (int32_t r = 0; r < world_size; ++r) inputs.push_back(TestInput(dtype, r, count, salt));
-  return inputs;
-}
-
-// Launches and drives to the end.
-absl::Status RunCollective(BackendContext& context, CollectiveArgs args) {
-  std::optional<absl::Status> result;
-  const absl::Status launched = context.object.Launch(
-      std::move(args), [&](absl::Status status) { result = std::move(status); });
-  if (!launched.ok()) return launched;
-  if (!context.DriveUntil([&] { return result.has_value(); })) {
-    context.object.Abort();  // `result` must outlive the batch
-    context.destroy();
-  }
-  return *result;
-}
-
-CollectiveArgs AllreduceArgs(DataType dtype, ReduceOp op, const Bytes& input, Bytes& output) {
-  CollectiveArgs args;
-  args.kind = CollectiveKind::kAllreduce;
-  args.dtype = dtype;
-  args.op = op;
-  args.input = input;
-  args.output = absl::MakeSpan(output);
-  return args;
-}
-
-// Sequence numbers differ from batch to batch, as the executor's do.
-struct Sequence {
-  int64_t next = 0;
-  CollectiveArgs Number(CollectiveArgs args) {
-    args.sequence = ++next;
-    return args;
-  }
-};
-
 // Results of all ranks, for comparison on rank 0.
 struct Shared {
   std::mutex mu;

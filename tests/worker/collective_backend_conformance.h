@@ -5,7 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "tests/worker/rank_group.h"
+#include "tests/worker/reference.h"
 #include "worker/collective_backend.h"
 
 namespace coordd {
@@ -22,6 +27,47 @@ class CollectiveBackendConformance : public testing::TestWithParam<BackendCase> 
   }
   // Failures need peers.
   bool HasPeers() const { return GetParam().max_world_size > 1; }
+};
+
+// The inputs of all ranks.
+inline std::vector<Bytes> AllInputs(DataType dtype, int32_t world_size, int64_t count,
+                                    int32_t salt) {
+  std::vector<Bytes> inputs;
+  for (int32_t r = 0; r < world_size; ++r) inputs.push_back(TestInput(dtype, r, count, salt));
+  return inputs;
+}
+
+// Launches and drives to the end.
+inline absl::Status RunCollective(BackendContext& context, CollectiveArgs args) {
+  std::optional<absl::Status> result;
+  const absl::Status launched = context.object.Launch(
+      std::move(args), [&](absl::Status status) { result = std::move(status); });
+  if (!launched.ok()) return launched;
+  if (!context.DriveUntil([&] { return result.has_value(); })) {
+    context.object.Abort();  // `result` must outlive the batch
+    context.destroy();
+  }
+  return *result;
+}
+
+inline CollectiveArgs AllreduceArgs(DataType dtype, ReduceOp op, const Bytes& input,
+                                    Bytes& output) {
+  CollectiveArgs args;
+  args.kind = CollectiveKind::kAllreduce;
+  args.dtype = dtype;
+  args.op = op;
+  args.input = input;
+  args.output = absl::MakeSpan(output);
+  return args;
+}
+
+// Sequence numbers differ from batch to batch, as the executor's do.
+struct Sequence {
+  int64_t next = 0;
+  CollectiveArgs Number(CollectiveArgs args) {
+    args.sequence = ++next;
+    return args;
+  }
 };
 
 }  // namespace coordd

@@ -3,13 +3,14 @@ add_library(coordd_data_plane_testing STATIC reference.cc)
 target_include_directories(coordd_data_plane_testing PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(coordd_data_plane_testing PUBLIC coordd_data_plane)
 
+set(collective_backend_more collective_groups_conformance.cc)
 # Compiled once, linked into the test of every implementation, which instantiates the suites.
 foreach(suite collective_backend transport)
-  add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc)
+  add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc ${${suite}_more})
   target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
 endforeach()
 # They compare gigabytes element by element: minutes of CI in an unoptimised build.
-set_source_files_properties(reference.cc collective_backend_conformance.cc transport_conformance.cc large_tensor_test.cc
+set_source_files_properties(reference.cc collective_backend_conformance.cc collective_groups_conformance.cc transport_conformance.cc large_tensor_test.cc
   PROPERTIES COMPILE_OPTIONS "-O3")
 # Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
 set(conformance_timeout 900)

@@ -13,6 +13,7 @@
 #include "worker/pairwise_schedule.h"
 #include "worker/recursive_schedule.h"
 #include "worker/ring_schedule.h"
+#include "worker/rooted_schedule.h"
 #include "worker/tree_schedule.h"
 
 namespace coordd {
@@ -323,6 +324,61 @@ TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
   }
 }
 
+void CheckReduce(const std::function<Schedule(Rank, int32_t, Rank, int64_t)>& make) {
+  for (int32_t size = 1; size <= kMaxWorld; ++size) {
+    for (int32_t root = 0; root < size; ++root) {
+      const int64_t elements = 5 + root % 3 * 16;
+      std::vector<Schedule> schedules;
+      std::vector<Buffers> buffers;
+      for (int32_t r = 0; r < size; ++r) {
+        schedules.push_back(make(Rank{r}, size, Rank{root}, elements));
+        CheckRules(schedules.back(), Rank{r}, /*shared=*/true);
+        const size_t out = static_cast<size_t>(r == root ? elements : 0);
+        buffers.push_back({InputOf(r, elements), Cells(out, "garbage"), {}});
+        // In place on every other root.
+        if (r == root && root % 2 == 1) buffers.back() = {{}, InputOf(r, elements), {}, true};
+      }
+      Simulation simulation(schedules, buffers);
+      simulation.Run();
+      const Cells& result = simulation.buffers(static_cast<size_t>(root)).output;
+      if (size == 1) continue;  // a local copy
+      for (int64_t i = 0; i < elements; ++i) ExpectAllOnce(result[static_cast<size_t>(i)], size, i);
+    }
+  }
+}
+
+TEST(Schedules, BinomialReduceCombinesEachElementOnceOnTheRoot) { CheckReduce(BinomialReduce); }
+TEST(Schedules, ScatterGatherReduceCombinesEachElementOnceOnTheRoot) {
+  CheckReduce([](Rank self, int32_t size, Rank root, int64_t elements) {
+    return ScatterGatherReduce(self, root, SplitEvenly(elements, size, 1));
+  });
+}
+
+TEST(Schedules, DirectGatherBringsEveryBlockToTheRoot) {
+  for (int32_t size = 1; size <= kMaxWorld; ++size) {
+    const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
+    for (int32_t root = 0; root < size; ++root) {
+      std::vector<Schedule> schedules;
+      std::vector<Buffers> buffers;
+      Cells expected;
+      for (int32_t r = 0; r < size; ++r) {
+        const int64_t own = blocks[static_cast<size_t>(r)].size_bytes;
+        const Cells input = InputOf(r, own);
+        expected.insert(expected.end(), input.begin(), input.end());
+        const bool is_root = r == root;
+        schedules.push_back(
+            DirectGather(Rank{r}, Rank{root}, own, is_root ? blocks : std::vector<ByteRange>()));
+        CheckRules(schedules.back(), Rank{r}, /*shared=*/false);
+        const size_t out = is_root ? static_cast<size_t>(Hull(blocks).size_bytes) : 0;
+        buffers.push_back({input, Cells(out, "garbage"), {}});
+      }
+      Simulation simulation(schedules, buffers);
+      simulation.Run();
+      EXPECT_EQ(simulation.buffers(static_cast<size_t>(root)).output, expected);
+    }
+  }
+}
+
 TEST(Schedules, DisseminationBarrierHearsOfEveryRank) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     // Who has heard of whom: a message carries all that its sender knew when its step began.
@@ -368,6 +424,12 @@ TEST(Schedules, CostWhatTheirHeadersSay) {
   EXPECT_EQ(doubling.steps.size(), 3u);
   EXPECT_EQ(sent(doubling), 3 * 8000);
   EXPECT_EQ(DisseminationBarrier(Rank{0}, 17).steps.size(), 5u);
+  EXPECT_EQ(BinomialReduce(Rank{0}, 17, Rank{0}, 100).steps.size(), 5u);
+  EXPECT_EQ(sent(BinomialReduce(Rank{3}, 8, Rank{0}, 8000)), 8000);
+  const Schedule scattered = ScatterGatherReduce(Rank{3}, Rank{0}, SplitEvenly(8000, 8, 1));
+  EXPECT_EQ(scattered.steps.size(), 8u);
+  EXPECT_EQ(sent(scattered), 8000);
+  EXPECT_EQ(scattered.scratch_bytes, 1000);
 }
 
 TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
@@ -376,7 +438,11 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6), Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 28, 6), Algorithm::kRing);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 10, 6), Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 20, 6), Algorithm::kScatterGather);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kGather, 1, 6), Algorithm::kDirect);
   EXPECT_EQ(Name(Algorithm::kHalvingDoubling), "halving_doubling");
+  EXPECT_EQ(Name(Algorithm::kDirect), "direct");
 }
 
 }  // namespace
