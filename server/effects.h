@@ -50,7 +50,7 @@ struct CallCancelled {  // its deadline passed or its caller went away: no reply
   CallId call;
 };
 struct StopRequested {
-  std::string reason;
+  std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
 };
 using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested>;
 

@@ -205,8 +205,8 @@ void JobState::Forgive(absl::Duration gap) {
 
 void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) {
   const bool had_workers = !workers_.empty();
-  const absl::Status stopping =
-      absl::UnavailableError(absl::StrCat("this coordd is stopping: ", reason));
+  // In the status as in the message: gRPC may drop a message that a failing status follows.
+  const absl::Status stopping = absl::UnavailableError(reason);
   if (generation_.has_value()) generation_->End(effects);
   std::map<Generation, std::vector<SessionId>> sessions;
   for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);

@@ -51,7 +51,7 @@ class JobState {
 
   // coordd was not running for `gap`.
   void Forgive(absl::Duration gap);
-  // coordd is going away: all sessions are told and closed.
+  // coordd is going away: all sessions are told why (one sentence) and closed.
   void Stop(absl::string_view reason, absl::Time now, Effects& effects);
 
   void Describe(absl::Time now, v1::JobState* state) const;

@@ -164,7 +164,7 @@ bool Story::StoreOrTime(const Command& command) {
     next_beat_ = std::max(next_beat_, now_);
     Turn();
   } else if (command.verb == "stop") {
-    Step(StopRequested{command.Get("reason", "SIGTERM")});
+    Step(StopRequested{command.Get("reason", "coordd is stopping")});
   } else if (command.verb == "status") {
     Status(command);
   } else {
