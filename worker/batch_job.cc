@@ -271,7 +271,12 @@ absl::Status BatchJob::PrepareFlat() {
   flat_ = LayOutFlat(sizes);
   const bool has_no_place =
       kind_ == CollectiveKind::kReduce && !has_result && NeedsPacking(tensors_.front());
-  if (fused() || has_no_place) scratch_bytes_ = flat_.total_bytes;
+  // One tensor has no padding: ranks that have a place for it use that.
+  if (fused()) {
+    scratch_bytes_ = flat_.total_bytes;
+  } else if (has_no_place) {
+    scratch_bytes_ = sizes.front();
+  }
   return absl::OkStatus();
 }
 

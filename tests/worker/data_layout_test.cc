@@ -78,5 +78,20 @@ TEST(FusionLayout, RowsAreSplitWithoutGapOrOverlap) {
   }
 }
 
+TEST(GroupLayout, ASubgroupIsWhereItsMembersAre) {
+  // Nodes {0, 1, 2}, {3, 4, 5}, {6}.
+  const GroupLayout all(Rank{4}, {{2, 3}, {1, 1}});
+  const std::vector<Rank> members = {Rank{1}, Rank{2}, Rank{4}, Rank{5}, Rank{6}};
+  const GroupLayout sub = all.Subgroup(members);
+  EXPECT_EQ(sub.self(), Rank{2});
+  EXPECT_EQ(sub.size(), 5);
+  EXPECT_EQ(sub.num_nodes(), 3);
+  EXPECT_EQ(sub.node_of(Rank{1}), 0);
+  EXPECT_EQ(sub.node_of(Rank{3}), 1);
+  EXPECT_EQ(sub.ranks_on(2), 1);
+  EXPECT_TRUE(sub.shares_node(Rank{3}));
+  EXPECT_FALSE(sub.shares_node(Rank{4}));
+}
+
 }  // namespace
 }  // namespace coordd

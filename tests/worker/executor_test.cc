@@ -1,6 +1,4 @@
 // The executor and the batches it runs, with ranks as threads over in-process memory.
-#include "worker/executor.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,89 +13,12 @@
 #include "common/store_memory.h"
 #include "common/thread.h"
 #include "tests/support/status_matchers.h"
-#include "worker/host_backend.h"
-#include "worker/in_process_transport.h"
+#include "tests/worker/rank_executor.h"
 
 namespace coordd {
 namespace {
 
 using ::testing::Each;
-
-constexpr absl::Duration kHangLimit = absl::Seconds(60);
-
-// One rank: an executor whose finished batches are taken by the test.
-class RankExecutor {
- public:
-  RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store)
-      : context_{Generation{1}, rank, size, {}, nullptr},
-        executor_({.fusion_buffer_bytes = 1 << 16, .polling_threads = size, .cores = 2},
-                  std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network)),
-                  Clock::Real(), [this](std::unique_ptr<BatchJob> batch) {
-                    finished_.PushUnbounded(std::move(batch));
-                  }) {
-    status_ = executor_.Start(GroupLayout::OneNode(Rank{rank}, size), store,
-                              Clock::Real().Now() + kHangLimit);
-  }
-
-  const absl::Status& status() const { return status_; }
-  Executor& executor() { return executor_; }
-
-  void Launch(int64_t sequence, std::vector<TensorJob> tensors) {
-    executor_.Launch(std::make_unique<BatchJob>(context_, LaneId{0}, sequence, std::move(tensors)));
-  }
-  // The next batch that ends; unpacked if it went well.
-  std::unique_ptr<BatchJob> Take() {
-    while (taken_.empty())
-      for (auto& batch : finished_.TakeAll(absl::InfiniteFuture()))
-        taken_.push_back(std::move(batch));
-    std::unique_ptr<BatchJob> batch = std::move(taken_.front());
-    taken_.pop_front();
-    if (batch->status.ok()) batch->Unpack();
-    if (batch->scratch.has_value()) executor_.ReturnScratch(batch->lane(), *batch->scratch);
-    return batch;
-  }
-
- private:
-  const BatchContext context_;
-  BoundedQueue<std::unique_ptr<BatchJob>> finished_{64, Clock::Real()};
-  std::deque<std::unique_ptr<BatchJob>> taken_;
-  Executor executor_;
-  absl::Status status_;
-};
-
-void RunRanks(int32_t size, const std::function<void(RankExecutor&, int32_t)>& body) {
-  InProcessNetwork network(size);
-  InMemoryStore store;
-  std::vector<std::thread> threads;
-  for (int32_t r = 0; r < size; ++r) {
-    threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
-      RankExecutor rank(r, size, network, store);
-      ASSERT_THAT(rank.status(), IsOk());
-      body(rank, r);
-    }));
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-TensorJob Job(TensorSpec spec, const std::vector<float>& input, std::vector<float>* output) {
-  TensorJob job;
-  job.work = std::make_shared<Work>(std::move(spec), Clock::Real());
-  job.input = reinterpret_cast<const std::byte*>(input.data());
-  if (output != nullptr) {
-    job.output = reinterpret_cast<std::byte*>(output->data());
-    job.output_capacity_bytes = static_cast<int64_t>(output->size() * sizeof(float));
-  }
-  return job;
-}
-
-TensorSpec Spec(CollectiveKind kind, const std::string& name, std::vector<int64_t> shape) {
-  TensorSpec spec;
-  spec.name = name;
-  spec.kind = kind;
-  spec.op = Reduces(kind) ? ReduceOp::kSum : ReduceOp::kNone;
-  spec.shape = std::move(shape);
-  return spec;
-}
 
 TEST(Executor, RunsMoreBatchesThanItHasFusionBuffersFor) {
   constexpr int kBatches = 12, kTensors = 3;

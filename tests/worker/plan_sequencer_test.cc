@@ -51,5 +51,15 @@ TEST(PlanSequencer, CountsAsCompletedOnlyWhatHasNothingOpenBeforeIt) {
   EXPECT_TRUE(sequencer.drained());
 }
 
+TEST(PlanSequencer, ForgetsALaneThatHasEndedOnceItIsDrained) {
+  PlanSequencer sequencer;
+  ASSERT_THAT(sequencer.Launch(LaneId{3}, 1), IsOk());
+  sequencer.End(LaneId{3});
+  sequencer.End(LaneId{4});  // never used
+  EXPECT_THAT(sequencer.Progress(), SizeIs(1));
+  sequencer.Complete(LaneId{3}, 1);
+  EXPECT_THAT(sequencer.Progress(), SizeIs(0));
+}
+
 }  // namespace
 }  // namespace coordd

@@ -187,5 +187,29 @@ TEST(Scale, BoolIsTheTruthOfTheProduct) {
   EXPECT_EQ(ScaleOne<uint8_t>(DataType::kBool, 0.25, 0), 0);
 }
 
+TEST(FillIdentity, ChangesNoOperandOfAnyDtypeAndOp) {
+  constexpr int64_t kCount = 100;
+  for (DataType dtype : kAllDataTypes) {
+    const bool floating = dtype >= DataType::kFloat16 && dtype <= DataType::kFloat64;
+    for (ReduceOp op : kAllReduceOps) {
+      Bytes values = TestInput(dtype, 0, kCount, 3);
+      const auto element_bytes = static_cast<size_t>(SizeOf(dtype));
+      // Zeros of both signs; infinity is less than nothing.
+      std::fill_n(values.begin(), 2 * element_bytes, std::byte{0});
+      if (floating) values[2 * element_bytes - 1] = std::byte{0x80};
+      // What is true is one.
+      if (dtype == DataType::kBool)
+        Reduce(dtype, ReduceOp::kMax, values.data(), values.data(), kCount);
+      Bytes identity(values.size());
+      FillIdentity(dtype, op, identity.data(), kCount);
+      Bytes result(values.size());
+      Reduce(dtype, op, result.data(), identity.data(), values.data(), kCount);
+      EXPECT_TRUE(result == values) << Name(dtype) << " " << Name(op);
+      Reduce(dtype, op, result.data(), values.data(), identity.data(), kCount);
+      EXPECT_TRUE(result == values) << Name(dtype) << " " << Name(op);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace coordd
