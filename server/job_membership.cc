@@ -201,11 +201,18 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
 }
 
+void JobState::ForgetGeneration() {
+  if (!generation_.has_value()) return;
+  batches_before_ += generation_->batches_planned();
+  bytes_before_ += generation_->bytes_planned();
+  generation_.reset();
+}
+
 // The last member, or the last worker, may just have gone.
 void JobState::NoteGone(absl::Time now, Effects& effects) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
     kv_.Close(generation(), effects);
-    generation_.reset();
+    ForgetGeneration();
     damage_ = Damage::kNone;
     generation_departures_.clear();
     old_incarnations_.clear();

@@ -223,7 +223,7 @@ void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) 
   workers_.clear();
   admission_.Clear();
   old_incarnations_.clear();
-  generation_.reset();
+  ForgetGeneration();
   damage_ = Damage::kNone;
   waiting_changed_ = false;
   if (had_workers) Emit(Event::Kind::kJobEnded, stopping.message(), effects);

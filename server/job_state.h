@@ -98,6 +98,7 @@ class JobState {
   void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
               Effects& effects);
   void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
+  void ForgetGeneration();
   void NoteGone(absl::Time now, Effects& effects);
   void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
@@ -124,6 +125,7 @@ class JobState {
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;
+  int64_t batches_before_ = 0, bytes_before_ = 0;  // planned in generations that are gone
   Damage damage_ = Damage::kNone;
   std::string damage_reason_;
   std::deque<v1::Departure> generation_departures_;

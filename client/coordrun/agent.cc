@@ -223,6 +223,8 @@ Environment Agent::EnvironmentOf(const OrderedWorker& worker) const {
   const auto set = [&environment](const Environment& more) {
     for (const auto& [name, value] : more) environment[name] = value;
   };
+  // A bash that finds these takes itself for a login by hand, and reads ~/.bashrc.
+  for (const char* name : {"SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"}) environment.erase(name);
   set(orders_.environment);
   for (const std::string& name : orders_.unset) environment.erase(name);
   set(files_);

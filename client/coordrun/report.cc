@@ -108,8 +108,8 @@ void AddView(const v1::ServerState& state, const std::string& job, RunReport* re
   }
   for (const v1::JobState& found : state.jobs()) {
     if (found.name() != job) continue;
-    report->batches = found.batches_planned();
-    report->bytes = found.bytes_planned();
+    report->batches = found.batches_total();
+    report->bytes = found.bytes_total();
   }
 }
 

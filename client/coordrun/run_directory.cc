@@ -1,10 +1,17 @@
 #include "client/coordrun/run_directory.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/atomic_file.h"
 #include "common/random.h"
@@ -23,14 +30,43 @@ std::string ParentDirectory(const Environment& environment) {
   return "/tmp";
 }
 
+constexpr char kPrefix[] = "coordrun-";
+constexpr char kLock[] = "/lock";
+
+// Never closed: the lock ends with the last process that has it.
+bool Lock(const std::string& path, int flags) {
+  const int fd = open((path + kLock).c_str(), flags | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return false;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+  close(fd);
+  return false;
+}
+
+bool OwnedByUs(const std::string& path) {
+  struct stat found {};
+  return lstat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid();
+}
+
+void RemoveAbandoned(const std::string& parent) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    const std::string path = entry.path().string();
+    if (!absl::StartsWith(entry.path().filename().string(), kPrefix) || !OwnedByUs(path)) continue;
+    // One without a lock is being made.
+    if (Lock(path, 0)) std::filesystem::remove_all(path, error);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> MakeRunDirectory(const Environment& environment) {
-  std::string path = ParentDirectory(environment) + "/coordrun-XXXXXX";
+  RemoveAbandoned(ParentDirectory(environment));
+  std::string path = absl::StrCat(ParentDirectory(environment), "/", kPrefix, "XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("a directory ", path, " cannot be made: ", std::strerror(errno)));
   }
+  Lock(path, O_CREAT);
   return path;
 }
 

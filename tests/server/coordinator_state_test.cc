@@ -242,6 +242,21 @@ TEST_F(CoordinatorStateTest, RestsWhenNobodyIsThere) {
   EXPECT_EQ(state().NextDeadline(), absl::InfiniteFuture());
 }
 
+TEST_F(CoordinatorStateTest, RemembersWhatAJobHasReducedWhenItsGenerationIsGone) {
+  for (const int64_t generation : {1, 2}) {
+    for (int64_t session : {1, 2}) Join(session, 2);
+    for (int64_t session : {1, 2}) Ready(session, {Gradient("a", {10})}, generation);
+    v1::WorkerMessage leave = MessageOf(kEpoch, Generation{generation});
+    leave.mutable_leave();
+    for (int64_t session : {1, 2}) Do(SessionMessage{SessionId{session}, leave});
+    v1::ServerState description;
+    state().Describe("train", now_, &description);
+    EXPECT_EQ(description.jobs(0).batches_planned(), 0);
+    EXPECT_EQ(description.jobs(0).batches_total(), generation);
+    EXPECT_EQ(description.jobs(0).bytes_total(), generation * 40);
+  }
+}
+
 TEST_F(CoordinatorStateTest, DescribesThroughputOfTheSlowestRank) {
   Join(1, 2);
   Join(2, 2);

@@ -1,0 +1,76 @@
+"""Real Open MPI and MPICH: mpirun that starts our workers by itself, and coordrun that uses it."""
+
+import json
+import os
+import shutil
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from tests.launchers.launcher_case import LauncherCase, lines_of
+from tests.support import processes
+from tests.support.processes import program
+
+SMALL_RUN = ("allreduce", "--iterations", "5", "--tensors", "3", "--elements", "1000")
+
+
+class MpiCases:
+    """The same for both libraries; a subclass names its mpirun and what it wants on a machine with few cores."""
+
+    mpirun = ""
+    variables = {}
+
+    def setUp(self):
+        super().setUp()
+        # The name under which people have it in PATH.
+        folder = self.file("bin")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "mpirun"), "w", encoding="utf-8") as script:
+            script.write(f'#!/bin/sh\nexec {shutil.which(self.mpirun)} "$@"\n')
+            os.chmod(script.fileno(), 0o755)
+        self.environment.update(self.variables, PATH=folder + ":" + self.environment["PATH"])
+
+    def check_places(self, text):
+        places = [json.loads(line[line.index("{"):]) for line in text.splitlines() if '"wrong"' in line]
+        self.assertEqual(sorted(place["rank"] for place in places), [0, 1, 2, 3], text)
+        self.assertEqual([(place["size"], place["wrong"]) for place in places], [(4, 0)] * 4)
+
+    def test_mpirun_starts_workers_of_a_coordd(self):
+        coordd = self.coordd()
+        self.environment["COORDD_ADDR"] = coordd.listen
+        status, text = self.run_command("mpirun", "-np", "4", program("coordd-worker"), *SMALL_RUN,
+                                        environment=self.environment)
+        self.assertEqual(status, 0, text)
+        self.check_places(text)
+
+    def test_coordrun_uses_mpirun(self):
+        status, text = self.coordrun("-np", "4", "--launcher", "mpirun", "--", program("coordd-worker"), *SMALL_RUN)
+        self.assertEqual(status, 0, text)
+        self.check_places(text)
+        self.assertTrue(all(lines_of(text, rank) for rank in range(4)), text)
+        self.assertRegex(text, r"4 workers, .* reduced per rank in \d+ batch.*all workers exited with status 0")
+        self.assert_clean()
+
+    def test_a_failure_under_mpirun_is_the_runs(self):
+        status, text = self.coordrun("-np", "2", "--launcher", "mpirun", "-x", "COLOUR=blue", "--", "bash", "-c",
+                                     "echo $COLOUR; exit 3")
+        self.assertEqual(status, 3, text)
+        self.assertIn("blue", text)
+        self.assert_clean()
+
+
+@unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
+class OpenMpiTest(MpiCases, LauncherCase):
+    mpirun = "mpirun.openmpi"
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                 "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl": "self,tcp"}
+
+
+@unittest.skipUnless(shutil.which("mpirun.mpich"), "MPICH is not installed")
+class MpichTest(MpiCases, LauncherCase):
+    mpirun = "mpirun.mpich"
+
+
+if __name__ == "__main__":
+    processes.main()

@@ -1,0 +1,150 @@
+"""A real Slurm with four simulated nodes: coordrun inside allocations, and workers that srun starts by themselves."""
+
+import json
+import os
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from tests.launchers import slurm_cluster
+from tests.launchers.launcher_case import LauncherCase, lines_of
+from tests.support import processes
+from tests.support.processes import program, wait_for
+
+SMALL_RUN = ("allreduce", "--iterations", "5", "--tensors", "3", "--elements", "1000")
+PLACE = 'echo "$COORDD_RANK/$COORDD_SIZE $COORDD_LOCAL_RANK/$COORDD_LOCAL_SIZE $SLURMD_NODENAME"'
+
+
+@unittest.skipIf(slurm_cluster.missing(), f"not installed: {', '.join(slurm_cluster.missing())}")
+class SlurmCase(LauncherCase):
+    fake_gpus = 0
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = slurm_cluster.Cluster(cls.fake_gpus)
+        cls.addClassCleanup(cls.cluster.end)
+
+    def setUp(self):
+        super().setUp()
+        self.environment.update(self.cluster.environment)
+        # A job that a failed test has left behind must not keep the next one waiting.
+        self.addCleanup(self.cluster.ask, "scancel", "--signal=KILL", "--full", "-u", str(os.getuid()))
+        self.addCleanup(self.cluster.ask, "scancel", "-u", str(os.getuid()))
+
+    def slurm(self, *command):
+        return self.run_command(*command, environment=self.environment)
+
+    def batch(self, script, *options, wait=True):
+        """Submits it; (job id, path of its output)."""
+        output = self.file("batch.out")
+        path = self.file("job.sbatch")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/bash\n" + script)
+        waiting = ["--wait"] if wait else []
+        status, text = self.slurm("sbatch", "--parsable", "-o", output, *waiting, *options, path)
+        self.assertTrue(text.strip(), f"sbatch said nothing ({status})")
+        return text.strip().splitlines()[0], output
+
+
+class CoordrunTest(SlurmCase):
+    def test_in_a_batch_job_workers_start_on_all_nodes(self):
+        coordrun, worker = program("coordrun"), program("coordd-worker")
+        _, output = self.batch(f"{coordrun} -- bash -c '{PLACE}'\n"
+                               f"{coordrun} --json {worker} {' '.join(SMALL_RUN)}\necho status $?\n", "-N2", "-n4", "-m", "plane=3")
+        text = read(output)
+        places = ["0/4 0/3 n0", "1/4 1/3 n0", "2/4 2/3 n0", "3/4 0/1 n1"]
+        self.assertEqual([lines_of(text, rank)[0] for rank in range(4)], places, text)
+        self.assertEqual(text.count('"wrong":0'), 4, text)
+        self.assertRegex(text, r"4 workers, .* reduced per rank in \d+ batch")
+        self.assertIn("status 0", text)
+        summary = json.loads(next(line for line in text.splitlines() if line.startswith('{"job"')))
+        self.assertEqual([rank["host"] for rank in summary["ranks"]], ["n0", "n0", "n0", "n1"])
+        self.assert_clean()
+
+    def test_inside_salloc_and_with_fewer_workers_than_tasks(self):
+        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordrun"), "-np", "3", "--launcher-arg=-N2", "--",
+                                  "bash", "-c", PLACE)
+        self.assertEqual(status, 0, text)
+        self.assertEqual(sum(f"/3 {local}" in text for local in ("0/2 n0", "1/2 n0", "0/1 n1")), 3, text)
+
+    def test_the_first_failure_ends_the_step(self):
+        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordrun"), "--linger", "0.2", "--", "bash", "-c",
+                                  'setsid sleep 1000 & [ $COORDD_RANK = 3 ] && exit 9; sleep 1000')
+        self.assertEqual(status, 9, text)
+        self.assertRegex(text, r"rank 3 \(host n\d, pid \d+\) failed first: it exited with status 9")
+        self.assertIn("ranks 0, 1, 2 were killed by SIGTERM", text)
+        self.assert_clean()
+
+    def test_coordrun_killed_leaves_nothing_in_the_step(self):
+        script = f"{program('coordrun')} -- bash -c 'setsid sleep 1000 & echo up; sleep 1000' &\necho $! > {self.file('pid')}\nwait\n"
+        _, output = self.batch(script, "-N2", "-n3", wait=False)
+        self.assertTrue(wait_for(lambda: read(output).count("up\n") == 3), read(output))
+        os.kill(int(read(self.file("pid"))), signal.SIGKILL)
+        begin = time.monotonic()
+        self.assert_nothing_left()
+        self.assertLess(time.monotonic() - begin, 5)
+        # Slurm may have killed the agents too, with their secrets left in files; the next run removes those.
+        self.coordrun("--launcher", "local", "--", "true")
+        self.assert_clean()
+
+    def test_scancel_lets_workers_tidy_up_and_leaves_nothing(self):
+        job, output = self.batch(f"exec {program('coordrun')} -- bash -c "
+                                 "'trap \"echo tidy; exit 0\" TERM; echo up; while :; do sleep 0.05; done'\n",
+                                 "-N2", "-n3", wait=False)
+        self.assertTrue(wait_for(lambda: read(output).count("up\n") == 3), read(output))
+        self.slurm("scancel", "--signal=TERM", "--batch", job)
+        self.assertTrue(wait_for(lambda: "3 workers, " in read(output)), read(output))
+        self.assertIn("ended by SIGTERM", read(output))
+        self.assertEqual(read(output).count("tidy"), 3, read(output))
+        self.assert_clean()
+
+    def test_a_node_that_goes_down_ends_the_run_everywhere(self):
+        _, output = self.batch(f"exec {program('coordrun')} -- bash -c 'echo up; sleep 1000'\n", "-N2", "-n4", "--no-requeue",
+                               wait=False)
+        self.assertTrue(wait_for(lambda: read(output).count("up\n") == 4), read(output))
+        self.addCleanup(self.cluster.ask, "scontrol", "update", "nodename=n1", "state=resume")
+        self.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+        self.assert_clean()
+
+    def test_too_many_tasks_are_one_sentence(self):
+        status, text = self.slurm("salloc", "-Q", "-N1", "-n2", program("coordrun"), "-np", "9", "--start-timeout", "10", "--", "true")
+        self.assertEqual(status, 1, text)
+        self.assertIn("the allocation has no room for so many tasks", text)
+
+    def test_under_srun_coordrun_says_what_to_do_instead(self):
+        status, text = self.slurm("srun", "-n2", program("coordrun"), "python", "train.py")
+        self.assertEqual(status, 2, text)
+        self.assertIn("expected 'srun -n 2 python ...' without coordrun", text)
+
+
+class WorkersAloneTest(SlurmCase):
+    """srun -n 4 python train.py: nothing of ours but the workers."""
+
+    def test_a_step_finds_itself(self):
+        for options in (("-N2", "-n4"), ("-N2", "-n4", "-m", "plane=3")):
+            status, text = self.slurm("srun", *options, program("coordd-worker"), *SMALL_RUN)
+            self.assertEqual(status, 0, text)
+            self.assertEqual(text.count('"wrong":0'), 4, text)
+            self.assertEqual(text.count('"size":4'), 4, text)
+        self.assert_nothing_left()
+
+    def test_salloc_without_srun_is_a_sentence_and_no_hang(self):
+        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordd-worker"), *SMALL_RUN)
+        self.assertNotEqual(status, 0)
+        self.assertIn("srun", text)
+        self.assert_nothing_left()
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    processes.main()
