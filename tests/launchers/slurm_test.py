@@ -53,7 +53,7 @@ class CoordrunTest(SlurmCase):
     def test_in_a_batch_job_workers_start_on_all_nodes(self):
         coordrun, worker = program("coordrun"), program("coordd-worker")
         _, output = self.batch(f"{coordrun} -- bash -c '{PLACE}'\n"
-                               f"{coordrun} --json {worker} {' '.join(SMALL_RUN)}\necho status $?\n", "-N2", "-n4", "-m", "plane=3")
+                               f"{coordrun} --json {worker} {' '.join(SMALL_RUN)}\necho status $?\n", "-w", "n[0-1]", "-n4", "-m", "plane=3")
         text = read(output)
         places = ["0/4 0/3 n0", "1/4 1/3 n0", "2/4 2/3 n0", "3/4 0/1 n1"]
         self.assertEqual([lines_of(text, rank)[0] for rank in range(4)], places, text)
@@ -118,24 +118,6 @@ class CoordrunTest(SlurmCase):
         status, text = self.slurm("srun", "-n2", program("coordrun"), "python", "train.py")
         self.assertEqual(status, 2, text)
         self.assertIn("expected 'srun -n 2 python ...' without coordrun", text)
-
-
-class WorkersAloneTest(SlurmCase):
-    """srun -n 4 python train.py: nothing of ours but the workers."""
-
-    def test_a_step_finds_itself(self):
-        for options in (("-N2", "-n4"), ("-N2", "-n4", "-m", "plane=3")):
-            status, text = self.slurm("srun", *options, program("coordd-worker"), *SMALL_RUN)
-            self.assertEqual(status, 0, text)
-            self.assertEqual(text.count('"wrong":0'), 4, text)
-            self.assertEqual(text.count('"size":4'), 4, text)
-        self.assert_nothing_left()
-
-    def test_salloc_without_srun_is_a_sentence_and_no_hang(self):
-        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordd-worker"), *SMALL_RUN)
-        self.assertNotEqual(status, 0)
-        self.assertIn("srun", text)
-        self.assert_nothing_left()
 
 
 def read(path):

@@ -244,11 +244,12 @@ TEST_F(CoordinatorStateTest, RestsWhenNobodyIsThere) {
 
 TEST_F(CoordinatorStateTest, RemembersWhatAJobHasReducedWhenItsGenerationIsGone) {
   for (const int64_t generation : {1, 2}) {
-    for (int64_t session : {1, 2}) Join(session, 2);
-    for (int64_t session : {1, 2}) Ready(session, {Gradient("a", {10})}, generation);
+    const int64_t first = generation * 10, second = first + 1;
+    for (const int64_t session : {first, second}) Join(session, 2);
+    for (const int64_t session : {first, second}) Ready(session, {Gradient("a", {10})}, generation);
     v1::WorkerMessage leave = MessageOf(kEpoch, Generation{generation});
     leave.mutable_leave();
-    for (int64_t session : {1, 2}) Do(SessionMessage{SessionId{session}, leave});
+    for (const int64_t session : {first, second}) Do(SessionMessage{SessionId{session}, leave});
     v1::ServerState description;
     state().Describe("train", now_, &description);
     EXPECT_EQ(description.jobs(0).batches_planned(), 0);
