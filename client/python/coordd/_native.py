@@ -105,7 +105,7 @@ class Worker:
         status = function(self.pointer, (c_int32 * len(ranks))(*ranks), c_size_t(len(ranks)), c_double(timeout_seconds),
                           byref(number))
         if status != 0:
-            raise call_error(status)
+            raise collective_error(status)  # this rank's own part is checked before
         return number.value
 
     def remove_process_set(self, number: int, timeout_seconds: float) -> None:
@@ -113,7 +113,7 @@ class Worker:
         function = self._library.function("coordd_process_set_remove")
         status = function(self.pointer, c_int32(number), c_double(timeout_seconds))
         if status != 0:
-            raise call_error(status)
+            raise collective_error(status)  # this rank's own part is checked before
 
 
 class Work:
@@ -194,14 +194,17 @@ class OwnedResult:
 
 # --- options, shared by all calls with the same values ---------------------------------------------------------------
 
-_OptionsKey = Tuple[int, float, float]
-_options: Dict[_OptionsKey, Tuple[object, object]] = {(0, 1.0, 1.0): (None, None)}  # NULL: all defaults
+_OptionsKey = Tuple[int, float, float, float]
+_ALL_DEFAULTS: _OptionsKey = (0, 1.0, 1.0, 0.0)
+_options: Dict[_OptionsKey, Tuple[object, object]] = {_ALL_DEFAULTS: (None, None)}  # NULL
 
 
-def call_options(process_set: int, prescale_factor: float, postscale_factor: float):
-    """The argument `options` of a collective, never changed once made. ValueError: a factor of zero."""
+def call_options(process_set: int, prescale_factor: float, postscale_factor: float, timeout_seconds: float = 0.0):
+    """The argument `options` of a collective, never changed once made; a timeout of 0 is the worker's. ValueError: a factor
+    of zero."""
+    key = (process_set, prescale_factor, postscale_factor, timeout_seconds)
     try:
-        return _options[process_set, prescale_factor, postscale_factor][1]
+        return _options[key][1]
     except KeyError:
         pass
     if prescale_factor == 0 or postscale_factor == 0:
@@ -211,11 +214,12 @@ def call_options(process_set: int, prescale_factor: float, postscale_factor: flo
     structure.process_set = process_set
     structure.prescale_factor = prescale_factor
     structure.postscale_factor = postscale_factor
+    structure.timeout_seconds = timeout_seconds
     if len(_options) >= MAX_PREPARED:
         _options.clear()
-        _options[0, 1.0, 1.0] = (None, None)
+        _options[_ALL_DEFAULTS] = (None, None)
     reference = byref(structure)
-    _options[process_set, prescale_factor, postscale_factor] = (structure, reference)
+    _options[key] = (structure, reference)
     return reference
 
 
