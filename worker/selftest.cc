@@ -45,12 +45,17 @@ class Selftest {
 
   SelftestResult Run() {
     const std::vector<SelftestCase> cases = SelftestCases(place_.rank, place_.size);
+    const bool has_sets = AddProcessSets();
     if (speaks())
       out_ << "selftest: " << cases.size() << " cases on " << place_.size << " ranks\n"
            << std::flush;
     for (const SelftestCase& one : cases) {
       if (current_row_ != one.row) Progress(one.row);
-      if (!RunCase(one)) break;
+      if (!has_sets || !RunCase(one)) break;
+    }
+    if (worker_.status().ok() && has_sets) {
+      RemoveProcessSets();
+      RunJoin();
     }
     Progress("");
     if (worker_.status().ok()) AddFailuresOfOthers();
@@ -74,11 +79,53 @@ class Selftest {
     current_row_ = next;
   }
 
+  // The sets of the cases, by their index from 1.
+  bool AddProcessSets() {
+    for (const std::vector<int32_t>& ranks : SelftestSets(place_.size)) {
+      const auto added = worker_.AddProcessSet(ranks, options_.timeout);
+      if (!added.ok()) {
+        Fail("process sets", absl::StrCat("a process set: ", added.status().message()));
+        return false;
+      }
+      sets_.push_back(*added);
+    }
+    return true;
+  }
+  void RemoveProcessSets() {
+    for (size_t s = 1; s < sets_.size(); ++s) {
+      const absl::Status removed = worker_.RemoveProcessSet(sets_[s], options_.timeout);
+      if (!removed.ok())
+        Fail("process sets", absl::StrCat("the end of a process set: ", removed.message()));
+    }
+  }
+
+  // Rank r runs out of data after r + 1 rounds.
+  void RunJoin() {
+    const std::vector<SelftestCase> rounds = SelftestJoinRounds(place_.rank, place_.size);
+    for (int32_t i = 0; i <= place_.rank; ++i) {
+      const SelftestCase& round = rounds[static_cast<size_t>(i)];
+      if (current_row_ != round.row) Progress(round.row);
+      if (!RunCase(round)) return;
+    }
+    Submission submission;
+    submission.spec.name = kJoinName;
+    submission.spec.kind = CollectiveKind::kJoin;
+    submission.spec.dtype = DataType::kInt32;
+    submission.timeout = options_.timeout;
+    const auto work = worker_.Submit(std::move(submission));
+    const absl::Status status = work.ok() ? (*work)->Wait(absl::InfiniteFuture()) : work.status();
+    if (!status.ok()) return Fail(current_row_, absl::StrCat("the join: ", status.message()));
+    int32_t last = -1;
+    std::memcpy(&last, (*work)->result().owned_output.get(), sizeof(last));
+    if (last != place_.size - 1)
+      Fail(current_row_,
+           absl::StrCat("the join: rank ", last, " was last, expected rank ", place_.size - 1));
+  }
+
   void Prepare(Item& item) {
     const TensorSpec& spec = item.tensor->spec;
     const int64_t element_bytes = SizeOf(spec.dtype);
-    const bool barrier = spec.kind == CollectiveKind::kBarrier;
-    const int64_t elements = barrier ? 0 : NumElements(spec.shape);
+    const int64_t elements = HasPayload(spec.kind) ? NumElements(spec.shape) : 0;
     item.input.resize(static_cast<size_t>(elements * element_bytes));
     for (int64_t i = 0; i < elements; ++i)
       WriteElement(spec.dtype, InputValue(*item.tensor, place_.rank, i), item.input.data(), i);
@@ -92,6 +139,7 @@ class Selftest {
   Submission SubmissionOf(Item& item) {
     Submission submission;
     submission.spec = item.tensor->spec;
+    submission.spec.process_set = sets_[static_cast<size_t>(item.tensor->set)];
     submission.timeout = options_.timeout;
     submission.input = item.tensor->in_place ? item.output.data() : item.input.data();
     if (!item.tensor->own_output) {
@@ -101,16 +149,19 @@ class Selftest {
       submission.output_capacity_bytes = item.output_bytes;
     }
     if (!item.tensor->splits.empty())
-      submission.splits = item.tensor->splits[static_cast<size_t>(place_.rank)];
+      submission.splits = item.tensor->splits[MemberIndex(*item.tensor, place_.rank)];
     return submission;
   }
 
   // False when nothing more can be run.
   bool RunCase(const SelftestCase& one) {
-    std::vector<Item> items(one.tensors.size());
-    for (size_t i = 0; i < items.size(); ++i) {
-      items[i].tensor = &one.tensors[i];
-      Prepare(items[i]);
+    std::vector<Item> items;
+    items.reserve(one.tensors.size());
+    for (const SelftestTensor& tensor : one.tensors) {
+      if (!Submits(tensor, place_.rank)) continue;
+      items.emplace_back();
+      items.back().tensor = &tensor;
+      Prepare(items.back());
     }
     std::vector<size_t> order(items.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -160,7 +211,7 @@ class Selftest {
     const WorkResult& result = item.work->result();
     const std::byte* found = item.output.data();
     if (!tensor.own_output) found = result.owned_output.get();
-    if (tensor.spec.kind != CollectiveKind::kBarrier && result.output_bytes != item.output_bytes) {
+    if (HasPayload(tensor.spec.kind) && result.output_bytes != item.output_bytes) {
       return Fail(one.row, absl::StrCat("tensor ", tensor.spec.name, ": ", result.output_bytes,
                                         " bytes, expected ", item.output_bytes));
     }
@@ -233,6 +284,7 @@ class Selftest {
   SelftestResult result_;
   std::map<std::string, Row> rows_;
   std::string current_row_;
+  std::vector<ProcessSetId> sets_ = {ProcessSetId{}};  // by SelftestTensor::set
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "worker/selftest_cases.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,15 +19,33 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin,
 // Collects cases and gives every tensor a name and a seed of its own.
 class CaseList {
  public:
-  CaseList(int32_t rank, int32_t size) : rank_(rank), size_(size) {}
+  CaseList(int32_t rank, int32_t size, std::string prefix = "selftest/")
+      : rank_(rank), world_size_(size), prefix_(std::move(prefix)) {
+    In(0, {});
+  }
+
+  // What follows is for a process set; 0: all ranks.
+  void In(int32_t set, std::vector<int32_t> members) {
+    set_ = set;
+    members_ = std::move(members);
+    if (members_.empty())
+      for (int32_t r = 0; r < world_size_; ++r) members_.push_back(r);
+    index_ =
+        static_cast<size_t>(std::find(members_.begin(), members_.end(), rank_) - members_.begin());
+  }
+  // In what follows so many of the first members have joined.
+  void SetJoined(int32_t joined) { joined_ = joined; }
 
   SelftestTensor Tensor(CollectiveKind kind, DataType dtype, std::vector<int64_t> shape) {
     SelftestTensor tensor;
     tensor.seed = ++tensors_;
-    tensor.spec.name = absl::StrCat("selftest/", tensors_, "/", Name(kind), "/", Name(dtype));
+    tensor.spec.name = absl::StrCat(prefix_, tensors_, "/", Name(kind), "/", Name(dtype));
     tensor.spec.kind = kind;
     tensor.spec.dtype = dtype;
     tensor.spec.shape = std::move(shape);
+    tensor.set = set_;
+    tensor.members = members_;
+    tensor.joined = joined_;
     return tensor;
   }
   SelftestTensor Reduction(CollectiveKind kind, DataType dtype, ReduceOp op,
@@ -36,27 +55,36 @@ class CaseList {
     absl::StrAppend(&tensor.spec.name, "/", Name(op));
     return tensor;
   }
-  // Rank r gives `rows[r]` rows of `columns` elements.
+  // Another root each time.
+  SelftestTensor Rooted(SelftestTensor tensor) {
+    tensor.spec.root_rank = members_[tensors_ % members_.size()];
+    return tensor;
+  }
+  // Member m gives `rows[m]` rows of `columns` elements.
   SelftestTensor Ragged(CollectiveKind kind, DataType dtype, std::vector<int64_t> rows,
                         int64_t columns) {
-    SelftestTensor tensor = Tensor(kind, dtype, {rows[static_cast<size_t>(rank_)], columns});
+    const int64_t own = index_ < rows.size() ? rows[index_] : 0;
+    SelftestTensor tensor = Tensor(kind, dtype, {own, columns});
     tensor.rows = std::move(rows);
     tensor.own_output = false;
     return tensor;
   }
-  SelftestTensor Allgather(DataType dtype, int64_t columns) {
+  SelftestTensor Gather(CollectiveKind kind, DataType dtype, int64_t columns) {
     std::vector<int64_t> rows;
-    for (int32_t r = 0; r < size_; ++r) rows.push_back((r * 2 + 1) % 4);
-    return Ragged(CollectiveKind::kAllgather, dtype, std::move(rows), columns);
+    for (int32_t m = 0; m < size(); ++m) rows.push_back((m * 2 + 1) % 4);
+    return Ragged(kind, dtype, std::move(rows), columns);
+  }
+  SelftestTensor Allgather(DataType dtype, int64_t columns) {
+    return Gather(CollectiveKind::kAllgather, dtype, columns);
   }
   SelftestTensor UnevenAlltoall(DataType dtype, int64_t columns) {
-    std::vector<std::vector<int64_t>> splits(static_cast<size_t>(size_));
+    std::vector<std::vector<int64_t>> splits(members_.size());
     std::vector<int64_t> rows;
-    for (int32_t r = 0; r < size_; ++r) {
+    for (int32_t m = 0; m < size(); ++m) {
       rows.push_back(0);
-      for (int32_t d = 0; d < size_; ++d) {
-        splits[static_cast<size_t>(r)].push_back((r + 2 * d) % 3);
-        rows.back() += (r + 2 * d) % 3;
+      for (int32_t d = 0; d < size(); ++d) {
+        splits[static_cast<size_t>(m)].push_back((m + 2 * d) % 3);
+        rows.back() += (m + 2 * d) % 3;
       }
     }
     SelftestTensor tensor = Ragged(CollectiveKind::kAlltoall, dtype, std::move(rows), columns);
@@ -65,7 +93,16 @@ class CaseList {
   }
   SelftestTensor EvenAlltoall(DataType dtype, int64_t columns) {
     return Ragged(CollectiveKind::kAlltoall, dtype,
-                  std::vector<int64_t>(static_cast<size_t>(size_), 2 * size_), columns);
+                  std::vector<int64_t>(members_.size(), 2 * size()), columns);
+  }
+  // From one rank to another; the others have nothing to do with it.
+  SelftestTensor Message(int32_t from, int32_t to, DataType dtype, int64_t elements) {
+    const bool sends = rank_ == from;
+    SelftestTensor tensor = Tensor(CollectiveKind::kSend, dtype, {elements});
+    if (!sends) tensor.spec.kind = CollectiveKind::kReceive;
+    tensor.spec.peer_rank = sends ? to : from;
+    tensor.members = {from, to};
+    return tensor;
   }
 
   void Add(std::string row, std::vector<SelftestTensor> tensors, bool grouped = false,
@@ -77,11 +114,16 @@ class CaseList {
     Add(absl::StrCat(Name(tensor.spec.kind), " ", Name(tensor.spec.dtype)), {std::move(tensor)});
   }
 
-  int32_t size() const { return size_; }
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
   std::vector<SelftestCase> Take() { return std::move(cases_); }
 
  private:
-  const int32_t rank_, size_;
+  const int32_t rank_, world_size_;
+  const std::string prefix_;
+  int32_t set_ = 0, joined_ = 0;
+  std::vector<int32_t> members_;
+  size_t index_ = 0;  // of this rank among them; their number: it is none of them
   uint64_t tensors_ = 0;
   std::vector<SelftestCase> cases_;
 };
@@ -97,6 +139,9 @@ void AddReductions(CaseList& list, CollectiveKind kind, DataType dtype) {
     if (kind == CollectiveKind::kAllreduce) {
       for (int64_t elements : {0, 1, 7, 1000})
         list.AddAlone(list.Reduction(kind, dtype, op, {elements}));
+    } else if (kind == CollectiveKind::kReduce) {
+      for (int64_t elements : {0, 7, 5000})
+        list.AddAlone(list.Rooted(list.Reduction(kind, dtype, op, {elements})));
     } else {
       // Fewer rows than ranks, and rows that do not divide.
       for (int64_t rows : {int64_t{0}, int64_t{1}, 2 * ranks + 1})
@@ -123,6 +168,18 @@ void AddEveryKindAndType(CaseList& list) {
       list.AddAlone(list.UnevenAlltoall(dtype, columns));
       list.AddAlone(list.EvenAlltoall(dtype, columns));
     }
+  }
+  for (DataType dtype : kDataTypes) AddReductions(list, CollectiveKind::kReduce, dtype);
+  for (DataType dtype : kDataTypes)
+    for (int64_t columns : {0, 1, 37})
+      list.AddAlone(list.Rooted(list.Gather(CollectiveKind::kGather, dtype, columns)));
+  for (DataType dtype : kDataTypes) {
+    std::vector<SelftestTensor> messages;
+    for (int32_t from = 0; from < list.size(); ++from)
+      for (int32_t to = 0; to < list.size(); ++to)
+        if (from != to) messages.push_back(list.Message(from, to, dtype, 3 * (from + to)));
+    if (!messages.empty())
+      list.Add(absl::StrCat("send and receive ", Name(dtype)), std::move(messages));
   }
   list.Add("barrier", {list.Tensor(CollectiveKind::kBarrier, DataType::kUint8, {})});
 }
@@ -204,6 +261,37 @@ void AddCompany(CaseList& list) {
   list.Add("groups", std::move(reductions), /*grouped=*/true);
 }
 
+// Every kind, for what `list` is set to.
+std::vector<SelftestTensor> EveryKind(CaseList& list, DataType dtype) {
+  const ReduceOp op = dtype == DataType::kBool ? ReduceOp::kMax : ReduceOp::kAverage;
+  std::vector<SelftestTensor> tensors;
+  for (CollectiveKind kind : {CollectiveKind::kAllreduce, CollectiveKind::kReducescatter})
+    for (ReduceOp each : {op, ReduceOp::kProduct})
+      tensors.push_back(list.Reduction(kind, dtype, each, {list.size() + 3, 5}));
+  tensors.push_back(list.Rooted(list.Reduction(CollectiveKind::kReduce, dtype, op, {11})));
+  tensors.push_back(list.Rooted(list.Gather(CollectiveKind::kGather, dtype, 3)));
+  tensors.push_back(list.Rooted(list.Tensor(CollectiveKind::kBroadcast, dtype, {6})));
+  tensors.push_back(list.Allgather(dtype, 4));
+  tensors.push_back(list.UnevenAlltoall(dtype, 2));
+  tensors.push_back(list.EvenAlltoall(dtype, 2));
+  tensors.push_back(list.Tensor(CollectiveKind::kBarrier, DataType::kUint8, {}));
+  return tensors;
+}
+
+void AddProcessSets(CaseList& list) {
+  const std::vector<std::vector<int32_t>> sets = SelftestSets(list.size());
+  for (DataType dtype : kDataTypes) {
+    std::vector<SelftestTensor> tensors;
+    for (size_t s = 0; s <= sets.size(); ++s) {
+      list.In(static_cast<int32_t>(s), s == 0 ? std::vector<int32_t>() : sets[s - 1]);
+      for (SelftestTensor& tensor : EveryKind(list, dtype)) tensors.push_back(std::move(tensor));
+    }
+    list.In(0, {});
+    list.Add("process sets that overlap, at once", std::move(tensors), /*grouped=*/false,
+             /*shuffled=*/true);
+  }
+}
+
 }  // namespace
 
 std::vector<SelftestCase> SelftestCases(int32_t rank, int32_t size) {
@@ -211,6 +299,42 @@ std::vector<SelftestCase> SelftestCases(int32_t rank, int32_t size) {
   AddEveryKindAndType(list);
   AddSizesAndFactors(list);
   AddCompany(list);
+  AddProcessSets(list);
+  return list.Take();
+}
+
+std::vector<std::vector<int32_t>> SelftestSets(int32_t size) {
+  std::vector<int32_t> even, all_but_first;
+  for (int32_t r = 0; r < size; ++r) {
+    if (r % 2 == 0) even.push_back(r);
+    if (r > 0) all_but_first.push_back(r);
+  }
+  std::vector<std::vector<int32_t>> sets;
+  for (const auto& set : {even, all_but_first, {size - 1}}) {
+    const bool is_new = std::find(sets.begin(), sets.end(), set) == sets.end();
+    if (!set.empty() && set.size() < static_cast<size_t>(size) && is_new) sets.push_back(set);
+  }
+  return sets;
+}
+
+std::vector<SelftestCase> SelftestJoinRounds(int32_t rank, int32_t size) {
+  CaseList list(rank, size, "selftest/join/");
+  for (int32_t round = 0; round < size; ++round) {
+    list.SetJoined(round);
+    std::vector<SelftestTensor> tensors;
+    for (DataType dtype : kDataTypes) {
+      for (ReduceOp op : kOps)
+        if (Allowed(dtype, op))
+          tensors.push_back(list.Reduction(CollectiveKind::kAllreduce, dtype, op, {7}));
+      tensors.push_back(list.Allgather(dtype, 4));
+    }
+    for (SelftestTensor& tensor : EveryKind(list, DataType::kInt16)) {
+      // A root that has joined has nothing to give, or to take.
+      if (HasRoot(tensor.spec.kind)) tensor.spec.root_rank = size - 1;
+      tensors.push_back(std::move(tensor));
+    }
+    list.Add("after ranks have joined", std::move(tensors), /*grouped=*/false, /*shuffled=*/true);
+  }
   return list.Take();
 }
 

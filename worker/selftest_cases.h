@@ -13,11 +13,19 @@ namespace coordd {
 struct SelftestTensor {
   TensorSpec spec;                           // of this rank
   uint64_t seed = 0;                         // of the values of all ranks
-  std::vector<std::vector<int64_t>> splits;  // alltoall: [rank][destination]; empty: even
-  std::vector<int64_t> rows;                 // allgather, alltoall: first dimension by rank
+  std::vector<std::vector<int64_t>> splits;  // alltoall: [member][destination]; empty: even
+  std::vector<int64_t> rows;                 // allgather, gather, alltoall: by member
   bool in_place = false;
-  bool own_output = true;  // false: the runtime allocates
+  bool own_output = true;        // false: the runtime allocates
+  int32_t set = 0;               // 0: all ranks; else SelftestSets()[set - 1]
+  std::vector<int32_t> members;  // who takes part; empty: all ranks
+  int32_t joined = 0;            // so many of the first members have joined, and give nothing
 };
+
+// The index of `rank` among those who take part.
+size_t MemberIndex(const SelftestTensor& tensor, int32_t rank);
+// Whether `rank` submits the tensor.
+bool Submits(const SelftestTensor& tensor, int32_t rank);
 
 // Tensors that are in flight together.
 struct SelftestCase {
@@ -28,12 +36,19 @@ struct SelftestCase {
   bool shuffled = false;  // each rank submits in an order of its own
 };
 
+// The process sets of the cases: some ranks, sets that overlap, and one of one rank; as far as so
+// many ranks have different ones.
+std::vector<std::vector<int32_t>> SelftestSets(int32_t size);
+
 std::vector<SelftestCase> SelftestCases(int32_t rank, int32_t size);
+
+// One case for each rank: before case i, the ranks up to i - 1 have joined.
+std::vector<SelftestCase> SelftestJoinRounds(int32_t rank, int32_t size);
 
 // The value of one element of a rank's input: small, exactly representable in every dtype.
 double InputValue(const SelftestTensor& tensor, int32_t rank, int64_t index);
 
-// Every element of this rank's result, in float64.
+// Every element of this rank's result, in float64. REQUIRES: Submits(tensor, rank).
 std::vector<double> ExpectedResult(const SelftestTensor& tensor, int32_t rank, int32_t size);
 // How far a result may be from it: rounding once per rank, for values of this magnitude.
 double Tolerance(const SelftestTensor& tensor, int32_t size, double expected);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 
 #include "worker/fusion_layout.h"
 #include "worker/integer_average.h"
@@ -53,14 +54,24 @@ double Combine(ReduceOp op, DataType dtype, double a, double b) {
   }
 }
 
-double Reduced(const SelftestTensor& tensor, int64_t index, int32_t size) {
+// Who takes part, in the order of the set.
+std::vector<int32_t> MembersOf(const SelftestTensor& tensor, int32_t size) {
+  if (!tensor.members.empty()) return tensor.members;
+  std::vector<int32_t> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+double Reduced(const SelftestTensor& tensor, int64_t index, const std::vector<int32_t>& members) {
   const TensorSpec& spec = tensor.spec;
+  const auto first = static_cast<size_t>(tensor.joined);
   double value = 0;
-  for (int32_t r = 0; r < size; ++r) {
-    const double input = Scaled(spec.dtype, InputValue(tensor, r, index), spec.prescale_factor);
-    value = r == 0 ? input : Wrapped(spec.dtype, Combine(spec.op, spec.dtype, value, input));
+  for (size_t m = first; m < members.size(); ++m) {
+    const double input =
+        Scaled(spec.dtype, InputValue(tensor, members[m], index), spec.prescale_factor);
+    value = m == first ? input : Wrapped(spec.dtype, Combine(spec.op, spec.dtype, value, input));
   }
-  const double divisor = spec.op == ReduceOp::kAverage ? size : 1;
+  const double divisor = spec.op == ReduceOp::kAverage ? static_cast<double>(members.size()) : 1;
   const double scaled = value * spec.postscale_factor / divisor;
   return IsInteger(spec.dtype) ? std::trunc(scaled) : scaled;
 }
@@ -69,10 +80,9 @@ int64_t RowElements(const TensorSpec& spec) {
   return NumElements(absl::MakeSpan(spec.shape).subspan(1));
 }
 
-std::vector<int64_t> SplitsOf(const SelftestTensor& tensor, int32_t rank, int32_t size) {
-  const size_t r = static_cast<size_t>(rank);
-  if (!tensor.splits.empty()) return tensor.splits[r];
-  return std::vector<int64_t>(static_cast<size_t>(size), tensor.rows[r] / size);
+std::vector<int64_t> SplitsOf(const SelftestTensor& tensor, size_t member, size_t members) {
+  if (!tensor.splits.empty()) return tensor.splits[member];
+  return std::vector<int64_t>(members, tensor.rows[member] / static_cast<int64_t>(members));
 }
 
 void AppendRange(const SelftestTensor& tensor, int32_t rank, int64_t first, int64_t count,
@@ -92,39 +102,65 @@ double InputValue(const SelftestTensor& tensor, int32_t rank, int64_t index) {
   return (static_cast<double>(bits % 33) - 16) / 4;
 }
 
+size_t MemberIndex(const SelftestTensor& tensor, int32_t rank) {
+  if (tensor.members.empty()) return static_cast<size_t>(rank);
+  const auto found = std::find(tensor.members.begin(), tensor.members.end(), rank);
+  return static_cast<size_t>(found - tensor.members.begin());
+}
+
+bool Submits(const SelftestTensor& tensor, int32_t rank) {
+  const size_t index = MemberIndex(tensor, rank);
+  return tensor.members.empty() ||
+         (index >= static_cast<size_t>(tensor.joined) && index < tensor.members.size());
+}
+
 std::vector<double> ExpectedResult(const SelftestTensor& tensor, int32_t rank, int32_t size) {
   const TensorSpec& spec = tensor.spec;
+  const std::vector<int32_t> members = MembersOf(tensor, size);
+  const auto joined = static_cast<size_t>(tensor.joined);
+  const size_t self = MemberIndex(tensor, rank);
   std::vector<double> expected;
   switch (spec.kind) {
+    case CollectiveKind::kReduce:
+      if (rank != spec.root_rank) break;
+      [[fallthrough]];
     case CollectiveKind::kAllreduce:
       for (int64_t i = 0; i < NumElements(spec.shape); ++i)
-        expected.push_back(Reduced(tensor, i, size));
+        expected.push_back(Reduced(tensor, i, members));
       break;
     case CollectiveKind::kReducescatter: {
-      const RowRange range = SplitRows(spec.shape[0], size, rank);
+      const RowRange range = SplitRows(spec.shape[0], static_cast<int32_t>(members.size()),
+                                       static_cast<int32_t>(self));
       const int64_t row = RowElements(spec);
       for (int64_t i = range.first * row; i < (range.first + range.rows) * row; ++i)
-        expected.push_back(Reduced(tensor, i, size));
+        expected.push_back(Reduced(tensor, i, members));
       break;
     }
     case CollectiveKind::kBroadcast:
       AppendRange(tensor, spec.root_rank, 0, NumElements(spec.shape), expected);
       break;
+    case CollectiveKind::kReceive:
+      AppendRange(tensor, spec.peer_rank, 0, NumElements(spec.shape), expected);
+      break;
+    case CollectiveKind::kGather:
+      if (rank != spec.root_rank) break;
+      [[fallthrough]];
     case CollectiveKind::kAllgather:
-      for (int32_t r = 0; r < size; ++r)
-        AppendRange(tensor, r, 0, tensor.rows[static_cast<size_t>(r)] * RowElements(spec),
-                    expected);
+      for (size_t m = joined; m < members.size(); ++m)
+        AppendRange(tensor, members[m], 0, tensor.rows[m] * RowElements(spec), expected);
       break;
     case CollectiveKind::kAlltoall:
-      for (int32_t r = 0; r < size; ++r) {
-        const std::vector<int64_t> splits = SplitsOf(tensor, r, size);
-        int64_t first = 0;
-        for (int32_t d = 0; d < rank; ++d) first += splits[static_cast<size_t>(d)];
-        AppendRange(tensor, r, first * RowElements(spec),
-                    splits[static_cast<size_t>(rank)] * RowElements(spec), expected);
+      for (size_t m = joined; m < members.size(); ++m) {
+        const std::vector<int64_t> splits = SplitsOf(tensor, m, members.size());
+        const int64_t first = std::accumulate(
+            splits.begin(), splits.begin() + static_cast<int64_t>(self), int64_t{0});
+        AppendRange(tensor, members[m], first * RowElements(spec), splits[self] * RowElements(spec),
+                    expected);
       }
       break;
-    default:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
       break;
   }
   return expected;
