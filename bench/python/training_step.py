@@ -1,0 +1,112 @@
+"""The communication part of a training step: a model of 25.6 million parameters in 161 tensors, beside
+DistributedDataParallel on Gloo.
+
+    coordrun -np 2 -- python3 bench/python/training_step.py [--json FILE]
+
+Communication part: the time of a step less the time of the same step without communication. Each round makes one step of each
+kind, one after the other in the same processes, in an order that turns from round to round; a step takes as long as on the
+slowest rank. Rank 0 prints one JSON object: medians over the rounds, in milliseconds; of the communication part, the median
+of each round's difference.
+
+    alone      no communication
+    coordd     coordd.torch.DistributedOptimizer
+    ddp        DistributedDataParallel on Gloo, gradients as views of its buckets
+    ddp_hook   the same with coordd's communication hook
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import sys
+import time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path[:0] = [os.path.join(ROOT, "client", "python"), os.path.join(ROOT, "client", "examples", "python")]
+
+import torch  # noqa: E402
+
+import coordd.torch as hvd  # noqa: E402
+import models  # noqa: E402
+from synthetic_benchmark import join_gloo  # noqa: E402
+
+
+def contenders(options):
+    """Name -> (model, optimizer)."""
+    torch.manual_seed(1)
+    origin = models.residual_network(options.model)
+
+    def sgd(model):
+        return torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def ddp():
+        return torch.nn.parallel.DistributedDataParallel(copy.deepcopy(origin), gradient_as_bucket_view=True,
+                                                         broadcast_buffers=False)
+
+    models_of = {"alone": origin, "coordd": copy.deepcopy(origin), "ddp": ddp(), "ddp_hook": ddp()}
+    hvd.ddp_hook.register(models_of["ddp_hook"])
+    result = {name: (model, sgd(model)) for name, model in models_of.items()}
+    model, optimizer = result["coordd"]
+    result["coordd"] = (model, hvd.DistributedOptimizer(optimizer, model.named_parameters()))
+    return result
+
+
+def step_ms(model, optimizer, images, labels):
+    hvd.barrier()
+    began = time.perf_counter()
+    optimizer.zero_grad(set_to_none=False)
+    torch.nn.functional.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+    return (time.perf_counter() - began) * 1e3
+
+
+def measure(options):
+    """Name -> milliseconds of each round, on the slowest rank."""
+    torch.manual_seed(2)
+    images = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
+    labels = torch.randint(1000, (options.batch_size,))
+    running = contenders(options)
+    names = list(running)
+    taken = {name: [] for name in names}
+    for turn in range(-options.warmup, options.rounds):
+        for index in range(len(names)):
+            name = names[(turn + index) % len(names)]
+            figure = step_ms(*running[name], images, labels)
+            if turn >= 0:
+                taken[name].append(figure)
+    everyone = hvd.allgather_object(taken)
+    return {name: [max(figures) for figures in zip(*(one[name] for one in everyone))] for name in names}
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--model", default="resnet50", choices=sorted(models.STAGES))
+    arguments.add_argument("--batch-size", type=int, default=2)
+    arguments.add_argument("--image-size", type=int, default=64)
+    arguments.add_argument("--warmup", type=int, default=3)
+    arguments.add_argument("--rounds", type=int, default=20)
+    arguments.add_argument("--json", help="a file that receives what rank 0 prints")
+    options = arguments.parse_args()
+    hvd.init()
+    join_gloo()
+    torch.set_num_threads(1)
+    taken = measure(options)
+    parts = {name: statistics.median(step - alone for step, alone in zip(figures, taken["alone"]))
+             for name, figures in taken.items() if name != "alone"}
+    result = {"ranks": hvd.size(), "model": options.model, "batch_size": options.batch_size,
+              "image_size": options.image_size, "rounds": options.rounds,
+              "step_ms": {name: round(statistics.median(figures), 1) for name, figures in taken.items()},
+              "step_ms_fastest": {name: round(min(figures), 1) for name, figures in taken.items()},
+              "communication_ms": {name: round(part, 1) for name, part in parts.items()},
+              "ddp_by_coordd": round(parts["ddp"] / parts["coordd"], 2),
+              "ddp_by_ddp_hook": round(parts["ddp"] / parts["ddp_hook"], 2), "torch": torch.__version__}
+    if hvd.rank() == 0:
+        print(json.dumps(result), flush=True)
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as file:
+                json.dump(result, file)
+    hvd.barrier()
+
+
+main()

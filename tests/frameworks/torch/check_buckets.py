@@ -1,0 +1,159 @@
+"""The buckets in which gradients travel after the first step. Run by ranks.py."""
+
+import contextlib
+import copy
+import gc
+import weakref
+
+import torch
+
+import coordd.torch as hvd
+from check_optimizer import STEPS, assert_equal_models, batch, loss_of, network, own, sgd, train_alone, train_together
+from coordd.torch import _gradients
+from ranks import on_sizes
+
+
+@contextlib.contextmanager
+def small_buckets():
+    """So that a small network has several."""
+    before = _gradients.FIRST_BUCKET_BYTES, _gradients.BUCKET_BYTES
+    _gradients.FIRST_BUCKET_BYTES, _gradients.BUCKET_BYTES = 40, 100
+    try:
+        yield
+    finally:
+        _gradients.FIRST_BUCKET_BYTES, _gradients.BUCKET_BYTES = before
+
+
+def buckets_of(optimizer):
+    units = dict.fromkeys(optimizer._coordd_exchange._units.values())
+    return [unit for unit in units if isinstance(unit, _gradients._Bucket)]
+
+
+def wrap(model, **options):
+    return hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), **options)
+
+
+def step(model, optimizer, number):
+    loss_of(model, *map(own, batch(number))).backward()
+    optimizer.step()
+
+
+@on_sizes(2, 3)
+def check_several_buckets_train_as_one_process():
+    with small_buckets():
+        alone = train_alone(sgd)
+        assert_equal_models(train_together(sgd), alone)
+        assert_equal_models(train_together(sgd, compression=hvd.Compression.bf16), alone, 3e-2)
+        assert_equal_models(train_together(sgd, gradient_predivide_factor=2.0), alone)
+        for set_to_none in (True, False):
+            model = network()
+            optimizer = wrap(model)
+            for number in range(STEPS):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                step(model, optimizer, number)
+            assert_equal_models(model, alone)
+            buckets = buckets_of(optimizer)
+            assert len(buckets) > 1 and sum(len(bucket.parameters) for bucket in buckets) == 6
+            assert "bucket0[4.bias..4.weight]" in [bucket.name for bucket in buckets]
+            assert all(parameter.grad is bucket._views[parameter] for bucket in buckets for parameter in bucket.parameters)
+
+
+@on_sizes(2)
+def check_groups_of_zero_have_no_buckets():
+    model = network()
+    optimizer = wrap(model, groups=0)
+    for number in range(3):
+        optimizer.zero_grad()
+        step(model, optimizer, number)
+    assert not buckets_of(optimizer)
+
+
+@on_sizes(2)
+def check_what_one_rank_leaves_out_of_a_bucket_is_zero_there():
+    model, extra = network(), torch.nn.Linear(3, 2).double()
+    parameters = [*model.parameters(), *extra.parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1))
+    for number in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        inputs, targets = map(own, batch(number))
+        output = model(inputs)
+        if hvd.rank() == number % 2:
+            output = output + extra(inputs)
+        loss = (output - targets).pow(2).mean()
+        mine, = torch.autograd.grad(loss, extra.weight, retain_graph=True, allow_unused=True)
+        assert (mine is not None) == (hvd.rank() == number % 2)
+        mine = torch.zeros(2, 3, dtype=torch.float64) if mine is None else mine
+        loss.backward()
+        optimizer.step()
+        assert torch.allclose(extra.weight.grad, hvd.allreduce(mine, op=hvd.Average))
+    assert len(buckets_of(optimizer)) == 1
+
+
+@on_sizes(2)
+def check_frozen_parameters_keep_no_gradient():
+    model = network()
+    optimizer = wrap(model)
+    step(model, optimizer, 0)
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    frozen = copy.deepcopy(model[0].state_dict())
+    for number in range(1, STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        step(model, optimizer, number)
+        assert model[0].weight.grad is None
+    assert torch.equal(model[0].weight, frozen["weight"])
+
+
+@on_sizes(2)
+def check_dtypes_and_layouts_have_what_they_need():
+    torch.manual_seed(2)
+    model = torch.nn.ModuleDict({"image": torch.nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last),
+                                 "narrow": torch.nn.Linear(3, 3).to(torch.bfloat16), "wide": torch.nn.Linear(3, 3).double(),
+                                 "table": torch.nn.Embedding(5, 2, sparse=True)})
+    alone = copy.deepcopy(model)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for number in range(STEPS):
+        torch.manual_seed(number)
+        images = torch.randn(4, 2, 6, 6).contiguous(memory_format=torch.channels_last)
+        vectors, rows = torch.randn(4, 3, dtype=torch.float64), torch.arange(4)
+        for one, who, part in ((optimizer, model, own), (plain, alone, lambda whole: whole)):
+            one.zero_grad()
+            (who["image"](part(images)).pow(2).mean() + who["narrow"](part(vectors).bfloat16()).pow(2).mean()
+             + who["wide"](part(vectors)).pow(2).mean() + who["table"](part(rows)).pow(2).mean()).backward()
+            one.step()
+    for name, tolerance in (("image", 1e-5), ("narrow", 3e-2), ("wide", 1e-9), ("table", 1e-5)):
+        assert_equal_models(model[name], alone[name], tolerance)
+    assert len(buckets_of(optimizer)) == 3  # float32, bfloat16, float64
+    assert model["image"].weight.grad.stride() == model["image"].weight.stride()
+
+
+@on_sizes(2)
+def check_ranks_agree_where_only_one_has_seen_a_sparse_gradient():
+    torch.manual_seed(2)
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    dense = torch.nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([*table.parameters(), *dense.parameters()], lr=0.1))
+    dense(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert len(buckets_of(optimizer)[0].parameters) == 3  # nobody has seen one yet
+    optimizer.zero_grad()
+    before = table.weight.detach().clone()
+    table(torch.tensor([1])).sum().backward()  # and now: it becomes dense
+    dense(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    before[1] -= 0.1
+    assert torch.allclose(table.weight, before)
+
+
+@on_sizes(2)
+def check_models_that_are_gone_are_freed():
+    model = network()
+    optimizer = wrap(model)
+    for number in range(3):
+        optimizer.zero_grad()
+        step(model, optimizer, number)
+    gone = weakref.ref(model[0].weight)
+    del model, optimizer
+    gc.collect()
+    assert gone() is None
