@@ -92,6 +92,11 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.placement.local_size = membership.local_size();
   place.placement.cross_rank = membership.cross_rank();
   place.placement.cross_size = membership.cross_size();
+  place.placement.homogeneous = true;
+  for (const v1::NodeRun& run : membership.nodes()) {
+    place.placement.nodes += run.nodes();
+    place.placement.homogeneous &= run.ranks_per_node() == membership.nodes(0).ranks_per_node();
+  }
   place.store_prefix = membership.store_prefix();
   place.state.epoch = Epoch{message.epoch()};
   place.state.generation = Generation{message.generation()};

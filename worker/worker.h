@@ -41,6 +41,8 @@ struct Placement {
   int32_t rank = 0, size = 0;
   int32_t local_rank = 0, local_size = 0;
   int32_t cross_rank = 0, cross_size = 0;
+  int32_t nodes = 0;
+  bool homogeneous = false;  // all nodes have as many ranks
 };
 
 // Thread-safe. After fork() a child's calls fail with FAILED_PRECONDITION and its destructor does

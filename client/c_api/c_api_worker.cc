@@ -151,9 +151,9 @@ coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
     const coordd::Placement p = worker->worker->placement();
-    const coordd_placement_t value = {sizeof(value), ToInt(p.generation), p.rank,
-                                      p.size,        p.local_rank,        p.local_size,
-                                      p.cross_rank,  p.cross_size};
+    const coordd_placement_t value = {
+        sizeof(value), ToInt(p.generation), p.rank,       p.size,  p.local_rank,
+        p.local_size,  p.cross_rank,        p.cross_size, p.nodes, p.homogeneous};
     return coordd::CopyOut(value, placement, "placement");
   });
 }

@@ -236,9 +236,11 @@ typedef struct coordd_placement {
   int32_t rank, size;
   int32_t local_rank, local_size; /* among the ranks that share this node's memory */
   int32_t cross_rank, cross_size; /* among the nodes that have a rank with this local_rank */
+  int32_t nodes;                  /* that have ranks of the job */
+  int32_t homogeneous;            /* 1: they all have as many */
 } coordd_placement_t;
 #define COORDD_PLACEMENT_INIT \
-  { sizeof(coordd_placement_t), 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(coordd_placement_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 COORDD_API coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
                                                    coordd_placement_t* placement);

@@ -109,6 +109,7 @@ static void TestPlacement(void) {
   CHECK(placement.rank == rank && placement.size == size);
   CHECK(coordd_local_size(worker) == placement.local_size && placement.local_rank < size);
   CHECK(coordd_cross_size(worker) == placement.cross_size);
+  CHECK(placement.nodes == 1 && placement.homogeneous == 1);
   CHECK(atoi(getenv("COORDD_SIZE")) == size);
   CHECK(strchr(coordd_worker_metrics_address(worker), ':') != NULL);
   CHECK_OK(coordd_worker_status(worker));

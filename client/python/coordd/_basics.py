@@ -229,10 +229,8 @@ def cross_rank() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether this node has as many ranks as every other. With three or more different nodes a rank can only compare with
-    the average."""
-    here = place()
-    return here.size == here.local_size * here.cross_size
+    """Whether all nodes have as many ranks."""
+    return bool(place().homogeneous)
 
 
 # --- timeline --------------------------------------------------------------------------------------------------------

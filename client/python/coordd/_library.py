@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 1
+REQUIRED_ABI_VERSION = 2
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -56,7 +56,8 @@ class Options(Structure):
 class Placement(Structure):
     """coordd_placement_t"""
     _fields_ = [("struct_size", c_size_t), ("generation", c_int64), ("rank", c_int32), ("size", c_int32),
-                ("local_rank", c_int32), ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32)]
+                ("local_rank", c_int32), ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32),
+                ("nodes", c_int32), ("homogeneous", c_int32)]
 
 
 class Result(Structure):

@@ -54,6 +54,8 @@ class Place(NamedTuple):
     local_size: int
     cross_rank: int
     cross_size: int
+    nodes: int
+    homogeneous: int
 
 
 class Worker:
