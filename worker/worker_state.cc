@@ -57,6 +57,8 @@ void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffe
     out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
     return;
   }
+  // What was submitted before the request reaches coordd before it: the set may be about to end.
+  Report(out);
   v1::WorkerMessage message;
   *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), now);
   Send(std::move(message), out);

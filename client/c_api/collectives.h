@@ -20,14 +20,16 @@ extern "C" {
  * every rank calls it with the same ranks, also one that is none of them, and calls of several sets
  * come in the same order everywhere. Blocks until the last rank has called, `timeout_seconds` at
  * most (0: the worker's). *process_set receives the number of the set, the same everywhere. Errors:
- * INVALID_ARGUMENT no ranks of the job, or other ranks asked for other ones; DEADLINE_EXCEEDED;
- * the generation's end, as coordd_worker_status. */
+ * INVALID_ARGUMENT no ranks of the job, or other ranks asked for other ones; ALREADY_EXISTS these
+ * ranks have a set, whose number is in the text; DEADLINE_EXCEEDED who has not called; the
+ * generation's end, as coordd_worker_status. */
 COORDD_API coordd_status_t coordd_process_set_add(coordd_worker_t* worker, const int32_t* ranks,
                                                   size_t count, double timeout_seconds,
                                                   int32_t* process_set);
 
-/* Ends a process set, in the same way: every rank calls it. What is planned completes; what is not
- * fails with FAILED_PRECONDITION. INVALID_ARGUMENT: there is no such set, or it is 0. */
+/* Ends a process set, in the same way: every rank calls it. What is planned completes.
+ * FAILED_PRECONDITION: a tensor of the set is pending, because not all of its ranks have submitted
+ * it; the set stays. INVALID_ARGUMENT: there is no such set, or it is 0. */
 COORDD_API coordd_status_t coordd_process_set_remove(coordd_worker_t* worker, int32_t process_set,
                                                      double timeout_seconds);
 

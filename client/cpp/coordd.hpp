@@ -2,9 +2,9 @@
 // collective does, its shapes, threads and errors. It has no ABI of its own: everything here is
 // compiled into the program that includes it, which links to libcoordd.so.
 //
-//     coordd::Worker worker = coordd::Worker::Start();            // options from COORDD_*
-//     variables std::vector<float> gradient(256); worker.Allreduce("layer1.weight",
-//     coordd::View(gradient), coordd::Op::kAverage);
+//     coordd::Worker worker = coordd::Worker::Start();  // options from the COORDD_ variables
+//     std::vector<float> gradient(256);
+//     worker.Allreduce("layer1.weight", coordd::View(gradient), coordd::Op::kAverage);
 //
 // Errors come in two ways, to choose call by call: a function throws coordd::Error; the same with
 // Try in front returns coordd::Expected and throws nothing but std::bad_alloc.
@@ -13,212 +13,16 @@
 
 #include <chrono>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "coordd/coordd.h"
+#include "coordd/tensors.hpp"
 
 namespace coordd {
 inline namespace cpp {
-
-// --- errors ------------------------------------------------------------------------------------
-
-class Error : public std::runtime_error {
- public:
-  Error(coordd_status_t code, const std::string& message)
-      : std::runtime_error(message), code_(code) {}
-  coordd_status_t code() const { return code_; }  // COORDD_ABORTED, ...
-  const char* code_name() const { return coordd_status_name(code_); }
-
- private:
-  coordd_status_t code_;
-};
-
-struct Nothing {};
-
-// A value or an error.
-template <typename T = Nothing>
-class [[nodiscard]] Expected {
- public:
-  Expected(T value) : value_(std::move(value)) {}  // NOLINT: implicit on purpose
-  Expected(coordd_status_t code, std::string message) : code_(code), message_(std::move(message)) {}
-
-  bool ok() const { return code_ == COORDD_OK; }
-  coordd_status_t code() const { return code_; }
-  const std::string& message() const { return message_; }
-  // Throws Error unless ok().
-  T& value() & {
-    if (!ok()) throw Error(code_, message_);
-    return value_;
-  }
-  T value() && { return std::move(this->value()); }
-
- private:
-  T value_{};
-  coordd_status_t code_ = COORDD_OK;
-  std::string message_;
-};
-
-namespace internal {
-
-// The error of the call that has just failed on this thread.
-template <typename T>
-Expected<T> Failure(coordd_status_t code) {
-  return Expected<T>(code, coordd_last_error());
-}
-inline Expected<> Check(coordd_status_t code) {
-  return code == COORDD_OK ? Expected<>(Nothing{}) : Failure<Nothing>(code);
-}
-
-}  // namespace internal
-
-// --- tensors -----------------------------------------------------------------------------------
-
-// Bits of an IEEE binary16 and of a bfloat16; arithmetic on them is the program's business.
-struct Float16 {
-  uint16_t bits;
-};
-struct Bfloat16 {
-  uint16_t bits;
-};
-
-template <typename T>
-constexpr coordd_dtype_t DtypeOf() {
-  using E = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<E, bool>) return COORDD_BOOL;
-  if constexpr (std::is_same_v<E, Float16>) return COORDD_FLOAT16;
-  if constexpr (std::is_same_v<E, Bfloat16>) return COORDD_BFLOAT16;
-  if constexpr (std::is_same_v<E, float>) return COORDD_FLOAT32;
-  if constexpr (std::is_same_v<E, double>) return COORDD_FLOAT64;
-  if constexpr (std::is_integral_v<E> && !std::is_same_v<E, bool>) {
-    constexpr bool kSigned = std::is_signed_v<E>;
-    if constexpr (sizeof(E) == 1) return kSigned ? COORDD_INT8 : COORDD_UINT8;
-    if constexpr (sizeof(E) == 2) return kSigned ? COORDD_INT16 : COORDD_UINT16;
-    if constexpr (sizeof(E) == 4) return kSigned ? COORDD_INT32 : COORDD_UINT32;
-    if constexpr (sizeof(E) == 8) return kSigned ? COORDD_INT64 : COORDD_UINT64;
-  }
-  return 0;
-}
-
-// Elements of somebody else's memory with a shape; dense, row-major.
-template <typename T>
-class View {
- public:
-  static_assert(DtypeOf<T>() != 0, "coordd has no dtype for this element type");
-
-  View() = default;
-  View(T* data, std::vector<int64_t> shape) : data_(data), shape_(std::move(shape)) {}
-  View(T* data, int64_t size) : View(data, std::vector<int64_t>{size}) {}
-  template <typename Allocator>
-  View(std::vector<std::remove_const_t<T>, Allocator>& v)  // NOLINT: implicit on purpose
-      : View(v.data(), static_cast<int64_t>(v.size())) {}
-  template <typename Allocator, typename U = T, typename = std::enable_if_t<std::is_const_v<U>>>
-  View(const std::vector<std::remove_const_t<T>, Allocator>& v)  // NOLINT: implicit on purpose
-      : View(v.data(), static_cast<int64_t>(v.size())) {}
-  // A view to write through can be read through.
-  operator View<const T>() const { return {data_, shape_}; }
-
-  T* data() const { return data_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  int64_t size() const {
-    int64_t n = 1;
-    for (const int64_t d : shape_) n *= d;
-    return n;
-  }
-  T& operator[](int64_t i) const { return data_[i]; }
-  T* begin() const { return data_; }
-  T* end() const { return data_ + size(); }
-
- private:
-  T* data_ = nullptr;
-  std::vector<int64_t> shape_ = {0};
-};
-template <typename T, typename Allocator>
-View(std::vector<T, Allocator>&) -> View<T>;
-template <typename T, typename Allocator>
-View(const std::vector<T, Allocator>&) -> View<const T>;
-
-enum class Op : coordd_op_t {
-  kSum = COORDD_SUM,
-  kAverage = COORDD_AVERAGE,
-  kMin = COORDD_MIN,
-  kMax = COORDD_MAX,
-  kProduct = COORDD_PRODUCT,
-};
-
-struct CallOptions {
-  std::chrono::duration<double> timeout{0};  // 0: the worker's
-  double prescale_factor = 1.0;
-  double postscale_factor = 1.0;
-};
-
-// --- works -------------------------------------------------------------------------------------
-
-// The future of one submitted tensor. Movable; dropping it does not stop what it stands for.
-class Work {
- public:
-  Work() = default;
-  explicit Work(coordd_work_t* handle) : handle_(handle) {}
-  Work(Work&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Work& operator=(Work&& other) noexcept {
-    if (this != &other) {
-      coordd_work_release(handle_);
-      handle_ = std::exchange(other.handle_, nullptr);
-    }
-    return *this;
-  }
-  ~Work() { coordd_work_release(handle_); }
-
-  // Until it is complete or its own deadline passes.
-  Expected<> TryWait() const { return internal::Check(coordd_work_wait(handle_, -1)); }
-  void Wait() const { TryWait().value(); }
-  // At most `timeout`; DEADLINE_EXCEEDED while it goes on.
-  Expected<> TryWaitFor(std::chrono::duration<double> timeout) const {
-    return internal::Check(coordd_work_wait(handle_, timeout.count()));
-  }
-  bool done() const { return coordd_work_poll(handle_) == 1; }
-
-  // Generation, size, output and shape; REQUIRES: it has completed. Valid as long as this object.
-  Expected<coordd_result_t> TryResult() const {
-    coordd_result_t result = COORDD_RESULT_INIT;
-    const coordd_status_t code = coordd_work_result(handle_, &result);
-    return code == COORDD_OK ? Expected<coordd_result_t>(result)
-                             : internal::Failure<coordd_result_t>(code);
-  }
-  coordd_result_t Result() const { return TryResult().value(); }
-
-  coordd_work_t* handle() const { return handle_; }
-
- private:
-  coordd_work_t* handle_ = nullptr;
-};
-
-// What an allgather, reducescatter or alltoall has brought; the memory lives as long as this
-// object.
-template <typename T>
-class Gathered {
- public:
-  Gathered() = default;
-  explicit Gathered(Work work) : work_(std::move(work)), result_(work_.Result()) {}
-
-  View<const T> view() const {
-    return {static_cast<const T*>(result_.output),
-            std::vector<int64_t>(result_.shape, result_.shape + result_.ndim)};
-  }
-  // alltoall: rows that came from each rank.
-  std::vector<int64_t> received_splits() const {
-    if (result_.received_splits == nullptr) return {};
-    return {result_.received_splits, result_.received_splits + result_.num_received_splits};
-  }
-  int64_t generation() const { return result_.generation; }
-
- private:
-  Work work_;
-  coordd_result_t result_ = COORDD_RESULT_INIT;
-};
 
 // --- the worker --------------------------------------------------------------------------------
 
@@ -343,6 +147,94 @@ class Worker {
     return Finish<T>(TryAlltoallAsync(name, std::move(tensor), splits, options));
   }
 
+  // In place on `root`; on the others `tensor` is only read.
+  template <typename T>
+  Expected<Work> TryReduceAsync(const std::string& name, View<T> tensor, int root, Op op,
+                                const CallOptions& options = {}) {
+    return Submit<T>(name, tensor, tensor.data(), options, [&](auto* t, auto* o, auto** w) {
+      return coordd_reduce_async(handle_, t, root, static_cast<coordd_op_t>(op), o, w);
+    });
+  }
+  template <typename T>
+  void Reduce(const std::string& name, View<T> tensor, int root, Op op,
+              const CallOptions& options = {}) {
+    TryReduceAsync(name, std::move(tensor), root, op, options).value().Wait();
+  }
+  // Empty elsewhere than on `root`.
+  template <typename T>
+  Expected<Work> TryGatherAsync(const std::string& name, View<T> tensor, int root,
+                                const CallOptions& options = {}) {
+    return Submit<T>(name, tensor, nullptr, options, [&](auto* t, auto* o, auto** w) {
+      return coordd_gather_async(handle_, t, root, o, w);
+    });
+  }
+  template <typename T>
+  Gathered<std::remove_const_t<T>> Gather(const std::string& name, View<T> tensor, int root,
+                                          const CallOptions& options = {}) {
+    return Finish<T>(TryGatherAsync(name, std::move(tensor), root, options));
+  }
+
+  // Between two ranks, under one name.
+  template <typename T>
+  Expected<Work> TrySendAsync(const std::string& name, View<T> tensor, int destination,
+                              const CallOptions& options = {}) {
+    return Submit<T>(name, tensor, nullptr, options, [&](auto* t, auto* o, auto** w) {
+      return coordd_send_async(handle_, t, destination, o, w);
+    });
+  }
+  template <typename T>
+  void Send(const std::string& name, View<T> tensor, int destination,
+            const CallOptions& options = {}) {
+    TrySendAsync(name, std::move(tensor), destination, options).value().Wait();
+  }
+  template <typename T>
+  Expected<Work> TryReceiveAsync(const std::string& name, View<T> tensor, int source,
+                                 const CallOptions& options = {}) {
+    return Submit<T>(name, tensor, tensor.data(), options, [&](auto* t, auto* o, auto** w) {
+      return coordd_receive_async(handle_, t, source, o, w);
+    });
+  }
+  template <typename T>
+  void Receive(const std::string& name, View<T> tensor, int source,
+               const CallOptions& options = {}) {
+    TryReceiveAsync(name, std::move(tensor), source, options).value().Wait();
+  }
+
+  // Every rank calls these alike; they block until the last one has. The number of the set.
+  Expected<int> TryAddProcessSet(const std::vector<int32_t>& ranks,
+                                 std::chrono::duration<double> timeout = {}) {
+    int32_t set = 0;
+    const coordd_status_t code =
+        coordd_process_set_add(handle_, ranks.data(), ranks.size(), timeout.count(), &set);
+    return code == COORDD_OK ? Expected<int>(set) : internal::Failure<int>(code);
+  }
+  int AddProcessSet(const std::vector<int32_t>& ranks, std::chrono::duration<double> timeout = {}) {
+    return TryAddProcessSet(ranks, timeout).value();
+  }
+  Expected<> TryRemoveProcessSet(int set, std::chrono::duration<double> timeout = {}) {
+    return internal::Check(coordd_process_set_remove(handle_, set, timeout.count()));
+  }
+  void RemoveProcessSet(int set, std::chrono::duration<double> timeout = {}) {
+    TryRemoveProcessSet(set, timeout).value();
+  }
+  std::vector<int32_t> ProcessSetRanks(int set) const {
+    std::vector<int32_t> ranks(static_cast<size_t>(size()));
+    size_t count = 0;
+    internal::Check(coordd_process_set_ranks(handle_, set, ranks.data(), ranks.size(), &count))
+        .value();
+    ranks.resize(count);
+    return ranks;
+  }
+
+  // This rank has no more data; the rank that joined last.
+  Expected<int> TryJoin(const CallOptions& options = {}) {
+    const coordd_call_options_t call = Options(options);
+    int32_t last = -1;
+    const coordd_status_t code = coordd_join(handle_, &call, &last);
+    return code == COORDD_OK ? Expected<int>(last) : internal::Failure<int>(code);
+  }
+  int Join(const CallOptions& options = {}) { return TryJoin(options).value(); }
+
   Expected<> TryBarrier() { return internal::Check(coordd_barrier(handle_, nullptr, nullptr)); }
   void Barrier() { TryBarrier().value(); }
 
@@ -408,6 +300,7 @@ class Worker {
     call.timeout_seconds = options.timeout.count();
     call.prescale_factor = options.prescale_factor;
     call.postscale_factor = options.postscale_factor;
+    call.process_set = options.process_set;
     return call;
   }
   template <typename T, typename F>

@@ -70,6 +70,30 @@ void TestMoves(coordd::Worker& worker) {
   worker.Barrier();
 }
 
+void TestSomeRanks(coordd::Worker& worker) {
+  const int rank = worker.rank(), size = worker.size(), last = size - 1;
+  std::vector<uint32_t> value = {static_cast<uint32_t>(rank)};
+  worker.Reduce("largest", View(value), last, Op::kMax);
+  CHECK(value[0] == static_cast<uint32_t>(rank == last ? last : rank));
+  const auto gathered = worker.Gather("gathered", View(value), 0);
+  CHECK(gathered.view().size() == (rank == 0 ? size : 0));
+  if (size > 1) {
+    const int set = worker.AddProcessSet({last});
+    CHECK(worker.ProcessSetRanks(set) == std::vector<int32_t>{last});
+    coordd::CallOptions options;
+    options.process_set = set;
+    if (rank == last) worker.Allreduce("alone", View(value), Op::kSum, options);
+    CHECK(worker.TryAllreduceAsync("alone", View(value), Op::kSum, options).ok() == (rank == last));
+    worker.RemoveProcessSet(set);
+    if (rank == 0) worker.Send("message", View<const uint32_t>(value), last);
+    if (rank == last) {
+      worker.Receive("message", View(value), 0);
+      CHECK(value[0] == 0);
+    }
+  }
+  CHECK(worker.Join() < size);
+}
+
 void TestErrors(coordd::Worker& worker) {
   std::vector<float> value = {1};
   coordd::Expected<coordd::Work> refused =
@@ -100,6 +124,7 @@ int main() {
     CHECK(worker.placement().size == worker.size());
     TestReductions(worker);
     TestMoves(worker);
+    TestSomeRanks(worker);
     TestErrors(worker);
     coordd::Worker moved = std::move(worker);
     CHECK(moved.status().ok() && worker.handle() == nullptr);

@@ -70,6 +70,19 @@ TEST(WorkerStateSets, NumbersItsRequestsAndHandsOnTheAnswers) {
   EXPECT_EQ(member.All<ProcessSetAnswer>()[0].token, 6);
 }
 
+TEST(WorkerStateSets, ReportsWhatWasSubmittedBeforeTheEndOfASetBeforeIt) {
+  Member member = WithSet();
+  std::vector<WorkerEffect> out;
+  TensorsSubmitted submitted;
+  submitted.tensors.push_back({TensorId{1}, In(1, Gradient("a")), member.now() + kTimeout});
+  member.state().Step(std::move(submitted), member.now(), out);
+  member.state().Step(ProcessSetAsked{7, ProcessSetId{1}, {}, member.now() + kTimeout},
+                      member.now(), out);
+  ASSERT_THAT(out, SizeIs(2));
+  EXPECT_TRUE(std::get<SendMessage>(out[0]).message.has_tensors_ready());
+  EXPECT_TRUE(std::get<SendMessage>(out[1]).message.has_process_set_request());
+}
+
 TEST(WorkerStateSets, HandsOnARefusal) {
   Member member;
   Ask(member, 5, {0, 2});
