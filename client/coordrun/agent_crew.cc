@@ -78,6 +78,14 @@ absl::Status AgentCrew::failure() const {
   return absl::UnavailableError(absl::StrJoin(told, "\ncoordrun: "));
 }
 
+std::vector<HostReport> AgentCrew::reports() const {
+  std::vector<HostReport> reports = reports_;
+  std::sort(reports.begin(), reports.end(), [](const HostReport& a, const HostReport& b) {
+    return a.report.number < b.report.number;
+  });
+  return reports;
+}
+
 std::string AgentCrew::Missing() const {
   std::vector<std::string> missing;
   for (const auto& host : hosts_) {

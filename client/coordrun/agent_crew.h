@@ -16,13 +16,6 @@
 
 namespace coordd {
 
-// What an agent found on its host, and how long it took to say so.
-struct HostReport {
-  AgentReport report;
-  std::string channel;         // ChannelRequest::host
-  absl::Time asked, answered;  // by our clock
-};
-
 struct AgentCrewOptions {
   std::vector<ChannelRequest> channels;
   // As many are being opened at a time; an answer makes room for the next.
@@ -42,8 +35,7 @@ class AgentCrew : public Crew {
   bool ready() const override;
   absl::Status failure() const override;
   std::string Missing() const override;
-  // When ready: what the preflight judges.
-  const std::vector<HostReport>& reports() const { return reports_; }
+  std::vector<HostReport> reports() const override;
 
   absl::Status Start(CrewEvents& events) override;
   void Await(std::vector<pollfd>& fds) override;

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/coordrun/output.h"
+#include "client/coordrun/preflight.h"
 #include "client/coordrun/run_state.h"
 
 namespace coordd {
@@ -44,6 +45,9 @@ class Crew {
   virtual absl::Status failure() const { return absl::OkStatus(); }
   // Who has not answered yet, when the time for it is over.
   virtual std::string Missing() const { return ""; }
+
+  // What its hosts have said, for the preflight. REQUIRES: ready().
+  virtual std::vector<HostReport> reports() const { return {}; }
 
   // NOT_FOUND, PERMISSION_DENIED: the command cannot be run. REQUIRES: ready().
   virtual absl::Status Start(CrewEvents& events) = 0;

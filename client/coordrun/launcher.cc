@@ -1,5 +1,6 @@
 #include "client/coordrun/launcher.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -12,9 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordrun/crew_factory.h"
+#include "client/coordrun/host_look.h"
+#include "client/coordrun/preflight.h"
 #include "client/coordrun/read_lines.h"
 #include "client/coordrun/signals.h"
+#include "common/host_identity.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 
 namespace coordd {
 namespace {
@@ -26,6 +31,8 @@ constexpr absl::Duration kDrain = absl::Seconds(1);
 // The loop stands still meanwhile.
 constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
 constexpr size_t kTailLines = 5;
+// What others have to end, too, when a worker has ended well.
+constexpr absl::Duration kEarlyLook = absl::Seconds(1);
 
 bool Has(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
@@ -44,6 +51,32 @@ std::string WorkingDirectory(const RunOptions& options) {
   return options.directory.empty() ? here.string() : (here / options.directory).string();
 }
 
+// A file in the working directory by which other hosts can tell that it is the same; its name, or
+// empty where that is of no use or cannot be had.
+std::string MakeMarker(const RunOptions& options, const RunPlan& plan, const std::string& directory,
+                       std::string* path) {
+  const bool elsewhere =
+      plan.launcher == LauncherKind::kSsh || plan.launcher == LauncherKind::kSrun;
+  if (!elsewhere || (!options.checks && !options.check_only)) return "";
+  const std::string name = absl::StrCat(".", directory.substr(directory.rfind('/') + 1));
+  *path = absl::StrCat(WorkingDirectory(options), "/", name);
+  const UniqueFd file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.open()) path->clear();
+  return path->empty() ? "" : name;
+}
+
+HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& clock) {
+  HostReport here;
+  here.asked = clock.Now();
+  here.report.version = kVersion;
+  here.report.host = ThisHost("").hostname;
+  here.report.local_size = here.report.workers = plan.np;
+  LookAtHost(environment, &here.report);
+  here.answered = clock.Now();
+  here.report.unix_seconds = absl::ToDoubleSeconds(here.answered - absl::UnixEpoch());
+  return here;
+}
+
 }  // namespace
 
 Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string directory,
@@ -59,7 +92,12 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
 int Launcher::Run() {
   absl::Status prepared = Prepare();
   if (prepared.ok()) prepared = ConnectCrew();
-  if (prepared.ok()) prepared = Check();
+  RemoveMarker();
+  if (prepared.ok()) {
+    prepared = Check();
+  } else if (options_.check_only && options_.json) {
+    output_.Result(FindingsJson({}, {{true, "reach", "", std::string(prepared.message())}}));
+  }
   if (!prepared.ok() || options_.check_only) {
     if (!prepared.ok()) output_.Say(absl::StrCat("coordrun: ", prepared.message()));
     KillEverything();
@@ -97,13 +135,14 @@ absl::Status Launcher::Prepare() {
   }
   COORDD_ASSIGN_OR_RETURN(coordinator_,
                           SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
-  COORDD_ASSIGN_OR_RETURN(crew_, MakeCrew({.options = options_,
-                                           .plan = plan_,
-                                           .coordinator = coordinator_,
-                                           .environment = environment_,
-                                           .self = OwnPath(),
-                                           .directory = WorkingDirectory(options_),
-                                           .marker = ""}));
+  COORDD_ASSIGN_OR_RETURN(crew_,
+                          MakeCrew({.options = options_,
+                                    .plan = plan_,
+                                    .coordinator = coordinator_,
+                                    .environment = environment_,
+                                    .self = OwnPath(),
+                                    .directory = WorkingDirectory(options_),
+                                    .marker = MakeMarker(options_, plan_, directory_, &marker_)}));
   return absl::OkStatus();
 }
 
@@ -123,7 +162,27 @@ absl::Status Launcher::ConnectCrew() {
                    " s (--start-timeout) from ", crew_->Missing()));
 }
 
-absl::Status Launcher::Check() { return absl::OkStatus(); }
+void Launcher::RemoveMarker() {
+  if (!marker_.empty()) unlink(marker_.c_str());
+  marker_.clear();
+}
+
+absl::Status Launcher::Check() {
+  if (!options_.checks && !options_.check_only) return absl::OkStatus();
+  std::vector<HostReport> reports = crew_->reports();
+  if (reports.empty() && options_.check_only)
+    reports.push_back(LookHere(plan_, environment_, clock_));
+  const std::vector<Finding> findings = JudgeHosts(reports, plan_.launcher, kVersion);
+  if (!findings.empty()) output_.Say(FindingsText(findings));
+  if (options_.check_only && options_.json) output_.Result(FindingsJson(reports, findings));
+  if (options_.check_only) output_.Say(absl::StrCat("coordrun: checked: ", HostsText(reports)));
+  for (const Finding& finding : findings) {
+    if (!finding.error) continue;
+    return absl::FailedPreconditionError(
+        "the hosts do not fit together, see above; --skip-checks starts the workers all the same");
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Launcher::StartWorkers() {
   state_ = std::make_unique<RunState>(options_, clock_.Now());
@@ -133,7 +192,8 @@ absl::Status Launcher::StartWorkers() {
 void Launcher::RunWorkers() {
   bool told = false;
   while (!state_->all_ended()) {
-    Turn(std::min(state_->NextDeadline(), crew_->NextDeadline()));
+    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_}));
+    LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
     if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
@@ -146,6 +206,16 @@ void Launcher::RunWorkers() {
   }
 }
 
+void Launcher::LookForEarlyExit(absl::Time now) {
+  if (now < early_look_ || state_->ending()) return;
+  early_look_ = absl::InfiniteFuture();
+  const auto view = FetchView();
+  if (!view) return;
+  if (const auto found = FindEarlyExit(*view, *state_, report_)) {
+    state_->Blame(found->worker, found->completes, now);
+  }
+}
+
 void Launcher::DrainWorkers() {
   const absl::Time deadline = clock_.Now() + kDrain;
   while (!crew_->drained() && clock_.Now() < deadline) Turn(deadline);
@@ -154,7 +224,10 @@ void Launcher::DrainWorkers() {
 
 void Launcher::Finish() {
   report_.wall = clock_.Now() - start_;
-  if (coordinator_.process || state_->exit_status() != 0) AskCoordinator();
+  if (coordinator_.process || state_->exit_status() != 0) {
+    const auto view = AskCoordinator();
+    if (view && state_->exit_status() != 0) ExplainLostExits(*view, options_, *state_, &report_);
+  }
   output_.Say(SummaryText(options_, *state_, report_));
 }
 
@@ -186,13 +259,19 @@ void Launcher::KillEverything() {
   StopCoordinator();
 }
 
-void Launcher::AskCoordinator() {
+std::optional<v1::ServerState> Launcher::FetchView() const {
   const Rendezvous& rendezvous = coordinator_.rendezvous;
-  if (rendezvous.address.empty()) return;
-  if (coordinator_.process && coordinator_.process->process.reaped()) return;
-  const auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, kViewTimeout);
-  if (!state.ok()) return;
-  AddView(*state, rendezvous.job, &report_);
+  if (rendezvous.address.empty()) return std::nullopt;
+  if (coordinator_.process && coordinator_.process->process.reaped()) return std::nullopt;
+  auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, kViewTimeout);
+  if (!state.ok()) return std::nullopt;
+  return *std::move(state);
+}
+
+std::optional<v1::ServerState> Launcher::AskCoordinator() {
+  auto state = FetchView();
+  if (state) AddView(*state, report_.job, &report_);
+  return state;
 }
 
 void Launcher::Turn(absl::Time until) {
@@ -248,7 +327,10 @@ void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line)
 }
 
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
-  state_->WorkerEnded(worker, end, clock_.Now());
+  const absl::Time now = clock_.Now();
+  state_->WorkerEnded(worker, end, now);
+  // Only with a coordd of our own: it knows nobody but our workers.
+  if (end.ok() && coordinator_.process) early_look_ = std::min(early_look_, now + kEarlyLook);
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

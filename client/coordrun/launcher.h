@@ -59,8 +59,12 @@ class Launcher : private CrewEvents {
   void Turn(absl::Time until);
   void ReadCoordinator();
   void ReapCoordinator();
-  // Asks coordd; what it says is added to the report.
-  void AskCoordinator();
+  std::optional<v1::ServerState> FetchView() const;
+  // Asks coordd; what it says is added to the report. Nothing: it does not answer.
+  std::optional<v1::ServerState> AskCoordinator();
+  // Some workers have ended well, others run: whether those can.
+  void LookForEarlyExit(absl::Time now);
+  void RemoveMarker();
 
   // Constant after construction.
   const RunOptions& options_;
@@ -79,6 +83,8 @@ class Launcher : private CrewEvents {
   RunReport report_;
   std::vector<TailLines> tails_;  // of each worker
   int interrupted_by_ = 0;        // a signal that came before the workers were started
+  std::string marker_;            // a file in the working directory, while hosts are looked at
+  absl::Time early_look_ = absl::InfiniteFuture();
   bool workers_needed_coordinator_ = true;
 };
 

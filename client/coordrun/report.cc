@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -63,6 +64,9 @@ std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState&
 }  // namespace
 
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report) {
+  if (const auto first = state.first_failure(); first && !state.blame_reason().empty()) {
+    return absl::StrCat(RankText(options, report, *first), " ", state.blame_reason());
+  }
   if (const auto first = state.first_failure()) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(*first)];
     return absl::StrCat(RankText(options, report, *first), " failed first: it ",
@@ -110,6 +114,46 @@ void AddView(const v1::ServerState& state, const std::string& job, RunReport* re
     if (found.name() != job) continue;
     report->batches = found.batches_total();
     report->bytes = found.bytes_total();
+  }
+}
+
+std::optional<EarlyExit> FindEarlyExit(const v1::ServerState& state, const RunState& run,
+                                       const RunReport& report) {
+  for (const v1::JobState& job : state.jobs()) {
+    // Without anybody in it, the workers may be no members at all.
+    if (job.name() != report.job || job.phase() != v1::JOB_PHASE_GATHERING || job.joined() == 0) {
+      continue;
+    }
+    std::set<int32_t> seen;
+    for (const v1::WorkerState& worker : job.workers()) seen.insert(worker.pid());
+    for (const v1::Departure& departure : job.departures()) seen.insert(departure.pid());
+    for (size_t w = 0; w < run.workers().size(); ++w) {
+      const auto& end = run.workers()[w].end;
+      if (!end || !end->ok() || seen.count(report.pids[w]) > 0) continue;
+      return EarlyExit{
+          static_cast<int32_t>(w),
+          absl::StrCat("exited with status 0 before it joined the job, for which ", job.joined(),
+                       job.joined() == 1 ? " other waits" : " others wait")};
+    }
+  }
+  return std::nullopt;
+}
+
+void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
+                      RunReport* report) {
+  for (const v1::JobState& job : state.jobs()) {
+    if (job.name() != report->job) continue;
+    for (const v1::Departure& departure : job.departures()) {
+      if (departure.cause() != v1::DEPARTURE_CAUSE_CONNECTION_LOST) continue;
+      for (size_t w = 0; w < run.workers().size(); ++w) {
+        const auto& end = run.workers()[w].end;
+        if (!end || !end->ok() || report->pids[w] != departure.pid()) continue;
+        report->coordinator_view.push_back(absl::StrCat(
+            "that was ", RankText(options, *report, static_cast<int32_t>(w)),
+            ", which exited with status 0 without a goodbye: its program ends before it shuts the "
+            "worker down, while others go on"));
+      }
+    }
   }
 }
 

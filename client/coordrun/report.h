@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,19 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
 
 // What coordd says about the job: to the view what is not in it yet, and the figures.
 void AddView(const v1::ServerState& state, const std::string& job, RunReport* report);
+
+// Workers that have ended well but not for the others: the first one that coordd has not seen join
+// while the job waits for it. Nothing: none. `completes`: see RunState::Blame.
+struct EarlyExit {
+  int32_t worker = 0;
+  std::string completes;
+};
+std::optional<EarlyExit> FindEarlyExit(const v1::ServerState& state, const RunState& run,
+                                       const RunReport& report);
+
+// To the report's view: of workers that coordd has lost although they ended well, what that means.
+void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
+                      RunReport* report);
 
 // Several lines for people, without line end; begins with how it went.
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report);

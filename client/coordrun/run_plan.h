@@ -21,8 +21,8 @@ struct PlanInputs {
 
 struct HostRanks {
   std::string host = "";
-  std::string user = "";   // for ssh; empty: not said
-  bool here = false;  // this machine, by name: no ssh
+  std::string user = "";  // for ssh; empty: not said
+  bool here = false;      // this machine, by name: no ssh
   int32_t first_rank = 0;
   int32_t count = 0;
   friend bool operator==(const HostRanks&, const HostRanks&) = default;

@@ -59,8 +59,8 @@ void RunState::Enter(Phase phase, absl::Time now) {
 
 bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const {
   const auto is_a_cause = [](const ProcessEnd& e) { return e.signal != 0 && e.signal != SIGABRT; };
-  return first_failure_ && !blame_is_final_ && now <= blame_end_ && is_a_cause(end) &&
-         !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
+  return first_failure_ && blame_reason_.empty() && !blame_is_final_ && now <= blame_end_ &&
+         is_a_cause(end) && !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
 }
 
 void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
@@ -73,6 +73,15 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   if (end.ok() || phase_ != Phase::kRunning) return;
   first_failure_ = local_rank;
   blame_end_ = now + kBlameWindow;
+  Enter(Phase::kLingering, now);
+}
+
+void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time now) {
+  if (first_failure_ || phase_ != Phase::kRunning || !workers_[static_cast<size_t>(local_rank)].end)
+    return;
+  first_failure_ = local_rank;
+  blame_reason_ = reason;
+  blame_end_ = now;
   Enter(Phase::kLingering, now);
 }
 
@@ -121,7 +130,10 @@ absl::Time RunState::NextDeadline() const {
 std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }
 
 int RunState::exit_status() const {
-  if (first_failure_) return workers_[static_cast<size_t>(*first_failure_)].end->shell_status();
+  if (first_failure_) {
+    const int status = workers_[static_cast<size_t>(*first_failure_)].end->shell_status();
+    return blame_reason_.empty() ? status : std::max(status, 1);
+  }
   if (timed_out_) return kTimeoutStatus;
   if (interrupt_ != 0) return 128 + interrupt_;
   if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);

@@ -48,6 +48,9 @@ class RunState {
   // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
   // passed on.
   void SignalReceived(int signal, absl::Time now);
+  // The worker has ended well, but so that the others cannot go on: `reason` completes "rank 2
+  // ...". Counts as the first failure, unless there is one.
+  void Blame(int32_t local_rank, const std::string& reason, absl::Time now);
   void Tick(absl::Time now);
 
   // When Tick has something to do next.
@@ -66,6 +69,8 @@ class RunState {
   static constexpr absl::Duration kBlameWindow = absl::Milliseconds(300);
   bool blame_is_final() const { return blame_is_final_ || all_ended(); }
   std::optional<int32_t> first_failure() const { return first_failure_; }
+  // Blame's; empty: the first failure's end tells.
+  const std::string& blame_reason() const { return blame_reason_; }
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
   const std::vector<Worker>& workers() const { return workers_; }
 
@@ -90,6 +95,7 @@ class RunState {
   std::optional<int32_t> first_failure_;
   absl::Time blame_end_ = absl::InfiniteFuture();
   bool blame_is_final_ = false;
+  std::string blame_reason_;
   std::optional<ProcessEnd> coordinator_end_;
   int interrupt_ = 0;
   bool timed_out_ = false;

@@ -225,6 +225,29 @@ class CoordinatorTest(CoordrunCase):
         self.assertIn("coordd was killed by SIGKILL during the run", run.text())
         self.assert_clean()
 
+    def test_a_worker_that_ends_before_it_joins_does_not_keep_the_others_waiting(self):
+        status, text = self.script(f'[ $COORDD_RANK = 1 ] && exit 0; exec {program("coordd-worker")}', "--linger", "0.1")
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, r"rank 1 \(pid \d+\) exited with status 0 before it joined the job, for which 1 other waits")
+        self.assert_clean()
+
+    def test_a_worker_that_ends_without_a_goodbye_is_told(self):
+        run = self.started("-np", "2", "--", "bash", "-c",
+                           f'if [ $COORDD_RANK = 0 ]; then exec {program("digits")} --epochs 100000; fi; '
+                           f'{program("digits")} --epochs 100000 & kid=$!; echo kid $kid; wait $kid; exit 0')
+        self.assertTrue(wait_for(lambda: "epoch  2" in run.text()), run.text())
+        os.kill(int(lines_of(run.text(), 1)[0].split()[1]), signal.SIGKILL)
+        self.assertNotEqual(run.wait(), 0)
+        self.assertRegex(run.text(), r"coordd saw: rank 1 \(host .*was lost")
+        self.assert_clean()
+
+    def test_checks_can_be_had_alone(self):
+        status, text = self.coordrun("-np", "2", "--check", "--json", "--", "/nowhere/train")
+        self.assertEqual(status, 0, text)
+        found = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+        self.assertEqual([host["ranks"] for host in found["hosts"]], [2])
+        self.assert_clean()
+
     def test_keep_leaves_coordd_up_for_coordctl(self):
         run = self.started("-np", "1", "--keep", "--", program("digits"), "--epochs", "1")
         self.assertTrue(wait_for(lambda: "stays up" in run.text()), run.text())

@@ -96,6 +96,33 @@ TEST_F(RunReportTest, JsonTellsEachRanksEnd) {
   EXPECT_EQ(json["ranks"][2]["pid"], 102);
 }
 
+TEST_F(RunReportTest, TellsAnEndWithoutAGoodbyeAndOneBeforeJoining) {
+  RunState run(options_, kStart);
+  run.WorkerEnded(1, {}, kStart);
+  report_.job = "train";
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  job->set_phase(v1::JOB_PHASE_GATHERING);
+  EXPECT_FALSE(FindEarlyExit(state, run, report_)) << "nobody uses coordd";
+  job->set_joined(2);
+  const auto early = FindEarlyExit(state, run, report_);
+  ASSERT_TRUE(early);
+  EXPECT_EQ(early->worker, 1);
+  run.Blame(early->worker, early->completes, kStart);
+  EXPECT_EQ(run.exit_status(), 1);
+  EXPECT_EQ(
+      EndingText(options_, run, report_),
+      "rank 1 (pid 101) exited with status 0 before it joined the job, for which 2 others wait");
+  v1::Departure* lost = job->add_departures();
+  lost->set_pid(101);
+  lost->set_cause(v1::DEPARTURE_CAUSE_CONNECTION_LOST);
+  EXPECT_FALSE(FindEarlyExit(state, run, report_)) << "it had joined";
+  ExplainLostExits(state, options_, run, &report_);
+  ASSERT_THAT(report_.coordinator_view, SizeIs(1));
+  EXPECT_THAT(report_.coordinator_view[0], HasSubstr("exited with status 0 without a goodbye"));
+}
+
 TEST(DescribeView, TakesDeparturesAndStallsOfTheJob) {
   v1::ServerState state;
   v1::JobState* job = state.add_jobs();

@@ -50,6 +50,8 @@ class SlurmCase(LauncherCase):
 
 
 class CoordrunTest(SlurmCase):
+    fake_gpus = 2 if os.getuid() == 0 else 0
+
     def test_in_a_batch_job_workers_start_on_all_nodes(self):
         coordrun, worker = program("coordrun"), program("coordd-worker")
         _, output = self.batch(f"{coordrun} -- bash -c '{PLACE}'\n"
@@ -113,6 +115,13 @@ class CoordrunTest(SlurmCase):
         status, text = self.slurm("salloc", "-Q", "-N1", "-n2", program("coordrun"), "-np", "9", "--start-timeout", "10", "--", "true")
         self.assertEqual(status, 1, text)
         self.assertIn("the allocation has no room for so many tasks", text)
+
+    def test_the_number_of_gpus_a_task_sees_is_checked(self):
+        for bound, warned in (("--gpus-per-task=1", True), ("--gpus-per-node=2", False)):
+            status, text = self.slurm("salloc", "-Q", "-N1", "-n2", "--gres=gpu:2", program("coordrun"),
+                                      f"--launcher-arg={bound}", "--check", "--", "true")
+            self.assertEqual(status, 0, text)
+            self.assertEqual("2 ranks, each of which sees 1 GPU: set_device(local_rank()) fails" in text, warned, text)
 
     def test_under_srun_coordrun_says_what_to_do_instead(self):
         status, text = self.slurm("srun", "-n2", program("coordrun"), "python", "train.py")

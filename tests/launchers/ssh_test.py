@@ -1,5 +1,6 @@
 """coordrun over real ssh servers on 127.0.0.1 to 127.0.0.3."""
 
+import json
 import os
 import signal
 import sys
@@ -119,6 +120,19 @@ class SshTest(LauncherCase):
             self.assertEqual(status, 1, text)
             for host in ("127.0.0.1", "127.0.0.2"):
                 self.assertIn(f"coordrun: host {host}: {sentence}", text)
+        self.assert_clean()
+
+    def test_hosts_are_looked_at_before_workers_start(self):
+        status, text = self.over_ssh(THREE, "--check", "--json", "--", "true")
+        self.assertEqual(status, 0, text)
+        found = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+        self.assertEqual([(host["host"], host["ranks"]) for host in found["hosts"]],
+                         [("127.0.0.1", 2), ("127.0.0.2", 1), ("127.0.0.3", 1)])
+        self.assertTrue(all(host["same_folder"] and host["coordinator"] for host in found["hosts"]))
+        many = os.cpu_count() + 1
+        status, text = self.over_ssh(f"127.0.0.1:{many}", "--check", "--", "true")
+        self.assertIn(f"warning: host 127.0.0.1: {many} ranks share", text)
+        self.assertEqual([name for name in os.listdir(".") if name.startswith(".coordrun")], [])
         self.assert_clean()
 
     def test_a_folder_that_a_host_does_not_have_is_named(self):
