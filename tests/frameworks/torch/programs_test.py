@@ -1,0 +1,144 @@
+"""Whole programs: the examples, and scripts that are written for Horovod."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import torch  # noqa: F401
+except ImportError as missing:
+    print(f"SKIPPED: {missing}; tools/install-deps --test installs torch for {sys.executable}", file=sys.stderr)
+    sys.exit(77)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+EXAMPLES = os.path.join(ROOT, "client", "examples", "python")
+COORDRUN = os.path.join(os.environ.get("COORDD_BUILD_DIR", os.path.join(ROOT, "build")), "bin", "coordrun")
+PATIENCE_S = 120
+
+# The shape of a Horovod script: what it imports, in the ways that people import it, and the steps that it makes.
+HOROVOD_SCRIPT = """
+import sys
+import horovod
+import horovod.torch as hvd
+import torch
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet
+from horovod.common.util import split_list
+from horovod.torch.compression import Compression
+from horovod.torch.elastic import TorchState
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.elastic.state import StateHandler
+from horovod.torch.functions import broadcast_object
+from horovod.torch.mpi_ops import allreduce, is_homogeneous
+from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
+import coordd.torch
+
+if __name__ == "__main__":
+    hvd.init()
+    assert hvd is coordd.torch and horovod.torch is hvd and hvd.elastic.TorchState is TorchState
+    assert coordd.torch.__spec__.name == "coordd.torch"
+    assert tuple(map(int, horovod.__version__.split("."))) >= (0, 28)
+    assert sys.argv[1:] == ["--flag", "value"] and split_list([1, 2, 3], 2) == [[1, 2], [3]]
+    try:
+        import horovod.tensorflow
+    except ImportError as error:
+        assert "horovod.torch only" in str(error)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
+                                         compression=hvd.Compression.fp16, op=hvd.Average)
+    data = torch.utils.data.TensorDataset(torch.ones(8, 4) * hvd.rank())
+    loader = torch.utils.data.DataLoader(data, 4, num_workers=1, multiprocessing_context="spawn")
+    for inputs, in loader:
+        optimizer.zero_grad()
+        model(inputs).sum().backward()
+        optimizer.step()
+    same = hvd.allgather(model.weight.detach().unsqueeze(0), name="weights")
+    assert all(torch.equal(one, same[0]) for one in same)
+    print("done on", hvd.rank(), "of", hvd.size())
+"""
+
+FUNCTION_SCRIPT = """
+import horovod
+
+def train(factor, add=0):
+    import horovod.torch as hvd
+    hvd.init()
+    return hvd.rank() * factor + add
+
+if __name__ == "__main__":
+    print(horovod.run(train, args=(10,), kwargs={"add": 1}, np=2))
+"""
+
+
+class Programs(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="coordd-programs-")
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name, text=None):
+        path = os.path.join(self.folder.name, name)
+        if text is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return path
+
+    def run_command(self, *command):
+        environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "client", "python"), "OMP_NUM_THREADS": "1",
+                       "COORDD_COORDRUN": COORDRUN}
+        ended = subprocess.run(command, env=environment, cwd=self.folder.name, text=True, timeout=PATIENCE_S,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        return ended.stdout
+
+    def run_ranks(self, count, *arguments, options=()):
+        return self.run_command(COORDRUN, "-np", str(count), *options, "--", sys.executable, *arguments)
+
+    def example(self, count, name, *arguments):
+        return self.run_ranks(count, os.path.join(EXAMPLES, name), *arguments)
+
+    def test_digits_have_the_weights_of_one_process(self):
+        for count in (1, 3):
+            self.example(count, "digits.py", "--epochs", "3", "--save", self.path(f"{count}.pt"))
+        difference = self.run_command(sys.executable, os.path.join(EXAMPLES, "digits.py"), "--compare", self.path("1.pt"),
+                                      self.path("3.pt"))
+        self.assertLess(float(difference), 1e-4)
+
+    def test_images_learn(self):
+        output = self.example(2, "images.py", "--epochs", "2", "--loaders", "1")
+        self.assertGreater(float(re.search(r"epoch 2  test accuracy ([\d.]+)", output).group(1)), 0.8, output)
+
+    def test_the_synthetic_benchmark_says_what_people_compare(self):
+        common = ("--model", "small", "--image-size", "32", "--batch-size", "2", "--num-warmup-batches", "1",
+                  "--num-batches-per-iter", "1", "--num-iters", "2")
+        for how in ((), ("--ddp-hook",)):
+            output = self.example(2, "synthetic_benchmark.py", *common, *how)
+            self.assertRegex(output, r"Img/sec per worker: [\d.]+ \+-[\d.]+")
+            self.assertRegex(output, r"Total img/sec on 2 worker\(s\): [\d.]+ \+-[\d.]+")
+
+    def test_a_horovod_script_runs_unchanged(self):
+        script = self.path("train.py", HOROVOD_SCRIPT)
+        output = self.run_ranks(2, script, "--flag", "value", options=("--horovod",))
+        self.assertIn("done on 1 of 2", output)
+
+    def test_a_function_runs_on_several_processes(self):
+        output = self.run_command(sys.executable, "-m", "coordd.horovod", self.path("function.py", FUNCTION_SCRIPT))
+        self.assertIn("[1, 11]", output)
+
+    def test_the_shim_says_what_it_cannot_run(self):
+        ended = subprocess.run([sys.executable, "-m", "coordd.horovod", self.path("absent.py")], text=True,
+                               env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "client", "python")},
+                               stderr=subprocess.PIPE, check=False)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("absent.py: No such file", ended.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
