@@ -111,7 +111,7 @@ void GenerationState::PlanJoin(Rank last, Effects& effects) {
 }
 
 void GenerationState::AnnouncePair(SetState& set, Effects& effects) const {
-  if (std::exchange(set.announced, true)) return;
+  if (!set.is_pair || std::exchange(set.announced, true)) return;
   v1::ProcessSetChange change;
   change.set_process_set(ToInt(set.id));
   for (Rank rank : set.table.members().Ranks()) change.add_ranks(ToInt(rank));

@@ -97,46 +97,48 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
 // The set in which the tensor is negotiated.
 absl::StatusOr<GenerationState::SetState*> GenerationState::SetOf(Rank rank,
                                                                   const v1::TensorSpec& proto) {
-  const std::string name = absl::StrCat("tensor ", proto.name(), ": ");
-  ProcessSetId id{proto.process_set()};
-  if (IsPairwise(proto)) {
-    const Rank peer{proto.peer_rank()};
-    const absl::string_view kind = Name(static_cast<CollectiveKind>(proto.kind()));
-    if (!sets_.all().Contains(peer) || peer == rank) {
-      return absl::InvalidArgumentError(absl::StrCat(name, kind, " with peer rank ", ToInt(peer),
-                                                     ", expected another one of the ",
-                                                     sets_.all().size(), " ranks"));
-    }
-    if (id != ProcessSetId{0}) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, kind, " in process set ", ToInt(id),
-                       ", expected 0: the two are a set of their own"));
-    }
-    const absl::StatusOr<ProcessSetId> pair = sets_.PairOf(rank, peer);
-    if (!pair.ok()) {
-      return absl::Status(pair.status().code(), absl::StrCat(name, pair.status().message()));
-    }
-    id = *pair;
-    if (!states_.contains(id)) {
-      AddSet(id, /*named=*/ProcessSetId{0}, *sets_.Find(id)).announced = false;
-    }
-    return states_.at(id).get();
+  const absl::StatusOr<SetState*> set =
+      IsPairwise(proto) ? PairOf(rank, proto) : NamedSetOf(rank, ProcessSetId{proto.process_set()});
+  if (set.ok()) return set;
+  return absl::Status(set.status().code(),
+                      absl::StrCat("tensor ", proto.name(), ": ", set.status().message()));
+}
+
+absl::StatusOr<GenerationState::SetState*> GenerationState::PairOf(Rank rank,
+                                                                   const v1::TensorSpec& proto) {
+  const Rank peer{proto.peer_rank()};
+  const absl::string_view kind = Name(static_cast<CollectiveKind>(proto.kind()));
+  if (!sets_.all().Contains(peer) || peer == rank) {
+    return absl::InvalidArgumentError(absl::StrCat(kind, " with peer rank ", ToInt(peer),
+                                                   ", expected another one of the ",
+                                                   sets_.all().size(), " ranks"));
   }
+  if (proto.process_set() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(kind, " in process set ", proto.process_set(),
+                                                   ", expected 0: the two are a set of their own"));
+  }
+  COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.PairOf(rank, peer));
   const auto it = states_.find(id);
-  if (it == states_.end() || sets_.IsPair(id)) {
-    const absl::Status none =
-        it == states_.end()
-            ? sets_.NoSuchSet(id)
-            : absl::InvalidArgumentError(absl::StrCat(
-                  "process set ", ToInt(id), " is a pair that coordd made for send and receive"));
-    return absl::Status(none.code(), absl::StrCat(name, none.message()));
+  if (it != states_.end()) return it->second.get();
+  SetState& pair = AddSet(id, /*named=*/ProcessSetId{0}, *sets_.Find(id));
+  pair.is_pair = true;
+  return &pair;
+}
+
+absl::StatusOr<GenerationState::SetState*> GenerationState::NamedSetOf(Rank rank, ProcessSetId id) {
+  const auto it = states_.find(id);
+  if (it == states_.end()) return sets_.NoSuchSet(id);
+  SetState& set = *it->second;
+  if (set.is_pair) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "process set ", ToInt(id), " is a pair that coordd made for send and receive"));
   }
-  if (!it->second->table.members().Contains(rank)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "rank ", ToInt(rank), " is not in process set ", ToInt(id), " of ranks ",
-                     ListString(it->second->table.members().Ranks())));
+  if (!set.table.members().Contains(rank)) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", ToInt(rank), " is not in process set ",
+                                                   ToInt(id), " of ranks ",
+                                                   ListString(set.table.members().Ranks())));
   }
-  return it->second.get();
+  return &set;
 }
 
 absl::StatusOr<TensorSpec> GenerationState::Decode(Rank rank, const v1::TensorSpec& proto,

@@ -93,13 +93,16 @@ class GenerationState {
     const ProcessSetId id;
     std::vector<SessionId> sessions;  // of its members
     ReadinessTable table;
-    int64_t sequence = 0;                          // of the last batch planned
-    bool announced = true;                         // a pair: not before its first plan
+    int64_t sequence = 0;  // of the last batch planned
+    bool is_pair = false;
+    bool announced = false;                        // a pair, before its first plan
     absl::Time deadline = absl::InfiniteFuture();  // its entry in deadlines_
   };
 
   // generation_state.cc
   absl::StatusOr<SetState*> SetOf(Rank rank, const v1::TensorSpec& proto);
+  absl::StatusOr<SetState*> PairOf(Rank rank, const v1::TensorSpec& proto);
+  absl::StatusOr<SetState*> NamedSetOf(Rank rank, ProcessSetId id);
   absl::StatusOr<TensorSpec> Decode(Rank rank, const v1::TensorSpec& proto,
                                     const MemberList& members) const;
   void OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,

@@ -18,8 +18,7 @@ MemberList::MemberList(std::vector<Rank> ranks)
   COORDD_CHECK(size_ > 0);
 }
 
-int32_t MemberList::IndexOf(Rank rank) const {
-  if (ranks_.empty()) return rank.value >= 0 && rank.value < size_ ? rank.value : -1;
+int32_t MemberList::Search(Rank rank) const {
   const auto it = std::lower_bound(ranks_.begin(), ranks_.end(), rank);
   return it != ranks_.end() && *it == rank ? static_cast<int32_t>(it - ranks_.begin()) : -1;
 }

@@ -16,7 +16,11 @@ class MemberList {
   explicit MemberList(std::vector<Rank> ranks);  // REQUIRES: strictly increasing, not empty
 
   int32_t size() const { return size_; }
-  int32_t IndexOf(Rank rank) const;  // its position; -1: no member
+  // Its position; -1: no member. At every report of every rank: not a call where all are members.
+  int32_t IndexOf(Rank rank) const {
+    if (!ranks_.empty()) return Search(rank);
+    return rank.value >= 0 && rank.value < size_ ? rank.value : -1;
+  }
   bool Contains(Rank rank) const { return IndexOf(rank) >= 0; }
   Rank At(int32_t index) const {  // REQUIRES: 0 <= index < size()
     return ranks_.empty() ? Rank{index} : ranks_[static_cast<size_t>(index)];
@@ -25,6 +29,7 @@ class MemberList {
 
  private:
   MemberList() = default;
+  int32_t Search(Rank rank) const;
 
   int32_t size_ = 0;
   std::vector<Rank> ranks_;  // empty: all

@@ -105,11 +105,6 @@ std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
   return it == pairs_of_.end() ? std::vector<ProcessSetId>() : it->second;
 }
 
-bool ProcessSets::IsPair(ProcessSetId id) const {
-  const auto it = sets_.find(id);
-  return it != sets_.end() && it->second->is_pair;
-}
-
 absl::Status ProcessSets::CheckRoom() const {
   if (sets_.size() < kMaxSets) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

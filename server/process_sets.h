@@ -42,7 +42,6 @@ class ProcessSets {
   // many sets.
   absl::StatusOr<ProcessSetId> PairOf(Rank a, Rank b);
   std::vector<ProcessSetId> PairsOf(Rank rank) const;
-  bool IsPair(ProcessSetId id) const;
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
   int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }

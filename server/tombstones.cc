@@ -49,6 +49,7 @@ void Tombstones::AddGroup(absl::string_view group, const TensorFault& fault,
 
 std::optional<TensorFault> Tombstones::Take(Rank rank, absl::string_view name,
                                             absl::string_view group) {
+  if (size() == 0) return std::nullopt;  // nearly always
   std::optional<TensorFault> fault = TakeTensor(rank, name);
   if (!fault.has_value() && !group.empty()) fault = TakeGroup(rank, group);
   return fault;

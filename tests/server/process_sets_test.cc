@@ -91,8 +91,6 @@ TEST(ProcessSets, HaveOneSetForEachPairInEitherOrder) {
   EXPECT_THAT(sets.PairsOf(Rank{1}), IsEmpty());
   // What ranks ask for is a set of its own, with an order of its own.
   EXPECT_THAT(sets.Add(Ranks({0, 2})), IsOkAndHolds(ProcessSetId{3}));
-  EXPECT_TRUE(sets.IsPair(ProcessSetId{1}));
-  EXPECT_FALSE(sets.IsPair(ProcessSetId{3}));
   EXPECT_EQ(sets.pairs(), 2);
   EXPECT_EQ(sets.size(), 1);
 }
