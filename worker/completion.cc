@@ -9,6 +9,15 @@
 namespace coordd {
 namespace {
 
+bool EndsAtOnce(const BatchJob& batch) {
+  int64_t bytes = 0;
+  for (const TensorJob& tensor : batch.tensors()) {
+    bytes += tensor.result.output_bytes;
+    if (bytes > kEndedAtOnceBytesMax || tensor.work->has_callbacks()) return false;
+  }
+  return true;
+}
+
 // The queue never refuses (PushUnbounded): it holds what was submitted, which is bounded by
 // PendingNames.
 constexpr size_t kInboxCapacity = 4096;
@@ -31,6 +40,7 @@ void Completion::Start() {
 }
 
 void Completion::Finish(std::unique_ptr<BatchJob> batch) {
+  if (EndsAtOnce(*batch)) return End(*batch);
   inbox_.PushUnbounded(Item(std::move(batch)));
 }
 

@@ -26,9 +26,14 @@ struct CompletionHooks {
   std::function<void(BatchDone)> batch_done;
 };
 
-// The thread "completion". A batch that went well is unpacked and its Works complete here; one that
+// What a batch may hold to be ended by the executor's own thread: unpacking it takes less than
+// waking another thread does.
+inline constexpr int64_t kEndedAtOnceBytesMax = 64 << 10;
+
+// The thread "completion". A batch that went well is unpacked and its Works complete; one that
 // failed is only reported, because what to say about it is decided elsewhere and comes back through
-// Fail().
+// Fail(). That happens on this thread, unless the batch is small and nobody's callback waits for
+// it.
 class Completion {
  public:
   Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics, Clock& clock,
@@ -36,7 +41,8 @@ class Completion {
   ~Completion();  // Stop
 
   void Start();
-  // Thread-safe; never block: both are bounded by what was submitted.
+  // Thread-safe; never block: both are bounded by what was submitted. Finish may end the batch on
+  // the calling thread.
   void Finish(std::unique_ptr<BatchJob> batch);
   void Fail(std::shared_ptr<Work> work, absl::Status status);
   // Completes what is queued, joins the thread. Idempotent; one thread.

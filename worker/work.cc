@@ -45,6 +45,11 @@ void Work::OnComplete(std::function<void(const absl::Status&)> f) {
   f(status);
 }
 
+bool Work::has_callbacks() const {
+  MutexLock lock(&mu_);
+  return !callbacks_.empty();
+}
+
 void Work::Complete(absl::Status status, WorkResult result) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {

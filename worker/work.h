@@ -52,9 +52,12 @@ class Work {
   // REQUIRES: done() and an OK status.
   const WorkResult& result() const;
 
-  // Calls `f(status)` when complete: on the completion thread, or at once on this thread when it
+  // Calls `f(status)` when complete: on a thread of the runtime, or at once on this thread when it
   // already is. `f` must not block and must not wait for another Work.
   void OnComplete(std::function<void(const absl::Status&)> f);
+
+  // Whether somebody else's code runs when it completes.
+  bool has_callbacks() const;
 
   // The runtime's side; once.
   void Complete(absl::Status status, WorkResult result);

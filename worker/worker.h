@@ -73,11 +73,11 @@ class Worker {
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions) = 0;
 
-  // Process sets: every rank calls these with the same arguments in the same order; they block until
-  // the last rank has, `timeout` at most (0: WorkerOptions::collective_timeout). `ranks` in any
-  // order. INVALID_ARGUMENT: not ranks of the job, one twice or none at all, or what other ranks
-  // asked for differs; ALREADY_EXISTS; FAILED_PRECONDITION: the set to remove has pending tensors;
-  // DEADLINE_EXCEEDED; the generation's end. A set ends with its generation.
+  // Process sets: every rank calls these with the same arguments in the same order; they block
+  // until the last rank has, `timeout` at most (0: WorkerOptions::collective_timeout). `ranks` in
+  // any order. INVALID_ARGUMENT: not ranks of the job, one twice or none at all, or what other
+  // ranks asked for differs; ALREADY_EXISTS; FAILED_PRECONDITION: the set to remove has pending
+  // tensors; DEADLINE_EXCEEDED; the generation's end. A set ends with its generation.
   virtual absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
                                                      absl::Duration timeout) = 0;
   virtual absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) = 0;

@@ -7,7 +7,11 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <map>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "common/mutex.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -28,6 +32,15 @@ prometheus::Histogram& MakeHistogram(prometheus::Registry& registry, const char*
                                      const char* help) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(
       {}, LatencyBuckets());
+}
+
+prometheus::Labels Labels(CollectiveKind kind, absl::string_view backend) {
+  return {{"kind", std::string(Name(kind))}, {"backend", std::string(backend)}};
+}
+prometheus::Labels Labels(CollectiveKind kind, absl::string_view backend, absl::StatusCode code) {
+  prometheus::Labels labels = Labels(kind, backend);
+  labels["code"] = absl::StatusCodeToString(code);
+  return labels;
 }
 
 }  // namespace
@@ -75,6 +88,22 @@ struct WorkerMetrics::Series {
         .Set(1);
   }
 
+  // Looked up by their labels once: that takes as long as everything else that ends a tensor.
+  struct Succeeded {
+    prometheus::Counter* tensors = nullptr;
+    prometheus::Counter* payload_bytes = nullptr;
+  };
+  Succeeded SucceededOf(CollectiveKind kind, absl::string_view backend) {
+    MutexLock lock(&mu);
+    Succeeded& found = succeeded[{kind, std::string(backend)}];
+    if (found.tensors == nullptr) {
+      found.tensors = &collectives.Add(Labels(kind, backend, absl::StatusCode::kOk));
+      found.payload_bytes = &payload_bytes.Add(Labels(kind, backend));
+    }
+    return found;
+  }
+
+  // Thread-safe by itself.
   Counters& collectives;
   Counters& payload_bytes;
   prometheus::Histogram& negotiation;
@@ -89,6 +118,10 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& executor_queue;
   prometheus::Gauge& completion_queue;
   prometheus::Gauge& fusion_bytes;
+
+  // Guarded by mu.
+  Mutex mu;
+  std::map<std::pair<CollectiveKind, std::string>, Succeeded> succeeded ABSL_GUARDED_BY(mu);
 };
 
 WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
@@ -97,13 +130,13 @@ WorkerMetrics::~WorkerMetrics() = default;
 
 void WorkerMetrics::RecordCollective(CollectiveKind kind, absl::string_view backend,
                                      absl::StatusCode code, int64_t payload_bytes) {
-  const prometheus::Labels labels{{"kind", std::string(Name(kind))},
-                                  {"backend", std::string(backend)}};
-  if (code == absl::StatusCode::kOk)
-    series_->payload_bytes.Add(labels).Increment(static_cast<double>(payload_bytes));
-  prometheus::Labels with_code = labels;
-  with_code["code"] = absl::StatusCodeToString(code);
-  series_->collectives.Add(with_code).Increment();
+  if (code != absl::StatusCode::kOk) {
+    series_->collectives.Add(Labels(kind, backend, code)).Increment();
+    return;
+  }
+  const Series::Succeeded succeeded = series_->SucceededOf(kind, backend);
+  succeeded.payload_bytes->Increment(static_cast<double>(payload_bytes));
+  succeeded.tensors->Increment();
 }
 void WorkerMetrics::RecordNegotiation(absl::Duration reported_to_planned) {
   series_->negotiation.Observe(absl::ToDoubleSeconds(reported_to_planned));
