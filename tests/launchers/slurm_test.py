@@ -116,6 +116,25 @@ class CoordrunTest(SlurmCase):
         self.assertEqual(status, 1, text)
         self.assertIn("the allocation has no room for so many tasks", text)
 
+    def test_the_batch_scripts_of_deploy_differ_in_one_line_and_requeue(self):
+        scripts = [os.path.join(processes.ROOT, "deploy", "slurm", f"train-{nodes}.sbatch") for nodes in ("1-node", "4-nodes")]
+        ours = [read(script).splitlines() for script in scripts]
+        self.assertEqual([pair for pair in zip(*ours) if pair[0] != pair[1]], [("#SBATCH --nodes=1", "#SBATCH --nodes=4")])
+        self.environment["PATH"] = os.path.dirname(program("coordrun")) + ":" + self.environment["PATH"]
+        output = self.file("train.log")
+        small = ("--ntasks-per-node=1", "--cpus-per-task=1", "-o", output)
+        # The first start runs until its time is nearly over; the second one is through at once.
+        worker = '[ $SLURM_RESTART_COUNT ] && exit; trap "echo saved; exit" TERM; echo up; while :; do sleep 0.05; done'
+        status, text = self.slurm("sbatch", "--parsable", *small, scripts[1], "--skip-checks", "bash", "-c", worker)
+        self.assertEqual(status, 0, text)
+        self.assertTrue(wait_for(lambda: read(output).count("up\n") == 4), read(output))
+        self.slurm("scancel", "--batch", "--signal=TERM", text.strip())
+        self.assertTrue(wait_for(lambda: "back into the queue" in read(output)), read(output))
+        self.assertEqual(read(output).count("saved"), 4, read(output))
+        self.slurm("scontrol", "release", text.strip())
+        job = self.cluster.ask("scontrol", "show", "job", text.strip())
+        self.assertIn("Restarts=1", job)
+
     def test_the_number_of_gpus_a_task_sees_is_checked(self):
         for bound, warned in (("--gpus-per-task=1", True), ("--gpus-per-node=2", False)):
             status, text = self.slurm("salloc", "-Q", "-N1", "-n2", "--gres=gpu:2", program("coordrun"),
