@@ -63,7 +63,7 @@ int Main(int argc, char** argv) {
     std::fputs(text->c_str(), stdout);
     return 0;
   }
-  const auto directory = MakeRunDirectory(environment);
+  const auto directory = MakeRunDirectory(environment, options.run_directory);
   if (!directory.ok()) return Fail(directory.status(), 1);
   RaiseFileLimit();
   return RunSupervised(

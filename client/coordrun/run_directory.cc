@@ -59,9 +59,11 @@ void RemoveAbandoned(const std::string& parent) {
 
 }  // namespace
 
-absl::StatusOr<std::string> MakeRunDirectory(const Environment& environment) {
-  RemoveAbandoned(ParentDirectory(environment));
-  std::string path = absl::StrCat(ParentDirectory(environment), "/", kPrefix, "XXXXXX");
+absl::StatusOr<std::string> MakeRunDirectory(const Environment& environment,
+                                             const std::string& parent) {
+  const std::string folder = parent.empty() ? ParentDirectory(environment) : parent;
+  RemoveAbandoned(folder);
+  std::string path = absl::StrCat(folder, "/", kPrefix, "XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     return absl::UnavailableError(
         absl::StrCat("a directory ", path, " cannot be made: ", std::strerror(errno)));

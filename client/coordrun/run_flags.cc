@@ -82,6 +82,11 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--remote-coordrun", options->remote_coordrun,
                  "path of coordrun on the other hosts [the same as here, else PATH]");
   app.add_option("--chdir", options->directory, "where the workers start [here]")->type_name("DIR");
+  app.add_option(
+         "--run-dir", options->run_directory,
+         "where the folder with the run's secrets is made; for mpirun and external on several "
+         "hosts one that all of them see [XDG_RUNTIME_DIR, TMPDIR or /tmp]")
+      ->type_name("DIR");
   app.add_option("--network-interfaces", options->networks,
                  "of this machine, on which workers may reach coordd: eth0,ib0 [all]");
   AddDuration(app, "--start-timeout", &options->start_timeout, "for all hosts to answer [30]");

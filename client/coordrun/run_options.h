@@ -29,8 +29,9 @@ struct RunOptions {
   std::string ssh_identity;                     // a private key's file
   std::string remote_coordrun;  // its path on other hosts; empty: the same as here, else PATH
   std::string directory;        // where workers start; empty: here
-  std::string networks;         // interfaces of this machine, "eth0,ib0"; empty: all
-  std::string port_range;       // "20000-20100", for the coordd that is started
+  std::string run_directory;  // where the folder of this run's secrets is made; empty: a local one
+  std::string networks;       // interfaces of this machine, "eth0,ib0"; empty: all
+  std::string port_range;     // "20000-20100", for the coordd that is started
   absl::Duration start_timeout = absl::Seconds(30);  // for the hosts to answer
   bool checks = true;                                // the preflight
   bool check_only = false;
