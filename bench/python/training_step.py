@@ -6,7 +6,9 @@ DistributedDataParallel on Gloo.
 Communication part: the time of a step less the time of the same step without communication. Each round makes one step of each
 kind, one after the other in the same processes, in an order that turns from round to round; a step takes as long as on the
 slowest rank. Rank 0 prints one JSON object: medians over the rounds, in milliseconds; of the communication part, the median
-of each round's difference.
+of each round's difference. Processor time is that of all threads of a process, the mean over the ranks: where there are no
+more cores than ranks, communication takes it from computing, and it is steadier than the clock on a machine that does other
+things too.
 
     alone      no communication
     coordd     coordd.torch.DistributedOptimizer
@@ -53,16 +55,17 @@ def contenders(options):
 
 
 def step_ms(model, optimizer, images, labels):
+    """Milliseconds of the clock and of the processor."""
     hvd.barrier()
-    began = time.perf_counter()
+    used, began = time.process_time(), time.perf_counter()
     optimizer.zero_grad(set_to_none=False)
     torch.nn.functional.cross_entropy(model(images), labels).backward()
     optimizer.step()
-    return (time.perf_counter() - began) * 1e3
+    return (time.perf_counter() - began) * 1e3, (time.process_time() - used) * 1e3
 
 
 def measure(options):
-    """Name -> milliseconds of each round, on the slowest rank."""
+    """Name -> milliseconds of each round by the clock, on the slowest rank; the same by the processor, in the mean."""
     torch.manual_seed(2)
     images = torch.randn(options.batch_size, 3, options.image_size, options.image_size)
     labels = torch.randint(1000, (options.batch_size,))
@@ -76,7 +79,15 @@ def measure(options):
             if turn >= 0:
                 taken[name].append(figure)
     everyone = hvd.allgather_object(taken)
-    return {name: [max(figures) for figures in zip(*(one[name] for one in everyone))] for name in names}
+    rounds = {name: list(zip(*(one[name] for one in everyone))) for name in names}  # of each round, each rank's pair
+    return ({name: [max(pair[0] for pair in ranks) for ranks in rounds[name]] for name in names},
+            {name: [statistics.mean(pair[1] for pair in ranks) for ranks in rounds[name]] for name in names})
+
+
+def communication(taken):
+    """Name -> median of each round's difference to the step without communication."""
+    return {name: statistics.median(step - alone for step, alone in zip(figures, taken["alone"]))
+            for name, figures in taken.items() if name != "alone"}
 
 
 def main():
@@ -91,16 +102,18 @@ def main():
     hvd.init()
     join_gloo()
     torch.set_num_threads(1)
-    taken = measure(options)
-    parts = {name: statistics.median(step - alone for step, alone in zip(figures, taken["alone"]))
-             for name, figures in taken.items() if name != "alone"}
+    taken, processor = measure(options)
+    parts, processor_parts = communication(taken), communication(processor)
     result = {"ranks": hvd.size(), "model": options.model, "batch_size": options.batch_size,
               "image_size": options.image_size, "rounds": options.rounds,
               "step_ms": {name: round(statistics.median(figures), 1) for name, figures in taken.items()},
               "step_ms_fastest": {name: round(min(figures), 1) for name, figures in taken.items()},
               "communication_ms": {name: round(part, 1) for name, part in parts.items()},
-              "ddp_by_coordd": round(parts["ddp"] / parts["coordd"], 2),
-              "ddp_by_ddp_hook": round(parts["ddp"] / parts["ddp_hook"], 2), "torch": torch.__version__}
+              "processor_ms": {name: round(statistics.median(figures), 1) for name, figures in processor.items()},
+              "communication_processor_ms": {name: round(part, 1) for name, part in processor_parts.items()},
+              **{f"ddp_by_{name}": round(parts["ddp"] / parts[name], 2) for name in ("coordd", "ddp_hook")},
+              **{f"processor_ddp_by_{name}": round(processor_parts["ddp"] / processor_parts[name], 2)
+                 for name in ("coordd", "ddp_hook")}, "torch": torch.__version__}
     if hvd.rank() == 0:
         print(json.dumps(result), flush=True)
         if options.json:

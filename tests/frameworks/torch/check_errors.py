@@ -1,6 +1,7 @@
 """What goes wrong, and what the program is told."""
 
 import threading
+import time
 
 import torch
 
@@ -54,8 +55,8 @@ def check_a_handle_is_used_once():
 
 def check_poll_becomes_true():
     handle = hvd.allreduce_async(torch.ones(2))
-    while not hvd.poll(handle):
-        hvd.barrier()
+    while not hvd.poll(handle):  # no barrier in here: ranks may see it become true in different rounds
+        time.sleep(0.001)
     expect(hvd.synchronize(handle), torch.ones(2))
 
 
