@@ -125,7 +125,16 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
       std::string(backend->name()), r.names, r.metrics, clock_,
       CompletionHooks{
           [&r](LaneId lane, ScratchLoan loan) { r.executor->ReturnScratch(lane, loan); },
-          [&r](BatchDone done) { r.inbox.PushUnbounded(std::move(done)); }});
+          [&r](BatchDone done) {
+            // That it went well matters to the next heartbeat, and to a goodbye.
+            const bool ok = done.status.ok();
+            ControlEvent event(std::move(done));
+            if (ok) {
+              r.inbox.PushQuietly(std::move(event));
+            } else {
+              r.inbox.PushUnbounded(std::move(event));
+            }
+          }});
   r.executor = std::make_unique<Executor>(
       ExecutorOptions{options_.fusion_buffer_bytes, placement_.local_size, cores},
       std::move(backend), clock_,
@@ -307,6 +316,7 @@ absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
   }
   absl::Status result;
   if (runtime_->control != nullptr) {
+    runtime_->inbox.WakeForAll();
     runtime_->inbox.PushUnbounded(LeaveRequested{});
     MutexLock lock(&mu_);
     auto has_stopped = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopped_; };
