@@ -13,4 +13,6 @@ __all__ = ["__version__", "CoorddError", "HorovodInternalError", "HostsUpdatedIn
 def check_build() -> str:
     """A line for each component of libcoordd.so: what it was built with, and what it has found here."""
     from coordd import _library
-    return _library.library().quick.coordd_check_build(0).decode()
+    library = _library.library()
+    library.show_environment()
+    return library.quick.coordd_check_build(0).decode()

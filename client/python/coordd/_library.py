@@ -78,7 +78,7 @@ class Library:
 
     def __init__(self, path: str):
         self.path = path
-        local = getattr(os, "RTLD_LOCAL", 0) | os.RTLD_NOW  # its gRPC and Protobuf stay out of the process's scope
+        local = os.RTLD_LOCAL | os.RTLD_NOW | _own_symbols_first()
         self.blocking = ctypes.CDLL(path, mode=local)
         self.quick = ctypes.PyDLL(path, mode=local)
         self._declare_quick()
@@ -91,6 +91,14 @@ class Library:
     @property
     def version(self) -> str:
         return self.quick.coordd_version().decode()
+
+    @staticmethod
+    def show_environment() -> None:
+        """Before a call that reads the environment. An executable may have its own copy of libc's variable `environ`
+        (Debian's python3 does); libraries that look for their symbols in libc first find the original, which nobody has
+        kept up to date."""
+        live = c_void_p.in_dll(ctypes.CDLL(None), "environ")
+        c_void_p.in_dll(ctypes.CDLL("libc.so.6"), "environ").value = live.value
 
     def function(self, name: str):
         """A function that an older library may lack; UnsupportedError says so."""
@@ -129,6 +137,30 @@ class Library:
         blocking.coordd_worker_shutdown.argtypes = [c_void_p, c_double]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
+
+
+def _own_symbols_first() -> int:
+    """RTLD_DEEPBIND: libcoordd.so and its libraries use each other's symbols before those that the process offers to all.
+
+    TensorFlow offers 400,000, a Protobuf of another version among them; Abseil and gRPC would meet the same. Where malloc
+    is replaced (LD_PRELOAD of jemalloc, say) it has to be the same everywhere, so that it must not be done, and such a
+    Protobuf in the process already is an ImportError instead of a crash."""
+    process, libc = ctypes.CDLL(None), ctypes.CDLL("libc.so.6")
+    # Not malloc itself: an executable may have an address of its own for what it calls.
+    if any(_address(process[name]) == _address(libc[name]) for name in ("calloc", "realloc", "posix_memalign")):
+        return os.RTLD_DEEPBIND
+    if hasattr(process, _A_SYMBOL_OF_PROTOBUF):
+        raise ImportError("malloc is replaced in this process (LD_PRELOAD), and a library with a Protobuf of its own, such as "
+                          "TensorFlow, is loaded already: call coordd.check_build() before it is imported, so that "
+                          "libcoordd.so comes first")
+    return 0
+
+
+_A_SYMBOL_OF_PROTOBUF = "_ZN6google8protobuf14DescriptorPool14generated_poolEv"
+
+
+def _address(function) -> int:
+    return ctypes.cast(function, c_void_p).value or 0
 
 
 def candidates(package_folder: Optional[str] = None) -> List[str]:

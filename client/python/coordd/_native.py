@@ -70,6 +70,7 @@ class Worker:
         structure = _library.initialised(_library.Options())
         for key, value in options.items():
             setattr(structure, key, value.encode() if isinstance(value, str) else value)
+        self._library.show_environment()
         status = self._library.blocking.coordd_worker_start(byref(structure), byref(self.pointer))
         if status != 0:
             raise call_error(status)

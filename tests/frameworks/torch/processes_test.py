@@ -3,7 +3,9 @@ and Protobuf in the same process."""
 
 import importlib.util
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import unittest
 
@@ -139,6 +141,135 @@ print("both work")
         status, said = self.run_command(processes.program("coordrun"), "-np", "2", "--", sys.executable, "-c", code,
                                         environment=environment)
         self.assertEqual((status, said.count("both work")), (0, 2), said)
+
+
+
+
+# What a library of TensorFlow's kind offers to the whole process: names that libcoordd.so's libraries have too.
+OFFERS_PROTOBUF_AND_GRPC = """
+#include <stdlib.h>
+void _ZN6google8protobuf14DescriptorPool14generated_poolEv(void) { abort(); }
+void _ZN6google8protobuf8internal16InitProtobufDefaultsSlowEv(void) { abort(); }
+void _ZN6google8protobuf8internal14AddDescriptorsEPKNS1_15DescriptorTableE(void) { abort(); }
+void _ZN6google8protobuf11MessageLite15ParseFromStringERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE(void) { abort(); }
+void grpc_init(void) { abort(); }
+void grpc_channel_create(void) { abort(); }
+"""
+
+# An allocator that knows its own memory: what it has not given out, it does not take back.
+REPLACES_MALLOC = """
+#include <errno.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+void* __libc_memalign(size_t alignment, size_t size);
+void __libc_free(void*);
+struct front { void* block; size_t size; uint64_t mark; uint64_t unused; };
+static void* give(size_t alignment, size_t size) {
+  if (alignment < sizeof(struct front)) alignment = sizeof(struct front);
+  char* block = __libc_memalign(alignment, size + alignment);
+  if (block == NULL) return NULL;
+  struct front* front = (struct front*)(block + alignment) - 1;
+  front->block = block;
+  front->size = size;
+  front->mark = 0x636f6f726464;
+  return front + 1;
+}
+void free(void* given) {
+  if (given == NULL) return;
+  struct front* front = (struct front*)given - 1;
+  if (front->mark != 0x636f6f726464) abort();
+  front->mark = 0;
+  __libc_free(front->block);
+}
+void* malloc(size_t size) { return give(16, size); }
+void* calloc(size_t count, size_t size) {
+  void* given = give(16, count * size);
+  return given == NULL ? NULL : memset(given, 0, count * size);
+}
+void* realloc(void* old, size_t size) {
+  void* given = give(16, size);
+  if (old == NULL || given == NULL) return given;
+  size_t had = ((struct front*)old - 1)->size;
+  memcpy(given, old, had < size ? had : size);
+  free(old);
+  return given;
+}
+void* memalign(size_t alignment, size_t size) { return give(alignment, size); }
+void* aligned_alloc(size_t alignment, size_t size) { return give(alignment, size); }
+int posix_memalign(void** given, size_t alignment, size_t size) {
+  *given = give(alignment, size);
+  return *given == NULL ? ENOMEM : 0;
+}
+size_t malloc_usable_size(void* given) { return given == NULL ? 0 : ((struct front*)given - 1)->size; }
+"""
+
+
+@unittest.skipUnless(shutil.which("cc"), "no C compiler here")
+class OtherLibraries(processes.TestCase):
+    """Libraries that offer what libcoordd.so's own libraries offer, as TensorFlow and jemalloc do."""
+
+    def library(self, name, source):
+        path = os.path.join(self.folder, name)
+        with open(path + ".c", "w", encoding="utf-8") as file:
+            file.write(source)
+        subprocess.run(["cc", "-shared", "-fPIC", "-w", "-O1", "-fno-builtin", "-o", path, path + ".c"], check=True)
+        return path
+
+    def joins(self, code, **variables):
+        """Runs `code` in two ranks, before and after which they are members: (exit status, what they said)."""
+        environment = processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"))
+        settings = [f"{name}={value}" for name, value in variables.items()]
+        return self.run_command(processes.program("coordrun"), "-np", "2", "--", "env", *settings, sys.executable, "-c",
+                                PREAMBLE + code, environment=environment)
+
+    def test_a_process_that_offers_another_protobuf(self):
+        other = self.library("offers.so", OFFERS_PROTOBUF_AND_GRPC)
+        status, said = self.joins(f"""
+import ctypes
+ctypes.CDLL({other!r}, mode=ctypes.RTLD_GLOBAL)
+from coordd import _basics
+_basics.init()
+_basics.shutdown()
+print("well")
+""")
+        self.assertEqual((status, said.count("well")), (0, 2), said)
+
+    def test_a_process_whose_malloc_is_replaced(self):
+        other = self.library("malloc.so", REPLACES_MALLOC)
+        status, said = self.joins("""
+from coordd import _basics
+_basics.init()
+_basics.shutdown()
+print("well")
+""", LD_PRELOAD=other)
+        self.assertEqual((status, said.count("well")), (0, 2), said)
+
+    def test_both_at_once_are_refused_with_a_sentence_or_work_in_the_other_order(self):
+        offers = self.library("offers.so", OFFERS_PROTOBUF_AND_GRPC)
+        replaces = self.library("malloc.so", REPLACES_MALLOC)
+        status, said = self.joins(f"""
+import ctypes
+other = lambda: ctypes.CDLL({offers!r}, mode=ctypes.RTLD_GLOBAL)
+import os
+import coordd
+from coordd import _basics
+if os.environ["COORDD_RANK"] == "0":
+    other()
+    try:
+        coordd.check_build()
+    except ImportError as error:
+        print("refused", error)
+else:
+    coordd.check_build()
+    other()
+    _basics.init(comm=[1])
+    _basics.shutdown()
+    print("well")
+""", LD_PRELOAD=replaces)
+        self.assertEqual((status, said.count("well")), (0, 1), said)
+        self.assertRegex(said, r"refused malloc is replaced .* call coordd.check_build\(\) before")
 
 
 if __name__ == "__main__":
