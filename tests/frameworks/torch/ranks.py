@@ -29,7 +29,7 @@ except ImportError as missing:
 
 import coordd.torch as hvd  # noqa: E402
 
-PATIENCE_S = 120  # a run that is stuck says where
+PATIENCE_S = 240  # a run that is stuck says where, before ctest ends it
 
 
 def on_sizes(*sizes):
