@@ -72,6 +72,9 @@ class WorkerImplTest : public ::testing::Test {
     return StartWorker(options_, std::move(seams), Clock::Real());
   }
 
+  // The coordinator does not answer the goodbye: a destructor would wait for that.
+  static void Stop(Worker& worker) { worker.Shutdown(absl::Milliseconds(1)).IgnoreError(); }
+
   Submission Sum(const std::string& name) {
     Submission submission;
     submission.spec.name = name;
@@ -102,6 +105,7 @@ TEST_F(WorkerImplTest, ExecutesWhatItsCoordinatorPlans) {
   EXPECT_EQ((*work)->result().size, 1);
   EXPECT_EQ((*work)->result().generation, Generation{1});
   EXPECT_THAT(values_, ElementsAre(1, 2, 3, 4));
+  Stop(**worker);
 }
 
 TEST_F(WorkerImplTest, SaysGoodbyeAndWaitsForTheAnswer) {
@@ -164,6 +168,82 @@ TEST_F(WorkerImplTest, ServesItsMetricsAtTheAddressThatItAnnounces) {
                               "kind=\"allreduce\"} 16"),
                     HasSubstr("coordd_worker_generation 1")));
   EXPECT_EQ(HttpGet(*ParseHostPort((*worker)->metrics_address()), "/healthz").body, "ok\n");
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, AddsAndRemovesProcessSetsAsItsCoordinatorSays) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  EXPECT_THAT((*worker)->AddProcessSet({1}, kHangLimit),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[1]")));
+  std::thread coordd = StartThread("coordd", [this] {
+    v1::CoordinatorMessage message = Message();
+    EXPECT_THAT(coordinator_.ReceiveNext().process_set_request().ranks(), ElementsAre(0));
+    message.mutable_process_set_change()->set_request(1);
+    message.mutable_process_set_change()->set_process_set(4);
+    message.mutable_process_set_change()->add_ranks(0);
+    coordinator_.Say(message);
+    EXPECT_EQ(coordinator_.ReceiveNext().tensors_ready().tensors(0).process_set(), 4);
+    v1::CoordinatorMessage plan = Message();
+    v1::FusedBatch& batch = *plan.mutable_plan()->add_batches();
+    batch.set_sequence(1);
+    batch.set_lane(4);
+    batch.set_process_set(4);
+    batch.add_tensors("grad");
+    coordinator_.Say(plan);
+    EXPECT_EQ(coordinator_.ReceiveNext().process_set_request().remove(), 4);
+    message.mutable_process_set_change()->set_request(2);
+    message.mutable_process_set_change()->clear_ranks();
+    coordinator_.Say(message);
+  });
+  EXPECT_THAT((*worker)->AddProcessSet({0}, kHangLimit), IsOkAndHolds(ProcessSetId{4}));
+  EXPECT_THAT((*worker)->ProcessSetRanks(ProcessSetId{4}), IsOkAndHolds(ElementsAre(0)));
+  Submission submission = Sum("grad");
+  submission.spec.process_set = ProcessSetId{4};
+  auto work = (*worker)->Submit(submission);
+  ASSERT_THAT(work, IsOk());
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  EXPECT_EQ((*work)->result().size, 1);
+  EXPECT_THAT((*worker)->RemoveProcessSet(ProcessSetId{4}, kHangLimit), IsOk());
+  coordd.join();
+  EXPECT_THAT((*worker)->Submit(submission),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("tensor grad"), HasSubstr("process set 4"))));
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, AnswersACallForAProcessSetWhenItIsShutDown) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::thread caller = StartThread("caller", [&] {
+    EXPECT_THAT((*worker)->AddProcessSet({0}, kHangLimit),
+                StatusIs(absl::StatusCode::kCancelled, HasSubstr("process set of ranks [0]")));
+  });
+  EXPECT_TRUE(coordinator_.ReceiveNext().has_process_set_request());
+  EXPECT_FALSE((*worker)->Shutdown(absl::Milliseconds(1)).ok());  // nobody answers the goodbye
+  caller.join();
+}
+
+TEST_F(WorkerImplTest, RefusesSubmissionsWhileItHasJoined) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  Submission join;
+  join.spec.name = kJoinName;
+  join.spec.kind = CollectiveKind::kJoin;
+  join.spec.dtype = DataType::kInt32;
+  auto work = (*worker)->Submit(join);
+  ASSERT_THAT(work, IsOk());
+  EXPECT_THAT((*worker)->Submit(Sum("grad")),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has joined")));
+  EXPECT_TRUE(coordinator_.ReceiveNext().has_tensors_ready());
+  Plan(1, kJoinName);
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  EXPECT_EQ((*work)->result().output_bytes, 4);
+  EXPECT_THAT((*worker)->Submit(Sum("grad")), IsOk());
+  Stop(**worker);
 }
 
 }  // namespace
