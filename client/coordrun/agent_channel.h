@@ -22,6 +22,7 @@ namespace coordd {
 
 struct ChannelRequest {
   std::string host;                  // for people: "node1"; empty: this machine
+  bool shared = false;               // by agents of several hosts, which say where they are
   std::vector<std::string> command;  // ssh node1 ... coordrun --agent
   Environment environment;           // of that command
   std::string orders;                // OrdersLine

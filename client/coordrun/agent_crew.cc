@@ -16,8 +16,11 @@ namespace {
 constexpr absl::Duration kKillWithin = absl::Seconds(2);
 constexpr size_t kMaxProblems = 16;  // more than a screen helps nobody
 
+std::string HostText(const std::string& host) { return absl::StrCat("host ", host); }
+
 std::string Named(const ChannelRequest& request) {
-  return request.host.empty() ? "this machine" : absl::StrCat("host ", request.host);
+  if (request.shared) return request.host;
+  return request.host.empty() ? "this machine" : HostText(request.host);
 }
 
 }  // namespace
@@ -140,38 +143,46 @@ void AgentCrew::Take(Host& host, const Frame& frame, absl::Time now, CrewEvents&
     return;
   }
   if (const auto message = ParseMessage(frame.text); message.ok()) {
-    TakeMessage(host, *message, now, events);
+    TakeMessage(host, frame.source, *message, now, events);
   } else {
     Fail(host, absl::StrCat(Named(host.channel.request()), ": ", message.status().message()));
   }
 }
 
-void AgentCrew::TakeMessage(Host& host, const AgentMessage& message, absl::Time now,
+std::string AgentCrew::Where(const Host& host, int32_t number) const {
+  if (!host.channel.request().shared) return host.channel.request().host;
+  for (const HostReport& known : reports_) {
+    if (known.report.number == number) return known.report.host;
+  }
+  return "";
+}
+
+void AgentCrew::TakeMessage(Host& host, int32_t agent, const AgentMessage& message, absl::Time now,
                             CrewEvents& events) {
   if (const auto* report = std::get_if<AgentReport>(&message)) {
     TakeReport(host, *report, now);
   } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
     if (host.alive.count(started->worker) == 0) return;
-    std::string where = host.channel.request().host;
-    for (const HostReport& known : reports_) {
-      if (host.channel.request().agents > 1 && known.report.number == started->worker) {
-        where = known.report.host;
-      }
-    }
-    events.WorkerStarted(started->worker, where, started->pid);
+    events.WorkerStarted(started->worker, Where(host, agent), started->pid);
   } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
     if (host.alive.erase(ended->worker) > 0) events.WorkerEnded(ended->worker, ended->end);
   } else {
     const auto& cannot = std::get<CannotRunMessage>(message);
-    events.Notice(absl::StrCat("coordrun: ", Named(host.channel.request()), ": ", cannot.reason));
-    for (const int32_t worker : std::exchange(host.alive, {})) {
-      events.WorkerEnded(worker, {.code = cannot.status, .signal = 0});
+    const std::string where = Where(host, agent);
+    events.Notice(
+        absl::StrCat("coordrun: ", where.empty() ? "" : HostText(where) + ": ", cannot.reason));
+    const bool shared = host.channel.request().shared;
+    for (const int32_t worker : shared ? std::set<int32_t>{agent} : host.alive) {
+      if (host.alive.erase(worker) > 0) {
+        events.WorkerEnded(worker, {.code = cannot.status, .signal = 0});
+      }
     }
   }
 }
 
 void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now) {
-  const std::string name = Named(host.channel.request());
+  const ChannelRequest& request = host.channel.request();
+  const std::string name = request.shared ? HostText(report.host) : Named(request);
   ++host.answered;
   if (report.protocol != kAgentProtocol) {
     return Fail(host, absl::StrCat(name, ": its coordrun is of version ", report.version,
@@ -179,7 +190,7 @@ void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now
                                    ") cannot work with; install the same version on all hosts"));
   }
   if (!report.problem.empty()) return Fail(host, absl::StrCat(name, ": ", report.problem));
-  reports_.push_back({report, host.channel.request().host, host.asked, now});
+  reports_.push_back({report, request.host, host.asked, now});
 }
 
 void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {

@@ -59,7 +59,10 @@ class AgentCrew : public Crew {
 
   void OpenMore(absl::Time now);
   void Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events);
-  void TakeMessage(Host& host, const AgentMessage& message, absl::Time now, CrewEvents& events);
+  void TakeMessage(Host& host, int32_t agent, const AgentMessage& message, absl::Time now,
+                   CrewEvents& events);
+  // Where agent `number` behind this channel is.
+  std::string Where(const Host& host, int32_t number) const;
   void TakeReport(Host& host, const AgentReport& report, absl::Time now);
   void TakeEnd(Host& host, CrewEvents& events);
   void Fail(Host& host, const std::string& sentence);

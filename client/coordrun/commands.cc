@@ -115,6 +115,9 @@ std::vector<std::string> SrunCommand(const RunOptions& options, const RunPlan& p
                                       "--mpi=none",
                                       "--kill-on-bad-exit=0",  // coordrun decides how a run ends
                                       "--wait=0"};
+  if (plan.cpus_per_task > 0) {
+    command.push_back(absl::StrCat("--cpus-per-task=", plan.cpus_per_task));
+  }
   if (!options.directory.empty()) command.push_back(absl::StrCat("--chdir=", options.directory));
   Append(options.launcher_arguments, &command);
   Append(AgentCommand(options.remote_coordrun.empty() ? self : options.remote_coordrun), &command);

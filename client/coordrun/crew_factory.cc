@@ -105,6 +105,7 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
   orders.identity = AgentIdentity::kSlurm;
   ChannelRequest channel;
   channel.host = "srun";
+  channel.shared = true;
   channel.command = SrunCommand(in.options, in.plan, in.self);
   // Their values go through stdin; what the batch script's own place is would mislead the tasks.
   channel.environment = in.environment;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -63,12 +64,18 @@ absl::StatusOr<std::string> MakeRunDirectory(const Environment& environment,
                                              const std::string& parent) {
   const std::string folder = parent.empty() ? ParentDirectory(environment) : parent;
   RemoveAbandoned(folder);
-  std::string path = absl::StrCat(folder, "/", kPrefix, "XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) {
+  // Under another name until it is locked: others that start now look for abandoned ones.
+  std::string unlocked = absl::StrCat(folder, "/.", kPrefix, "XXXXXX");
+  if (mkdtemp(unlocked.data()) == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("a directory ", unlocked, " cannot be made: ", std::strerror(errno)));
+  }
+  Lock(unlocked, O_CREAT);
+  const std::string path = absl::StrCat(folder, "/", unlocked.substr(folder.size() + 2));
+  if (rename(unlocked.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(
         absl::StrCat("a directory ", path, " cannot be made: ", std::strerror(errno)));
   }
-  Lock(path, O_CREAT);
   return path;
 }
 

@@ -128,6 +128,7 @@ absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPl
         "--launcher srun works inside an allocation: expected sbatch or salloc around coordrun");
   }
   plan->np = options.np_given ? options.np : AllocationTasks(environment);
+  plan->cpus_per_task = NumberOr(environment, "SLURM_CPUS_PER_TASK", 0);
   return absl::OkStatus();
 }
 

@@ -32,6 +32,7 @@ struct RunPlan {
   LauncherKind launcher = LauncherKind::kLocal;
   int32_t np = 1;
   std::vector<HostRanks> hosts;  // of ssh; in the order of ranks
+  int32_t cpus_per_task = 0;     // of srun, which has not taken it from sbatch since Slurm 22.05
   std::string reason;            // why this launcher: "-H names other hosts"
 };
 

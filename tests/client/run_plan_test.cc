@@ -107,6 +107,9 @@ TEST(PlanRun, TakesTheTasksOfAnAllocation) {
   EXPECT_EQ(plan->launcher, LauncherKind::kSrun);
   EXPECT_EQ(plan->np, 6);
   EXPECT_EQ(Plan(Np(Options(), 2), kBatchScript)->np, 2);
+  Environment cores = kBatchScript;
+  cores["SLURM_CPUS_PER_TASK"] = "8";
+  EXPECT_EQ(Plan(Options(), cores)->cpus_per_task, 8);
   const auto nodes = Plan(Options(), {{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "3"}});
   EXPECT_EQ(nodes->np, 3) << "one for each node, as srun has it";
   EXPECT_EQ(Plan(With("local"), kBatchScript)->launcher, LauncherKind::kLocal);

@@ -111,6 +111,14 @@ class CoordrunTest(SlurmCase):
         self.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=test")
         self.assert_clean()
 
+    def test_a_command_that_cannot_be_run_is_named(self):
+        status, text = self.slurm("salloc", "-Q", "-n1", "-c2", program("coordrun"), "--", "/nowhere/train")
+        self.assertEqual(status, 127, text)
+        self.assertRegex(text, r"coordrun: host n\d: /nowhere/train cannot be run: No such file or directory")
+        status, text = self.slurm("salloc", "-Q", "-n1", "-c2", program("coordrun"), "--dry-run", "--", "train")
+        self.assertIn("srun --ntasks=1", text)
+        self.assertIn("--cpus-per-task=2", text)
+
     def test_too_many_tasks_are_one_sentence(self):
         status, text = self.slurm("salloc", "-Q", "-N1", "-n2", program("coordrun"), "-np", "9", "--start-timeout", "10", "--", "true")
         self.assertEqual(status, 1, text)
