@@ -116,6 +116,11 @@ absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
 }  // namespace
 
 absl::Status WorkerOptions::Validate() const {
+  if (coordinator.host.empty() && coordinator.port == 0)
+    return absl::InvalidArgumentError(
+        "the coordinator's address (COORDD_ADDR) is not set: start the program with coordrun, as "
+        "in "
+        "\"coordrun -np 2 -- PROGRAM\", or say where coordd is, HOST:PORT");
   if (coordinator.host.empty() || coordinator.port == 0)
     return Invalid("the coordinator's address (COORDD_ADDR)",
                    absl::StrCat("\"", coordinator.ToString(), "\""), "HOST:PORT");

@@ -113,7 +113,7 @@ def is_initialized() -> bool:
 
 def _start(options) -> _native.Worker:
     """Joins on a thread of its own, so that Ctrl-C ends the wait for ranks that do not come."""
-    outcome = []
+    outcome: list = []  # one Worker, or what was raised
 
     def run():
         try:

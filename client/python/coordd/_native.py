@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from coordd import _library
 from coordd._library import STATUS, STATUS_NAMES
@@ -31,7 +31,7 @@ def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
     """The exception for a call of this thread that just failed: the caller's mistakes are ValueErrors."""
     name = STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
     message = _library.library().last_error() or f"coordd: {name}"
-    kind = HorovodInternalError
+    kind: Type[CoorddError] = HorovodInternalError
     if status in _OF_THE_CALL:
         kind = InvalidArgumentError
     elif status == STATUS["UNIMPLEMENTED"]:
@@ -306,6 +306,6 @@ class PreparedGroup:
         status = function(worker, *self._arguments, *extra, options, byref(self._works))
         if status != 0:
             raise call_error(status)
-        return Work(self._works[:], self.name)
+        return Work([pointer or 0 for pointer in self._works], self.name)
 
 

@@ -27,7 +27,7 @@ class ProcessSet:
                    rank, as they do when mpirun started them.
     """
 
-    def __init__(self, ranks_or_comm):
+    def __init__(self, ranks_or_comm) -> None:
         self.process_set_id: Optional[int] = None
         self.ranks: Optional[List[int]] = None
         self.mpi_comm = None
@@ -56,7 +56,7 @@ class ProcessSet:
         if self.process_set_id == 0:
             return own
         try:
-            return self.ranks.index(own)
+            return self._members().index(own)
         except ValueError:
             raise InvalidArgumentError(f"rank {own} is not in process set {self.process_set_id}, whose ranks are "
                                        f"{self.ranks}", "INVALID_ARGUMENT", rank=own) from None
@@ -65,12 +65,12 @@ class ProcessSet:
         """Whether this process is in it; None while it is not registered."""
         if self.process_set_id is None:
             return None
-        return self.process_set_id == 0 or _own_rank() in self.ranks
+        return _own_rank() in self._members()
 
     def _members(self) -> List[int]:
         if self.process_set_id == 0:
             return list(range(_place().size))
-        return self.ranks
+        return self.ranks or []
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
@@ -97,15 +97,15 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
         process_set = ProcessSet(process_set)
     _resolve_communicator(process_set)
     size = worker.place.size
-    outside = [rank for rank in process_set.ranks if rank >= size]
-    if outside or not process_set.ranks:
-        raise InvalidArgumentError(f"a process set's ranks are {process_set.ranks}: expected one or more of the job's "
+    ranks = process_set.ranks or []
+    if not ranks or ranks[-1] >= size:
+        raise InvalidArgumentError(f"a process set's ranks are {ranks}: expected one or more of the job's "
                                    f"ranks, 0 to {size - 1}", "INVALID_ARGUMENT")
     for number, known in _registered.items():
-        if known[0]._members() == process_set.ranks:
-            raise InvalidArgumentError(f"a process set of the ranks {process_set.ranks} is registered already, with "
+        if known[0]._members() == ranks:
+            raise InvalidArgumentError(f"a process set of the ranks {ranks} is registered already, with "
                                        f"number {number}", "ALREADY_EXISTS")
-    process_set.process_set_id = worker.add_process_set(process_set.ranks, ADD_TIMEOUT_S)
+    process_set.process_set_id = worker.add_process_set(ranks, ADD_TIMEOUT_S)
     _registered.setdefault(process_set.process_set_id, []).append(process_set)
     return process_set
 
@@ -164,7 +164,7 @@ def unregister_all() -> None:
 
 
 def _resolve_communicator(process_set: ProcessSet) -> None:
-    if process_set.ranks is None:
+    if process_set.ranks is None and process_set.mpi_comm is not None:
         process_set.ranks = sorted(process_set.mpi_comm.allgather(_own_rank()))
 
 

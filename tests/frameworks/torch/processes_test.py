@@ -87,7 +87,7 @@ except KeyboardInterrupt:
             sys.executable, "-c", PREAMBLE + "from coordd import _basics; _basics.init()",
             environment=processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY")))
         self.assertNotEqual(status, 0)
-        self.assertIn("COORDD_ADDR", said.splitlines()[-1])
+        self.assertRegex(said.splitlines()[-1], r"COORDD_ADDR\) is not set: start the program with coordrun")
 
     def test_grpc_and_protobuf_of_others_work_in_the_same_process_whoever_comes_first(self):
         if not importlib.util.find_spec("grpc"):

@@ -285,7 +285,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     if status != 0:
         names.release(counter)
         raise _native.call_error(status, full_name)
-    finish(Pending(Work((pointer.value,), full_name), None, None, None, counter))
+    finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, counter))
 
 
 JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # what the slowest rank still has to do may be the rest of an epoch
@@ -307,7 +307,7 @@ def join(device: int = -1) -> int:
                                            byref(pointer))
     if status != 0:
         raise _native.call_error(status, "join")
-    work = Work((pointer.value,), "join")
+    work = Work((pointer.value or 0,), "join")
     work.wait()
     names.reset()
     return c_int32.from_buffer_copy(work.result().buffer()).value

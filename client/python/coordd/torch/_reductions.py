@@ -172,8 +172,8 @@ class _GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        gradients = [gradient.contiguous() for gradient in gradients]
-        reduced = finish(_grouped_allreduce(gradients, [like(gradient) for gradient in gradients], *ctx.arguments))
+        dense = [gradient.contiguous() for gradient in gradients]
+        reduced = finish(_grouped_allreduce(dense, list(map(like, dense)), *ctx.arguments))
         return (None, *reduced)
 
 
