@@ -142,9 +142,17 @@ std::vector<PendingTensor> GenerationState::Stalled(absl::Time now, absl::Durati
   return stalled;
 }
 
-std::optional<PendingTensor> GenerationState::Find(ProcessSetId set, absl::string_view name) const {
+std::optional<PendingTensor> GenerationState::Find(Rank rank, ProcessSetId set,
+                                                   absl::string_view name) const {
   const auto it = states_.find(set);
-  return it == states_.end() ? std::nullopt : it->second->table.Find(name);
+  if (it == states_.end()) return std::nullopt;
+  std::optional<PendingTensor> found = it->second->table.Find(name);
+  if (found.has_value() || set != ProcessSetId{0}) return found;
+  for (ProcessSetId pair : sets_.PairsOf(rank)) {
+    found = states_.at(pair)->table.Find(name);
+    if (found.has_value()) return found;
+  }
+  return std::nullopt;
 }
 
 absl::Status GenerationState::CheckConsistency() const {

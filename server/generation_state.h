@@ -79,7 +79,8 @@ class GenerationState {
   // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
   // process sets under the name of what they ask for.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
-  std::optional<PendingTensor> Find(ProcessSetId set, absl::string_view name) const;
+  // What `rank` has submitted in `set` (a send or receive: in set 0) and is pending.
+  std::optional<PendingTensor> Find(Rank rank, ProcessSetId set, absl::string_view name) const;
 
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 

@@ -135,7 +135,8 @@ std::string JobState::Activity(const Worker& worker) const {
   if (worker.generation == Generation{0}) return "waiting for a generation";
   if (damage_ != Damage::kNone) return "winding up";
   if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
-    const auto pending = generation_->Find(ProcessSetId{lane->lane()}, lane->oldest_waiting());
+    const auto pending =
+        generation_->Find(worker.place.rank, ProcessSetId{lane->lane()}, lane->oldest_waiting());
     if (pending.has_value()) {
       return absl::StrCat("waiting for ", pending->name, " (",
                           RanksString(pending->missing, pending->missing_count), " missing)");

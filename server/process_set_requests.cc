@@ -10,6 +10,17 @@ namespace {
 
 constexpr size_t kNamedRanks = 64;  // as of a stalled tensor
 
+// Of lists that are shown in part only.
+std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b) {
+  if (std::max(a.size(), b.size()) <= kListedRanks || a.empty() || b.empty()) return "";
+  const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto at = [](const std::vector<Rank>& list, std::vector<Rank>::const_iterator place) {
+    return place == list.end() ? std::string("the end") : absl::StrCat("rank ", ToInt(*place));
+  };
+  return absl::StrCat("; the first difference is ", at(a, x), " for ", at(b, y), " in place ",
+                      x - a.begin());
+}
+
 }  // namespace
 
 std::string ToString(const ProcessSetProposal& proposal) {
@@ -42,12 +53,12 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
   if (open.fault.has_value()) {
     failed.push_back({number, *open.fault, {rank}});
   } else if (proposal != open.proposal) {
-    Fail(
-        number,
-        absl::InvalidArgumentError(absl::StrCat(
-            "process set request ", number, ": rank ", ToInt(rank), " asks to ", ToString(proposal),
-            ", rank ", ToInt(open.first_rank), " to ", ToString(open.proposal))),
-        kNobody, failed);
+    Fail(number,
+         absl::InvalidArgumentError(absl::StrCat(
+             "process set request ", number, ": rank ", ToInt(rank), " asks to ",
+             ToString(proposal), ", rank ", ToInt(open.first_rank), " to ", ToString(open.proposal),
+             FirstDifference(proposal.ranks, open.proposal.ranks))),
+         kNobody, failed);
   } else if (open.in.full()) {
     agreed = AgreedRequest{number, std::move(open.proposal)};
   }

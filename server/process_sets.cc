@@ -9,8 +9,6 @@
 namespace coordd {
 namespace {
 
-constexpr size_t kListedRanks = 32;  // two lists fit into a message that people read
-
 absl::Status CheckRanks(const std::vector<Rank>& ranks, int32_t world_size) {
   if (ranks.empty()) {
     return absl::InvalidArgumentError("a process set without ranks, expected at least one");

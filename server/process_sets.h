@@ -64,6 +64,9 @@ class ProcessSets {
   absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
 };
 
+// Two lists of as many fit into a message that people read.
+inline constexpr size_t kListedRanks = 32;
+
 // "[0, 2, 5]"; of a long list the beginning and how many more.
 std::string ListString(const std::vector<Rank>& ranks);
 

@@ -76,6 +76,24 @@ TEST_F(ProcessSetRequestsTest, AMismatchNamesBothRanksAndBothValuesForAll) {
   EXPECT_FALSE(agreed_.has_value());
 }
 
+TEST_F(ProcessSetRequestsTest, AMismatchBehindWhatIsListedIsPointedAt) {
+  ProcessSetProposal first{.remove = {}, .ranks = MemberList::All(100).Ranks()};
+  ProcessSetProposal second = first;
+  second.ranks.erase(second.ranks.begin() + 70);
+  ASSERT_THAT(Request(0, 1, first), IsOk());
+  ASSERT_THAT(Request(1, 1, second), IsOk());
+  EXPECT_THAT(TakeFailed(),
+              ElementsAre(Failure(1, Code::kInvalidArgument,
+                                  "; the first difference is rank 71 for rank 70 in place 70",
+                                  Ranks({0, 1}))));
+  second.ranks = first.ranks;
+  second.ranks.pop_back();
+  ASSERT_THAT(Request(0, 2, first), IsOk());
+  ASSERT_THAT(Request(1, 2, second), IsOk());
+  EXPECT_THAT(TakeFailed(), ElementsAre(Failure(2, Code::kInvalidArgument,
+                                                "the end for rank 99 in place 99", Ranks({0, 1}))));
+}
+
 TEST_F(ProcessSetRequestsTest, ARankThatRanAheadIsMatchedWithTheNextOnes) {
   ASSERT_THAT(Request(0, 1, kAdd01), IsOk());
   ASSERT_THAT(Request(0, 2, kRemove7), IsOk());
