@@ -20,6 +20,7 @@ PATIENCE_S = 120
 
 # The shape of a Horovod script: what it imports, in the ways that people import it, and the steps that it makes.
 HOROVOD_SCRIPT = """
+import os
 import sys
 import horovod
 import horovod.torch as hvd
@@ -38,6 +39,7 @@ from horovod.torch.sync_batch_norm import SyncBatchNorm
 import coordd.torch
 
 if __name__ == "__main__":
+    assert os.environ["HOROVOD_SIZE"] == "2"
     hvd.init()
     assert hvd is coordd.torch and horovod.torch is hvd and hvd.elastic.TorchState is TorchState
     assert coordd.torch.__spec__.name == "coordd.torch"
