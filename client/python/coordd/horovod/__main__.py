@@ -47,7 +47,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"):  # some scripts look before they call init()
         if f"COORDD_{name}" in os.environ:
-            os.environ.setdefault(f"HOROVOD_{name}", os.environ[f"COORDD_{name}"])
+            os.environ[f"HOROVOD_{name}"] = os.environ[f"COORDD_{name}"]
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
