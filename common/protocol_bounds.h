@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxVersionBytes = 64;
 inline constexpr int64_t kMaxMetricsAddressBytes = 256;
 inline constexpr int64_t kMaxLanePositions = 256;
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
-inline constexpr int64_t kMaxReasonBytes = 1024;  // every sentence that travels
+inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels
 
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
 // own bound of a message is 1 MiB here.
