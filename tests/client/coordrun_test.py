@@ -143,7 +143,7 @@ class EndTest(CoordrunCase):
         self.assertIn("got it", run.text())
 
     def test_nothing_outlives_a_coordrun_that_is_killed(self):
-        run = self.started("-np", "2", "--", "bash", "-c", "echo up; sleep 1000 & sleep 1000")
+        run = self.started("-np", "2", "--", "bash", "-c", "setsid sleep 1000 & echo up; sleep 1000 & sleep 1000")
         self.assertTrue(wait_for(lambda: run.text().count("up\n") == 2), run.text())
         run.signal(signal.SIGKILL)
         run.wait()
