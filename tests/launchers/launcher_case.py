@@ -1,6 +1,7 @@
 """What the tests of launchers have in common."""
 
 import os
+import subprocess
 
 from tests.support import processes
 from tests.support.processes import Process, clean_environment, program, wait_for
@@ -9,6 +10,12 @@ from tests.support.processes import Process, clean_environment, program, wait_fo
 def lines_of(text, rank):
     prefix = f"[{rank}] "
     return [line[len(prefix):] for line in text.splitlines() if line.startswith(prefix)]
+
+
+def workers_find_themselves():
+    """Whether workers look for their launcher and their coordd (--coordinator auto)."""
+    said = subprocess.run([program("coordd-worker"), "--help"], capture_output=True, text=True, check=False)
+    return "--launcher" in said.stdout
 
 
 class LauncherCase(processes.TestCase):

@@ -8,7 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tests.launchers.launcher_case import LauncherCase, lines_of
+from tests.launchers.launcher_case import LauncherCase, lines_of, workers_find_themselves
 from tests.support import processes
 from tests.support.processes import program
 
@@ -43,6 +43,15 @@ class MpiCases:
                                         environment=self.environment)
         self.assertEqual(status, 0, text)
         self.check_places(text)
+
+    @unittest.skipUnless(workers_find_themselves(), "this coordd-worker has no --launcher")
+    def test_workers_under_mpirun_start_their_own_coordd(self):
+        self.environment["HOME"] = self.folder  # where they meet
+        status, text = self.run_command("mpirun", "-np", "4", program("coordd-worker"), *SMALL_RUN,
+                                        environment=self.environment)
+        self.assertEqual(status, 0, text)
+        self.check_places(text)
+        self.assert_nothing_left()
 
     def test_coordrun_uses_mpirun(self):
         status, text = self.coordrun("-np", "4", "--launcher", "mpirun", "--", program("coordd-worker"), *SMALL_RUN)

@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from tests.launchers import slurm_cluster
-from tests.launchers.launcher_case import LauncherCase, lines_of
+from tests.launchers.launcher_case import LauncherCase, lines_of, workers_find_themselves
 from tests.support import processes
 from tests.support.processes import program, wait_for
 
@@ -154,6 +154,29 @@ class CoordrunTest(SlurmCase):
         status, text = self.slurm("srun", "-n2", program("coordrun"), "python", "train.py")
         self.assertEqual(status, 2, text)
         self.assertIn("expected 'srun -n 2 python ...' without coordrun", text)
+
+
+@unittest.skipUnless(workers_find_themselves(), "this coordd-worker has no --launcher")
+class WorkersAloneTest(SlurmCase):
+    """srun -n 4 python train.py: nothing of ours but the workers."""
+
+    def setUp(self):
+        super().setUp()
+        self.environment["HOME"] = self.folder  # where they meet
+
+    def test_a_step_finds_itself(self):
+        for options in (("-N2", "-n4"), ("-N2", "-n4", "-m", "plane=3")):
+            status, text = self.slurm("srun", *options, program("coordd-worker"), *SMALL_RUN)
+            self.assertEqual(status, 0, text)
+            self.assertEqual(text.count('"wrong":0'), 4, text)
+            self.assertEqual(text.count('"size":4'), 4, text)
+        self.assert_nothing_left()
+
+    def test_salloc_without_srun_is_a_sentence_and_no_hang(self):
+        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordd-worker"), *SMALL_RUN)
+        self.assertNotEqual(status, 0)
+        self.assertIn("srun", text)
+        self.assert_nothing_left()
 
 
 def read(path):
