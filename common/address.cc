@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -80,6 +81,23 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
     return BadAddress(text, "has a port that is not a number from 0 to 65535");
   }
   return HostPort{std::string(host), static_cast<uint16_t>(number)};
+}
+
+absl::StatusOr<PortRange> ParsePortRange(absl::string_view text) {
+  const size_t dash = text.find('-');
+  const absl::string_view low = text.substr(0, dash);
+  const absl::string_view high = dash == absl::string_view::npos ? low : text.substr(dash + 1);
+  uint32_t first = 0, last = 0;
+  const auto is_digit = [](char c) { return absl::ascii_isdigit(c); };
+  const bool digits = !low.empty() && !high.empty() &&
+                      std::all_of(low.begin(), low.end(), is_digit) &&
+                      std::all_of(high.begin(), high.end(), is_digit);
+  if (!digits || !absl::SimpleAtoi(low, &first) || !absl::SimpleAtoi(high, &last) || first < 1 ||
+      last > 65535 || first > last) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", text, "\" is no range of ports, expected A-B with 1 <= A <= B <= 65535"));
+  }
+  return PortRange{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
 }
 
 bool IsLoopback(absl::string_view host) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace coordd {
@@ -21,6 +22,19 @@ struct HostPort {
 
 // INVALID_ARGUMENT: one sentence that quotes the text and says what is expected.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// Ports that a firewall lets through, both ends included.
+struct PortRange {
+  uint16_t first = 0;
+  uint16_t last = 0;
+
+  int32_t size() const { return last - first + 1; }
+  std::string ToString() const { return absl::StrCat(first, "-", last); }  // "20000-20099"
+  friend bool operator==(const PortRange&, const PortRange&) = default;
+};
+
+// "20000-20099", or one port. INVALID_ARGUMENT.
+absl::StatusOr<PortRange> ParsePortRange(absl::string_view text);
 
 // True for "localhost", 127.0.0.0/8 and ::1: an address that other machines cannot reach.
 bool IsLoopback(absl::string_view host);

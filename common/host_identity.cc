@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "common/stable_hash.h"
 
 namespace coordd {
 namespace {
@@ -26,13 +26,6 @@ std::string BootId() {
 uint64_t NamespaceInode(const char* link) {
   struct stat status = {};
   return stat(link, &status) == 0 ? static_cast<uint64_t>(status.st_ino) : 0;
-}
-
-// FNV-1a: stable between programs and versions, unlike absl::Hash. No secret goes in.
-uint64_t StableHash(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 std::string Hostname() {

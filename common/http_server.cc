@@ -198,10 +198,20 @@ class CivetHttpServer final : public HttpServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const HostPort& address, std::map<std::string, HttpHandler> handlers) {
-  auto server = std::make_unique<CivetHttpServer>(std::move(handlers));
-  COORDD_RETURN_IF_ERROR(server->Listen(address));
-  return server;
+    const HostPort& address, const std::optional<PortRange>& ports,
+    std::map<std::string, HttpHandler> handlers) {
+  if (address.port != 0 || !ports.has_value()) {
+    auto server = std::make_unique<CivetHttpServer>(std::move(handlers));
+    COORDD_RETURN_IF_ERROR(server->Listen(address));
+    return server;
+  }
+  for (int port = ports->first; port <= ports->last; ++port) {
+    auto server = std::make_unique<CivetHttpServer>(handlers);
+    if (server->Listen({address.host, static_cast<uint16_t>(port)}).ok()) return server;
+  }
+  return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", address.host, ": all ",
+                                             ports->size(), " ports of ", ports->ToString(),
+                                             " are in use"));
 }
 
 }  // namespace coordd

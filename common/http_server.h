@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/address.h"
@@ -25,9 +27,15 @@ using HttpHandler = std::function<HttpResponse(const std::string& query)>;
 // over 16 KiB or slower than 10 s are dropped; at most 4 requests at once, 64 waiting.
 class HttpServer {
  public:
-  // Listens on `address`; port 0 picks one. UNAVAILABLE: in one sentence, e.g. the port is in use.
+  // Listens on `address`; port 0 picks one, of `ports` when they are given. UNAVAILABLE: in one
+  // sentence, e.g. the port is in use.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
-      const HostPort& address, std::map<std::string, HttpHandler> handlers);
+      const HostPort& address, const std::optional<PortRange>& ports,
+      std::map<std::string, HttpHandler> handlers);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+      const HostPort& address, std::map<std::string, HttpHandler> handlers) {
+    return Start(address, std::nullopt, std::move(handlers));
+  }
   virtual ~HttpServer() = default;  // stops within some 10 ms
 
   virtual HostPort address() const = 0;  // with the port that was picked

@@ -6,8 +6,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/connection_file.h"
 #include "common/host_identity.h"
 
 namespace coordd {
@@ -38,8 +43,60 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
       absl::StrCat(path, " is no file of at most ", kMaxFileBytes, " bytes"));
 }
 
+// Of /proc/PID/stat: "PID (comm) S PPID ...", the start time being the 22nd field. comm may hold
+// anything, parentheses too.
+struct Process {
+  std::string name;
+  int parent = 0;
+  std::string start;  // in clock ticks since boot
+};
+
+absl::StatusOr<Process> ReadProcess(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t open = text.find('('), close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close < open)
+    return absl::NotFoundError("no such process");
+  const std::vector<std::string> rest =
+      absl::StrSplit(absl::string_view(text).substr(close + 1), ' ', absl::SkipEmpty());
+  Process process;
+  process.name = text.substr(open + 1, close - open - 1);
+  // Behind comm: state is field 3, the parent 4, the start 22.
+  if (rest.size() < 20 || !absl::SimpleAtoi(rest[1], &process.parent))
+    return absl::NotFoundError("no such process");
+  process.start = rest[19];
+  return process;
+}
+
+std::string Ancestor(const std::string& name) {
+  constexpr int kMaxAncestors = 64;     // a shell in a shell in a shell
+  constexpr size_t kMaxNameBytes = 15;  // what the kernel keeps of a program's name
+  int pid = getppid();
+  for (int i = 0; i < kMaxAncestors && pid > 1; ++i) {
+    const absl::StatusOr<Process> process = ReadProcess(pid);
+    if (!process.ok()) return "";
+    if (process->name == name.substr(0, kMaxNameBytes))
+      return absl::StrCat(ThisHost("").node_id, " ", pid, " ", process->start);
+    pid = process->parent;
+  }
+  return "";
+}
+
 }  // namespace
 
-LaunchFacts ThisLaunchFacts() { return {ThisHost("").hostname, ReadFile}; }
+LaunchFacts ThisLaunchFacts() { return {ThisHost("").hostname, ReadFile, Ancestor}; }
+
+AutoSettings AutoSettingsFrom(const Environment& environment) {
+  const auto value = [&environment](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::string() : found->second;
+  };
+  AutoSettings settings;
+  settings.rendezvous_file = value("COORDD_RENDEZVOUS_FILE");
+  settings.shared_directory = value("HOME");
+  settings.local_directory = ConnectionDirectory(environment).value_or("");
+  return settings;
+}
 
 }  // namespace coordd

@@ -119,7 +119,7 @@ void ReadHosts(const Environment& environment, const LaunchFacts& facts, const L
     if (hosts->empty()) continue;
     // A task's own host stays; in the batch script there is no task to ask.
     if (rule.drops_launch_node)
-      DropLaunchNode(rule.kind == LauncherKind::kHosts ? "" : facts.hostname, &*hosts);
+      DropLaunchNode(rule.kind == LauncherRole::kHosts ? "" : facts.hostname, &*hosts);
     for (HostSlots& host : *hosts) place->hosts.push_back(std::move(host.host));
     return;
   }
@@ -162,7 +162,12 @@ std::string Contradiction(const LaunchPlace& place) {
   return "";
 }
 
-std::string InstanceOf(const Environment& environment, const LauncherRule& rule) {
+std::string InstanceOf(const Environment& environment, const LaunchFacts& facts,
+                       const LauncherRule& rule, const LaunchPlace& place) {
+  if (rule.daemon[0] != '\0' && facts.ancestor && place.one_node()) {
+    const std::string daemon = facts.ancestor(rule.daemon);
+    return daemon.empty() ? "" : absl::StrCat(rule.name, " ", daemon);
+  }
   std::vector<std::string> parts;
   for (const std::string& name : Names(rule.instance))
     if (std::string value = ValueOf(environment, name); !value.empty())
@@ -184,12 +189,13 @@ Reading Read(const Environment& environment, const LaunchFacts& facts, const Lau
       ReadNumber(environment, rule.nodes, 1, &place.nodes, &reading.refusal);
   if (!numbers) return reading;
   place.job_id = FirstSet(environment, rule.job_id);
-  place.instance = InstanceOf(environment, rule);
+  if (rule.kind == LauncherRole::kStep) place.run_name = place.job_id;
+  place.instance = InstanceOf(environment, facts, rule, place);
   ReadHosts(environment, facts, rule, &place);
   ReadHints(environment, rule, &place);
   if (rule.finish != nullptr) reading.refusal = rule.finish(environment, facts, place);
   if (reading.refusal.empty()) reading.refusal = Contradiction(place);
-  if (rule.kind == LauncherKind::kNodes) {
+  if (rule.kind == LauncherRole::kNodes) {
     place.node_level = true;
     place.rank = place.node_rank;
     place.size = place.nodes;
@@ -222,7 +228,7 @@ void Compare(const Reading& other, const Environment& environment, LaunchPlace* 
   }
   // mpirun and torchrun run inside of steps: each of the scheduler's processes is then a daemon
   // with processes of its own. But there is at least one of those for each daemon.
-  const bool carries = other.rule->kind != LauncherKind::kProcesses;
+  const bool carries = other.rule->kind != LauncherRole::kProcesses;
   if (carries && (chosen->size < 0 || place.size <= chosen->size)) {
     chosen->notes.push_back(absl::StrCat(says, ", which is the daemon that started this process"));
     return;
@@ -235,10 +241,10 @@ void Compare(const Reading& other, const Environment& environment, LaunchPlace* 
 // What a scheduler knows and the launcher that runs inside of it does not.
 void Complete(const Reading& scheduler, LaunchPlace* chosen) {
   const LaunchPlace& place = scheduler.place;
-  if (scheduler.rule->kind == LauncherKind::kProcesses) return;
+  if (scheduler.rule->kind == LauncherRole::kProcesses) return;
   if (chosen->hosts.empty()) chosen->hosts = place.hosts;
   // The scheduler's name for the job, which is the one that users know.
-  if (!place.job_id.empty() && scheduler.rule->kind != LauncherKind::kNodes)
+  if (!place.job_id.empty() && scheduler.rule->kind != LauncherRole::kNodes)
     chosen->job_id = place.job_id;
   // Two mpirun in one batch script are two instances, so the batch script's will not do.
   if (chosen->instance.empty() && place.is_rank()) chosen->instance = place.instance;
@@ -299,7 +305,7 @@ LaunchPlace Choose(std::vector<Reading> readings, const Environment& environment
     const std::string text =
         absl::StrCat(reading->place.title, " does not count: ", reading->refusal);
     const bool surprising =
-        reading->rule->kind == LauncherKind::kProcesses && !Contradiction(reading->place).empty();
+        reading->rule->kind == LauncherRole::kProcesses && !Contradiction(reading->place).empty();
     (surprising ? place.warnings : place.notes).push_back(text);
   }
   return place;

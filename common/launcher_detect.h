@@ -21,6 +21,9 @@ struct LaunchFacts {
   std::string hostname;  // of this machine
   // The contents of a (host) file that a variable names. Empty: files are not looked at.
   std::function<absl::StatusOr<std::string>(const std::string& path)> read_file;
+  // What identifies, on this machine and for all time, the nearest ancestor process that runs the
+  // program `name`; empty: there is none.
+  std::function<std::string(const std::string& name)> ancestor;
 };
 
 // An address that the launcher gave away, which may serve to find a coordinator.
@@ -50,7 +53,8 @@ struct LaunchPlace {
   // several (a batch script's body, salloc without srun). The sentence says what to do.
   std::string not_a_rank;
 
-  std::string job_id;  // of the scheduler, else of the launcher; empty: none
+  std::string job_id;    // of the scheduler, else of the launcher; empty: none
+  std::string run_name;  // of this start, from a scheduler that starts the processes: "4711.0"
   // Equal in all processes of this start of the program, and different in every other start. Empty:
   // nothing of that kind is known.
   std::string instance;

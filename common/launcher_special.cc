@@ -151,6 +151,7 @@ std::string FinishSlurm(const Environment& environment, const LaunchFacts&, Laun
     place.warnings.push_back(absl::StrCat("Slurm's number of tasks on this node is not known: ",
                                           tasks.status().message()));
   }
+  place.run_name = absl::StrCat(place.job_id, ".", step);
   place.instance =
       absl::StrCat("slurm ", ValueOf(environment, "SLURM_CLUSTER_NAME"), " ", place.job_id, ".",
                    step, " ", ValueOf(environment, "SLURM_RESTART_COUNT"), " ",

@@ -9,7 +9,7 @@ namespace {
 
 // long: it is a table
 std::vector<LauncherRule> MakeRules() {
-  using enum LauncherKind;
+  using enum LauncherRole;
   using enum HostListSyntax;
   return {
       {.name = "coordd",
@@ -21,8 +21,7 @@ std::vector<LauncherRule> MakeRules() {
        .local_rank = "COORDD_LOCAL_RANK",
        .local_size = "COORDD_LOCAL_SIZE",
        .node_rank = "COORDD_NODE_RANK",
-       .job_id = "COORDD_JOB_ID",
-       .instance = "COORDD_JOB_ID"},
+       .job_id = "COORDD_JOB_ID"},
       {.name = "horovod",
        .title = "Horovod",
        .kind = kProcesses,
@@ -86,7 +85,8 @@ std::vector<LauncherRule> MakeRules() {
        .rank = "MV2_COMM_WORLD_RANK",
        .size = "MV2_COMM_WORLD_SIZE",
        .local_rank = "MV2_COMM_WORLD_LOCAL_RANK",
-       .local_size = "MV2_COMM_WORLD_LOCAL_SIZE"},
+       .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
+       .daemon = "mpispawn"},
       {.name = "pals",
        .title = "PALS",
        .kind = kProcesses,
@@ -108,6 +108,7 @@ std::vector<LauncherRule> MakeRules() {
        .size = "PMI_SIZE",
        .local_rank = "MPI_LOCALRANKID PMI_LOCAL_RANK MPT_LRANK",
        .local_size = "MPI_LOCALNRANKS PMI_LOCAL_SIZE",
+       .daemon = "hydra_pmi_proxy",
        .hosts = {{"I_MPI_HYDRA_HOST_FILE", kCountsFile}},
        .finish = FinishHydra},
       {.name = "flux",

@@ -9,7 +9,7 @@
 
 namespace coordd {
 
-enum class LauncherKind {
+enum class LauncherRole {
   kProcesses,  // starts each process of a job
   kStep,       // a scheduler that starts processes; they may be the daemons of one of the above
   kNodes,      // starts one process on each node
@@ -28,7 +28,7 @@ struct HostListSource {
 struct LauncherRule {
   const char* name;
   const char* title;
-  LauncherKind kind;
+  LauncherRole kind;
   const char* needs;          // all must be set
   const char* or_needs = "";  // or all of these
   const char* rank = "";      // alternatives, as are all that follow
@@ -38,7 +38,10 @@ struct LauncherRule {
   const char* node_rank = "";
   const char* nodes = "";
   const char* job_id = "";
-  const char* instance = "";               // all that are set, together
+  const char* instance = "";  // all that are set, together
+  // Where no variable names a start, and all its processes are on one node: the program that is an
+  // ancestor of each.
+  const char* daemon = "";
   std::vector<HostListSource> hosts = {};  // the first that is set and can be read
   // Whether the first of the hosts may be the node of the batch script, which runs no task.
   bool drops_launch_node = false;

@@ -87,6 +87,8 @@ class GrpcCoordServer final : public CoordServer {
     return http_address_;
   }
 
+  size_t sessions() const override { return sessions_.size(); }
+
   void Stop(const std::string& reason) override {
     if (std::exchange(stopped_, true)) return;
     if (connection_written_) unlink(options_.connection_file.c_str());
@@ -128,9 +130,22 @@ class GrpcCoordServer final : public CoordServer {
   absl::Status Listen(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    HostPort address = options_.listen;
+    if (address.port != 0 || !options_.ports.has_value()) return ListenOn(address, credentials);
+    for (int port = options_.ports->first; port <= options_.ports->last; ++port) {
+      address.port = static_cast<uint16_t>(port);
+      if (ListenOn(address, credentials).ok()) return absl::OkStatus();
+    }
+    return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ", address.host, ": all ",
+                                               options_.ports->size(), " ports of --port-range ",
+                                               options_.ports->ToString(), " are in use"));
+  }
+
+  absl::Status ListenOn(const HostPort& address,
+                        const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(options_.listen.ToString(), credentials, &port);
+    builder.AddListeningPort(address.ToString(), credentials, &port);
     builder.RegisterService(&sessions_);
     builder.RegisterService(&store_);
     builder.RegisterService(&admin_);
@@ -148,11 +163,11 @@ class GrpcCoordServer final : public CoordServer {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       return absl::UnavailableError(
-          absl::StrCat("cannot listen for gRPC on ", options_.listen.ToString(),
+          absl::StrCat("cannot listen for gRPC on ", address.ToString(),
                        ": the port is in use, or the address is not this machine's"));
     }
     MutexLock lock(&mu_);
-    listen_address_ = {options_.listen.host, static_cast<uint16_t>(port)};
+    listen_address_ = {address.host, static_cast<uint16_t>(port)};
     return absl::OkStatus();
   }
 

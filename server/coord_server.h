@@ -20,7 +20,8 @@ namespace coordd {
 
 struct CoordServerOptions {
   ServerOptions decisions;
-  HostPort listen = {"127.0.0.1", 29650};                       // gRPC
+  HostPort listen = {"127.0.0.1", 29650};  // gRPC
+  std::optional<PortRange> ports;  // where port 0 picks from, in this order; absent: anywhere
   std::optional<HostPort> http = HostPort{"127.0.0.1", 29651};  // absent: off
   TlsFiles tls;                                                 // of gRPC
   bool insecure = false;           // listen beyond loopback without TLS all the same
@@ -44,6 +45,8 @@ class CoordServer {
   // With the ports that were picked.
   virtual HostPort listen_address() const = 0;
   virtual std::optional<HostPort> http_address() const = 0;
+  // Streams of workers that are open.
+  virtual size_t sessions() const = 0;
 
   // Tells the workers why, lets what is written go out, closes the ports: within 2 s. Idempotent.
   virtual void Stop(const std::string& reason) = 0;

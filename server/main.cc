@@ -4,10 +4,12 @@
 #include <prometheus/registry.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -18,6 +20,7 @@
 #include "common/tls.h"
 #include "common/version.h"
 #include "server/coord_server.h"
+#include "server/end_watch.h"
 #include "server/server_flags.h"
 
 namespace coordd {
@@ -55,6 +58,16 @@ void SayReady(const CoordServer& server, int fd) {
   close(fd);
 }
 
+// Nothing but a directory that is ours alone, as launchers make them for one run.
+void RemoveOwnDirectory(const std::string& path) {
+  struct stat found = {};
+  if (path.empty() || lstat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode) ||
+      found.st_uid != geteuid() || (found.st_mode & 0777) != 0700)
+    return;
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
 int Main(int argc, char** argv) {
   const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
   if (!flags.ok()) {
@@ -70,12 +83,15 @@ int Main(int argc, char** argv) {
   RouteGrpcLog();
   AcceptTls13Only();
 
-  // Before the first thread, so that all of them inherit it and only sigwait below sees them.
-  sigset_t stop_signals;
-  sigemptyset(&stop_signals);
-  for (int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&stop_signals, signal);
+  // Before the first thread, so that all of them inherit it and only the watch below sees them.
+  const sigset_t stop_signals = EndSignals();
   pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  auto watch = EndWatch::Start(flags->end);
+  if (!watch.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(watch.status().message()).c_str());
+    return kExitUsage;
+  }
 
   prometheus::Registry registry;
   auto server = CoordServer::Start(flags->server, Clock::Real(), registry);
@@ -85,12 +101,12 @@ int Main(int argc, char** argv) {
   }
   SayReady(**server, flags->ready_fd);
 
-  int received = 0;
-  sigwait(&stop_signals, &received);
+  const std::string why = watch->Await(**server, Clock::Real());
   ExitWithin(absl::Milliseconds(1500));
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // a second one ends the process at once
-  const std::string reason = absl::StrCat("coordd is stopping (SIG", sigabbrev_np(received), ")");
+  const std::string reason = absl::StrCat("coordd is stopping (", why, ")");
   COORDD_LOG(kInfo, reason);
+  RemoveOwnDirectory(flags->remove_directory);
   (*server)->Stop(reason);
   return kExitStopped;
 }

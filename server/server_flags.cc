@@ -90,6 +90,42 @@ void AddAddresses(CLI::App& app, CoordServerOptions& options) {
       ->default_str(options.http->ToString());
 }
 
+void AddPortRange(CLI::App& app, const Environment& environment, CoordServerOptions& options) {
+  auto parse = [&options](const std::string& text) {
+    const auto parsed = ParsePortRange(text);
+    if (!parsed.ok())
+      throw CLI::ValidationError("--port-range", std::string(parsed.status().message()));
+    options.ports = *parsed;
+  };
+  const auto variable = environment.find("COORDD_PORT_RANGE");
+  if (variable != environment.end() && !variable->second.empty()) parse(variable->second);
+  app.add_option_function<std::string>("--port-range", parse,
+                                       "Where port 0 of --listen picks from [COORDD_PORT_RANGE]")
+      ->type_name("A-B");
+}
+
+// For whoever starts a coordd for one job.
+void AddLauncherOptions(CLI::App& app, ServerFlags& flags) {
+  const char* group = "For launchers";
+  app.add_option("--ready-fd", flags.ready_fd,
+                 "Write {\"listen\", \"http\", \"pid\"} to this descriptor when ready")
+      ->type_name("FD")
+      ->check(CLI::Range(3, 1 << 20))
+      ->group(group);
+  app.add_option("--exit-with", flags.end.owner,
+                 "End when this process has ended (or sends SIGUSR2) and the workers have left, "
+                 "which they have 4 s for")
+      ->type_name("PID")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  AddDuration(app, "--exit-when-idle", flags.end.rule.idle, "End after this time without a worker");
+  app.get_option("--exit-when-idle")->group(group)->default_str("never");
+  app.add_option("--remove-directory", flags.remove_directory,
+                 "Remove this directory, which holds our certificates, at the end")
+      ->type_name("DIR")
+      ->group(group);
+}
+
 void AddFiles(CLI::App& app, CoordServerOptions& options) {
   const char* group = "TLS";
   app.add_option("--tls-cert", options.tls.cert, "Our certificate chain, PEM")
@@ -173,13 +209,10 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
   app.add_option("--log-level", level, "Least severe lines on stderr")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
-  app.add_option(
-         "--ready-fd", flags.ready_fd,
-         "For launchers: write {\"listen\", \"http\", \"pid\"} to this descriptor when ready")
-      ->type_name("FD")
-      ->check(CLI::Range(3, 1 << 20));
+  AddLauncherOptions(app, flags);
   app.set_version_flag("--version", absl::StrCat("coordd ", kVersion));
   try {
+    AddPortRange(app, environment, flags.server);
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
     flags.print = app.help();

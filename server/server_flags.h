@@ -8,6 +8,7 @@
 #include "common/environment.h"
 #include "common/log.h"
 #include "server/coord_server.h"
+#include "server/end_watch.h"
 
 namespace coordd {
 
@@ -15,6 +16,8 @@ struct ServerFlags {
   CoordServerOptions server;
   LogLevel log_level = LogLevel::kInfo;
   int ready_fd = -1;  // where to say that it is ready; -1: nowhere
+  EndWatchOptions end;
+  std::string remove_directory;  // at the end; empty: none
   // Set by --help and --version: to be printed instead of serving.
   std::optional<std::string> print;
 };

@@ -117,6 +117,11 @@ absl::Time SessionService::NextDeadline() const {
   return watches_.empty() ? absl::InfiniteFuture() : watches_.front().deadline;
 }
 
+size_t SessionService::size() const {
+  MutexLock lock(&mu_);
+  return sessions_.size();
+}
+
 void SessionService::CloseAll(const absl::Status& status) {
   std::vector<std::shared_ptr<WorkerSession>> all;
   {

@@ -34,6 +34,8 @@ class SessionService final
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;
 
+  size_t size() const;  // sessions that are open
+
   // Closes every session, and every one that is still opened, with `status`.
   void CloseAll(const absl::Status& status);
 

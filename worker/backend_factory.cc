@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   TransportFactoryOptions transport_options;
   transport_options.choice = options.transport;
   transport_options.environment = options.ucx_environment;
+  transport_options.ports = options.ports;
   // The interface that reaches coordd is one that the other nodes reach too. Without a route there
   // would be no membership; should the name not resolve any more, UCX chooses by itself.
   transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");

@@ -58,6 +58,14 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   return join;
 }
 
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator) {
+  if (!wanted.host.empty()) return wanted;
+  const absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
+  if (local.ok()) return {*local, wanted.port};
+  COORDD_LOG(kWarning, "metrics are served on loopback only: ", local.status().message());
+  return {"127.0.0.1", wanted.port};
+}
+
 HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
   if (!IsWildcard(bound.host)) return bound;
   absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);

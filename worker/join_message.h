@@ -20,6 +20,10 @@ namespace coordd {
 v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
                   const std::string& metrics_address, pid_t pid, Random& random);
 
+// Where to serve /metrics when `wanted` names no host: the address that packets to coordd leave
+// from, which is loopback when coordd is. `wanted` itself otherwise.
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator);
+
 // Where others find what listens on `bound`: the address that packets to coordd leave from when
 // `bound` is every interface, otherwise `bound` itself.
 HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);

@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layo
   }
   if (one_node && options.choice != TransportChoice::kUcx)
     return std::make_unique<ShmTransport>(clock);
-  const UcxTransportOptions ucx_options{options.local_address, options.environment};
+  const UcxTransportOptions ucx_options{options.local_address, options.environment, options.ports};
   COORDD_ASSIGN_OR_RETURN(std::unique_ptr<Transport> ucx, TryMakeUcxTransport(ucx_options, clock));
   if (options.choice == TransportChoice::kUcx) return ucx;
   return std::make_unique<RoutedTransport>(std::make_unique<ShmTransport>(clock), std::move(ucx));

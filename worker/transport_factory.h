@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/environment.h"
 #include "worker/group_layout.h"
@@ -15,8 +17,9 @@ namespace coordd {
 
 struct TransportFactoryOptions {
   TransportChoice choice = TransportChoice::kAuto;
-  std::string local_address;  // UcxTransportOptions::local_address
-  Environment environment;    // UcxTransportOptions::environment
+  std::string local_address;       // UcxTransportOptions::local_address
+  Environment environment;         // UcxTransportOptions::environment
+  std::optional<PortRange> ports;  // UcxTransportOptions::ports
 };
 
 // Not connected yet. kAuto: shared memory when all ranks share a node, else shared memory inside

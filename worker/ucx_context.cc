@@ -68,6 +68,9 @@ absl::StatusOr<Config> ReadConfig(const UcxTransportOptions& options) {
   Config config(raw);
   for (const Default& entry : kDefaults)
     COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, entry.name, entry.value));
+  if (options.ports.has_value())
+    COORDD_RETURN_IF_ERROR(
+        Modify(raw, options.environment, "PORT_RANGE", options.ports->ToString()));
   if (!options.local_address.empty()) {
     COORDD_ASSIGN_OR_RETURN(const std::string interface,
                             InterfaceWithAddress(options.local_address));

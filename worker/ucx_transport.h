@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "common/address.h"
 #include "common/clock.h"
 #include "common/environment.h"
 #include "worker/transport.h"
@@ -17,6 +19,7 @@ struct UcxTransportOptions {
   std::string local_address;
   // This process's environment. A UCX_* variable in it is the user's wish and is left alone.
   Environment environment;
+  std::optional<PortRange> ports;  // that UCX listens on over TCP; absent: any
 };
 
 // UCX's tagged messages (ucp_tag_*_nbx), tag = sender's rank (24 bits) | Tag::Encode (40 bits), in

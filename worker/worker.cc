@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/status_macros.h"
+#include "worker/auto_coordinator.h"
 #include "worker/backend_factory.h"
 #include "worker/grpc_coordinator_link.h"
 #include "worker/grpc_store.h"
@@ -10,8 +13,40 @@
 
 namespace coordd {
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& options, Clock& clock) {
-  COORDD_RETURN_IF_ERROR(options.Validate());
+namespace {
+
+// One process speaks for all: what launchers said is the same story on each rank.
+void LogLaunch(const LaunchPlace& launch) {
+  if (launch.rank > 0) return;
+  for (const std::string& warning : launch.warnings) COORDD_LOG(kWarning, warning);
+  if (launch.is_rank() || !launch.not_a_rank.empty()) {
+    COORDD_LOG(kDebug, "launcher ", launch.launcher, " (", launch.title, "): ", launch.why,
+               launch.size > 0 ? absl::StrCat("; ", launch.size, " in all") : "");
+  }
+  for (const std::string& note : launch.notes) COORDD_LOG(kDebug, note);
+}
+
+// `options` with a coordinator.
+absl::StatusOr<WorkerOptions> Resolve(WorkerOptions options, Clock& clock) {
+  LogLaunch(options.launch);
+  if (!options.auto_coordinator) return options;
+  COORDD_ASSIGN_OR_RETURN(
+      CoordinatorAccess access,
+      FindOrStartCoordinator(options, clock.Now() + options.join_timeout, clock));
+  options.coordinator = std::move(access.address);
+  options.tls = std::move(access.tls);
+  if (options.token.empty()) options.token = std::move(access.token);
+  // A job of one, when nobody has said how many there are.
+  if (options.min_workers == 0 && options.max_workers == 0)
+    options.min_workers = options.max_workers = 1;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wanted, Clock& clock) {
+  COORDD_RETURN_IF_ERROR(wanted.Validate());
+  COORDD_ASSIGN_OR_RETURN(const WorkerOptions options, Resolve(wanted, clock));
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
                           OpenChannel(options.coordinator, options.tls));
   WorkerSeams seams;

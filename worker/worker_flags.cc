@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/launch_facts.h"
 #include "common/log.h"
 #include "common/version.h"
+#include "worker/options_from_environment.h"
 
 namespace coordd {
 namespace {
@@ -34,7 +36,7 @@ struct Flag {
 };
 
 constexpr Flag kFlags[] = {
-    {"--coordinator", "COORDD_ADDR", "Where coordd listens: HOST:PORT"},
+    {"--coordinator", "COORDD_ADDR", "Where coordd listens: HOST:PORT; auto: found, or started"},
     {"--job", "COORDD_JOB_ID", "Name of the job"},
     {"--token-file", "COORDD_TOKEN_FILE", "File with the job's token"},
     {"--tls-ca", "COORDD_TLS_CA", "Certificate authority of coordd"},
@@ -43,11 +45,14 @@ constexpr Flag kFlags[] = {
     {"--size", "COORDD_SIZE", "Workers of the job: the least and the most"},
     {"--min-workers", "COORDD_MIN_WORKERS", "The job starts with at least so many"},
     {"--max-workers", "COORDD_MAX_WORKERS", "The job takes at most so many"},
+    {"--launcher", "COORDD_LAUNCHER", "Whose variables tell the rank; none: nobody's"},
     {"--rank", "COORDD_RANK", "The rank to have if coordd can arrange it"},
     {"--local-rank", "COORDD_LOCAL_RANK", "The same within the node"},
     {"--node-id", "COORDD_NODE_ID", "Workers with equal ids share memory"},
     {"--topology", "COORDD_TOPOLOGY", "Where this node is, slowest network first: aisle3/rack12"},
-    {"--metrics", "COORDD_METRICS", "Serve /metrics at HOST:PORT; port 0 picks one"},
+    {"--metrics", "COORDD_METRICS",
+     "Serve /metrics at HOST:PORT; port 0 picks one; auto: where coordd is reached from"},
+    {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
     {"--transport", "COORDD_TRANSPORT", "auto, shm or ucx"},
     {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},
     {"--timeout", "COORDD_TIMEOUT", "Seconds that a collective may take"},
@@ -127,7 +132,7 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
   if (!ApplyLogLevel(environment))
     return Usage("COORDD_LOG_LEVEL is \"" + environment["COORDD_LOG_LEVEL"] +
                  "\", expected debug, info, warning or error");
-  absl::StatusOr<WorkerOptions> options = WorkerOptionsFrom(environment);
+  absl::StatusOr<WorkerOptions> options = WorkerOptionsFrom(environment, ThisLaunchFacts());
   if (!options.ok()) return Usage(options.status().message());
   command.options = *std::move(options);
   const absl::Status valid = command.options.Validate();

@@ -95,7 +95,7 @@ absl::Status WorkerImpl::StartMetrics() {
   COORDD_ASSIGN_OR_RETURN(
       runtime_->http,
       HttpServer::Start(
-          *options_.metrics,
+          MetricsAddress(*options_.metrics, options_.coordinator), options_.ports,
           {{"/metrics",
             [&registry](const std::string&) {
               return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",

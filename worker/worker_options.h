@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/address.h"
 #include "common/environment.h"
+#include "common/launcher_detect.h"
 #include "common/tls.h"
 
 namespace coordd {
@@ -21,22 +22,31 @@ enum class TransportChoice {
 };  // kAuto: shared memory inside a node, UCX between nodes
 
 struct WorkerOptions {
-  HostPort coordinator;         // COORDD_ADDR
-  std::string job = "default";  // COORDD_JOB_ID
-  std::string token;            // contents of COORDD_TOKEN_FILE; empty: none
-  TlsFiles tls;                 // COORDD_TLS_CERT, COORDD_TLS_KEY, COORDD_TLS_CA
-  std::string worker_id;        // empty: hostname-pid-random
-  int32_t min_workers = 0;  // COORDD_MIN_WORKERS; 0: COORDD_SIZE when given, else coordd's default
-  int32_t max_workers = 0;  // COORDD_MAX_WORKERS; the same
+  HostPort coordinator;           // COORDD_ADDR
+  bool auto_coordinator = false;  // COORDD_ADDR absent or "auto": found or started
+  std::string job = "default";    // COORDD_JOB_ID, else the launcher's name for this start
+  std::string token;              // contents of COORDD_TOKEN_FILE; empty: none
+  TlsFiles tls;                   // COORDD_TLS_CERT, COORDD_TLS_KEY, COORDD_TLS_CA
+  std::string worker_id;          // empty: hostname-pid-random
+  // COORDD_MIN_WORKERS, COORDD_MAX_WORKERS; else COORDD_SIZE, else the launcher's size; 0: coordd's
+  // default.
+  int32_t min_workers = 0;
+  int32_t max_workers = 0;
   std::optional<absl::Duration> settling_window;
-  int32_t launcher_rank = -1;         // COORDD_RANK
-  int32_t launcher_local_rank = -1;   // COORDD_LOCAL_RANK
+  LaunchPlace launch;                 // of COORDD_LAUNCHER, else as detected
+  int32_t launcher_rank = -1;         // COORDD_RANK, else launch.rank
+  int32_t launcher_local_rank = -1;   // COORDD_LOCAL_RANK, else launch.local_rank
   std::string node_id;                // COORDD_NODE_ID: replaces what is found out
   std::vector<std::string> topology;  // COORDD_TOPOLOGY: "aisle3/rack12"
-  std::optional<HostPort>
-      metrics;  // COORDD_METRICS: where to serve /metrics; port 0 picks one; absent: off
+  // COORDD_METRICS: where to serve /metrics; absent: off; host "" (written "auto"): at the address
+  // that coordd sees; port 0 picks one.
+  std::optional<HostPort> metrics;
+  std::optional<PortRange> ports;  // COORDD_PORT_RANGE: what port 0 and the transport pick from
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, shm, ucx
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
+  // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
+  // is looked for, and started from.
+  Environment places;
 
   absl::Duration join_timeout =
       absl::Minutes(5);  // COORDD_JOIN_TIMEOUT seconds: from Start to the first membership
@@ -48,9 +58,5 @@ struct WorkerOptions {
   // INVALID_ARGUMENT: names the option, what was given and what is expected.
   absl::Status Validate() const;
 };
-
-// From COORDD_* variables. INVALID_ARGUMENT: names the variable, what it holds and what is
-// expected.
-absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment);
 
 }  // namespace coordd

@@ -5,9 +5,10 @@
 #include "client/c_api/c_api_internal.h"
 #include "common/build_info.h"
 #include "common/environment.h"
+#include "common/launch_facts.h"
 #include "common/status_macros.h"
 #include "common/version.h"
-#include "worker/worker_options.h"
+#include "worker/options_from_environment.h"
 
 namespace coordd {
 namespace {
@@ -39,7 +40,10 @@ Environment Overlay(const coordd_options_t& options, Environment environment) {
 absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   const Environment environment =
       Overlay(options, options.ignore_environment != 0 ? Environment() : ReadEnvironment());
-  COORDD_ASSIGN_OR_RETURN(WorkerOptions result, WorkerOptionsFrom(environment));
+  COORDD_ASSIGN_OR_RETURN(WorkerOptions result, WorkerOptionsFrom(environment, ThisLaunchFacts()));
+  // Who looks at no variable gets no coordd unasked.
+  const bool named = options.coordinator != nullptr && *options.coordinator != '\0';
+  if (options.ignore_environment != 0 && !named) result.auto_coordinator = false;
   if (options.token != nullptr && *options.token != '\0') result.token = options.token;
   if (options.worker_id != nullptr) result.worker_id = options.worker_id;
   if (options.min_workers != 0) result.min_workers = options.min_workers;

@@ -187,7 +187,7 @@ typedef struct coordd_worker coordd_worker_t;
  * behind it, then from the default. */
 typedef struct coordd_options {
   size_t struct_size;
-  const char* coordinator; /* COORDD_ADDR: "host:port"; required */
+  const char* coordinator; /* COORDD_ADDR: "host:port"; "auto", the default: found or started */
   const char* job;         /* COORDD_JOB_ID: "default" */
   const char* token;       /* the job's secret itself; wins over token_file */
   const char* token_file;  /* COORDD_TOKEN_FILE: a file that holds it */
@@ -199,15 +199,15 @@ typedef struct coordd_options {
   const char* node_id;  /* COORDD_NODE_ID: ranks with equal ids share memory; default: found out */
   const char* topology; /* COORDD_TOPOLOGY: "aisle3/rack12", slowest network first */
   const char* metrics;  /* COORDD_METRICS: "host:port" to serve /metrics on, port 0 picks one */
-  const char* transport;       /* COORDD_TRANSPORT: "auto", "shm" or "ucx" */
-  int32_t min_workers;         /* COORDD_MIN_WORKERS, else COORDD_SIZE, else what coordd says */
-  int32_t max_workers;         /* COORDD_MAX_WORKERS, likewise */
-  double join_timeout_seconds; /* COORDD_JOIN_TIMEOUT: 300; until enough workers are there */
+  const char* transport;             /* COORDD_TRANSPORT: "auto", "shm" or "ucx" */
+  int32_t min_workers;               /* COORDD_MIN_WORKERS, COORDD_SIZE, else the launcher's size */
+  int32_t max_workers;               /* COORDD_MAX_WORKERS, likewise */
+  double join_timeout_seconds;       /* COORDD_JOIN_TIMEOUT: 300; until enough workers are there */
   double collective_timeout_seconds; /* COORDD_TIMEOUT: 600; default deadline of every work */
-  int32_t ignore_environment;        /* not 0: the variables are not looked at */
-  int32_t has_launcher_rank;         /* not 0: launcher_rank and launcher_local_rank are given */
-  int32_t launcher_rank;             /* COORDD_RANK: a hint for the order of ranks; -1: none */
-  int32_t launcher_local_rank;       /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
+  int32_t ignore_environment;  /* not 0: no variables are looked at; coordinator is required */
+  int32_t has_launcher_rank;   /* not 0: launcher_rank and launcher_local_rank are given */
+  int32_t launcher_rank;       /* COORDD_RANK, else the launcher's (COORDD_LAUNCHER); a hint */
+  int32_t launcher_local_rank; /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
 } coordd_options_t;
 #define COORDD_OPTIONS_INIT \
   { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

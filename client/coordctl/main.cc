@@ -11,6 +11,7 @@
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
 #include "client/coordctl/whoami.h"
+#include "common/auto_coordinator.h"
 #include "common/build_info.h"
 #include "common/certs.h"
 #include "common/connection_file.h"
@@ -139,6 +140,16 @@ int Expand(const Arguments& arguments) {
   return kOk;
 }
 
+// How a worker here would find its coordd.
+std::string CoordinatorSentence(const LaunchPlace& place, const Environment& environment) {
+  const auto address = environment.find("COORDD_ADDR");
+  if (address != environment.end() && !address->second.empty() && address->second != "auto")
+    return address->second + " (COORDD_ADDR)";
+  if (!place.not_a_rank.empty()) return "";
+  const absl::StatusOr<AutoPlan> plan = PlanAutoCoordinator(place, AutoSettingsFrom(environment));
+  return plan.ok() ? plan->why : absl::StrCat("none: ", plan.status().message());
+}
+
 int Whoami(const Arguments& arguments, const Environment& environment) {
   std::string launcher = arguments.launcher;
   if (launcher.empty()) {
@@ -148,7 +159,8 @@ int Whoami(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<LaunchPlace> place =
       DetectLaunchPlace(environment, ThisLaunchFacts(), launcher);
   if (!place.ok()) return Report(place.status(), kUsage);
-  Print(arguments.json ? WhoamiJson(*place, "") : WhoamiText(*place, ""));
+  const std::string coordinator = CoordinatorSentence(*place, environment);
+  Print(arguments.json ? WhoamiJson(*place, coordinator) : WhoamiText(*place, coordinator));
   return kOk;
 }
 

@@ -67,6 +67,10 @@ std::vector<std::string> CoordinatorCommand(const std::string& program, const Ru
       command.push_back(argument);
     }
   }
+  if (!options.port_range.empty()) {
+    command.push_back("--port-range");
+    command.push_back(options.port_range);
+  }
   command.insert(command.end(), options.coordd_arguments.begin(), options.coordd_arguments.end());
   return command;
 }

@@ -26,7 +26,7 @@ absl::StatusOr<std::string> Contents(const std::string& path) {
 absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
   std::vector<WorkerOrder> orders;
   RunOptions options = in.options;
-  if (options.metrics.empty()) options.metrics = "127.0.0.1:0";
+  if (options.metrics.empty()) options.metrics = "auto";
   for (int32_t r = 0; r < in.plan.np; ++r) {
     COORDD_ASSIGN_OR_RETURN(
         Environment environment,

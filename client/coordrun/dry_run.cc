@@ -141,7 +141,7 @@ absl::StatusOr<std::string> DryRunText(const RunOptions& options, const RunPlan&
   }
   std::error_code error;
   RunOptions shown = options;
-  if (shown.metrics.empty() && plan.launcher == LauncherKind::kLocal) shown.metrics = "127.0.0.1:0";
+  if (shown.metrics.empty() && plan.launcher == LauncherKind::kLocal) shown.metrics = "auto";
   COORDD_ASSIGN_OR_RETURN(Environment common, CommonVariables(shown, rendezvous, environment));
   Picture picture{options, plan, std::move(common),
                   std::filesystem::read_symlink("/proc/self/exe", error).string(),

@@ -65,22 +65,6 @@ absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& network
   return addresses;
 }
 
-absl::StatusOr<uint16_t> FreePort(const PortRange& range) {
-  for (int32_t port = range.first; port <= range.last; ++port) {
-    const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    if (bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
-      return static_cast<uint16_t>(port);
-    }
-  }
-  return absl::UnavailableError(
-      absl::StrCat("--port-range ", range.first, "-", range.last, ": all of them are taken"));
-}
-
 std::vector<std::string> OwnNames() {
   char name[256] = "";
   if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return {};

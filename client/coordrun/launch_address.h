@@ -13,9 +13,6 @@ namespace coordd {
 // Loopback ones come last: simulated hosts reach them. INVALID_ARGUMENT: an interface is not there.
 absl::StatusOr<std::vector<std::string>> OwnAddresses(const std::string& networks);
 
-// A port of the range on which nothing listens. UNAVAILABLE: all are taken.
-absl::StatusOr<uint16_t> FreePort(const PortRange& range);
-
 // This machine's name, and with its domain where that can be found out.
 std::vector<std::string> OwnNames();
 

@@ -58,12 +58,7 @@ std::string JobName(const RunOptions& options, const Environment& environment) {
 absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher) {
   if (!options.listen.empty()) return options.listen;
   const bool local = launcher == LauncherKind::kLocal;
-  uint16_t port = 0;
-  if (!options.port_range.empty()) {
-    COORDD_ASSIGN_OR_RETURN(const PortRange range, ParsePortRange(options.port_range));
-    COORDD_ASSIGN_OR_RETURN(port, FreePort(range));
-  }
-  return absl::StrCat(local ? "127.0.0.1:" : "0.0.0.0:", port);
+  return std::string(local ? "127.0.0.1:0" : "0.0.0.0:0");
 }
 
 absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,

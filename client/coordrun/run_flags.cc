@@ -132,9 +132,10 @@ void AddCoordinator(CLI::App& app, RunOptions* options) {
 void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* variables) {
   app.add_flag("--horovod", options->horovod,
                "COMMAND is `python SCRIPT`, whose `import horovod` is to find coordd");
-  app.add_option(
-         "--metrics", options->metrics,
-         "where each worker serves /metrics, or off [127.0.0.1:0 for workers here, else off]")
+  app.add_option("--metrics", options->metrics,
+                 "where each worker serves /metrics, auto (where coordd is reached from) or off "
+                 "[auto for workers "
+                 "here, else off]")
       ->type_name("HOST:PORT");
   app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
       ->type_name("VAR[=VALUE]")

@@ -34,7 +34,10 @@ absl::Status RunOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat(
         "--launcher is ", launcher, ": expected local, ssh, srun, mpirun or external"));
   }
-  if (!port_range.empty()) COORDD_RETURN_IF_ERROR(ParsePortRange(port_range).status());
+  if (!port_range.empty() && !ParsePortRange(port_range).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port-range is ", port_range, ": expected FIRST-LAST, such as 20000-20100"));
+  }
   if (command.empty() || command[0].empty()) {
     return absl::InvalidArgumentError("no command: expected coordrun [options] -- COMMAND...");
   }
@@ -54,25 +57,14 @@ absl::Status RunOptions::Validate() const {
   }
   if (!listen.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
   COORDD_RETURN_IF_ERROR(CheckAddress("--http", http, true));
-  if (!metrics.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
+  if (!metrics.empty() && metrics != "auto")
+    COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
   if (!tls && coordinator.empty() && !listen.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--no-tls with --listen ", listen,
         ": without TLS anybody in the network could join; expected a loopback address"));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<PortRange> ParsePortRange(const std::string& text) {
-  PortRange range;
-  const std::vector<std::string> ends = absl::StrSplit(text, '-');
-  if (ends.size() == 2 && absl::SimpleAtoi(ends[0], &range.first) &&
-      absl::SimpleAtoi(ends[1], &range.last) && range.first >= 1 && range.first <= range.last &&
-      range.last <= 65535) {
-    return range;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--port-range is ", text, ": expected FIRST-LAST, such as 20000-20100"));
 }
 
 std::string JobNameFrom(const std::string& program) {

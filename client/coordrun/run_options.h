@@ -31,7 +31,7 @@ struct RunOptions {
   std::string directory;        // where workers start; empty: here
   std::string run_directory;  // where the folder of this run's secrets is made; empty: a local one
   std::string networks;       // interfaces of this machine, "eth0,ib0"; empty: all
-  std::string port_range;     // "20000-20100", for the coordd that is started
+  std::string port_range;     // "20000-20100", for the coordd that is started, and for workers
   absl::Duration start_timeout = absl::Seconds(30);  // for the hosts to answer
   bool checks = true;                                // the preflight
   bool check_only = false;
@@ -67,13 +67,6 @@ struct RunOptions {
   // are, and where, is PlanRun's part.
   absl::Status Validate() const;
 };
-
-// Both ends belong to it.
-struct PortRange {
-  int32_t first = 0, last = 0;
-};
-// INVALID_ARGUMENT.
-absl::StatusOr<PortRange> ParsePortRange(const std::string& text);
 
 // The program's file name with what a job's name may not have replaced: "train.py", "job".
 std::string JobNameFrom(const std::string& program);

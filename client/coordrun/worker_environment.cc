@@ -60,6 +60,7 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
                              {"COORDD_TLS_CERT", rendezvous.tls.cert},
                              {"COORDD_TLS_KEY", rendezvous.tls.key},
                              {"COORDD_METRICS", options.metrics == "off" ? "" : options.metrics}};
+  if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;
   for (const auto& [name, value] : options.variables) {
     const auto found = inherited.find(name);
     if (!value && found == inherited.end()) {

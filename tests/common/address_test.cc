@@ -20,6 +20,15 @@ TEST(ParseHostPort, WritesWhatItReads) {
     EXPECT_EQ(ParseHostPort(text)->ToString(), text);
 }
 
+TEST(ParsePortRange, TakesTwoEndsOrOnePort) {
+  EXPECT_EQ(*ParsePortRange("20000-20099"), (PortRange{20000, 20099}));
+  EXPECT_EQ(*ParsePortRange("7400"), (PortRange{7400, 7400}));
+  EXPECT_EQ((PortRange{5, 9}).size(), 5);
+  EXPECT_EQ((PortRange{5, 9}).ToString(), "5-9");
+  for (const char* text : {"", "-", "9-5", "0-5", "1-65536", "a-b", "1-2-3", " 1-2", "+1-2", "1-"})
+    EXPECT_FALSE(ParsePortRange(text).ok()) << text;
+}
+
 TEST(ParseHostPort, SaysWhatIsWrong) {
   const std::pair<const char*, const char*> cases[] = {{"", "has no port"},
                                                        {"host", "has no port"},

@@ -1,4 +1,4 @@
-foreach(name address atomic_file certs connection_file proto_json)
+foreach(name address atomic_file certs connection_file proto_json rendezvous_file)
   coordd_test(common_${name}_test SOURCES ${name}_test.cc LIBS coordd_common_io)
 endforeach()
 target_link_libraries(common_certs_test PRIVATE OpenSSL::Crypto)

@@ -41,10 +41,12 @@ Environment Recorded(const std::string& name) {
 
 // Files that variables name lie beside the recorded environments.
 LaunchFacts On(const std::string& hostname) {
-  return {hostname, [](const std::string& path) -> absl::StatusOr<std::string> {
+  return {hostname,
+          [](const std::string& path) -> absl::StatusOr<std::string> {
             const std::string file = std::filesystem::path(path).filename();
             return FileText(FolderOfEnvironments() + "/" + file);
-          }};
+          },
+          [](const std::string& name) { return name + " 4711"; }};
 }
 
 LaunchPlace Detect(const std::string& name, const std::string& hostname = "") {
@@ -258,7 +260,9 @@ TEST(LauncherDetect, GivesAllTasksOfOneStartTheSameInstance) {
   EXPECT_NE(DetectLaunchPlace(again, {}, "")->instance, step);
   EXPECT_FALSE(Detect("openmpi").instance.empty());
   EXPECT_FALSE(Detect("hydra_in_slurm").instance.empty());
-  EXPECT_THAT(Detect("hydra").instance, IsEmpty());
+  // Nothing in its variables: the process that has started them all, when they are on one node.
+  EXPECT_EQ(Detect("hydra").instance, "hydra hydra_pmi_proxy 4711");
+  EXPECT_THAT(Detect("mvapich2").instance, IsEmpty());
 }
 
 TEST(LauncherDetect, WarnsOfAHeterogeneousJob) {

@@ -82,12 +82,25 @@ except KeyboardInterrupt:
         rank.wait_for_text("interrupted")
         rank.wait()
 
-    def test_without_a_coordinator_the_variable_is_named(self):
+    def test_a_program_that_nobody_launched_is_a_job_of_one(self):
+        status, said = self.run_command(
+            sys.executable, "-c", PREAMBLE + """
+from coordd import _basics
+for _ in range(3):
+    _basics.init()
+    print(_basics.rank(), "of", _basics.size())
+    _basics.shutdown()
+""", environment=processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY")))
+        self.assertEqual(status, 0, said)
+        self.assertEqual(said.count("0 of 1"), 3, said)
+        self.assertEqual(said.count("coordd listens on"), 1, said)  # one coordd for all of them
+
+    def test_more_than_one_that_nobody_launched_are_told_what_to_do(self):
         status, said = self.run_command(
             sys.executable, "-c", PREAMBLE + "from coordd import _basics; _basics.init()",
-            environment=processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY")))
+            environment=processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"), COORDD_SIZE=2))
         self.assertNotEqual(status, 0)
-        self.assertRegex(said.splitlines()[-1], r"COORDD_ADDR\) is not set: start the program with coordrun")
+        self.assertRegex(said.splitlines()[-1], r"a job of 2 workers .* needs a coordinator.*coordrun")
 
     def test_grpc_and_protobuf_of_others_work_in_the_same_process_whoever_comes_first(self):
         if not importlib.util.find_spec("grpc"):

@@ -1,0 +1,96 @@
+#include "common/auto_coordinator.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/stable_hash.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kOtherwise[] =
+    "start coordd and set COORDD_ADDR, use coordrun, or set COORDD_RENDEZVOUS_FILE to a path in a "
+    "directory that all nodes share";
+constexpr char kRunsBelow[] = "/.coordd/run/";
+
+PortRange PortsOf(const AutoSettings& settings, absl::string_view instance) {
+  if (settings.ports.has_value()) return *settings.ports;
+  const uint16_t first = PortOfInstance(instance);
+  constexpr uint16_t kEnd = kAutoPortBase + kAutoPortCount - 1;
+  return {first, static_cast<uint16_t>(std::min<int>(first + kAutoPortTries - 1, kEnd))};
+}
+
+absl::StatusOr<std::string> RendezvousFileOf(const LaunchPlace& place, const AutoSettings& settings,
+                                             bool one_node) {
+  if (!settings.rendezvous_file.empty()) return settings.rendezvous_file;
+  if (place.instance.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no coordinator is named, and ", place.title,
+        " gives its processes nothing in common by which they could find one: ", kOtherwise));
+  }
+  const std::string name = DirectoryOfInstance(place);
+  if (one_node && !settings.local_directory.empty())
+    return absl::StrCat(settings.local_directory, "/run/", name, "/coordd.json");
+  if (settings.shared_directory.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no coordinator is named, and there is no home directory in which the nodes of this job "
+        "could find one: ",
+        kOtherwise));
+  }
+  return absl::StrCat(settings.shared_directory, kRunsBelow, name, "/coordd.json");
+}
+
+absl::StatusOr<AutoPlan> PlanAlone(const LaunchPlace& place, const AutoSettings& settings) {
+  if (settings.workers > 1) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a job of ", settings.workers,
+        " workers (COORDD_SIZE) needs a coordinator, and none is named: ", kOtherwise));
+  }
+  AutoPlan plan;
+  plan.ports = settings.ports.value_or(PortRange());
+  plan.why = place.is_rank() ? absl::StrCat("a job of one worker (", place.title, ")")
+                             : "no launcher and no coordinator: a job of one worker";
+  return plan;
+}
+
+}  // namespace
+
+uint16_t PortOfInstance(absl::string_view instance) {
+  return static_cast<uint16_t>(kAutoPortBase + StableHash(instance) % kAutoPortCount);
+}
+
+std::string DirectoryOfInstance(const LaunchPlace& place) {
+  constexpr size_t kMaxNameBytes = 64;
+  std::string name;
+  const std::string& run = place.run_name.empty() ? place.launcher : place.run_name;
+  for (char c : run.substr(0, kMaxNameBytes))
+    name += absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' ? c : '_';
+  if (name.empty() || name[0] == '.') name.insert(0, "run");
+  return absl::StrCat(name, "-",
+                      absl::Hex(StableHash(place.instance) & 0xffffffffu, absl::kZeroPad8));
+}
+
+absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,
+                                             const AutoSettings& settings) {
+  if (!place.not_a_rank.empty()) return absl::FailedPreconditionError(place.not_a_rank);
+  const int32_t size = settings.workers > 0 ? settings.workers : place.size;
+  if (!place.is_rank() || size == 1) return PlanAlone(place, settings);
+  if (size < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(place.title, " says that this is rank ", place.rank,
+                     " but not of how many: set COORDD_SIZE, and COORDD_ADDR to a coordd"));
+  }
+  AutoPlan plan;
+  plan.one_node = place.one_node();
+  COORDD_ASSIGN_OR_RETURN(plan.rendezvous_file, RendezvousFileOf(place, settings, plan.one_node));
+  plan.role = place.rank == 0 ? AutoPlan::Role::kStarts : AutoPlan::Role::kFinds;
+  plan.ports = PortsOf(settings, place.instance);
+  plan.why = absl::StrCat("no coordinator is named: ",
+                          place.rank == 0 ? "this process starts one" : "rank 0 starts one",
+                          " and writes its address to ", plan.rendezvous_file);
+  return plan;
+}
+
+}  // namespace coordd

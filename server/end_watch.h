@@ -1,0 +1,49 @@
+// Waits for the end of coordd: a signal, the end of the process that started it, or no more
+// workers. (io)
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "server/coord_server.h"
+#include "server/end_rule.h"
+
+namespace coordd {
+
+struct EndWatchOptions {
+  EndRuleOptions rule;
+  pid_t owner = 0;  // --exit-with; 0: nobody
+};
+
+// SIGTERM, SIGINT and SIGHUP end coordd; SIGUSR2 from its owner says that the job is over, as the
+// owner's own end does.
+sigset_t EndSignals();
+
+// Made before the first thread, with EndSignals blocked. One thread.
+class EndWatch {
+ public:
+  // NOT_FOUND: the owner has ended already.
+  static absl::StatusOr<EndWatch> Start(const EndWatchOptions& options);
+  ~EndWatch();
+  EndWatch(EndWatch&& other) noexcept;
+  EndWatch& operator=(EndWatch&&) = delete;
+
+  // Blocks. Returns why coordd ends: "SIGTERM", or EndRule's sentence.
+  std::string Await(const CoordServer& server, Clock& clock);
+
+ private:
+  EndWatch(const EndWatchOptions& options, int signals, int owner)
+      : options_(options), signals_(signals), owner_(owner) {}
+  std::string ReadSignal();
+
+  const EndWatchOptions options_;
+  int signals_;  // signalfd
+  int owner_;    // pidfd; -1: none
+  bool owner_gone_ = false;
+};
+
+}  // namespace coordd
