@@ -14,7 +14,7 @@ absl::StatusOr<DynamicLibrary> DynamicLibrary::OpenWith(const std::string& name,
 }
 
 absl::StatusOr<DynamicLibrary> DynamicLibrary::Open(const std::string& name) {
-  return OpenWith(name, RTLD_LAZY | RTLD_LOCAL);
+  return OpenWith(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 }
 
 absl::StatusOr<DynamicLibrary> DynamicLibrary::OpenLoaded(const std::string& name) {

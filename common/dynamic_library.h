@@ -8,7 +8,8 @@
 
 namespace coordd {
 
-// Movable. Closes what it opened, which unloads it unless somebody else holds it as well.
+// Movable. What was opened stays loaded to the end of the process: NCCL and CUDA's driver leave
+// memory and threads behind when they are unloaded.
 class DynamicLibrary {
  public:
   // `name`: a file name for the loader's search or a path. NOT_FOUND: the loader's own sentence.
