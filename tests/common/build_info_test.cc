@@ -66,7 +66,10 @@ TEST(BuildInfoDeathTest, AnNcclThatCannotBeOpenedIsNamedWithTheVariable) {
   const auto with_a_wrong_path = [] {
     return Named(BuildComponents({{"COORDD_NCCL_LIBRARY", "/nowhere/libnccl.so.2"}}), "NCCL");
   };
-  if (with_a_wrong_path().built.empty()) GTEST_SKIP() << "built without NCCL";
+  if (const Component here = with_a_wrong_path(); here.built.empty()) {
+    EXPECT_FALSE(here.available);
+    GTEST_SKIP() << "built without NCCL: " << here.why_not;
+  }
   EXPECT_EXIT(
       {
         const Component nccl = with_a_wrong_path();
