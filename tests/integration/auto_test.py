@@ -32,6 +32,11 @@ def start(environment, *arguments):
     return subprocess.Popen([WORKER, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def has_ucx():
+    table = subprocess.run([COORDCTL, "check-build"], capture_output=True, text=True, check=True).stdout
+    return "[X] UCX" in table
+
+
 def coordd_pids(home):
     """Processes that were started with a directory below `home`."""
     pids = []
@@ -82,6 +87,15 @@ def whole_step(home, nodes, port, **extra):
     assert all(place["local_size"] == 4 // nodes and place["wrong"] == 0 for place in places), places
     nothing_is_left(home)
     return places
+
+
+def several_nodes_need_ucx(home):
+    """A build without UCX says so and ends every rank."""
+    processes = [start(environment, "allreduce", "--iterations", "2") for environment in step(home, 4, 2, 40001)]
+    errors = [process.communicate(timeout=LIMIT)[1] for process in processes]
+    assert all(process.returncode != 0 for process in processes), errors
+    assert any("ranks on several nodes need UCX" in error for error in errors), errors
+    nothing_is_left(home)
 
 
 def metrics_are_routed(home):
@@ -152,8 +166,9 @@ def named_file(home):
 def main():
     with tempfile.TemporaryDirectory(prefix="coordd-auto-") as home:
         os.mkdir(os.path.join(home, "run"), 0o700)
-        for check in (alone, lambda home: whole_step(home, 1, 40000), lambda home: whole_step(home, 2, 40001),
-                      metrics_are_routed, rank_zero_is_killed, sentences, named_file):
+        several_nodes = [lambda home: whole_step(home, 2, 40001), metrics_are_routed] if has_ucx() else [several_nodes_need_ucx]
+        for check in (alone, lambda home: whole_step(home, 1, 40000), *several_nodes, rank_zero_is_killed, sentences,
+                      named_file):
             check(home)
 
 

@@ -55,7 +55,7 @@ class PrometheusTest(processes.TestCase):
         workers = self.workers(coordd, WORKERS, job="run7", COORDD_METRICS="127.0.0.1:0")
         up = 'count(up{job="coordd-workers"} == 1)'
         self.assertTrue(wait_for(lambda: self.query(up) == WORKERS), prometheus.text())
-        self.assertEqual(self.query('up{job="coordd"}'), 1)
+        self.assertTrue(wait_for(lambda: self.query('up{job="coordd"}') == 1), prometheus.text())
 
         for step in range(STEPS):
             for worker in workers:
