@@ -57,26 +57,6 @@ class BoundedQueue {
     return true;
   }
 
-  // As PushUnbounded, for what can wait: nobody is woken for it before the queue is half full; it
-  // is taken with the next thing that somebody is woken for, or at the deadline of whoever waits.
-  bool PushQuietly(T&& value) {
-    bool wake = false;
-    {
-      MutexLock lock(&mu_);
-      if (closed_) return false;
-      items_.push_back(std::move(value));
-      wake = wake_for_all_ || items_.size() > capacity_ / 2;
-    }
-    if (wake) not_empty_.NotifyOne();
-    return true;
-  }
-  // From now on PushQuietly wakes too. What was pushed quietly before is in front of what is pushed
-  // after this.
-  void WakeForAll() {
-    MutexLock lock(&mu_);
-    wake_for_all_ = true;
-  }
-
   // Everything that is queued, in order. Waits for something until `deadline`; empty after it, or
   // when closed and drained.
   std::vector<T> TakeAll(absl::Time deadline) {
@@ -125,7 +105,6 @@ class BoundedQueue {
   CondVar not_full_;
   std::deque<T> items_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  bool wake_for_all_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace coordd

@@ -1,8 +1,8 @@
 #include "worker/control.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "common/check.h"
 #include "common/log.h"
 #include "common/thread.h"
 #include "worker/completion.h"
@@ -13,11 +13,12 @@
 namespace coordd {
 
 Control::Control(WorkerStateOptions options, Parts parts, ControlHooks hooks)
-    : world_{options.generation, ToInt(options.rank), options.size, {}, nullptr},
-      rank_(options.rank),
-      parts_(parts),
+    : parts_(parts),
       hooks_(std::move(hooks)),
-      state_(options, parts.clock.Now()) {}
+      state_(options, parts.clock.Now()),
+      table_({options.generation, ToInt(options.rank), options.size, {}, nullptr}, options.rank,
+             parts.clock),
+      sleeps_until_(absl::InfinitePast()) {}
 
 Control::~Control() { Join(); }
 
@@ -28,81 +29,171 @@ void Control::Start(std::vector<ControlEvent> early) {
 
 void Control::Join() {
   if (thread_.joinable()) thread_.join();
+  MutexLock lock(&mu_);
+  joined_ = true;
+  while (carrying_out_) carried_out_.Wait(&mu_);
 }
 
 void Control::FailRest(const absl::Status& status) {
-  for (auto& [id, job] : waiting_) parts_.completion.Fail(std::move(job.work), status);
-  for (auto& [id, work] : launched_) parts_.completion.Fail(std::move(work), status);
-  waiting_.clear();
-  launched_.clear();
-  for (auto& [token, reply] : replies_) reply->Deliver(status);
-  replies_.clear();
-  // Submissions that nobody took.
+  Actions rest;
+  {
+    MutexLock lock(&mu_);
+    rest = std::move(actions_);
+    actions_.clear();
+    for (ControlAction& action : table_.FailAll(status)) rest.push_back(std::move(action));
+  }
+  for (ControlAction& action : rest) {
+    if (auto* failure = std::get_if<FailWork>(&action)) Do(*failure);
+    if (auto* answer = std::get_if<AnswerCall>(&action)) Do(*answer);
+  }
+  // Calls that nobody took.
   for (ControlEvent& event : parts_.inbox.TakeAll(absl::InfinitePast())) {
-    if (auto* submitted = std::get_if<JobsSubmitted>(&event))
-      for (TensorJob& job : submitted->jobs) parts_.completion.Fail(std::move(job.work), status);
     if (auto* call = std::get_if<ProcessSetCall>(&event)) call->reply->Deliver(status);
   }
 }
 
 void Control::Run(std::vector<ControlEvent> early) {
-  Turn(std::move(early));
-  while (!stopped_ && !parts_.inbox.Finished()) Turn(parts_.inbox.TakeAll(state_.NextDeadline()));
-}
-
-void Control::Turn(std::vector<ControlEvent> events) {
-  const absl::Time now = parts_.clock.Now();
-  const absl::Duration lag_before = state_.heartbeat_lag();
-  std::vector<WorkerEffect> effects;
-  for (ControlEvent& event : events) state_.Step(Register(std::move(event)), now, effects);
-  state_.Tick(now, effects);
-  for (WorkerEffect& effect : effects) Perform(effect);
-  parts_.metrics.RecordControlTurn();
-  if (state_.heartbeat_lag() != lag_before)
-    parts_.metrics.RecordHeartbeatLag(state_.heartbeat_lag());
-  parts_.metrics.SetPendingTensors(state_.pending_tensors());
-  parts_.metrics.SetSubmissionsQueued(static_cast<int64_t>(parts_.inbox.size()));
-  parts_.metrics.SetExecutorQueue(state_.executing_batches());
-  parts_.metrics.SetFusionBufferBytes(parts_.executor.fusion_bytes());
-}
-
-// Splits a submission into what the state machine sees and what stays here; forgets the Works of a
-// batch that went well, which the completion thread ends.
-WorkerEvent Control::Register(ControlEvent event) {
-  if (auto* submitted = std::get_if<JobsSubmitted>(&event)) {
-    TensorsSubmitted values;
-    for (TensorJob& job : submitted->jobs) {
-      const TensorId id{++last_id_};
-      values.tensors.push_back({id, job.spec(), job.deadline});
-      waiting_.emplace(id, std::move(job));
-    }
-    return values;
+  std::optional<absl::Time> next = Turn(std::move(early));
+  while (next.has_value() && !parts_.inbox.Finished()) next = Turn(parts_.inbox.TakeAll(*next));
+  // What another thread has left for this one, which it cannot wake any more.
+  Actions rest;
+  {
+    MutexLock lock(&mu_);
+    while (carrying_out_) carried_out_.Wait(&mu_);
+    rest = TakeActionsLocked();
   }
+  CarryOut(std::move(rest));
+}
+
+std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
+  Actions actions;
+  std::optional<absl::Time> next;
+  {
+    MutexLock lock(&mu_);
+    const absl::Time now = parts_.clock.Now();
+    for (ControlEvent& event : events) StepLocked(event, now);
+    state_.Tick(now, effects_);
+    ResolveLocked();
+    sleeps_until_ = state_.NextDeadline();
+    if (!state_.stopped()) next = sleeps_until_;
+    actions = TakeActionsLocked();
+  }
+  CarryOut(std::move(actions));
+  UpdateMetrics();
+  return next;
+}
+
+void Control::StepLocked(ControlEvent& event, absl::Time now) {
   if (auto* call = std::get_if<ProcessSetCall>(&event)) {
-    call->asked.token = ++last_token_;
-    replies_.emplace(last_token_, std::move(call->reply));
-    return std::move(call->asked);
+    StepLocked(table_.Add(std::move(*call)), now);
+  } else if (auto* said = std::get_if<CoordinatorSaid>(&event)) {
+    StepLocked(std::move(*said), now);
+  } else if (auto* ended = std::get_if<StreamEnded>(&event)) {
+    StepLocked(std::move(*ended), now);
+  } else if (std::holds_alternative<LeaveRequested>(event)) {
+    StepLocked(LeaveRequested{}, now);
+  } else if (std::holds_alternative<StopForced>(event)) {
+    StepLocked(StopForced{}, now);
   }
-  if (auto* done = std::get_if<BatchDone>(&event)) {
-    const auto batch = batches_.find({done->lane, done->sequence});
-    COORDD_CHECK(batch != batches_.end());
-    if (done->status.ok())
-      for (TensorId id : batch->second) launched_.erase(id);
-    batches_.erase(batch);
-    return std::move(*done);
-  }
-  if (auto* said = std::get_if<CoordinatorSaid>(&event)) return std::move(*said);
-  if (auto* ended = std::get_if<StreamEnded>(&event)) return std::move(*ended);
-  if (std::holds_alternative<LeaveRequested>(event)) return LeaveRequested{};
-  return StopForced{};
 }
 
-void Control::Perform(WorkerEffect& effect) {
-  std::visit([this](auto& e) { Do(e); }, effect);
+void Control::StepLocked(WorkerEvent event, absl::Time now) {
+  state_.Step(std::move(event), now, effects_);
+  ResolveLocked();
 }
 
-void Control::Do(SendMessage& effect) {
-  const absl::Status sent = parts_.link.Send(std::move(effect.message));
+void Control::ResolveLocked() {
+  for (WorkerEffect& effect : effects_) actions_.push_back(table_.Resolve(std::move(effect)));
+  effects_.clear();
+}
+
+bool Control::Submit(std::vector<TensorJob>& jobs) {
+  Actions actions;
+  bool wake = false;
+  {
+    MutexLock lock(&mu_);
+    if (joined_) return false;
+    absl::Time earliest = absl::InfiniteFuture();
+    for (const TensorJob& job : jobs) earliest = std::min(earliest, job.deadline);
+    StepLocked(table_.Add(std::move(jobs)), parts_.clock.Now());
+    wake = MustWakeLocked(earliest);
+    actions = TakeActionsLocked();
+  }
+  if (wake) WakeControl();
+  CarryOut(std::move(actions));
+  return true;
+}
+
+void Control::BatchEnded(BatchDone done) {
+  Actions actions;
+  bool wake = false;
+  {
+    MutexLock lock(&mu_);
+    table_.Ended(done);
+    if (joined_) return;  // its tensors end in FailRest
+    const absl::Time now = parts_.clock.Now();
+    // A failure has a deadline of its own: that of coordd's verdict.
+    const absl::Time due = done.status.ok() ? absl::InfiniteFuture() : now;
+    StepLocked(std::move(done), now);
+    wake = MustWakeLocked(due);
+    actions = TakeActionsLocked();
+  }
+  if (wake) WakeControl();
+  CarryOut(std::move(actions));
+}
+
+bool Control::MustWakeLocked(absl::Time due) {
+  if (!state_.turn_due() && due >= sleeps_until_) return false;
+  if (sleeps_until_ == absl::InfinitePast()) return false;  // somebody has
+  sleeps_until_ = absl::InfinitePast();
+  return true;
+}
+
+void Control::WakeControl() { parts_.inbox.PushUnbounded(TurnDue{}); }
+
+Control::Actions Control::TakeActionsLocked() {
+  Actions taken;
+  if (carrying_out_ || actions_.empty()) return taken;
+  carrying_out_ = true;
+  taken.swap(actions_);
+  return taken;
+}
+
+void Control::CarryOut(Actions actions) {
+  if (actions.empty()) return;
+  for (ControlAction& action : actions) std::visit([this](auto& a) { Do(a); }, action);
+  bool rest = false;
+  {
+    MutexLock lock(&mu_);
+    carrying_out_ = false;
+    carried_out_.NotifyAll();
+    rest = !actions_.empty() && sleeps_until_ != absl::InfinitePast();
+    if (rest) sleeps_until_ = absl::InfinitePast();
+  }
+  if (rest) WakeControl();
+}
+
+void Control::UpdateMetrics() {
+  WorkerMetrics& metrics = parts_.metrics;
+  metrics.RecordControlTurn();
+  absl::Duration lag;
+  int64_t pending = 0, unreported = 0, executing = 0;
+  {
+    MutexLock lock(&mu_);
+    lag = state_.heartbeat_lag();
+    pending = state_.pending_tensors();
+    unreported = state_.unreported_tensors();
+    executing = state_.executing_batches();
+  }
+  metrics.RecordHeartbeatLag(lag);
+  metrics.SetPendingTensors(pending);
+  metrics.SetSubmissionsQueued(unreported);
+  metrics.SetExecutorQueue(executing);
+  metrics.SetFusionBufferBytes(parts_.executor.fusion_bytes());
+}
+
+void Control::Do(SendMessage& action) {
+  const absl::Status sent = parts_.link.Send(std::move(action.message));
   // The end of the stream arrives as an event of its own; a full outbox means that coordd has
   // stopped reading, which ends it.
   if (absl::IsResourceExhausted(sent)) {
@@ -111,83 +202,34 @@ void Control::Do(SendMessage& effect) {
   }
 }
 
-void Control::Do(DefineProcessSet& effect) {
-  auto ranks = std::make_shared<const std::vector<int32_t>>(std::move(effect.ranks));
-  if (effect.member) {
-    BatchContext context = world_;
-    context.process_set = effect.process_set;
-    context.size = static_cast<int32_t>(ranks->size());
-    context.ranks = ranks;
-    context.rank = context.IndexOf(ToInt(rank_));
-    process_sets_.emplace(effect.process_set, std::move(context));
-    parts_.executor.DefineGroup(effect.process_set, ranks);
-  }
-  if (!effect.for_pair) parts_.process_sets.Define(effect.process_set, std::move(ranks));
+void Control::Do(DefineGroup& action) {
+  if (action.member) parts_.executor.DefineGroup(action.process_set, action.ranks);
+  if (!action.for_pair) parts_.process_sets.Define(action.process_set, std::move(action.ranks));
 }
 
-void Control::Do(EndProcessSet& effect) {
-  parts_.process_sets.End(effect.process_set);
-  if (!effect.member) return;
-  process_sets_.erase(effect.process_set);
-  parts_.executor.EndGroup(effect.process_set);
+void Control::Do(EndProcessSet& action) {
+  parts_.process_sets.End(action.process_set);
+  if (action.member) parts_.executor.EndGroup(action.process_set);
 }
 
-void Control::Do(ProcessSetAnswer& effect) {
-  auto reply = replies_.extract(effect.token);
-  COORDD_CHECK(!reply.empty());
-  if (effect.status.ok()) {
-    reply.mapped()->Deliver(effect.process_set);
-  } else {
-    reply.mapped()->Deliver(std::move(effect.status));
-  }
-}
+void Control::Do(AnswerCall& action) { action.reply->Deliver(std::move(action.answer)); }
 
-void Control::Do(LaunchBatch& effect) {
-  std::vector<TensorJob> jobs;
-  jobs.reserve(effect.tensors.size());
-  auto absent = effect.absent.begin();
-  for (TensorId id : effect.tensors) {
-    if (ToInt(id) == 0) {
-      jobs.emplace_back();
-      jobs.back().absent = true;
-      jobs.back().work = std::make_shared<Work>(std::move(*absent++), parts_.clock);
-      continue;
-    }
-    auto node = waiting_.extract(id);
-    COORDD_CHECK(!node.empty());
-    launched_.emplace(id, node.mapped().work);
-    jobs.push_back(std::move(node.mapped()));
-  }
-  for (absl::Duration negotiation : effect.negotiation)
+void Control::Do(LaunchJob& action) {
+  for (absl::Duration negotiation : action.negotiation)
     parts_.metrics.RecordNegotiation(negotiation);
-  batches_.emplace(std::pair(effect.lane, effect.sequence), std::move(effect.tensors));
-  const bool all = ToInt(effect.process_set) == 0;
-  auto batch = std::make_unique<BatchJob>(all ? world_ : process_sets_.at(effect.process_set),
-                                          effect.lane, effect.sequence, std::move(jobs));
-  batch->last_joined_rank = effect.last_joined_rank;
-  parts_.executor.Launch(std::move(batch));
+  parts_.executor.Launch(std::move(action.batch));
 }
 
-void Control::Do(FailTensor& effect) {
-  auto waiting = waiting_.extract(effect.id);
-  if (!waiting.empty()) {
-    parts_.completion.Fail(std::move(waiting.mapped().work), std::move(effect.status));
-    return;
-  }
-  auto launched = launched_.extract(effect.id);
-  COORDD_CHECK(!launched.empty());
-  parts_.completion.Fail(std::move(launched.mapped()), std::move(effect.status));
+void Control::Do(FailWork& action) {
+  parts_.completion.Fail(std::move(action.work), std::move(action.status));
 }
 
 void Control::Do(AbortExecution&) { parts_.executor.Abort(); }
 
-void Control::Do(GenerationEnded& effect) { hooks_.generation_ended(std::move(effect.status)); }
+void Control::Do(GenerationEnded& action) { hooks_.generation_ended(std::move(action.status)); }
 
 void Control::Do(CloseStream&) { parts_.link.Close(); }
 
-void Control::Do(Stopped&) {
-  stopped_ = true;
-  hooks_.stopped();
-}
+void Control::Do(Stopped&) { hooks_.stopped(); }
 
 }  // namespace coordd

@@ -1,22 +1,19 @@
-// The thread that owns WorkerState.
+// Where WorkerState meets threads: the control thread, callers that submit, whoever ends a batch.
 #pragma once
 
 #include <functional>
-#include <map>
-#include <memory>
-#include <string>
+#include <optional>
 #include <thread>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "common/bounded_queue.h"
 #include "common/clock.h"
-#include "worker/batch_job.h"
-#include "worker/process_set_reply.h"
+#include "common/mutex.h"
+#include "worker/job_table.h"
 #include "worker/process_set_table.h"
-#include "worker/tensor_job.h"
 #include "worker/worker_events.h"
 #include "worker/worker_state.h"
 
@@ -27,22 +24,14 @@ class CoordinatorLink;
 class Executor;
 class WorkerMetrics;
 
-// What the control thread takes in. A submission travels with its buffers; the state machine sees
-// its values only.
-struct JobsSubmitted {
-  std::vector<TensorJob> jobs;
-};
-struct ProcessSetCall {
-  ProcessSetAsked asked;  // its token is the control thread's
-  std::shared_ptr<ProcessSetReply> reply;
-};
-using ControlEvent = std::variant<JobsSubmitted, ProcessSetCall, CoordinatorSaid, StreamEnded,
-                                  BatchDone, LeaveRequested, StopForced>;
+struct TurnDue {};  // somebody else's step has left the control thread something to do
+using ControlEvent =
+    std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, LeaveRequested, StopForced, TurnDue>;
 
-// Submissions that wait for the control thread; a caller that finds the queue full blocks to its
-// deadline. Everything else is bounded elsewhere and never refused: coordd speaks about what was
-// submitted, a batch ends once.
-inline constexpr size_t kMaxSubmissions = 4096;
+// Calls for process sets that wait for the control thread; a caller that finds the queue full
+// blocks to its deadline. Everything else is bounded elsewhere and never refused: coordd speaks
+// about what was submitted.
+inline constexpr size_t kMaxControlEvents = 4096;
 using ControlInbox = BoundedQueue<ControlEvent>;
 
 struct ControlHooks {
@@ -50,8 +39,16 @@ struct ControlHooks {
   std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
 };
 
-// The thread "control": takes events, lets WorkerState decide, carries out what it says. It wakes
-// for an event or for what is due; when idle that is the heartbeat alone.
+// WorkerState is stepped under a lock, by the thread "control" (messages, deadlines, reports,
+// heartbeats), by callers (what they submit) and by the threads that end batches. Steps are short
+// and never block. The control thread wakes for an event, for what is due, and when another
+// thread's step has left it something to report or an earlier deadline; when idle that is the
+// heartbeat alone.
+//
+// What a step says is to be done is carried out after the lock is released, and in the order of the
+// steps: under the lock it is appended to one queue, and one thread at a time carries the queue
+// out. Whoever finds another thread at it leaves its own to that one and goes on, so nobody waits;
+// a thread that is through with what it took leaves what has come in between to the control thread.
 class Control {
  public:
   struct Parts {
@@ -68,43 +65,65 @@ class Control {
 
   // `early`: what came through the inbox behind the Membership. Once.
   void Start(std::vector<ControlEvent> early);
-  // Joins the thread, which ends by itself after `stopped`, or once the inbox is closed. Then fails
-  // with `status` what has no end yet. REQUIRES: the executor has stopped.
+
+  // Thread-safe. Takes the jobs, which then end through Completion; a batch that they complete by
+  // themselves is launched before this returns, unless another thread is about to. False, and they
+  // are untouched, after Join.
+  bool Submit(std::vector<TensorJob>& jobs);
+  // Thread-safe: a batch that was launched has ended; before its Works complete, so that whoever
+  // submits again comes after it.
+  void BatchEnded(BatchDone done);
+
+  // Joins the thread, which ends by itself after `stopped`, or once the inbox is closed. From then
+  // on nothing is decided. Then, when the executor has stopped, FailRest fails with `status` what
+  // has no end yet.
   void Join();
   void FailRest(const absl::Status& status);
 
  private:
+  using Actions = std::vector<ControlAction>;
+
   void Run(std::vector<ControlEvent> early);
-  void Turn(std::vector<ControlEvent> events);
-  WorkerEvent Register(ControlEvent event);
-  void Perform(WorkerEffect& effect);
-  void Do(SendMessage& effect);
-  void Do(DefineProcessSet& effect);
-  void Do(EndProcessSet& effect);
-  void Do(ProcessSetAnswer& effect);
-  void Do(LaunchBatch& effect);
-  void Do(FailTensor& effect);
-  void Do(AbortExecution& effect);
-  void Do(GenerationEnded& effect);
-  void Do(CloseStream& effect);
-  void Do(Stopped& effect);
+  // Returns until when nothing is due; nullopt: the goodbye is said.
+  std::optional<absl::Time> Turn(std::vector<ControlEvent> events);
+  void StepLocked(WorkerEvent event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StepLocked(ControlEvent& event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ResolveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is to be carried out by this thread, which then calls CarryOut; empty: nothing is, or
+  // another thread is at it.
+  Actions TakeActionsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CarryOut(Actions actions);
+  // Whether the control thread has to be told (by WakeControl) that `due` is before what it waits
+  // for.
+  bool MustWakeLocked(absl::Time due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void WakeControl();
+  void UpdateMetrics();
+
+  void Do(SendMessage& action);
+  void Do(DefineGroup& action);
+  void Do(EndProcessSet& action);
+  void Do(AnswerCall& action);
+  void Do(LaunchJob& action);
+  void Do(FailWork& action);
+  void Do(AbortExecution& action);
+  void Do(GenerationEnded& action);
+  void Do(CloseStream& action);
+  void Do(Stopped& action);
 
   // Constant after construction.
-  const BatchContext world_;  // of process set 0
-  const Rank rank_;
   const Parts parts_;
   const ControlHooks hooks_;
 
-  // Touched by the control thread, and after its end by the owner's.
-  WorkerState state_;
-  int64_t last_id_ = 0;
-  absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
-  absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
-  std::map<std::pair<LaneId, int64_t>, std::vector<TensorId>> batches_;
-  std::map<ProcessSetId, BatchContext> process_sets_;  // of which this rank is a member
-  int64_t last_token_ = 0;
-  std::map<int64_t, std::shared_ptr<ProcessSetReply>> replies_;
-  bool stopped_ = false;
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar carried_out_;
+  WorkerState state_ ABSL_GUARDED_BY(mu_);
+  JobTable table_ ABSL_GUARDED_BY(mu_);
+  std::vector<WorkerEffect> effects_ ABSL_GUARDED_BY(mu_);  // of the step at hand
+  Actions actions_ ABSL_GUARDED_BY(mu_);                    // to be carried out
+  bool carrying_out_ ABSL_GUARDED_BY(mu_) = false;          // a thread is at it
+  absl::Time sleeps_until_ ABSL_GUARDED_BY(mu_);            // the control thread
+  bool joined_ ABSL_GUARDED_BY(mu_) = false;
 
   // Touched by the owner's thread.
   std::thread thread_;

@@ -66,7 +66,7 @@ class Worker {
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;
-  // the generation's end, as status(); RESOURCE_EXHAUSTED the queue stayed full until the deadline.
+  // the generation's end, as status(); RESOURCE_EXHAUSTED too many tensors are pending here.
   virtual absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) = 0;
   // All or nothing: planned together, same generation. `name` must be equal on all ranks, like the
   // tensors' own.

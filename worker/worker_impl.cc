@@ -40,7 +40,7 @@ struct WorkerImpl::Runtime {
       : seams(std::move(seams)),
         metrics(registry),
         program_store(kProgramPrefix, *this->seams.store),
-        inbox(kMaxSubmissions, clock) {}
+        inbox(kMaxControlEvents, clock) {}
 
   WorkerSeams seams;
   prometheus::Registry registry;
@@ -125,16 +125,7 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
       std::string(backend->name()), r.names, r.metrics, clock_,
       CompletionHooks{
           [&r](LaneId lane, ScratchLoan loan) { r.executor->ReturnScratch(lane, loan); },
-          [&r](BatchDone done) {
-            // That it went well matters to the next heartbeat, and to a goodbye.
-            const bool ok = done.status.ok();
-            ControlEvent event(std::move(done));
-            if (ok) {
-              r.inbox.PushQuietly(std::move(event));
-            } else {
-              r.inbox.PushUnbounded(std::move(event));
-            }
-          }});
+          [&r](BatchDone done) { r.control->BatchEnded(std::move(done)); }});
   r.executor = std::make_unique<Executor>(
       ExecutorOptions{options_.fusion_buffer_bytes, placement_.local_size, cores},
       std::move(backend), clock_,
@@ -212,7 +203,7 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) 
                           CheckSubmission(std::move(submission), *place, deadline, clock_));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs), deadline));
+  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs)));
   return std::move(works.front());
 }
 
@@ -226,7 +217,6 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
   std::vector<TensorJob> jobs;
   jobs.reserve(submissions.size());
   const absl::Time now = clock_.Now();
-  absl::Time earliest = absl::InfiniteFuture();
   const int32_t count = static_cast<int32_t>(
       std::min<size_t>(submissions.size(), static_cast<size_t>(kMaxGroupSize) + 1));
   for (Submission& submission : submissions) {
@@ -238,30 +228,23 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     submission.spec.group = name;
     submission.spec.group_size = count;
     const absl::Time deadline = DeadlineOf(submission.timeout, now);
-    earliest = std::min(earliest, deadline);
     COORDD_ASSIGN_OR_RETURN(TensorJob job,
                             CheckSubmission(std::move(submission), place, deadline, clock_));
     jobs.push_back(std::move(job));
   }
-  return Enqueue(std::move(jobs), earliest);
+  return Enqueue(std::move(jobs));
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(std::vector<TensorJob> jobs,
-                                                                       absl::Time deadline) {
+absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
+    std::vector<TensorJob> jobs) {
   COORDD_RETURN_IF_ERROR(runtime_->names.Insert(jobs));
   std::vector<std::shared_ptr<Work>> works;
   works.reserve(jobs.size());
   for (const TensorJob& job : jobs) works.push_back(job.work);
-  // Full: the caller waits here, which is what slows a program down that submits faster than the
-  // worker reports.
-  JobsSubmitted submitted{std::move(jobs)};
-  ControlEvent event(std::move(submitted));
-  if (runtime_->inbox.Push(std::move(event), deadline)) return works;
-  runtime_->names.Erase(std::get<JobsSubmitted>(event).jobs);
+  if (runtime_->control->Submit(jobs)) return works;
+  runtime_->names.Erase(jobs);
   COORDD_RETURN_IF_ERROR(status());
-  return absl::ResourceExhaustedError(absl::StrCat("tensor ", works.front()->spec().name,
-                                                   ": the submission queue of ", kMaxSubmissions,
-                                                   " stayed full until its deadline"));
+  return absl::CancelledError("this worker has left the job");
 }
 
 absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked) {
@@ -271,7 +254,7 @@ absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked)
   ProcessSetCall call{std::move(asked), reply};
   if (runtime_->inbox.Push(ControlEvent(std::move(call)), deadline)) return reply->Await();
   COORDD_RETURN_IF_ERROR(status());
-  return absl::ResourceExhaustedError("the submission queue stayed full until the deadline");
+  return absl::ResourceExhaustedError("the queue of calls stayed full until the deadline");
 }
 
 absl::StatusOr<ProcessSetId> WorkerImpl::AddProcessSet(std::vector<int32_t> ranks,
@@ -316,7 +299,6 @@ absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
   }
   absl::Status result;
   if (runtime_->control != nullptr) {
-    runtime_->inbox.WakeForAll();
     runtime_->inbox.PushUnbounded(LeaveRequested{});
     MutexLock lock(&mu_);
     auto has_stopped = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopped_; };

@@ -64,8 +64,7 @@ class WorkerImpl final : public Worker {
 
   absl::Status StartMetrics();
   absl::Status StartRuntime(JoinedSession session);
-  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs,
-                                                             absl::Time deadline);
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(ProcessSetId process_set) const;

@@ -73,7 +73,7 @@ struct WorkerMetrics::Series {
         pending(MakeGauge(r, "coordd_worker_pending_tensors",
                           "Tensors submitted here that no plan contains yet")),
         submissions(MakeGauge(r, "coordd_worker_submissions_queued",
-                              "Submissions that the control thread has not taken yet")),
+                              "Tensors submitted that have not been reported to coordd yet")),
         executor_queue(MakeGauge(r, "coordd_worker_executor_batches",
                                  "Batches launched by plan that have not ended")),
         completion_queue(MakeGauge(r, "coordd_worker_completions_queued",

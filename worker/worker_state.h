@@ -35,7 +35,9 @@ struct WorkerStateOptions {
   int64_t received_sequence = 0;  // of the Membership
 };
 
-// PURE; `now` must not decrease between calls. Not thread-safe: the control thread owns it.
+// PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
+// from the control thread (Tick, and what coordd says) and from those that submit or have ended a
+// batch.
 //
 // A tensor is unreported (until the end of the turn), reported, perhaps withdrawn (its deadline has
 // passed or the worker leaves, and coordd has been asked), then planned or failed. A rank must not
@@ -54,10 +56,16 @@ class WorkerState {
   // The end of a turn: sends what has gathered and what is due by `now`.
   void Tick(absl::Time now, std::vector<WorkerEffect>& out);
   absl::Time NextDeadline() const;
+  // Whether Tick has something to do before the NextDeadline that was told before the last Step,
+  // besides what that Step itself has named a deadline for.
+  bool turn_due() const { return !unreported_.empty() || (leaving_ && !stopped_); }
+  // The goodbye is said, or forced: Stopped was given, nothing will follow.
+  bool stopped() const { return stopped_; }
 
   // OK while the generation is alive.
   const absl::Status& status() const { return end_; }
   int64_t pending_tensors() const { return static_cast<int64_t>(pending_.size()); }
+  int64_t unreported_tensors() const { return static_cast<int64_t>(unreported_.size()); }
   int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
   // How late the last heartbeat was sent.
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }

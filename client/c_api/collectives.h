@@ -45,8 +45,8 @@ COORDD_API coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int
  * given to coordd_work_release. The other form also waits; its `work` may be NULL, otherwise it
  * receives the completed work of a success, for coordd_work_result. Statuses of a submission:
  * INVALID_ARGUMENT a bad name, shape, dtype, buffer or rank, or a process set that does not exist
- * or does not contain this rank; ALREADY_EXISTS; RESOURCE_EXHAUSTED the queue stayed full until the
- * deadline; UNIMPLEMENTED a device tensor; FAILED_PRECONDITION shut down, or joined; the
+ * or does not contain this rank; ALREADY_EXISTS; RESOURCE_EXHAUSTED too many tensors are
+ * pending here; UNIMPLEMENTED a device tensor; FAILED_PRECONDITION shut down, or joined; the
  * generation's end, as coordd_worker_status. On failure nothing was submitted and *work is NULL.
  *
  * "All ranks" are those of the process set of the options; ranks that a call names (a root, a peer)

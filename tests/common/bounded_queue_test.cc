@@ -108,34 +108,6 @@ TEST_F(BoundedQueueTest, CloseEndsEveryWait) {
   EXPECT_THAT(taken, IsEmpty());
 }
 
-TEST_F(BoundedQueueTest, AQuietPushWakesNobodyUntilSomethingElseDoes) {
-  BoundedQueue<int> queue(100, Clock::Real());
-  std::vector<int> taken;
-  std::thread taker = StartThread("taker", [&] { taken = queue.TakeAll(kNever); });
-  EXPECT_TRUE(queue.PushQuietly(1));
-  EXPECT_TRUE(queue.PushQuietly(2));
-  EXPECT_TRUE(queue.PushUnbounded(3));
-  taker.join();
-  // Whoever was not yet waiting takes what is there.
-  while (taken.size() < 3)
-    for (int value : queue.TakeAll(kNever)) taken.push_back(value);
-  EXPECT_THAT(taken, ElementsAre(1, 2, 3));
-}
-
-TEST_F(BoundedQueueTest, AQuietPushWakesWhenTheQueueFillsOrWhenToldTo) {
-  std::thread filled = StartThread("taker", [&] { EXPECT_FALSE(queue_.TakeAll(kNever).empty()); });
-  EXPECT_TRUE(queue_.PushQuietly(1));
-  EXPECT_TRUE(queue_.PushQuietly(2));  // half of two is one
-  filled.join();
-  BoundedQueue<int> eager(100, Clock::Real());
-  eager.WakeForAll();
-  std::thread told = StartThread("taker", [&] { EXPECT_FALSE(eager.TakeAll(kNever).empty()); });
-  EXPECT_TRUE(eager.PushQuietly(1));
-  told.join();
-  eager.Close();
-  EXPECT_FALSE(eager.PushQuietly(2));
-}
-
 TEST_F(BoundedQueueTest, LosesNothingAmongManyThreads) {
   constexpr int kProducers = 4;
   constexpr int kValues = 500;

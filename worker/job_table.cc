@@ -1,0 +1,105 @@
+#include "worker/job_table.h"
+
+#include "common/check.h"
+
+namespace coordd {
+
+TensorsSubmitted JobTable::Add(std::vector<TensorJob> jobs) {
+  TensorsSubmitted values;
+  values.tensors.reserve(jobs.size());
+  for (TensorJob& job : jobs) {
+    const TensorId id{++last_id_};
+    values.tensors.push_back({id, job.spec(), job.deadline});
+    waiting_.emplace(id, std::move(job));
+  }
+  return values;
+}
+
+ProcessSetAsked JobTable::Add(ProcessSetCall call) {
+  call.asked.token = ++last_token_;
+  replies_.emplace(last_token_, std::move(call.reply));
+  return std::move(call.asked);
+}
+
+void JobTable::Ended(const BatchDone& done) {
+  const auto batch = batches_.find({done.lane, done.sequence});
+  COORDD_CHECK(batch != batches_.end());
+  if (done.status.ok()) {
+    for (TensorId id : batch->second) launched_.erase(id);
+  }
+  batches_.erase(batch);
+}
+
+ControlAction JobTable::Resolve(WorkerEffect effect) {
+  return std::visit([this](auto& e) { return this->On(e); }, effect);
+}
+
+ControlAction JobTable::On(DefineProcessSet& effect) {
+  auto ranks = std::make_shared<const std::vector<int32_t>>(std::move(effect.ranks));
+  if (effect.member) {
+    BatchContext context = world_;
+    context.process_set = effect.process_set;
+    context.size = static_cast<int32_t>(ranks->size());
+    context.ranks = ranks;
+    context.rank = context.IndexOf(ToInt(rank_));
+    process_sets_.emplace(effect.process_set, std::move(context));
+  }
+  return DefineGroup{effect.process_set, std::move(ranks), effect.member, effect.for_pair};
+}
+
+ControlAction JobTable::On(EndProcessSet& effect) {
+  process_sets_.erase(effect.process_set);
+  return effect;
+}
+
+ControlAction JobTable::On(ProcessSetAnswer& effect) {
+  auto reply = replies_.extract(effect.token);
+  COORDD_CHECK(!reply.empty());
+  if (effect.status.ok()) return AnswerCall{std::move(reply.mapped()), effect.process_set};
+  return AnswerCall{std::move(reply.mapped()), std::move(effect.status)};
+}
+
+ControlAction JobTable::On(LaunchBatch& effect) {
+  std::vector<TensorJob> jobs;
+  jobs.reserve(effect.tensors.size());
+  auto absent = effect.absent.begin();
+  for (TensorId id : effect.tensors) {
+    if (ToInt(id) == 0) {
+      jobs.emplace_back();
+      jobs.back().absent = true;
+      jobs.back().work = std::make_shared<Work>(std::move(*absent++), clock_);
+      continue;
+    }
+    auto node = waiting_.extract(id);
+    COORDD_CHECK(!node.empty());
+    launched_.emplace(id, node.mapped().work);
+    jobs.push_back(std::move(node.mapped()));
+  }
+  batches_.emplace(std::pair(effect.lane, effect.sequence), std::move(effect.tensors));
+  const bool all = ToInt(effect.process_set) == 0;
+  auto batch = std::make_unique<BatchJob>(all ? world_ : process_sets_.at(effect.process_set),
+                                          effect.lane, effect.sequence, std::move(jobs));
+  batch->last_joined_rank = effect.last_joined_rank;
+  return LaunchJob{std::move(batch), std::move(effect.negotiation)};
+}
+
+ControlAction JobTable::On(FailTensor& effect) {
+  if (auto waiting = waiting_.extract(effect.id); !waiting.empty())
+    return FailWork{std::move(waiting.mapped().work), std::move(effect.status)};
+  auto launched = launched_.extract(effect.id);
+  COORDD_CHECK(!launched.empty());
+  return FailWork{std::move(launched.mapped()), std::move(effect.status)};
+}
+
+std::vector<ControlAction> JobTable::FailAll(const absl::Status& status) {
+  std::vector<ControlAction> actions;
+  for (auto& [id, job] : waiting_) actions.push_back(FailWork{std::move(job.work), status});
+  for (auto& [id, work] : launched_) actions.push_back(FailWork{std::move(work), status});
+  for (auto& [token, reply] : replies_) actions.push_back(AnswerCall{std::move(reply), status});
+  waiting_.clear();
+  launched_.clear();
+  replies_.clear();
+  return actions;
+}
+
+}  // namespace coordd

@@ -1,0 +1,97 @@
+// What lies behind the numbers of WorkerState: tensors with their buffers, batches, process sets,
+// and calls that wait for an answer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "worker/batch_job.h"
+#include "worker/process_set_reply.h"
+#include "worker/process_set_table.h"
+#include "worker/tensor_job.h"
+#include "worker/worker_events.h"
+
+namespace coordd {
+
+// A caller's question about process sets; its token is the table's to give.
+struct ProcessSetCall {
+  ProcessSetAsked asked;
+  std::shared_ptr<ProcessSetReply> reply;
+};
+
+// The effects of WorkerState with the objects that they mean. The others stay as they are.
+struct DefineGroup {
+  ProcessSetId process_set;
+  RankList ranks;
+  bool member = false;
+  bool for_pair = false;
+};
+struct AnswerCall {
+  std::shared_ptr<ProcessSetReply> reply;
+  absl::StatusOr<ProcessSetId> answer;
+};
+struct LaunchJob {
+  std::unique_ptr<BatchJob> batch;
+  std::vector<absl::Duration> negotiation;
+};
+struct FailWork {
+  std::shared_ptr<Work> work;
+  absl::Status status;
+};
+using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, AnswerCall, LaunchJob,
+                                   FailWork, AbortExecution, GenerationEnded, CloseStream, Stopped>;
+
+// Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
+class JobTable {
+ public:
+  // `world`: of process set 0; `clock` outlives it.
+  JobTable(BatchContext world, Rank rank, Clock& clock)
+      : world_(std::move(world)), rank_(rank), clock_(clock) {}
+
+  // Numbers what comes in, for WorkerState to speak of.
+  TensorsSubmitted Add(std::vector<TensorJob> jobs);
+  ProcessSetAsked Add(ProcessSetCall call);
+  // Forgets a batch, and its Works if it went well: whoever ended it completes them.
+  // REQUIRES: it was launched.
+  void Ended(const BatchDone& done);
+
+  ControlAction Resolve(WorkerEffect effect);
+
+  // Everything that has no end yet, failed with `status`; forgets it.
+  std::vector<ControlAction> FailAll(const absl::Status& status);
+
+ private:
+  ControlAction On(DefineProcessSet& effect);
+  ControlAction On(EndProcessSet& effect);
+  ControlAction On(ProcessSetAnswer& effect);
+  ControlAction On(LaunchBatch& effect);
+  ControlAction On(FailTensor& effect);
+  template <typename Other>
+  static ControlAction On(Other& effect) {
+    return std::move(effect);
+  }
+
+  // Constant after construction.
+  const BatchContext world_;
+  const Rank rank_;
+  Clock& clock_;
+
+  int64_t last_id_ = 0;
+  absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
+  absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
+  std::map<std::pair<LaneId, int64_t>, std::vector<TensorId>> batches_;
+  std::map<ProcessSetId, BatchContext> process_sets_;  // of which this rank is a member
+  int64_t last_token_ = 0;
+  std::map<int64_t, std::shared_ptr<ProcessSetReply>> replies_;
+};
+
+}  // namespace coordd
