@@ -7,6 +7,7 @@ find_package(gRPC CONFIG REQUIRED)
 find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(SQLite3 REQUIRED)  # Debian: libsqlite3-dev
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_path(CIVETWEB_INCLUDE_DIR CivetServer.h REQUIRED)
@@ -72,6 +73,7 @@ endif()
 pkg_check_modules(PROMETHEUS QUIET prometheus-cpp-core)  # its CMake package carries no version
 coordd_component(prometheus-cpp "${PROMETHEUS_VERSION}" "pkg-config finds no prometheus-cpp-core")
 coordd_component(OpenSSL "${OPENSSL_VERSION}" "")
+coordd_component(SQLite "${SQLite3_VERSION}" "")
 
 # The table of the configure step; `coordctl check-build` prints the same with what is loaded.
 function(coordd_print_components)
