@@ -76,9 +76,9 @@ absl::StatusOr<SqliteDatabase> SqliteDatabase::Open(const std::string& path,
 absl::Status SqliteDatabase::Prepare() {
   COORDD_RETURN_IF_ERROR(Execute(kSettings));
   std::string found;
-  COORDD_RETURN_IF_ERROR(ForEachRow(
-      "SELECT integrity_check, '', '' FROM pragma_integrity_check(1)",
-      [&](absl::string_view text, absl::string_view, absl::string_view) { found = std::string(text); }));
+  COORDD_RETURN_IF_ERROR(ForEachRow("SELECT integrity_check, '', '' FROM pragma_integrity_check(1)",
+                                    [&](absl::string_view text, absl::string_view,
+                                        absl::string_view) { found = std::string(text); }));
   if (found == "ok") return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat(path_, " is damaged: SQLite's check of the file found \"", found, "\""));

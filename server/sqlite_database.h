@@ -35,9 +35,9 @@ class SqliteDatabase {
                    absl::string_view third = {});
 
   // For each row of a statement of three columns without parameters.
-  absl::Status ForEachRow(const char* sql,
-                          const std::function<void(absl::string_view, absl::string_view,
-                                                   absl::string_view)>& row);
+  absl::Status ForEachRow(
+      const char* sql,
+      const std::function<void(absl::string_view, absl::string_view, absl::string_view)>& row);
 
   // Moves the log's contents into the file and empties the log.
   absl::Status Checkpoint();

@@ -73,12 +73,12 @@ absl::Status MakeDirectory(const std::string& path) {
 absl::string_view NetworkFileSystemName(int64_t f_type) {
   // linux/magic.h, statfs(2), and what the vendors document.
   static const std::vector<std::pair<uint32_t, absl::string_view>> known = {
-      {0x6969, "NFS"},         {0x517B, "SMB"},        {0xFE534D42, "SMB"},
-      {0xFF534D42, "CIFS"},    {0x0BD00BD0, "Lustre"}, {0x47504653, "GPFS"},
-      {0x00C36400, "CephFS"},  {0x01021997, "9P"},     {0x5346414F, "AFS"},
-      {0x6B414653, "AFS"},     {0x73757245, "Coda"},   {0x19830326, "BeeGFS"},
-      {0xAAD7AAEA, "PanFS"},   {0x20030528, "PVFS2"},  {0x7461636F, "OCFS2"},
-      {0x01161970, "GFS2"},    {0x786F4256, "vboxsf"}, {0xBACBACBC, "VMware's shared folders"},
+      {0x6969, "NFS"},        {0x517B, "SMB"},        {0xFE534D42, "SMB"},
+      {0xFF534D42, "CIFS"},   {0x0BD00BD0, "Lustre"}, {0x47504653, "GPFS"},
+      {0x00C36400, "CephFS"}, {0x01021997, "9P"},     {0x5346414F, "AFS"},
+      {0x6B414653, "AFS"},    {0x73757245, "Coda"},   {0x19830326, "BeeGFS"},
+      {0xAAD7AAEA, "PanFS"},  {0x20030528, "PVFS2"},  {0x7461636F, "OCFS2"},
+      {0x01161970, "GFS2"},   {0x786F4256, "vboxsf"}, {0xBACBACBC, "VMware's shared folders"},
       {0x19120523, "WekaFS"},
   };
   for (const auto& [magic, name] : known) {

@@ -12,9 +12,9 @@ absl::Status CheckStateWrites(absl::Span<const StateWrite> writes, bool bound_by
   size_t bytes = 0;
   for (const StateWrite& write : writes) {
     if (write.key.empty() || write.key.size() > StateStore::kMaxKeyBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a record's key of ", write.key.size(), " bytes, expected 1 to ",
-                       StateStore::kMaxKeyBytes));
+      return absl::InvalidArgumentError(absl::StrCat("a record's key of ", write.key.size(),
+                                                     " bytes, expected 1 to ",
+                                                     StateStore::kMaxKeyBytes));
     }
     bytes += write.key.size() + (write.value.has_value() ? write.value->size() : 0);
   }

@@ -72,9 +72,9 @@ absl::StatusOr<StoredState> SqliteStateStore::Open(std::function<void(absl::Stat
   COORDD_ASSIGN_OR_RETURN(Records records, ReadRecords());
   const int64_t format = NumberIn(records, kFormatKey);
   if (format > kFormat) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(file(), " has format ", format, ", this coordd knows formats up to ", kFormat,
-                     ": it was written by a newer version"));
+    return absl::FailedPreconditionError(absl::StrCat(file(), " has format ", format,
+                                                      ", this coordd knows formats up to ", kFormat,
+                                                      ": it was written by a newer version"));
   }
   COORDD_ASSIGN_OR_RETURN(const std::string suspicion, Suspicion(records));
   if (!suspicion.empty() && !options_.adopt) {
@@ -84,8 +84,8 @@ absl::StatusOr<StoredState> SqliteStateStore::Open(std::function<void(absl::Stat
   const std::string cluster = TextIn(records, kClusterKey);
   const std::string& expected = options_.expected_cluster_id;
   if (!expected.empty() && !cluster.empty() && cluster != expected) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        file(), " is the state of cluster ", cluster, ", expected was cluster ", expected));
+    return absl::FailedPreconditionError(absl::StrCat(file(), " is the state of cluster ", cluster,
+                                                      ", expected was cluster ", expected));
   }
   return Take(std::move(records), made, !suspicion.empty());
 }
@@ -99,8 +99,7 @@ absl::StatusOr<bool> SqliteStateStore::MakeFile() {
     return true;
   }
   if (errno != EEXIST) {
-    return absl::UnavailableError(
-        absl::StrCat(file(), " cannot be made: ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat(file(), " cannot be made: ", std::strerror(errno)));
   }
   struct stat found = {};
   if (stat(file().c_str(), &found) == 0 && (found.st_mode & 077) != 0 &&
@@ -196,9 +195,8 @@ absl::Status SqliteStateStore::Commit(absl::Span<const StateWrite> writes) {
 
 absl::Status SqliteStateStore::Write(absl::Span<const StateWrite> writes) {
   auto put = [this](const std::string& key, const std::string& value) {
-    return database_->Run(
-        "INSERT OR REPLACE INTO records (key, value, digest) VALUES (?1, ?2, ?3)", key, value,
-        DigestOf(key, value));
+    return database_->Run("INSERT OR REPLACE INTO records (key, value, digest) VALUES (?1, ?2, ?3)",
+                          key, value, DigestOf(key, value));
   };
   auto all = [&]() -> absl::Status {
     COORDD_RETURN_IF_ERROR(database_->Execute("BEGIN IMMEDIATE"));
@@ -217,16 +215,15 @@ absl::Status SqliteStateStore::Write(absl::Span<const StateWrite> writes) {
   }
   ++commits_;
   // The file is what counts. Without the note an older copy would be taken for it.
-  const absl::Status noted =
-      directory_->Note({.cluster_id = cluster_id_, .commits = commits_});
+  const absl::Status noted = directory_->Note({.cluster_id = cluster_id_, .commits = commits_});
   if (!noted.ok()) COORDD_LOG(kWarning, noted.message());
   return absl::OkStatus();
 }
 
 absl::Status SqliteStateStore::Broken(absl::Status why) {
   broken_ = absl::Status(
-      why.code(), absl::StrCat(why.message(),
-                               "; nothing more is written to it until coordd is started again"));
+      why.code(),
+      absl::StrCat(why.message(), "; nothing more is written to it until coordd is started again"));
   database_->LeaveLog();
   return broken_;
 }

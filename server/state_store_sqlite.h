@@ -13,9 +13,9 @@
 
 namespace coordd {
 
-// The directory has `state.db` (SQLite, with its log beside it) and `lock`, both for this user only.
-// Each record carries a digest of itself, the file says which file it is, and the lock says how far
-// it had come: a flipped bit, a copy, an older copy and a lost end are noticed and refused.
+// The directory has `state.db` (SQLite, with its log beside it) and `lock`, both for this user
+// only. Each record carries a digest of itself, the file says which file it is, and the lock says
+// how far it had come: a flipped bit, a copy, an older copy and a lost end are noticed and refused.
 class SqliteStateStore final : public StateStore {
  public:
   // `vfs`: for tests that make the disk fail; empty: SQLite's own.

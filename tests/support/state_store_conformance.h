@@ -79,9 +79,9 @@ TEST_P(StateStoreTest, GivesBackWhatWasCommitted) {
     ASSERT_THAT(store->Open(NeverLost()), IsOk());
     ASSERT_THAT(store->Commit({{"job/a", "one"}, {"job/b", binary}, {"job/c", ""}}), IsOk());
   }
-  EXPECT_THAT(Look().records,
-              ::testing::ElementsAre(::testing::Pair("job/a", "one"), ::testing::Pair("job/b", binary),
-                                     ::testing::Pair("job/c", "")));
+  EXPECT_THAT(Look().records, ::testing::ElementsAre(::testing::Pair("job/a", "one"),
+                                                     ::testing::Pair("job/b", binary),
+                                                     ::testing::Pair("job/c", "")));
 }
 
 TEST_P(StateStoreTest, OverwritesAndDeletes) {
@@ -89,8 +89,9 @@ TEST_P(StateStoreTest, OverwritesAndDeletes) {
     const auto store = Make();
     ASSERT_THAT(store->Open(NeverLost()), IsOk());
     ASSERT_THAT(store->Commit({{"job/a", "one"}, {"job/b", "two"}}), IsOk());
-    ASSERT_THAT(store->Commit({{"job/a", "three"}, {"job/b", std::nullopt}, {"job/z", std::nullopt}}),
-                IsOk());
+    ASSERT_THAT(
+        store->Commit({{"job/a", "three"}, {"job/b", std::nullopt}, {"job/z", std::nullopt}}),
+        IsOk());
   }
   EXPECT_THAT(Look().records, ::testing::ElementsAre(::testing::Pair("job/a", "three")));
 }
@@ -104,8 +105,8 @@ TEST_P(StateStoreTest, AnEmptyCommitIsNone) {
 TEST_P(StateStoreTest, OneAtATimeHasItAndTheOtherIsToldWho) {
   auto first = Make(Options("pid 4711 on host a1"));
   ASSERT_THAT(first->Open(NeverLost()), IsOk());
-  EXPECT_THAT(Make()->Open(NeverLost()),
-              StatusIs(absl::StatusCode::kAlreadyExists, ::testing::HasSubstr("pid 4711 on host a1")));
+  EXPECT_THAT(Make()->Open(NeverLost()), StatusIs(absl::StatusCode::kAlreadyExists,
+                                                  ::testing::HasSubstr("pid 4711 on host a1")));
   ASSERT_THAT(first->Commit({{"job/a", "still mine"}}), IsOk());
   first.reset();
   EXPECT_THAT(Look().records, ::testing::ElementsAre(::testing::Pair("job/a", "still mine")));
@@ -115,9 +116,10 @@ TEST_P(StateStoreTest, StateOfAnotherClusterIsRefused) {
   Look();
   StateStoreOptions options = Options();
   options.expected_cluster_id = "decade";
-  EXPECT_THAT(Make(options)->Open(NeverLost()),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       ::testing::AllOf(::testing::HasSubstr("c0ffee"), ::testing::HasSubstr("decade"))));
+  EXPECT_THAT(
+      Make(options)->Open(NeverLost()),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               ::testing::AllOf(::testing::HasSubstr("c0ffee"), ::testing::HasSubstr("decade"))));
   options.expected_cluster_id = "c0ffee";
   EXPECT_THAT(Make(options)->Open(NeverLost()), IsOk());
 }
