@@ -21,7 +21,7 @@ struct HostSlots {
   std::string host;
   int32_t slots = 0;      // 0: not said
   int32_t max_slots = 0;  // 0: not said
-  std::string user;       // for ssh; empty: not said
+  std::string user = "";  // for ssh; empty: not said
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 

@@ -59,6 +59,10 @@ absl::StatusOr<std::string> Resolve(const std::string& host) {
   return std::string(text);
 }
 
+// mg_error_data::code is a pointer up to CivetWeb 1.15 (Debian 12), and a number since.
+[[maybe_unused]] void PointAt(unsigned* code, unsigned** member) { *member = code; }
+[[maybe_unused]] void PointAt(unsigned*, unsigned*) {}
+
 class CivetHttpServer final : public HttpServer {
  public:
   explicit CivetHttpServer(std::map<std::string, HttpHandler> handlers)
@@ -99,7 +103,10 @@ class CivetHttpServer final : public HttpServer {
     callbacks.init_thread = &CivetHttpServer::OnThread;
     unsigned code = 0;
     char text[256] = "";
-    mg_error_data error = {&code, text, sizeof(text)};
+    mg_error_data error = {};
+    PointAt(&code, &error.code);
+    error.text = text;
+    error.text_buffer_size = sizeof(text);
     mg_init_data init = {&callbacks, this, options};
     static const unsigned library [[maybe_unused]] = mg_init_library(MG_FEATURES_FILES);
     // CivetWeb's threads inherit the signal mask of the one that starts them: StartThread's blocks

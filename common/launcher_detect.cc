@@ -93,16 +93,21 @@ absl::StatusOr<std::vector<HostSlots>> HostsOf(const HostListSource& source,
 
 // LSF lists the node of the batch script with one slot beside nodes that have more. It runs no
 // task, unless this process, which is one, runs there. It is found by this rule and not by its
-// position, which differs between files and sites.
-void DropLaunchNode(const std::string& hostname, std::vector<HostSlots>* hosts) {
+// position, which differs between files and sites. Where the script runs on a host with several
+// slots, there is no such node, and the one with one slot just got the rest.
+void DropLaunchNode(const LauncherRule& rule, const std::string& hostname,
+                    std::vector<HostSlots>* hosts) {
+  const bool is_task = rule.kind != LauncherRole::kHosts;
   size_t single = hosts->size();
   for (size_t i = 0; i < hosts->size(); ++i) {
+    const bool here = !hostname.empty() && SameHost(hostname, (*hosts)[i].host);
+    if ((*hosts)[i].slots > 1 && here && !is_task) return;
     if ((*hosts)[i].slots > 1) continue;
     if (single != hosts->size()) return;  // several with one slot: a job of single slots
+    if (here && is_task) return;
     single = i;
   }
   if (single == hosts->size() || hosts->size() < 2) return;
-  if (!hostname.empty() && SameHost(hostname, (*hosts)[single].host)) return;
   hosts->erase(hosts->begin() + static_cast<std::ptrdiff_t>(single));
 }
 
@@ -117,10 +122,11 @@ void ReadHosts(const Environment& environment, const LaunchFacts& facts, const L
       continue;
     }
     if (hosts->empty()) continue;
-    // A task's own host stays; in the batch script there is no task to ask.
-    if (rule.drops_launch_node)
-      DropLaunchNode(rule.kind == LauncherRole::kHosts ? "" : facts.hostname, &*hosts);
-    for (HostSlots& host : *hosts) place->hosts.push_back(std::move(host.host));
+    if (rule.drops_launch_node) DropLaunchNode(rule, facts.hostname, &*hosts);
+    for (HostSlots& host : *hosts) {
+      place->hosts.push_back(std::move(host.host));
+      place->host_slots.push_back(host.slots);
+    }
     return;
   }
 }
@@ -242,7 +248,10 @@ void Compare(const Reading& other, const Environment& environment, LaunchPlace* 
 void Complete(const Reading& scheduler, LaunchPlace* chosen) {
   const LaunchPlace& place = scheduler.place;
   if (scheduler.rule->kind == LauncherRole::kProcesses) return;
-  if (chosen->hosts.empty()) chosen->hosts = place.hosts;
+  if (chosen->hosts.empty()) {
+    chosen->hosts = place.hosts;
+    chosen->host_slots = place.host_slots;
+  }
   // The scheduler's name for the job, which is the one that users know.
   if (!place.job_id.empty() && scheduler.rule->kind != LauncherRole::kNodes)
     chosen->job_id = place.job_id;

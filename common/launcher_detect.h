@@ -58,7 +58,8 @@ struct LaunchPlace {
   // Equal in all processes of this start of the program, and different in every other start. Empty:
   // nothing of that kind is known.
   std::string instance;
-  std::vector<std::string> hosts;  // each once, in the order of ranks where that is known
+  std::vector<std::string> hosts;   // each once, in the order of ranks where that is known
+  std::vector<int32_t> host_slots;  // of each of `hosts`; 0: not said
   std::vector<CoordinatorHint> coordinator_hints;
   int32_t visible_gpus = -1;  // how many this process is shown; -1: not said
 

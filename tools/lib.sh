@@ -18,21 +18,23 @@ failures=()
 say() { printf '%s\n' "$*"; }
 
 # Reads ninja's "[12/345] Building ..." and prints how far it is: one line that moves on a terminal, else a line
-# every tenth. Everything goes to the file $1 as well.
+# every tenth. Everything goes to the file $1 as well. (Not awk: Debian's reads ahead, and shows nothing for a minute.)
 show_progress() {
-  local moving=0
+  local moving=0 tenth=0 shown=0 line percent
   if [ -t 1 ]; then moving=1; fi
-  awk -v log_file="$1" -v moving=$moving '
-    { print > log_file }
-    match($0, /^\[[0-9]+\/[0-9]+\]/) {
-      split(substr($0, 2, RLENGTH - 2), n, "/")
-      percent = int(100 * n[1] / n[2])
-      if (moving) { printf "\r      %3d %% of %d steps ", percent, n[2]; fflush(); shown = 1 }
-      else if (n[2] >= 20 && int(percent / 10) > tenth) {
-        tenth = int(percent / 10); printf "      %3d %% of %d steps\n", percent, n[2]; fflush()
-      }
-    }
-    END { if (shown) printf "\r                              \r" }'
+  while IFS= read -r line || [ -n "$line" ]; do
+    printf '%s\n' "$line"
+    [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
+    percent=$((100 * BASH_REMATCH[1] / BASH_REMATCH[2]))
+    if [ $moving -eq 1 ]; then
+      printf '\r      %3d %% of %d steps ' "$percent" "${BASH_REMATCH[2]}" >&3
+      shown=1
+    elif [ "${BASH_REMATCH[2]}" -ge 20 ] && [ $((percent / 10)) -gt $tenth ]; then
+      tenth=$((percent / 10))
+      printf '      %3d %% of %d steps\n' "$percent" "${BASH_REMATCH[2]}" >&3
+    fi
+  done 3>&1 >"$1"
+  if [ $shown -eq 1 ]; then printf '\r                              \r'; fi
 }
 
 # build FOLDER [TARGET...]: with progress; the log is $logs/FOLDER.log, whose errors are shown when it fails.

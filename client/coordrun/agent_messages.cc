@@ -84,6 +84,7 @@ Json ReportJson(const AgentReport& report) {
           {"local_size", report.local_size},
           {"unix_seconds", report.unix_seconds},
           {"cores", report.cores},
+          {"cpus", report.cpus},
           {"gpus", WideList(report.gpus)},
           {"visible_gpus", report.visible_gpus},
           {"nccl", report.nccl},
@@ -105,6 +106,7 @@ AgentReport ReportFrom(const Json& json) {
   report.local_size = json.at("local_size").get<int32_t>();
   report.unix_seconds = json.at("unix_seconds").get<double>();
   report.cores = json.at("cores").get<int32_t>();
+  report.cpus = Text(json, "cpus");
   report.gpus = NarrowList(json.at("gpus"));
   report.visible_gpus = json.at("visible_gpus").get<int32_t>();
   report.nccl = Text(json, "nccl");

@@ -73,6 +73,7 @@ struct AgentReport {
   int32_t local_size = 1;         // ranks of this run on the host
   double unix_seconds = 0;        // its clock
   int32_t cores = 0;              // that it may use
+  std::string cpus;               // which ones: "0-3,8"
   std::vector<std::string> gpus;  // models of those in the machine
   int32_t visible_gpus = 0;       // to each worker: CUDA_VISIBLE_DEVICES, else all
   std::string nccl, ucx;          // versions; empty: absent

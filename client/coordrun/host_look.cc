@@ -95,11 +95,19 @@ std::vector<std::string> GpuModels() {
   return models;
 }
 
-int32_t Cores() {
+void LookAtCores(AgentReport* report) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 0;
-  return CPU_COUNT(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
+  report->cores = CPU_COUNT(&set);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    int last = cpu;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    absl::StrAppend(&report->cpus, report->cpus.empty() ? "" : ",", cpu);
+    if (last > cpu) absl::StrAppend(&report->cpus, "-", last);
+    cpu = last;
+  }
 }
 
 }  // namespace
@@ -146,7 +154,7 @@ int32_t VisibleGpus(const Environment& environment, size_t in_machine) {
 }
 
 void LookAtHost(const Environment& environment, AgentReport* report) {
-  report->cores = Cores();
+  LookAtCores(report);
   report->gpus = GpuModels();
   report->visible_gpus = VisibleGpus(environment, report->gpus.size());
   for (const Component& component : BuildComponents(environment)) {

@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/launch_facts.h"
+#include "common/launcher_detect.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -35,6 +36,8 @@ absl::StatusOr<RunPlan> Plan(const RunOptions& options, const Environment& envir
   inputs.environment = environment;
   const LaunchFacts facts = ThisLaunchFacts();
   inputs.hostname = facts.hostname;
+  const auto place = DetectLaunchPlace(environment, facts, "");
+  if (place.ok()) inputs.allocation = AllocationOf(*place);
   if (!options.hostfile.empty()) {
     COORDD_ASSIGN_OR_RETURN(inputs.hostfile, facts.read_file(options.hostfile));
   }

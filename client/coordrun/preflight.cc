@@ -35,6 +35,17 @@ std::vector<const HostReport*> Hosts(const Reports& reports) {
   return hosts;
 }
 
+// srun binds each task to cores of its own, or lets all have the same.
+int32_t CoresOf(const HostReport& host, const Reports& reports) {
+  std::set<std::string> seen;
+  int32_t cores = 0;
+  for (const HostReport& other : reports) {
+    if (other.channel != host.channel || other.report.host != host.report.host) continue;
+    if (seen.insert(other.report.cpus).second) cores += other.report.cores;
+  }
+  return cores;
+}
+
 std::string NameOf(const HostReport& report) {
   return report.channel == "srun" || report.channel.empty() ? report.report.host : report.channel;
 }
@@ -113,14 +124,13 @@ void JudgeClock(const HostReport& host, std::vector<Finding>* findings) {
                        error ? ", beyond what this run's certificates allow" : "")});
 }
 
-void JudgeCores(const HostReport& host, bool slurm, std::vector<Finding>* findings) {
-  const AgentReport& report = host.report;
-  const int32_t ranks = report.local_size;
-  if (report.cores == 0 || report.cores >= ranks) return;
+void JudgeCores(const HostReport& host, int32_t cores, bool slurm, std::vector<Finding>* findings) {
+  const int32_t ranks = host.report.local_size;
+  if (cores == 0 || cores >= ranks) return;
   findings->push_back(
       {false, "cores", NameOf(host),
-       absl::StrCat("host ", NameOf(host), ": ", ranks, " ranks share ", report.cores,
-                    report.cores == 1 ? " core" : " cores",
+       absl::StrCat("host ", NameOf(host), ": ", ranks, " ranks share ", cores,
+                    cores == 1 ? " core" : " cores",
                     ", and wait for each other: expected a core for each",
                     slurm ? " (sbatch --ntasks-per-node and --cpus-per-task)" : " (fewer slots)")});
 }
@@ -167,7 +177,7 @@ std::vector<Finding> JudgeHosts(const std::vector<HostReport>& reports, Launcher
   for (const Property& property : kProperties) CompareProperty(property, hosts, &findings);
   for (const HostReport* host : hosts) {
     JudgeClock(*host, &findings);
-    JudgeCores(*host, slurm, &findings);
+    JudgeCores(*host, CoresOf(*host, reports), slurm, &findings);
     JudgeGpus(*host, slurm, &findings);
   }
   JudgeFolder(hosts, &findings);
@@ -196,8 +206,8 @@ std::string HostsText(const std::vector<HostReport>& reports) {
   for (const HostReport* host : hosts) {
     const AgentReport& report = host->report;
     ranks += report.local_size;
-    texts.push_back(absl::StrCat(NameOf(*host), " (ranks: ", report.local_size,
-                                 ", cores: ", report.cores, ", GPUs: ", report.visible_gpus, ")"));
+    texts.push_back(absl::StrCat(NameOf(*host), " (ranks: ", report.local_size, ", cores: ",
+                                 CoresOf(*host, reports), ", GPUs: ", report.visible_gpus, ")"));
   }
   return absl::StrCat(hosts.size(), hosts.size() == 1 ? " host, " : " hosts, ", ranks,
                       ranks == 1 ? " rank: " : " ranks: ", absl::StrJoin(texts, ", "));
@@ -214,7 +224,7 @@ std::string FindingsJson(const std::vector<HostReport>& reports,
                      {"coordd", report.version},
                      {"nccl", report.nccl},
                      {"ucx", report.ucx},
-                     {"cores", report.cores},
+                     {"cores", CoresOf(*host, reports)},
                      {"gpus", report.gpus},
                      {"visible_gpus", report.visible_gpus},
                      {"coordinator", report.coordinator},

@@ -60,7 +60,12 @@ int32_t AllocationTasks(const Environment& environment) {
   return NumberOr(environment, "SLURM_NTASKS", nodes);
 }
 
-absl::StatusOr<std::vector<HostSlots>> Hosts(const RunOptions& options, const PlanInputs& inputs) {
+bool NamesHosts(const RunOptions& options) {
+  return !options.hosts.empty() || !options.hostfile.empty();
+}
+
+absl::StatusOr<std::vector<HostSlots>> NamedHosts(const RunOptions& options,
+                                                  const PlanInputs& inputs) {
   if (!options.hosts.empty() && !options.hostfile.empty()) {
     return absl::InvalidArgumentError("-H and --hostfile both name hosts: expected one of them");
   }
@@ -74,7 +79,17 @@ absl::StatusOr<std::vector<HostSlots>> Hosts(const RunOptions& options, const Pl
     return absl::InvalidArgumentError(
         absl::StrCat(file ? options.hostfile : "-H", " names no host: expected host:slots"));
   }
-  for (HostSlots& host : *hosts) host.slots = std::max(host.slots, 1);
+  return hosts;
+}
+
+absl::StatusOr<std::vector<HostSlots>> Hosts(const RunOptions& options, const PlanInputs& inputs) {
+  std::vector<HostSlots> hosts;
+  if (NamesHosts(options)) {
+    COORDD_ASSIGN_OR_RETURN(hosts, NamedHosts(options, inputs));
+  } else {
+    hosts = inputs.allocation->hosts;
+  }
+  for (HostSlots& host : hosts) host.slots = std::max(host.slots, 1);
   return hosts;
 }
 
@@ -88,17 +103,22 @@ std::string SlotsText(const std::vector<HostSlots>& hosts) {
   return absl::StrJoin(texts, ",");
 }
 
-// Fills the hosts in their order.
+// Fills the hosts in their order; -np on the only host of an allocation may be more than it says,
+// since what schedulers count are often not tasks.
 absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
-  COORDD_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, Hosts(options, inputs));
+  COORDD_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, Hosts(options, inputs));
+  const bool allocated = !NamesHosts(options);
+  if (allocated && hosts.size() == 1 && options.np_given) hosts[0].slots = options.np;
   int64_t slots = 0;
   for (const HostSlots& host : hosts) slots += host.slots;
   plan->np =
       options.np_given ? options.np : static_cast<int32_t>(std::min<int64_t>(slots, kMaxWorkers));
   if (plan->np > slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("-np is ", plan->np, ", but the hosts have ", slots, " slots (",
-                     SlotsText(hosts), "): expected at most that many, or hosts with more slots"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-np is ", plan->np, ", but the hosts ",
+        allocated ? absl::StrCat("of ", inputs.allocation->title, " ") : std::string(), "have ",
+        slots, " slots (", SlotsText(hosts), "): expected at most that many, or ",
+        allocated ? "a job with more tasks (PBS: mpiprocs), or -H" : "hosts with more slots"));
   }
   int32_t rank = 0;
   for (const HostSlots& host : hosts) {
@@ -153,12 +173,17 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
     plan->reason = absl::StrCat("--launcher ", options.launcher);
     return *LauncherFrom(options.launcher);
   }
-  if (!options.hosts.empty() || !options.hostfile.empty()) {
+  if (NamesHosts(options)) {
     plan->reason = options.hosts.empty() ? "--hostfile names hosts" : "-H names hosts";
     return LauncherKind::kSsh;
   }
   // With a coordd that runs elsewhere, -np counts the workers of this machine.
-  if (InSlurmAllocation(inputs.environment) && options.coordinator.empty() && options.size == 0) {
+  const bool whole = options.coordinator.empty() && options.size == 0;
+  if (inputs.allocation.has_value() && whole) {
+    plan->reason = absl::StrCat("inside ", inputs.allocation->title);
+    return LauncherKind::kSsh;
+  }
+  if (InSlurmAllocation(inputs.environment) && whole) {
     plan->reason =
         absl::StrCat("inside Slurm's allocation ", Variable(inputs.environment, "SLURM_JOB_ID"));
     return LauncherKind::kSrun;
@@ -168,6 +193,18 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
 }
 
 }  // namespace
+
+std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place) {
+  const bool gives_hosts =
+      place.launcher == "lsf" || place.launcher == "pbs" || place.launcher == "sge";
+  if (!gives_hosts || place.is_rank() || place.hosts.empty()) return std::nullopt;
+  AllocatedHosts allocation;
+  allocation.title = absl::StrCat(place.title, " job ", place.job_id);
+  for (size_t i = 0; i < place.hosts.size(); ++i) {
+    allocation.hosts.push_back({.host = place.hosts[i], .slots = place.host_slots[i]});
+  }
+  return allocation;
+}
 
 std::string ToString(LauncherKind kind) {
   for (const Kind& known : kKinds) {
@@ -186,10 +223,10 @@ std::optional<LauncherKind> LauncherFrom(const std::string& name) {
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
   RunPlan plan;
   plan.launcher = Choose(options, inputs, &plan);
-  const bool hosts = !options.hosts.empty() || !options.hostfile.empty();
+  const bool hosts = NamesHosts(options) || inputs.allocation.has_value();
   switch (plan.launcher) {
     case LauncherKind::kLocal:
-      if (hosts) {
+      if (NamesHosts(options)) {
         return absl::InvalidArgumentError(
             "--launcher local starts workers on this machine: expected no -H and no --hostfile");
       }

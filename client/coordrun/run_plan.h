@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,15 +10,28 @@
 #include "client/coordrun/launcher_kind.h"
 #include "client/coordrun/run_options.h"
 #include "common/environment.h"
+#include "common/host_list.h"
+#include "common/launcher_detect.h"
 
 namespace coordd {
+
+// The hosts of LSF's, PBS's or Grid Engine's job, in whose script coordrun runs.
+struct AllocatedHosts {
+  std::string title;  // "PBS job 4711"
+  std::vector<HostSlots> hosts;
+};
 
 // What the plan depends on beside the options.
 struct PlanInputs {
   Environment environment;
   std::string hostname;  // of this machine
   std::string hostfile;  // contents of --hostfile
+  std::optional<AllocatedHosts> allocation = {};
 };
+
+// `place` as an allocation: nullopt unless this process is the script of a job of a scheduler that
+// gives hosts and starts nothing.
+std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place);
 
 struct HostRanks {
   std::string host = "";

@@ -26,6 +26,7 @@ HostReport Host(const std::string& name) {
   host.report.host = name;
   host.report.local_size = 4;
   host.report.cores = 32;
+  host.report.cpus = "0-31";
   host.report.gpus = std::vector<std::string>(4, "H200");
   host.report.visible_gpus = 4;
   host.report.nccl = "2.28";
@@ -100,6 +101,20 @@ TEST(Preflight, WantsACoreAndAGpuForEachRank) {
   EXPECT_THAT(Only(hosts).text, HasSubstr("host n2: 4 ranks, each of which sees 2 GPUs"));
   hosts[1].report.visible_gpus = 0;
   EXPECT_THAT(JudgeHosts(hosts, LauncherKind::kSsh, kVersion), IsEmpty()) << "training on CPUs";
+}
+
+TEST(Preflight, AddsUpTheCoresToWhichSlurmBindsTheTasksOfAHost) {
+  std::vector<HostReport> tasks;
+  for (const char* cpu : {"0", "1", "2", "3"}) {
+    tasks.push_back(Host("n1"));
+    tasks.back().channel = "srun";
+    tasks.back().report.cores = 1;
+    tasks.back().report.cpus = cpu;
+  }
+  EXPECT_THAT(JudgeHosts(tasks, LauncherKind::kSrun, kVersion), IsEmpty());
+  EXPECT_THAT(HostsText(tasks), HasSubstr("cores: 4"));
+  for (HostReport& task : tasks) task.report.cpus = "0";
+  EXPECT_THAT(Only(tasks, LauncherKind::kSrun).text, HasSubstr("4 ranks share 1 core"));
 }
 
 TEST(Preflight, TellsSlurmsUsersTheFlag) {

@@ -128,6 +128,56 @@ TEST(PlanRun, KnowsTheShellOfSallocFromAStep) {
   EXPECT_EQ(Plan(Np(Options(), 2), task)->launcher, LauncherKind::kLocal);
 }
 
+absl::StatusOr<RunPlan> PlanIn(const RunOptions& options, std::vector<HostSlots> hosts) {
+  return PlanRun(options,
+                 {.environment = {},
+                  .hostname = "launch.cluster",
+                  .hostfile = "",
+                  .allocation = AllocatedHosts{.title = "PBS job 7", .hosts = std::move(hosts)}});
+}
+
+TEST(PlanRun, TakesTheHostsOfAJobWhoseSchedulerStartsNothing) {
+  const std::vector<HostSlots> two = {{.host = "launch", .slots = 2}, {.host = "h2", .slots = 3}};
+  const auto plan = PlanIn(Options(), two);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, LauncherKind::kSsh);
+  EXPECT_EQ(plan->reason, "inside PBS job 7");
+  EXPECT_THAT(plan->hosts, ElementsAre(Ranks("launch", 0, 2, true), Ranks("h2", 2, 3)));
+  EXPECT_EQ(PlanIn(Np(Options(), 3), two)->np, 3);
+  EXPECT_EQ(PlanIn(With("mpirun"), two)->np, 5);
+  EXPECT_EQ(PlanIn(With("local"), two)->np, 1);
+  EXPECT_THAT(PlanIn(On("h2:1"), two)->hosts, ElementsAre(Ranks("h2", 0, 1)));
+  const auto more = PlanIn(Np(Options(), 6), two);
+  ASSERT_FALSE(more.ok());
+  EXPECT_THAT(std::string(more.status().message()), HasSubstr("PBS job 7 have 5 slots"));
+}
+
+TEST(PlanRun, TakesTheOnlyHostOfSuchAJobForAsManyWorkersAsAreAskedFor) {
+  const auto plan = PlanIn(Np(Options(), 4), {{.host = "launch", .slots = 1}});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->launcher, LauncherKind::kLocal);
+  EXPECT_EQ(plan->np, 4);
+  EXPECT_EQ(PlanIn(Options(), {{.host = "launch", .slots = 8}})->np, 8);
+}
+
+TEST(AllocationOf, IsThatOfASchedulersJobScript) {
+  LaunchPlace script;
+  script.launcher = "lsf";
+  script.title = "LSF";
+  script.job_id = "7";
+  script.hosts = {"h1", "h2"};
+  script.host_slots = {4, 2};
+  const auto allocation = AllocationOf(script);
+  ASSERT_TRUE(allocation.has_value());
+  EXPECT_EQ(allocation->title, "LSF job 7");
+  EXPECT_THAT(allocation->hosts, ElementsAre(HostSlots{"h1", 4, 0, ""}, HostSlots{"h2", 2, 0, ""}));
+  script.rank = 1;  // blaunch
+  EXPECT_FALSE(AllocationOf(script).has_value());
+  script.rank = -1;
+  script.launcher = "slurm";
+  EXPECT_FALSE(AllocationOf(script).has_value());
+}
+
 TEST(PlanRun, RefusesWhatDoesNotFit) {
   ExpectRefused(Np(On("h1:2,h2:2"), 8), {}, "the hosts have 4 slots (h1:2,h2:2)");
   ExpectRefused(Np(Options(), 257), {}, "expected 1 to 256");

@@ -61,6 +61,7 @@ struct Expected {
   int32_t rank, size, local_rank, local_size, node_rank, nodes;
   const char* job_id;
   const char* hosts;
+  const char* hostname = "a01n02";
 };
 
 constexpr Expected kExpected[] = {
@@ -100,7 +101,7 @@ constexpr Expected kExpected[] = {
     {"sagemaker", "sagemaker", 1, 2, -1, -1, 1, 2, "", "algo-[1-2]"},
     {"condor", "condor", 2, 4, -1, -1, -1, -1, "", ""},
     {"lsf_blaunch", "lsf", 2, 4, -1, -1, -1, -1, "4711", "grid[01-02]"},
-    {"lsf_batch_script", "lsf", -1, -1, -1, -1, -1, 2, "4711", "a01n[01-02]"},
+    {"lsf_batch_script", "lsf", -1, -1, -1, -1, -1, 2, "4711", "a01n[01-02]", "batch5"},
     {"pbs", "pbs", -1, -1, -1, -1, -1, 2, "4711.server",
      "x1000c0s0b0n0.hsn.example,x1000c0s1b0n0.hsn.example"},
     {"sge", "sge", -1, -1, -1, -1, -1, 2, "4711", "c1.example,c2.example"},
@@ -110,7 +111,7 @@ constexpr Expected kExpected[] = {
 TEST(LauncherDetect, FindsThePlaceInEachRecordedEnvironment) {
   for (const Expected& expected : kExpected) {
     SCOPED_TRACE(expected.recorded);
-    const LaunchPlace place = Detect(expected.recorded, "a01n02");
+    const LaunchPlace place = Detect(expected.recorded, expected.hostname);
     EXPECT_EQ(place.launcher, expected.launcher);
     EXPECT_EQ(place.rank, expected.rank);
     EXPECT_EQ(place.size, expected.size);
@@ -242,6 +243,16 @@ TEST(LauncherDetect, DropsTheLaunchNodeUnlessThisTaskRunsThere) {
   const auto place = DetectLaunchPlace(
       {{"LSB_JOBID", "1"}, {"LSB_MCPU_HOSTS", "grid03 1 grid05 1 grid01 2"}}, {}, "");
   EXPECT_THAT(place->hosts, ElementsAre("grid03", "grid05", "grid01"));
+  // Where the script itself runs on a host of several slots, the one with a single slot is like it.
+  EXPECT_THAT(Detect("lsf_batch_script", "a01n01").hosts,
+              ElementsAre("a01n01", "a01n02", "batch5"));
+}
+
+TEST(LauncherDetect, TellsTheSlotsOfEachHostWhereTheSchedulerDoes) {
+  EXPECT_THAT(Detect("lsf_batch_script", "batch5").host_slots, ElementsAre(42, 42));
+  EXPECT_THAT(Detect("pbs").host_slots, ElementsAre(4, 4));
+  EXPECT_THAT(Detect("sge").host_slots, ElementsAre(4, 4));
+  EXPECT_THAT(Detect("slurm_batch_script").host_slots, ElementsAre(0, 0));
 }
 
 TEST(LauncherDetect, FindsItsNodeUnderTheNameOfAnInterface) {
