@@ -50,6 +50,15 @@ class SshTest(LauncherCase):
             self.assertEqual(lines[2], "0", "a secret on a command line")
         self.assert_clean()
 
+    def test_the_hosts_of_a_job_of_pbs_are_its_own(self):
+        with open(self.file("nodes"), "w", encoding="ascii") as nodes:
+            nodes.write("127.0.0.2\n127.0.0.2\n127.0.0.3\n")
+        self.environment.update(PBS_JOBID="4711.server", PBS_NODEFILE=self.file("nodes"))
+        status, text = self.coordrun(*self.hosts.arguments, "--", "bash", "-c", 'echo "$COORDD_LOCAL_RANK of $COORDD_LOCAL_SIZE"')
+        self.assertEqual(status, 0, text)
+        self.assertEqual([lines_of(text, rank) for rank in range(3)], [["0 of 2"], ["1 of 2"], ["0 of 1"]])
+        self.assert_clean()
+
     def test_output_is_whole_on_both_streams(self):
         script = 'for i in $(seq 300); do echo "$i $(printf "%0600d" $i)"; done; echo last >&2; printf "\\xff\\x00end"'
         status, text = self.over_ssh("127.0.0.1:1,127.0.0.2:1", "--output-filename", self.file("out"), "--", "bash", "-c", script)
