@@ -76,7 +76,10 @@ absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,
                                              const AutoSettings& settings) {
   if (!place.not_a_rank.empty()) return absl::FailedPreconditionError(place.not_a_rank);
   const int32_t size = settings.workers > 0 ? settings.workers : place.size;
-  if (!place.is_rank() || size == 1) return PlanAlone(place, settings);
+  // A rank 0 that makes a job of its own leaves word for the others all the same: their jobs, of
+  // the same start, need a coordd too.
+  const bool others_may_look = place.rank == 0 && place.size > 1;
+  if (!place.is_rank() || (size == 1 && !others_may_look)) return PlanAlone(place, settings);
   if (size < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(place.title, " says that this is rank ", place.rank,
@@ -84,7 +87,9 @@ absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,
   }
   AutoPlan plan;
   plan.one_node = place.one_node();
-  COORDD_ASSIGN_OR_RETURN(plan.rendezvous_file, RendezvousFileOf(place, settings, plan.one_node));
+  absl::StatusOr<std::string> file = RendezvousFileOf(place, settings, plan.one_node);
+  if (!file.ok()) return size == 1 ? PlanAlone(place, settings) : file.status();
+  plan.rendezvous_file = *std::move(file);
   plan.role = place.rank == 0 ? AutoPlan::Role::kStarts : AutoPlan::Role::kFinds;
   plan.ports = PortsOf(settings, place.instance);
   plan.why = absl::StrCat("no coordinator is named: ",

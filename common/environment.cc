@@ -1,6 +1,7 @@
 #include "common/environment.h"
 
 #include <unistd.h>
+#include <cstdlib>
 
 #include <cstring>
 
@@ -15,5 +16,7 @@ Environment ReadEnvironment() {
   }
   return result;
 }
+
+bool HasVariable(const char* name) { return std::getenv(name) != nullptr; }
 
 }  // namespace coordd

@@ -12,4 +12,8 @@ using Environment = std::map<std::string, std::string>;
 // caller.
 Environment ReadEnvironment();
 
+// Whether it is there now. For code that runs while libraries are loaded, before anybody has an
+// Environment.
+bool HasVariable(const char* name);
+
 }  // namespace coordd

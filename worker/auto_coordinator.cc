@@ -182,8 +182,15 @@ absl::StatusOr<CoordinatorAccess> StartOrReuse(const WorkerOptions& options, con
   COORDD_ASSIGN_OR_RETURN(CoordinatorAccess access,
                           StartOwnLocked(own, options, plan, deadline, clock));
   static const int registered [[maybe_unused]] = std::atexit(FinishOwnCoordinator);
-  COORDD_LOG(kInfo, plan.why, "; coordd listens on ", access.address.ToString(),
-             ", status page http://", own.child->http(), "/");
+  // A program that runs by itself has nobody to meet: it is spared the line.
+  const bool alone = plan.role == AutoPlan::Role::kAlone;
+  const std::string line = absl::StrCat(plan.why, "; coordd listens on ", access.address.ToString(),
+                                        ", status page http://", own.child->http(), "/");
+  if (alone) {
+    COORDD_LOG(kDebug, line);
+  } else {
+    COORDD_LOG(kInfo, line);
+  }
   return access;
 }
 

@@ -6,7 +6,7 @@ set(data_plane_sources
   shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc transport_factory.cc tree_schedule.cc unix_message.cc)
 if(COORDD_HAVE_UCX)
   coordd_library(coordd_data_plane
-    SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_transport.cc
+    SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_signals.cc ucx_transport.cc
     LIBS coordd_common
     PRIVATE_LIBS PkgConfig::UCX)
 else()

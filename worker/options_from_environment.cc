@@ -86,6 +86,22 @@ absl::Status ReadTransport(const Environment& environment, TransportChoice* tran
   return absl::OkStatus();
 }
 
+absl::Status ReadLogLevel(const Environment& environment, LogLevel* level) {
+  const std::string* text = Find(environment, "COORDD_LOG_LEVEL");
+  if (text == nullptr) return absl::OkStatus();
+  constexpr std::pair<absl::string_view, LogLevel> kLevels[] = {{"debug", LogLevel::kDebug},
+                                                                {"info", LogLevel::kInfo},
+                                                                {"warning", LogLevel::kWarning},
+                                                                {"error", LogLevel::kError}};
+  for (const auto& [name, value] : kLevels) {
+    if (*text != name) continue;
+    *level = value;
+    return absl::OkStatus();
+  }
+  return Invalid("COORDD_LOG_LEVEL", absl::StrCat("\"", *text, "\""),
+                 "debug, info, warning or error");
+}
+
 // Of the coordinator: host and port, or "auto".
 absl::Status ReadCoordinator(const Environment& environment, WorkerOptions* options) {
   const std::string* address = Find(environment, "COORDD_ADDR");
@@ -170,6 +186,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadMetrics(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
+  COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));
   for (const auto& variable : environment)
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})

@@ -11,9 +11,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/ucx_signals.h"
 
 namespace coordd {
 namespace {
+
+// UCX's libraries are loaded, and take signals, before this.
+struct AtLoad {
+  AtLoad() { GiveBackSignals(); }
+} const at_load;
 
 // What coordd sets unless the user has. The shared-memory transports are left out because they do
 // not report the end of a peer; the default keepalive of 20 s is far above the 2 s in which a lost

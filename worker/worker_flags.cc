@@ -59,24 +59,6 @@ constexpr Flag kFlags[] = {
     {"--log-level", "COORDD_LOG_LEVEL", "debug, info, warning or error"},
 };
 
-// False: not a level.
-bool ApplyLogLevel(const Environment& environment) {
-  const auto found = environment.find("COORDD_LOG_LEVEL");
-  const std::string level = found == environment.end() ? "" : found->second;
-  if (level.empty() || level == "info") {
-    SetLogLevel(LogLevel::kInfo);
-  } else if (level == "debug") {
-    SetLogLevel(LogLevel::kDebug);
-  } else if (level == "warning") {
-    SetLogLevel(LogLevel::kWarning);
-  } else if (level == "error") {
-    SetLogLevel(LogLevel::kError);
-  } else {
-    return false;
-  }
-  return true;
-}
-
 ParsedFlags Usage(absl::string_view what) {
   std::cerr << "coordd-worker: " << what << "\n";
   ParsedFlags parsed;
@@ -129,12 +111,10 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
   if (selftest->parsed()) command.kind = WorkerCommand::Kind::kSelftest;
   if (allreduce->parsed()) command.kind = WorkerCommand::Kind::kAllreduce;
   command.selftest.json = command.json;
-  if (!ApplyLogLevel(environment))
-    return Usage("COORDD_LOG_LEVEL is \"" + environment["COORDD_LOG_LEVEL"] +
-                 "\", expected debug, info, warning or error");
   absl::StatusOr<WorkerOptions> options = WorkerOptionsFrom(environment, ThisLaunchFacts());
   if (!options.ok()) return Usage(options.status().message());
   command.options = *std::move(options);
+  SetLogLevel(command.options.log_level);
   const absl::Status valid = command.options.Validate();
   if (!valid.ok()) return Usage(valid.message());
   return parsed;

@@ -11,6 +11,7 @@
 #include "common/address.h"
 #include "common/environment.h"
 #include "common/launcher_detect.h"
+#include "common/log.h"
 #include "common/tls.h"
 
 namespace coordd {
@@ -42,6 +43,7 @@ struct WorkerOptions {
   // that coordd sees; port 0 picks one.
   std::optional<HostPort> metrics;
   std::optional<PortRange> ports;  // COORDD_PORT_RANGE: what port 0 and the transport pick from
+  LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, shm, ucx
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named

@@ -25,6 +25,7 @@ absl::Status SubmitBarrier(coordd_worker_t* worker, const char* name,
 using coordd::Async;
 using coordd::AtBorder;
 using coordd::Blocking;
+using coordd::BlockingFor;
 using coordd::Call;
 using coordd::CollectiveKind;
 using coordd::GroupedAsync;
@@ -41,6 +42,12 @@ coordd_status_t coordd_allreduce(coordd_worker_t* worker, const coordd_tensor_t*
                                  coordd_op_t op, const coordd_call_options_t* options,
                                  coordd_work_t** work) {
   return Blocking(worker, tensor, {.kind = CollectiveKind::kAllreduce, .op = op}, options, work);
+}
+coordd_status_t coordd_allreduce_for(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                                     coordd_op_t op, const coordd_call_options_t* options,
+                                     double timeout_seconds, coordd_work_t** work) {
+  const Call call = {.kind = CollectiveKind::kAllreduce, .op = op};
+  return BlockingFor(worker, tensor, call, options, timeout_seconds, work);
 }
 
 coordd_status_t coordd_grouped_allreduce_async(coordd_worker_t* worker, const char* name,

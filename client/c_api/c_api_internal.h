@@ -32,9 +32,11 @@ struct coordd_worker {
   explicit coordd_worker(std::unique_ptr<coordd::Worker> w)
       : worker(std::move(w)), metrics_address(worker->metrics_address()) {}
 
+  // 0, 1, ..., and from 0 again: names that repeat are recognised.
   int64_t CountUnnamedBarrier(int32_t process_set) {
+    constexpr int64_t kMaxUnnamedBarriers = 64;  // of one set, under way on this rank
     coordd::MutexLock lock(&mu);
-    return unnamed_barriers[process_set]++;
+    return unnamed_barriers[process_set]++ % kMaxUnnamedBarriers;
   }
 };
 

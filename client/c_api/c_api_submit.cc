@@ -1,6 +1,7 @@
 // Submissions: from the C structures to worker/worker.h.
 #include "client/c_api/c_api_submit.h"
 
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -156,6 +157,20 @@ coordd_status_t Blocking(coordd_worker_t* worker, const coordd_tensor_t* tensor,
     coordd_work_t* handle = nullptr;
     COORDD_RETURN_IF_ERROR(SubmitOne(worker, tensor, call, options, &handle));
     return WaitForAll({handle}, work);
+  });
+}
+
+coordd_status_t BlockingFor(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                            const Call& call, const coordd_call_options_t* options,
+                            double timeout_seconds, coordd_work_t** work) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return NullArgument("work");
+    *work = nullptr;
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout, TimeoutFromSeconds(timeout_seconds));
+    COORDD_RETURN_IF_ERROR(SubmitOne(worker, tensor, call, options, work));
+    const absl::Status status = (*work)->work->Wait(Clock::Real().Now() + timeout);
+    if (status.ok()) coordd_work_release(std::exchange(*work, nullptr));
+    return status;
   });
 }
 

@@ -30,6 +30,10 @@ coordd_status_t Async(coordd_worker_t* worker, const coordd_tensor_t* tensor, co
                       const coordd_call_options_t* options, coordd_work_t** work);
 coordd_status_t Blocking(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
                          const coordd_call_options_t* options, coordd_work_t** work);
+// Waits for so long at most; *work receives what is not a success.
+coordd_status_t BlockingFor(coordd_worker_t* worker, const coordd_tensor_t* tensor,
+                            const Call& call, const coordd_call_options_t* options,
+                            double timeout_seconds, coordd_work_t** work);
 coordd_status_t GroupedAsync(coordd_worker_t* worker, const char* name,
                              const coordd_tensor_t* tensors, size_t count, const Call& call,
                              const coordd_call_options_t* options, coordd_work_t** works);

@@ -6,6 +6,7 @@
 #include "common/build_info.h"
 #include "common/environment.h"
 #include "common/launch_facts.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "worker/options_from_environment.h"
@@ -29,6 +30,7 @@ Environment Overlay(const coordd_options_t& options, Environment environment) {
       {"COORDD_TLS_CERT", options.tls_cert},     {"COORDD_TLS_KEY", options.tls_key},
       {"COORDD_NODE_ID", options.node_id},       {"COORDD_TOPOLOGY", options.topology},
       {"COORDD_METRICS", options.metrics},       {"COORDD_TRANSPORT", options.transport},
+      {"COORDD_LAUNCHER", options.launcher},     {"COORDD_PORT_RANGE", options.port_range},
   };
   for (const auto& [name, value] : texts) {
     if (value != nullptr && *value != '\0') environment[name] = value;
@@ -59,8 +61,22 @@ absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
     COORDD_ASSIGN_OR_RETURN(result.collective_timeout,
                             TimeoutFromSeconds(options.collective_timeout_seconds));
   }
-  COORDD_RETURN_IF_ERROR(result.Validate());
   return result;
+}
+
+coordd_launch_t ToLaunch(const WorkerOptions& options, std::string* texts) {
+  coordd_launch_t launch = COORDD_LAUNCH_INIT;
+  // Two texts in one: the second begins behind the first one's zero.
+  *texts = absl::StrCat(options.launch.launcher, absl::string_view("\0", 1), options.job);
+  launch.launcher = texts->c_str();
+  launch.job = launch.launcher + options.launch.launcher.size() + 1;
+  launch.rank = options.launcher_rank;
+  launch.size = options.min_workers > 0 && options.min_workers == options.max_workers
+                    ? options.min_workers
+                    : options.launch.size;
+  launch.local_rank = options.launcher_local_rank;
+  launch.local_size = options.launch.local_size;
+  return launch;
 }
 
 }  // namespace
@@ -120,12 +136,23 @@ const char* coordd_status_name(coordd_status_t status) {
 
 const char* coordd_last_error(void) { return coordd::LastError().c_str(); }
 
+coordd_status_t coordd_launch_place(const coordd_options_t* options, coordd_launch_t* launch) {
+  thread_local std::string texts;
+  return AtBorder([&]() -> absl::Status {
+    COORDD_ASSIGN_OR_RETURN(const coordd_options_t known, coordd::CopyIn(options, "options"));
+    COORDD_ASSIGN_OR_RETURN(const coordd::WorkerOptions parsed, coordd::ToWorkerOptions(known));
+    return coordd::CopyOut(coordd::ToLaunch(parsed, &texts), launch, "launch");
+  });
+}
+
 coordd_status_t coordd_worker_start(const coordd_options_t* options, coordd_worker_t** worker) {
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
     *worker = nullptr;
     COORDD_ASSIGN_OR_RETURN(const coordd_options_t known, coordd::CopyIn(options, "options"));
     COORDD_ASSIGN_OR_RETURN(const coordd::WorkerOptions parsed, coordd::ToWorkerOptions(known));
+    COORDD_RETURN_IF_ERROR(parsed.Validate());
+    if (known.ignore_environment == 0) coordd::SetLogLevel(parsed.log_level);
     COORDD_ASSIGN_OR_RETURN(std::unique_ptr<coordd::Worker> started, coordd::Worker::Start(parsed));
     *worker = new coordd_worker(std::move(started));
     return absl::OkStatus();

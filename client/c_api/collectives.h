@@ -61,6 +61,15 @@ COORDD_API coordd_status_t coordd_allreduce_async(coordd_worker_t* worker,
 COORDD_API coordd_status_t coordd_allreduce(coordd_worker_t* worker, const coordd_tensor_t* tensor,
                                             coordd_op_t op, const coordd_call_options_t* options,
                                             coordd_work_t** work);
+/* coordd_allreduce for a caller that has to look after other things from time to time, as an
+ * interpreter after its signals: one call for a submission, a wait of `timeout_seconds` at most and
+ * a release. COORDD_OK: it is complete, *work is NULL. Otherwise *work is NULL when nothing was
+ * submitted; it is the work, to be released, when that has failed, with the status returned, or is
+ * still running: DEADLINE_EXCEEDED, and coordd_work_poll says 0. */
+COORDD_API coordd_status_t coordd_allreduce_for(coordd_worker_t* worker,
+                                                const coordd_tensor_t* tensor, coordd_op_t op,
+                                                const coordd_call_options_t* options,
+                                                double timeout_seconds, coordd_work_t** work);
 
 /* All tensors of the group in one generation, or none: one bad tensor on one rank fails all of them
  * on all ranks. `name` must be equal on all ranks. `works` has room for `count` handles, 1 to
@@ -181,7 +190,8 @@ COORDD_API coordd_status_t coordd_alltoall(coordd_worker_t* worker, const coordd
                                            coordd_work_t** work);
 
 /* Completes once all ranks have called it. `name` NULL: the library counts, so that the n-th
- * unnamed barrier of one rank in a process set meets the n-th of the others. */
+ * unnamed barrier of one rank in a process set meets the n-th of the others; 64 of them may be
+ * under way. */
 COORDD_API coordd_status_t coordd_barrier_async(coordd_worker_t* worker, const char* name,
                                                 const coordd_call_options_t* options,
                                                 coordd_work_t** work);

@@ -33,7 +33,8 @@
  * while the unknown part is zero. Enumerators keep their numbers. coordd_abi_version() tells the
  * revision.
  *
- * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter.
+ * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
+ * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range.
  * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
  * coordd_unregister (memory that takes part without a staging copy). None of them is exported
  * before it works.
@@ -55,7 +56,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 2
+#define COORDD_ABI_VERSION 3
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -208,9 +209,28 @@ typedef struct coordd_options {
   int32_t has_launcher_rank;   /* not 0: launcher_rank and launcher_local_rank are given */
   int32_t launcher_rank;       /* COORDD_RANK, else the launcher's (COORDD_LAUNCHER); a hint */
   int32_t launcher_local_rank; /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
+  const char* launcher;        /* COORDD_LAUNCHER: whose variables count: "slurm", "none", ... */
+  const char* port_range;      /* COORDD_PORT_RANGE: "20000-20099", what port 0 stands for */
 } coordd_options_t;
 #define COORDD_OPTIONS_INIT \
-  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* What this process was told about itself before it is a member: by the options, by COORDD_*
+ * variables, else by its launcher. */
+typedef struct coordd_launch {
+  size_t struct_size;
+  const char* launcher; /* "slurm", "openmpi", ..., "none". Valid until the next call on this
+                         * thread, as job is. */
+  const char* job;      /* the name of the job that it would join */
+  int32_t rank, size;   /* a hint, which coordd keeps where it fits the nodes; -1: not said */
+  int32_t local_rank, local_size;
+} coordd_launch_t;
+#define COORDD_LAUNCH_INIT \
+  { sizeof(coordd_launch_t), 0, 0, 0, 0, 0, 0 }
+
+/* Needs no coordd. `options` may be NULL. INVALID_ARGUMENT names the option or the variable. */
+COORDD_API coordd_status_t coordd_launch_place(const coordd_options_t* options,
+                                               coordd_launch_t* launch);
 
 /* Connects to coordd, joins the job, waits until a generation of workers has formed and connects to
  * them. `options` may be NULL: everything from the environment. On success *worker is to be given

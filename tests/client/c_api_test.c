@@ -2,6 +2,7 @@
  * it, as one of the workers that coordrun starts, every operation. Exits 1 at the first wrong
  * thing. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,31 @@ static void TestOptions(void) {
               "newer coordd.h");
 }
 
+static void TestLaunchPlace(void) {
+  coordd_options_t options = COORDD_OPTIONS_INIT;
+  coordd_launch_t launch = COORDD_LAUNCH_INIT;
+  options.ignore_environment = 1;
+  CHECK_OK(coordd_launch_place(&options, &launch));
+  CHECK(strcmp(launch.launcher, "none") == 0 && strcmp(launch.job, "default") == 0);
+  CHECK(launch.rank == -1 && launch.size == -1);
+  options.has_launcher_rank = options.launcher_local_rank = 1;
+  options.launcher_rank = 2;
+  options.min_workers = options.max_workers = 4;
+  options.job = "mine";
+  CHECK_OK(coordd_launch_place(&options, &launch));
+  CHECK(strcmp(launch.job, "mine") == 0 && launch.rank == 2 && launch.size == 4);
+  CHECK(launch.local_rank == 1 && launch.local_size == -1);
+  options.launcher = "slumr";
+  CHECK_ERROR(coordd_launch_place(&options, &launch), COORDD_INVALID_ARGUMENT, "slumr");
+  options.launcher = "none";
+  options.port_range = "9-5";
+  CHECK_ERROR(coordd_launch_place(&options, &launch), COORDD_INVALID_ARGUMENT, "9-5");
+  /* A program of revision 2 has neither. */
+  options.struct_size = offsetof(coordd_options_t, launcher);
+  CHECK_OK(coordd_launch_place(&options, &launch));
+  CHECK_ERROR(coordd_launch_place(NULL, NULL), COORDD_INVALID_ARGUMENT, "launch");
+}
+
 /* --- with coordd --------------------------------------------------------------------------- */
 
 static coordd_worker_t* worker;
@@ -104,6 +130,9 @@ static int rank, size;
 
 static void TestPlacement(void) {
   coordd_placement_t placement = COORDD_PLACEMENT_INIT;
+  coordd_launch_t launch = COORDD_LAUNCH_INIT;
+  CHECK_OK(coordd_launch_place(NULL, &launch));
+  CHECK(launch.rank == atoi(getenv("COORDD_RANK")) && launch.size == size);
   CHECK_OK(coordd_worker_placement(worker, &placement));
   CHECK(placement.generation >= 1);
   CHECK(placement.rank == rank && placement.size == size);
@@ -139,6 +168,44 @@ static void TestAllreduce(void) {
   CHECK(result.output == outputs && result.output_bytes == 24 && result.size == size);
   CHECK(result.ndim == 2 && result.shape[0] == 2 && result.shape[1] == 3);
   CHECK(strcmp(coordd_work_name(work), "ints") == 0);
+  coordd_work_release(work);
+}
+
+static void TestAllreduceInOneCall(void) {
+  double value = rank + 1;
+  const double sum = size * (size + 1) / 2.0;
+  coordd_work_t* work = (coordd_work_t*)&value;
+  coordd_tensor_t tensor = Tensor("at once", COORDD_FLOAT64, &value, NULL, 0);
+  CHECK_OK(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work));
+  CHECK(value == sum && work == NULL);
+
+  tensor.dtype = 99;
+  CHECK_ERROR(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work),
+              COORDD_INVALID_ARGUMENT, "dtype");
+  CHECK(work == NULL);
+  if (size == 1) return;
+
+  tensor = Tensor("later", COORDD_FLOAT64, &value, NULL, 0); /* than rank 0 looks up */
+  value = rank + 1;
+  if (rank == 0) {
+    CHECK_ERROR(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 0, &work),
+                COORDD_DEADLINE_EXCEEDED, "still running");
+    CHECK(work != NULL && coordd_work_poll(work) == 0);
+  }
+  CHECK_OK(coordd_barrier(worker, NULL, NULL));
+  if (rank == 0) {
+    CHECK_OK(coordd_work_wait(work, -1));
+    coordd_work_release(work);
+  } else {
+    CHECK_OK(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work));
+  }
+  CHECK(value == sum);
+
+  tensor.name = "unequal";
+  CHECK_ERROR(
+      coordd_allreduce_for(worker, &tensor, rank == 0 ? COORDD_SUM : COORDD_MAX, NULL, 60, &work),
+      COORDD_INVALID_ARGUMENT, "unequal");
+  CHECK(work != NULL && coordd_work_poll(work) == 1);
   coordd_work_release(work);
 }
 
@@ -409,6 +476,7 @@ int main(void) {
     TestVersions();
     TestNulls();
     TestOptions();
+    TestLaunchPlace();
     puts("c_api_test: all good without coordd");
     return 0;
   }
@@ -417,6 +485,7 @@ int main(void) {
   size = coordd_size(worker);
   TestPlacement();
   TestAllreduce();
+  TestAllreduceInOneCall();
   TestScalarAndEmpty();
   TestGroups();
   TestGather();

@@ -74,6 +74,17 @@ TEST(AutoCoordinator, IsAloneWithoutALauncherOrWithOneTask) {
   EXPECT_THAT(PlanAutoCoordinator(LaunchPlace(), Settings())->rendezvous_file, testing::IsEmpty());
 }
 
+TEST(AutoCoordinator, RankZeroInAJobOfItsOwnStillStartsTheOneThatOthersLookFor) {
+  AutoSettings one = Settings();
+  one.workers = 1;
+  const auto first = PlanAutoCoordinator(Task(0), one);
+  EXPECT_EQ(first->role, AutoPlan::Role::kStarts);
+  EXPECT_EQ(first->rendezvous_file, PlanAutoCoordinator(Task(2), Settings())->rendezvous_file);
+  EXPECT_EQ(PlanAutoCoordinator(Task(2), one)->role, AutoPlan::Role::kAlone);
+  one.shared_directory.clear();
+  EXPECT_EQ(PlanAutoCoordinator(Task(0), one)->role, AutoPlan::Role::kAlone);
+}
+
 TEST(AutoCoordinator, SaysWhatToDoWhenThereIsNoWay) {
   LaunchPlace script;
   script.not_a_rank = "this process is the batch script";

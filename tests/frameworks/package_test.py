@@ -37,7 +37,8 @@ class Versions(unittest.TestCase):
     def test_structures_are_as_large_as_those_of_the_header(self):
         with open(os.path.join(ROOT, "client", "c_api", "coordd.h"), encoding="utf-8") as header:
             text = header.read()
-        for structure in (_library.Tensor, _library.CallOptions, _library.Options, _library.Placement, _library.Result):
+        for structure in (_library.Tensor, _library.CallOptions, _library.Options, _library.Launch, _library.Placement,
+                          _library.Result):
             name = structure.__doc__
             body = re.search(r"typedef struct \w+ \{([^}]*)\} " + name + ";", text).group(1)
             body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
@@ -105,7 +106,8 @@ class FindingTheLibrary(unittest.TestCase):
         with open(source, "w", encoding="utf-8") as file:
             names = ("coordd_last_error coordd_check_build coordd_worker_placement coordd_worker_status "
                      "coordd_worker_metrics_address coordd_work_poll coordd_work_name coordd_work_result "
-                     "coordd_work_release coordd_worker_start coordd_worker_shutdown coordd_worker_destroy").split()
+                     "coordd_work_release coordd_worker_start coordd_worker_shutdown coordd_worker_destroy "
+                     "coordd_launch_place").split()
             file.write("unsigned coordd_abi_version(void) { return 0; }\n"
                        'const char* coordd_version(void) { return "0.0.1"; }\n'
                        + "".join(f"void {name}(void) {{}}\n" for name in names))

@@ -48,6 +48,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
                                           {"COORDD_TOPOLOGY", "aisle3/rack12"},
                                           {"COORDD_METRICS", "0.0.0.0:0"},
                                           {"COORDD_TRANSPORT", "ucx"},
+                                          {"COORDD_LOG_LEVEL", "warning"},
                                           {"COORDD_JOIN_TIMEOUT", "1.5"},
                                           {"COORDD_TIMEOUT", "30"}});
   ASSERT_THAT(options, IsOk());
@@ -61,6 +62,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   EXPECT_THAT(options->topology, ElementsAre("aisle3", "rack12"));
   EXPECT_EQ(options->metrics, (HostPort{"0.0.0.0", 0}));
   EXPECT_EQ(options->transport, TransportChoice::kUcx);
+  EXPECT_EQ(options->log_level, LogLevel::kWarning);
   EXPECT_EQ(options->join_timeout, absl::Seconds(1.5));
   EXPECT_EQ(options->collective_timeout, absl::Seconds(30));
   EXPECT_THAT(options->Validate(), IsOk());
@@ -87,6 +89,7 @@ TEST(OptionsFromEnvironment, NameTheVariableThatIsWrong) {
                                                         {"COORDD_SIZE", "0"},
                                                         {"COORDD_METRICS", "9401"},
                                                         {"COORDD_TRANSPORT", "rdma"},
+                                                        {"COORDD_LOG_LEVEL", "loud"},
                                                         {"COORDD_TIMEOUT", "0"},
                                                         {"COORDD_TIMEOUT", "nan"},
                                                         {"COORDD_JOIN_TIMEOUT", "soon"}}) {

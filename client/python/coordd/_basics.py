@@ -4,10 +4,11 @@ One process is a member at most once. What the module keeps is one object, `_sta
 """
 
 import atexit
+import hashlib
 import os
 import threading
 import warnings
-from typing import Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from coordd import _native, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
@@ -26,6 +27,7 @@ Max = 4
 Product = 5
 
 _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
+_MAX_JOB_NAME_BYTES = 128  # kMaxJobNameBytes
 
 
 class _State:
@@ -60,17 +62,23 @@ def on_shutdown(call) -> None:
 # --- init and shutdown -----------------------------------------------------------------------------------------------
 
 
-def init(comm=None, process_sets=None) -> None:
+def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job: Optional[str] = None,
+         launcher: Optional[str] = None, port_range: Optional[str] = None) -> None:
     """Makes this process a member of its job: connects to coordd and waits until all ranks are there. Does nothing when it
     is one already.
 
-    comm:         None: all processes that the launcher started. A list of launcher ranks: these make a job of their own,
-                  in which the i-th of the list has rank i; the others must not call init with it. An mpi4py
-                  communicator: its processes make a job of their own, with their ranks in it.
+    comm:         None: all processes that the launcher started. A list of their ranks, as the launcher counts them
+                  (coordrun, srun, mpirun, torchrun, ...; `coordctl whoami` shows them): these make a job of their own, in
+                  which the i-th of the list has rank i, and so may others at the same time. An mpi4py communicator: its
+                  processes make a job of their own, with their ranks in it. When nobody has named a coordd, the
+                  launcher's rank 0 starts it for all, so it has to call init too, with whatever list.
     process_sets: ProcessSets to register, equal on all ranks; or "dynamic", which is allowed and means nothing here:
                   add_process_set always works.
+    coordinator, job, launcher, port_range: instead of the variables COORDD_ADDR, COORDD_JOB_ID, COORDD_LAUNCHER and
+                  COORDD_PORT_RANGE: "host:port" or "auto"; a name; whose variables tell rank and size, as "slurm" or
+                  "none"; "20000-20099".
 
-    Where coordd is and who we are comes from COORDD_* variables, which coordrun sets.
+    Where coordd is and who we are comes from COORDD_* variables, which coordrun sets, else from the launcher's.
     ValueError: a wrong argument or variable. HorovodInternalError: coordd cannot be reached, not all ranks came in time
     (COORDD_JOIN_TIMEOUT, 300 s), or the process is a fork of one that is initialised.
     """
@@ -81,7 +89,10 @@ def init(comm=None, process_sets=None) -> None:
         sets = [] if process_sets in (None, "dynamic") else list(process_sets)
         if any(not isinstance(one, _process_sets.ProcessSet) for one in sets):
             raise InvalidArgumentError("process_sets: expected a list of ProcessSet, or \"dynamic\"", "INVALID_ARGUMENT")
-        _state.worker = _start(_membership_options(comm))
+        given = {"coordinator": coordinator, "job": job, "launcher": launcher, "port_range": port_range}
+        options: Dict[str, _native.OptionValue] = {key: value for key, value in given.items() if value is not None}
+        options.update(_membership_options(comm, options))
+        _state.worker = _start(options)
         _state.place = _state.worker.place
         try:
             _process_sets.register_initial(sets)
@@ -130,43 +141,49 @@ def _start(options) -> _native.Worker:
     return outcome[0]
 
 
-def _membership_options(comm) -> dict:
-    """Members of coordd_options_t for the argument `comm` of init."""
+def _membership_options(comm, options: Mapping[str, _native.OptionValue]) -> Dict[str, _native.OptionValue]:
+    """Members of coordd_options_t for the argument `comm` of init, beside the other `options`."""
     if comm is None:
         return {}
-    job = os.environ.get("COORDD_JOB_ID") or "default"
+    launched = _native.launch(**options)
     if hasattr(comm, "Get_rank"):
         own, size = comm.Get_rank(), comm.Get_size()
-        job = comm.bcast(f"{job}.comm-{os.getpid()}-{os.urandom(4).hex()}" if own == 0 else None, root=0)
+        name = f"{launched.job}.comm-{os.getpid()}-{os.urandom(4).hex()}"
+        job = comm.bcast(name if own == 0 else None, root=0)
     else:
         ranks = list(comm)
         if not ranks:
             return {}
-        own, size = _index_of_this_rank(ranks), len(ranks)
-        if _launcher_number("COORDD_SIZE") == size and ranks == list(range(size)):
+        own, size = _index_of_this_rank(ranks, launched), len(ranks)
+        if launched.size == size and ranks == list(range(size)):
             return {}
-        job = f"{job}.ranks-{'-'.join(map(str, ranks))}"
+        job = _job_of_ranks(launched.job, ranks)
     return {"job": job, "min_workers": size, "max_workers": size, "has_launcher_rank": 1, "launcher_rank": own,
             "launcher_local_rank": -1}
 
 
-def _index_of_this_rank(ranks) -> int:
+def _job_of_ranks(job: str, ranks: List[int]) -> str:
+    """A name that is the same on these ranks and on no others; long ones end in a hash."""
+    name = f"{job}.ranks-{'-'.join(map(str, ranks))}"
+    if len(name.encode()) <= _MAX_JOB_NAME_BYTES:
+        return name
+    return f"{job[:64]}.ranks-{ranks[0]}-and-{len(ranks) - 1}-more-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _index_of_this_rank(ranks: List[int], launched: _native.Launch) -> int:
     if any(not isinstance(one, int) for one in ranks) or len(set(ranks)) != len(ranks):
         raise InvalidArgumentError(f"comm is {ranks}: expected a list of ranks, each once, or an mpi4py communicator",
                                    "INVALID_ARGUMENT")
-    own = _launcher_number("COORDD_RANK")
-    if own is None:
-        raise InvalidArgumentError(f"comm is {ranks}, but the launcher has given this process no rank (COORDD_RANK)",
-                                   "INVALID_ARGUMENT")
+    own = launched.rank
+    if own < 0 and ranks == [0] and launched.launcher == "none":
+        own = 0  # a program that nobody launched is rank 0 of 1
+    if own < 0:
+        raise InvalidArgumentError(f"comm is {ranks}, but this process has no rank: no launcher is known to have started it "
+                                   "(`coordctl whoami` says why), and COORDD_RANK is not set", "INVALID_ARGUMENT")
     if own not in ranks:
         raise InvalidArgumentError(f"comm is {ranks}, but this process has rank {own}: only the ranks in the list call "
                                    "init with it", "INVALID_ARGUMENT", rank=own)
     return ranks.index(own)
-
-
-def _launcher_number(variable: str) -> Optional[int]:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isdigit() else None
 
 
 def _refuse_in_forked_child() -> None:

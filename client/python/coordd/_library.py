@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 2
+REQUIRED_ABI_VERSION = 3
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -50,7 +50,13 @@ class Options(Structure):
                 ("transport", c_char_p), ("min_workers", c_int32), ("max_workers", c_int32),
                 ("join_timeout_seconds", c_double), ("collective_timeout_seconds", c_double),
                 ("ignore_environment", c_int32), ("has_launcher_rank", c_int32), ("launcher_rank", c_int32),
-                ("launcher_local_rank", c_int32)]
+                ("launcher_local_rank", c_int32), ("launcher", c_char_p), ("port_range", c_char_p)]
+
+
+class Launch(Structure):
+    """coordd_launch_t"""
+    _fields_ = [("struct_size", c_size_t), ("launcher", c_char_p), ("job", c_char_p), ("rank", c_int32),
+                ("size", c_int32), ("local_rank", c_int32), ("local_size", c_int32)]
 
 
 class Placement(Structure):
@@ -118,6 +124,7 @@ class Library:
         quick.coordd_last_error.restype = c_char_p
         quick.coordd_check_build.restype = c_char_p
         quick.coordd_check_build.argtypes = [c_int32]
+        quick.coordd_launch_place.argtypes = [POINTER(Options), POINTER(Launch)]
         quick.coordd_worker_placement.argtypes = [c_void_p, POINTER(Placement)]
         quick.coordd_worker_status.argtypes = [c_void_p]
         quick.coordd_worker_metrics_address.argtypes = [c_void_p]

@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from coordd import _library
 from coordd._library import STATUS, STATUS_NAMES
@@ -58,20 +58,46 @@ class Place(NamedTuple):
     homogeneous: int
 
 
+OptionValue = Union[str, int, float]
+
+
+def _options_structure(options: Mapping[str, OptionValue]) -> _library.Options:
+    structure = _library.initialised(_library.Options())
+    for key, value in options.items():
+        setattr(structure, key, value.encode() if isinstance(value, str) else value)
+    return structure
+
+
+class Launch(NamedTuple):
+    """What this process was told about itself: by options, COORDD_* variables, or its launcher. -1: not said."""
+    launcher: str
+    job: str
+    rank: int
+    size: int
+
+
+def launch(**options: OptionValue) -> Launch:
+    """Needs no coordd. ValueError: names the option or the variable."""
+    library = _library.library()
+    library.show_environment()
+    found = _library.initialised(_library.Launch())
+    status = library.quick.coordd_launch_place(byref(_options_structure(options)), byref(found))
+    if status != 0:
+        raise call_error(status)
+    return Launch(found.launcher.decode(errors="replace"), found.job.decode(errors="replace"), found.rank, found.size)
+
+
 class Worker:
     """This process as a member of a job. Thread-safe. Freed when nobody refers to it any more, so that a call that is
     still under way in another thread never meets a freed one."""
 
-    def __init__(self, **options):
+    def __init__(self, **options: OptionValue):
         """Joins and waits for the other members. `options` are members of coordd_options_t; texts are str."""
         self._library = _library.library()
         self._pid = os.getpid()
         self.pointer = c_void_p()
-        structure = _library.initialised(_library.Options())
-        for key, value in options.items():
-            setattr(structure, key, value.encode() if isinstance(value, str) else value)
         self._library.show_environment()
-        status = self._library.blocking.coordd_worker_start(byref(structure), byref(self.pointer))
+        status = self._library.blocking.coordd_worker_start(byref(_options_structure(options)), byref(self.pointer))
         if status != 0:
             raise call_error(status)
         self.place = self._read_place()
@@ -229,18 +255,83 @@ def call_options(process_set: int, prescale_factor: float, postscale_factor: flo
 # --- one tensor ------------------------------------------------------------------------------------------------------
 
 
+# Places in a coordd_tensor_t seen as 64-bit numbers, which costs less than its members do.
+INPUT_WORD = _library.Tensor.input.offset // 8
+OUTPUT_WORD = _library.Tensor.output.offset // 8
+CAPACITY_WORD = _library.Tensor.output_capacity_bytes.offset // 8
+
+
 class Prepared:
     """One tensor's structure, ready but for the addresses. Used by one thread at a time: PreparedStore hands it out."""
 
-    __slots__ = ("structure", "reference", "work", "work_reference", "_shape")
+    __slots__ = ("structure", "words", "reference", "work", "work_reference", "_shape")
 
     def __init__(self, name: str, shape: Sequence[int], dtype: int):
         self._shape = (c_int64 * len(shape))(*shape)
         self.structure = _library.initialised(_library.Tensor())
         _describe(self.structure, name, self._shape, len(shape), dtype)
+        self.words = memoryview(self.structure).cast("B").cast("Q")
         self.reference = byref(self.structure)
         self.work = c_void_p()
         self.work_reference = byref(self.work)
+
+
+class BlockingCall:
+    """All arguments of a collective that waits, coordd_allreduce_for and its like; ready but for the addresses. Used by one
+    thread at a time: PreparedStore hands it out."""
+
+    __slots__ = ("prepared", "words", "shape", "dtype", "worker", "function", "arguments")
+
+    def __init__(self, worker: "Worker", function, prepared: Prepared, shape, dtype, extra: tuple, options):
+        self.prepared = prepared
+        self.words = prepared.words
+        self.shape = shape  # as the framework says it, and so the dtype: what the structure was made for
+        self.dtype = dtype
+        self.worker = worker
+        self.function = function
+        self.arguments = (worker.pointer, prepared.reference, *extra, options, _WAIT_SLICE, prepared.work_reference)
+
+    def run(self, name: str, kept: Any) -> None:
+        """Calls, and waits on when the call comes back before the work is complete. ValueError: the call itself;
+        HorovodInternalError: the collective. `kept`: what the library reads and writes."""
+        pointer = self.prepared.work
+        try:
+            status = self.function(*self.arguments)
+        except BaseException:  # of a signal's handler
+            if pointer.value:
+                keep_until_done(_taken(pointer, name), kept)
+            raise
+        if status == 0:
+            return
+        if not pointer.value:
+            raise call_error(status, name)
+        wait_or_keep(_taken(pointer, name), kept)
+
+
+def _taken(pointer: c_void_p, name: str) -> Work:
+    """The work that the library has put there, once."""
+    address, pointer.value = pointer.value, None
+    return Work((address or 0,), name)
+
+
+# Works that nobody waits for any more, with the buffers that the library still reads and writes.
+_kept: List[Tuple[Work, Any]] = []
+
+
+def keep_until_done(work: Work, kept: Any) -> None:
+    """For a work whose wait was interrupted: its buffers stay until it is complete."""
+    _kept[:] = [(other, buffers) for other, buffers in _kept if not other.done()]
+    _kept.append((work, kept))
+
+
+def wait_or_keep(work: Work, kept: Any) -> None:
+    """work.wait(); when a signal's handler ends the wait (Ctrl-C), the buffers are kept."""
+    try:
+        work.wait()
+    except BaseException:
+        if not work.done():
+            keep_until_done(work, kept)
+        raise
 
 
 def _describe(structure, name: str, shape, ndim: int, dtype: int) -> None:
@@ -272,40 +363,39 @@ class PreparedStore:
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 _WORDS = ctypes.sizeof(_library.Tensor) // 8
-_INPUT_WORD = _library.Tensor.input.offset // 8
-_OUTPUT_WORD = _library.Tensor.output.offset // 8
 
 
 class PreparedGroup:
     """The structures of a group, ready but for the addresses. Used by one thread at a time."""
 
-    __slots__ = ("name", "count", "_structures", "_shapes", "_words", "_works", "_arguments")
+    __slots__ = ("name", "_structures", "_shapes", "_words", "_works", "_arguments")
 
     def __init__(self, name: str, names: Sequence[str], shapes: Sequence[Sequence[int]], dtypes: Sequence[int]):
-        self.count = len(names)
+        count = len(names)
         self.name = name
-        self._structures = (_library.Tensor * self.count)()
+        self._structures = (_library.Tensor * count)()
         self._shapes = [(c_int64 * len(shape))(*shape) for shape in shapes]
         for structure, own, shape, dtype in zip(self._structures, names, self._shapes, dtypes):
             _library.initialised(structure)
             _describe(structure, own, shape, len(shape), dtype)
         self._words = memoryview(self._structures).cast("B").cast("Q")
-        self._works = (c_void_p * self.count)()
-        self._arguments = (ctypes.c_char_p(name.encode()), byref(self._structures), c_size_t(self.count))
+        self._works = (c_void_p * count)()
+        self._arguments = (ctypes.c_char_p(name.encode()), byref(self._structures), c_size_t(count), byref(self._works))
 
-    def place(self, inputs: List[int], outputs: Optional[List[int]]) -> None:
-        """Sets the addresses; outputs None: the library allocates."""
-        self._words[_INPUT_WORD::_WORDS] = array.array("Q", inputs)
-        self._words[_OUTPUT_WORD::_WORDS] = array.array("Q", [0] * self.count if outputs is None else outputs)
+    def place(self, inputs: "array.array[int]", outputs: "array.array[int]") -> None:
+        """Sets the addresses; an output of 0: the library allocates."""
+        self._words[INPUT_WORD::_WORDS] = inputs
+        self._words[OUTPUT_WORD::_WORDS] = outputs
 
     def structure(self, index: int):
         return self._structures[index]
 
     def submit(self, function, worker, extra: tuple, options) -> Work:
         """Calls coordd_grouped_...; `extra` stands between the tensors and the options."""
-        status = function(worker, *self._arguments, *extra, options, byref(self._works))
+        name, structures, count, works = self._arguments
+        status = function(worker, name, structures, count, *extra, options, works)
         if status != 0:
             raise call_error(status)
-        return Work([pointer or 0 for pointer in self._works], self.name)
+        return Work(self._works[:], self.name)
 
 

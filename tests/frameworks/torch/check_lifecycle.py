@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import coordd.torch as hvd
-from coordd.torch import _handles
 from ranks import on_sizes
 from values import expect, expect_error
 
@@ -176,28 +175,3 @@ def check_the_timeline_says_that_it_does_nothing_yet():
         hvd.stop_timeline()
     assert len(caught) == 1 and "timeline.json" in str(caught[0].message), caught
     assert not os.path.exists("timeline.json")
-
-
-def check_unnamed_operations_repeat_their_names():
-    submitted = []
-    original = _handles.names.take
-
-    def take(operation, name, process_set):
-        taken = original(operation, name, process_set)
-        submitted.append(taken[0])
-        return taken
-
-    _handles.names.take = take
-    try:
-        for _ in range(3):
-            handles = [hvd.allreduce_async(torch.ones(2)) for _ in range(3)]
-            for handle in handles:
-                hvd.synchronize(handle)
-            hvd.allreduce(torch.ones(2))
-            hvd.allgather(torch.ones(2))
-            hvd.allreduce(torch.ones(2), name="mine")
-    finally:
-        del _handles.names.take
-    step = ["allreduce.noname.0", "allreduce.noname.1", "allreduce.noname.2", "allreduce.noname.0", "allgather.noname.0",
-            "allreduce.mine"]
-    assert submitted == step * 3, submitted

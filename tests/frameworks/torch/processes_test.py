@@ -83,17 +83,80 @@ except KeyboardInterrupt:
         rank.wait()
 
     def test_a_program_that_nobody_launched_is_a_job_of_one(self):
-        status, said = self.run_command(
-            sys.executable, "-c", PREAMBLE + """
+        code = PREAMBLE + """
 from coordd import _basics
-for _ in range(3):
-    _basics.init()
+for comm in (None, None, [0]):
+    _basics.init(comm)
     print(_basics.rank(), "of", _basics.size())
     _basics.shutdown()
-""", environment=processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY")))
-        self.assertEqual(status, 0, said)
-        self.assertEqual(said.count("0 of 1"), 3, said)
+"""
+        environment = processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"))
+        status, said = self.run_command(sys.executable, "-c", code, environment=environment)
+        self.assertEqual((status, said), (0, "0 of 1\n" * 3))  # and not a word of coordd's
+        status, said = self.run_command(sys.executable, "-c", code,
+                                        environment={**environment, "COORDD_LOG_LEVEL": "debug"})
+        self.assertEqual((status, said.count("0 of 1")), (0, 3), said)
         self.assertEqual(said.count("coordd listens on"), 1, said)  # one coordd for all of them
+
+    def test_signals_stay_those_of_the_program(self):
+        code = PREAMBLE + """
+import faulthandler, os, signal
+def caught():
+    mask = next(line for line in open("/proc/self/status") if line.startswith("SigCgt")).split()[1]
+    return int(mask, 16) & 0x7fffffff  # not those that libc's threads use
+faulthandler.enable()
+before = caught()
+from coordd import _basics
+_basics.init()
+assert caught() == before, (before, caught())
+print("in a job, with faulthandler's handlers", flush=True)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+        environment = processes.clean_environment(COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"), COORDD_LOG_LEVEL="error")
+        status, said = self.run_command(sys.executable, "-c", code, environment=environment)
+        self.assertEqual(status, -signal.SIGSEGV, said)
+        self.assertRegex(said, "^in a job.*\nFatal Python error: Segmentation fault")
+        self.assertNotIn("Caught signal", said)  # UCX's words
+        plain = code.replace("faulthandler.enable()", "").replace("SIGSEGV", "SIGHUP")
+        self.assertEqual(self.run_command(sys.executable, "-c", plain, environment=environment)[0], -signal.SIGHUP)
+
+    def test_some_ranks_of_another_launcher_make_a_job(self):
+        coordd = self.coordd()
+        code = PREAMBLE + """
+import os
+from coordd import _basics
+own = int(os.environ["OMPI_COMM_WORLD_RANK"])
+mine, other = ([2, 0], [1]) if own != 1 else ([1], [2, 0])
+try:
+    _basics.init(comm=other)
+except ValueError as error:
+    assert f"this process has rank {own}" in str(error), error
+_basics.init(comm=mine)
+print(own, "is", _basics.rank(), "of", _basics.size())
+_basics.shutdown()
+_basics.init(comm=[0, 1, 2])
+assert (_basics.rank(), _basics.size()) == (own, 3)
+_basics.shutdown()
+_basics.init(launcher="none", job=f"alone-{own}", comm=[0])
+assert _basics.size() == 1
+_basics.shutdown()
+try:
+    _basics.init(launcher="slurm")
+except ValueError as error:
+    assert "slurm" in str(error).lower(), error
+try:
+    _basics.init(port_range="9-5")
+except ValueError as error:
+    print("refused", error)
+"""
+        ranks = [self.start(processes.Process([sys.executable, "-u", "-c", code], processes.clean_environment(
+            COORDD_ADDR=coordd.listen, COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"), OMPI_COMM_WORLD_RANK=own,
+            OMPI_COMM_WORLD_SIZE=3, OMPI_COMM_WORLD_LOCAL_RANK=own, OMPI_COMM_WORLD_LOCAL_SIZE=3)))
+                 for own in range(3)]
+        for own, (rank, expected) in enumerate(zip(ranks, ["1 of 2", "0 of 1", "0 of 2"])):
+            self.assertEqual(rank.wait(), 0, rank.text())
+            self.assertIn(f"{own} is {expected}", rank.text())
+            self.assertRegex(rank.text(), "refused .*9-5")
 
     def test_more_than_one_that_nobody_launched_are_told_what_to_do(self):
         status, said = self.run_command(

@@ -20,14 +20,14 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
                    prescale_factor=1.0, postscale_factor=1.0) -> Pending:
     """Names and submits one tensor; `finish_with(work)` makes the result, otherwise it is the output."""
     number = set_number(process_set)
-    full_name, counter = names.take(operation, name, number)
+    full_name, unnamed = names.take(operation, name, number)
     try:
         work = submit(function(function_name), extra, full_name, tensor, output, number, prescale_factor,
                       postscale_factor, 0 if output is None else size_bytes(output))
     except BaseException:
-        names.release(counter)
+        names.release(unnamed)
         raise
-    return Pending(work, output, finish_with, tensor, counter)
+    return Pending(work, output, finish_with, tensor, unnamed)
 
 
 # --- allgather -------------------------------------------------------------------------------------------------------
@@ -278,14 +278,14 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns once all ranks of the set have called it. Errors as allreduce()."""
     number = set_number(process_set)
     member = worker()
-    full_name, counter = names.take("barrier", None, number)
+    full_name, unnamed = names.take("barrier", None, number)
     pointer = c_void_p()
     status = function("coordd_barrier_async")(member.pointer, ctypes.c_char_p(full_name.encode()),
                                                _native.call_options(number, 1.0, 1.0), byref(pointer))
     if status != 0:
-        names.release(counter)
+        names.release(unnamed)
         raise _native.call_error(status, full_name)
-    finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, counter))
+    finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, unnamed))
 
 
 JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # what the slowest rank still has to do may be the rest of an epoch

@@ -3,23 +3,30 @@
 A handle is a number, as in Horovod. It keeps the operation's tensors alive until synchronize().
 
 Names. Ranks agree about tensors by name. A tensor that the program calls ``n`` is ``"<op>.n"``. Without a name it is
-``"<op>.noname.<i>"``, where i counts, per operation and process set, the operations since the program last had none of
-them unsynchronized. So
+``"<op>.noname.<i>"``, where i counts, for each operation and process set, those that were submitted since the program last
+had none of them unsynchronized; from 64 on it begins again at 0, as soon as 0 is free, and passes over what is not. So
 
-- i depends on the order of the program's own calls and never on timing: ranks that make the same calls use the same
-  names. (The smallest index that is free would not do: a program that synchronizes what poll() reports first frees other
-  indices on other ranks.)
-- names repeat from step to step, as soon as a step ends with everything synchronized, so that coordd can recognise them;
+- i depends on the program's own calls, submissions and synchronize(), and never on timing: ranks that make the same calls in
+  the same order use the same names. Other operations in between, and named ones, do not matter; a call that waits is a
+  submission that is synchronized at once. (The smallest free number would not do: a program that synchronizes first what
+  poll() reports first frees different numbers on different ranks.)
+- names repeat from step to step, so that coordd recognises them: a program whose steps end with everything synchronized uses
+  as many as it has operations in flight; one that always has some in flight uses 64, or as many as are in flight.
 - after join(), when ranks have made different numbers of calls, all start from 0 again.
+
+A program whose own calls depend on timing gives names: one that submits, say, whenever poll() finds that nothing is in flight.
 """
 
 import itertools
 import threading
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
 
 from coordd import _basics
-from coordd._native import Work
+from coordd._native import Work, keep_until_done
 from coordd.exceptions import InvalidArgumentError
+
+
+WRAP_AT = 64  # far beyond what a program keeps in flight without ever waiting for all of it, and few enough to recognise
 
 
 class Counter:
@@ -29,7 +36,25 @@ class Counter:
 
     def __init__(self):
         self.next = 0
-        self.outstanding = 0
+        self.outstanding: Set[int] = set()
+
+    def take(self) -> int:
+        index = self.next
+        if index >= WRAP_AT and 0 not in self.outstanding:
+            index = 0
+        while index in self.outstanding:  # only behind the wrap
+            index += 1
+        self.next = index + 1
+        self.outstanding.add(index)
+        return index
+
+    def release(self, index: int) -> None:
+        self.outstanding.discard(index)
+        if not self.outstanding:
+            self.next = 0
+
+
+Unnamed = Tuple[Counter, int]  # what release() takes
 
 
 class Names:
@@ -39,7 +64,7 @@ class Names:
         self._lock = threading.Lock()
         self._counters: Dict[Tuple[str, int], Counter] = {}
 
-    def take(self, operation: str, name: Optional[str], process_set: int) -> Tuple[str, Optional[Counter]]:
+    def take(self, operation: str, name: Optional[str], process_set: int) -> Tuple[str, Optional[Unnamed]]:
         """The name that ranks see, and for an unnamed operation what release() takes once it is synchronized."""
         if name is not None:
             return f"{operation}.{name}", None
@@ -47,18 +72,15 @@ class Names:
             counter = self._counters.get((operation, process_set))
             if counter is None:
                 counter = self._counters[operation, process_set] = Counter()
-            index = counter.next
-            counter.next = index + 1
-            counter.outstanding += 1
-        return f"{operation}.noname.{index}", counter
+            index = counter.take()
+        return f"{operation}.noname.{index}", (counter, index)
 
-    def release(self, counter: Optional[Counter]) -> None:
-        if counter is None:
+    def release(self, unnamed: Optional[Unnamed]) -> None:
+        if unnamed is None:
             return
+        counter, index = unnamed
         with self._lock:
-            counter.outstanding -= 1
-            if counter.outstanding == 0:
-                counter.next = 0
+            counter.release(index)
 
     def reset(self) -> None:
         """Everything starts from 0; what is unsynchronized now does not count any more."""
@@ -75,7 +97,7 @@ class Pending(NamedTuple):
     result: Any  # what synchronize returns, unless `finish` makes it
     finish: Optional[Callable[[Work], Any]]
     kept: Any  # tensors that the library reads until the work is complete
-    counter: Optional[Counter]
+    unnamed: Optional[Unnamed]
 
 
 _pending: Dict[int, Pending] = {}
@@ -118,16 +140,18 @@ def synchronize(handle: int):
 
 def finish(pending: Pending, interrupted: Optional[Callable[[], None]] = None):
     """Waits for the work, gives its name back and makes the result."""
+    work = pending.work
     try:
-        pending.work.wait()
-    except Exception:
-        names.release(pending.counter)
-        raise
-    except BaseException:  # Ctrl-C: the library still reads and writes the tensors
-        if interrupted is not None:
+        work.wait()
+    except BaseException:
+        if work.done():
+            names.release(pending.unnamed)
+        elif interrupted is not None:  # Ctrl-C: the library still reads and writes the tensors
             interrupted()
+        else:
+            keep_until_done(work, pending)
         raise
-    names.release(pending.counter)
+    names.release(pending.unnamed)
     if pending.finish is None:
         return pending.result
     return pending.finish(pending.work)

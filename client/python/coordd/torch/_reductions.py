@@ -1,6 +1,5 @@
 """allreduce, reducescatter and reduce, in all their forms. See coordd.torch.mpi_ops."""
 
-from ctypes import c_int32
 from typing import List, Optional, Sequence
 
 import torch
@@ -10,11 +9,9 @@ from coordd._basics import Average, Sum, native_op, worker
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, synchronize, track
-from coordd.torch._submit import require_same_bytes, set_number, size_bytes, submit, submit_group
+from coordd.torch._submit import (OPS, require_same_bytes, run_allreduce, set_number, size_bytes, submit,
+                                   submit_group)
 from coordd.torch.compression import Compression
-
-OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once
-
 
 def function(name: str):
     """A function of the library. NotImplementedError: it is older than this package."""
@@ -31,17 +28,31 @@ def needs_grad(*tensors: torch.Tensor) -> bool:
 def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
     number = set_number(process_set)
     extra = OPS[native_op(op, average)]
-    full_name, counter = names.take("allreduce", name, number)
+    full_name, unnamed = names.take("allreduce", name, number)
     try:
         work = submit(function("coordd_allreduce_async"), extra, full_name, tensor, output, number, prescale_factor,
                       postscale_factor)
     except BaseException:
-        names.release(counter)
+        names.release(unnamed)
         raise
-    return Pending(work, output, None, tensor, counter)
+    return Pending(work, output, None, tensor, unnamed)
 
 
 like = torch.empty_like  # memory for a result shaped as the input
+
+
+def _allreduce_now(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> torch.Tensor:
+    """Returns the output once it holds the result."""
+    number = set_number(process_set)
+    full_name, unnamed = names.take("allreduce", name, number)
+    try:
+        run_allreduce(full_name, tensor, output, op, average, number, prescale_factor, postscale_factor)
+    except Exception:
+        names.release(unnamed)
+        raise
+    if unnamed is not None:
+        names.release(unnamed)
+    return output
 
 
 def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -63,7 +74,7 @@ def allreduce_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optio
                op: Optional[int] = None, prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """allreduce() in place: returns the tensor itself. Not differentiable."""
-    return finish(_allreduce(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    return _allreduce_now(tensor, tensor, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 class _Allreduce(torch.autograd.Function):
@@ -72,13 +83,12 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
         ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
-        return finish(_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor,
-                                 process_set))
+        return _allreduce_now(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set)
 
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.contiguous()
-        return (finish(_allreduce(gradient, like(gradient), *ctx.arguments)),) + (None,) * 6
+        return (_allreduce_now(gradient, like(gradient), *ctx.arguments),) + (None,) * 6
 
 
 def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -100,11 +110,11 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
     lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
     """
     compressed, context = compression.compress(tensor)
-    arguments = (average, name, op, prescale_factor, postscale_factor, process_set)
-    if isinstance(compressed, torch.Tensor) and needs_grad(compressed):
-        reduced = _Allreduce.apply(compressed, *arguments)
+    if isinstance(compressed, torch.Tensor) and compressed.requires_grad and torch.is_grad_enabled():
+        reduced = _Allreduce.apply(compressed, average, name, op, prescale_factor, postscale_factor, process_set)
     else:
-        reduced = finish(_allreduce(compressed, like(compressed), *arguments))
+        reduced = _allreduce_now(compressed, like(compressed), average, name, op, prescale_factor, postscale_factor,
+                                 process_set)
     return compression.decompress(reduced, context)
 
 
@@ -114,14 +124,14 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
 def grouped(operation: str, function_name: str, extra, tensors, outputs, name, prescale_factor, postscale_factor,
              process_set) -> Pending:
     number = set_number(process_set)
-    full_name, counter = names.take(operation, name, number)
+    full_name, unnamed = names.take(operation, name, number)
     try:
         work = submit_group(function(function_name), extra, full_name, tensors, outputs, number, prescale_factor,
                             postscale_factor)
     except BaseException:
-        names.release(counter)
+        names.release(unnamed)
         raise
-    return Pending(work, outputs, None, tensors, counter)
+    return Pending(work, outputs, None, tensors, unnamed)
 
 
 def as_group(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
@@ -205,14 +215,14 @@ def _slice_like(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
 
 def _reducescatter(tensor, output, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
     number = set_number(process_set)
-    full_name, counter = names.take("reducescatter", name, number)
+    full_name, unnamed = names.take("reducescatter", name, number)
     try:
         work = submit(function("coordd_reducescatter_async"), OPS[native_op(op)], full_name, tensor, output, number,
                       prescale_factor, postscale_factor, size_bytes(output))
     except BaseException:
-        names.release(counter)
+        names.release(unnamed)
         raise
-    return Pending(work, output, None, tensor, counter)
+    return Pending(work, output, None, tensor, unnamed)
 
 
 def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: int = Average,

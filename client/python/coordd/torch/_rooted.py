@@ -61,17 +61,20 @@ def gather(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
 
 # --- between two ranks -----------------------------------------------------------------------------------------------
 
+MAX_UNNAMED = 1024  # messages under way between two ranks, in one direction
+
 _counts_lock = threading.Lock()
-_counts: Dict[Tuple[int, int], "itertools.count"] = {}  # (sender, receiver): messages without a name so far
+_counts: Dict[Tuple[int, int], "itertools.count[int]"] = {}  # (sender, receiver): messages without a name so far
 on_shutdown(_counts.clear)
 
 
 def _message_name(name: Optional[str], sender: int, receiver: int) -> str:
-    """What the two agree by. Messages without a name are counted for each sender and receiver, and never start from 0
-    again: the two need not have as many of them under way."""
+    """What the two agree by. Messages without a name are counted for each sender and receiver, and start from 0 again after
+    so many: not when none is under way, which the two may see at different moments."""
     if name is None:
         with _counts_lock:
-            name = f"noname.{next(_counts.setdefault((sender, receiver), itertools.count()))}"
+            count = next(_counts.setdefault((sender, receiver), itertools.count()))
+        name = f"noname.{count % MAX_UNNAMED}"
     return f"{sender}.{receiver}.{name}"
 
 
@@ -101,8 +104,8 @@ def isend(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> int:
 def send(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> None:
     """Sends a tensor to rank `dst`, and returns when that has received it.
 
-    The two agree by name: without one, the n-th unnamed send of a rank to another meets the n-th unnamed recv there. Shape
-    and dtype must be equal, otherwise both fail with HorovodInternalError. Not differentiable.
+    The two agree by name: without one, the n-th unnamed send of a rank to another meets the n-th unnamed recv there; 1024
+    of them may be under way. Shape and dtype must be equal, otherwise both fail with HorovodInternalError. Not differentiable.
     """
     finish(_send(tensor, dst, name))
 

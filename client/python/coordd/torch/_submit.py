@@ -1,11 +1,14 @@
 """Tensors of torch as the library's: checked, described, submitted."""
 
-from typing import List, Optional, Sequence, Tuple
+from array import array
+from ctypes import c_int32
+from operator import attrgetter
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
 from coordd import _basics, _library, _native
-from coordd._native import Prepared, PreparedGroup, Work
+from coordd._native import CAPACITY_WORD, INPUT_WORD, OUTPUT_WORD, BlockingCall, Prepared, PreparedGroup, Work
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 
@@ -14,6 +17,11 @@ DTYPES = {getattr(torch, name): number for name, number in _library.DTYPES.items
 
 _store = _native.PreparedStore()
 _groups = _native.PreparedStore()
+_calls = _native.PreparedStore()
+_basics.on_shutdown(_calls.clear)  # they hold the worker
+
+
+OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once
 
 
 def set_number(process_set: ProcessSet) -> int:
@@ -72,14 +80,11 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     key = (name, tensor.shape, tensor.dtype)
     prepared = _store.take(key)
     if prepared is None or not (tensor.is_contiguous() and tensor.is_cpu):
-        dtype = check(tensor, name)
-        _check_name(name)
-        prepared = Prepared(name, tensor.shape, dtype)
-        _place_on_device(prepared.structure, tensor)
-    structure = prepared.structure
-    structure.input = tensor.data_ptr()
-    structure.output = None if output is None else output.data_ptr()
-    structure.output_capacity_bytes = output_bytes
+        prepared = _prepare(name, tensor)
+    words = prepared.words
+    words[INPUT_WORD] = tensor.data_ptr()
+    words[OUTPUT_WORD] = 0 if output is None else output.data_ptr()
+    words[CAPACITY_WORD] = output_bytes
     status = function(worker.pointer, prepared.reference, *extra, options, prepared.work_reference)
     if status != 0:
         raise _native.call_error(status, name)
@@ -88,23 +93,61 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     return work
 
 
+def _prepare(name: str, tensor: torch.Tensor) -> Prepared:
+    """ValueError: the tensor cannot be submitted, or not under this name."""
+    dtype = check(tensor, name)
+    _check_name(name)
+    prepared = Prepared(name, tensor.shape, dtype)
+    _place_on_device(prepared.structure, tensor)
+    return prepared
+
+
+def run_allreduce(name: str, tensor: torch.Tensor, output: torch.Tensor, op: Any, average: Optional[bool],
+                  process_set: int, prescale_factor: float, postscale_factor: float) -> None:
+    """submit() and wait in one call into the library, for allreduces whose result is needed at once. `op` and `average`
+    as Horovod has them; otherwise as submit()."""
+    worker = _basics.worker()
+    key = (name, op, average, process_set, prescale_factor, postscale_factor)
+    call = _calls.take(key)
+    if (call is None or call.worker is not worker or call.shape != tensor.shape or call.dtype is not tensor.dtype
+            or not (tensor.is_contiguous() and tensor.is_cpu)):
+        call = BlockingCall(worker, _library.library().function("coordd_allreduce_for"), _prepare(name, tensor),
+                            tensor.shape, tensor.dtype, OPS[_basics.native_op(op, average)],
+                            _native.call_options(process_set, prescale_factor, postscale_factor))
+    words = call.words
+    words[INPUT_WORD] = tensor.data_ptr()
+    words[OUTPUT_WORD] = output.data_ptr()
+    call.run(name, (tensor, output))
+    _calls.give_back(key, call)
+
+
 def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tensor],
                  outputs: Optional[Sequence[torch.Tensor]], process_set: int, prescale_factor: float = 1.0,
                  postscale_factor: float = 1.0) -> Work:
     """Queues tensors that are planned together or not at all; otherwise as submit()."""
     worker = _basics.worker()
     options = _native.call_options(process_set, prescale_factor, postscale_factor)
-    shapes = [tensor.shape for tensor in tensors]
-    dtypes = [tensor.dtype for tensor in tensors]
-    group = _groups.take(name)
+    # map() with functions of C: a third of the time of a loop
+    shapes = list(map(_shape, tensors))
+    dtypes = list(map(_dtype, tensors))
+    key = (name, process_set)  # the size of an output may depend on the set's
+    group = _groups.take(key)
     if (group is None or group.shapes != shapes or group.dtypes != dtypes
-            or not all([tensor.is_contiguous() and tensor.is_cpu for tensor in tensors])):
+            or not (all(map(_is_contiguous, tensors)) and all(map(_is_cpu, tensors)))):
         group = _prepare_group(name, tensors, shapes, dtypes, outputs)
-    group.prepared.place([tensor.data_ptr() for tensor in tensors],
-                         None if outputs is None else [output.data_ptr() for output in outputs])
+    inputs = array("Q", map(_address, tensors))
+    if outputs is None:
+        places = array("Q", bytes(8 * len(inputs)))
+    else:
+        places = inputs if outputs is tensors else array("Q", map(_address, outputs))
+    group.prepared.place(inputs, places)
     work = group.prepared.submit(function, worker.pointer, extra, options)
-    _groups.give_back(name, group)
+    _groups.give_back(key, group)
     return work
+
+
+_shape, _dtype, _is_cpu = attrgetter("shape"), attrgetter("dtype"), attrgetter("is_cpu")
+_address, _is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
 
 
 class _Group:
