@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -17,6 +19,8 @@
 #include "worker/group_layout.h"
 
 namespace coordd {
+
+class DeviceEvent;  // worker/device/device_handles.h
 
 // One fused batch as the backend sees it. Fusion, scaling and averaging are the executor's (an
 // average arrives as kSum), and so is what has no data plane of its own: a join is a barrier, a
@@ -51,8 +55,12 @@ struct CollectiveArgs {
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
 
   MemoryKind memory = MemoryKind::kHost;
-  int32_t device = -1;   // CUDA device index in this process; -1: host
-  uintptr_t stream = 0;  // cudaStream_t of the caller; 0: the default stream
+  int32_t device = -1;  // CUDA device index in this process; -1: host
+  // Of device memory. `ready`: recorded by the caller on its stream, behind what makes the input;
+  // nullptr: it is there. `enqueued`: called at most once, from Launch or Progress and before
+  // `done`, with the event behind which the result is there for other streams of the device.
+  std::shared_ptr<DeviceEvent> ready;
+  std::function<void(const std::shared_ptr<DeviceEvent>&)> enqueued;
 };
 
 // One object per generation. One thread owns it; only Abort may be called from any thread.

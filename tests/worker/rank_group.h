@@ -31,6 +31,9 @@ struct GroupCase {
   std::function<Maker(int32_t world_size)> new_group;
   std::function<GroupLayout(Rank self, int32_t world_size)> layout = GroupLayout::OneNode;
   int32_t max_world_size = 8;
+  // NCCL: lanes share one order, which all ranks keep; and who is gone is not told.
+  bool lanes_are_independent = true;
+  bool blames_lost_peers = true;
 
   friend void PrintTo(const GroupCase& c, std::ostream* out) { *out << c.name; }
 };

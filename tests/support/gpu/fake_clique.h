@@ -1,0 +1,68 @@
+// How the ranks of a communicator of fake_nccl.so meet: memory that all of them have mapped. Ranks
+// are threads of one process, or processes with one FAKE_NCCL_DIR.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/types.h"
+
+namespace coordd {
+
+constexpr int kFakeRanksMax = 16;
+constexpr size_t kFakeMailboxBytes = 256 << 10;
+constexpr size_t kFakePairBytes = 16 << 10;
+
+// What the ranks of one operation must agree on.
+struct FakeOperation {
+  int32_t kind = 0, type = 0, op = 0, root = 0;
+  uint64_t count = 0;
+  friend bool operator==(const FakeOperation&, const FakeOperation&) = default;
+};
+
+struct FakeTransfer {
+  bool send = false;
+  int peer = 0;
+  char* data = nullptr;
+  size_t bytes = 0;
+};
+
+class FakeClique {
+ public:
+  // Attaches `rank`. nullptr: the id has served before, or this rank of it is taken.
+  static std::shared_ptr<FakeClique> Attach(const char* id, int size, int rank);
+  FakeClique(const FakeClique&) = delete;
+  ~FakeClique();
+
+  // Ranks that have attached.
+  int attached() const;
+  void SetDevice(int rank, uint32_t key);
+  // Two ranks with equal keys that are set; or {-1, -1}.
+  std::pair<int, int> SameDevice() const;
+
+  // They end with false when `aborted` becomes true, else when all ranks have called.
+  using Aborted = std::function<bool()>;
+  bool Barrier(int rank, const Aborted& aborted);
+  // Whether all ranks gave the same operation is left in `equal`.
+  bool Agree(int rank, const FakeOperation& operation, const Aborted& aborted, bool* equal);
+  // `output` gets op over all ranks' `input`s (empty: nobody wants it here), or, with kNone, the
+  // bytes of `root`.
+  bool Combine(int rank, DataType dtype, ReduceOp op, int root, const char* input, char* output,
+               size_t bytes, const Aborted& aborted);
+  bool Exchange(int rank, std::vector<FakeTransfer> transfers, const Aborted& aborted);
+
+ private:
+  struct Shared;
+  FakeClique(Shared* shared, std::string path) : shared_(shared), path_(std::move(path)) {}
+  bool Move(int rank, FakeTransfer& transfer);
+
+  Shared* const shared_;
+  const std::string path_;  // of the file; empty: this process's alone
+};
+
+}  // namespace coordd

@@ -1,0 +1,326 @@
+#include "tests/support/gpu/fake_cuda.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/gpu/fake_settings.h"
+#include "tests/support/gpu/fake_stream.h"
+#include "tests/support/gpu/host_kernels.h"
+
+// NOLINTBEGIN: the driver's names
+using namespace coordd;
+
+namespace {
+
+constexpr CudaResult kNotInitialized = 3;
+constexpr CudaResult kInvalidDevice = 101;
+constexpr CudaResult kInvalidImage = 200;
+constexpr CudaResult kInvalidContext = 201;
+constexpr CudaResult kNotFound = 500;
+constexpr int kDevicesMax = 16;
+
+FakeSettings& Settings() {
+  static FakeSettings* settings = new FakeSettings(
+      "FAKE_CUDA", {{"devices", 8}, {"driver", 13000}, {"init_error", 0}, {"memory_limit", 0}});
+  return *settings;
+}
+
+struct Allocation {
+  size_t size = 0;
+  int device = -1;  // -1: pinned host memory
+};
+struct Memory {
+  std::mutex mu;
+  std::map<const char*, Allocation> allocations;
+  size_t device_bytes = 0;
+};
+Memory& TheMemory() {
+  static Memory* memory = new Memory;
+  return *memory;
+}
+
+std::atomic<bool> initialized = false;
+std::atomic<long> live_objects = 0;
+int context_marks[kDevicesMax];  // their addresses are the contexts
+thread_local std::vector<CudaContext> current;
+
+struct FakeEvent {
+  std::shared_ptr<FakePoint> point;  // of the last record; nullptr: never recorded
+};
+struct FakeFunction {
+  std::string name;
+};
+
+FakeStream& StreamOf(CudaStream stream) {
+  static FakeStream* by_default = new FakeStream;
+  return stream == nullptr ? *by_default : *reinterpret_cast<FakeStream*>(stream);
+}
+
+int DeviceOf(CudaContext context) {
+  return static_cast<int>(reinterpret_cast<int*>(context) - context_marks);
+}
+
+CudaResult Allocate(void** pointer, size_t size, int device) {
+  Memory& memory = TheMemory();
+  std::lock_guard lock(memory.mu);
+  const size_t limit = static_cast<size_t>(Settings().Get("memory_limit"));
+  if (size == 0) return kCudaInvalidValue;
+  if (device >= 0 && limit > 0 && memory.device_bytes + size > limit) return kCudaOutOfMemory;
+  void* made = nullptr;
+  if (posix_memalign(&made, 256, size) != 0) return kCudaOutOfMemory;
+  std::memset(made, 0xcd, size);  // what nobody has written yet is nothing that looks right
+  memory.allocations[static_cast<char*>(made)] = {size, device};
+  if (device >= 0) memory.device_bytes += size;
+  *pointer = made;
+  ++live_objects;
+  return kCudaSuccess;
+}
+
+CudaResult Free(void* pointer) {
+  Memory& memory = TheMemory();
+  std::lock_guard lock(memory.mu);
+  const auto it = memory.allocations.find(static_cast<char*>(pointer));
+  if (it == memory.allocations.end()) return kCudaInvalidValue;
+  if (it->second.device >= 0) memory.device_bytes -= it->second.size;
+  memory.allocations.erase(it);
+  std::free(pointer);
+  --live_objects;
+  return kCudaSuccess;
+}
+
+const Allocation* Find(const void* pointer) {
+  Memory& memory = TheMemory();
+  std::lock_guard lock(memory.mu);
+  auto it = memory.allocations.upper_bound(static_cast<const char*>(pointer));
+  if (it == memory.allocations.begin()) return nullptr;
+  --it;
+  return pointer < it->first + it->second.size ? &it->second : nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_cuda_set(const char* name, long value) { Settings().Set(name, value); }
+
+void fake_cuda_enqueue(CudaStream stream, void (*run)(void*), void* argument) {
+  StreamOf(stream).Push([run, argument] { run(argument); });
+}
+
+int fake_cuda_current_device() { return current.empty() ? -1 : DeviceOf(current.back()); }
+
+int fake_cuda_device_of(const void* pointer) {
+  const Allocation* allocation = Find(pointer);
+  return allocation == nullptr ? -1 : allocation->device;
+}
+
+long fake_cuda_live_objects() { return live_objects; }
+
+CudaResult cuInit(unsigned) {
+  const CudaResult error = static_cast<CudaResult>(Settings().Get("init_error"));
+  initialized = error == kCudaSuccess;
+  return error;
+}
+CudaResult cuDriverGetVersion(int* version) {
+  *version = static_cast<int>(Settings().Get("driver"));
+  return kCudaSuccess;
+}
+CudaResult cuGetErrorName(CudaResult error, const char** name) {
+  *name = error == 100   ? "CUDA_ERROR_NO_DEVICE"
+          : error == 200 ? "CUDA_ERROR_INVALID_IMAGE"
+          : error == 201 ? "CUDA_ERROR_INVALID_CONTEXT"
+          : error == 2   ? "CUDA_ERROR_OUT_OF_MEMORY"
+                         : "CUDA_ERROR_OF_THE_FAKE";
+  return kCudaSuccess;
+}
+CudaResult cuGetErrorString(CudaResult error, const char** text) {
+  *text = error == 100   ? "no CUDA-capable device is detected"
+          : error == 201 ? "invalid device context"
+          : error == 2   ? "out of memory"
+                         : "an error of the fake";
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGetCount(int* count) {
+  if (!initialized) return kNotInitialized;
+  *count = static_cast<int>(Settings().Get("devices"));
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGet(CudaDevice* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= Settings().Get("devices")) return kInvalidDevice;
+  *device = ordinal;
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGetUuid_v2(CudaUuid* uuid, CudaDevice device) {
+  for (int i = 0; i < 16; ++i) uuid->bytes[i] = static_cast<unsigned char>(i * 16);
+  uuid->bytes[15] = static_cast<unsigned char>(device);
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGetName(char* name, int length, CudaDevice) {
+  std::snprintf(name, static_cast<size_t>(length), "Fake GPU");
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {
+  *value = attribute == kCudaCapabilityMajor ? 9 : 0;
+  return kCudaSuccess;
+}
+CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, CudaDevice device) {
+  *context = reinterpret_cast<CudaContext>(&context_marks[device]);
+  ++live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice) {
+  --live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuCtxPushCurrent_v2(CudaContext context) {
+  if (context == nullptr) return kInvalidContext;
+  current.push_back(context);
+  return kCudaSuccess;
+}
+CudaResult cuCtxPopCurrent_v2(CudaContext* context) {
+  if (current.empty()) return kInvalidContext;
+  *context = current.back();
+  current.pop_back();
+  return kCudaSuccess;
+}
+CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  if (current.empty()) return kInvalidContext;
+  *least = 0;
+  *greatest = -5;
+  return kCudaSuccess;
+}
+
+CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned, int) {
+  if (current.empty()) return kInvalidContext;
+  *stream = reinterpret_cast<CudaStream>(new FakeStream);
+  ++live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuStreamDestroy_v2(CudaStream stream) {
+  delete &StreamOf(stream);
+  --live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent event, unsigned) {
+  const auto point = reinterpret_cast<FakeEvent*>(event)->point;
+  if (point != nullptr) StreamOf(stream).Push([point] { point->happened.wait(false); });
+  return kCudaSuccess;
+}
+CudaResult cuEventCreate(CudaEvent* event, unsigned) {
+  if (current.empty()) return kInvalidContext;
+  *event = reinterpret_cast<CudaEvent>(new FakeEvent);
+  ++live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuEventDestroy_v2(CudaEvent event) {
+  delete reinterpret_cast<FakeEvent*>(event);
+  --live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
+  auto point = std::make_shared<FakePoint>();
+  reinterpret_cast<FakeEvent*>(event)->point = point;
+  StreamOf(stream).Push([point] {
+    point->happened = true;
+    point->happened.notify_all();
+  });
+  return kCudaSuccess;
+}
+CudaResult cuEventQuery(CudaEvent event) {
+  const auto point = reinterpret_cast<FakeEvent*>(event)->point;
+  return point == nullptr || point->happened ? kCudaSuccess : kCudaNotReady;
+}
+
+CudaResult cuPointerGetAttribute(void* value, int attribute, CudaPointer pointer) {
+  const Allocation* allocation = Find(reinterpret_cast<const void*>(pointer));
+  if (allocation == nullptr) return kCudaInvalidValue;
+  if (attribute == kCudaPointerMemoryType)
+    *static_cast<unsigned*>(value) = allocation->device < 0 ? kCudaMemoryHost : kCudaMemoryDevice;
+  if (attribute == kCudaPointerDeviceOrdinal) *static_cast<int*>(value) = allocation->device;
+  return kCudaSuccess;
+}
+CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size) {
+  if (current.empty()) return kInvalidContext;
+  return Allocate(reinterpret_cast<void**>(pointer), size, DeviceOf(current.back()));
+}
+CudaResult cuMemFree_v2(CudaPointer pointer) { return Free(reinterpret_cast<void*>(pointer)); }
+CudaResult cuMemHostAlloc(void** pointer, size_t size, unsigned) {
+  if (current.empty()) return kInvalidContext;
+  return Allocate(pointer, size, -1);
+}
+CudaResult cuMemFreeHost(void* pointer) { return Free(pointer); }
+CudaResult cuMemcpyAsync(CudaPointer to, CudaPointer from, size_t size, CudaStream stream) {
+  auto copy = [to, from, size] {
+    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size);
+  };
+  // As a driver does: what is read from pageable memory has been read when the call returns.
+  if (Find(reinterpret_cast<const void*>(from)) != nullptr) {
+    StreamOf(stream).Push(copy);
+    return kCudaSuccess;
+  }
+  auto kept = std::make_shared<std::vector<char>>(reinterpret_cast<const char*>(from),
+                                                  reinterpret_cast<const char*>(from) + size);
+  StreamOf(stream).Push(
+      [to, kept] { std::memcpy(reinterpret_cast<void*>(to), kept->data(), kept->size()); });
+  return kCudaSuccess;
+}
+
+CudaResult cuModuleLoadData(CudaModule* module, const void* image) {
+  if (current.empty()) return kInvalidContext;
+  if (std::strstr(static_cast<const char*>(image), ".version 8.0\n.target sm_70") == nullptr)
+    return kInvalidImage;
+  *module = reinterpret_cast<CudaModule>(const_cast<void*>(image));
+  ++live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuModuleUnload(CudaModule) {
+  --live_objects;
+  return kCudaSuccess;
+}
+CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule module, const char* name) {
+  // Of the PTX that was loaded, and of what runs here instead of it.
+  const std::string entry = std::string(".entry ") + name + "(";
+  if (std::strstr(reinterpret_cast<const char*>(module), entry.c_str()) == nullptr ||
+      !IsHostKernel(name)) {
+    return kNotFound;
+  }
+  static std::mutex mu;
+  static auto* functions = new std::map<std::string, FakeFunction>;
+  std::lock_guard lock(mu);
+  *function = reinterpret_cast<CudaFunction>(
+      &functions->try_emplace(name, FakeFunction{name}).first->second);
+  return kCudaSuccess;
+}
+CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                          CudaStream stream, void** arguments, void** extra) {
+  if (current.empty()) return kInvalidContext;
+  if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || grid_z != 1 || block_x == 0 ||
+      block_x > 1024 || block_y != 1 || block_z != 1 || shared != 0 || extra != nullptr) {
+    return kCudaInvalidValue;
+  }
+  const std::string name = reinterpret_cast<FakeFunction*>(function)->name;
+  if (name == "coordd_gate") {
+    const uint32_t* word = *static_cast<const uint32_t**>(arguments[0]);
+    StreamOf(stream).Push([word] { RunHostGate(word); });
+    return kCudaSuccess;
+  }
+  // Only the rows that the grid has: the others are not initialised.
+  auto table = std::make_shared<HostTable>();
+  std::memcpy(table->rows, arguments[0], grid_y * sizeof(table->rows[0]));
+  const double factor = name == "coordd_copy" ? 1.0 : *static_cast<double*>(arguments[1]);
+  StreamOf(stream).Push([name, table, factor, grid = HostGrid{grid_x, grid_y, block_x}] {
+    RunHostKernel(name, grid, *table, factor);
+  });
+  return kCudaSuccess;
+}
+
+}  // extern "C"
+// NOLINTEND

@@ -1,0 +1,23 @@
+// What fake_cuda.so has besides the driver's own functions, found with dlsym by the tests and by
+// fake_nccl.so. It behaves as a driver with GPUs whose memory is host memory: streams are threads,
+// so what is asynchronous there is asynchronous here, and kernels are host_kernels.cc's.
+#pragma once
+
+#include "worker/device/cuda_api.h"
+
+extern "C" {
+
+// "devices" (8), "driver" (13000), "init_error" (0), "memory_limit" (bytes; 0: none). Before cuInit
+// the variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
+void fake_cuda_set(const char* name, long value);
+
+// Runs on the stream, in its order.
+void fake_cuda_enqueue(coordd::CudaStream stream, void (*run)(void*), void* argument);
+
+// The current device of this thread; -1: none.
+int fake_cuda_current_device();
+// The device whose memory this is; -1: host memory, or none at all.
+int fake_cuda_device_of(const void* pointer);
+// Allocations of any kind, streams and events that have not been freed.
+long fake_cuda_live_objects();
+}

@@ -1,0 +1,57 @@
+#include "tests/support/gpu/fake_gpu.h"
+
+#include <utility>
+
+#include "common/check.h"
+
+namespace coordd {
+namespace {
+
+template <typename Function>
+Function* Find(const std::string& library, const char* name) {
+  auto opened = DynamicLibrary::Open(library);
+  COORDD_CHECK(opened.ok());
+  Function* const function = opened->Function<Function>(name);
+  COORDD_CHECK(function != nullptr);
+  return function;
+}
+
+}  // namespace
+
+std::string FakeCudaPath() { return FAKE_CUDA; }
+std::string FakeNcclPath() { return FAKE_NCCL; }
+std::string FakeOldNcclPath() { return FAKE_NCCL_OLD; }
+std::string FakeAncientNcclPath() { return FAKE_NCCL_ANCIENT; }
+
+Environment FakeNcclEnvironment() { return {{kNcclVariable, FakeNcclPath()}}; }
+
+std::shared_ptr<NcclRuntime> OpenFakeGpus() {
+  auto runtime = NcclRuntime::Open(FakeNcclEnvironment(), FakeCudaPath());
+  COORDD_CHECK(runtime.ok());
+  return *std::move(runtime);
+}
+
+void SetFakeCuda(const char* name, long value) {
+  Find<void(const char*, long)>(FakeCudaPath(), "fake_cuda_set")(name, value);
+}
+long FakeCudaLiveObjects() { return Find<long()>(FakeCudaPath(), "fake_cuda_live_objects")(); }
+int FakeCudaDeviceOf(const void* pointer) {
+  return Find<int(const void*)>(FakeCudaPath(), "fake_cuda_device_of")(pointer);
+}
+void SetFakeNccl(const char* name, long value) {
+  Find<void(const char*, long)>(FakeNcclPath(), "fake_nccl_set")(name, value);
+}
+std::string TakeBrokenNcclRule() {
+  return Find<const char*()>(FakeNcclPath(), "fake_nccl_broken_rule")();
+}
+long FakeNcclLiveCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_live_communicators")();
+}
+long FakeNcclAbortedCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_aborted_communicators")();
+}
+long FakeNcclFinalizedCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();
+}
+
+}  // namespace coordd

@@ -1,0 +1,33 @@
+// The fake libraries as a test uses them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/dynamic_library.h"
+#include "common/environment.h"
+#include "worker/nccl/nccl_runtime.h"
+
+namespace coordd {
+
+std::string FakeCudaPath();
+std::string FakeNcclPath();         // 2.28.9
+std::string FakeOldNcclPath();      // 2.18.5: no scalable init, no registration, no shrink
+std::string FakeAncientNcclPath();  // 2.17.1: too old
+
+// An environment in which NCCL is the fake.
+Environment FakeNcclEnvironment();
+// CHECK-fails: the fakes do not load.
+std::shared_ptr<NcclRuntime> OpenFakeGpus();
+
+// What the fakes have besides the vendors' functions; as fake_cuda.h and fake_nccl.h.
+void SetFakeCuda(const char* name, long value);
+long FakeCudaLiveObjects();
+int FakeCudaDeviceOf(const void* pointer);
+void SetFakeNccl(const char* name, long value);
+std::string TakeBrokenNcclRule();
+long FakeNcclLiveCommunicators();
+long FakeNcclAbortedCommunicators();
+long FakeNcclFinalizedCommunicators();
+
+}  // namespace coordd

@@ -1,0 +1,330 @@
+#include "tests/support/gpu/fake_nccl.h"
+
+#include <sched.h>
+#include <sys/random.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/gpu/fake_cuda.h"
+#include "tests/support/gpu/fake_nccl_comm.h"
+
+#ifndef FAKE_NCCL_VERSION
+#define FAKE_NCCL_VERSION 22809
+#endif
+
+using namespace coordd;
+
+namespace coordd {
+
+FakeSettings& FakeNcclSettings() {
+  static FakeSettings* settings = new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
+                                                                 {"call_polls", 0},
+                                                                 {"init_never", 0},
+                                                                 {"init_error", 0},
+                                                                 {"id_error", 0},
+                                                                 {"async_error", 0},
+                                                                 {"abort_hangs", 0},
+                                                                 {"shared_device", 0}});
+  return *settings;
+}
+
+namespace {
+std::mutex rule_mu;
+std::string broken_rule;
+}  // namespace
+
+void BreakRule(const std::string& rule) {
+  std::lock_guard lock(rule_mu);
+  if (broken_rule.empty()) broken_rule = rule;
+}
+
+}  // namespace coordd
+
+// NCCL's handle: what streams run keeps the communicator itself.
+struct coordd::NcclCommHandle {
+  std::shared_ptr<FakeComm> comm;
+};
+
+namespace {
+
+std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0;
+std::mutex error_mu;
+std::string last_error;  // as NCCL's: of the process
+
+struct Enqueued {
+  std::shared_ptr<FakeComm> comm;
+  std::vector<FakeCall> calls;
+  bool fails = false;
+};
+
+// What this thread has called since ncclGroupStart, by communicator and stream.
+struct Group {
+  int depth = 0;
+  std::vector<std::pair<std::shared_ptr<FakeComm>, CudaStream>> order;
+  std::map<std::pair<FakeComm*, CudaStream>, std::vector<FakeCall>> calls;
+};
+thread_local Group group;
+
+void SetError(const std::string& text) {
+  std::lock_guard lock(error_mu);
+  last_error = text;
+}
+
+NcclResult Refuse(const std::string& rule) {
+  BreakRule(rule);
+  SetError(rule);
+  return NcclResult::kInvalidUsage;
+}
+
+void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector<FakeCall> calls) {
+  auto* enqueued = new Enqueued{comm, std::move(calls), false};
+  const long error = FakeNcclSettings().Get("async_error");
+  if (error != 0) {
+    enqueued->fails = true;
+    FakeNcclSettings().Set("async_error", 0);
+    SetError("Call to recv failed : Connection reset by peer");
+    comm->coming_error = static_cast<int>(error);
+  }
+  comm->polls = FakeNcclSettings().Get("call_polls");
+  fake_cuda_enqueue(
+      stream,
+      [](void* argument) {
+        const std::unique_ptr<Enqueued> run(static_cast<Enqueued*>(argument));
+        while (run->fails && !run->comm->Aborted()) sched_yield();
+        if (!run->fails) RunCalls(*run->comm, run->calls);
+      },
+      enqueued);
+}
+
+bool OnDevice(const void* pointer, int device) {
+  return pointer == nullptr || fake_cuda_device_of(pointer) == device;
+}
+
+NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
+  if (handle == nullptr) return NcclResult::kInvalidArgument;
+  const std::shared_ptr<FakeComm>& comm = handle->comm;
+  if (!comm->initialised) return Refuse("a call before the end of init");
+  if (comm->error != 0) return static_cast<NcclResult>(comm->error.load());
+  if (comm->polls > 0) return Refuse("a call while the one before is in progress");
+  if (comm->finalized) return Refuse("a call after ncclCommFinalize");
+  if (fake_cuda_current_device() != comm->device)
+    return Refuse("a call while another device is current");
+  if (call.count > 0 &&
+      (!OnDevice(call.input, comm->device) || !OnDevice(call.output, comm->device)))
+    return Refuse("a buffer that is not memory of the communicator's device");
+  if (group.depth == 0) {
+    Flush(comm, stream, {call});
+    return comm->polls > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;
+  }
+  auto& calls = group.calls[{comm.get(), stream}];
+  if (calls.empty()) group.order.emplace_back(comm, stream);
+  calls.push_back(call);
+  return NcclResult::kSuccess;
+}
+
+NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId& id, int rank, NcclConfig* config) {
+  *handle = nullptr;
+  const long error = FakeNcclSettings().Get("init_error");
+  if (error != 0) {
+    SetError("the fake was told to refuse");
+    return static_cast<NcclResult>(error);
+  }
+  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef ||
+      config->blocking != 0) {
+    return Refuse("a configuration that is not one, or not non-blocking");
+  }
+  if (fake_cuda_current_device() < 0) return Refuse("no device is current");
+  auto comm = std::make_shared<FakeComm>();
+  comm->clique = FakeClique::Attach(id.bytes, size, rank);
+  if (comm->clique == nullptr) return Refuse("an id that was used twice");
+  comm->size = size;
+  comm->rank = rank;
+  comm->device = fake_cuda_current_device();
+  comm->clique->SetDevice(rank, static_cast<uint32_t>(comm->device));
+  comm->polls = FakeNcclSettings().Get("init_polls");
+  *handle = new NcclCommHandle{comm};
+  ++live;
+  return NcclResult::kInProgress;
+}
+
+// Moves init on; NCCL does so in a thread of its own.
+void PollInit(FakeComm& comm) {
+  if (FakeNcclSettings().Get("init_never") != 0 || comm.clique->attached() < comm.size) return;
+  const auto [a, b] = comm.clique->SameDevice();
+  if (a >= 0 && FakeNcclSettings().Get("shared_device") == 0) {
+    SetError("Duplicate GPU detected : rank " + std::to_string(a) + " and rank " +
+             std::to_string(b) + " both on CUDA device 18000");
+    comm.error = static_cast<int>(NcclResult::kInvalidUsage);
+    return;
+  }
+  if (comm.polls > 0) {
+    --comm.polls;
+    return;
+  }
+  comm.initialised = true;
+}
+
+}  // namespace
+
+extern "C" {
+
+void fake_nccl_set(const char* name, long value) { FakeNcclSettings().Set(name, value); }
+const char* fake_nccl_broken_rule() {
+  static thread_local std::string answer;
+  std::lock_guard lock(rule_mu);
+  answer = std::exchange(broken_rule, "");
+  return answer.c_str();
+}
+long fake_nccl_live_communicators() { return live; }
+long fake_nccl_aborted_communicators() { return aborted_count; }
+long fake_nccl_finalized_communicators() { return finalized_count; }
+
+NcclResult ncclGetVersion(int* version) {
+  *version = FAKE_NCCL_VERSION;
+  return NcclResult::kSuccess;
+}
+const char* ncclGetErrorString(NcclResult result) {
+  switch (result) {
+    case NcclResult::kInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case NcclResult::kRemoteError:
+      return "remote process exited or there was a network error";
+    case NcclResult::kSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    default:
+      return "internal error - please report this issue to the NCCL developers";
+  }
+}
+const char* ncclGetLastError(NcclComm) {
+  static thread_local std::string answer;
+  std::lock_guard lock(error_mu);
+  answer = last_error;
+  return answer.c_str();
+}
+NcclResult ncclGetUniqueId(NcclUniqueId* id) {
+  if (const long error = FakeNcclSettings().Get("id_error"); error != 0) {
+    SetError("the fake was told to fail");
+    return static_cast<NcclResult>(error);
+  }
+  return getrandom(id->bytes, sizeof(id->bytes), 0) == sizeof(id->bytes) ? NcclResult::kSuccess
+                                                                         : NcclResult::kSystemError;
+}
+NcclResult ncclCommInitRankConfig(NcclComm* comm, int size, NcclUniqueId id, int rank,
+                                  NcclConfig* config) {
+  return Begin(comm, size, id, rank, config);
+}
+NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
+  FakeComm& comm = *handle->comm;
+  if (!comm.initialised && comm.error == 0) {
+    PollInit(comm);
+    *error = comm.error != 0     ? static_cast<NcclResult>(comm.error.load())
+             : !comm.initialised ? NcclResult::kInProgress
+                                 : NcclResult::kSuccess;
+    return NcclResult::kSuccess;
+  }
+  // Errors of the network are noticed after the call that they concern.
+  if (comm.coming_error != 0 && comm.error_is_near.exchange(true))
+    comm.error = comm.coming_error.load();
+  *error = static_cast<NcclResult>(comm.error.load());
+  if (comm.error == 0 && comm.polls > 0) {
+    --comm.polls;
+    *error = NcclResult::kInProgress;
+  }
+  return NcclResult::kSuccess;
+}
+NcclResult ncclCommFinalize(NcclComm handle) {
+  if (!handle->comm->initialised) return Refuse("ncclCommFinalize before the end of init");
+  handle->comm->finalized = true;
+  ++finalized_count;
+  return NcclResult::kSuccess;
+}
+NcclResult ncclCommDestroy(NcclComm handle) {
+  if (!handle->comm->finalized) BreakRule("ncclCommDestroy without ncclCommFinalize");
+  --live;
+  delete handle;
+  return NcclResult::kSuccess;
+}
+NcclResult ncclCommAbort(NcclComm handle) {
+  while (FakeNcclSettings().Get("abort_hangs") != 0) sched_yield();
+  handle->comm->aborted = true;
+  --live;
+  ++aborted_count;
+  delete handle;
+  return NcclResult::kSuccess;
+}
+
+NcclResult ncclAllReduce(const void* input, void* output, size_t count, NcclType type, NcclOp op,
+                         NcclComm comm, CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kAllReduce, input, output, count, type, op, 0});
+}
+NcclResult ncclBroadcast(const void* input, void* output, size_t count, NcclType type, int root,
+                         NcclComm comm, CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kBroadcast, input, output, count, type, NcclOp::kSum, root});
+}
+NcclResult ncclReduce(const void* input, void* output, size_t count, NcclType type, NcclOp op,
+                      int root, NcclComm comm, CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kReduce, input, output, count, type, op, root});
+}
+NcclResult ncclAllGather(const void* input, void* output, size_t count, NcclType type,
+                         NcclComm comm, CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kAllGather, input, output, count, type, NcclOp::kSum, 0});
+}
+NcclResult ncclReduceScatter(const void* input, void* output, size_t count, NcclType type,
+                             NcclOp op, NcclComm comm, CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kReduceScatter, input, output, count, type, op, 0});
+}
+NcclResult ncclSend(const void* input, size_t count, NcclType type, int peer, NcclComm comm,
+                    CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kSend, input, nullptr, count, type, NcclOp::kSum, peer});
+}
+NcclResult ncclRecv(void* output, size_t count, NcclType type, int peer, NcclComm comm,
+                    CudaStream stream) {
+  return Add(comm, stream, {FakeCall::kRecv, nullptr, output, count, type, NcclOp::kSum, peer});
+}
+NcclResult ncclGroupStart() {
+  ++group.depth;
+  return NcclResult::kSuccess;
+}
+NcclResult ncclGroupEnd() {
+  if (group.depth == 0) return Refuse("ncclGroupEnd without ncclGroupStart");
+  if (--group.depth > 0) return NcclResult::kSuccess;
+  bool in_progress = false;
+  for (const auto& [comm, stream] : group.order) {
+    Flush(comm, stream, std::move(group.calls[{comm.get(), stream}]));
+    in_progress = in_progress || comm->polls > 0;
+  }
+  group.order.clear();
+  group.calls.clear();
+  return in_progress ? NcclResult::kInProgress : NcclResult::kSuccess;
+}
+
+#if FAKE_NCCL_VERSION >= 22300
+NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids, NcclUniqueId* id,
+                                    NcclConfig* config) {
+  for (int i = 1; i < ids; ++i) {
+    if (std::memcmp(id[i].bytes, id[0].bytes, sizeof(id[0].bytes)) == 0)
+      return Refuse("two equal ids for one communicator");
+  }
+  return Begin(comm, size, id[0], rank, config);
+}
+#endif
+#if FAKE_NCCL_VERSION >= 22800
+NcclResult ncclCommRegister(NcclComm, void*, size_t, void** handle) {
+  *handle = nullptr;
+  return NcclResult::kSuccess;
+}
+NcclResult ncclCommDeregister(NcclComm, void*) { return NcclResult::kSuccess; }
+NcclResult ncclCommShrink(NcclComm, int*, int, NcclComm*, NcclConfig*, int) {
+  return NcclResult::kInvalidUsage;
+}
+NcclResult ncclCommRevoke(NcclComm, int) { return NcclResult::kInvalidUsage; }
+#endif
+
+}  // extern "C"

@@ -1,0 +1,26 @@
+// What fake_nccl.so has besides NCCL's own functions, found with dlsym. It moves real data between
+// ranks (threads, or processes with one FAKE_NCCL_DIR), on streams of fake_cuda.so; keeps NCCL's
+// rules and says which one was broken; and hangs when a rank is missing, as NCCL does.
+// fake_nccl_old.so is the same as 2.18.5, without what came later; fake_nccl_ancient.so is 2.17.1.
+#pragma once
+
+extern "C" {
+
+// Before the first call the variable FAKE_NCCL is read, "init_polls=3,async_error=6".
+//   init_polls      (1)  how often init is asked for before it is over
+//   call_polls      (0)  the same for every operation
+//   init_never      (0)  1: init never ends
+//   init_error      (0)  what ncclCommInitRankConfig returns
+//   id_error        (0)  what ncclGetUniqueId returns
+//   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
+//   abort_hangs     (0)  1: ncclCommAbort returns when it is 0 again
+//   shared_device   (0)  1: two ranks may be on one device
+void fake_nccl_set(const char* name, long value);
+
+// The first rule that was broken in this process since the last call; "": none.
+const char* fake_nccl_broken_rule();
+// Communicators that have been made and neither destroyed nor aborted; those that were aborted.
+long fake_nccl_live_communicators();
+long fake_nccl_aborted_communicators();
+long fake_nccl_finalized_communicators();
+}

@@ -1,0 +1,121 @@
+#include "tests/support/gpu/fake_nccl_comm.h"
+
+#include <string>
+
+namespace coordd {
+namespace {
+
+DataType TypeOf(NcclType type) {
+  switch (type) {
+    case NcclType::kInt8:
+      return DataType::kInt8;
+    case NcclType::kInt32:
+      return DataType::kInt32;
+    case NcclType::kUint32:
+      return DataType::kUint32;
+    case NcclType::kInt64:
+      return DataType::kInt64;
+    case NcclType::kUint64:
+      return DataType::kUint64;
+    case NcclType::kFloat16:
+      return DataType::kFloat16;
+    case NcclType::kFloat32:
+      return DataType::kFloat32;
+    case NcclType::kFloat64:
+      return DataType::kFloat64;
+    case NcclType::kBfloat16:
+      return DataType::kBfloat16;
+    default:
+      return DataType::kUint8;
+  }
+}
+
+ReduceOp OpOf(NcclOp op) {
+  switch (op) {
+    case NcclOp::kSum:
+      return ReduceOp::kSum;
+    case NcclOp::kProduct:
+      return ReduceOp::kProduct;
+    case NcclOp::kMax:
+      return ReduceOp::kMax;
+    case NcclOp::kMin:
+      return ReduceOp::kMin;
+  }
+  return ReduceOp::kSum;
+}
+
+// false: aborted, or what the ranks called differs.
+bool RunCollective(FakeComm& comm, const FakeCall& call) {
+  const auto aborted = [&comm] { return comm.Aborted(); };
+  const FakeOperation operation{call.kind, static_cast<int>(call.type), static_cast<int>(call.op),
+                                call.peer, call.count};
+  bool equal = false;
+  if (!comm.clique->Agree(comm.rank, operation, aborted, &equal)) return false;
+  if (!equal) {
+    BreakRule("ranks called different collectives at the same place");
+    comm.error = static_cast<int>(NcclResult::kInternalError);
+    return false;
+  }
+  const DataType dtype = TypeOf(call.type);
+  const size_t bytes = call.count * SizeOfNccl(call.type);
+  const auto* input = static_cast<const char*>(call.input);
+  auto* output = static_cast<char*>(call.output);
+  FakeClique& clique = *comm.clique;
+  switch (call.kind) {
+    case FakeCall::kAllReduce:
+      return clique.Combine(comm.rank, dtype, OpOf(call.op), 0, input, output, bytes, aborted);
+    case FakeCall::kBroadcast:
+      return clique.Combine(comm.rank, dtype, ReduceOp::kNone, call.peer,
+                            comm.rank == call.peer ? input : nullptr, output, bytes, aborted);
+    case FakeCall::kReduce:
+      return clique.Combine(comm.rank, dtype, OpOf(call.op), 0, input,
+                            comm.rank == call.peer ? output : nullptr, bytes, aborted);
+    case FakeCall::kAllGather:
+      for (int r = 0; r < comm.size; ++r) {
+        if (!clique.Combine(comm.rank, dtype, ReduceOp::kNone, r, comm.rank == r ? input : nullptr,
+                            output + static_cast<size_t>(r) * bytes, bytes, aborted)) {
+          return false;
+        }
+      }
+      return true;
+    case FakeCall::kReduceScatter: {
+      // In place, the output is a part of the input: every part is read before it is written.
+      for (int r = 0; r < comm.size; ++r) {
+        if (!clique.Combine(comm.rank, dtype, OpOf(call.op), 0,
+                            input + static_cast<size_t>(r) * bytes,
+                            comm.rank == r ? output : nullptr, bytes, aborted)) {
+          return false;
+        }
+      }
+      return true;
+    }
+    case FakeCall::kSend:
+    case FakeCall::kRecv:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+size_t SizeOfNccl(NcclType type) { return static_cast<size_t>(SizeOf(TypeOf(type))); }
+
+void RunCalls(FakeComm& comm, const std::vector<FakeCall>& calls) {
+  std::vector<FakeTransfer> transfers;
+  for (const FakeCall& call : calls) {
+    if (comm.Aborted()) return;
+    const bool send = call.kind == FakeCall::kSend;
+    if (send || call.kind == FakeCall::kRecv) {
+      transfers.push_back({send, call.peer,
+                           static_cast<char*>(send ? const_cast<void*>(call.input) : call.output),
+                           call.count * SizeOfNccl(call.type)});
+      continue;
+    }
+    if (!RunCollective(comm, call)) break;
+  }
+  if (!transfers.empty()) {
+    comm.clique->Exchange(comm.rank, std::move(transfers), [&comm] { return comm.Aborted(); });
+  }
+}
+
+}  // namespace coordd

@@ -1,0 +1,50 @@
+// A communicator of fake_nccl.so, and what is done on its streams.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tests/support/gpu/fake_clique.h"
+#include "tests/support/gpu/fake_settings.h"
+#include "worker/nccl/nccl_api.h"
+
+namespace coordd {
+
+FakeSettings& FakeNcclSettings();
+// Remembers the first rule that is broken.
+void BreakRule(const std::string& rule);
+
+struct FakeComm {
+  std::shared_ptr<FakeClique> clique;
+  int size = 1, rank = 0, device = 0;
+  std::atomic<bool> initialised = false;
+  std::atomic<bool> aborted = false;
+  std::atomic<bool> finalized = false;
+  std::atomic<int> error = 0;         // asynchronous
+  std::atomic<int> coming_error = 0;  // seen at the poll after the next
+  std::atomic<bool> error_is_near = false;
+  std::atomic<long> polls = 0;  // that what was begun still takes
+
+  bool Aborted() const { return aborted; }
+};
+
+// One call of a collective; kSend and kRecv are exchanged together with their neighbours.
+struct FakeCall {
+  enum Kind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kSend, kRecv };
+  Kind kind = kAllReduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t count = 0;
+  NcclType type = NcclType::kUint8;
+  NcclOp op = NcclOp::kSum;
+  int peer = 0;  // or root
+};
+
+size_t SizeOfNccl(NcclType type);
+// Runs the calls of one group, in order; on the stream's thread.
+void RunCalls(FakeComm& comm, const std::vector<FakeCall>& calls);
+
+}  // namespace coordd

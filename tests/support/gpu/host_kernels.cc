@@ -1,0 +1,79 @@
+#include "tests/support/gpu/host_kernels.h"
+
+#include <sched.h>
+
+#include <bit>
+#include <functional>
+#include <map>
+
+#include "worker/half.h"
+
+// What kernels.cu finds on a device.
+#define __device__
+#define __global__
+
+namespace {
+struct Index {
+  unsigned x, y;
+};
+thread_local Index blockIdx, threadIdx, blockDim, gridDim;
+void __nanosleep(unsigned) { sched_yield(); }
+}  // namespace
+
+#include "worker/device/kernels.cu"
+
+namespace coordd {
+namespace {
+
+using Kernel = void (*)(const coordd_kernels::Table, double);
+
+static_assert(sizeof(coordd_kernels::Table) == sizeof(HostTable));
+
+void Copy(const coordd_kernels::Table table, double) { coordd_copy(table); }
+
+const std::map<std::string, Kernel>& Kernels() {
+  static const std::map<std::string, Kernel> kernels = {
+      {"coordd_copy", Copy},
+      {"coordd_scale_uint8", coordd_scale_uint8},
+      {"coordd_scale_int8", coordd_scale_int8},
+      {"coordd_scale_uint16", coordd_scale_uint16},
+      {"coordd_scale_int16", coordd_scale_int16},
+      {"coordd_scale_uint32", coordd_scale_uint32},
+      {"coordd_scale_int32", coordd_scale_int32},
+      {"coordd_scale_uint64", coordd_scale_uint64},
+      {"coordd_scale_int64", coordd_scale_int64},
+      {"coordd_scale_float16", coordd_scale_float16},
+      {"coordd_scale_bfloat16", coordd_scale_bfloat16},
+      {"coordd_scale_float32", coordd_scale_float32},
+      {"coordd_scale_float64", coordd_scale_float64},
+      {"coordd_scale_bool", coordd_scale_bool},
+      {"coordd_cast_float32_float16", coordd_cast_float32_float16},
+      {"coordd_cast_float32_bfloat16", coordd_cast_float32_bfloat16},
+      {"coordd_cast_float16_float32", coordd_cast_float16_float32},
+      {"coordd_cast_bfloat16_float32", coordd_cast_bfloat16_float32},
+  };
+  return kernels;
+}
+
+}  // namespace
+
+bool IsHostKernel(const std::string& name) {
+  return name == "coordd_gate" || Kernels().count(name) > 0;
+}
+
+void RunHostKernel(const std::string& name, const HostGrid& grid, const HostTable& table,
+                   double factor) {
+  const Kernel kernel = Kernels().at(name);
+  const auto& rows = reinterpret_cast<const coordd_kernels::Table&>(table);
+  gridDim = {grid.grid_x, grid.grid_y};
+  blockDim = {grid.block_x, 1};
+  for (blockIdx.y = 0; blockIdx.y < grid.grid_y; ++blockIdx.y) {
+    for (blockIdx.x = 0; blockIdx.x < grid.grid_x; ++blockIdx.x) {
+      for (threadIdx.x = 0; threadIdx.x < grid.block_x; ++threadIdx.x) kernel(rows, factor);
+    }
+  }
+}
+
+void RunHostGate(const uint32_t* word) { coordd_gate(word); }
+
+}  // namespace coordd

@@ -1,0 +1,19 @@
+# Collectives on GPU memory, without a GPU: the fake libraries of tests/support/gpu are loaded instead of the vendors'.
+coordd_test(nccl_backend_conformance_test SOURCES nccl/nccl_backend_conformance_test.cc
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing coordd_fake_gpu TIMEOUT ${conformance_timeout})
+coordd_test(nccl_backend_test SOURCES nccl/nccl_backend_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
+coordd_test(nccl_api_test SOURCES nccl/nccl_api_test.cc LIBS coordd_fake_gpu)
+coordd_test(device_runtime_test SOURCES device/device_runtime_test.cc LIBS coordd_fake_gpu)
+coordd_test(device_kernels_test SOURCES device/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
+add_test(NAME kernels_ptx_is_of_its_source COMMAND ${CMAKE_SOURCE_DIR}/tools/make-kernels --check-digest)
+set_tests_properties(kernels_ptx_is_of_its_source PROPERTIES LABELS "unit;worker" TIMEOUT 60)
+
+# Our declarations beside the vendors', where they are: what compiles has passed.
+if(CUDA_INCLUDE_DIR)
+  coordd_test(cuda_abi_test SOURCES device/cuda_abi_test.cc LIBS coordd_gpu)
+  target_include_directories(cuda_abi_test SYSTEM PRIVATE ${CUDA_INCLUDE_DIR})
+endif()
+if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
+  coordd_test(nccl_abi_test SOURCES nccl/nccl_abi_test.cc LIBS coordd_gpu)
+  target_include_directories(nccl_abi_test SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+endif()

@@ -1,0 +1,102 @@
+#include "worker/nccl/nccl_api.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/gpu/fake_gpu.h"
+#include "worker/nccl/nccl_errors.h"
+
+namespace coordd {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(LoadNccl, TakesTheLibraryThatTheVariableNames) {
+  const NcclLibrary library = LoadNccl(FakeNcclEnvironment()).value();
+  EXPECT_EQ(library.version, 22809);
+  EXPECT_THAT(library.missing, IsEmpty());
+}
+
+TEST(LoadNccl, NamesWhatAnOlderLibraryLacks) {
+  const NcclLibrary library = LoadNccl({{kNcclVariable, FakeOldNcclPath()}}).value();
+  EXPECT_EQ(library.version, 21805);
+  EXPECT_THAT(library.missing,
+              ElementsAre("ncclCommInitRankScalable", "ncclCommRegister", "ncclCommDeregister",
+                          "ncclCommShrink", "ncclCommRevoke"));
+  EXPECT_EQ(library.functions.CommInitRankScalable, nullptr);
+}
+
+TEST(LoadNccl, RefusesALibraryThatIsTooOld) {
+  const absl::Status status = LoadNccl({{kNcclVariable, FakeAncientNcclPath()}}).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_EQ(status.message(), "NCCL is 2.17.1, expected 2.18.0 or later");
+}
+
+TEST(LoadNccl, NamesTheVariableWhenItIsWrong) {
+  const absl::Status status = LoadNccl({{kNcclVariable, "/nowhere/libnccl.so.2"}}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(kNcclVariable), HasSubstr("/nowhere/libnccl.so.2")));
+}
+
+TEST(LoadNccl, NamesWhatAnotherLibraryLacks) {
+  const absl::Status status = LoadNccl({{kNcclVariable, FakeCudaPath()}}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ncclGetUniqueId"));
+}
+
+TEST(NcclReductionOf, MapsABoolToABytesMaximumAndMinimum) {
+  EXPECT_EQ(NcclReductionOf(DataType::kBool, ReduceOp::kSum)->op, NcclOp::kMax);
+  EXPECT_EQ(NcclReductionOf(DataType::kBool, ReduceOp::kProduct)->op, NcclOp::kMin);
+  EXPECT_EQ(NcclReductionOf(DataType::kBool, ReduceOp::kSum)->type, NcclType::kUint8);
+}
+
+TEST(NcclReductionOf, HasNoSixteenBitIntegersAndNoAverage) {
+  EXPECT_FALSE(NcclReductionOf(DataType::kInt16, ReduceOp::kSum).has_value());
+  EXPECT_FALSE(NcclReductionOf(DataType::kUint16, ReduceOp::kMax).has_value());
+  EXPECT_FALSE(NcclReductionOf(DataType::kFloat32, ReduceOp::kAverage).has_value());
+  EXPECT_EQ(NcclReductionOf(DataType::kBfloat16, ReduceOp::kSum)->type, NcclType::kBfloat16);
+}
+
+NcclPlace Place() {
+  NcclPlace place;
+  place.group = ProcessSetId{2};
+  place.rank = 1;
+  place.size = 4;
+  place.device = 3;
+  place.device_uuid = "GPU-1";
+  place.nccl_version = "2.28.9";
+  place.driver_version = "13.0";
+  return place;
+}
+
+TEST(NcclErrorText, SaysWhatWhereAndWhatHelps) {
+  EXPECT_EQ(NcclErrorText({.call = "ncclCommInitRankConfig",
+                           .error = "invalid usage",
+                           .detail = "Duplicate GPU detected : rank 1 and rank 0"},
+                          Place()),
+            "ncclCommInitRankConfig: invalid usage: Duplicate GPU detected : rank 1 and rank 0 "
+            "(rank 1 of 4, process set 2, device 3 GPU-1, NCCL 2.28.9, driver 13.0, interfaces: "
+            "NCCL's choice): two ranks use one GPU: give each a GPU of its own "
+            "(CUDA_VISIBLE_DEVICES or the local rank)");
+}
+
+TEST(NcclErrorText, NamesTheInterfaceAndHasNoHintForTheUnknown) {
+  NcclPlace place = Place();
+  place.interface = "ib0";
+  const std::string text =
+      NcclErrorText({.call = "ncclAllReduce", .error = "odd", .detail = ""}, place);
+  EXPECT_THAT(text, HasSubstr("ncclAllReduce: odd (rank 1"));
+  EXPECT_TRUE(text.ends_with("interfaces: ib0)")) << text;
+}
+
+TEST(NcclHint, PrefersTheDetailToTheGeneralSentence) {
+  EXPECT_THAT(std::string(NcclHint("unhandled system error", "No space left on device")),
+              HasSubstr("/dev/shm"));
+  EXPECT_THAT(std::string(NcclHint("unhandled system error", "")), HasSubstr("NCCL_DEBUG"));
+}
+
+}  // namespace
+}  // namespace coordd

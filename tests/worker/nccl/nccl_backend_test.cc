@@ -1,0 +1,393 @@
+// What NcclBackend does that other backends do not: events, faults of the library, ids.
+#include "worker/nccl/nccl_backend.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "tests/support/gpu/fake_gpu.h"
+#include "tests/worker/rank_group.h"
+
+namespace coordd {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+using Context = RankContext<NcclBackend>;
+
+// The store as it is, and what was written to it.
+class RecordingStore final : public Store {
+ public:
+  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
+    {
+      std::lock_guard lock(mu_);
+      written_[std::string(key)] = value;
+    }
+    return store_.Set(key, std::move(value), deadline);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    return store_.Get(key, deadline);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override {
+    return store_.Add(key, delta, deadline);
+  }
+  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override {
+    return store_.DeletePrefix(prefix, deadline);
+  }
+  std::map<std::string, std::string> written() {
+    std::lock_guard lock(mu_);
+    return written_;
+  }
+
+ private:
+  InMemoryStore store_;
+  std::mutex mu_;
+  std::map<std::string, std::string> written_;
+};
+
+class NcclBackendTest : public testing::Test {
+ protected:
+  NcclBackendTest() { options_.init_limit = absl::Minutes(2); }
+  ~NcclBackendTest() override {
+    for (const char* name :
+         {"call_polls", "init_never", "init_error", "id_error", "async_error", "abort_hangs"}) {
+      SetFakeNccl(name, 0);
+    }
+    SetFakeNccl("init_polls", 1);
+    EXPECT_EQ(TakeBrokenNcclRule(), "");
+  }
+
+  // Runs `body` as two ranks, on devices 0 and 1, or both on `same_device`.
+  void RunTwo(const std::function<void(Context&)>& body, bool same_device = false) {
+    GroupCase<NcclBackend> two;
+    two.new_group = [&](int32_t) {
+      auto next_device = std::make_shared<std::atomic<int32_t>>(0);
+      return [this, next_device, same_device] {
+        NcclBackendOptions options = options_;
+        const int32_t own = (*next_device)++;
+        options.device = same_device ? 0 : own;
+        return std::make_unique<NcclBackend>(runtime_, Clock::Real(), options);
+      };
+    };
+    RunRanks<NcclBackend>(two, 2, body);
+  }
+
+  // Device memory whose contents a test reads and writes, as the fake's lets it.
+  struct Tensor {
+    DeviceMemory memory;
+    int32_t device;
+    float* values() { return reinterpret_cast<float*>(memory.data()); }
+  };
+  Tensor NewTensor(const Context& context, size_t count, float value) {
+    const int32_t device = context.object.device();
+    Tensor tensor{DeviceMemory::Allocate(*runtime_->device, device,
+                                         static_cast<int64_t>(count * sizeof(float)))
+                      .value(),
+                  device};
+    std::fill_n(tensor.values(), count, value);
+    return tensor;
+  }
+  static CollectiveArgs Sum(Tensor& tensor) {
+    CollectiveArgs args;
+    args.kind = CollectiveKind::kAllreduce;
+    args.dtype = DataType::kFloat32;
+    args.op = ReduceOp::kSum;
+    args.memory = MemoryKind::kCuda;
+    args.device = tensor.device;
+    args.input = tensor.memory.span();
+    args.output = tensor.memory.span();
+    return args;
+  }
+  static absl::Status RunOne(Context& context, CollectiveArgs args) {
+    std::optional<absl::Status> ended;
+    const absl::Status launched = context.object.Launch(
+        std::move(args), [&](absl::Status status) { ended = std::move(status); });
+    if (!launched.ok()) return launched;
+    context.DriveUntil([&] { return ended.has_value(); });
+    return *ended;
+  }
+
+  std::shared_ptr<NcclRuntime> runtime_ = OpenFakeGpus();
+  NcclBackendOptions options_;
+  std::atomic<bool> over_ = false;  // what a rank tells the other
+};
+
+TEST_F(NcclBackendTest, ReadsItsInputWhenTheCallersStreamHasMadeIt) {
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 1000, 0.0f);
+    DeviceStream stream = DeviceStream::Create(*runtime_->device, tensor.device).value();
+    DeviceKernels kernels = DeviceKernels::Load(*runtime_->device, tensor.device).value();
+    const DeviceMemory word =
+        DeviceMemory::AllocatePinned(*runtime_->device, tensor.device, 4).value();
+    auto* const closed = new (word.data()) std::atomic<uint32_t>(1);
+    const DeviceMemory values =
+        DeviceMemory::AllocatePinned(*runtime_->device, tensor.device, 4000).value();
+    std::fill_n(reinterpret_cast<float*>(values.data()), 1000, 2.0f);
+    // The caller's stream is busy; what it will write is what is to be reduced.
+    ASSERT_TRUE(kernels.Gate(closed, stream.get()).ok());
+    ASSERT_TRUE(CopyAsync(*runtime_->device, tensor.device, tensor.memory.data(), values.data(),
+                          4000, stream.get())
+                    .ok());
+    CollectiveArgs args = Sum(tensor);
+    args.ready = std::make_shared<DeviceEvent>(
+        DeviceEvent::Create(*runtime_->device, tensor.device).value());
+    ASSERT_TRUE(args.ready->Record(stream.get()).ok());
+    std::optional<absl::Status> ended;
+    bool enqueued = false;
+    args.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { enqueued = true; };
+    ASSERT_TRUE(context.object.Launch(args, [&](absl::Status s) { ended = std::move(s); }).ok());
+    // The host is not held up by it.
+    context.DriveUntil([&] { return enqueued; });
+    EXPECT_FALSE(ended.has_value());
+    *closed = 0;
+    context.DriveUntil([&] { return ended.has_value(); });
+    EXPECT_EQ(*ended, absl::OkStatus());
+    EXPECT_EQ(tensor.values()[999], 4.0f);
+  });
+}
+
+TEST_F(NcclBackendTest, WaitsForWhatNcclHasInProgress) {
+  SetFakeNccl("init_polls", 7);
+  SetFakeNccl("call_polls", 5);
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    for (int i = 0; i < 3; ++i) ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    EXPECT_EQ(tensor.values()[9], 8.0f);
+  });
+}
+
+TEST_F(NcclBackendTest, FlushesItsCommunicatorWhenEverythingIsDone) {
+  const long finalized = FakeNcclFinalizedCommunicators();
+  const long aborted = FakeNcclAbortedCommunicators();
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    context.object.Abort();  // as the executor does when it stops; nothing is in flight
+    context.destroy();
+  });
+  EXPECT_EQ(FakeNcclFinalizedCommunicators(), finalized + 2);
+  EXPECT_EQ(FakeNcclAbortedCommunicators(), aborted);
+}
+
+TEST_F(NcclBackendTest, TwoRanksOnOneDeviceAreToldSo) {
+  RunTwo(
+      [&](Context& context) {
+        Tensor tensor = NewTensor(context, 10, 1.0f);
+        const absl::Status status = RunOne(context, Sum(tensor));
+        EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    AllOf(HasSubstr("Duplicate GPU"), HasSubstr(" of 2, process set 0"),
+                          HasSubstr("device 0 GPU-0010"), HasSubstr("NCCL 2.28.9"),
+                          HasSubstr("two ranks use one GPU")));
+      },
+      /*same_device=*/true);
+}
+
+TEST_F(NcclBackendTest, ARankThatDoesNotComeIsCounted) {
+  options_.init_limit = absl::Milliseconds(300);
+  RunTwo([&](Context& context) {
+    if (context.rank == Rank{1}) return;
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    const absl::Status status = RunOne(context, Sum(tensor));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank 0 was connecting"), HasSubstr("1 of 2 ranks have come")));
+  });
+}
+
+TEST_F(NcclBackendTest, ARankWithoutAnIdSaysForWhomItWaits) {
+  options_.init_limit = absl::Milliseconds(300);
+  RunTwo([&](Context& context) {
+    if (context.rank == Rank{0}) return;
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    const absl::Status status = RunOne(context, Sum(tensor));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1 was waiting for the id that rank 0 mints; 1 of 2 ranks"));
+  });
+}
+
+TEST_F(NcclBackendTest, InitThatNeverEndsIsAborted) {
+  options_.init_limit = absl::Milliseconds(300);
+  SetFakeNccl("init_never", 1);
+  const long aborted = FakeNcclAbortedCommunicators();
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    const absl::Status status = RunOne(context, Sum(tensor));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    // What comes later ends with the same error, without waiting.
+    EXPECT_EQ(RunOne(context, Sum(tensor)), status);
+    context.destroy();
+  });
+  EXPECT_EQ(FakeNcclAbortedCommunicators(), aborted + 2);
+}
+
+TEST_F(NcclBackendTest, AnIdThatCannotBeMintedIsTheErrorOfRankZero) {
+  SetFakeNccl("id_error", static_cast<long>(NcclResult::kSystemError));
+  options_.init_limit = absl::Milliseconds(300);
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    const absl::Status status = RunOne(context, Sum(tensor));
+    if (context.rank == Rank{1}) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      return;
+    }
+    EXPECT_THAT(
+        std::string(status.message()),
+        AllOf(HasSubstr("ncclGetUniqueId: unhandled system error"), HasSubstr("NCCL_DEBUG=WARN")));
+  });
+}
+
+TEST_F(NcclBackendTest, AnInitThatIsRefusedIsQuoted) {
+  SetFakeNccl("init_error", static_cast<long>(NcclResult::kSystemError));
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    const absl::Status status = RunOne(context, Sum(tensor));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("ncclCommInitRankConfig: unhandled system error (run with "
+                          "NCCL_DEBUG=INFO for details): the fake was told to refuse"));
+  });
+}
+
+TEST_F(NcclBackendTest, NobodyReadsTheResultOfACollectiveThatFailed) {
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    context.barrier.arrive_and_wait();
+    // Of the two next operations the first one ends with the error of a network.
+    if (context.rank == Rank{0})
+      SetFakeNccl("async_error", static_cast<long>(NcclResult::kRemoteError));
+    context.barrier.arrive_and_wait();
+    DeviceStream consumer = DeviceStream::Create(*runtime_->device, tensor.device).value();
+    DeviceEvent consumed = DeviceEvent::Create(*runtime_->device, tensor.device).value();
+    std::optional<absl::Status> ended;
+    CollectiveArgs args = Sum(tensor);
+    args.enqueued = [&](const std::shared_ptr<DeviceEvent>& end) {
+      ASSERT_TRUE(consumer.Wait(end->get()).ok());
+      ASSERT_TRUE(consumed.Record(consumer.get()).ok());
+    };
+    ASSERT_TRUE(context.object.Launch(args, [&](absl::Status s) { ended = std::move(s); }).ok());
+    // One rank sees the error; coordd tells the other, which hangs as NCCL does, that it is over.
+    context.DriveUntil([&] { return ended.has_value() || over_; });
+    if (!ended.has_value()) context.object.Abort();
+    over_ = true;
+    context.DriveUntil([&] { return ended.has_value(); });
+    EXPECT_FALSE(ended->ok());
+    if (!absl::IsAborted(*ended)) {
+      EXPECT_THAT(std::string(ended->message()),
+                  AllOf(HasSubstr("remote process exited"), HasSubstr("Connection reset by peer"),
+                        HasSubstr("a peer is gone")));
+    }
+    // The library has let go, and yet the consumer's stream stands before the gate,
+    EXPECT_FALSE(consumed.Happened().value());
+    // until the backend ends: by then the program knows.
+    context.destroy();
+    while (!consumed.Happened().value()) std::this_thread::yield();
+  });
+}
+
+TEST_F(NcclBackendTest, AnAbortThatHangsHoldsUpNobody) {
+  options_.watchdog.abort_limit = absl::Milliseconds(100);
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    context.barrier.arrive_and_wait();
+    if (context.rank == Rank{1}) {
+      // Ends when the other is through.
+      context.barrier.arrive_and_wait();
+      return;
+    }
+    SetFakeNccl("abort_hangs", 1);
+    std::optional<absl::Status> ended;
+    ASSERT_TRUE(
+        context.object.Launch(Sum(tensor), [&](absl::Status s) { ended = std::move(s); }).ok());
+    context.object.Abort();
+    context.DriveUntil([&] { return ended.has_value(); });
+    EXPECT_TRUE(absl::IsAborted(*ended)) << *ended;
+    // The fake's stream ends only when its operation does, which a GPU's would not wait for.
+    SetFakeNccl("abort_hangs", 0);
+    context.destroy();
+    context.barrier.arrive_and_wait();
+  });
+}
+
+TEST_F(NcclBackendTest, RefusesMemoryOfTheHostAndOfOtherDevices) {
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    CollectiveArgs args = Sum(tensor);
+    args.device = 5;
+    const absl::Status other = RunOne(context, args);
+    EXPECT_TRUE(absl::IsInvalidArgument(other)) << other;
+    EXPECT_THAT(std::string(other.message()), HasSubstr("cuda 5, expected device"));
+    args.memory = MemoryKind::kHost;
+    args.device = -1;
+    EXPECT_TRUE(absl::IsInvalidArgument(RunOne(context, args)));
+    args = Sum(tensor);
+    args.dtype = DataType::kInt16;
+    EXPECT_THAT(std::string(RunOne(context, args).message()),
+                HasSubstr("allreduce of int16: NCCL has no such type"));
+  });
+}
+
+// Two ranks that meet over a store that is looked at.
+class CommunicatorMakerTest : public NcclBackendTest {
+ protected:
+  void MakeTwo(CommunicatorMakerOptions options) {
+    std::atomic<uint32_t> gate = kGateOpen;
+    NcclWatchdog watchdog(Clock::Real(), &gate);
+    std::vector<std::unique_ptr<CommunicatorMaker>> makers;
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      NcclPlace place;
+      place.group = ProcessSetId{3};
+      place.rank = rank;
+      place.size = 2;
+      place.device = rank;
+      makers.push_back(std::make_unique<CommunicatorMaker>(
+          runtime_, place, store_, Clock::Real(), watchdog, absl::InfiniteFuture(), options));
+    }
+    for (auto& maker : makers) {
+      while (true) {
+        const auto made = maker->Take();
+        if (!made.has_value()) {
+          std::this_thread::yield();
+          continue;
+        }
+        EXPECT_TRUE(made->ok()) << made->status();
+        break;
+      }
+    }
+  }
+
+  RecordingStore store_;
+};
+
+TEST_F(CommunicatorMakerTest, AnIdServesOnceAndLeavesTheStore) {
+  MakeTwo({});
+  const auto written = store_.written();
+  ASSERT_EQ(written.count("nccl/3/id"), 1u);
+  EXPECT_EQ(written.at("nccl/3/id").size(), sizeof(NcclUniqueId));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store_.Get("nccl/3/id", absl::InfinitePast()).status()));
+  // Another communicator of the same set gets another one.
+  MakeTwo({});
+  EXPECT_NE(store_.written().at("nccl/3/id"), written.at("nccl/3/id"));
+}
+
+TEST_F(CommunicatorMakerTest, LargeCommunicatorsHaveSeveralIds) {
+  MakeTwo({.scalable_from = 2, .ranks_per_id = 1});
+  EXPECT_EQ(store_.written().at("nccl/3/id").size(), 2 * sizeof(NcclUniqueId));
+}
+
+TEST_F(CommunicatorMakerTest, AnOlderLibraryHasOneIdWhateverTheSize) {
+  runtime_ = NcclRuntime::Open({{kNcclVariable, FakeOldNcclPath()}}, FakeCudaPath()).value();
+  MakeTwo({.scalable_from = 2, .ranks_per_id = 1});
+  EXPECT_EQ(store_.written().at("nccl/3/id").size(), sizeof(NcclUniqueId));
+}
+
+}  // namespace
+}  // namespace coordd

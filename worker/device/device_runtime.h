@@ -1,0 +1,100 @@
+// GPUs as coordd sees them: CUDA's driver with errors that say what failed and where, and handles
+// that end by themselves. (io)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/mutex.h"
+#include "common/types.h"
+#include "worker/device/cuda_api.h"
+
+namespace coordd {
+
+struct DeviceIdentity {
+  int32_t index = -1;  // in this process; depends on CUDA_VISIBLE_DEVICES
+  std::string uuid;    // "GPU-8f3c…": the device itself
+  std::string model;
+  int capability_major = 0, capability_minor = 0;
+};
+
+// Where an address points.
+struct MemoryPlace {
+  MemoryKind kind = MemoryKind::kHost;
+  int32_t device = -1;  // of device memory
+  bool pinned = false;  // host memory that the driver knows: copies to it do not wait
+};
+
+// Thread-safe. Outlives everything that it makes.
+class DeviceRuntime {
+ public:
+  // NOT_FOUND: no driver. UNAVAILABLE: a driver that does not work here, or sees no device; its own
+  // words. `library`: for tests.
+  static absl::StatusOr<std::unique_ptr<DeviceRuntime>> Open(
+      const std::string& library = kCudaDriverLibrary);
+  ~DeviceRuntime();
+  DeviceRuntime(const DeviceRuntime&) = delete;
+  DeviceRuntime& operator=(const DeviceRuntime&) = delete;
+
+  int32_t device_count() const { return static_cast<int32_t>(devices_.size()); }
+  // REQUIRES: 0 <= device < device_count().
+  const DeviceIdentity& identity(int32_t device) const {
+    return devices_[static_cast<size_t>(device)].identity;
+  }
+  const std::string& driver_version() const { return driver_version_; }  // "13.0"
+  const CudaFunctions& cuda() const { return cuda_; }
+
+  // Memory that the driver does not know is host memory.
+  MemoryPlace PlaceOf(const void* address) const;
+
+  // OK, or "cuEventRecord on device 1 (GPU-…): an illegal memory access was encountered
+  // (CUDA_ERROR_ILLEGAL_ADDRESS)"; RESOURCE_EXHAUSTED when memory is what lacks. `device` -1: none.
+  absl::Status Check(CudaResult result, absl::string_view call, int32_t device) const;
+
+  // The device's primary context, which is the one that frameworks use; kept to the end.
+  // INVALID_ARGUMENT: no such device.
+  absl::StatusOr<CudaContext> ContextOf(int32_t device);
+
+ private:
+  struct Device {
+    CudaDevice handle = 0;
+    DeviceIdentity identity;
+  };
+
+  explicit DeviceRuntime(const CudaFunctions& cuda) : cuda_(cuda) {}
+  absl::Status FindDevices();
+
+  // Constant after construction.
+  const CudaFunctions cuda_;
+  std::string driver_version_;
+  std::vector<Device> devices_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  std::vector<CudaContext> contexts_ ABSL_GUARDED_BY(mu_);  // by device; nullptr: not yet used
+};
+
+// Makes a device the current one of this thread, and the one before current again when it ends: the
+// thread may be the program's. What NCCL and the driver do on "the current device" happens within
+// one.
+class DeviceScope {
+ public:
+  static absl::StatusOr<DeviceScope> Enter(DeviceRuntime& runtime, int32_t device);
+  DeviceScope(DeviceScope&& other) noexcept : runtime_(std::exchange(other.runtime_, nullptr)) {}
+  DeviceScope& operator=(DeviceScope&&) = delete;
+  ~DeviceScope();
+
+ private:
+  explicit DeviceScope(DeviceRuntime* runtime) : runtime_(runtime) {}
+  DeviceRuntime* runtime_;
+};
+
+}  // namespace coordd

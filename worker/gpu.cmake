@@ -1,0 +1,14 @@
+# Collectives on GPU memory. Always built: CUDA's driver and NCCL are opened at run time, and what is called of them is
+# declared here. The kernels come as PTX, which the driver compiles.
+set(kernels_ptx_cc ${CMAKE_CURRENT_BINARY_DIR}/device/kernels_ptx.cc)
+add_custom_command(
+  OUTPUT ${kernels_ptx_cc}
+  COMMAND ${CMAKE_COMMAND} -DIN=${CMAKE_CURRENT_SOURCE_DIR}/device/kernels.ptx -DOUT=${kernels_ptx_cc}
+          -P ${CMAKE_CURRENT_SOURCE_DIR}/device/embed_ptx.cmake
+  DEPENDS device/kernels.ptx device/embed_ptx.cmake VERBATIM)
+
+coordd_library(coordd_gpu
+  SOURCES device/cuda_api.cc device/device_handles.cc device/device_kernels.cc device/device_runtime.cc ${kernels_ptx_cc}
+          nccl/communicator_maker.cc nccl/nccl_api.cc nccl/nccl_backend.cc nccl/nccl_calls.cc nccl/nccl_communicator.cc
+          nccl/nccl_errors.cc nccl/nccl_runtime.cc nccl/nccl_watchdog.cc
+  LIBS coordd_common coordd_common_io coordd_data_plane)

@@ -1,0 +1,77 @@
+// Brings the ranks of a process set together in a communicator: the id's way from rank 0 to the
+// others, and NCCL's init. (io)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/store.h"
+#include "worker/nccl/nccl_communicator.h"
+#include "worker/nccl/nccl_watchdog.h"
+
+namespace coordd {
+
+struct CommunicatorMakerOptions {
+  // From `scalable_from` ranks on, an id for each `ranks_per_id` ranks: with one, rank 0 would have
+  // to talk to everybody.
+  int32_t scalable_from = 256;
+  int32_t ranks_per_id = 128;
+};
+
+// The thread "nccl-init" does what waits: the store, and NCCL. Rank 0 of the set mints the ids and
+// leaves them in the store under "nccl/SET/"; it deletes them when the communicator is there, by
+// when everybody has read them. So they serve once. They are secrets, and no message has them.
+class CommunicatorMaker {
+ public:
+  // `store` (which is of this generation), `clock` and `watchdog` outlive it.
+  CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, Store& store,
+                    Clock& clock, NcclWatchdog& watchdog, absl::Time deadline,
+                    CommunicatorMakerOptions options = {});
+  ~CommunicatorMaker();  // stops at the next step; within a fifth of a second
+
+  // nullopt: not yet. Else the communicator, which the watchdog knows already; DEADLINE_EXCEEDED:
+  // how many ranks of how many have come; UNAVAILABLE: NCCL's error; what the store says. Once.
+  std::optional<absl::StatusOr<std::shared_ptr<NcclCommunicator>>> Take();
+
+ private:
+  absl::StatusOr<std::shared_ptr<NcclCommunicator>> Make();
+  absl::StatusOr<std::vector<NcclUniqueId>> Ids();
+  absl::StatusOr<std::vector<NcclUniqueId>> MintIds(int32_t count);
+  absl::Status AwaitReady(NcclCommunicator& communicator);
+  absl::Status Late(absl::string_view doing);
+  // Waits until `until`, or the stop: then true.
+  bool StoppedBy(absl::Time until);
+  std::string Key(absl::string_view name) const;
+
+  // Constant after construction.
+  const std::shared_ptr<NcclRuntime> runtime_;
+  const NcclPlace place_;
+  const absl::Time started_, deadline_;
+  const CommunicatorMakerOptions options_;
+  Store& store_;
+  Clock& clock_;
+  NcclWatchdog& watchdog_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar changed_;
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<absl::StatusOr<std::shared_ptr<NcclCommunicator>>> result_ ABSL_GUARDED_BY(mu_);
+
+  // Touched by "nccl-init".
+  absl::Time next_report_;
+
+  // Touched by the owner's thread.
+  std::thread thread_;
+};
+
+}  // namespace coordd

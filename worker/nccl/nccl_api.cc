@@ -1,0 +1,135 @@
+#include "worker/nccl/nccl_api.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/build_info.h"
+#include "common/dynamic_library.h"
+#include "common/status_macros.h"
+#include "worker/device/function_table.h"
+
+namespace coordd {
+namespace {
+
+absl::StatusOr<DynamicLibrary> OpenNccl(const Environment& environment) {
+  if (auto loaded = DynamicLibrary::OpenLoaded(kNcclLibrary); loaded.ok()) return loaded;
+  const auto named = environment.find(kNcclVariable);
+  if (named == environment.end() || named->second.empty())
+    return DynamicLibrary::Open(kNcclLibrary);
+  auto opened = DynamicLibrary::Open(named->second);
+  if (opened.ok()) return opened;
+  return absl::NotFoundError(absl::StrCat(kNcclVariable, ": ", opened.status().message()));
+}
+
+FunctionTable FillTable(const DynamicLibrary& library, NcclFunctions& nccl) {
+  FunctionTable table(library);
+  table.Required(nccl.GetVersion, "ncclGetVersion");
+  table.Required(nccl.GetErrorString, "ncclGetErrorString");
+  table.Required(nccl.GetLastError, "ncclGetLastError");
+  table.Required(nccl.GetUniqueId, "ncclGetUniqueId");
+  table.Required(nccl.CommInitRankConfig, "ncclCommInitRankConfig");
+  table.Required(nccl.CommFinalize, "ncclCommFinalize");
+  table.Required(nccl.CommDestroy, "ncclCommDestroy");
+  table.Required(nccl.CommAbort, "ncclCommAbort");
+  table.Required(nccl.CommGetAsyncError, "ncclCommGetAsyncError");
+  table.Required(nccl.AllReduce, "ncclAllReduce");
+  table.Required(nccl.Broadcast, "ncclBroadcast");
+  table.Required(nccl.Reduce, "ncclReduce");
+  table.Required(nccl.AllGather, "ncclAllGather");
+  table.Required(nccl.ReduceScatter, "ncclReduceScatter");
+  table.Required(nccl.Send, "ncclSend");
+  table.Required(nccl.Recv, "ncclRecv");
+  table.Required(nccl.GroupStart, "ncclGroupStart");
+  table.Required(nccl.GroupEnd, "ncclGroupEnd");
+  table.Optional(nccl.CommInitRankScalable, "ncclCommInitRankScalable");
+  table.Optional(nccl.CommRegister, "ncclCommRegister");
+  table.Optional(nccl.CommDeregister, "ncclCommDeregister");
+  table.Optional(nccl.CommShrink, "ncclCommShrink");
+  table.Optional(nccl.CommRevoke, "ncclCommRevoke");
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<NcclLibrary> LoadNccl(const Environment& environment) {
+  COORDD_ASSIGN_OR_RETURN(DynamicLibrary opened, OpenNccl(environment));
+  NcclLibrary library;
+  const FunctionTable table = FillTable(opened, library.functions);
+  // The version first: of a library that is too old, it says more than what it lacks.
+  if (library.functions.GetVersion != nullptr &&
+      library.functions.GetVersion(&library.version) == NcclResult::kSuccess &&
+      library.version < kNcclVersionMin) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL is ", NcclVersionText(library.version), ", expected ",
+                     NcclVersionText(kNcclVersionMin), " or later"));
+  }
+  if (!table.missing_required().empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("NCCL has no ", absl::StrJoin(table.missing_required(), ", ")));
+  }
+  if (library.version == 0) return absl::UnavailableError("ncclGetVersion failed");
+  library.missing = table.missing_optional();
+  return library;
+}
+
+std::optional<NcclReduction> NcclReductionOf(DataType dtype, ReduceOp op) {
+  NcclReduction reduction{NcclType::kUint8, NcclOp::kSum};
+  switch (op) {
+    case ReduceOp::kSum:
+      reduction.op = dtype == DataType::kBool ? NcclOp::kMax : NcclOp::kSum;
+      break;
+    case ReduceOp::kProduct:
+      reduction.op = dtype == DataType::kBool ? NcclOp::kMin : NcclOp::kProduct;
+      break;
+    case ReduceOp::kMin:
+      reduction.op = NcclOp::kMin;
+      break;
+    case ReduceOp::kMax:
+      reduction.op = NcclOp::kMax;
+      break;
+    case ReduceOp::kNone:
+    case ReduceOp::kAverage:
+      return std::nullopt;
+  }
+  switch (dtype) {
+    case DataType::kUint8:
+    case DataType::kBool:
+      reduction.type = NcclType::kUint8;
+      return reduction;
+    case DataType::kInt8:
+      reduction.type = NcclType::kInt8;
+      return reduction;
+    case DataType::kUint32:
+      reduction.type = NcclType::kUint32;
+      return reduction;
+    case DataType::kInt32:
+      reduction.type = NcclType::kInt32;
+      return reduction;
+    case DataType::kUint64:
+      reduction.type = NcclType::kUint64;
+      return reduction;
+    case DataType::kInt64:
+      reduction.type = NcclType::kInt64;
+      return reduction;
+    case DataType::kFloat16:
+      reduction.type = NcclType::kFloat16;
+      return reduction;
+    case DataType::kBfloat16:
+      reduction.type = NcclType::kBfloat16;
+      return reduction;
+    case DataType::kFloat32:
+      reduction.type = NcclType::kFloat32;
+      return reduction;
+    case DataType::kFloat64:
+      reduction.type = NcclType::kFloat64;
+      return reduction;
+    case DataType::kUint16:
+    case DataType::kInt16:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace coordd

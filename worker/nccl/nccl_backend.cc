@@ -1,0 +1,271 @@
+#include "worker/nccl/nccl_backend.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/build_info.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/tensor_spec.h"
+#include "worker/collective_args.h"
+#include "worker/idle_wait.h"
+#include "worker/nccl/nccl_calls.h"
+
+namespace coordd {
+namespace {
+
+// How long a device may take to leave the gate before its word is given up instead of freed.
+constexpr absl::Duration kDrainLimit = absl::Seconds(2);
+
+absl::Status AbortedStatus() {
+  return absl::AbortedError("the generation's collectives were aborted");
+}
+
+}  // namespace
+
+NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
+                         NcclBackendOptions options)
+    : runtime_(std::move(runtime)), options_(options), clock_(clock) {}
+
+NcclBackend::~NcclBackend() {
+  if (watchdog_ == nullptr) return;
+  groups_.clear();  // whoever still makes a communicator stops
+  if (!enqueued_.empty() || !queue_.empty()) {
+    watchdog_->Fail(AbortedStatus());
+    watchdog_->AwaitReleased();
+    FailAll();
+  }
+  OpenGate();
+  watchdog_.reset();
+}
+
+bool NcclBackend::Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const {
+  if (memory != MemoryKind::kCuda) return false;
+  return !Reduces(kind) || NcclReductionOf(dtype, ReduceOp::kSum).has_value();
+}
+
+absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl::Time) {
+  DeviceRuntime& device = *runtime_->device;
+  COORDD_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(device, options_.device));
+  COORDD_ASSIGN_OR_RETURN(DeviceKernels kernels, DeviceKernels::Load(device, options_.device));
+  COORDD_ASSIGN_OR_RETURN(DeviceMemory scratch,
+                          DeviceMemory::Allocate(device, options_.device, sizeof(uint32_t)));
+  COORDD_ASSIGN_OR_RETURN(DeviceMemory gate,
+                          DeviceMemory::AllocatePinned(device, options_.device, sizeof(uint32_t)));
+  on_device_.emplace(OnDevice{std::move(stream), std::move(kernels), std::move(scratch)});
+  gate_memory_.emplace(std::move(gate));
+  gate_ = new (gate_memory_->data()) std::atomic<uint32_t>(kGateOpen);
+  store_ = &store;
+  groups_[ProcessSetId{0}] = {ToInt(layout.self()), layout.size(), nullptr, nullptr};
+  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_, options_.watchdog);
+  watchdog_for_abort_.store(watchdog_.get());
+  if (aborted_.load()) watchdog_->Fail(AbortedStatus());
+  return absl::OkStatus();
+}
+
+absl::Status NcclBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
+  const Group& all = groups_.at(ProcessSetId{0});
+  COORDD_RETURN_IF_ERROR(ValidateGroup(group, ranks, Rank{all.rank}, all.size));
+  const auto self = std::find(ranks.begin(), ranks.end(), Rank{all.rank});
+  Group members;
+  members.rank = static_cast<int32_t>(self - ranks.begin());
+  members.size = static_cast<int32_t>(ranks.size());
+  if (!groups_.emplace(group, std::move(members)).second)
+    return absl::InvalidArgumentError(absl::StrCat("group ", ToInt(group), ": exists already"));
+  return absl::OkStatus();
+}
+
+void NcclBackend::EndGroup(ProcessSetId group) {
+  const auto it = groups_.find(group);
+  if (it == groups_.end()) return;
+  if (it->second.communicator != nullptr) watchdog_->Retire(std::move(it->second.communicator));
+  groups_.erase(it);
+}
+
+absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
+  const auto group = groups_.find(args.group);
+  if (group == groups_.end())
+    return absl::InvalidArgumentError(absl::StrCat("group ", ToInt(args.group), ": not defined"));
+  const Group& members = group->second;
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args, Rank{members.rank}, members.size));
+  if (args.memory != MemoryKind::kCuda || args.device != options_.device) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Name(args.kind), ": memory of ", Name(args.memory), " ", args.device, ", expected device ",
+        options_.device, ", on which this rank's collectives are"));
+  }
+  if (!Supports(args.memory, args.dtype, args.kind)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(args.kind), " of ", Name(args.dtype), ": NCCL has no such type"));
+  }
+  if (queue_.size() >= kMaxQueuedBatches) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(queue_.size(), " batches wait for device ", options_.device));
+  }
+  if (queue_.empty() && enqueued_.empty()) watchdog_->SetBusy(true);
+  queue_.push_back({std::move(args), std::move(done), nullptr});
+  MoveFront();  // in the steady state it is on the stream before this returns
+  return absl::OkStatus();
+}
+
+bool NcclBackend::Progress() {
+  if (queue_.empty() && enqueued_.empty()) return false;
+  bool moved = CollectEnded();
+  if (watchdog_->failed()) {
+    moved = FailAll() || moved;
+  } else {
+    while (MoveFront()) moved = true;
+  }
+  if (queue_.empty() && enqueued_.empty()) watchdog_->SetBusy(false);
+  return moved;
+}
+
+NcclPlace NcclBackend::PlaceOf(ProcessSetId group, const Group& members) const {
+  NcclPlace place;
+  place.group = group;
+  place.rank = members.rank;
+  place.size = members.size;
+  place.device = options_.device;
+  place.device_uuid = runtime_->device->identity(options_.device).uuid;
+  place.nccl_version = NcclVersionText(runtime_->nccl.version);
+  place.driver_version = runtime_->device->driver_version();
+  place.interface = runtime_->interface;
+  return place;
+}
+
+bool NcclBackend::MoveFront() {
+  if (queue_.empty() || enqueued_.size() >= kMaxEnqueued || watchdog_->failed()) return false;
+  Batch& front = queue_.front();
+  Group& group = groups_.at(front.args.group);
+  if (group.communicator == nullptr && !AwaitCommunicator(front.args.group, group)) return false;
+  absl::Status status;
+  if (!front_pending_) status = Enqueue(front, group);
+  if (status.ok()) {
+    front_pending_ = true;
+    const absl::StatusOr<bool> pending = group.communicator->Pending();
+    if (pending.ok() && *pending) return false;
+    status = pending.ok() ? RecordEnd(front) : pending.status();
+  }
+  if (!status.ok()) {
+    watchdog_->Fail(std::move(status));
+    return true;
+  }
+  front_pending_ = false;
+  enqueued_.push_back(std::move(front));
+  queue_.pop_front();
+  Batch& batch = enqueued_.back();
+  if (batch.args.enqueued) batch.args.enqueued(batch.end);
+  return true;
+}
+
+bool NcclBackend::AwaitCommunicator(ProcessSetId id, Group& group) {
+  if (group.maker == nullptr) {
+    group.maker = std::make_unique<CommunicatorMaker>(
+        runtime_, PlaceOf(id, group), *store_, clock_, *watchdog_,
+        clock_.Now() + options_.init_limit, options_.communicators);
+  }
+  auto made = group.maker->Take();
+  if (!made.has_value()) return false;
+  group.maker.reset();
+  if (!made->ok()) {
+    watchdog_->Fail(made->status());
+    return false;
+  }
+  group.communicator = *std::move(*made);
+  return true;
+}
+
+absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
+  if (batch.args.ready != nullptr)
+    COORDD_RETURN_IF_ERROR(on_device_->stream.Wait(batch.args.ready->get()));
+  return EnqueueCollective(runtime_->nccl.functions, *group.communicator, batch.args,
+                           on_device_->scratch.data(), on_device_->stream.get());
+}
+
+absl::Status NcclBackend::RecordEnd(Batch& batch) {
+  const CudaStream stream = on_device_->stream.get();
+  COORDD_RETURN_IF_ERROR(on_device_->kernels.Gate(gate_, stream));
+  COORDD_ASSIGN_OR_RETURN(batch.end, FreshEvent());
+  return batch.end->Record(stream);
+}
+
+absl::StatusOr<std::shared_ptr<DeviceEvent>> NcclBackend::FreshEvent() {
+  // One that nobody holds any more is recorded again; few are ever made.
+  const auto unused = std::find_if(free_events_.begin(), free_events_.end(),
+                                   [](const auto& event) { return event.use_count() == 1; });
+  if (unused != free_events_.end()) {
+    std::shared_ptr<DeviceEvent> event = std::move(*unused);
+    free_events_.erase(unused);
+    return event;
+  }
+  COORDD_ASSIGN_OR_RETURN(DeviceEvent event,
+                          DeviceEvent::Create(*runtime_->device, options_.device));
+  return std::make_shared<DeviceEvent>(std::move(event));
+}
+
+bool NcclBackend::CollectEnded() {
+  bool moved = false;
+  while (!enqueued_.empty()) {
+    // Behind the gate: what an aborted collective left does not get here.
+    const absl::StatusOr<bool> happened = enqueued_.front().end->Happened();
+    if (!happened.ok()) watchdog_->Fail(happened.status());
+    if (!happened.ok() || !*happened) break;
+    Batch batch = std::move(enqueued_.front());
+    enqueued_.pop_front();
+    if (free_events_.size() < kMaxEnqueued) free_events_.push_back(std::move(batch.end));
+    std::move(batch.done)(absl::OkStatus());
+    moved = true;
+  }
+  return moved;
+}
+
+bool NcclBackend::FailAll() {
+  const absl::Time now = clock_.Now();
+  failed_at_ = std::min(failed_at_, now);
+  if (!watchdog_->released() && now < failed_at_ + options_.watchdog.abort_limit) return false;
+  const absl::Status failure = watchdog_->failure();
+  bool moved = false;
+  for (std::deque<Batch>* batches : {&enqueued_, &queue_}) {
+    std::deque<Batch> ending = std::exchange(*batches, {});
+    for (Batch& batch : ending) std::move(batch.done)(failure);
+    moved = moved || !ending.empty();
+  }
+  front_pending_ = false;
+  return moved;
+}
+
+absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t size_bytes) {
+  COORDD_ASSIGN_OR_RETURN(DeviceMemory memory,
+                          DeviceMemory::Allocate(*runtime_->device, options_.device, size_bytes));
+  fusion_buffers_.push_back(std::move(memory));
+  return fusion_buffers_.back().span();
+}
+
+void NcclBackend::Abort() {
+  aborted_.store(true);
+  if (NcclWatchdog* watchdog = watchdog_for_abort_.load()) watchdog->Fail(AbortedStatus());
+}
+
+void NcclBackend::OpenGate() {
+  if (gate_->load(std::memory_order_acquire) != kGateHeld) return;
+  gate_->store(kGatePassed, std::memory_order_release);
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> end = FreshEvent();
+  const absl::Time limit = clock_.Now() + kDrainLimit;
+  bool drained = false;
+  if (end.ok() && (*end)->Record(on_device_->stream.get()).ok()) {
+    IdleWait idle(1, 1);
+    while (clock_.Now() < limit) {
+      const absl::StatusOr<bool> happened = (*end)->Happened();
+      drained = happened.ok() && *happened;
+      if (drained || !happened.ok()) break;
+      idle.Wait();
+    }
+  }
+  if (drained) return;
+  COORDD_LOG(kError, "device ", options_.device,
+             " has not come through its stream after an abort: four bytes stay behind");
+  new DeviceMemory(*std::move(gate_memory_));
+}
+
+}  // namespace coordd

@@ -1,0 +1,122 @@
+// Collectives on GPU memory, over NCCL.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/clock.h"
+#include "worker/collective_backend.h"
+#include "worker/device/device_handles.h"
+#include "worker/device/device_kernels.h"
+#include "worker/nccl/communicator_maker.h"
+#include "worker/nccl/nccl_communicator.h"
+#include "worker/nccl/nccl_watchdog.h"
+
+namespace coordd {
+
+struct NcclBackendOptions {
+  int32_t device = 0;                            // of this rank, in this process
+  absl::Duration init_limit = absl::Minutes(5);  // of each communicator
+  CommunicatorMakerOptions communicators;
+  NcclWatchdogOptions watchdog;
+};
+
+// All lanes of a device form one order, since kernels of two communicators that are launched in
+// different orders on two ranks can wait for each other on the device. So, unlike other backends:
+// any two batches that two ranks have in common are launched in the same order on both, whatever
+// their lanes (docs/design/nccl.md says who provides that order). They run one behind the other, on
+// one stream.
+//
+// A communicator per group, made when its first batch is launched. Once anything has failed, the
+// generation's data plane is over: what is running and all that is launched later ends with that
+// first error, after NCCL has let go of the buffers (or its abort has hung for 10 s).
+//
+// Buffers are memory of the device. The input is ready when `ready_event` has happened; the result
+// is there for a stream that waits for the event that `enqueued` gets, and for the host at `done`.
+class NcclBackend final : public CollectiveBackend {
+ public:
+  // As HostBackend's.
+  static constexpr size_t kMaxQueuedBatches = 4096;
+  // On the device at one time: far below what a driver queues (1024 launches) before a launch
+  // blocks.
+  static constexpr size_t kMaxEnqueued = 64;
+
+  // `clock` outlives it.
+  NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock, NcclBackendOptions options);
+  ~NcclBackend() override;
+
+  int32_t device() const { return options_.device; }
+
+  absl::string_view name() const override { return "nccl"; }
+  bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const override;
+  // Makes the stream and loads the kernels; communicators come later. `store` outlives it.
+  absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
+  absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
+  void EndGroup(ProcessSetId group) override;
+  absl::Status Launch(CollectiveArgs args, Done done) override;
+  bool Progress() override;
+  // Plain device memory.
+  absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
+  void Abort() override;
+
+ private:
+  struct Group {
+    int32_t rank = 0, size = 1;
+    std::unique_ptr<CommunicatorMaker> maker;  // while it is being made
+    std::shared_ptr<NcclCommunicator> communicator;
+  };
+  struct Batch {
+    CollectiveArgs args;
+    Done done;
+    std::shared_ptr<DeviceEvent> end;  // once recorded
+  };
+
+  // What is of the device.
+  struct OnDevice {
+    DeviceStream stream;
+    DeviceKernels kernels;
+    DeviceMemory scratch;  // four bytes, for barriers
+  };
+
+  NcclPlace PlaceOf(ProcessSetId group, const Group& members) const;
+  // The front of the queue: makes its communicator, enqueues it, records its end. Each returns
+  // whether anything happened.
+  bool MoveFront();
+  bool AwaitCommunicator(ProcessSetId id, Group& group);
+  absl::Status Enqueue(Batch& batch, Group& group);
+  absl::Status RecordEnd(Batch& batch);
+  bool CollectEnded();
+  bool FailAll();
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> FreshEvent();
+  void OpenGate();
+
+  // Constant after construction.
+  const std::shared_ptr<NcclRuntime> runtime_;
+  const NcclBackendOptions options_;
+  Clock& clock_;
+
+  // Touched by the owner's thread; the gate's word also by the device and the watchdog.
+  std::optional<DeviceMemory> gate_memory_;
+  std::atomic<uint32_t>* gate_ = nullptr;
+  std::optional<OnDevice> on_device_;
+  Store* store_ = nullptr;
+  std::map<ProcessSetId, Group> groups_;
+  std::deque<Batch> queue_;     // the front one may be pending in NCCL
+  bool front_pending_ = false;  // it has been given to NCCL, which has not enqueued all of it
+  std::deque<Batch> enqueued_;  // in the order of the stream
+  std::vector<std::shared_ptr<DeviceEvent>> free_events_;
+  std::vector<DeviceMemory> fusion_buffers_;
+  absl::Time failed_at_ = absl::InfiniteFuture();
+
+  // Thread-safe by itself; Abort may find it not yet there.
+  std::atomic<bool> aborted_ = false;
+  std::atomic<NcclWatchdog*> watchdog_for_abort_ = nullptr;
+  std::unique_ptr<NcclWatchdog> watchdog_;
+};
+
+}  // namespace coordd

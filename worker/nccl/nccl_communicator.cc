@@ -1,0 +1,130 @@
+#include "worker/nccl/nccl_communicator.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
+    std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids) {
+  std::shared_ptr<NcclCommunicator> communicator(
+      new NcclCommunicator(std::move(runtime), std::move(place)));
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope,
+                          DeviceScope::Enter(communicator->device(), communicator->place_.device));
+  const NcclFunctions& nccl = communicator->nccl();
+  NcclConfig config;
+  config.blocking = 0;
+  const NcclPlace& at = communicator->place_;
+  const bool scalable = ids.size() > 1;
+  const NcclResult result =
+      scalable ? nccl.CommInitRankScalable(&communicator->slot_, at.size, at.rank,
+                                           static_cast<int>(ids.size()), ids.data(), &config)
+               : nccl.CommInitRankConfig(&communicator->slot_, at.size, ids[0], at.rank, &config);
+  const NcclComm comm = communicator->slot_;
+  {
+    MutexLock lock(&communicator->mu_);
+    communicator->comm_ = comm;
+  }
+  if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return communicator;
+  const absl::Status error = communicator->Error(
+      scalable ? "ncclCommInitRankScalable" : "ncclCommInitRankConfig", result, comm);
+  // It knows of no peer yet, so nothing can hang.
+  if (comm != nullptr) communicator->Abort(Clock::Real(), absl::ZeroDuration());
+  return error;
+}
+
+NcclCommunicator::~NcclCommunicator() = default;
+
+absl::Status NcclCommunicator::Error(absl::string_view call, NcclResult result,
+                                     NcclComm comm) const {
+  const char* error = nccl().GetErrorString(result);
+  const char* detail = nccl().GetLastError(comm);
+  return absl::UnavailableError(NcclErrorText({.call = call,
+                                               .error = error != nullptr ? error : "unknown error",
+                                               .detail = detail != nullptr ? detail : ""},
+                                              place_));
+}
+
+absl::Status NcclCommunicator::Gone() const {
+  return absl::AbortedError(
+      absl::StrCat("the communicator of process set ", ToInt(place_.group), " was aborted"));
+}
+
+NcclComm NcclCommunicator::Enter() {
+  MutexLock lock(&mu_);
+  while (entered_ && comm_ != nullptr) left_.Wait(&mu_);
+  if (comm_ != nullptr) entered_ = true;
+  return comm_;
+}
+
+void NcclCommunicator::Leave() {
+  MutexLock lock(&mu_);
+  entered_ = false;
+  left_.NotifyAll();
+}
+
+absl::StatusOr<bool> NcclCommunicator::Pending() {
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return Gone();
+  NcclResult asynchronous = NcclResult::kSuccess;
+  const NcclResult result = nccl().CommGetAsyncError(comm, &asynchronous);
+  const NcclResult first = result != NcclResult::kSuccess ? result : asynchronous;
+  absl::Status error;
+  if (first != NcclResult::kSuccess && first != NcclResult::kInProgress)
+    error = Error("what NCCL was doing", first, comm);
+  Leave();
+  if (!error.ok()) return error;
+  return first == NcclResult::kInProgress;
+}
+
+absl::Status NcclCommunicator::Call(absl::string_view name,
+                                    absl::FunctionRef<NcclResult(NcclComm)> call) {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(device(), place_.device));
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return Gone();
+  const NcclResult result = call(comm);
+  absl::Status error;
+  if (result != NcclResult::kSuccess && result != NcclResult::kInProgress)
+    error = Error(name, result, comm);
+  Leave();
+  return error;
+}
+
+absl::Status NcclCommunicator::Finalize() {
+  return Call("ncclCommFinalize", [this](NcclComm comm) { return nccl().CommFinalize(comm); });
+}
+
+void NcclCommunicator::Destroy() {
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return;
+  nccl().CommDestroy(comm);
+  MutexLock lock(&mu_);
+  comm_ = nullptr;
+  entered_ = false;
+  left_.NotifyAll();
+}
+
+void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
+  NcclComm comm = nullptr;
+  {
+    MutexLock lock(&mu_);
+    clock.Await(
+        &mu_, &left_,
+        [this] {
+          mu_.AssertHeld();
+          return !entered_;
+        },
+        clock.Now() + patience);
+    // From here on nobody else finds it.
+    comm = std::exchange(comm_, nullptr);
+    left_.NotifyAll();
+  }
+  if (comm == nullptr) return;
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  nccl().CommAbort(comm);
+}
+
+}  // namespace coordd

@@ -1,0 +1,77 @@
+// One communicator of NCCL. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "worker/nccl/nccl_errors.h"
+#include "worker/nccl/nccl_runtime.h"
+
+namespace coordd {
+
+// Thread-safe; calls into NCCL are one at a time, but for an Abort that has to interrupt one. It is
+// non-blocking in NCCL's sense: what takes long is begun by one call and asked for with Pending.
+class NcclCommunicator {
+ public:
+  // Begins to connect the ranks. One id, or several (in equal order on all ranks) where the library
+  // has ncclCommInitRankScalable. UNAVAILABLE: NCCL's error in full.
+  static absl::StatusOr<std::shared_ptr<NcclCommunicator>> Begin(
+      std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids);
+  ~NcclCommunicator();  // REQUIRES: Abort or Destroy has been called, else its memory stays
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  const NcclPlace& place() const { return place_; }
+
+  // Whether NCCL is still at what was begun. An error that came up since: UNAVAILABLE with its
+  // text; ABORTED after Abort.
+  absl::StatusOr<bool> Pending();
+  // One call, or one group of them; it may be pending afterwards. Statuses as above; `name` is what
+  // the error calls it.
+  absl::Status Call(absl::string_view name, absl::FunctionRef<NcclResult(NcclComm)> call);
+  // Begins to flush what was enqueued; then Pending, then Destroy.
+  absl::Status Finalize();
+  void Destroy();
+
+  // Ends what runs on the device and frees the communicator. Waits for a call that another thread
+  // is in, `patience` at most, then aborts beside it, which ends that call. Idempotent. It may take
+  // long, or for ever: NCCL's own abort is known to hang.
+  void Abort(Clock& clock, absl::Duration patience);
+
+ private:
+  NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place)
+      : runtime_(std::move(runtime)), place_(std::move(place)) {}
+
+  const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
+  DeviceRuntime& device() const { return *runtime_->device; }
+
+  // The communicator, for this thread alone until Leave; nullptr: it is gone.
+  NcclComm Enter();
+  void Leave();
+  absl::Status Gone() const;
+  absl::Status Error(absl::string_view call, NcclResult result, NcclComm comm) const;
+
+  // Constant after construction.
+  const std::shared_ptr<NcclRuntime> runtime_;
+  const NcclPlace place_;
+
+  // Written by NCCL until Begin's init is over.
+  NcclComm slot_ = nullptr;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar left_;
+  NcclComm comm_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool entered_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace coordd

@@ -1,0 +1,212 @@
+#include "worker/nccl/nccl_watchdog.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/thread.h"
+
+namespace coordd {
+
+struct NcclWatchdog::Shared {
+  Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in)
+      : options(options_in), clock(clock_in), gate(gate_in) {}
+
+  using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
+  struct Retiring {
+    std::shared_ptr<NcclCommunicator> communicator;
+    absl::Time deadline;
+    bool begun = false;
+  };
+
+  // Takes what is to be done now; false: the end.
+  bool AwaitWork(Communicators* to_poll, Communicators* to_abort);
+  void Fail(absl::Status why);
+  void RetireAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Moves what is retiring on; the lock is not held.
+  void Flush();
+
+  // Constant after construction.
+  const NcclWatchdogOptions options;
+  Clock& clock;
+  std::atomic<uint32_t>* const gate;
+
+  // Thread-safe by itself.
+  std::atomic<bool> failed = false;
+  std::atomic<bool> released = false;
+
+  // Guarded by mu.
+  Mutex mu;
+  CondVar changed;
+  bool stop ABSL_GUARDED_BY(mu) = false;
+  bool busy ABSL_GUARDED_BY(mu) = false;
+  bool ended ABSL_GUARDED_BY(mu) = false;
+  absl::Status failure ABSL_GUARDED_BY(mu);
+  Communicators watched ABSL_GUARDED_BY(mu);
+  Communicators condemned ABSL_GUARDED_BY(mu);  // to be aborted
+  std::list<Retiring> retiring ABSL_GUARDED_BY(mu);
+
+  // Touched by the watchdog's thread.
+  std::list<Retiring> flushing;
+};
+
+NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options)
+    : shared_(std::make_shared<Shared>(clock, gate, options)) {
+  thread_ = StartThread("nccl-watchdog", [shared = shared_] { Run(shared); });
+}
+
+NcclWatchdog::~NcclWatchdog() {
+  bool ended = false;
+  {
+    Shared& shared = *shared_;
+    MutexLock lock(&shared.mu);
+    shared.stop = true;
+    shared.RetireAllLocked();
+    shared.changed.NotifyAll();
+    ended = shared.clock.Await(
+        &shared.mu, &shared.changed,
+        [&shared] {
+          shared.mu.AssertHeld();
+          return shared.ended;
+        },
+        shared.clock.Now() + shared.options.abort_limit);
+  }
+  if (ended) {
+    thread_.join();
+    return;
+  }
+  COORDD_LOG(kError, "NCCL has not returned from ending a communicator for ",
+             absl::FormatDuration(shared_->options.abort_limit),
+             ": its thread and its memory stay behind");
+  // Joining it would hang. The object is never destroyed, so the thread stays somebody's.
+  new std::thread(std::move(thread_));
+}
+
+void NcclWatchdog::Watch(std::shared_ptr<NcclCommunicator> communicator) {
+  MutexLock lock(&shared_->mu);
+  const bool too_late = shared_->failed.load(std::memory_order_acquire);
+  (too_late ? shared_->condemned : shared_->watched).push_back(std::move(communicator));
+  shared_->changed.NotifyAll();
+}
+
+void NcclWatchdog::Retire(std::shared_ptr<NcclCommunicator> communicator) {
+  MutexLock lock(&shared_->mu);
+  if (shared_->watched.remove(communicator) == 0) return;  // it is being aborted
+  shared_->retiring.push_back(
+      {std::move(communicator), shared_->clock.Now() + shared_->options.flush_limit});
+  shared_->changed.NotifyAll();
+}
+
+void NcclWatchdog::SetBusy(bool busy) {
+  MutexLock lock(&shared_->mu);
+  if (shared_->busy == busy) return;
+  shared_->busy = busy;
+  if (busy) shared_->changed.NotifyAll();
+}
+
+void NcclWatchdog::Fail(absl::Status why) { shared_->Fail(std::move(why)); }
+
+bool NcclWatchdog::failed() const { return shared_->failed.load(std::memory_order_acquire); }
+
+absl::Status NcclWatchdog::failure() const {
+  MutexLock lock(&shared_->mu);
+  return shared_->failure;
+}
+
+bool NcclWatchdog::released() const { return shared_->released.load(std::memory_order_acquire); }
+
+bool NcclWatchdog::AwaitReleased() const {
+  MutexLock lock(&shared_->mu);
+  return shared_->clock.Await(
+      &shared_->mu, &shared_->changed,
+      [this] { return shared_->released.load(std::memory_order_acquire); },
+      shared_->clock.Now() + shared_->options.abort_limit);
+}
+
+void NcclWatchdog::Shared::RetireAllLocked() {
+  const absl::Time deadline = clock.Now() + options.flush_limit;
+  for (auto& communicator : watched) retiring.push_back({std::move(communicator), deadline});
+  watched.clear();
+}
+
+void NcclWatchdog::Shared::Fail(absl::Status why) {
+  MutexLock lock(&mu);
+  if (failed.load(std::memory_order_relaxed)) return;
+  failure = std::move(why);
+  if (busy) {
+    // Before NCCL's kernels end: nobody may read what they leave.
+    gate->store(kGateHeld, std::memory_order_release);
+    condemned.splice(condemned.end(), watched);
+  } else {
+    RetireAllLocked();
+  }
+  if (condemned.empty()) released.store(true, std::memory_order_release);
+  failed.store(true, std::memory_order_release);
+  changed.NotifyAll();
+}
+
+bool NcclWatchdog::Shared::AwaitWork(Communicators* to_poll, Communicators* to_abort) {
+  MutexLock lock(&mu);
+  const bool polling = !failed.load(std::memory_order_relaxed) && busy;
+  const absl::Time wake = !flushing.empty() ? clock.Now() + absl::Milliseconds(1)
+                          : polling         ? clock.Now() + options.poll_interval
+                                            : absl::InfiniteFuture();
+  const bool was_busy = busy;
+  clock.Await(
+      &mu, &changed,
+      [this, was_busy] {
+        mu.AssertHeld();
+        return (stop && flushing.empty()) || !condemned.empty() || !retiring.empty() ||
+               busy != was_busy;
+      },
+      wake);
+  flushing.splice(flushing.end(), retiring);
+  to_abort->splice(to_abort->end(), condemned);
+  if (!failed.load(std::memory_order_relaxed) && busy) *to_poll = watched;
+  return !(stop && flushing.empty() && to_abort->empty());
+}
+
+void NcclWatchdog::Shared::Flush() {
+  for (auto it = flushing.begin(); it != flushing.end();) {
+    bool over = false;
+    if (!it->begun) {
+      it->begun = true;
+      over = !it->communicator->Finalize().ok();
+    }
+    const absl::StatusOr<bool> pending = it->communicator->Pending();
+    if (!over && pending.ok() && !*pending) {
+      it->communicator->Destroy();
+    } else if (over || !pending.ok() || clock.Now() >= it->deadline) {
+      it->communicator->Abort(clock, absl::ZeroDuration());
+    } else {
+      ++it;
+      continue;
+    }
+    it = flushing.erase(it);
+  }
+}
+
+void NcclWatchdog::Run(const std::shared_ptr<Shared>& shared) {
+  while (true) {
+    Shared::Communicators to_poll, to_abort;
+    if (!shared->AwaitWork(&to_poll, &to_abort)) break;
+    for (const auto& communicator : to_abort)
+      communicator->Abort(shared->clock, shared->options.call_patience);
+    if (!to_abort.empty()) {
+      MutexLock lock(&shared->mu);
+      shared->released.store(true, std::memory_order_release);
+      shared->changed.NotifyAll();
+    }
+    shared->Flush();
+    for (const auto& communicator : to_poll) {
+      const absl::StatusOr<bool> pending = communicator->Pending();
+      if (!pending.ok() && !absl::IsAborted(pending.status())) shared->Fail(pending.status());
+    }
+  }
+  MutexLock lock(&shared->mu);
+  shared->ended = true;
+  shared->changed.NotifyAll();
+}
+
+}  // namespace coordd
