@@ -84,6 +84,8 @@ class BatchJob {
   absl::Time launched_at;
   absl::Status status;
   int32_t last_joined_rank = -1;  // the result of a join
+  // Set when it ends: the thread that drives waits for the one tensor of this batch.
+  bool for_this_thread = false;
 
  private:
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.

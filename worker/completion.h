@@ -32,8 +32,8 @@ inline constexpr int64_t kEndedAtOnceBytesMax = 64 << 10;
 
 // The thread "completion". A batch that went well is unpacked and its Works complete; one that
 // failed is only reported, because what to say about it is decided elsewhere and comes back through
-// Fail(). That happens on this thread, unless the batch is small and nobody's callback waits for
-// it.
+// Fail(). That happens on this thread, unless nobody's callback waits for it and the batch is small
+// or is the one tensor for which the thread that drives waits.
 class Completion {
  public:
   Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics, Clock& clock,

@@ -25,6 +25,11 @@ Executor::Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> b
       backend_name_(backend->name().data(), backend->name().size()),
       finished_(std::move(finished)),
       clock_(clock),
+      seat_owner_(std::make_shared<DriverSeat>([this](const Work& waiter, absl::Time deadline) {
+        seat_.AssertHeld();
+        DriveFor(waiter, deadline);
+      })),
+      seat_(*seat_owner_),
       backend_(std::move(backend)),
       inbox_(kInboxCapacity, clock) {}
 
@@ -41,21 +46,31 @@ absl::Status Executor::Start(GroupLayout layout, Store& store, absl::Time deadli
 
 void Executor::Launch(std::unique_ptr<BatchJob> batch) {
   batches_.fetch_add(1, std::memory_order_relaxed);
+  // Kept alive: the batch may end, and its caller go, before this thread is through here.
+  std::shared_ptr<Work> work;
+  if (batch->tensors().size() == 1) work = batch->tensors().front().work;
   Input input = std::move(batch);
-  if (inbox_.PushUnbounded(std::move(input))) return;
-  Finish(std::move(std::get<std::unique_ptr<BatchJob>>(input)),
-         absl::AbortedError("the data plane has stopped"));
+  if (!inbox_.PushUnbounded(std::move(input))) {
+    return HandOver(std::move(std::get<std::unique_ptr<BatchJob>>(input)),
+                    absl::AbortedError("the data plane has stopped"));
+  }
+  const bool waited_for = work != nullptr && work->has_waiter();
+  seat_.Call(waited_for);
+  if (waited_for && !work->NudgeWaiter()) seat_.Decline();
 }
 
-void Executor::ReturnScratch(LaneId lane, ScratchLoan loan) {
-  inbox_.PushUnbounded(ScratchReturned{lane, loan});
+template <typename T>
+void Executor::Put(T input) {
+  if (inbox_.PushUnbounded(std::move(input))) seat_.Call();
 }
+
+void Executor::ReturnScratch(LaneId lane, ScratchLoan loan) { Put(ScratchReturned{lane, loan}); }
 
 void Executor::DefineGroup(ProcessSetId process_set, RankList ranks) {
-  inbox_.PushUnbounded(GroupDefined{process_set, std::move(ranks)});
+  Put(GroupDefined{process_set, std::move(ranks)});
 }
 
-void Executor::EndGroup(ProcessSetId process_set) { inbox_.PushUnbounded(GroupEnded{process_set}); }
+void Executor::EndGroup(ProcessSetId process_set) { Put(GroupEnded{process_set}); }
 
 void Executor::Abort() {
   aborted_.store(true, std::memory_order_release);
@@ -66,10 +81,13 @@ void Executor::Stop() {
   if (!thread_.joinable()) return;
   Abort();
   inbox_.Close();
+  stopping_.store(true, std::memory_order_release);
+  seat_.Call();
   thread_.join();
 }
 
 void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline) {
+  seat_.AdoptAtStart();
   const absl::Status connected = backend_->Connect(layout, store, deadline);
   {
     MutexLock lock(&mu_);
@@ -78,32 +96,66 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline)
     connected_changed_.NotifyAll();
   }
   if (!connected.ok()) Abort();
-  IdleWait idle(options_.polling_threads, options_.cores);
-  bool moved = true;
   while (true) {
-    // Nothing in flight and nothing to launch (or no scratch memory to pack into, whose return
-    // comes through the queue): wait there.
-    const bool blocked = in_flight_.empty() && !moved;
-    TakeInputs(blocked ? absl::InfiniteFuture() : absl::InfinitePast());
-    moved = LaunchReady();
-    if (!in_flight_.empty()) {
-      moved = backend_->Progress() || moved;
-      moved = CollectFinished() || moved;
-    }
-    if (ended_lanes_ > 0) EndIdleGroups();
-    if (in_flight_.empty() && to_launch_ == 0 && inbox_.Finished()) break;
-    if (moved) {
-      idle.Reset();
-    } else if (!in_flight_.empty()) {
-      idle.Wait();
-    }
+    DriveUntilIdle();
+    if (to_launch_ == 0 && inbox_.Finished()) break;
+    seat_.Leave(/*more=*/false);
+    seat_.Await();
   }
   // Where it lived. Stop, which waits for this thread, was the last to call Abort.
   backend_.reset();
+  seat_.KeepForEver();
 }
 
-void Executor::TakeInputs(absl::Time deadline) {
-  for (Input& input : inbox_.TakeAll(deadline)) std::visit([this](auto& in) { Take(in); }, input);
+void Executor::DriveUntilIdle() {
+  IdleWait idle(options_.polling_threads, options_.cores);
+  while (true) {
+    if (Turn()) {
+      idle.Reset();
+    } else if (in_flight_.empty()) {
+      return;
+    } else {
+      idle.Wait();
+    }
+  }
+}
+
+void Executor::DriveFor(const Work& waiter, absl::Time deadline) {
+  waiter_ = &waiter;
+  IdleWait idle(options_.polling_threads, options_.cores);
+  while (!waiter.done()) {
+    if (Turn()) {
+      idle.Reset();
+    } else if (in_flight_.empty()) {
+      break;  // what it waits for is elsewhere: not planned, or with the control thread
+    } else if (idle.Wait() && clock_.Now() >= deadline) {
+      break;
+    }
+  }
+  waiter_ = nullptr;
+  // Its own end is something for the executor's thread to do, too.
+  seat_.Leave(/*more=*/!in_flight_.empty() || to_launch_ > 0 || ended_lanes_ > 0 ||
+              stopping_.load(std::memory_order_acquire));
+}
+
+bool Executor::Turn() {
+  if (seat_.TakeCall()) TakeInputs();
+  bool moved = LaunchReady();
+  if (!in_flight_.empty()) {
+    moved = backend_->Progress() || moved;
+    moved = CollectFinished() || moved;
+  }
+  if (ended_lanes_ > 0) EndIdleGroups();
+  return moved;
+}
+
+void Executor::TakeInputs() {
+  for (Input& input : inbox_.TakeAll(absl::InfinitePast())) {
+    if (auto* batch = std::get_if<std::unique_ptr<BatchJob>>(&input)) Take(*batch);
+    if (auto* returned = std::get_if<ScratchReturned>(&input)) Take(*returned);
+    if (auto* defined = std::get_if<GroupDefined>(&input)) Take(*defined);
+    if (auto* ended = std::get_if<GroupEnded>(&input)) Take(*ended);
+  }
 }
 
 void Executor::Take(std::unique_ptr<BatchJob>& batch) {
@@ -132,13 +184,15 @@ void Executor::Take(GroupEnded& ended) {
 }
 
 void Executor::EndIdleGroups() {
-  std::erase_if(lanes_, [this](auto& entry) {
-    auto& [id, lane] = entry;
-    if (!lane.ended || !lane.idle()) return false;
+  for (auto at = lanes_.begin(); at != lanes_.end();) {
+    if (!at->second.ended || !at->second.idle()) {
+      ++at;
+      continue;
+    }
     --ended_lanes_;
-    backend_->EndGroup(ProcessSetId{ToInt(id)});
-    return true;
-  });
+    backend_->EndGroup(ProcessSetId{ToInt(at->first)});
+    at = lanes_.erase(at);
+  }
 }
 
 bool Executor::LaunchReady() {
@@ -283,6 +337,12 @@ absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
 }
 
 void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+  batch->for_this_thread = waiter_ != nullptr && batch->tensors().size() == 1 &&
+                           batch->tensors().front().work.get() == waiter_;
+  HandOver(std::move(batch), std::move(status));
+}
+
+void Executor::HandOver(std::unique_ptr<BatchJob> batch, absl::Status status) {
   batches_.fetch_sub(1, std::memory_order_relaxed);
   batch->status = std::move(status);
   finished_(std::move(batch));

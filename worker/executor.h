@@ -1,4 +1,4 @@
-// The thread that talks to the data plane.
+// Who talks to the data plane: a thread of its own, or a caller that waits.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,7 @@
 #include "common/store.h"
 #include "worker/batch_job.h"
 #include "worker/collective_backend.h"
+#include "worker/driver_seat.h"
 #include "worker/group_layout.h"
 
 namespace coordd {
@@ -38,9 +39,12 @@ struct ExecutorOptions {
   int32_t cores = 1;
 };
 
-// The thread "executor" owns the backend from its connection to its end: it takes batches in the
-// order of the plans, packs, launches, makes progress, and hands each to `finished` with its
-// status, once. While nothing is in flight it waits on its queue and uses no CPU.
+// The backend belongs to whoever sits in the driver's seat, from its connection to its end: that
+// thread takes batches in the order of the plans, packs, launches, makes progress, and hands each
+// to `finished` with its status, once. The thread "executor" sits there while anything is in
+// flight, and otherwise sleeps. A thread that waits for a tensor (Work::Wait) finds the seat free
+// then, and drives until its tensor is done; what is left at that moment, or at its deadline, is
+// the executor's thread's again.
 //
 // Every rank launches the same collectives of a lane in the same order; so no batch is launched
 // before the payload of the one in front of it on its lane, which may still wait for sizes or for
@@ -59,7 +63,8 @@ class Executor {
   // CollectiveBackend::Connect.
   absl::Status Start(GroupLayout layout, Store& store, absl::Time deadline);
 
-  // Thread-safe. Never blocks: what is launched is bounded by what was submitted.
+  // Thread-safe. Never blocks: what is launched is bounded by what was submitted. A batch of one
+  // tensor is left to the thread that waits for it, if one does.
   void Launch(std::unique_ptr<BatchJob> batch);
   // Thread-safe: the completion thread has unpacked this batch. To be called for every finished
   // batch that has taken scratch memory (BatchJob::scratch).
@@ -73,6 +78,8 @@ class Executor {
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
   void Stop();
 
+  // For the Works that are launched here.
+  const std::shared_ptr<DriverSeat>& seat() const { return seat_owner_; }
   const std::string& backend_name() const { return backend_name_; }
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
   int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
@@ -110,33 +117,48 @@ class Executor {
   };
 
   void Run(const GroupLayout& layout, Store& store, absl::Time deadline);
-  void TakeInputs(absl::Time deadline);
-  void Take(std::unique_ptr<BatchJob>& batch);
-  void Take(ScratchReturned& returned);
-  void Take(GroupDefined& defined);
-  void Take(GroupEnded& ended);
+  void DriveFor(const Work& waiter, absl::Time deadline) ABSL_UNLOCK_FUNCTION(seat_);
+  void DriveUntilIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  // One round; returns whether anything happened. If not, and nothing is in flight, nothing will
+  // before the next call to the seat (scratch memory that comes back is one, too).
+  bool Turn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void TakeInputs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(std::unique_ptr<BatchJob>& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(ScratchReturned& returned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(GroupDefined& defined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(GroupEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Launches what may be launched now; returns whether anything was.
-  bool LaunchReady();
-  bool LaunchNext(Lane& lane);
-  bool LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch);
-  void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args);
-  bool CollectFinished();
-  void EndIdleGroups();
+  bool LaunchReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool LaunchNext(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool CollectFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void EndIdleGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Scratch memory for the batch; nullopt: the lane has to wait for what it holds itself.
-  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch);
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   absl::StatusOr<absl::Span<std::byte>> OwnScratch(BatchJob& batch);
-  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
+  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void HandOver(std::unique_ptr<BatchJob> batch, absl::Status status);
+  template <typename T>
+  void Put(T input);
 
   // Constant after construction.
   const ExecutorOptions options_;
   const std::string backend_name_;
   const Finished finished_;
   Clock& clock_;
-  std::unique_ptr<CollectiveBackend> backend_;  // until Stop; other threads: only Abort
+  const std::shared_ptr<DriverSeat> seat_owner_;
+  DriverSeat& seat_;
+  std::unique_ptr<CollectiveBackend> backend_;  // until Stop; outside the seat: only Abort
 
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;
   std::atomic<bool> aborted_ = false;
+  std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> fusion_bytes_ = 0;
   std::atomic<int64_t> batches_ = 0;  // launched here and not finished
 
@@ -146,14 +168,15 @@ class Executor {
   bool connect_ended_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status connect_status_ ABSL_GUARDED_BY(mu_);
 
-  // Touched by the executor thread.
-  std::map<LaneId, Lane> lanes_;
-  LaneId last_served_;     // lanes take turns
-  int64_t to_launch_ = 0;  // batches in lanes_ that are not in flight
-  int64_t ended_lanes_ = 0;
-  std::deque<std::unique_ptr<InFlight>> in_flight_;
-  std::vector<absl::Span<std::byte>> fusion_buffers_;
-  std::vector<int> free_buffers_;
+  // Of whoever sits in the driver's seat.
+  std::map<LaneId, Lane> lanes_ ABSL_GUARDED_BY(seat_);
+  LaneId last_served_ ABSL_GUARDED_BY(seat_);     // lanes take turns
+  int64_t to_launch_ ABSL_GUARDED_BY(seat_) = 0;  // batches in lanes_ that are not in flight
+  int64_t ended_lanes_ ABSL_GUARDED_BY(seat_) = 0;
+  std::deque<std::unique_ptr<InFlight>> in_flight_ ABSL_GUARDED_BY(seat_);
+  std::vector<absl::Span<std::byte>> fusion_buffers_ ABSL_GUARDED_BY(seat_);
+  std::vector<int> free_buffers_ ABSL_GUARDED_BY(seat_);
+  const Work* waiter_ ABSL_GUARDED_BY(seat_) = nullptr;  // for whom a caller drives
 
   // Touched by the owner's thread.
   std::thread thread_;

@@ -33,18 +33,22 @@ void SleepNanoseconds(int64_t nanoseconds) {
 IdleWait::IdleWait(int32_t polling_threads, int32_t cores)
     : spins_(polling_threads <= cores ? kSpins : 0) {}
 
-void IdleWait::Wait() {
+bool IdleWait::Wait() {
   // The counter stops where it makes no difference any more.
   constexpr int32_t kDoublingsMax = 5;
   constexpr int32_t kSleepsCounted = kSleepsPerDoubling * kDoublingsMax;
   waits_ = std::min(waits_ + 1, spins_ + kYields + kSleepsCounted);
-  if (waits_ <= spins_) return PauseCpu();
+  if (waits_ <= spins_) {
+    PauseCpu();
+    return false;
+  }
   if (waits_ <= spins_ + kYields) {
     sched_yield();
-    return;
+    return true;
   }
   const int32_t doublings = (waits_ - spins_ - kYields) / kSleepsPerDoubling;
   SleepNanoseconds(std::min(kSleepNanosecondsMin << doublings, kSleepNanosecondsMax));
+  return true;
 }
 
 }  // namespace coordd

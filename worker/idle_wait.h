@@ -20,8 +20,9 @@ class IdleWait {
 
   // Something happened.
   void Reset() { waits_ = 0; }
-  // Nothing did.
-  void Wait();
+  // Nothing did. Returns whether the thread gave up its core for a while: beside that, reading the
+  // clock costs nothing.
+  bool Wait();
 
  private:
   // Constant after construction.

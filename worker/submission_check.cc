@@ -133,7 +133,8 @@ absl::Status CheckBuffers(const Submission& submission, int32_t rank) {
 }  // namespace
 
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
-                                          absl::Time deadline, Clock& clock) {
+                                          absl::Time deadline, Clock& clock,
+                                          std::shared_ptr<DriverSeat> seat) {
   if (!IsUtf8(submission.spec.name) || !IsUtf8(submission.spec.group)) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", ShortenedText(submission.spec.name, kMaxTensorNameBytes),
@@ -150,7 +151,7 @@ absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const Submissio
   job.output_capacity_bytes = submission.output_capacity_bytes;
   job.splits = std::move(submission.splits);
   job.deadline = deadline;
-  job.work = std::make_shared<Work>(std::move(submission.spec), clock);
+  job.work = std::make_shared<Work>(std::move(submission.spec), clock, std::move(seat));
   return job;
 }
 

@@ -1,6 +1,8 @@
 // What a caller submits, checked on the caller's thread and made ready to travel.
 #pragma once
 
+#include <memory>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -18,8 +20,9 @@ struct SubmissionPlace {
 };
 
 // INVALID_ARGUMENT: names the tensor, what was found and what was expected. Fills in the splits of
-// an alltoall that gives none. UNIMPLEMENTED: device memory.
+// an alltoall that gives none. UNIMPLEMENTED: device memory. `seat`: the Work's.
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
-                                          absl::Time deadline, Clock& clock);
+                                          absl::Time deadline, Clock& clock,
+                                          std::shared_ptr<DriverSeat> seat = nullptr);
 
 }  // namespace coordd

@@ -1,5 +1,6 @@
 #include "worker/work.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,27 +9,42 @@
 
 namespace coordd {
 
+Work::Waiter::~Waiter() {
+  work_.waiters_.fetch_sub(1);
+  if (!work_.done() && work_.seat_ != nullptr) work_.seat_->Decline();
+}
+
 absl::Status Work::Wait(absl::Time deadline) {
   // Before the lock: in a forked child another thread may have held it for ever.
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  MutexLock lock(&mu_);
-  auto is_done = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; };
-  if (!clock_.Await(&mu_, &completed_, is_done, deadline)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("tensor ", spec_.name, ": still running when the wait for it ended"));
+  std::optional<Waiter> waiter;
+  if (!done() && seat_ != nullptr) waiter.emplace(*this);
+  while (true) {
+    if (!done() && seat_ != nullptr && seat_->TryTake()) seat_->DriveFor(*this, deadline);
+    MutexLock lock(&mu_);
+    auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
+    const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
+    if (done()) return status_;
+    if (!in_time) break;
+    nudged_ = false;
   }
-  return status_;
+  return absl::DeadlineExceededError(
+      absl::StrCat("tensor ", spec_.name, ": still running when the wait for it ended"));
 }
 
-bool Work::done() const {
-  if (fork_guard_.InChild()) return false;
-  MutexLock lock(&mu_);
-  return done_;
+bool Work::NudgeWaiter() {
+  if (waiters_.load() == 0) return false;
+  {
+    MutexLock lock(&mu_);
+    nudged_ = true;
+  }
+  changed_.NotifyAll();
+  return true;
 }
 
 const WorkResult& Work::result() const {
   MutexLock lock(&mu_);
-  COORDD_CHECK(done_ && status_.ok());
+  COORDD_CHECK(done() && status_.ok());
   return result_;  // never changes again
 }
 
@@ -36,7 +52,7 @@ void Work::OnComplete(std::function<void(const absl::Status&)> f) {
   absl::Status status = fork_guard_.Check();
   if (status.ok()) {
     MutexLock lock(&mu_);
-    if (!done_) {
+    if (!done()) {
       callbacks_.push_back(std::move(f));
       return;
     }
@@ -54,13 +70,13 @@ void Work::Complete(absl::Status status, WorkResult result) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     MutexLock lock(&mu_);
-    COORDD_CHECK(!done_);
-    done_ = true;
+    COORDD_CHECK(!done());
     status_ = status;
     result_ = std::move(result);
     callbacks.swap(callbacks_);
+    done_.store(true, std::memory_order_release);
   }
-  completed_.NotifyAll();
+  changed_.NotifyAll();
   for (auto& callback : callbacks) callback(status);
 }
 

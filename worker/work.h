@@ -1,6 +1,7 @@
 // The future of one submitted tensor.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include "common/mutex.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "worker/driver_seat.h"
 #include "worker/fork_guard.h"
 
 namespace coordd {
@@ -37,7 +39,9 @@ struct WorkResult {
 // is gone; INTERNAL.
 class Work {
  public:
-  Work(TensorSpec spec, Clock& clock) : spec_(std::move(spec)), clock_(clock) {}
+  // With a `seat`, whoever waits drives the data plane if nobody else does.
+  Work(TensorSpec spec, Clock& clock, std::shared_ptr<DriverSeat> seat = nullptr)
+      : spec_(std::move(spec)), clock_(clock), seat_(std::move(seat)) {}
 
   const TensorSpec& spec() const { return spec_; }
 
@@ -45,7 +49,21 @@ class Work {
   // it is still running (it then goes on, and its buffers stay in use), or FAILED_PRECONDITION in
   // a forked child.
   absl::Status Wait(absl::Time deadline);
-  bool done() const;
+  // In a forked child nothing completes any more.
+  bool done() const { return done_.load(std::memory_order_acquire) && !fork_guard_.InChild(); }
+
+  // While it exists, a thread waits for the work, or is about to: it can be counted on to take the
+  // driver's seat.
+  class Waiter {
+   public:
+    explicit Waiter(Work& work) : work_(work) { work_.waiters_.fetch_add(1); }
+    ~Waiter();
+    Waiter(const Waiter&) = delete;
+    Waiter& operator=(const Waiter&) = delete;
+
+   private:
+    Work& work_;
+  };
   // In a forked child nothing completes any more; see ForkGuard.
   bool in_forked_child() const { return fork_guard_.InChild(); }
 
@@ -59,19 +77,28 @@ class Work {
   // Whether somebody else's code runs when it completes.
   bool has_callbacks() const;
 
-  // The runtime's side; once.
+  // The runtime's side. If a thread waits, tells it that the seat may be free and there is
+  // something to do; returns whether one does.
+  bool NudgeWaiter();
+  bool has_waiter() const { return waiters_.load() > 0; }
+  // Once.
   void Complete(absl::Status status, WorkResult result);
 
  private:
   // Constant after construction.
   const TensorSpec spec_;
   Clock& clock_;
+  const std::shared_ptr<DriverSeat> seat_;  // nullptr: none
   const ForkGuard fork_guard_;
+
+  // Thread-safe by themselves.
+  std::atomic<bool> done_ = false;  // set under mu_, and nothing changes after it
+  std::atomic<int32_t> waiters_ = 0;
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  CondVar completed_;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar changed_;
+  bool nudged_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   WorkResult result_ ABSL_GUARDED_BY(mu_);
   std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);

@@ -68,6 +68,10 @@ class Worker {
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;
   // the generation's end, as status(); RESOURCE_EXHAUSTED too many tensors are pending here.
   virtual absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) = 0;
+  // The same, then waits until `deadline` at most: returns the Work whether or not it is done. What
+  // can be executed at once this thread executes itself, while it waits.
+  virtual absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
+                                                              absl::Time deadline) = 0;
   // All or nothing: planned together, same generation. `name` must be equal on all ranks, like the
   // tensors' own.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(

@@ -192,19 +192,36 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) co
                    "not removed"));
 }
 
-absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
+absl::StatusOr<TensorJob> WorkerImpl::Check(Submission submission) const {
   COORDD_RETURN_IF_ERROR(status());
   const absl::Time deadline = DeadlineOf(submission.timeout, clock_.Now());
   submission.spec.group.clear();
   submission.spec.group_size = 0;
   const absl::StatusOr<SubmissionPlace> place = PlaceIn(submission.spec.process_set);
   if (!place.ok()) return ForTensor(submission.spec.name, place.status());
-  COORDD_ASSIGN_OR_RETURN(TensorJob job,
-                          CheckSubmission(std::move(submission), *place, deadline, clock_));
+  return CheckSubmission(std::move(submission), *place, deadline, clock_,
+                         runtime_->executor->seat());
+}
+
+absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(std::move(submission)));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
   COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs)));
   return std::move(works.front());
+}
+
+absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submission,
+                                                                absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(std::move(submission)));
+  const std::shared_ptr<Work> work = job.work;
+  // Before it is submitted: a batch that is ready at once is then left to this thread.
+  const Work::Waiter waiter(*work);
+  std::vector<TensorJob> jobs;
+  jobs.push_back(std::move(job));
+  COORDD_RETURN_IF_ERROR(Enqueue(std::move(jobs)).status());
+  work->Wait(deadline).IgnoreError();  // the caller asks for it
+  return work;
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
@@ -228,8 +245,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     submission.spec.group = name;
     submission.spec.group_size = count;
     const absl::Time deadline = DeadlineOf(submission.timeout, now);
-    COORDD_ASSIGN_OR_RETURN(TensorJob job,
-                            CheckSubmission(std::move(submission), place, deadline, clock_));
+    COORDD_ASSIGN_OR_RETURN(TensorJob job, CheckSubmission(std::move(submission), place, deadline,
+                                                           clock_, runtime_->executor->seat()));
     jobs.push_back(std::move(job));
   }
   return Enqueue(std::move(jobs));

@@ -48,6 +48,8 @@ class WorkerImpl final : public Worker {
   absl::Status status() const override;
   absl::Status AwaitEnd(absl::Time deadline) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
+  absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
+                                                      absl::Time deadline) override;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions) override;
   absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
@@ -64,6 +66,7 @@ class WorkerImpl final : public Worker {
 
   absl::Status StartMetrics();
   absl::Status StartRuntime(JoinedSession session);
+  absl::StatusOr<TensorJob> Check(Submission submission) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.

@@ -80,7 +80,8 @@ absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Cal
 }  // namespace
 
 absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
-                       const coordd_call_options_t* options, coordd_work_t** work) {
+                       const coordd_call_options_t* options, coordd_work_t** work,
+                       absl::Duration wait) {
   if (work == nullptr) return NullArgument("work");
   *work = nullptr;
   if (worker == nullptr) return NullArgument("worker");
@@ -89,8 +90,12 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
   COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
   COORDD_ASSIGN_OR_RETURN(Submission submission, ToSubmission(known_tensor, call, known_options));
   void* const output = submission.output;
-  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<Work> submitted,
-                          worker->worker->Submit(std::move(submission)));
+  Worker& member = *worker->worker;
+  COORDD_ASSIGN_OR_RETURN(
+      std::shared_ptr<Work> submitted,
+      wait == absl::ZeroDuration()
+          ? member.Submit(std::move(submission))
+          : member.SubmitAndWait(std::move(submission), Clock::Real().Now() + wait));
   *work = new coordd_work{std::move(submitted), output};
   return absl::OkStatus();
 }
@@ -155,7 +160,8 @@ coordd_status_t Blocking(coordd_worker_t* worker, const coordd_tensor_t* tensor,
   return AtBorder([&]() -> absl::Status {
     if (work != nullptr) *work = nullptr;
     coordd_work_t* handle = nullptr;
-    COORDD_RETURN_IF_ERROR(SubmitOne(worker, tensor, call, options, &handle));
+    COORDD_RETURN_IF_ERROR(
+        SubmitOne(worker, tensor, call, options, &handle, absl::InfiniteDuration()));
     return WaitForAll({handle}, work);
   });
 }
@@ -167,8 +173,8 @@ coordd_status_t BlockingFor(coordd_worker_t* worker, const coordd_tensor_t* tens
     if (work == nullptr) return NullArgument("work");
     *work = nullptr;
     COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout, TimeoutFromSeconds(timeout_seconds));
-    COORDD_RETURN_IF_ERROR(SubmitOne(worker, tensor, call, options, work));
-    const absl::Status status = (*work)->work->Wait(Clock::Real().Now() + timeout);
+    COORDD_RETURN_IF_ERROR(SubmitOne(worker, tensor, call, options, work, timeout));
+    const absl::Status status = (*work)->work->Wait(absl::InfinitePast());  // it has waited
     if (status.ok()) coordd_work_release(std::exchange(*work, nullptr));
     return status;
   });

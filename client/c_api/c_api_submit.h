@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/c_api/c_api_internal.h"
 
@@ -18,8 +19,10 @@ struct Call {
   absl::Span<const int64_t> splits = {};
 };
 
+// `wait`: at most so long for its end, and then with what this thread can do for it itself.
 absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
-                       const coordd_call_options_t* options, coordd_work_t** work);
+                       const coordd_call_options_t* options, coordd_work_t** work,
+                       absl::Duration wait = absl::ZeroDuration());
 
 // Waits for `handles`; hands them over in `works` when all succeeded and the caller wants them, and
 // releases them otherwise. The first error in their order.

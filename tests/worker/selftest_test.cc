@@ -69,6 +69,9 @@ class SpoilingWorker final : public Worker {
     work->Complete(absl::OkStatus(), std::move(batch.tensors()[0].result));
     return work;
   }
+  absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
+    return Submit(std::move(submission));
+  }
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string&, std::vector<Submission> submissions) override {
     std::vector<std::shared_ptr<Work>> works;

@@ -8,12 +8,15 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/store_memory.h"
 #include "common/thread.h"
 #include "tests/support/http_client.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/fake_coordinator_link.h"
+#include "tests/worker/held_backend.h"
 #include "worker/loopback_backend.h"
 
 namespace coordd {
@@ -67,6 +70,7 @@ class WorkerImplTest : public ::testing::Test {
     seams.make_backend =
         [this](const GroupLayout&) -> absl::StatusOr<std::unique_ptr<CollectiveBackend>> {
       if (!backend_status_.ok()) return backend_status_;
+      if (hold_) return std::make_unique<HeldBackend>(held_);
       return std::make_unique<LoopbackBackend>();
     };
     return StartWorker(options_, std::move(seams), Clock::Real());
@@ -86,6 +90,8 @@ class WorkerImplTest : public ::testing::Test {
 
   WorkerOptions options_;
   absl::Status backend_status_;
+  bool hold_ = false;  // what is launched
+  HeldBatches held_;
   FakeCoordinator coordinator_;
   float values_[4] = {1, 2, 3, 4};
 };
@@ -132,6 +138,107 @@ TEST_F(WorkerImplTest, IsStoppedByForceWhenItsCoordinatorDoesNotAnswer) {
   EXPECT_TRUE((*work)->done());
   EXPECT_THAT((*work)->Wait(absl::InfinitePast()),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("tensor grad")));
+}
+
+TEST_F(WorkerImplTest, ACallerThatWaitsExecutesWhatItsCoordinatorPlans) {
+  hold_ = true;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::thread caller = StartThread("caller", [&] {
+    auto work = (*worker)->SubmitAndWait(Sum("grad"), Clock::Real().Now() + kHangLimit);
+    ASSERT_THAT(work, IsOk());
+    EXPECT_TRUE((*work)->done());
+    EXPECT_THAT((*work)->Wait(absl::InfinitePast()), IsOk());
+  });
+  EXPECT_EQ(coordinator_.ReceiveNext().tensors_ready().tensors(0).name(), "grad");
+  Plan(1, "grad");
+  held_.AwaitLaunch(LaneId{0});
+  held_.Release(LaneId{0});
+  caller.join();
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, ReturnsAWorkThatIsNotDoneWhenTheWaitEnds) {
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  auto work = (*worker)->SubmitAndWait(Sum("grad"), absl::InfinitePast());
+  ASSERT_THAT(work, IsOk());
+  EXPECT_FALSE((*work)->done());
+  EXPECT_EQ(coordinator_.ReceiveNext().tensors_ready().tensors(0).name(), "grad");
+  Plan(1, "grad");
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, AShutdownEndsWhatACallerDrives) {
+  hold_ = true;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::thread caller = StartThread("caller", [&] {
+    auto work = (*worker)->SubmitAndWait(Sum("grad"), absl::InfiniteFuture());
+    ASSERT_THAT(work, IsOk());
+    EXPECT_THAT((*work)->Wait(absl::InfinitePast()),
+                StatusIs(absl::StatusCode::kCancelled, HasSubstr("tensor grad")));
+  });
+  coordinator_.ReceiveNext();
+  Plan(1, "grad");
+  held_.AwaitLaunch(LaneId{0});
+  EXPECT_FALSE((*worker)->Shutdown(absl::Milliseconds(1)).ok());
+  caller.join();
+}
+
+TEST_F(WorkerImplTest, AnAbortEndsWhatACallerDrives) {
+  hold_ = true;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::thread caller = StartThread("caller", [&] {
+    auto work = (*worker)->SubmitAndWait(Sum("grad"), absl::InfiniteFuture());
+    ASSERT_THAT(work, IsOk());
+    EXPECT_THAT((*work)->Wait(absl::InfinitePast()),
+                StatusIs(absl::StatusCode::kAborted, HasSubstr("tensor grad")));
+  });
+  coordinator_.ReceiveNext();
+  Plan(1, "grad");
+  held_.AwaitLaunch(LaneId{0});
+  v1::CoordinatorMessage abort = Message();
+  abort.mutable_abort()->set_in_flight(true);
+  coordinator_.Say(abort);
+  caller.join();
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, TakesSubmissionsOfManyThreadsAtOnce) {
+  // Whoever submits also carries out what the others' steps have left.
+  constexpr int kThreads = 4, kTensors = 50;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::vector<std::thread> callers;
+  for (int t = 0; t < kThreads; ++t) {
+    callers.push_back(StartThread("caller", [&, t] {
+      for (int i = 0; i < kTensors; ++i) {
+        float values[4] = {1, 2, 3, 4};
+        Submission submission = Sum(absl::StrCat("grad", t));
+        submission.input = submission.output = values;
+        auto work =
+            (*worker)->SubmitAndWait(std::move(submission), Clock::Real().Now() + kHangLimit);
+        ASSERT_THAT(work, IsOk());
+        ASSERT_THAT((*work)->Wait(absl::InfinitePast()), IsOk());
+      }
+    }));
+  }
+  int64_t planned = 0;
+  while (planned < kThreads * kTensors) {
+    const v1::WorkerMessage message = coordinator_.ReceiveNext();
+    for (const v1::TensorSpec& tensor : message.tensors_ready().tensors())
+      Plan(++planned, tensor.name());
+  }
+  for (std::thread& caller : callers) caller.join();
+  Stop(**worker);
 }
 
 TEST_F(WorkerImplTest, ReportsABackendThatCannotBeMade) {
