@@ -111,7 +111,7 @@ static void TestLaunchPlace(void) {
   options.job = "mine";
   CHECK_OK(coordd_launch_place(&options, &launch));
   CHECK(strcmp(launch.job, "mine") == 0 && launch.rank == 2 && launch.size == 4);
-  CHECK(launch.local_rank == 1 && launch.local_size == -1);
+  CHECK(launch.local_rank == 1);
   options.launcher = "slumr";
   CHECK_ERROR(coordd_launch_place(&options, &launch), COORDD_INVALID_ARGUMENT, "slumr");
   options.launcher = "none";
@@ -120,7 +120,6 @@ static void TestLaunchPlace(void) {
   /* A program of revision 2 has neither. */
   options.struct_size = offsetof(coordd_options_t, launcher);
   CHECK_OK(coordd_launch_place(&options, &launch));
-  CHECK_ERROR(coordd_launch_place(NULL, NULL), COORDD_INVALID_ARGUMENT, "launch");
 }
 
 /* --- with coordd --------------------------------------------------------------------------- */
@@ -173,11 +172,10 @@ static void TestAllreduce(void) {
 
 static void TestAllreduceInOneCall(void) {
   double value = rank + 1;
-  const double sum = size * (size + 1) / 2.0;
   coordd_work_t* work = (coordd_work_t*)&value;
   coordd_tensor_t tensor = Tensor("at once", COORDD_FLOAT64, &value, NULL, 0);
   CHECK_OK(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work));
-  CHECK(value == sum && work == NULL);
+  CHECK(value == size * (size + 1) / 2.0 && work == NULL);
 
   tensor.dtype = 99;
   CHECK_ERROR(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work),
@@ -199,7 +197,7 @@ static void TestAllreduceInOneCall(void) {
   } else {
     CHECK_OK(coordd_allreduce_for(worker, &tensor, COORDD_SUM, NULL, 60, &work));
   }
-  CHECK(value == sum);
+  CHECK(value == size * (size + 1) / 2.0);
 
   tensor.name = "unequal";
   CHECK_ERROR(

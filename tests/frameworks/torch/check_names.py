@@ -7,7 +7,7 @@ import torch
 import coordd.torch as hvd
 from coordd.torch import _handles, _rooted
 from ranks import on_sizes
-from values import expect
+from values import expect, expect_error
 
 
 @contextlib.contextmanager
@@ -79,12 +79,13 @@ def check_names_are_counted_while_operations_are_in_flight():
                               "allreduce.noname.0"]
 
 
-def check_a_failure_frees_its_name():
-    for _ in range(2):
-        try:
-            hvd.allreduce(torch.ones(4, 4).t())
-        except ValueError as error:
-            assert "allreduce.noname.0" in str(error), error
+def check_a_refused_call_takes_no_name_and_no_number():
+    pending = hvd.allreduce_async(torch.ones(2))
+    if hvd.rank() == 0:  # of which the others know nothing
+        for call in (hvd.allreduce, hvd.allreduce_async, hvd.allgather, lambda tensor: hvd.grouped_allreduce([tensor])):
+            expect_error(ValueError, lambda: call(torch.ones(4, 4).t()), "noname")
+    expect(hvd.allreduce(torch.ones(2)), torch.ones(2))
+    hvd.synchronize(pending)
     assert names_of(lambda: hvd.allreduce(torch.ones(2))) == ["allreduce.noname.0"]
 
 
@@ -108,12 +109,17 @@ def check_a_program_that_never_waits_for_everything_has_finitely_many():
 
 @on_sizes(2, 3)
 def check_messages_have_finitely_many_names():
-    first = [_rooted._message_name(None, 0, 1) for _ in range(_rooted.MAX_UNNAMED)]
-    assert first == [_rooted._message_name(None, 0, 1) for _ in range(_rooted.MAX_UNNAMED)] and len(set(first)) == len(first)
-    if hvd.rank() == 0:
-        hvd.send(torch.ones(2), 1)
-    elif hvd.rank() == 1:
-        expect(hvd.recv(torch.empty(2), 0), torch.ones(2))
+    if hvd.rank() > 1:
+        return
+    with recorded() as submitted:
+        for count in range(_rooted.MAX_UNNAMED + 2):
+            if hvd.rank() == 0:
+                hvd.send(torch.tensor([count]), 1)
+            else:
+                if count % 100 == 0:
+                    expect_error(ValueError, lambda: hvd.recv(torch.ones(4, 4).t(), 0), "contiguous")
+                expect(hvd.recv(torch.tensor([-1]), 0), torch.tensor([count]))
+    assert len(set(submitted)) == _rooted.MAX_UNNAMED, submitted[-3:]
 
 
 @on_sizes(2, 3)

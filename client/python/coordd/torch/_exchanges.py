@@ -25,7 +25,7 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
         work = submit(function(function_name), extra, full_name, tensor, output, number, prescale_factor,
                       postscale_factor, 0 if output is None else size_bytes(output))
     except BaseException:
-        names.release(unnamed)
+        names.withdraw(unnamed)
         raise
     return Pending(work, output, finish_with, tensor, unnamed)
 
@@ -283,7 +283,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     status = function("coordd_barrier_async")(member.pointer, ctypes.c_char_p(full_name.encode()),
                                                _native.call_options(number, 1.0, 1.0), byref(pointer))
     if status != 0:
-        names.release(unnamed)
+        names.withdraw(unnamed)
         raise _native.call_error(status, full_name)
     finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, unnamed))
 

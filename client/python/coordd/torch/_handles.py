@@ -53,6 +53,12 @@ class Counter:
         if not self.outstanding:
             self.next = 0
 
+    def withdraw(self, index: int) -> None:
+        """As if it had never been taken, which other ranks do not know."""
+        if self.next == index + 1:
+            self.next = index
+        self.release(index)
+
 
 Unnamed = Tuple[Counter, int]  # what release() takes
 
@@ -81,6 +87,14 @@ class Names:
         counter, index = unnamed
         with self._lock:
             counter.release(index)
+
+    def withdraw(self, unnamed: Optional[Unnamed]) -> None:
+        """Instead of release(), where nothing was submitted."""
+        if unnamed is None:
+            return
+        counter, index = unnamed
+        with self._lock:
+            counter.withdraw(index)
 
     def reset(self) -> None:
         """Everything starts from 0; what is unsynchronized now does not count any more."""

@@ -6,7 +6,7 @@ import torch
 
 from coordd import _library
 from coordd._basics import Average, Sum, native_op, worker
-from coordd.exceptions import InvalidArgumentError
+from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, synchronize, track
 from coordd.torch._submit import (OPS, require_same_bytes, run_allreduce, set_number, size_bytes, submit,
@@ -33,7 +33,7 @@ def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_fac
         work = submit(function("coordd_allreduce_async"), extra, full_name, tensor, output, number, prescale_factor,
                       postscale_factor)
     except BaseException:
-        names.release(unnamed)
+        names.withdraw(unnamed)
         raise
     return Pending(work, output, None, tensor, unnamed)
 
@@ -47,8 +47,11 @@ def _allreduce_now(tensor, output, average, name, op, prescale_factor, postscale
     full_name, unnamed = names.take("allreduce", name, number)
     try:
         run_allreduce(full_name, tensor, output, op, average, number, prescale_factor, postscale_factor)
-    except Exception:
+    except HorovodInternalError:
         names.release(unnamed)
+        raise
+    except Exception:
+        names.withdraw(unnamed)
         raise
     if unnamed is not None:
         names.release(unnamed)
@@ -129,7 +132,7 @@ def grouped(operation: str, function_name: str, extra, tensors, outputs, name, p
         work = submit_group(function(function_name), extra, full_name, tensors, outputs, number, prescale_factor,
                             postscale_factor)
     except BaseException:
-        names.release(unnamed)
+        names.withdraw(unnamed)
         raise
     return Pending(work, outputs, None, tensors, unnamed)
 
@@ -220,7 +223,7 @@ def _reducescatter(tensor, output, name, op, process_set, prescale_factor, posts
         work = submit(function("coordd_reducescatter_async"), OPS[native_op(op)], full_name, tensor, output, number,
                       prescale_factor, postscale_factor, size_bytes(output))
     except BaseException:
-        names.release(unnamed)
+        names.withdraw(unnamed)
         raise
     return Pending(work, output, None, tensor, unnamed)
 

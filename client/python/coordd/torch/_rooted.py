@@ -1,6 +1,5 @@
 """reduce and gather to one rank; send and receive between two. Names as in torch.distributed. See coordd.torch.mpi_ops."""
 
-import itertools
 import threading
 from ctypes import c_int32
 from typing import Dict, Optional, Tuple
@@ -63,19 +62,48 @@ def gather(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
 
 MAX_UNNAMED = 1024  # messages under way between two ranks, in one direction
 
-_counts_lock = threading.Lock()
-_counts: Dict[Tuple[int, int], "itertools.count[int]"] = {}  # (sender, receiver): messages without a name so far
-on_shutdown(_counts.clear)
+_Pair = Tuple[int, int]  # sender, receiver
 
 
-def _message_name(name: Optional[str], sender: int, receiver: int) -> str:
-    """What the two agree by. Messages without a name are counted for each sender and receiver, and start from 0 again after
-    so many: not when none is under way, which the two may see at different moments."""
-    if name is None:
-        with _counts_lock:
-            count = next(_counts.setdefault((sender, receiver), itertools.count()))
-        name = f"noname.{count % MAX_UNNAMED}"
-    return f"{sender}.{receiver}.{name}"
+class _Messages:
+    """Numbers of messages without a name, for each sender and receiver; from 0 again after MAX_UNNAMED: not when none is
+    under way, which the two may see at different moments. Thread-safe."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._next: Dict[_Pair, int] = {}
+
+    def take(self, pair: _Pair) -> int:
+        with self._lock:
+            number = self._next.get(pair, 0)
+            self._next[pair] = (number + 1) % MAX_UNNAMED
+        return number
+
+    def withdraw(self, pair: _Pair, number: int) -> None:
+        """As if it had never been taken: nothing was submitted, which the other side does not know."""
+        with self._lock:
+            if self._next.get(pair) == (number + 1) % MAX_UNNAMED:
+                self._next[pair] = number
+
+    def reset(self) -> None:
+        with self._lock:
+            self._next = {}
+
+
+_messages = _Messages()
+on_shutdown(_messages.reset)
+
+
+def _message(function_name: str, tensor, output, name: Optional[str], pair: _Pair, other: int) -> Pending:
+    number = None if name is not None else _messages.take(pair)
+    try:
+        return submit_pending("message", function_name, (c_int32(other),),
+                              f"{pair[0]}.{pair[1]}.{name if number is None else f'noname.{number}'}", tensor, output,
+                              global_process_set)
+    except BaseException:
+        if number is not None:
+            _messages.withdraw(pair, number)
+        raise
 
 
 def _other(rank: int, what: str) -> int:
@@ -87,13 +115,11 @@ def _other(rank: int, what: str) -> int:
 
 
 def _send(tensor, dst, name) -> Pending:
-    name = _message_name(name, _other(dst, "dst"), dst)
-    return submit_pending("message", "coordd_send_async", (c_int32(dst),), name, tensor, None, global_process_set)
+    return _message("coordd_send_async", tensor, None, name, (_other(dst, "dst"), dst), dst)
 
 
 def _recv(tensor, src, name) -> Pending:
-    name = _message_name(name, src, _other(src, "src"))
-    return submit_pending("message", "coordd_receive_async", (c_int32(src),), name, tensor, tensor, global_process_set)
+    return _message("coordd_receive_async", tensor, tensor, name, (src, _other(src, "src")), src)
 
 
 def isend(tensor: torch.Tensor, dst: int, name: Optional[str] = None) -> int:
