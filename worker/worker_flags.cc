@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/launch_facts.h"
 #include "common/log.h"
+#include "common/usage_failure.h"
 #include "common/version.h"
 #include "worker/options_from_environment.h"
 
@@ -74,7 +76,8 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
   double interval_ms = 0;
   CLI::App app(kDescription, "coordd-worker");
   app.footer(kFooter);
-  app.set_version_flag("--version", kVersion);
+  app.failure_message(UsageFailure);
+  app.set_version_flag("--version", absl::StrCat("coordd-worker ", kVersion));
   app.require_subcommand(0, 1);
   app.fallthrough();  // options may stand behind the subcommand
   for (const Flag& flag : kFlags) {

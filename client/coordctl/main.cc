@@ -21,6 +21,7 @@
 #include "common/launcher_detect.h"
 #include "common/proto_json.h"
 #include "common/status_macros.h"
+#include "common/usage_failure.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -189,7 +190,8 @@ int Main(int argc, char** argv) {
       "certificates.",
       "coordctl");
   app.footer(kExitCodes);
-  app.set_version_flag("--version", kVersion);
+  app.failure_message(UsageFailure);
+  app.set_version_flag("--version", absl::StrCat("coordctl ", kVersion));
   app.require_subcommand(1);
   Arguments arguments;
   CLI::App* status = app.add_subcommand(

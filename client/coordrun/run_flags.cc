@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/coordrun/horovod_flag.h"
 #include "client/coordrun/horovodrun_flags.h"
+#include "common/usage_failure.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -192,7 +194,8 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
   std::vector<std::string> variables;
   CLI::App app(kDescription, "coordrun");
   app.footer(kFooter);
-  app.set_version_flag("-v,--version", kVersion);
+  app.failure_message(UsageFailure);
+  app.set_version_flag("-v,--version", absl::StrCat("coordrun ", kVersion));
   AddPlaces(app, &options);
   AddWorkers(app, &options, &variables);
   AddCoordinator(app, &options);

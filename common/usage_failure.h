@@ -1,0 +1,27 @@
+// How our programs answer arguments that they cannot take.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace coordd {
+
+// For CLI::App::failure_message: "coordctl: 'stat' is neither an option nor a command of it,
+// expected status, jobs".
+inline std::string UsageFailure(const CLI::App* app, const CLI::Error& error) {
+  std::string text = error.what();
+  const std::vector<std::string> unknown = app->remaining();
+  const auto commands = app->get_subcommands([](const CLI::App*) { return true; });
+  if (error.get_name() == "RequiredError" && !commands.empty() && app->get_subcommands().empty()) {
+    text = unknown.empty()
+               ? "expected a command:"
+               : "'" + unknown[0] + "' is neither an option nor a command of it, expected";
+    for (const CLI::App* command : commands) {
+      text += (command == commands[0] ? " " : ", ") + command->get_name();
+    }
+  }
+  return app->get_name() + ": " + text + "\n(" + app->get_name() + " --help says more)\n";
+}
+
+}  // namespace coordd
