@@ -13,7 +13,7 @@ void DriverSeat::Call(bool waiter_comes) {
 
 bool DriverSeat::TryTake() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(&mu_);
-  if (taken_ || !called_.load()) return false;
+  if (taken_ || left_for_thread_ || !called_.load()) return false;
   taken_ = true;
   return true;
 }
@@ -34,6 +34,7 @@ void DriverSeat::Await() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(&mu_);
   while (taken_ || !called_.load()) changed_.Wait(&mu_);
   taken_ = true;
+  left_for_thread_ = false;
 }
 
 void DriverSeat::Leave(bool more) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -42,6 +43,7 @@ void DriverSeat::Leave(bool more) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     taken_ = false;
     if (more) called_.store(true);
     if (!called_.load()) return;
+    left_for_thread_ = true;
   }
   changed_.NotifyOne();
 }

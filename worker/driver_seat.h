@@ -72,6 +72,9 @@ class ABSL_LOCKABLE DriverSeat {
   mutable Mutex mu_;
   CondVar changed_;  // the executor's thread waits for it
   bool taken_ ABSL_GUARDED_BY(mu_) = true;
+  // What a driver has left: the executor's thread, which is being woken for it, comes first. A
+  // caller that waits for one tensor after the other would come before it each time.
+  bool left_for_thread_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace coordd
