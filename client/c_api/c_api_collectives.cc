@@ -6,7 +6,8 @@ namespace coordd {
 namespace {
 
 absl::Status SubmitBarrier(coordd_worker_t* worker, const char* name,
-                           const coordd_call_options_t* options, coordd_work_t** work) {
+                           const coordd_call_options_t* options, coordd_work_t** work,
+                           absl::Duration wait = absl::ZeroDuration()) {
   if (worker == nullptr) return NullArgument("worker");
   COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known, CopyIn(options, "options"));
   const std::string counted =
@@ -16,7 +17,7 @@ absl::Status SubmitBarrier(coordd_worker_t* worker, const char* name,
   coordd_tensor_t tensor = COORDD_TENSOR_INIT;
   tensor.name = counted.c_str();
   tensor.dtype = COORDD_UINT8;
-  return SubmitOne(worker, &tensor, {.kind = CollectiveKind::kBarrier}, options, work);
+  return SubmitOne(worker, &tensor, {.kind = CollectiveKind::kBarrier}, options, work, wait);
 }
 
 }  // namespace
@@ -152,7 +153,8 @@ coordd_status_t coordd_barrier(coordd_worker_t* worker, const char* name,
                                const coordd_call_options_t* options) {
   return AtBorder([&]() -> absl::Status {
     coordd_work_t* work = nullptr;
-    COORDD_RETURN_IF_ERROR(coordd::SubmitBarrier(worker, name, options, &work));
+    COORDD_RETURN_IF_ERROR(
+        coordd::SubmitBarrier(worker, name, options, &work, absl::InfiniteDuration()));
     return coordd::WaitForAll({work}, nullptr);
   });
 }
