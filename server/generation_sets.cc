@@ -22,7 +22,8 @@ absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSe
   ProcessSetProposal proposal{.remove = ProcessSetId{request.remove()}, .ranks = {}};
   for (int32_t member : request.ranks()) proposal.ranks.push_back(Rank{member});
   std::optional<AgreedRequest> agreed;
-  COORDD_RETURN_IF_ERROR(requests_.Request(rank, request.request(), proposal, now, agreed, failed));
+  COORDD_RETURN_IF_ERROR(
+      requests_.Request(rank, request.request(), proposal, join_.joined(), now, agreed, failed));
   join_.Heard(now);
   DeliverRefusals(failed, effects);
   if (agreed.has_value()) Answer(*agreed, now, effects);
@@ -124,6 +125,9 @@ void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time 
       break;
   }
   const bool is_last = join_.joined().empty();
+  std::vector<FailedRequest> without_it;
+  requests_.Joined(rank, without_it);
+  DeliverRefusals(without_it, effects);
   for (const auto& [id, set] : states_) {
     if (!set->table.members().Contains(rank)) continue;
     set->table.Join(rank, failed);

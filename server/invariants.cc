@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/tensor_spec.h"
 
 namespace coordd {
 namespace {
@@ -201,7 +202,12 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
   if (generation.ended) return Broken("a process set in a generation that has ended");
   const int64_t request = change.request();
   if (request != 0) {
-    if (member.open_requests.erase(request) == 0) {
+    // A rank that has joined hears of what others ask for and cannot have, as if it had asked too.
+    const bool for_joined =
+        change.code() != 0 && request == member.last_request + 1 && member.open[{0, kJoinName}] > 0;
+    if (for_joined) {
+      ++member.last_request;
+    } else if (member.open_requests.erase(request) == 0) {
       return Broken("an answer to request ", request, ", which rank ", member.rank,
                     " does not wait for");
     }

@@ -21,6 +21,13 @@ std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>&
                       x - a.begin());
 }
 
+absl::Status HasJoined(int64_t number, const ProcessSetProposal& proposal, Rank joined) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "process set request ", number, " to ", ToString(proposal), ": rank ", ToInt(joined),
+      " has joined and takes part in none, expected it before the "
+      "first rank joins or after the last one has"));
+}
+
 }  // namespace
 
 std::string ToString(const ProcessSetProposal& proposal) {
@@ -29,8 +36,8 @@ std::string ToString(const ProcessSetProposal& proposal) {
 }
 
 absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
-                                         const ProcessSetProposal& proposal, absl::Time now,
-                                         std::optional<AgreedRequest>& agreed,
+                                         const ProcessSetProposal& proposal, const RankSet& joined,
+                                         absl::Time now, std::optional<AgreedRequest>& agreed,
                                          std::vector<FailedRequest>& failed) {
   int64_t& last = last_[static_cast<size_t>(rank.value)];
   if (number != last + 1) {
@@ -50,7 +57,14 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
   }
   Open& open = At(number);
   open.in.Insert(rank);
-  if (open.fault.has_value()) {
+  if (is_new && !joined.empty()) {
+    for (Rank other : joined.Ranks()) {
+      open.in.Insert(other);
+      last_[static_cast<size_t>(other.value)] = number;
+    }
+    Fail(number, HasJoined(number, proposal, joined.FirstRanks(1).front()),
+         joined.FirstRanks(1).front(), failed);
+  } else if (open.fault.has_value()) {
     failed.push_back({number, *open.fault, {rank}});
   } else if (proposal != open.proposal) {
     Fail(number,
@@ -64,6 +78,21 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
   }
   DropAnswered();
   return absl::OkStatus();
+}
+
+void ProcessSetRequests::Joined(Rank rank, std::vector<FailedRequest>& failed) {
+  int64_t& last = last_[static_cast<size_t>(rank.value)];
+  const int64_t newest = first_ + static_cast<int64_t>(open_.size()) - 1;
+  while (last < newest) {
+    Open& open = At(++last);
+    open.in.Insert(rank);
+    if (open.fault.has_value()) {
+      failed.push_back({last, *open.fault, {rank}});
+    } else {
+      Fail(last, HasJoined(last, open.proposal, rank), rank, failed);
+    }
+  }
+  DropAnswered();
 }
 
 absl::Status ProcessSetRequests::Withdraw(Rank rank, int64_t number,

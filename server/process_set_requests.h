@@ -45,7 +45,9 @@ struct PendingRequest {
 
 // PURE; `now` must not decrease. Not thread-safe. The n-th request of one rank is matched with the
 // n-th of all others. Each is answered once: agreed upon, or failed for every rank that has made it
-// and for the others when they do.
+// and for the others when they do. A rank that has joined makes none, so that nothing can be agreed
+// upon until all have: what is asked meanwhile fails at once, also for the ranks that have joined,
+// as if they had asked. So everybody's next request is the same one again when the join has ended.
 class ProcessSetRequests {
  public:
   // Requests that some ranks have made and others have not. A caller waits for each answer, so that
@@ -56,9 +58,12 @@ class ProcessSetRequests {
       : all_(all), last_(static_cast<size_t>(all.size())) {}
 
   // A status breaks the protocol (numbers with a gap; too many open): the session ends with it.
+  // `joined`: each was given to Joined since it has joined.
   absl::Status Request(Rank rank, int64_t number, const ProcessSetProposal& proposal,
-                       absl::Time now, std::optional<AgreedRequest>& agreed,
+                       const RankSet& joined, absl::Time now, std::optional<AgreedRequest>& agreed,
                        std::vector<FailedRequest>& failed);
+  // What `rank` has not asked for fails with FAILED_PRECONDITION.
+  void Joined(Rank rank, std::vector<FailedRequest>& failed);
   // `rank` no longer waits: CANCELLED for all. Nothing if it was answered already.
   absl::Status Withdraw(Rank rank, int64_t number, std::vector<FailedRequest>& failed);
   // What is open since `now - age` or earlier fails with DEADLINE_EXCEEDED.

@@ -40,6 +40,8 @@ absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
     out.push_back(EndProcessSet{id, ended->second.member});
     sets_.erase(ended);
   }
+  // While this rank has joined it hears of what others have asked for in vain, as if it had asked.
+  last_request_ = std::max(last_request_, change.request());
   const auto request = requests_.find(change.request());
   if (request == requests_.end()) return absl::OkStatus();
   const absl::Status& withdrawn = request->second.withdrawn;

@@ -28,6 +28,9 @@ namespace {
 
 // For what is left when the goodbye has no time: an abort of the data plane.
 constexpr absl::Duration kDestructorTimeout = absl::Seconds(5);
+// Whoever has joined waits for what the others still have to do, the rest of an epoch perhaps. That
+// they are silent, or gone, ends the join long before this does.
+constexpr absl::Duration kJoinTimeout = absl::Hours(7 * 24);
 // Keys of programs, apart from those of the runtime's generations.
 constexpr char kProgramPrefix[] = "program/";
 
@@ -194,7 +197,9 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) co
 
 absl::StatusOr<TensorJob> WorkerImpl::Check(Submission submission) const {
   COORDD_RETURN_IF_ERROR(status());
-  const absl::Time deadline = DeadlineOf(submission.timeout, clock_.Now());
+  const bool patient =
+      submission.spec.kind == CollectiveKind::kJoin && submission.timeout <= absl::ZeroDuration();
+  const absl::Time deadline = DeadlineOf(patient ? kJoinTimeout : submission.timeout, clock_.Now());
   submission.spec.group.clear();
   submission.spec.group_size = 0;
   const absl::StatusOr<SubmissionPlace> place = PlaceIn(submission.spec.process_set);

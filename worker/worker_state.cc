@@ -53,6 +53,9 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
 void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+  if (refused.ok() && ToInt(join_) != 0)
+    refused = absl::FailedPreconditionError(
+        "this rank has joined, expected no request for a process set until the join ends");
   if (!refused.ok()) {
     out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
     return;

@@ -204,8 +204,9 @@ COORDD_API coordd_status_t coordd_barrier(coordd_worker_t* worker, const char* n
  * and gets nothing. What needs its data fails on all ranks: a broadcast, reduce or gather whose
  * root has joined, a send to it or a receive from it. It may submit nothing itself. All joins end
  * together; *last_rank (may be NULL) is the rank that joined last, which is also the result of the
- * work, one int32. Only of all ranks: options->process_set is 0. options->timeout_seconds should
- * cover what the slowest rank still has to do. */
+ * work, one int32. Only of all ranks: options->process_set is 0, and no process set can be added or
+ * removed meanwhile. A join has no deadline (a week) unless options->timeout_seconds says so: it
+ * ends when nothing comes from those who have not joined (coordd's --stall-abort). */
 COORDD_API coordd_status_t coordd_join_async(coordd_worker_t* worker,
                                              const coordd_call_options_t* options,
                                              coordd_work_t** work);

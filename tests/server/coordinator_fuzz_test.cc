@@ -326,6 +326,13 @@ class Fuzz {
       const v1::CoordinatorMessage& message = *deliver->message;
       for (const v1::FusedBatch& batch : message.plan().batches()) Count(batch);
       if (message.process_set_change().ranks_size() > 0) ++sets_added_;
+      // Ranks that have joined hear of requests that they have not made.
+      for (SessionId to : deliver->to) {
+        const auto known = sessions_.find(to);
+        if (known == sessions_.end()) continue;
+        known->second.requests =
+            std::max(known->second.requests, message.process_set_change().request());
+      }
       if (!message.has_membership()) continue;
       Known& known = sessions_[deliver->to.front()];
       known.generation = Generation{message.generation()};

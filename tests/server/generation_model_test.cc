@@ -127,6 +127,7 @@ class NaiveGeneration {
 
   // As if all ranks asked at once.
   void Add(const RankNumbers& ranks, Lines& lines) {
+    if (RefuseForJoined(lines)) return;
     bool exists = ranks.empty();
     for (const auto& [id, set] : sets_) exists = exists || (!set.is_pair && set.members == ranks);
     if (exists) {
@@ -137,6 +138,7 @@ class NaiveGeneration {
     lines.push_back(absl::StrCat("set ", last_id_, " = ", absl::StrJoin(ranks, ",")));
   }
   void Remove(int32_t id, Lines& lines) {
+    if (RefuseForJoined(lines)) return;
     const bool can =
         id != 0 && sets_.contains(id) && !sets_[id].is_pair && sets_[id].pending.empty();
     if (can) {
@@ -146,6 +148,8 @@ class NaiveGeneration {
     lines.push_back(can ? absl::StrCat("end ", id)
                         : absl::StrCat("refused ", absl::StrJoin(sets_[0].members, ",")));
   }
+
+  const RankNumbers& joined() const { return joined_; }
 
   // What waited for the end of the turn: plans by set.
   void EndTurn(Lines& lines) {
@@ -166,6 +170,21 @@ class NaiveGeneration {
   }
 
  private:
+  // The first to ask hears of it together with those who have joined, the others one by one.
+  bool RefuseForJoined(Lines& lines) const {
+    if (joined_.empty()) return false;
+    RankNumbers first = joined_;
+    for (int32_t rank = 0; rank < size_; ++rank) {
+      if (joined_.contains(rank)) continue;
+      const bool alone = first.empty();
+      first.insert(rank);
+      lines.push_back(
+          absl::StrCat("refused ", alone ? absl::StrCat(rank) : absl::StrJoin(first, ",")));
+      first.clear();
+    }
+    return true;
+  }
+
   struct Tensor {
     Report report;  // the first rank's
     int32_t first_rank;
@@ -297,12 +316,14 @@ class RealGeneration {
     state_->OnTensorsWithdrawn(Rank{rank}, withdrawn, kStart, effects_);
   }
   void Join(int32_t rank) { Submit(rank, 0, {.name = "join", .kind = CollectiveKind::kJoin}); }
-  void Request(int32_t remove, const RankNumbers& ranks) {
+  // All ranks ask but those that have joined.
+  void Request(int32_t remove, const RankNumbers& ranks, const RankNumbers& joined) {
     v1::ProcessSetRequest request;
     request.set_request(++requests_);
     request.set_remove(remove);
     for (int32_t rank : ranks) request.add_ranks(rank);
     for (int32_t rank = 0; rank < state_->size(); ++rank) {
+      if (joined.contains(rank)) continue;
       ASSERT_THAT(state_->OnProcessSetRequest(Rank{rank}, request, kStart, effects_), IsOk());
     }
   }
@@ -366,11 +387,11 @@ class Pairing {
     const int32_t what = Below(100);
     if (what < 4) {
       const RankNumbers ranks = Some();
-      real_.Request(0, ranks);
+      real_.Request(0, ranks, naive_.joined());
       naive_.Add(ranks, expected);
     } else if (what < 6) {
       const int32_t id = 1 + Below(6);
-      real_.Request(id, {});
+      real_.Request(id, {}, naive_.joined());
       naive_.Remove(id, expected);
     } else if (what < 12) {
       real_.Join(rank);

@@ -28,12 +28,13 @@ class ProcessSetRequestsTest : public ::testing::Test {
   absl::Status Request(int32_t rank, int64_t number, const ProcessSetProposal& proposal,
                        absl::Time now = kStart) {
     agreed_.reset();
-    return requests_.Request(Rank{rank}, number, proposal, now, agreed_, failed_);
+    return requests_.Request(Rank{rank}, number, proposal, joined_, now, agreed_, failed_);
   }
   std::vector<FailedRequest> TakeFailed() { return std::exchange(failed_, {}); }
 
   const MemberList all_ = MemberList::All(3);
   ProcessSetRequests requests_{all_};
+  RankSet joined_{all_};
   std::optional<AgreedRequest> agreed_;
   std::vector<FailedRequest> failed_;
 };
@@ -124,6 +125,28 @@ TEST_F(ProcessSetRequestsTest, AWithdrawalBehindTheAnswerIsNothing) {
   for (int32_t rank : {0, 1, 2}) ASSERT_THAT(Request(rank, 1, kAdd01), IsOk());
   EXPECT_THAT(requests_.Withdraw(Rank{1}, 1, failed_), IsOk());
   EXPECT_THAT(failed_, IsEmpty());
+}
+
+TEST_F(ProcessSetRequestsTest, NothingIsAgreedUponWhileARankHasJoined) {
+  ASSERT_THAT(Request(0, 1, kAdd01), IsOk());
+  joined_.Insert(Rank{1});
+  requests_.Joined(Rank{1}, failed_);
+  const std::string text = "request 1 to add [0, 1]: rank 1 has joined and takes part in none";
+  EXPECT_THAT(TakeFailed(),
+              ElementsAre(Failure(1, Code::kFailedPrecondition, text, Ranks({0, 1}))));
+  ASSERT_THAT(Request(0, 2, kAdd02), IsOk());
+  EXPECT_THAT(TakeFailed(),
+              ElementsAre(Failure(2, Code::kFailedPrecondition, "request 2", Ranks({0, 1}))));
+  // Who has asked for less, and joins, hears of the rest: all go on with the same request.
+  ASSERT_THAT(Request(2, 1, kAdd01), IsOk());
+  EXPECT_THAT(TakeFailed(), ElementsAre(Failure(1, Code::kFailedPrecondition, text, Ranks({2}))));
+  requests_.Joined(Rank{2}, failed_);
+  EXPECT_THAT(TakeFailed(),
+              ElementsAre(Failure(2, Code::kFailedPrecondition, "request 2", Ranks({2}))));
+  joined_ = RankSet(all_);
+  for (int32_t rank : {1, 0, 2}) ASSERT_THAT(Request(rank, 3, kAdd02), IsOk());
+  ASSERT_TRUE(agreed_.has_value());
+  EXPECT_EQ(agreed_->number, 3);
 }
 
 TEST_F(ProcessSetRequestsTest, NumbersWithAGapBreakTheProtocol) {

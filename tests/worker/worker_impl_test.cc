@@ -333,6 +333,25 @@ TEST_F(WorkerImplTest, AnswersACallForAProcessSetWhenItIsShutDown) {
   caller.join();
 }
 
+TEST_F(WorkerImplTest, AJoinOutlastsTheTimeoutOfCollectives) {
+  options_.collective_timeout = absl::Milliseconds(1);
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  Submission join;
+  join.spec.name = kJoinName;
+  join.spec.kind = CollectiveKind::kJoin;
+  join.spec.dtype = DataType::kInt32;
+  const auto work = (*worker)->Submit(std::move(join));
+  ASSERT_THAT(work, IsOk());
+  // Longer than it takes to give up, if it did.
+  EXPECT_THAT((*work)->Wait(absl::Now() + absl::Milliseconds(100)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("still running")));
+  EXPECT_FALSE((*work)->done());
+  EXPECT_THAT((*worker)->AddProcessSet({0}, kHangLimit),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has joined")));
+  Stop(**worker);
+}
+
 TEST_F(WorkerImplTest, RefusesSubmissionsWhileItHasJoined) {
   auto worker = Start();
   ASSERT_THAT(worker, IsOk());

@@ -331,6 +331,27 @@ TEST(WorkerStateJoin, EndsWithWhoJoinedLast) {
   EXPECT_TRUE(absl::IsInternal(member.state().status()));
 }
 
+TEST(WorkerStateJoin, AsksForNoSetAndHearsOfWhatOthersCannotHave) {
+  Member member;
+  Ask(member, 5, {0, 2});
+  member.Change(1, 1, {0, 2});
+  member.Submit({Join()});
+  member.Clear();
+  Ask(member, 6, {1});
+  ASSERT_THAT(member.All<ProcessSetAnswer>(), SizeIs(1));
+  EXPECT_THAT(member.All<ProcessSetAnswer>()[0].status,
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("has joined")));
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kProcessSetRequest), SizeIs(0));
+  member.RefuseSet(2, absl::StatusCode::kFailedPrecondition, "rank 0 has joined");
+  member.RefuseSet(3, absl::StatusCode::kFailedPrecondition, "rank 0 has joined");
+  member.Fail(kJoinName, absl::StatusCode::kCancelled, "rank 1 withdrew it");
+  member.Clear();
+  Ask(member, 7, {1});
+  const auto requests = member.sent(v1::WorkerMessage::kProcessSetRequest);
+  ASSERT_THAT(requests, SizeIs(1));
+  EXPECT_EQ(requests[0].process_set_request().request(), 4);
+}
+
 TEST(WorkerStateJoin, MayGoOnWhenTheJoinFails) {
   Member member;
   member.Submit({Join()});

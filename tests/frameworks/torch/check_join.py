@@ -68,6 +68,22 @@ def check_a_joined_rank_in_a_process_set():
     hvd.remove_process_set(some)
 
 
+@on_sizes(2, 3, 4)
+def check_process_sets_wait_for_the_end_of_a_join():
+    if hvd.rank() == 0:
+        hvd.join()
+    else:
+        hvd.allreduce(torch.ones(1), name="only when 0 has joined")
+        for _ in range(hvd.rank()):  # some ask more often than others
+            expect_error(hvd.HorovodInternalError, lambda: hvd.add_process_set([0]), "rank", "has joined")
+        hvd.join()
+    if hvd.size() > 2:
+        both = hvd.add_process_set([0, 1])
+        if hvd.rank() < 2:
+            expect(hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=both), torch.full((1,), 2.0))
+        hvd.remove_process_set(both)
+
+
 @on_sizes(2, 4)
 def check_training_with_uneven_data_ends():
     torch.manual_seed(0)

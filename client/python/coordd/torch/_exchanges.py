@@ -288,9 +288,6 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, unnamed))
 
 
-JOIN_TIMEOUT_S = 7 * 24 * 3600.0  # what the slowest rank still has to do may be the rest of an epoch
-
-
 def join(device: int = -1) -> int:
     """Says that this rank has no more data, and returns when all ranks have said so: the last of them.
 
@@ -298,13 +295,15 @@ def join(device: int = -1) -> int:
     sum; an average is still divided by the number of all ranks) and no rows to gathers. A broadcast from a rank that has
     joined is an error on all ranks. Unnamed operations start from the same names on all ranks afterwards.
 
-    device: ignored, there for Horovod's sake. It waits for as long as the others work, a week at most. HorovodInternalError: as allreduce().
+    No process set can be added or removed meanwhile: HorovodInternalError, at once.
+
+    device: ignored, there for Horovod's sake. It waits for as long as the others work, a week at most; COORDD_TIMEOUT does
+    not end it. HorovodInternalError: as allreduce(), and when nothing comes from the others for coordd's --stall-abort.
     """
     del device
     member = worker()
     pointer = c_void_p()
-    status = function("coordd_join_async")(member.pointer, _native.call_options(0, 1.0, 1.0, JOIN_TIMEOUT_S),
-                                           byref(pointer))
+    status = function("coordd_join_async")(member.pointer, None, byref(pointer))
     if status != 0:
         raise _native.call_error(status, "join")
     work = Work((pointer.value or 0,), "join")
