@@ -1,6 +1,6 @@
 """How long a synchronous allreduce of 4 bytes takes from Python, beside torch.distributed on Gloo.
 
-    coordrun -np 2 -- python3 bench/python/latency.py [--json FILE]
+    coordrun -np 2 -- python3 bench/python/latency.py [--json FILE]       (Horovod by itself: see peer.py)
 
 Both are called in turns in the same processes, so that whatever else the machine does meets both. Rank 0 prints one JSON
 object: medians over all calls, and the median of each turn's ratio.
@@ -8,19 +8,14 @@ object: medians over all calls, and the median of each turn's ratio.
 
 import argparse
 import json
-import os
 import statistics
-import sys
 import time
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path[:0] = [os.path.join(ROOT, "client", "python"), os.path.join(ROOT, "client", "examples", "python")]
+import peer
+import torch
+import torch.distributed as dist
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-
-import coordd.torch as hvd  # noqa: E402
-from synthetic_benchmark import join_gloo  # noqa: E402
+hvd = peer.hvd
 
 
 def calls_us(call, count):
@@ -36,13 +31,18 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--turns", type=int, default=40)
     arguments.add_argument("--calls", type=int, default=100, help="in each turn of each")
+    peer.add_option(arguments)
     arguments.add_argument("--json", help="a file that receives what rank 0 prints")
     options = arguments.parse_args()
     hvd.init()
-    join_gloo()
     torch.set_num_threads(1)
     tensor = torch.zeros(1)
-    contenders = {"coordd": lambda: hvd.allreduce_(tensor, name="loss", op=hvd.Sum), "gloo": lambda: dist.all_reduce(tensor)}
+    contenders = {peer.NAME: lambda: hvd.allreduce_(tensor, name="loss", op=hvd.Sum)}
+    if peer.NAME == "coordd":
+        contenders["unnamed"] = lambda: hvd.allreduce(tensor)  # as scripts write it: a new tensor, no name
+        from synthetic_benchmark import join_gloo
+        join_gloo()
+        contenders["gloo"] = lambda: dist.all_reduce(tensor)
     for call in contenders.values():
         calls_us(call, 20)
     figures = {name: [] for name in contenders}
@@ -51,12 +51,13 @@ def main():
         turn = {name: calls_us(call, options.calls) for name, call in contenders.items()}
         for name, taken in turn.items():
             figures[name] += taken
-        ratios.append(statistics.median(turn["gloo"]) / statistics.median(turn["coordd"]))
+        if "gloo" in turn:
+            ratios.append(statistics.median(turn["gloo"]) / statistics.median(turn["coordd"]))
     result = {"ranks": hvd.size(), "bytes": 4, "calls": options.turns * options.calls,
               **{f"{name}_us": round(statistics.median(taken), 1) for name, taken in figures.items()},
               **{f"{name}_us_fastest_tenth": round(statistics.quantiles(taken, n=10)[0], 1)
                  for name, taken in figures.items()},
-              "gloo_by_coordd": round(statistics.median(ratios), 2), "torch": torch.__version__}
+              **({"gloo_by_coordd": round(statistics.median(ratios), 2)} if ratios else {}), "torch": torch.__version__}
     if hvd.rank() == 0:
         print(json.dumps(result), flush=True)
         if options.json:

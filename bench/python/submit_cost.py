@@ -1,24 +1,23 @@
 """What an asynchronous allreduce costs the thread that calls it, from Python, and how long a synchronous one takes.
 
-    coordrun -np 2 -- python3 bench/python/submit_cost.py [--json FILE]
+    coordrun -np 2 -- python3 bench/python/submit_cost.py [--json FILE]   (Horovod: see peer.py)
 
-Only the calls are timed, not the reductions: a training step submits its gradients one after the other while it computes.
+"python_part_us" is what Python adds to a synchronous call: the same call, with a C function in the library's place that returns
+at once. Elsewhere only the calls are timed, not the reductions: a training step submits its gradients one after the other while it computes.
 Rank 0 prints one JSON object; each figure is the median over `--rounds` rounds, in microseconds: processor time of the
 calling thread for the asynchronous calls, time on the wall for the synchronous one.
 """
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "client", "python"))
+import peer
+import torch
 
-import torch  # noqa: E402
-
-import coordd.torch as hvd  # noqa: E402
+hvd = peer.hvd
 
 
 def timed_us(call, clock=time.thread_time):
@@ -54,11 +53,36 @@ def synchronous(rounds):
     return round(statistics.median(figures[rounds // 10:]), 1)
 
 
+def python_part():
+    """Microseconds of processor time of a synchronous call around the call of the library: named in place, and as scripts write
+    it."""
+    import ctypes
+    from coordd import _library
+    from coordd.torch import _submit
+    blocking = vars(_library.library().blocking)
+    tensor = torch.zeros(1)
+    _submit._calls.clear()  # they hold the library's function
+    original = blocking.pop("coordd_allreduce_for", None)
+    blocking["coordd_allreduce_for"] = ctypes.CDLL(None).pthread_equal  # of a worker and a tensor: 0
+    try:
+        figures = []
+        for call in (lambda: hvd.allreduce_(tensor, name="loss", op=hvd.Sum), lambda: hvd.allreduce(tensor)):
+            taken = [timed_us(call)[0] - timed_us(lambda: None)[0] for _ in range(3000)]
+            figures.append(round(statistics.median(taken), 2))
+        return figures
+    finally:
+        _submit._calls.clear()
+        del blocking["coordd_allreduce_for"]
+        if original is not None:
+            blocking["coordd_allreduce_for"] = original
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--tensors", type=int, default=161, help="as many as a model of 25.6 M parameters has")
     arguments.add_argument("--elements", type=int, default=256)
     arguments.add_argument("--rounds", type=int, default=50)
+    peer.add_option(arguments)
     arguments.add_argument("--json", help="a file that receives what rank 0 prints")
     options = arguments.parse_args()
 
@@ -77,6 +101,7 @@ def main():
         "grouped_allreduce_async_us_per_tensor": grouped(
             count, rounds, lambda: hvd.grouped_allreduce_async(tensors, name="all")),
         "allreduce_4_bytes_us": synchronous(rounds * 20),
+        **({"python_part_us": python_part()} if peer.NAME == "coordd" else {}),
         "torch": torch.__version__, "python": sys.version.split()[0],
     }
     if hvd.rank() == 0:

@@ -1,7 +1,7 @@
 """The communication part of a training step: a model of 25.6 million parameters in 161 tensors, beside
 DistributedDataParallel on Gloo.
 
-    coordrun -np 2 -- python3 bench/python/training_step.py [--json FILE]
+    coordrun -np 2 -- python3 bench/python/training_step.py [--json FILE]   (Horovod by itself: see peer.py)
 
 Communication part: the time of a step less the time of the same step without communication. Each round makes one step of each
 kind, one after the other in the same processes, in an order that turns from round to round; a step takes as long as on the
@@ -19,19 +19,14 @@ things too.
 import argparse
 import copy
 import json
-import os
 import statistics
-import sys
 import time
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path[:0] = [os.path.join(ROOT, "client", "python"), os.path.join(ROOT, "client", "examples", "python")]
+import peer  # noqa: I001  it says where models is
+import models
+import torch
 
-import torch  # noqa: E402
-
-import coordd.torch as hvd  # noqa: E402
-import models  # noqa: E402
-from synthetic_benchmark import join_gloo  # noqa: E402
+hvd = peer.hvd
 
 
 def contenders(options):
@@ -46,11 +41,13 @@ def contenders(options):
         return torch.nn.parallel.DistributedDataParallel(copy.deepcopy(origin), gradient_as_bucket_view=True,
                                                          broadcast_buffers=False)
 
-    models_of = {"alone": origin, "coordd": copy.deepcopy(origin), "ddp": ddp(), "ddp_hook": ddp()}
-    hvd.ddp_hook.register(models_of["ddp_hook"])
+    models_of = {"alone": origin, peer.NAME: copy.deepcopy(origin)}
+    if peer.NAME == "coordd":
+        models_of.update(ddp=ddp(), ddp_hook=ddp())
+        hvd.ddp_hook.register(models_of["ddp_hook"])
     result = {name: (model, sgd(model)) for name, model in models_of.items()}
-    model, optimizer = result["coordd"]
-    result["coordd"] = (model, hvd.DistributedOptimizer(optimizer, model.named_parameters()))
+    model, optimizer = result[peer.NAME]
+    result[peer.NAME] = (model, hvd.DistributedOptimizer(optimizer, model.named_parameters()))
     return result
 
 
@@ -58,7 +55,10 @@ def step_ms(model, optimizer, images, labels):
     """Milliseconds of the clock and of the processor."""
     hvd.barrier()
     used, began = time.process_time(), time.perf_counter()
-    optimizer.zero_grad(set_to_none=False)
+    if peer.NAME == "coordd":
+        optimizer.zero_grad(set_to_none=False)
+    else:
+        optimizer.zero_grad()
     torch.nn.functional.cross_entropy(model(images), labels).backward()
     optimizer.step()
     return (time.perf_counter() - began) * 1e3, (time.process_time() - used) * 1e3
@@ -97,10 +97,13 @@ def main():
     arguments.add_argument("--image-size", type=int, default=64)
     arguments.add_argument("--warmup", type=int, default=3)
     arguments.add_argument("--rounds", type=int, default=20)
+    peer.add_option(arguments)
     arguments.add_argument("--json", help="a file that receives what rank 0 prints")
     options = arguments.parse_args()
     hvd.init()
-    join_gloo()
+    if peer.NAME == "coordd":
+        from synthetic_benchmark import join_gloo
+        join_gloo()
     torch.set_num_threads(1)
     taken, processor = measure(options)
     parts, processor_parts = communication(taken), communication(processor)
@@ -111,9 +114,9 @@ def main():
               "communication_ms": {name: round(part, 1) for name, part in parts.items()},
               "processor_ms": {name: round(statistics.median(figures), 1) for name, figures in processor.items()},
               "communication_processor_ms": {name: round(part, 1) for name, part in processor_parts.items()},
-              **{f"ddp_by_{name}": round(parts["ddp"] / parts[name], 2) for name in ("coordd", "ddp_hook")},
+              **{f"ddp_by_{name}": round(parts["ddp"] / parts[name], 2) for name in parts if "ddp_hook" in parts},
               **{f"processor_ddp_by_{name}": round(processor_parts["ddp"] / processor_parts[name], 2)
-                 for name in ("coordd", "ddp_hook")}, "torch": torch.__version__}
+                 for name in parts if "ddp_hook" in parts}, "torch": torch.__version__}
     if hvd.rank() == 0:
         print(json.dumps(result), flush=True)
         if options.json:

@@ -4,6 +4,7 @@
     coordrun -np 2 -- python3 synthetic_benchmark.py --model resnet50 --image-size 64 --batch-size 8
     coordrun -np 2 -- python3 synthetic_benchmark.py --ddp ...        # DistributedDataParallel on Gloo, to compare
     coordrun -np 2 -- python3 synthetic_benchmark.py --ddp-hook ...   # the same with coordd's communication hook
+    horovodrun -np 2 python3 synthetic_benchmark.py --horovod ...     # Horovod, whose names coordd.torch has
 """
 
 import argparse
@@ -13,8 +14,12 @@ import time
 
 import torch
 
-import coordd.torch as hvd
 import models
+
+if "--horovod" in sys.argv:
+    import horovod.torch as hvd
+else:
+    import coordd.torch as hvd
 
 
 def arguments():
@@ -31,6 +36,7 @@ def arguments():
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--ddp", action="store_true", help="torch's DistributedDataParallel on Gloo")
     how.add_argument("--ddp-hook", action="store_true", help="the same, its gradients averaged by coordd")
+    how.add_argument("--horovod", action="store_true", help="Horovod, started by horovodrun")
     return parser.parse_args()
 
 

@@ -151,7 +151,7 @@ class Work:
 
     __slots__ = ("pointers", "name")
 
-    def __init__(self, pointers: Sequence[int], name: str):
+    def __init__(self, pointers: Sequence[Optional[int]], name: str):
         self.pointers = pointers
         self.name = name
 
@@ -182,7 +182,7 @@ class Work:
         if failure is not None:
             raise failure
 
-    def _name_of(self, pointer: int) -> str:
+    def _name_of(self, pointer: Optional[int]) -> str:
         return _library.library().quick.coordd_work_name(pointer).decode(errors="replace")
 
     def result(self, index: int = 0) -> "OwnedResult":

@@ -7,7 +7,7 @@ HorovodInternalError, the state being back at its last commit; start the job aga
 
 import copy
 import functools
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, List
 
 from coordd.exceptions import HorovodInternalError
 
@@ -26,7 +26,7 @@ class State:
     def __init__(self, bcast_object: Callable, get_rank: Callable[[], int]):
         self._bcast_object = bcast_object
         self._rank = get_rank
-        self._reset_callbacks = []
+        self._reset_callbacks: List[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Functions for on_reset(). Nothing calls that yet: membership does not change in this version."""

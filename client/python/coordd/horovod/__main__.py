@@ -14,7 +14,7 @@ import coordd.horovod
 
 def _new_main(path=None) -> types.ModuleType:
     main = types.ModuleType("__main__")
-    main.__builtins__ = __builtins__
+    vars(main)["__builtins__"] = __builtins__
     if path is not None:
         main.__file__ = path
     sys.modules["__main__"] = main

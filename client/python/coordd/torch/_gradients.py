@@ -11,7 +11,7 @@ Parameters are divided into units; a unit is submitted when the last of its grad
 
 import weakref
 import zlib
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -54,7 +54,7 @@ class _Unit:
         self.name = name
         self.parameters = parameters
         self.options = options
-        self.ready = set()  # those of this step, by id
+        self.ready: Set[int] = set()  # those of this step, by id
         self.handle: Any = None  # of mpi_ops, while it is in flight
 
     def arrived(self, parameter: torch.Tensor) -> None:
@@ -228,7 +228,7 @@ class GradientExchange:
                  groups: List[Tuple[str, List[torch.Tensor]]], use_buckets: bool):
         self.options = options
         self.passes = passes
-        self.active = bool(options.process_set.included()) and options.process_set.size() > 1
+        self.active = bool(options.process_set.included()) and (options.process_set.size() or 0) > 1
         self._names = names
         self._units: Dict[torch.Tensor, _Unit] = {}
         self._left: Dict[torch.Tensor, int] = {}  # backward passes to go, for those that have had one in this step

@@ -1,6 +1,6 @@
 """allreduce, reducescatter and reduce, in all their forms. See coordd.torch.mpi_ops."""
 
-from typing import List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
@@ -358,7 +358,7 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
 
 
 # torch 2 wants to be told that indices which came from valid tensors need no check.
-_KNOWN_TO_BE_VALID = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
+_KNOWN_TO_BE_VALID: Dict[str, Any] = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
 
 # --- sparse tensors --------------------------------------------------------------------------------------------------
 

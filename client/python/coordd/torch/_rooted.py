@@ -11,8 +11,8 @@ from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._exchanges import submit_pending
 from coordd.torch._handles import Pending, finish, track
-from coordd.torch._reductions import OPS, like
-from coordd.torch._submit import owned_tensor
+from coordd.torch._reductions import like
+from coordd.torch._submit import OPS, owned_tensor
 
 # --- to one rank -----------------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ def _prepare_group(name: str, tensors: Sequence[torch.Tensor], shapes: List, dty
     return _Group(prepared, shapes, dtypes)
 
 
-def owned_tensor(work: Work, index: int, dtype: torch.dtype) -> torch.Tensor:
+def owned_tensor(work: Work, index: int, dtype: Any) -> torch.Tensor:
     """The result that the library has allocated, as a tensor over the same memory: it is not copied, and lives until the
     tensor and all its views are gone. (A copy would double the memory and the time of a large gather; nothing else ever
     writes there.)"""

@@ -9,6 +9,7 @@ the start, and not for gradients. The ranks of both are the same processes; thei
 
 import queue
 import threading
+from typing import Optional
 
 import torch
 import torch.distributed as dist
@@ -64,7 +65,8 @@ class _Completions:
 _completions = _Completions()
 
 
-def allreduce_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: ignore[name-defined]
+                   ) -> torch.futures.Future[torch.Tensor]:
     """A communication hook for register_comm_hook: averages a bucket over the ranks, in place. `state`: a HookState, or
     None for the defaults. A failure surfaces in the backward pass."""
     state = state or _DEFAULT
@@ -72,7 +74,7 @@ def allreduce_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.F
     submitted, context = state.compression.compress(buffer)
     handle = mpi_ops.allreduce_async_(submitted, name=f"{state.name}.bucket.{bucket.index()}", op=mpi_ops.Average,
                                       process_set=state.process_set)
-    future = torch.futures.Future()
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
     def finish() -> torch.Tensor:
         if submitted is not buffer:

@@ -7,7 +7,7 @@ Objects travel as a pickle, by cloudpickle where it is installed: between ranks 
 """
 
 import pickle
-from typing import Any, Dict, Iterable, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -16,7 +16,7 @@ from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
 
 try:
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
 except ImportError:
     cloudpickle = None
 
@@ -69,7 +69,7 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]], root_rank
 
 class _Tensor(NamedTuple):
     """Stands for a tensor in a structure that travels as an object."""
-    index: int
+    place: int
     shape: Tuple[int, ...]
     dtype: torch.dtype
 
@@ -90,7 +90,7 @@ def _put_tensors_in(value: Any, tensors: List[torch.Tensor]) -> Any:
     """The reverse; makes the tensors, in the order of their indices."""
     if isinstance(value, _Tensor):
         tensors.append(torch.empty(value.shape, dtype=value.dtype))
-        return tensors[value.index]
+        return tensors[value.place]
     if isinstance(value, dict):
         return {key: _put_tensors_in(item, tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -144,7 +144,7 @@ def _from_bytes(data: torch.Tensor) -> Any:
     return pickle.loads(memoryview(data.numpy()))
 
 
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str = None,
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """Returns the root's object; on the others `obj` does not matter. Any size: it travels with a 64-bit length.
 
@@ -167,7 +167,7 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str = None,
     return obj if is_root else _from_bytes(data)
 
 
-def allgather_object(obj: Any, name: str = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """Returns the objects of all ranks, in rank order; each rank's may be of any size."""
     name = name or "object"
     data = _to_bytes(obj)

@@ -11,7 +11,7 @@ has left a parameter out contributes zeros for it.
 import contextlib
 import functools
 import warnings
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -24,7 +24,13 @@ from coordd.torch.compression import Compression
 __all__ = ["DistributedOptimizer"]
 
 
-class _DistributedOptimizer:
+if TYPE_CHECKING:
+    _Base = torch.optim.Optimizer
+else:
+    _Base = object  # the other base is the optimizer's own class
+
+
+class _DistributedOptimizer(_Base):
     """What a distributed optimizer adds to its class: the first base of the class that DistributedOptimizer() makes.
 
     It shares state and param_groups with the optimizer that it was made from, so that whatever holds that one, such as a
@@ -73,7 +79,7 @@ class _DistributedOptimizer:
             return super().step()
         return super().step(functools.partial(self._coordd_run_closure, closure))
 
-    step.hooked = True  # torch's profiling hooks are in the optimizer's own step; a second time they would count double
+    step.hooked = True  # type: ignore[attr-defined]  # torch's profiling hooks are in the optimizer's own step; a second time they would count double
 
     def zero_grad(self, *args, **kwargs):
         """The optimizer's own, with its arguments (set_to_none). AssertionError: gradients are in flight, and would change
@@ -232,7 +238,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
     exchange = GradientExchange(options, _checked_passes(backward_passes_per_step),
                                 _checked_names(named_parameters, optimizer.param_groups),
                                 _groups_of(_checked_groups(groups), optimizer.param_groups), use_buckets=groups is None)
-    distributed = object.__new__(_distributed_class(type(optimizer)))
+    distributed: Any = object.__new__(_distributed_class(type(optimizer)))  # type: ignore[arg-type]
     # `step` is there as an attribute where a scheduler has wrapped the original's.
     vars(distributed).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     distributed._coordd_start(exchange)

@@ -70,6 +70,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def track(self, factor: float, mean: torch.Tensor, unbiased_variance: torch.Tensor) -> None:
         """Called by the forward pass with the statistics of the whole batch."""
+        assert self.running_mean is not None and self.running_var is not None
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
             self.running_var.lerp_(unbiased_variance.to(self.running_var.dtype), factor)

@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Optional
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError, UnsupportedError
 
 try:
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
 except ImportError:
     cloudpickle = None
 

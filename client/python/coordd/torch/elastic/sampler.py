@@ -2,7 +2,7 @@
 
 import math
 import random
-from typing import Iterator, List
+from typing import Iterator, List, Set
 
 import torch.utils.data
 
@@ -23,7 +23,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
-        self.processed_indices = set()
+        self.processed_indices: Set[int] = set()
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:

@@ -6,7 +6,7 @@ A handler says how a kind of object does that. A program may add its own:
 """
 
 import copy
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -102,7 +102,10 @@ class TorchState(ObjectState):
     """state.model, state.optimizer and everything else that it was given by name: objects that a handler knows, and any
     others that can be pickled."""
 
-    def __init__(self, model: torch.nn.Module = None, optimizer: torch.optim.Optimizer = None, **kwargs: Any):
+    _handlers: Dict[str, Any]
+
+    def __init__(self, model: Optional[torch.nn.Module] = None, optimizer: Optional[torch.optim.Optimizer] = None,
+                 **kwargs: Any):
         values = {**({} if model is None else {"model": model}),
                   **({} if optimizer is None else {"optimizer": optimizer}), **kwargs}
         handlers = {}
