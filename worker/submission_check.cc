@@ -24,12 +24,14 @@ bool Contains(const SubmissionPlace& place, int32_t rank) {
   return place.set == nullptr || std::binary_search(place.set->begin(), place.set->end(), rank);
 }
 
+// Whether there is such a device is known to who copies from it.
 absl::Status CheckMemory(const Submission& submission) {
-  if (submission.spec.memory == MemoryKind::kHost && submission.device < 0) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("tensor ", submission.spec.name,
-                   ": device memory, expected host memory: this version "
-                   "has no backend for devices"));
+  const bool on_device = submission.spec.memory == MemoryKind::kCuda;
+  if (on_device == (submission.device >= 0)) return absl::OkStatus();
+  return Invalid(submission.spec,
+                 absl::StrCat("memory of kind ", Name(submission.spec.memory), " on device ",
+                              submission.device),
+                 "a device for memory of kind cuda, and -1 for the host's");
 }
 
 // Who takes part: the caller, and the ranks that the tensor names.
@@ -150,7 +152,11 @@ absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const Submissio
   job.output = static_cast<std::byte*>(submission.output);
   job.output_capacity_bytes = submission.output_capacity_bytes;
   job.splits = std::move(submission.splits);
+  job.device = submission.device;
+  job.stream = submission.stream;
   job.deadline = deadline;
+  // What is on a device has a longer way than the data plane, which its waiter cannot drive.
+  if (job.device >= 0) seat = nullptr;
   job.work = std::make_shared<Work>(std::move(submission.spec), clock, std::move(seat));
   return job;
 }

@@ -20,7 +20,7 @@ struct SubmissionPlace {
 };
 
 // INVALID_ARGUMENT: names the tensor, what was found and what was expected. Fills in the splits of
-// an alltoall that gives none. UNIMPLEMENTED: device memory. `seat`: the Work's.
+// an alltoall that gives none. `seat`: the Work's.
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
                                           absl::Time deadline, Clock& clock,
                                           std::shared_ptr<DriverSeat> seat = nullptr);

@@ -19,6 +19,8 @@ struct TensorJob {
   std::byte* output = nullptr;  // nullptr: the runtime allocates
   int64_t output_capacity_bytes = 0;
   std::vector<int64_t> splits;  // alltoall: rows for each rank, already filled in
+  int32_t device = -1;          // of both buffers, when the spec's memory is a device's
+  uintptr_t stream = 0;         // of the caller, behind which the input is ready
   absl::Time deadline;
   // This rank has joined and has not submitted it: it has no buffers, contributes the operator's
   // identity or no rows, and drops the result. Its Work is nobody's.

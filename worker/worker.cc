@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "worker/auto_coordinator.h"
 #include "worker/backend_factory.h"
+#include "worker/device/device_runtime.h"
 #include "worker/grpc_coordinator_link.h"
 #include "worker/grpc_store.h"
 #include "worker/worker_impl.h"
@@ -54,6 +55,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
   seams.store = NewGrpcStore(channel, {options.job, options.token}, clock);
   seams.make_backend = [options, &clock](const GroupLayout& layout) {
     return MakeBackend(options, layout, clock);
+  };
+  seams.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+    return DeviceRuntime::Open();
   };
   return StartWorker(options, std::move(seams), clock);
 }

@@ -17,6 +17,7 @@
 #include "common/status_macros.h"
 #include "common/store_memory.h"
 #include "worker/completion.h"
+#include "worker/device/device_stager.h"
 #include "worker/executor.h"
 #include "worker/join_message.h"
 #include "worker/pending_names.h"
@@ -58,6 +59,11 @@ struct WorkerImpl::Runtime {
   std::unique_ptr<Completion> completion;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Control> control;
+
+  // Guarded by stager_mu.
+  Mutex stager_mu;
+  bool stager_ended ABSL_GUARDED_BY(stager_mu) = false;
+  std::unique_ptr<DeviceStager> stager ABSL_GUARDED_BY(stager_mu);
 };
 
 absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
@@ -259,14 +265,48 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
     std::vector<TensorJob> jobs) {
+  const auto on_device =
+      std::find_if(jobs.begin(), jobs.end(), [](const TensorJob& job) { return job.device >= 0; });
+  DeviceStager* stager = nullptr;
+  if (on_device != jobs.end()) {
+    const absl::StatusOr<DeviceStager*> made = Stager();
+    if (!made.ok()) return ForTensor(on_device->spec().name, made.status());
+    stager = *made;
+  }
   COORDD_RETURN_IF_ERROR(runtime_->names.Insert(jobs));
   std::vector<std::shared_ptr<Work>> works;
   works.reserve(jobs.size());
   for (const TensorJob& job : jobs) works.push_back(job.work);
-  if (runtime_->control->Submit(jobs)) return works;
-  runtime_->names.Erase(jobs);
+  const absl::Status taken = stager != nullptr ? stager->Stage(std::move(jobs)) : Forward(jobs);
+  if (taken.ok()) return works;
+  for (const auto& work : works) runtime_->names.Erase(work->spec());
+  return taken;
+}
+
+absl::Status WorkerImpl::Forward(std::vector<TensorJob>& jobs) {
+  if (runtime_->control->Submit(jobs)) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(status());
   return absl::CancelledError("this worker has left the job");
+}
+
+absl::StatusOr<DeviceStager*> WorkerImpl::Stager() {
+  Runtime& r = *runtime_;
+  MutexLock lock(&r.stager_mu);
+  if (r.stager_ended) return absl::CancelledError("this worker has left the job");
+  if (r.stager != nullptr) return r.stager.get();
+  if (!r.seams.open_devices) return absl::UnimplementedError("no GPUs are used in this process");
+  auto devices = r.seams.open_devices();
+  if (!devices.ok()) {
+    return absl::UnimplementedError(
+        absl::StrCat("device memory, but this process has no CUDA: ", devices.status().message()));
+  }
+  COORDD_LOG(kWarning,
+             "tensors on GPUs travel through host memory: this version of coordd does not",
+             " hand them to NCCL yet");
+  r.stager = std::make_unique<DeviceStager>(
+      *std::move(devices), clock_, [this](std::vector<TensorJob>& jobs) { return Forward(jobs); },
+      [&r](const std::vector<TensorJob>& jobs) { r.names.Erase(jobs); });
+  return r.stager.get();
 }
 
 absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked) {
@@ -349,6 +389,12 @@ void WorkerImpl::TearDown() {
   if (r.executor != nullptr) r.executor->Stop();
   if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();
+  {
+    // What it has forwarded has ended; the rest fails. Whoever submits now finds it closed.
+    MutexLock lock(&r.stager_mu);
+    r.stager_ended = true;
+    if (r.stager != nullptr) r.stager->Stop();
+  }
   r.link.reset();
   r.http.reset();
 }

@@ -18,6 +18,8 @@
 
 namespace coordd {
 
+class DeviceRuntime;
+class DeviceStager;
 class WorkerMetrics;
 
 // What of a worker is replaced in tests. Worker::Start uses gRPC and the real backends.
@@ -26,14 +28,17 @@ struct WorkerSeams {
   std::unique_ptr<Store> store;
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
       make_backend;
+  // Called when the first tensor on a GPU is submitted, not before: a driver that has been
+  // initialised does not survive a fork. Empty: there are none.
+  std::function<absl::StatusOr<std::shared_ptr<DeviceRuntime>>()> open_devices;
 };
 
 // As Worker::Start.
 absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
                                                     Clock& clock);
 
-// Thread-safe, as Worker says. Threads: control, executor, completion; those of gRPC and of the
-// HTTP server.
+// Thread-safe, as Worker says. Threads: control, executor, completion, stager; those of gRPC and of
+// the HTTP server.
 class WorkerImpl final : public Worker {
  public:
   WorkerImpl(WorkerOptions options, WorkerSeams seams, Clock& clock);
@@ -68,6 +73,10 @@ class WorkerImpl final : public Worker {
   absl::Status StartRuntime(JoinedSession session);
   absl::StatusOr<TensorJob> Check(Submission submission) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
+  // To control; or why it takes no more.
+  absl::Status Forward(std::vector<TensorJob>& jobs);
+  // What carries tensors of devices; made when first needed.
+  absl::StatusOr<DeviceStager*> Stager();
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(ProcessSetId process_set) const;

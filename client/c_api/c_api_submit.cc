@@ -21,12 +21,7 @@ absl::StatusOr<ReduceOp> OpOf(const Call& call) {
 
 absl::Status CheckTensor(const coordd_tensor_t& tensor) {
   if (tensor.name == nullptr) return NullArgument("tensor name");
-  if (tensor.device_kind == COORDD_CUDA) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", tensor.name, ": is on CUDA device ",
-                                                 tensor.device_index, "; coordd ", coordd_version(),
-                                                 " takes tensors in host memory only"));
-  }
-  if (tensor.device_kind != COORDD_HOST) {
+  if (tensor.device_kind != COORDD_HOST && tensor.device_kind != COORDD_CUDA) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", tensor.name, ": device kind is ", tensor.device_kind,
                      ": expected COORDD_HOST (0) or COORDD_CUDA (1)"));
@@ -72,6 +67,11 @@ absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Cal
   submission.input = tensor.input;
   submission.output = tensor.output;
   submission.output_capacity_bytes = tensor.output_capacity_bytes;
+  if (tensor.device_kind == COORDD_CUDA) {
+    spec.memory = MemoryKind::kCuda;
+    submission.device = tensor.device_index;
+    submission.stream = reinterpret_cast<uintptr_t>(tensor.stream);
+  }
   submission.splits.assign(call.splits.begin(), call.splits.end());
   COORDD_ASSIGN_OR_RETURN(submission.timeout, TimeoutFromSeconds(options.timeout_seconds));
   return submission;

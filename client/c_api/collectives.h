@@ -46,8 +46,9 @@ COORDD_API coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int
  * receives the completed work of a success, for coordd_work_result. Statuses of a submission:
  * INVALID_ARGUMENT a bad name, shape, dtype, buffer or rank, or a process set that does not exist
  * or does not contain this rank; ALREADY_EXISTS; RESOURCE_EXHAUSTED too many tensors are
- * pending here; UNIMPLEMENTED a device tensor; FAILED_PRECONDITION shut down, or joined; the
- * generation's end, as coordd_worker_status. On failure nothing was submitted and *work is NULL.
+ * pending here; UNIMPLEMENTED a device tensor where there is no CUDA; FAILED_PRECONDITION shut
+ * down, or joined; the generation's end, as coordd_worker_status. On failure nothing was submitted
+ * and *work is NULL.
  *
  * "All ranks" are those of the process set of the options; ranks that a call names (a root, a peer)
  * are ranks of the job, also in a process set. */

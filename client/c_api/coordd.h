@@ -137,7 +137,7 @@ enum {
 typedef int32_t coordd_device_kind_t;
 enum {
   COORDD_HOST = 0,
-  COORDD_CUDA = 1 /* reserved: refused with COORDD_UNIMPLEMENTED in 0.1 */
+  COORDD_CUDA = 1 /* device memory; travels through host memory in 0.1 */
 };
 
 /* A buffer under a name. Dense, row-major. The name is what ranks agree by: unique among the
@@ -162,7 +162,8 @@ typedef struct coordd_tensor {
   coordd_dtype_t dtype;
   coordd_device_kind_t device_kind; /* where both buffers are */
   int32_t device_index;             /* as this process counts its devices; ignored for the host */
-  void* stream; /* cudaStream_t behind which the input is ready; ignored for the host */
+  void* stream; /* cudaStream_t behind which the input is ready; ignored for the host. The work is
+                 * complete when the result is there for every stream. */
 } coordd_tensor_t;
 #define COORDD_TENSOR_INIT \
   { sizeof(coordd_tensor_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }

@@ -151,11 +151,16 @@ TEST(CheckSubmission, RefusesWhatCannotWorkInPlace) {
   }
 }
 
-TEST(CheckSubmission, NamesWhatThisVersionDoesNotDo) {
+TEST(CheckSubmission, MemoryAndDeviceAreOfOneKind) {
   Submission submission = Of(CollectiveKind::kAllreduce, {12});
   submission.spec.memory = MemoryKind::kCuda;
-  EXPECT_THAT(Check(submission),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("device memory")));
+  EXPECT_THAT(Check(submission), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("memory of kind cuda on device -1")));
+  submission.device = 1;
+  EXPECT_THAT(Check(submission), IsOk());
+  submission.spec.memory = MemoryKind::kHost;
+  EXPECT_THAT(Check(submission), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("memory of kind host on device 1")));
 }
 
 TEST(CheckSubmission, RefusesANameThatIsNotUtf8) {

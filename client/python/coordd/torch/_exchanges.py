@@ -13,7 +13,7 @@ from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, track
 from coordd.torch._reductions import allreduce, as_group, function, grouped, grouped_allreduce, like, needs_grad
-from coordd.torch._submit import owned_tensor, require_same_bytes, set_number, size_bytes, submit
+from coordd.torch._submit import kind_of, owned_tensor, require_same_bytes, set_number, size_bytes, submit
 
 
 def submit_pending(operation, function_name, extra, name, tensor, output, process_set, finish_with=None,
@@ -34,9 +34,9 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
 
 
 def _allgather(tensor, name, process_set) -> Pending:
-    dtype = getattr(tensor, "dtype", None)
+    kind = kind_of(tensor)
     return submit_pending("allgather", "coordd_allgather_async", (), name, tensor, None, process_set,
-                           lambda work: owned_tensor(work, 0, dtype))
+                           lambda work: owned_tensor(work, 0, kind))
 
 
 def allgather_async(tensor: torch.Tensor, name: Optional[str] = None,
@@ -79,11 +79,11 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None,
 
 
 def _grouped_allgather(tensors, name, process_set) -> Pending:
-    dtypes = [tensor.dtype for tensor in tensors]
+    kinds = [kind_of(tensor) for tensor in tensors]
     pending = grouped("grouped_allgather", "coordd_grouped_allgather_async", (), tensors, None, name, 1.0, 1.0,
                        process_set)
     return pending._replace(
-        finish=lambda work: [owned_tensor(work, index, dtype) for index, dtype in enumerate(dtypes)])
+        finish=lambda work: [owned_tensor(work, index, kind) for index, kind in enumerate(kinds)])
 
 
 def grouped_allgather_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
@@ -206,14 +206,14 @@ Splits = Union[torch.Tensor, Sequence[int]]
 
 
 def _alltoall(tensor, splits: Optional[Splits], name, process_set) -> Pending:
-    dtype = getattr(tensor, "dtype", None)
+    kind = kind_of(tensor)
     if splits is None:
         return submit_pending("alltoall", "coordd_alltoall_async", (c_void_p(), c_size_t(0)), name, tensor, None,
-                               process_set, lambda work: owned_tensor(work, 0, dtype))
+                               process_set, lambda work: owned_tensor(work, 0, kind))
     counts = _counts(splits)
     given = (c_int64 * len(counts))(*counts)
     return submit_pending("alltoall", "coordd_alltoall_async", (byref(given), c_size_t(len(counts))), name, tensor, None,
-                           process_set, lambda work: (owned_tensor(work, 0, dtype), _received_splits(work)))
+                           process_set, lambda work: (owned_tensor(work, 0, kind), _received_splits(work)))
 
 
 def _counts(splits: Splits) -> List[int]:

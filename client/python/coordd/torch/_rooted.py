@@ -12,7 +12,7 @@ from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._exchanges import submit_pending
 from coordd.torch._handles import Pending, finish, track
 from coordd.torch._reductions import like
-from coordd.torch._submit import OPS, owned_tensor
+from coordd.torch._submit import OPS, kind_of, owned_tensor
 
 # --- to one rank -----------------------------------------------------------------------------------------------------
 
@@ -39,10 +39,10 @@ def reduce(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op:
 
 
 def _gather(tensor, root_rank, name, process_set) -> Pending:
-    dtype = getattr(tensor, "dtype", None)
+    kind = kind_of(tensor)
     on_root = worker().place.rank == root_rank
     return submit_pending("gather", "coordd_gather_async", (c_int32(root_rank),), name, tensor, None, process_set,
-                          (lambda work: owned_tensor(work, 0, dtype)) if on_root else None)
+                          (lambda work: owned_tensor(work, 0, kind)) if on_root else None)
 
 
 def gather_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,

@@ -89,7 +89,8 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     if status != 0:
         raise _native.call_error(status, name)
     work = Work((prepared.work.value,), name)
-    _store.give_back(key, prepared)
+    if tensor.is_cpu:  # the next one of this name may be elsewhere, or come on another stream
+        _store.give_back(key, prepared)
     return work
 
 
@@ -118,7 +119,8 @@ def run_allreduce(name: str, tensor: torch.Tensor, output: torch.Tensor, op: Any
     words[INPUT_WORD] = tensor.data_ptr()
     words[OUTPUT_WORD] = output.data_ptr()
     call.run(name, (tensor, output))
-    _calls.give_back(key, call)
+    if tensor.is_cpu:
+        _calls.give_back(key, call)
 
 
 def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tensor],
@@ -132,8 +134,9 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
     dtypes = list(map(_dtype, tensors))
     key = (name, process_set)  # the size of an output may depend on the set's
     group = _groups.take(key)
+    on_cpu = all(map(_is_cpu, tensors))
     if (group is None or group.shapes != shapes or group.dtypes != dtypes
-            or not (all(map(_is_contiguous, tensors)) and all(map(_is_cpu, tensors)))):
+            or not (all(map(_is_contiguous, tensors)) and on_cpu)):
         group = _prepare_group(name, tensors, shapes, dtypes, outputs)
     inputs = array("Q", map(_address, tensors))
     if outputs is None:
@@ -142,7 +145,8 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
         places = inputs if outputs is tensors else array("Q", map(_address, outputs))
     group.prepared.place(inputs, places)
     work = group.prepared.submit(function, worker.pointer, extra, options)
-    _groups.give_back(key, group)
+    if on_cpu:
+        _groups.give_back(key, group)
     return work
 
 
@@ -175,15 +179,32 @@ def _prepare_group(name: str, tensors: Sequence[torch.Tensor], shapes: List, dty
     return _Group(prepared, shapes, dtypes)
 
 
-def owned_tensor(work: Work, index: int, dtype: Any) -> torch.Tensor:
+def kind_of(tensor: torch.Tensor) -> Tuple[Optional[torch.dtype], Optional[torch.device]]:
+    """What a result of this tensor is made of; for what is no tensor, which is refused elsewhere, of nothing."""
+    return getattr(tensor, "dtype", None), getattr(tensor, "device", None)
+
+
+class _DeviceBytes:
+    """Memory of the library on a GPU, as torch takes it from others without a copy. torch keeps this object, and it keeps
+    the work, as long as the tensor lives."""
+
+    def __init__(self, result):
+        self.result = result
+        self.__cuda_array_interface__ = {"shape": (result.size_bytes,), "typestr": "|u1", "strides": None,
+                                         "data": (result.address, False), "version": 2}
+
+
+def owned_tensor(work: Work, index: int, kind: Tuple[Any, Any]) -> torch.Tensor:
     """The result that the library has allocated, as a tensor over the same memory: it is not copied, and lives until the
     tensor and all its views are gone. (A copy would double the memory and the time of a large gather; nothing else ever
     writes there.)"""
+    dtype, device = kind
     result = work.result(index)
-    buffer = result.buffer()
-    if buffer is None:
-        return torch.empty(result.shape, dtype=dtype)
-    return torch.frombuffer(buffer, dtype=dtype).view(result.shape)
+    if result.size_bytes == 0:
+        return torch.empty(result.shape, dtype=dtype, device=device)
+    if device.type == "cuda":
+        return torch.as_tensor(_DeviceBytes(result), device=device).view(dtype).view(result.shape)
+    return torch.frombuffer(result.buffer(), dtype=dtype).view(result.shape)
 
 
 def require_same_bytes(output: torch.Tensor, expected_elements: int, like: torch.Tensor, what: str) -> None:
