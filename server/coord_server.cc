@@ -13,7 +13,9 @@
 #include "common/certs.h"
 #include "common/connection_file.h"
 #include "common/http_server.h"
+#include "common/log.h"
 #include "common/mutex.h"
+#include "common/random.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "common/tsan_annotations.h"
@@ -23,6 +25,7 @@
 #include "server/http_endpoints.h"
 #include "server/server_metrics.h"
 #include "server/session_service.h"
+#include "server/state_writer.h"
 #include "server/store_service.h"
 #include "server/targets_file.h"
 
@@ -40,18 +43,30 @@ constexpr int kKeepaliveTimeMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 5000;
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
 // From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
+constexpr int kClusterIdBytes = 8;  // of randomness: tells any two installations apart
 constexpr auto kShutdownGrace = std::chrono::seconds(1);
+
+std::string HostName() {
+  char name[256] = "?";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
 
 class GrpcCoordServer final : public CoordServer {
  public:
-  GrpcCoordServer(const CoordServerOptions& options, Clock& clock, prometheus::Registry& registry)
+  GrpcCoordServer(const CoordServerOptions& options, OpenedState state, Clock& clock,
+                  prometheus::Registry& registry)
       : options_(options),
         start_(clock.Now()),
         clock_(clock),
+        cluster_id_(state.restored.cluster_id),
+        store_name_(state.store->name()),
+        state_(std::move(state)),
         metrics_(registry, start_),
-        // Without a state store an incarnation is known by its start: later is larger, so what was
-        // sent to an earlier one is refused by number.
-        coordinator_(options.decisions, Epoch(absl::ToUnixMillis(start_)), clock, metrics_),
+        coordinator_(options.decisions, state_.restored, clock, metrics_),
+        writer_(
+            *state_.store, clock, metrics_,
+            [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
         sessions_(clock, coordinator_.inbox(), metrics_),
         store_(coordinator_.inbox(), metrics_),
         admin_(coordinator_.inbox(), [this](v1::ServerState* state) { Complete(state); }) {}
@@ -88,6 +103,7 @@ class GrpcCoordServer final : public CoordServer {
   }
 
   size_t sessions() const override { return sessions_.size(); }
+  const StateLoss& state_loss() const override { return *state_.loss; }
 
   void Stop(const std::string& reason) override {
     if (std::exchange(stopped_, true)) return;
@@ -104,6 +120,8 @@ class GrpcCoordServer final : public CoordServer {
     COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
     targets_file_.reset();
     http_end.join();
+    writer_.Stop();
+    state_.store.reset();  // another may have it from now on
   }
 
  private:
@@ -114,6 +132,7 @@ class GrpcCoordServer final : public CoordServer {
         .close_session = [this](const CloseSession& close) { sessions_.CarryOut(close); },
         .session_ended = [this](SessionId id) { sessions_.OnSessionEnded(id); },
         .store_reply = [this](StoreReply&& reply) { store_.CarryOut(std::move(reply)); },
+        .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
         .event =
             [targets](const Event& event) {
               if (targets == nullptr) return;
@@ -203,6 +222,9 @@ class GrpcCoordServer final : public CoordServer {
     state->set_version(kVersion);
     state->set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - start_));
     state->set_listen(listen_address().ToString());
+    state->set_store(store_name_);
+    state->set_store_error(writer_.trouble());
+    state->set_cluster_id(cluster_id_);
     if (const auto http = http_address(); http.has_value()) state->set_http(http->ToString());
   }
 
@@ -210,11 +232,16 @@ class GrpcCoordServer final : public CoordServer {
   const CoordServerOptions options_;
   const absl::Time start_;
   Clock& clock_;
+  const std::string cluster_id_;
+  const std::string store_name_;
   bool connection_written_ = false;
+
+  OpenedState state_;  // its store is the writer's while that runs
 
   // Thread-safe by itself; in the order in which one needs the other.
   ServerMetrics metrics_;
   Coordinator coordinator_;
+  StateWriter writer_;
   SessionService sessions_;
   StoreService store_;
   AdminService admin_;
@@ -247,11 +274,33 @@ absl::Status CoordServerOptions::Validate() const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<OpenedState> CoordServer::Open(const CoordServerOptions& options, Clock& clock) {
+  StateStoreOptions state = options.state;
+  if (state.new_cluster_id.empty()) state.new_cluster_id = SecretHex(kClusterIdBytes);
+  if (state.owner.empty()) {
+    state.owner = absl::StrCat("pid ", getpid(), " on host ", HostName(), ", --listen ",
+                               options.listen.ToString());
+  }
+  return OpenState(options.store, state, clock);
+}
+
 absl::StatusOr<std::unique_ptr<CoordServer>> CoordServer::Start(const CoordServerOptions& options,
                                                                 Clock& clock,
                                                                 prometheus::Registry& registry) {
   COORDD_RETURN_IF_ERROR(options.Validate());
-  auto server = std::make_unique<GrpcCoordServer>(options, clock, registry);
+  COORDD_ASSIGN_OR_RETURN(OpenedState state, Open(options, clock));
+  return Start(options, std::move(state), clock, registry);
+}
+
+absl::StatusOr<std::unique_ptr<CoordServer>> CoordServer::Start(const CoordServerOptions& options,
+                                                                OpenedState state, Clock& clock,
+                                                                prometheus::Registry& registry) {
+  COORDD_RETURN_IF_ERROR(options.Validate());
+  const RestoredState& known = state.restored;
+  COORDD_LOG(kInfo, "state: ", state.store->name(), ", cluster ", known.cluster_id, ", epoch ",
+             ToInt(known.epoch), ", ", known.jobs.size(),
+             known.jobs.size() == 1 ? " job is known" : " jobs are known");
+  auto server = std::make_unique<GrpcCoordServer>(options, std::move(state), clock, registry);
   COORDD_RETURN_IF_ERROR(server->Run());
   return server;
 }

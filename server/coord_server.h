@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/tls.h"
 #include "server/server_options.h"
+#include "server/state_place.h"
 
 namespace prometheus {
 class Registry;
@@ -27,6 +28,8 @@ struct CoordServerOptions {
   bool insecure = false;           // listen beyond loopback without TLS all the same
   std::string connection_file;     // written once ready, removed at the end; empty: none
   std::string prometheus_file_sd;  // kept up to date with the members; empty: none
+  StatePlace store;                // what is remembered beyond the end of the process
+  StateStoreOptions state;         // owner and new_cluster_id are filled in where they are empty
 
   // INVALID_ARGUMENT: names the option, what was given, what is expected and why.
   absl::Status Validate() const;
@@ -36,10 +39,15 @@ struct CoordServerOptions {
 class CoordServer {
  public:
   // Listens and serves when it returns. `clock` and `registry` outlive it. INVALID_ARGUMENT as
-  // Validate; UNAVAILABLE: an address cannot be had, or a file cannot be written.
+  // Validate; UNAVAILABLE: an address cannot be had, or a file cannot be written. OpenState's codes
+  // for the state, which it opens unless it is given.
   static absl::StatusOr<std::unique_ptr<CoordServer>> Start(const CoordServerOptions& options,
                                                             Clock& clock,
                                                             prometheus::Registry& registry);
+  static absl::StatusOr<std::unique_ptr<CoordServer>> Start(const CoordServerOptions& options,
+                                                            OpenedState state, Clock& clock,
+                                                            prometheus::Registry& registry);
+  static absl::StatusOr<OpenedState> Open(const CoordServerOptions& options, Clock& clock);
   virtual ~CoordServer() = default;  // Stop
 
   // With the ports that were picked.
@@ -47,6 +55,8 @@ class CoordServer {
   virtual std::optional<HostPort> http_address() const = 0;
   // Streams of workers that are open.
   virtual size_t sessions() const = 0;
+  // Raised when another coordd has taken the state over: its owner stops this one then.
+  virtual const StateLoss& state_loss() const = 0;
 
   // Tells the workers why, lets what is written go out, closes the ports: within 2 s. Idempotent.
   virtual void Stop(const std::string& reason) = 0;

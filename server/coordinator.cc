@@ -30,6 +30,7 @@ void LogEvent(const Event& event) {
     case Event::Kind::kTensorFailed:
     case Event::Kind::kProcessSetRefused:
     case Event::Kind::kStallBegan:
+    case Event::Kind::kNotStored:
     case Event::Kind::kProtocolError:
       COORDD_LOG(kWarning, where, event.text);
       return;
@@ -44,6 +45,13 @@ void LogEvent(const Event& event) {
 Coordinator::Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock,
                          ServerMetrics& metrics)
     : clock_(clock), metrics_(metrics), inbox_(clock), state_(options, epoch) {}
+
+Coordinator::Coordinator(const ServerOptions& options, const RestoredState& restored, Clock& clock,
+                         ServerMetrics& metrics)
+    : clock_(clock),
+      metrics_(metrics),
+      inbox_(clock),
+      state_(options, restored, clock.Now(), at_start_) {}
 
 Coordinator::~Coordinator() { Stop("coordd is stopping"); }
 
@@ -60,6 +68,7 @@ void Coordinator::Stop(const std::string& reason) {
 }
 
 void Coordinator::Run() {
+  CarryOut(at_start_);
   while (!inbox_.Finished()) {
     const absl::Time deadline = std::min(state_.NextDeadline(), outlets_.next_deadline());
     Turn(inbox_.TakeAll(deadline));
@@ -97,6 +106,7 @@ void Coordinator::CarryOut(Effects& effects) {
       outlets_.store_reply(std::get<StoreReply>(std::move(out)));
     }
   }
+  for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));
   for (const Event& event : effects.events) {
     LogEvent(event);
     metrics_.OnEvent(event);

@@ -17,6 +17,7 @@
 namespace coordd {
 
 class ServerMetrics;
+struct RestoredState;
 
 // What carries decisions out. All are called on the coordinator thread and never block.
 struct CoordinatorOutlets {
@@ -24,7 +25,8 @@ struct CoordinatorOutlets {
   std::function<void(const CloseSession&)> close_session;
   std::function<void(SessionId)> session_ended;  // after the state has seen SessionEnded
   std::function<void(StoreReply&&)> store_reply;
-  std::function<void(const Event&)> event;  // after it was logged and counted
+  std::function<void(Persist&&)> persist = {};  // never called without something restored
+  std::function<void(const Event&)> event;      // after it was logged and counted
   // Deadlines of the sessions themselves (first message, slow close), which the state does not
   // know.
   std::function<void(absl::Time now)> tick;
@@ -34,7 +36,11 @@ struct CoordinatorOutlets {
 // Thread-safe but for Start and Stop, which its owner calls.
 class Coordinator {
  public:
+  // Remembers nothing: for tests of what is around it.
   Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock, ServerMetrics& metrics);
+  // Goes on from what was stored; what is to be stored goes to CoordinatorOutlets::persist.
+  Coordinator(const ServerOptions& options, const RestoredState& restored, Clock& clock,
+              ServerMetrics& metrics);
   ~Coordinator();  // Stop
 
   // Starts the thread "coordinator".
@@ -63,7 +69,8 @@ class Coordinator {
   // Thread-safe by itself.
   Inbox inbox_;
 
-  // Touched by the coordinator thread only.
+  // Touched by the coordinator thread only, once it has started.
+  Effects at_start_;  // of the state's construction, carried out in the first turn
   CoordinatorState state_;
 
   // Touched by the owner only.

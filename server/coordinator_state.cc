@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/version.h"
+#include "server/job_record.h"
 #include "server/job_state.h"
 #include "server/validate_message.h"
 
@@ -25,6 +26,24 @@ Overloaded(F...) -> Overloaded<F...>;
 CoordinatorState::CoordinatorState(const ServerOptions& options, Epoch epoch)
     : options_(options), epoch_(epoch) {}
 
+CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredState& restored,
+                                   absl::Time now, Effects& effects)
+    : options_(options),
+      durability_{.on = true, .cluster_id = restored.cluster_id},
+      epoch_(restored.epoch),
+      last_forgotten_(restored.last_forgotten) {
+  for (const auto& [name, record] : restored.jobs) {
+    auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
+                                          Generation{record.generation()}, now);
+    job->Restore(record, now, effects);
+    jobs_[name] = std::move(job);
+  }
+  // A job that was forgotten is back when the disk could not be told.
+  while (jobs_.size() > static_cast<size_t>(options_.max_jobs) && ForgetOneEnded(effects)) {
+  }
+  jobs_restored_ = jobs_.size();
+}
+
 CoordinatorState::~CoordinatorState() = default;
 
 void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
@@ -34,7 +53,8 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
                         [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
                         [&](const StoreCall& m) { OnStoreCall(m, effects); },
                         [&](const CallCancelled& m) { OnCancelled(m); },
-                        [&](const StopRequested& m) { OnStop(m, now, effects); }},
+                        [&](const StopRequested& m) { OnStop(m, now, effects); },
+                        [&](const Persisted& m) { OnPersisted(m, now, effects); }},
              in);
   Settle(effects, first);
 }
@@ -46,7 +66,7 @@ void CoordinatorState::Tick(absl::Time now, Effects& effects) {
     JobState& job = *it->second;
     job.Tick(now, effects);
     const auto next = std::next(it);
-    if (job.ended() && job.ended_since() + options_.ended_job_retention <= now) Forget(it);
+    if (job.ended() && job.ended_since() + options_.ended_job_retention <= now) Forget(it, effects);
     it = next;
   }
   Settle(effects, first);
@@ -159,11 +179,12 @@ absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, ab
   }
   const auto it = jobs_.find(join.job());
   if (it != jobs_.end()) return it->second->Join(session, join, now, effects);
-  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded()) {
+  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(effects)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
   }
-  auto job = std::make_unique<JobState>(join.job(), options_, epoch_, last_forgotten_, now);
+  auto job =
+      std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_, now);
   COORDD_RETURN_IF_ERROR(job->Join(session, join, now, effects));
   jobs_[join.job()] = std::move(job);
   return absl::OkStatus();
@@ -197,11 +218,17 @@ void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& 
   for (const auto& [name, job] : jobs_) job->Stop(in.reason, now, effects);
 }
 
+// A job may have gone, and one of its name may have come, since it was asked for.
+void CoordinatorState::OnPersisted(const Persisted& in, absl::Time now, Effects& effects) {
+  const auto it = jobs_.find(in.job);
+  if (it != jobs_.end()) it->second->OnPersisted(in.generation, in.status, now, effects);
+}
+
 void CoordinatorState::Close(SessionId session, const absl::Status& why, Effects& effects) {
   effects.outgoing.push_back(CloseSession{session, why});
 }
 
-bool CoordinatorState::ForgetOneEnded() {
+bool CoordinatorState::ForgetOneEnded(Effects& effects) {
   auto oldest = jobs_.end();
   for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
     if (!it->second->ended()) continue;
@@ -210,12 +237,17 @@ bool CoordinatorState::ForgetOneEnded() {
     }
   }
   if (oldest == jobs_.end()) return false;
-  Forget(oldest);
+  Forget(oldest, effects);
   return true;
 }
 
-void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it) {
-  last_forgotten_ = std::max(last_forgotten_, it->second->generation());
+void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it,
+                              Effects& effects) {
+  last_forgotten_ = std::max(last_forgotten_, it->second->last_number());
+  if (durability_.on) {
+    effects.persist.push_back(
+        {it->first, Generation{0}, {JobRemoval(it->first), ForgottenWrite(last_forgotten_)}});
+  }
   jobs_.erase(it);
 }
 
@@ -244,7 +276,7 @@ absl::Status CoordinatorState::CheckConsistency() const {
     if (closed_.contains(session)) return absl::InternalError("a closed session is in a job");
     if (!jobs_.contains(job)) return absl::InternalError("a session is in a forgotten job");
   }
-  if (jobs_.size() > static_cast<size_t>(options_.max_jobs)) {
+  if (jobs_.size() > std::max(jobs_restored_, static_cast<size_t>(options_.max_jobs))) {
     return absl::InternalError("more jobs than max_jobs");
   }
   return absl::OkStatus();

@@ -12,17 +12,23 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/admin.pb.h"
+#include "server/durability.h"
 #include "server/effects.h"
 #include "server/server_options.h"
 
 namespace coordd {
 
 class JobState;
+struct RestoredState;
 
 // PURE; `now` must not decrease between calls. Not thread-safe: one owner.
 class CoordinatorState {
  public:
+  // Remembers nothing from before and keeps nothing for after: `epoch` is all.
   CoordinatorState(const ServerOptions& options, Epoch epoch);
+  // Goes on from what was stored, and stores. `effects` gets what is to be said about it.
+  CoordinatorState(const ServerOptions& options, const RestoredState& restored, absl::Time now,
+                   Effects& effects);
   ~CoordinatorState();
   CoordinatorState(const CoordinatorState&) = delete;
   CoordinatorState& operator=(const CoordinatorState&) = delete;
@@ -50,19 +56,22 @@ class CoordinatorState {
   void OnStoreCall(const StoreCall& in, Effects& effects);
   void OnCancelled(const CallCancelled& in);
   void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
+  void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);
   void Close(SessionId session, const absl::Status& why, Effects& effects);
 
   // Makes room for one more job by forgetting the one that ended first. False: none has ended.
-  bool ForgetOneEnded();
-  void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it);
+  bool ForgetOneEnded(Effects& effects);
+  void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it, Effects& effects);
   // Notices that this process itself was not running, before it blames the workers.
   void NoticeSleep(absl::Time now, Effects& effects);
   // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
   void Settle(const Effects& effects, size_t first);
 
   const ServerOptions options_;
+  const Durability durability_;
   const Epoch epoch_;
   std::map<std::string, std::unique_ptr<JobState>> jobs_;
+  size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
   std::map<SessionId, std::string> job_of_session_;
   std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
   std::map<CallId, std::string> job_of_call_;  // calls that wait

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
+#include "server/state_store.h"
 
 namespace coordd {
 
@@ -52,7 +53,13 @@ struct CallCancelled {  // its deadline passed or its caller went away: no reply
 struct StopRequested {
   std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
 };
-using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested>;
+struct Persisted {  // the answer to a Persist that asked for one
+  std::string job;
+  Generation generation;
+  absl::Status status = {};  // see StateStore::Commit
+};
+using Inbound =
+    std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested, Persisted>;
 
 // --- out, to be carried out in this order ---
 struct Deliver {
@@ -73,6 +80,14 @@ struct StoreReply {
 };
 using Outgoing = std::variant<Deliver, CloseSession, StoreReply>;
 
+// To be stored, in the order in which they were made. What depends on it being stored waits for the
+// answer; nothing else does.
+struct Persist {
+  std::string job;
+  Generation generation;                // to be announced once it is stored; 0: nobody waits for it
+  std::vector<StateWrite> writes = {};  // all or none
+};
+
 // --- what happened, for the log, the metrics and the event list; never needed to go on ---
 struct Event {
   enum class Kind {
@@ -92,6 +107,8 @@ struct Event {
     kRankJoined,  // it has no more data
     kProtocolError,
     kStaleMessage,  // of an older generation: dropped
+    kJobRestored,   // known from before coordd was started again
+    kNotStored,     // a generation could not be stored, so it was not announced
     kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
   };
   Kind kind = Kind::kJobCreated;
@@ -108,6 +125,7 @@ struct Event {
 
 struct Effects {
   std::vector<Outgoing> outgoing;
+  std::vector<Persist> persist;
   std::vector<Event> events;
 };
 

@@ -73,12 +73,14 @@ std::string EndWatch::Await(const CoordServer& server, Clock& clock) {
             ? -1
             : static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(next - now)) + 1);
     pollfd waiting[] = {{.fd = signals_, .events = POLLIN, .revents = 0},
-                        {.fd = owner_gone_ ? -1 : owner_, .events = POLLIN, .revents = 0}};
-    if (poll(waiting, 2, timeout_ms) < 0) continue;  // EINTR
+                        {.fd = owner_gone_ ? -1 : owner_, .events = POLLIN, .revents = 0},
+                        {.fd = server.state_loss().fd(), .events = POLLIN, .revents = 0}};
+    if (poll(waiting, 3, timeout_ms) < 0) continue;  // EINTR
     if (waiting[0].revents != 0) {
       if (std::string signal = ReadSignal(); !signal.empty()) return signal;
     }
     if (waiting[1].revents != 0) owner_gone_ = true;
+    if (waiting[2].revents != 0) return std::string(server.state_loss().why().message());
   }
 }
 

@@ -40,7 +40,10 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
   handlers["/healthz"] = [](const std::string&) { return HttpResponse{.body = "ok\n"}; };
   handlers["/readyz"] = [describe](const std::string&) {
     const auto state = describe();
-    return state.ok() ? HttpResponse{.body = "ready\n"} : NotReady(state.status());
+    if (!state.ok()) return NotReady(state.status());
+    if (state->store_error().empty()) return HttpResponse{.body = "ready\n"};
+    return NotReady(absl::UnavailableError(
+        absl::StrCat("no generation can form, since it cannot be stored: ", state->store_error())));
   };
   handlers["/v1/jobs"] = [describe](const std::string&) {
     const auto state = describe();

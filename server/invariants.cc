@@ -61,7 +61,33 @@ void HistoryChecker::Saw(const Inbound& in) {
     calls_.insert(call->call);
   } else if (const auto* cancelled = std::get_if<CallCancelled>(&in)) {
     calls_.erase(cancelled->call);
+  } else if (const auto* persisted = std::get_if<Persisted>(&in)) {
+    if (persisted->status.ok()) stored_.insert({persisted->job, persisted->generation});
   }
+}
+
+void HistoryChecker::SawRestart() {
+  sessions_.clear();
+  closed_.clear();
+  calls_.clear();
+  // A number that was proposed and not stored was never heard of.
+  proposed_.clear();
+  for (const auto& [job, generation] : stored_) {
+    proposed_[job] = std::max(proposed_[job], generation);
+  }
+}
+
+absl::Status HistoryChecker::SawPersist(const Persist& persist) {
+  if (!durable_) return Broken("something is stored though nothing need be");
+  if (persist.writes.empty()) return Broken("nothing is to be stored");
+  if (persist.generation == Generation{0}) return absl::OkStatus();
+  Generation& highest = proposed_[persist.job];
+  if (persist.generation <= highest) {
+    return Broken("generation ", ToInt(persist.generation), " of job ", persist.job,
+                  " is proposed twice");
+  }
+  highest = persist.generation;
+  return absl::OkStatus();
 }
 
 void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& message) {
@@ -103,6 +129,9 @@ absl::Status HistoryChecker::Saw(const Effects& effects) {
   for (const GenerationId& id : announced_) {
     if (broken_.ok()) broken_ = CheckComplete(id);
   }
+  for (const Persist& persist : effects.persist) {
+    if (broken_.ok()) broken_ = SawPersist(persist);
+  }
   return broken_;
 }
 
@@ -134,6 +163,9 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
     return Broken("generation ", message.generation(), " follows ", ToInt(newest));
   }
   if (!is_new && !announced_.contains(id)) return Broken("a member joins a generation late");
+  if (durable_ && !stored_.contains(id)) {
+    return Broken("generation ", ToInt(id.second), " is announced before it is stored");
+  }
   newest = id.second;
   announced_.insert(id);
   GenerationRecord& generation = generations_[id];

@@ -23,6 +23,9 @@ namespace coordd {
 //  I1, I3  a generation is announced once to each member; its ranks are a bijection on its members,
 //          places and node runs agree with each other
 //  I2      generations of a job grow, and a session's messages never go back to an older one
+//  I5      of a durable coordd: a generation is announced once it is stored, under a number that
+//  was
+//          never proposed before
 //  I6      nothing is planned in a generation that has ended
 //  I7      a call is answered at most once, a closed session gets nothing more
 //  I8      all members of a process set get the same plans in the same order, numbered without gaps
@@ -32,8 +35,14 @@ namespace coordd {
 //          ranks get the same answer to a request for a set, once; no number is used twice
 class HistoryChecker {
  public:
+  // `durable`: what was not stored must not be announced.
+  explicit HistoryChecker(bool durable = false) : durable_(durable) {}
+
   void Saw(const Inbound& in);
   absl::Status Saw(const Effects& effects);
+  // coordd has died, all its streams are gone, and another goes on from what is stored. What was
+  // announced before stays announced.
+  void SawRestart();
 
  private:
   struct Member {
@@ -74,7 +83,12 @@ class HistoryChecker {
   absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);
   absl::Status CheckComplete(const GenerationId& id) const;
 
-  std::map<SessionId, Member> sessions_;  // from Join to the end of the session
+  absl::Status SawPersist(const Persist& persist);
+
+  const bool durable_;
+  std::set<GenerationId> stored_;
+  std::map<std::string, Generation> proposed_;  // the highest, by job
+  std::map<SessionId, Member> sessions_;        // from Join to the end of the session
   std::set<SessionId> closed_;
   std::set<CallId> calls_;  // without an answer
   std::map<GenerationId, GenerationRecord> generations_;

@@ -8,6 +8,7 @@
 #include "common/protocol_bounds.h"
 #include "common/secret.h"
 #include "common/status_macros.h"
+#include "server/job_record.h"
 #include "server/job_state.h"
 #include "server/validate_message.h"
 
@@ -62,6 +63,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
     COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(rendezvous_.CheckRoom());
   }
+  awaited_until_ = absl::InfiniteFuture();  // somebody is there: the job goes on
   COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
   Worker worker;
   worker.join = join;
@@ -107,16 +109,30 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
   }
   COORDD_CHECK(workers_.empty() && !generation_.has_value());
   token_ = join.token();
-  rendezvous_ = RendezvousState(options, rendezvous_.generation(), now);
+  token_hash_ = TokenHash(durability_.cluster_id, name_, token_);
+  rendezvous_ = RendezvousState(options, rendezvous_.proposed(), now);
   started_ = true;
+  failed_writes_ = 0;
+  not_stored_.clear();
   return absl::OkStatus();
 }
 
-absl::Status JobState::CheckAgreement(const v1::Join& join) const {
-  if (!SecretsEqual(join.token(), token_)) {
-    return absl::UnauthenticatedError(
-        absl::StrCat(join.token().empty() ? "no token" : "wrong token", " for job ", name_));
+absl::Status JobState::CheckToken(absl::string_view token) {
+  // Of a restored job the hash alone is known, until the first who comes back shows the token.
+  const bool only_hash = token_.empty() && !token_hash_.empty();
+  const bool right =
+      only_hash ? SecretsEqual(TokenHash(durability_.cluster_id, name_, token), token_hash_)
+                : SecretsEqual(token, token_);
+  if (right) {
+    token_ = std::string(token);
+    return absl::OkStatus();
   }
+  return absl::UnauthenticatedError(
+      absl::StrCat(token.empty() ? "no token" : "wrong token", " for job ", name_));
+}
+
+absl::Status JobState::CheckAgreement(const v1::Join& join) {
+  COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
   const v1::JobLimits& limits = join.limits();
   const RendezvousOptions& agreed = rendezvous_.options();
   COORDD_RETURN_IF_ERROR(
@@ -221,6 +237,7 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
   kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
   waiting_changed_ = false;
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
+  PersistEnd(effects);
 }
 
 void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects) {
@@ -245,7 +262,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation()}, options_,
                       std::move(by_rank));
   kv_.Open(generation());
-  waiting_changed_ = false;
+  waiting_changed_ = rendezvous_.waiting() > 0;  // they came while this was being stored
   int32_t nodes = 0;
   for (const NodeRun& run : topology.runs) nodes += run.nodes;
   Emit(Event::Kind::kGenerationFormed,
@@ -292,7 +309,7 @@ void JobState::TellWaiting(absl::Time now, Effects& effects) {
   waiting->set_joined(rendezvous_.waiting());
   waiting->set_min_workers(rendezvous_.options().min_workers);
   waiting->set_max_workers(rendezvous_.options().max_workers);
-  waiting->set_reason(rendezvous_.Reason(now));
+  waiting->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
   deliver.message = std::move(message);
   effects.outgoing.push_back(std::move(deliver));
 }

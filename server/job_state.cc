@@ -6,16 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/proto_convert.h"
-#include "common/secret.h"
 #include "common/status_macros.h"
 #include "server/validate_message.h"
 
 namespace coordd {
 
-JobState::JobState(std::string name, const ServerOptions& options, Epoch epoch, Generation last,
-                   absl::Time now)
+JobState::JobState(std::string name, const ServerOptions& options, const Durability& durability,
+                   Epoch epoch, Generation last, absl::Time now)
     : name_(std::move(name)),
       options_(options),
+      durability_(durability),
       epoch_(epoch),
       rendezvous_(RendezvousOptions{}, last, now),
       kv_(name_, KvBounds{.max_keys = options.max_store_keys_per_job,
@@ -165,8 +165,8 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   absl::Status status;
   if (ended()) {
     status = absl::NotFoundError(absl::StrCat("job ", name_, " has ended"));
-  } else if (!SecretsEqual(call.token, token_)) {
-    status = absl::UnauthenticatedError(absl::StrCat("wrong token for job ", name_));
+  } else {
+    status = CheckToken(call.token);
   }
   if (status.ok()) {
     kv_.Call(call, effects);
@@ -187,7 +187,8 @@ void JobState::Tick(absl::Time now, Effects& effects) {
                                   "the lease has run out: ", detail, "; join again"))});
   }
   if (generation_.has_value()) generation_->Tick(now, effects);
-  if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+  Propose(now, effects);
+  NoteAwaited(now, effects);
   TellWaiting(now, effects);
 }
 
@@ -195,7 +196,7 @@ absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
   if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
   if (waiting_changed_) next = std::min(next, next_waiting_at_);
-  return next;
+  return std::min(next, awaited_until_);
 }
 
 void JobState::Forgive(absl::Duration gap) {
@@ -205,6 +206,7 @@ void JobState::Forgive(absl::Duration gap) {
 
 void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) {
   const bool had_workers = !workers_.empty();
+  const bool was_running = !ended();
   // In the status as in the message: gRPC may drop a message that a failing status follows.
   const absl::Status stopping = absl::UnavailableError(reason);
   if (generation_.has_value()) generation_->End(effects);
@@ -227,6 +229,7 @@ void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) 
   damage_ = Damage::kNone;
   waiting_changed_ = false;
   if (had_workers) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
+  if (was_running) PersistEnd(effects);
   started_ = false;
 }
 

@@ -14,8 +14,10 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/admin.pb.h"
+#include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/admission.h"
+#include "server/durability.h"
 #include "server/effects.h"
 #include "server/generation_state.h"
 #include "server/kv_state.h"
@@ -27,13 +29,20 @@ namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe: one owner.
 //
-// Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in) and
-// job_describe.cc (what operators see).
+// Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
+// job_durability.cc (what is stored) and job_describe.cc (what operators see).
 class JobState {
  public:
-  // Its first generation will be `last` + 1. `options` outlives it.
-  JobState(std::string name, const ServerOptions& options, Epoch epoch, Generation last,
-           absl::Time now);
+  // Its first generation will be `last` + 1. `options` and `durability` outlive it.
+  JobState(std::string name, const ServerOptions& options, const Durability& durability,
+           Epoch epoch, Generation last, absl::Time now);
+
+  // From before coordd was started again. Its token, its limits and its last generation are known;
+  // its members have a lease to come back, then the job has ended. REQUIRES: new.
+  void Restore(const v1::JobRecord& record, absl::Time now, Effects& effects);
+  // What was to be stored is, or not.
+  void OnPersisted(Generation generation, const absl::Status& status, absl::Time now,
+                   Effects& effects);
 
   // The refusals of session.proto, in one sentence each. REQUIRES: ValidateJoin(join) is OK.
   absl::Status Join(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
@@ -62,6 +71,7 @@ class JobState {
   size_t workers() const { return workers_.size(); }
   int64_t waiting_calls() const { return kv_.waiting(); }
   Generation generation() const { return rendezvous_.generation(); }
+  Generation last_number() const { return rendezvous_.proposed(); }  // no other job may repeat it
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
@@ -94,7 +104,7 @@ class JobState {
 
   // job_membership.cc
   absl::Status Start(const v1::Join& join, absl::Time now);
-  absl::Status CheckAgreement(const v1::Join& join) const;
+  absl::Status CheckAgreement(const v1::Join& join);
   void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
               Effects& effects);
   void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
@@ -104,7 +114,14 @@ class JobState {
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
                          Effects& effects) const;
   void TellWaiting(absl::Time now, Effects& effects);
+  absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
+
+  // job_durability.cc
+  void Propose(absl::Time now, Effects& effects);
+  v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
+  void PersistEnd(Effects& effects) const;
+  void NoteAwaited(absl::Time now, Effects& effects);
 
   // job_describe.cc
   void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -113,10 +130,21 @@ class JobState {
 
   const std::string name_;
   const ServerOptions& options_;
+  const Durability& durability_;
   const Epoch epoch_;
 
   bool started_ = false;
-  std::string token_;  // the first member's, until the job has ended
+  // The first member's, until the job has ended. Of a restored job only the hash is known, until
+  // somebody proves to have the token.
+  std::string token_;
+  std::string token_hash_;
+
+  // Of a restored job, until somebody has come: when nobody is expected any more, and how many were
+  // in it.
+  absl::Time awaited_until_ = absl::InfiniteFuture();
+  int32_t awaited_members_ = 0;
+  int32_t failed_writes_ = 0;  // since the last that was stored
+  std::string not_stored_;     // why, of the last one; empty: it was
 
   RendezvousState rendezvous_;
   Admission admission_;  // those who wait, and the members of an intact generation

@@ -93,8 +93,13 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
 
+  auto state = CoordServer::Open(flags->server, Clock::Real());
+  if (!state.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(state.status().message()).c_str());
+    return kExitState;
+  }
   prometheus::Registry registry;
-  auto server = CoordServer::Start(flags->server, Clock::Real(), registry);
+  auto server = CoordServer::Start(flags->server, *std::move(state), Clock::Real(), registry);
   if (!server.ok()) {
     fprintf(stderr, "coordd: %s\n", std::string(server.status().message()).c_str());
     return kExitCannotListen;
@@ -107,8 +112,9 @@ int Main(int argc, char** argv) {
   const std::string reason = absl::StrCat("coordd is stopping (", why, ")");
   COORDD_LOG(kInfo, reason);
   RemoveOwnDirectory(flags->remove_directory);
+  const bool lost = !(*server)->state_loss().why().ok();
   (*server)->Stop(reason);
-  return kExitStopped;
+  return lost ? kExitState : kExitStopped;
 }
 
 }  // namespace

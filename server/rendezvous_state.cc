@@ -1,6 +1,7 @@
 #include "server/rendezvous_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -9,7 +10,7 @@
 namespace coordd {
 
 RendezvousState::RendezvousState(const RendezvousOptions& options, Generation last, absl::Time now)
-    : options_(options), phase_since_(now), generation_(last) {}
+    : options_(options), phase_since_(now), generation_(last), proposed_(last) {}
 
 absl::Status RendezvousState::CheckRoom() const {
   // Members of a broken generation are on their way out and take no room in the next one.
@@ -84,31 +85,62 @@ absl::Time RendezvousState::FormsAt() const {
   if (phase_ != RendezvousPhase::kGathering || waiting() < options_.min_workers) {
     return absl::InfiniteFuture();
   }
-  if (options_.max_workers > 0 && waiting() >= options_.max_workers) return last_join_;
-  if (after_loss_) {
-    return std::max(last_join_, phase_since_) + options_.settling_window_after_loss;
+  absl::Time due = last_join_;
+  if (options_.max_workers == 0 || waiting() < options_.max_workers) {
+    due = after_loss_ ? std::max(last_join_, phase_since_) + options_.settling_window_after_loss
+                      : last_join_ + options_.settling_window;
   }
-  return last_join_ + options_.settling_window;
+  return std::max(due, retry_at_);
 }
 
-std::optional<std::vector<SessionId>> RendezvousState::TryForm(absl::Time now) {
-  if (FormsAt() > now) return std::nullopt;
+std::optional<std::vector<SessionId>> RendezvousState::Propose(absl::Time now) {
+  if (!proposal_.empty() || FormsAt() > now) return std::nullopt;
   COORDD_CHECK(lease_end_.empty());
-  ++generation_.value;
-  std::vector<SessionId> members;
-  for (const auto& [order, session] : waiting_) {
-    members.push_back(session);
-    lease_end_[session] = now + options_.lease;
+  ++proposed_.value;
+  for (const auto& [order, session] : waiting_) proposal_.push_back(session);
+  return proposal_;
+}
+
+std::optional<std::vector<SessionId>> RendezvousState::Confirm(Generation number, absl::Time now) {
+  if (proposal_.empty() || number != proposed_) return std::nullopt;
+  const std::vector<SessionId> members = std::exchange(proposal_, {});
+  retry_at_ = absl::InfinitePast();
+  for (SessionId session : members) {
+    if (!arrival_.contains(session)) return std::nullopt;
   }
-  waiting_.clear();
-  arrival_.clear();
+  COORDD_CHECK(phase_ == RendezvousPhase::kGathering && lease_end_.empty());
+  generation_ = number;
+  for (SessionId session : members) {
+    lease_end_[session] = now + options_.lease;
+    waiting_.erase(arrival_.at(session));
+    arrival_.erase(session);
+  }
   first_lease_end_ = now + options_.lease;
   after_loss_ = false;
   Enter(RendezvousPhase::kFormed, now);
   return members;
 }
 
-absl::Time RendezvousState::NextDeadline() const { return std::min(FormsAt(), first_lease_end_); }
+std::optional<std::vector<SessionId>> RendezvousState::TryForm(absl::Time now) {
+  if (!Propose(now).has_value()) return std::nullopt;
+  return Confirm(proposed_, now);
+}
+
+void RendezvousState::Withdraw(Generation number, absl::Time retry_at) {
+  if (proposal_.empty() || number != proposed_) return;
+  proposal_.clear();
+  retry_at_ = retry_at;
+}
+
+void RendezvousState::Abandon(absl::Time now) {
+  COORDD_CHECK(phase_ == RendezvousPhase::kGathering && waiting_.empty());
+  Enter(RendezvousPhase::kEnded, now);
+}
+
+absl::Time RendezvousState::NextDeadline() const {
+  const absl::Time forms_at = proposal_.empty() ? FormsAt() : absl::InfiniteFuture();
+  return std::min(forms_at, first_lease_end_);
+}
 
 void RendezvousState::Forgive(absl::Duration gap) {
   for (auto& [session, end] : lease_end_) end += gap;
@@ -133,7 +165,10 @@ std::string RendezvousState::Reason(absl::Time now) const {
   }
   const std::string joined =
       absl::StrCat(waiting(), waiting() == 1 ? " worker has" : " workers have", " joined");
-  if (FormsAt() <= now) return joined;
+  if (!proposal_.empty()) {
+    return absl::StrCat(joined, ", generation ", ToInt(proposed_), " is being stored");
+  }
+  if (FormsAt() <= now || FormsAt() == absl::InfiniteFuture()) return joined;
   return absl::StrCat(joined, ", others may for another ", absl::FormatDuration(FormsAt() - now));
 }
 
@@ -151,6 +186,7 @@ absl::Status RendezvousState::CheckConsistency() const {
   if (phase_ == RendezvousPhase::kEnded && !waiting_.empty()) {
     return absl::InternalError("ended though workers wait");
   }
+  if (proposed_ < generation_) return absl::InternalError("a generation formed unproposed");
   if (waiting_.size() != arrival_.size()) {
     return absl::InternalError("the two indices of waiting workers differ");
   }

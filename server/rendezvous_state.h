@@ -4,6 +4,10 @@
 //       ^                                                                                 |
 //       +------------- workers wait <---- its last member is gone -----> nobody: ended ---+
 //
+// A generation forms in two steps, so that it can be stored before anybody hears of it: Propose
+// takes its number and says who would be in it, Confirm makes it so if they are all still there. In
+// between the job goes on gathering. A number that was proposed is never used again.
+//
 // Knows sessions and times only; who the workers are is JobState's.
 #pragma once
 
@@ -50,8 +54,19 @@ class RendezvousState {
 
   // Members whose lease has run out; the caller removes them. Cheap until the first could have.
   std::vector<SessionId> Expired(absl::Time now);
-  // Forms the next generation, if it is due, and returns its members in order of arrival.
+  // The members of the next generation in order of arrival, if it is due and none is proposed; its
+  // number is proposed().
+  std::optional<std::vector<SessionId>> Propose(absl::Time now);
+  // The proposal `number` may be announced. Nothing, when it is another one by now or when a worker
+  // of it has gone: then the next Propose takes another number. Who came later waits.
+  std::optional<std::vector<SessionId>> Confirm(Generation number, absl::Time now);
+  // Both at once, where nothing has to happen in between.
   std::optional<std::vector<SessionId>> TryForm(absl::Time now);
+  // It may not be announced. The next one is due at `retry_at` at the earliest.
+  void Withdraw(Generation number, absl::Time retry_at);
+  // Nobody of those who were expected has come, and nobody is expected any more.
+  // REQUIRES: gathering, and nobody waits.
+  void Abandon(absl::Time now);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
 
   // coordd was not running for `gap`: nobody could renew, so every lease is that much longer.
@@ -60,6 +75,8 @@ class RendezvousState {
   RendezvousPhase phase() const { return phase_; }
   absl::Time phase_since() const { return phase_since_; }
   Generation generation() const { return generation_; }  // the last that formed; 0: none
+  // The highest number that was proposed or formed. A new RendezvousState starts behind it.
+  Generation proposed() const { return proposed_; }
   int32_t waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t members() const { return static_cast<int32_t>(lease_end_.size()); }
   const RendezvousOptions& options() const { return options_; }
@@ -77,6 +94,9 @@ class RendezvousState {
   RendezvousPhase phase_ = RendezvousPhase::kGathering;
   absl::Time phase_since_;
   Generation generation_;
+  Generation proposed_;              // at least generation_
+  std::vector<SessionId> proposal_;  // empty: none is open
+  absl::Time retry_at_ = absl::InfinitePast();
   int64_t arrivals_ = 0;
   std::map<int64_t, SessionId> waiting_;  // in order of arrival
   std::map<SessionId, int64_t> arrival_;  // key of each waiting session in waiting_

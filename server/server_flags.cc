@@ -35,7 +35,8 @@ Durations are written 500ms, 10s, 5m or 1h; a bare number is seconds.
 
 constexpr char kFooter[] = R"(
 Exit codes: 0 stopped by SIGTERM or SIGINT (workers are told, the ports close, within 2 s; a second
-signal ends it at once); 2 a flag is wrong; 3 an address cannot be had or a file not be written.)";
+signal ends it at once); 2 a flag is wrong; 3 an address cannot be had or a file not be written;
+4 the state of --store cannot be used, or another coordd has taken it over.)";
 
 absl::StatusOr<absl::Duration> ParseFlagDuration(const std::string& text) {
   absl::Duration duration;
@@ -150,6 +151,34 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
       ->type_name("FILE");
 }
 
+void AddState(CLI::App& app, CoordServerOptions& options) {
+  const char* group = "State";
+  app.add_option_function<std::string>(
+         "--store",
+         [&options](const std::string& text) {
+           auto place = ParseStatePlace(text);
+           if (!place.ok())
+             throw CLI::ValidationError("--store", std::string(place.status().message()));
+           options.store = *std::move(place);
+         },
+         "What is remembered when coordd is started again: memory (nothing), sqlite:DIRECTORY on a "
+         "disk of this machine, or etcd:HOST:PORT,HOST:PORT[/PREFIX]. Default: sqlite: and the "
+         "port "
+         "in $STATE_DIRECTORY, $XDG_STATE_HOME/coordd, ~/.local/state/coordd or "
+         "/var/tmp/coordd-UID; "
+         "memory with port 0")
+      ->take_last()  // launchers say memory first
+      ->type_name("PLACE")
+      ->group(group);
+  app.add_flag("--adopt-state", options.state.adopt,
+               "Go on from state that was copied, restored or has lost its end (once)")
+      ->group(group);
+  app.add_option("--cluster-id", options.state.expected_cluster_id,
+                 "Refuse state of another cluster; the name of state that is made now")
+      ->type_name("ID")
+      ->group(group);
+}
+
 void AddDecisions(CLI::App& app, ServerOptions& options) {
   AddNumber(app, "--min-workers", options.min_workers,
             "A job whose first worker says nothing else forms with this many");
@@ -199,6 +228,7 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
   app.get_formatter()->column_width(36);
   AddAddresses(app, flags.server);
   AddFiles(app, flags.server);
+  AddState(app, flags.server);
   AddDecisions(app, flags.server.decisions);
   AddBounds(app, flags.server.decisions);
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
@@ -224,6 +254,9 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
     return absl::InvalidArgumentError(error.what());
   }
   flags.log_level = levels.at(level);
+  if (app.count("--store") == 0) {
+    flags.server.store = DefaultStatePlace(flags.server.listen, environment);
+  }
   COORDD_RETURN_IF_ERROR(flags.server.Validate());
   if (app.count("--connection-file") == 0) {
     // Convenience only: without a place for it, coordd still serves.

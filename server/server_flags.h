@@ -26,9 +26,10 @@ struct ServerFlags {
 inline constexpr int kExitStopped = 0;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitCannotListen = 3;
+inline constexpr int kExitState = 4;
 
 // INVALID_ARGUMENT: one sentence about the flag that is wrong. What the flags say is validated, and
-// where no --connection-file is given, one is chosen from `environment`.
+// where no --connection-file or --store is given, one is chosen from `environment`.
 absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
                                              const Environment& environment);
 

@@ -37,6 +37,8 @@ constexpr char kJobLabel[] = "job_name";
 const Histogram::BucketBoundaries kNegotiationSeconds = {
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
     0.05,   0.1,     0.25,   0.5,   1,      2.5,   10,   60};
+const Histogram::BucketBoundaries kStateCommitSeconds = {0.0001, 0.001, 0.003, 0.01, 0.03, 0.1,
+                                                         0.3,    1,     3,     10,   60};
 const Histogram::BucketBoundaries kTurnSeconds = {0.00001, 0.0001, 0.001, 0.01, 0.1, 1};
 
 Family<Counter>& NewCounter(prometheus::Registry& registry, const char* name, const char* help) {
@@ -170,6 +172,14 @@ struct ServerMetrics::Families {
                                           "Messages that wait for slow workers, all streams.");
   Family<Histogram>& turn_family =
       NewHistogram(registry, "coordd_turn_seconds", "Turns of the coordinator thread.");
+  Family<Counter>& state_commits =
+      NewCounter(registry, "coordd_state_commits_total",
+                 "Writes to the state that outlives coordd, by status code.");
+  Family<Histogram>& state_commit_family =
+      NewHistogram(registry, "coordd_state_commit_seconds",
+                   "From the start of such a write until it is durable.");
+  Family<Gauge>& state_writable_family =
+      NewGauge(registry, "coordd_state_writable", "1 when the last such write went well, else 0.");
   Family<Counter>& asleep_family =
       NewCounter(registry, "coordd_asleep_total",
                  "Times coordd itself did not run for a while and gave leases grace.");
@@ -190,6 +200,8 @@ struct ServerMetrics::Families {
   Counter& withheld = withheld_family.Add({});
   Gauge& outbox = outbox_family.Add({});
   Histogram& turn = turn_family.Add({}, kTurnSeconds);
+  Histogram& state_commit = state_commit_family.Add({}, kStateCommitSeconds);
+  Gauge& state_writable = state_writable_family.Add({});
   Counter& asleep = asleep_family.Add({});
   Gauge& store_waiting = store_waiting_family.Add({});
 
@@ -295,12 +307,22 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kProcessSetChanged:
     case Event::Kind::kProcessSetRefused:
     case Event::Kind::kRankJoined:
+    case Event::Kind::kJobRestored:
+    case Event::Kind::kNotStored:
       break;  // states, not counts: SetState
   }
 }
 
 void ServerMetrics::OnTurn(absl::Duration took) {
   families_->turn.Observe(absl::ToDoubleSeconds(took));
+}
+
+void ServerMetrics::OnStateCommit(absl::StatusCode code, absl::Duration took) {
+  families_->state_commits.Add({{"code", absl::StatusCodeToString(code)}}).Increment();
+  families_->state_commit.Observe(absl::ToDoubleSeconds(took));
+}
+void ServerMetrics::SetStateWritable(bool writable) {
+  families_->state_writable.Set(writable ? 1 : 0);
 }
 
 void ServerMetrics::OnSessionOpened() { families_->sessions.Increment(); }

@@ -35,6 +35,10 @@ class ServerMetrics {
   void OnEvent(const Event& event);
   void OnTurn(absl::Duration took);
 
+  // The writer of the state that outlives coordd.
+  void OnStateCommit(absl::StatusCode code, absl::Duration took);
+  void SetStateWritable(bool writable);
+
   // Sessions.
   enum class Drop { kOutboxFull, kNoJoin, kNotParsable };
   void OnSessionOpened();

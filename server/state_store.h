@@ -30,15 +30,15 @@ struct StoredState {
 
 struct StateStoreOptions {
   // Names state that is made now; SecretHex(16) of main's. REQUIRES: not empty.
-  std::string new_cluster_id;
+  std::string new_cluster_id = {};
   // What the state's id must be; empty: any. State that is made now gets it.
-  std::string expected_cluster_id;
+  std::string expected_cluster_id = {};
   // Takes over state that was copied, restored or has lost its end: the epoch grows by
   // kAdoptionStride, and the caller adds as much to every generation, so that what the missing part
   // has said stays in the past. Nothing where nothing is wrong.
   bool adopt = false;
   // For whoever is refused, and for operators: "pid 4711 on host a1, gRPC 10.0.0.1:29650".
-  std::string owner;
+  std::string owner = {};
 };
 
 // By how much numbers grow when state is adopted whose end may be missing: more than anybody starts

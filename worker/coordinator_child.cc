@@ -62,6 +62,8 @@ std::vector<std::string> CommandOf(const CoordinatorChildOptions& options) {
                                       "127.0.0.1:0",
                                       "--ready-fd",
                                       absl::StrCat(kReadyFd),
+                                      "--store",
+                                      "memory",
                                       "--exit-with",
                                       absl::StrCat(getpid()),
                                       "--exit-when-idle",

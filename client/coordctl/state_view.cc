@@ -158,7 +158,14 @@ std::string StatusText(const v1::ServerState& state) {
   std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
                                  DurationText(state.uptime_seconds()));
   if (!state.http().empty()) absl::StrAppend(&out, ", status page at http://", state.http(), "/");
+  if (!state.store().empty() && state.store() != "memory") {
+    absl::StrAppend(&out, ", epoch ", state.epoch(), ", state in ", state.store());
+  }
   absl::StrAppend(&out, "\n");
+  if (!state.store_error().empty()) {
+    absl::StrAppend(
+        &out, "no new generation can form, since it cannot be stored: ", state.store_error(), "\n");
+  }
   if (state.jobs().empty()) absl::StrAppend(&out, "no job\n");
   for (const v1::JobState& job : state.jobs()) {
     AppendJobHead(job, &out);

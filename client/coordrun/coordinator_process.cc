@@ -59,7 +59,9 @@ std::vector<std::string> CoordinatorCommand(const std::string& program, const Ru
                                       "--ready-fd",
                                       absl::StrCat(ready_fd),
                                       "--log-level",
-                                      "warning"};
+                                      "warning",
+                                      "--store",
+                                      "memory"};  // it ends with the run
   if (tls.enabled()) {
     for (const std::string& argument :
          {std::string("--tls-cert"), tls.cert, std::string("--tls-key"), tls.key,

@@ -158,8 +158,8 @@ TEST(CoordinatorCommand, NamesEveryAddressAndFile) {
   EXPECT_THAT(
       CoordinatorCommand("coordd", options, "127.0.0.1:0", {.cert = "c", .key = "k", .ca = "a"}, 7),
       ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
-                  "--log-level", "warning", "--tls-cert", "c", "--tls-key", "k", "--tls-ca", "a",
-                  "--stall-abort", "60"));
+                  "--log-level", "warning", "--store", "memory", "--tls-cert", "c", "--tls-key",
+                  "k", "--tls-ca", "a", "--stall-abort", "60"));
 }
 
 TEST(ParseReadyLine, TakesCoorddsAddresses) {

@@ -16,8 +16,9 @@ using testing::HasSubstr;
 using testing::Not;
 
 TEST(ToJson, ShowsEveryFieldByItsNameAlsoUnsetOnes) {
-  EXPECT_EQ(ToJson(v1::ServerState(), false),
-            R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[]})");
+  EXPECT_EQ(
+      ToJson(v1::ServerState(), false),
+      R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":""})");
 }
 
 TEST(ToJson, WritesEnumeratorsInLowerCaseWithoutTheirPrefix) {

@@ -43,7 +43,7 @@ class DaemonTest(processes.TestCase):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             status, text = self.run_command(program("coordd"), "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
-                                            "--http", "127.0.0.1:0")
+                                            "--http", "127.0.0.1:0", "--store", "memory")
             self.assertNotEqual(status, 0)
             self.assertIn(str(taken.getsockname()[1]), text)
 

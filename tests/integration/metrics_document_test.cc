@@ -95,6 +95,7 @@ void Exercise(ServerMetrics& metrics) {
     metrics.OnEvent(event);
   }
   metrics.OnTurn(absl::Microseconds(10));
+  metrics.OnStateCommit(absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.OnSessionDropped(ServerMetrics::Drop::kNoJoin);
   metrics.OnStoreCallStarted();
   metrics.OnStoreCallEnded("get", absl::StatusCode::kOk);

@@ -5,7 +5,7 @@ coordd_test(server_story_test SOURCES story_test.cc LIBS server_test_support)
 target_compile_definitions(server_story_test
   PRIVATE COORDD_SCRIPTS_DIR="${CMAKE_SOURCE_DIR}/tests/scripts")
 
-foreach(name admission coordinator_fuzz coordinator_state end_rule fusion_planner generation_model invariants join_state kv_state
+foreach(name admission coordinator_durability coordinator_fuzz coordinator_state durability_fuzz end_rule fusion_planner generation_model invariants join_state kv_state
              process_set_requests process_sets rank_set readiness_join
              readiness_model readiness_table rendezvous_state server_options topology validate_message)
   coordd_test(server_${name}_test SOURCES ${name}_test.cc LIBS server_test_support)

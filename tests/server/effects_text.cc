@@ -78,12 +78,11 @@ std::string ToText(const v1::TensorFailures& failures) {
   return text;
 }
 
-constexpr const char* kEventNames[] = {"job_created",      "job_ended",       "worker_joined",
-                                       "join_refused",     "worker_departed", "generation_formed",
-                                       "generation_ended", "tensors_planned", "tensor_failed",
-                                       "stall_began",      "stall_ended",     "set_changed",
-                                       "set_refused",      "rank_joined",     "protocol_error",
-                                       "stale_message",    "asleep"};
+constexpr const char* kEventNames[] = {
+    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
+    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
+    "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "protocol_error",
+    "stale_message",     "job_restored",     "not_stored",      "asleep"};
 
 }  // namespace
 

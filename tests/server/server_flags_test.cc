@@ -47,9 +47,40 @@ TEST(ServerFlags, AreTaken) {
   EXPECT_EQ(flags->server.connection_file, "here.json");
 }
 
+TEST(ServerFlags, SayWhereTheStateIs) {
+  const auto sqlite = Parse({"--store", "memory", "--store", "sqlite:/var/lib/coordd"});
+  ASSERT_THAT(sqlite, IsOk());
+  EXPECT_EQ(sqlite->server.store.kind, StatePlace::Kind::kSqlite);
+  EXPECT_EQ(sqlite->server.store.directory, "/var/lib/coordd");
+  const auto etcd = Parse({"--store=etcd:10.0.0.1:2379,[::1]:2380/lab7", "--cluster-id", "lab"});
+  ASSERT_THAT(etcd, IsOk());
+  EXPECT_EQ(etcd->server.store.kind, StatePlace::Kind::kEtcd);
+  EXPECT_EQ(etcd->server.store.endpoints,
+            (std::vector<HostPort>{{"10.0.0.1", 2379}, {"::1", 2380}}));
+  EXPECT_EQ(etcd->server.store.prefix, "lab7/");
+  EXPECT_EQ(etcd->server.state.expected_cluster_id, "lab");
+}
+
+TEST(ServerFlags, KeepStateByThePortUnlessThePortIsPickedAnew) {
+  EXPECT_EQ(Parse({"--listen", "127.0.0.1:0"})->server.store.kind, StatePlace::Kind::kMemory);
+  EXPECT_EQ(Parse({})->server.store.directory,
+            absl::StrCat("/var/tmp/coordd-", geteuid(), "/29650"));
+  const HostPort listen = {"127.0.0.1", 7};
+  EXPECT_EQ(DefaultStatePlace(listen, {{"HOME", "/nowhere"}}).directory,
+            "/nowhere/.local/state/coordd/7");
+  EXPECT_EQ(
+      DefaultStatePlace(listen, {{"HOME", "/nowhere"}, {"XDG_STATE_HOME", "/else"}}).directory,
+      "/else/coordd/7");
+  EXPECT_EQ(DefaultStatePlace(listen, {{"STATE_DIRECTORY", "/var/lib/coordd:/second"}}).directory,
+            "/var/lib/coordd/7");
+}
+
 TEST(ServerFlags, SayWhatIsWrong) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{"--listen", "nowhere"}, "nowhere"},
+      {{"--store", "disk"}, "sqlite:DIRECTORY"},
+      {{"--store", "sqlite:"}, "sqlite:DIRECTORY"},
+      {{"--store", "etcd:here"}, "here"},
       {{"--http", "1"}, "--http"},
       {{"--lease", "soon"}, "soon"},
       {{"--lease", "nan"}, "nan"},

@@ -100,6 +100,8 @@ class Coordd(Process):
         reading, writing = os.pipe()
         command = [*wrapper, program("coordd"), "--listen", listen, "--http", http, "--ready-fd", str(writing),
                    *arguments]
+        if not any(argument.startswith("--store") for argument in arguments):
+            command += ["--store", "memory"]  # a port that a test names would have state in the user's home
         environment = environment or clean_environment(XDG_RUNTIME_DIR=self.runtime)
         super().__init__(command, environment, pass_fds=[writing])
         os.close(writing)

@@ -1,0 +1,122 @@
+// What of a job outlives coordd: a generation is stored before it is announced, and the end of the
+// job after it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
+#include "server/job_record.h"
+#include "server/job_state.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// A full disk is emptied by people, a slow one in seconds.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+constexpr absl::Duration kLongestRetry = absl::Seconds(10);
+constexpr int32_t kDoublings = 7;  // from the first to the longest
+
+}  // namespace
+
+void JobState::Propose(absl::Time now, Effects& effects) {
+  if (!durability_.on) {
+    if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+    return;
+  }
+  const auto sessions = rendezvous_.Propose(now);
+  if (!sessions.has_value()) return;
+  const Generation number = rendezvous_.proposed();
+  effects.persist.push_back({name_, number, {JobWrite(name_, RecordOf(*sessions))}});
+}
+
+v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous_.proposed()));
+  record.set_running(true);
+  record.set_token_hash(token_hash_);
+  record.set_min_workers(rendezvous_.options().min_workers);
+  record.set_max_workers(rendezvous_.options().max_workers);
+  ToProto(rendezvous_.options().settling_window, record.mutable_settling_window());
+  std::vector<TopologyMember> members;
+  members.reserve(sessions.size());
+  for (SessionId session : sessions) {
+    members.push_back(ToTopologyMember(workers_.at(session).join));
+  }
+  for (size_t member : OrderRanks(members).member_of_rank) {
+    const v1::Join& join = workers_.at(sessions[member]).join;
+    v1::MemberRecord* entry = record.add_members();
+    entry->set_worker_id(join.worker_id());
+    entry->set_hostname(join.host().hostname());
+    entry->set_node_id(join.host().node_id());
+    entry->set_pid(join.pid());
+    entry->set_session(ToInt(sessions[member]));
+  }
+  return record;
+}
+
+void JobState::OnPersisted(Generation number, const absl::Status& status, absl::Time now,
+                           Effects& effects) {
+  if (status.ok()) {
+    failed_writes_ = 0;
+    not_stored_.clear();
+    if (const auto members = rendezvous_.Confirm(number, now)) Form(*members, now, effects);
+    return;
+  }
+  const bool passing = IsPassing(status);
+  const absl::Duration wait =
+      std::min(kLongestRetry, kFirstRetry * (1 << std::min(failed_writes_++, kDoublings)));
+  rendezvous_.Withdraw(number, passing ? now + wait : absl::InfiniteFuture());
+  not_stored_ = Truncated(
+      OneLine(absl::StrCat("generation ", ToInt(number),
+                           " was not announced, since it could not be stored: ", status.message(),
+                           passing ? absl::StrCat("; tried again in ", absl::FormatDuration(wait))
+                                   : "; this coordd forms no generation any more")),
+      kMaxReasonBytes);
+  waiting_changed_ = true;
+  Emit(Event::Kind::kNotStored, not_stored_, effects);
+}
+
+// Nothing waits for it: who finds a job whose members do not come back ends it again.
+void JobState::PersistEnd(Effects& effects) const {
+  if (!durability_.on) return;
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous_.proposed()));
+  effects.persist.push_back({name_, Generation{0}, {JobWrite(name_, record)}});
+}
+
+void JobState::Restore(const v1::JobRecord& record, absl::Time now, Effects& effects) {
+  if (!record.running()) return;
+  RendezvousOptions options = rendezvous_.options();
+  options.min_workers = record.min_workers();
+  options.max_workers = record.max_workers();
+  options.max_workers_of_server = options_.max_workers_per_job;
+  options.settling_window = FromProto(record.settling_window());
+  options.settling_window_after_loss = options_.settling_window_after_loss;
+  options.lease = options_.lease;
+  rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
+  token_hash_ = record.token_hash();
+  started_ = true;
+  awaited_members_ = record.members_size();
+  awaited_until_ = now + options_.lease;
+  Emit(Event::Kind::kJobRestored,
+       absl::StrCat("known from before: generation ", record.generation(), " had ",
+                    record.members_size(), " members, who have ",
+                    absl::FormatDuration(options_.lease), " to come back"),
+       effects);
+}
+
+void JobState::NoteAwaited(absl::Time now, Effects& effects) {
+  if (now < awaited_until_) return;
+  awaited_until_ = absl::InfiniteFuture();
+  rendezvous_.Abandon(now);
+  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
+  Emit(Event::Kind::kJobEnded,
+       absl::StrCat("none of the ", awaited_members_, " members of generation ",
+                    ToInt(generation()), " came back"),
+       effects);
+  PersistEnd(effects);
+}
+
+}  // namespace coordd

@@ -1,0 +1,35 @@
+// What of a job outlives coordd, as bytes: the records of a StateStore.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/types.h"
+#include "coordd/v1/records.pb.h"
+#include "server/state_store.h"
+
+namespace coordd {
+
+// What CoordinatorState starts from. Empty: a coordd that remembers nothing.
+struct RestoredState {
+  std::string cluster_id;
+  Epoch epoch;
+  std::map<std::string, v1::JobRecord> jobs;  // by name
+  Generation last_forgotten;                  // the highest of jobs that are gone
+};
+
+// DATA_LOSS: names the record that is not one. Generations of adopted state grow by
+// kAdoptionStride.
+absl::StatusOr<RestoredState> ParseRecords(const StoredState& stored);
+
+StateWrite JobWrite(const std::string& job, const v1::JobRecord& record);
+StateWrite JobRemoval(const std::string& job);
+StateWrite ForgottenWrite(Generation last_forgotten);
+
+// Proves a token without telling it: the same for the same cluster, job and token only. Empty for
+// an empty token.
+std::string TokenHash(absl::string_view cluster_id, absl::string_view job, absl::string_view token);
+
+}  // namespace coordd
