@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "server/state_directory.h"
+#include "server/state_store_etcd.h"
 #include "server/state_store_memory.h"
 #include "server/state_store_sqlite.h"
 
@@ -46,7 +47,11 @@ absl::StatusOr<std::unique_ptr<StateStore>> MakeStore(const StatePlace& place,
     case StatePlace::Kind::kEtcd:
       break;
   }
-  return absl::UnimplementedError("--store etcd: is not in this version");
+  return std::make_unique<EtcdStateStore>(EtcdStateOptions{.endpoints = place.endpoints,
+                                                           .prefix = place.prefix,
+                                                           .tls = place.tls,
+                                                           .lease = place.lease},
+                                          options, clock);
 }
 
 }  // namespace

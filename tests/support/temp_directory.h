@@ -17,6 +17,12 @@ class TempDirectory {
   TempDirectory() : path_(std::filesystem::temp_directory_path() / "coordd-test-XXXXXX") {
     COORDD_CHECK(mkdtemp(path_.data()) != nullptr);
   }
+  // In `parent` where that can be, else where others are: /dev/shm has no slow disk behind it.
+  explicit TempDirectory(const std::string& parent) : path_(parent + "/coordd-test-XXXXXX") {
+    if (mkdtemp(path_.data()) != nullptr) return;
+    path_ = std::filesystem::temp_directory_path() / "coordd-test-XXXXXX";
+    COORDD_CHECK(mkdtemp(path_.data()) != nullptr);
+  }
   ~TempDirectory() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
