@@ -263,6 +263,7 @@ class GrpcCoordServer final : public CoordServer {
 absl::Status CoordServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(decisions.Validate());
   COORDD_RETURN_IF_ERROR(tls.Validate());
+  COORDD_RETURN_IF_ERROR(store.Validate());
   if (!IsLoopback(listen.host) && !tls.enabled() && !insecure) {
     return absl::InvalidArgumentError(absl::StrCat(
         "refusing to listen on ", listen.ToString(),

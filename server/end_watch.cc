@@ -61,6 +61,15 @@ std::string EndWatch::ReadSignal() {
   return "";
 }
 
+std::string EndWatch::AwaitBefore(absl::Duration time) {
+  pollfd waiting[] = {{.fd = signals_, .events = POLLIN, .revents = 0},
+                      {.fd = owner_gone_ ? -1 : owner_, .events = POLLIN, .revents = 0}};
+  poll(waiting, 2, static_cast<int>(absl::ToInt64Milliseconds(time)));
+  std::string signal = waiting[0].revents != 0 ? ReadSignal() : "";
+  if (waiting[1].revents != 0) owner_gone_ = true;
+  return signal.empty() && owner_gone_ ? "the process that started it has ended" : signal;
+}
+
 std::string EndWatch::Await(const CoordServer& server, Clock& clock) {
   EndRule rule(options_.rule, clock.Now());
   while (true) {

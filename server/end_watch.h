@@ -32,6 +32,9 @@ class EndWatch {
   EndWatch(EndWatch&& other) noexcept;
   EndWatch& operator=(EndWatch&&) = delete;
 
+  // While there is no server yet: waits for at most `time`. Empty: nothing has ended it.
+  std::string AwaitBefore(absl::Duration time);
+
   // Blocks. Returns why coordd ends: "SIGTERM", or EndRule's sentence.
   std::string Await(const CoordServer& server, Clock& clock);
 

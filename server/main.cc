@@ -68,6 +68,25 @@ void RemoveOwnDirectory(const std::string& path) {
   std::filesystem::remove_all(path, ignored);
 }
 
+// How soon a standby notices that nobody leads any more, beside what etcd takes.
+constexpr absl::Duration kStandbyInterval = absl::Milliseconds(200);
+
+// Of a standby: waits until the state can be had. CANCELLED: it was ended before.
+absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch) {
+  std::string said;
+  while (true) {
+    auto state = CoordServer::Open(flags.server, Clock::Real());
+    const bool passes =
+        absl::IsAlreadyExists(state.status()) || absl::IsUnavailable(state.status());
+    if (state.ok() || !flags.standby || !passes) return state;
+    const std::string why(state.status().message());
+    if (said != why) COORDD_LOG(kInfo, "standing by: ", why);
+    said = why;
+    const std::string end = watch.AwaitBefore(kStandbyInterval);
+    if (!end.empty()) return absl::CancelledError(end);
+  }
+}
+
 int Main(int argc, char** argv) {
   const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
   if (!flags.ok()) {
@@ -93,7 +112,8 @@ int Main(int argc, char** argv) {
     return kExitUsage;
   }
 
-  auto state = CoordServer::Open(flags->server, Clock::Real());
+  auto state = AwaitState(*flags, *watch);
+  if (absl::IsCancelled(state.status())) return kExitStopped;
   if (!state.ok()) {
     fprintf(stderr, "coordd: %s\n", std::string(state.status().message()).c_str());
     return kExitState;

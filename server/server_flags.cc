@@ -151,7 +151,8 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
       ->type_name("FILE");
 }
 
-void AddState(CLI::App& app, CoordServerOptions& options) {
+void AddState(CLI::App& app, ServerFlags& flags) {
+  CoordServerOptions& options = flags.server;
   const char* group = "State";
   app.add_option_function<std::string>(
          "--store",
@@ -159,6 +160,8 @@ void AddState(CLI::App& app, CoordServerOptions& options) {
            auto place = ParseStatePlace(text);
            if (!place.ok())
              throw CLI::ValidationError("--store", std::string(place.status().message()));
+           place->tls = options.store.tls;
+           place->lease = options.store.lease;
            options.store = *std::move(place);
          },
          "What is remembered when coordd is started again: memory (nothing), sqlite:DIRECTORY on a "
@@ -169,6 +172,21 @@ void AddState(CLI::App& app, CoordServerOptions& options) {
          "memory with port 0")
       ->take_last()  // launchers say memory first
       ->type_name("PLACE")
+      ->group(group);
+  app.add_flag("--standby", flags.standby,
+               "Wait while another coordd has the state, then take over; sqlite: and etcd: only")
+      ->group(group);
+  AddDuration(app, "--store-lease", options.store.lease,
+              "etcd: how long a leader that is not heard of stays one; whole seconds");
+  app.get_option("--store-lease")->group(group);
+  app.add_option("--store-cert", options.store.tls.cert, "etcd: our certificate chain, PEM")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--store-key", options.store.tls.key, "etcd: its private key, PEM")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--store-ca", options.store.tls.ca, "etcd: whose certificates it presents, PEM")
+      ->type_name("FILE")
       ->group(group);
   app.add_flag("--adopt-state", options.state.adopt,
                "Go on from state that was copied, restored or has lost its end (once)")
@@ -228,7 +246,7 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
   app.get_formatter()->column_width(36);
   AddAddresses(app, flags.server);
   AddFiles(app, flags.server);
-  AddState(app, flags.server);
+  AddState(app, flags);
   AddDecisions(app, flags.server.decisions);
   AddBounds(app, flags.server.decisions);
   const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
@@ -258,6 +276,10 @@ absl::StatusOr<ServerFlags> ParseServerFlags(int argc, const char* const* argv,
     flags.server.store = DefaultStatePlace(flags.server.listen, environment);
   }
   COORDD_RETURN_IF_ERROR(flags.server.Validate());
+  if (flags.standby && flags.server.store.kind == StatePlace::Kind::kMemory) {
+    return absl::InvalidArgumentError(
+        "--standby needs state that another coordd can have: --store sqlite:DIRECTORY or etcd:");
+  }
   if (app.count("--connection-file") == 0) {
     // Convenience only: without a place for it, coordd still serves.
     const auto path = DefaultConnectionFile(environment);

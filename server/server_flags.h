@@ -15,7 +15,8 @@ namespace coordd {
 struct ServerFlags {
   CoordServerOptions server;
   LogLevel log_level = LogLevel::kInfo;
-  int ready_fd = -1;  // where to say that it is ready; -1: nowhere
+  int ready_fd = -1;     // where to say that it is ready; -1: nowhere
+  bool standby = false;  // wait for the state instead of ending when another coordd has it
   EndWatchOptions end;
   std::string remove_directory;  // at the end; empty: none
   // Set by --help and --version: to be printed instead of serving.

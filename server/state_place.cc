@@ -76,6 +76,17 @@ absl::StatusOr<StatePlace> ParseStatePlace(absl::string_view text) {
                    "etcd:HOST:PORT,HOST:PORT"));
 }
 
+absl::Status StatePlace::Validate() const {
+  if (kind != Kind::kEtcd) return absl::OkStatus();
+  // etcd counts in seconds. A long one is a long time without a coordd.
+  const bool whole = absl::Trunc(lease, absl::Seconds(1)) == lease;
+  if (!whole || lease < absl::Seconds(1) || lease > absl::Minutes(5)) {
+    return absl::InvalidArgumentError(absl::StrCat("--store-lease is ", absl::FormatDuration(lease),
+                                                   ", expected 1s to 5m in whole seconds"));
+  }
+  return tls.Validate();
+}
+
 StatePlace DefaultStatePlace(const HostPort& listen, const Environment& environment) {
   StatePlace place;
   if (listen.port == 0) return place;

@@ -26,6 +26,9 @@ struct StatePlace {
   std::string prefix = "coordd/";           // kEtcd: of all keys
   TlsFiles tls;                             // kEtcd
   absl::Duration lease = absl::Seconds(5);  // kEtcd: of the leader
+
+  // INVALID_ARGUMENT: names the option, what was given and what is expected.
+  absl::Status Validate() const;
 };
 
 // "memory", "sqlite:DIRECTORY", "etcd:HOST:PORT,HOST:PORT" or "etcd:HOST:PORT/PREFIX".

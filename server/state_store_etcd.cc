@@ -91,7 +91,19 @@ absl::StatusOr<StoredState> EtcdStateStore::Open(std::function<void(absl::Status
   return StoredState{meta.cluster_id(), Epoch{meta.epoch()}, std::move(records), adopted};
 }
 
+absl::Status EtcdStateStore::Led(const std::string& by) const {
+  return absl::AlreadyExistsError(absl::StrCat("the state in ", name(),
+                                               " belongs to the coordd with ", by,
+                                               ", which leads; --standby waits for its end"));
+}
+
 absl::Status EtcdStateStore::Campaign() {
+  // Whoever stands by looks often: reading costs etcd less than a lease.
+  etcdserverpb::RangeRequest look;
+  look.set_key(Key("leader"));
+  COORDD_ASSIGN_OR_RETURN(const etcdserverpb::RangeResponse seen,
+                          client_->Range(look, kCallTimeout));
+  if (seen.kvs_size() > 0) return Led(seen.kvs(0).value());
   const absl::Time asked = clock_.Now();
   COORDD_ASSIGN_OR_RETURN(const etcdserverpb::LeaseGrantResponse lease,
                           client_->GrantLease(etcd_.lease, kCallTimeout));
@@ -115,11 +127,7 @@ absl::Status EtcdStateStore::Campaign() {
     const auto& found = answer.responses(0).response_range();
     // An earlier try of ours whose answer was lost is a success, too.
     const bool ours = found.kvs_size() == 1 && found.kvs(0).lease() == lease_id_;
-    if (!ours) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "the state in ", name(), " belongs to the coordd with ",
-          found.kvs_size() == 1 ? found.kvs(0).value() : "?", ", which leads; --standby waits"));
-    }
+    if (!ours) return Led(found.kvs_size() == 1 ? found.kvs(0).value() : "an unknown name");
     leader_revision_ = found.kvs(0).create_revision();
   }
   MutexLock lock(&mu_);

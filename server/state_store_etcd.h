@@ -57,6 +57,7 @@ class EtcdStateStore final : public StateStore {
 
   std::string Key(absl::string_view name) const { return etcd_.prefix + std::string(name); }
   absl::Status Campaign();
+  absl::Status Led(const std::string& by) const;
   absl::StatusOr<v1::EtcdMeta> ReadMeta();
   absl::Status CheckMeta(const v1::EtcdMeta& meta) const;
   absl::StatusOr<std::map<std::string, std::string>> ReadRecords();

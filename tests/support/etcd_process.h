@@ -4,9 +4,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -115,17 +117,24 @@ class EtcdProcess {
 
   bool AwaitReady() {
     const auto client = EtcdClient::Make({address()}, {});
+    const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+    const bool ready = AwaitReady(**client, pidfd);
+    close(pidfd);
+    return ready;
+  }
+  bool AwaitReady(EtcdClient& client, int pidfd) {
     etcdserverpb::RangeRequest request;
     request.set_key("x");
     for (int tries = 0; tries < 600; ++tries) {
       // gRPC waits longer and longer between its tries; a socket of our own does not.
-      if (Accepts()) said_ = (*client)->Range(request, absl::Seconds(2)).status();
+      if (Accepts()) said_ = client.Range(request, absl::Seconds(2)).status();
       if (said_.ok()) return true;
       if (waitpid(pid_, nullptr, WNOHANG) == pid_) {
         pid_ = 0;
         return false;
       }
-      usleep(50'000);
+      pollfd end = {.fd = pidfd, .events = POLLIN, .revents = 0};
+      poll(&end, 1, 50);  // ms: it has ended, or may listen by now
     }
     return false;
   }

@@ -1,0 +1,73 @@
+"""Two coordds on one etcd: one leads, the other stands by and takes over."""
+
+import re
+import signal
+import unittest
+
+from tests.support import etcd, processes
+from tests.support.processes import program, wait_for
+
+
+@unittest.skipUnless(etcd.installed(), "no etcd is installed here (Debian: etcd-server): coordd --standby is not tested")
+class StandbyTest(processes.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.store = ("--store", f"etcd:{etcd.start(self).address}/lab7", "--store-lease", "1s")
+
+    def standby(self):
+        process = self.start(processes.Process(
+            [program("coordd"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--connection-file", "",
+             "--standby", *self.store]))
+        self.assertTrue(wait_for(lambda: "standing by" in process.text()), process.text())
+        return process
+
+    def taken_over(self, standby):
+        """Waits until it leads; then it has `listen` and `http` as a Coordd has."""
+        self.assertTrue(wait_for(lambda: " ready: " in standby.text()), standby.text())
+        standby.listen, standby.http = re.search(r"ready: grpc (\S+), http http://(\S+)/", standby.text()).groups()
+        standby.json = lambda path: processes.Coordd.json(standby, path)
+        standby.get = lambda path: processes.Coordd.get(standby, path)
+        return standby.json("/v1/jobs")
+
+    def test_a_killed_leader_is_followed_by_its_standby(self):
+        leader = self.coordd(*self.store)
+        workers = self.workers(leader, 2, job="run7")
+        before = leader.json("/v1/jobs")
+        self.assertEqual((before["epoch"], before["jobs"][0]["generation"]), (1, 1))
+        standby = self.standby()
+        self.assertIn(f"pid {leader.pid}", standby.text())
+        self.assertNotIn(" ready: ", standby.text())
+        leader.signal(signal.SIGKILL)
+        leader.wait()
+        for worker in workers:
+            worker.end()
+        after = self.taken_over(standby)
+        self.assertEqual(after["epoch"], 2)
+        self.assertEqual(after["cluster_id"], before["cluster_id"])
+        self.assertEqual([(job["name"], job["phase"]) for job in after["jobs"]], [("run7", "gathering")])
+        self.workers(standby, 2, job="run7")
+        self.assertEqual(standby.json("/v1/jobs")["jobs"][0]["generation"], 2)
+
+    def test_a_leader_that_wakes_up_after_its_lease_ends_itself(self):
+        leader = self.coordd(*self.store)
+        standby = self.standby()
+        leader.signal(signal.SIGSTOP)
+        self.assertEqual(self.taken_over(standby)["epoch"], 2)
+        leader.signal(signal.SIGCONT)
+        self.assertEqual(leader.wait(), 4, leader.text())
+        self.assertIn("does not lead", leader.text())
+
+    def test_an_orderly_leader_hands_over(self):
+        leader = self.coordd(*self.store)
+        standby = self.standby()
+        second = self.standby()
+        leader.signal(signal.SIGTERM)
+        self.assertEqual(leader.wait(), 0, leader.text())
+        self.assertTrue(wait_for(lambda: sum(" ready: " in process.text() for process in (standby, second)) == 1))
+        idle = second if " ready: " in standby.text() else standby
+        idle.signal(signal.SIGTERM)
+        self.assertEqual(idle.wait(), 0, idle.text())
+
+
+if __name__ == "__main__":
+    processes.main()
