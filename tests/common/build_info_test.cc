@@ -46,7 +46,7 @@ TEST(BuildInfo, WritesTheLinesThatTheConfigureStepWrites) {
 TEST(BuildInfo, ListsEveryComponentInItsOrderWithAVersionOrAReason) {
   const std::vector<Component> components = BuildComponents({});
   EXPECT_THAT(Names(components), ElementsAre("gRPC", "Protobuf", "Abseil", "UCX", "CUDA", "NCCL",
-                                             "prometheus-cpp", "OpenSSL"));
+                                             "prometheus-cpp", "OpenSSL", "SQLite"));
   for (const Component& component : components) {
     if (component.available) {
       EXPECT_THAT(component, AllOf(Field(&Component::built, Not(IsEmpty())),
