@@ -38,7 +38,14 @@ class Processes(processes.TestCase):
         waits = self.start(PythonRank(coordd.listen, """
 import torch
 import coordd.torch as hvd
+from coordd import _native
 hvd.init()
+try:
+    print("calling")
+    hvd.allreduce(torch.ones(3), name="called")
+except KeyboardInterrupt:
+    (work, kept), = _native._kept  # which the library goes on reading and writing
+    print("call interrupted, complete:", work.done(), "tensors kept:", len(kept))
 handle = hvd.allreduce_async(torch.ones(3), name="lonely")
 try:
     print("waiting")
@@ -58,9 +65,13 @@ print("here")
 time.sleep(600)
 """, 1, 2))
         dies.wait_for_text("here")
+        waits.wait_for_text("calling")
+        self.assertTrue(processes.wait_for(lambda: coordd.metric("coordd_pending_tensors") == 1))
+        waits.signal(signal.SIGINT)
+        waits.wait_for_text("call interrupted, complete: False tensors kept: 2")
         waits.wait_for_text("waiting")
         waits.signal(signal.SIGINT)
-        waits.wait_for_text("interrupted, complete: False")
+        waits.wait_for_text("\ninterrupted, complete: False")
         dies.signal(signal.SIGKILL)
         self.assertEqual(waits.wait(), 0, waits.text())
         self.assertIn("error ABORTED rank 1 tensor allreduce.lonely: ", waits.text())
