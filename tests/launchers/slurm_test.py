@@ -7,7 +7,8 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, ROOT)
 
 from tests.launchers import slurm_cluster
 from tests.launchers.launcher_case import LauncherCase, lines_of, workers_find_themselves
@@ -170,6 +171,23 @@ class WorkersAloneTest(SlurmCase):
             self.assertEqual(status, 0, text)
             self.assertEqual(text.count('"wrong":0'), 4, text)
             self.assertEqual(text.count('"size":4'), 4, text)
+        self.assert_nothing_left()
+
+    def test_python_makes_jobs_of_some_of_the_tasks(self):
+        library = os.path.join(processes.BUILD, "lib", "libcoordd.so.0")
+        if not os.path.exists(library) or os.environ.get("COORDD_SANITIZE"):
+            self.skipTest("no libcoordd.so that Python can load")
+        self.environment.update(COORDD_LIBRARY=library, PYTHONPATH=os.path.join(ROOT, "client", "python"))
+        status, text = self.slurm("srun", "-N2", "-n4", sys.executable, "-c", """
+import os
+from coordd import _basics
+own = int(os.environ["SLURM_PROCID"])
+_basics.init(comm=[0, 2] if own % 2 == 0 else [3, 1])
+print(f"task {own} is {_basics.rank()} of {_basics.size()}")
+""")
+        self.assertEqual(status, 0, text)
+        for line in ("task 0 is 0 of 2", "task 2 is 1 of 2", "task 3 is 0 of 2", "task 1 is 1 of 2"):
+            self.assertIn(line, text)
         self.assert_nothing_left()
 
     def test_salloc_without_srun_is_a_sentence_and_no_hang(self):
