@@ -120,7 +120,7 @@ void Executor::DriveUntilIdle() {
   }
 }
 
-void Executor::DriveFor(const Work& waiter, absl::Time deadline) {
+void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
   waiter_ = &waiter;
   IdleWait idle(options_.polling_threads, options_.cores);
   while (!waiter.done()) {

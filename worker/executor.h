@@ -117,7 +117,9 @@ class Executor {
   };
 
   void Run(const GroupLayout& layout, Store& store, absl::Time deadline);
-  void DriveFor(const Work& waiter, absl::Time deadline) ABSL_UNLOCK_FUNCTION(seat_);
+  // Nothing may leave it by an exception, as nothing may leave the executor's thread: what is half
+  // launched cannot be taken back.
+  void DriveFor(const Work& waiter, absl::Time deadline) noexcept ABSL_UNLOCK_FUNCTION(seat_);
   void DriveUntilIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // One round; returns whether anything happened. If not, and nothing is in flight, nothing will
   // before the next call to the seat (scratch memory that comes back is one, too).
