@@ -18,6 +18,9 @@ constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
 constexpr absl::Duration kLongestRetry = absl::Seconds(10);
 constexpr int32_t kDoublings = 7;  // from the first to the longest
 
+// With a disk, before those who wait hear that they wait for it.
+constexpr absl::Duration kPatience = absl::Seconds(1);
+
 }  // namespace
 
 void JobState::Propose(absl::Time now, Effects& effects) {
@@ -29,6 +32,8 @@ void JobState::Propose(absl::Time now, Effects& effects) {
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
   effects.persist.push_back({name_, number, {JobWrite(name_, RecordOf(*sessions))}});
+  // Mostly the answer comes in milliseconds: not worth a message to everybody.
+  if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
 }
 
 v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {

@@ -82,7 +82,7 @@ TEST(BuildInfoDeathTest, AnNcclThatCannotBeOpenedIsNamedWithTheVariable) {
 
 TEST(BuildInfo, JsonHasTheSameRows) {
   const auto json = nlohmann::json::parse(ComponentsToJson(BuildComponents({})));
-  ASSERT_EQ(json.size(), 8u);
+  ASSERT_EQ(json.size(), 9u);
   EXPECT_EQ(json[0]["name"], "gRPC");
   EXPECT_EQ(json[0]["available"], true);
 }

@@ -131,6 +131,17 @@ TEST_F(CoordinatorDurabilityTest, AnnouncesAGenerationOnceItIsStored) {
   EXPECT_THAT(Text(Pass(options_.lease / 2), Event::Kind::kWorkerDeparted), "none");
 }
 
+TEST_F(CoordinatorDurabilityTest, OnlyASlowDiskIsWorthAMessage) {
+  const Effects proposed = Join(1, 1);
+  ASSERT_EQ(proposed.persist.size(), 1u);
+  EXPECT_TRUE(proposed.outgoing.empty());
+  EXPECT_TRUE(Pass(absl::Milliseconds(900)).outgoing.empty());
+  const Effects slow = Pass(absl::Milliseconds(100));
+  ASSERT_EQ(slow.outgoing.size(), 1u);
+  EXPECT_THAT(std::get<Deliver>(slow.outgoing[0]).message->waiting().reason(),
+              HasSubstr("is being stored"));
+}
+
 TEST_F(CoordinatorDurabilityTest, WhatIsStoredHasNoTokenInIt) {
   Join(1, 1, "a token that nobody may read");
   Write(Join(2, 1, "a token that nobody may read"));

@@ -59,6 +59,11 @@ TEST(ServerFlags, SayWhereTheStateIs) {
             (std::vector<HostPort>{{"10.0.0.1", 2379}, {"::1", 2380}}));
   EXPECT_EQ(etcd->server.store.prefix, "lab7/");
   EXPECT_EQ(etcd->server.state.expected_cluster_id, "lab");
+  EXPECT_FALSE(etcd->standby);
+  const auto standby = Parse({"--store-lease", "3s", "--standby", "--store", "etcd:a:2379"});
+  ASSERT_THAT(standby, IsOk());
+  EXPECT_TRUE(standby->standby);
+  EXPECT_EQ(standby->server.store.lease, absl::Seconds(3));
 }
 
 TEST(ServerFlags, KeepStateByThePortUnlessThePortIsPickedAnew) {
@@ -79,6 +84,8 @@ TEST(ServerFlags, SayWhatIsWrong) {
   const std::vector<std::pair<std::vector<const char*>, const char*>> cases = {
       {{"--listen", "nowhere"}, "nowhere"},
       {{"--store", "disk"}, "sqlite:DIRECTORY"},
+      {{"--store", "memory", "--standby"}, "--standby needs"},
+      {{"--store", "etcd:a:2379", "--store-lease", "1500ms"}, "--store-lease is 1.5s"},
       {{"--store", "sqlite:"}, "sqlite:DIRECTORY"},
       {{"--store", "etcd:here"}, "here"},
       {{"--http", "1"}, "--http"},
