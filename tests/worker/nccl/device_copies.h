@@ -21,8 +21,11 @@ class DeviceCopies final : public CollectiveBackend {
  public:
   DeviceCopies(std::unique_ptr<CollectiveBackend> backend, DeviceRuntime& device, int32_t index)
       : device_(device), index_(index), backend_(std::move(backend)) {}
-  // The backend ends first: it hands back what is pending.
-  ~DeviceCopies() override { backend_.reset(); }
+  // The backend ends first: it hands back what is pending, and opens its gate.
+  ~DeviceCopies() override {
+    backend_.reset();
+    if (stream_.has_value()) Drain();
+  }
 
   absl::string_view name() const override { return backend_->name(); }
   bool Supports(MemoryKind, DataType dtype, CollectiveKind kind) const override {
@@ -66,6 +69,8 @@ class DeviceCopies final : public CollectiveBackend {
     const absl::Status launched = backend_->Launch(
         std::move(args),
         [this, buffers, host_output, done = std::move(done)](absl::Status status) mutable {
+          // Its copies may be on their way, and stand behind the gate.
+          if (!status.ok()) failed_.push_back(buffers);
           if (status.ok()) {
             Drain();
             if (!host_output.empty())
@@ -117,6 +122,7 @@ class DeviceCopies final : public CollectiveBackend {
 
   DeviceRuntime& device_;
   const int32_t index_;
+  std::vector<std::shared_ptr<Buffers>> failed_;  // what copies may still write to
   std::optional<DeviceStream> stream_;
   std::unique_ptr<CollectiveBackend> backend_;
 };
