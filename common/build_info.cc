@@ -11,14 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/build_components.h"
 #include "common/dynamic_library.h"
+#include "common/nccl_versions.h"
 
 namespace coordd {
 namespace {
 
-constexpr char kNcclLibrary[] = "libnccl.so.2";
 constexpr char kUcxLibrary[] = "libucp.so.0";
 constexpr char kCudaDriver[] = "libcuda.so.1";
-constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
 
 absl::Status Lacks(absl::string_view library, absl::string_view symbol) {
   return absl::NotFoundError(absl::StrCat(library, " has no ", symbol));
@@ -41,7 +40,19 @@ absl::StatusOr<std::string> LoadedNccl(const Environment& environment) {
   if (get_version == nullptr) return Lacks(kNcclLibrary, "ncclGetVersion");
   int number = 0;
   if (get_version(&number) != 0) return absl::UnavailableError("ncclGetVersion failed");
-  return NcclVersionText(number);
+  if (number < kNcclVersionMin) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL is ", NcclVersionText(number), ", expected ",
+                     NcclVersionText(kNcclVersionMin), " or later"));
+  }
+  std::string text = NcclVersionText(number);
+  const char* separator = " without ";
+  for (const char* function : kNcclLaterFunctions) {
+    if (library->Function<void()>(function) != nullptr) continue;
+    absl::StrAppend(&text, separator, function);
+    separator = ", ";
+  }
+  return text;
 }
 
 absl::StatusOr<std::string> LoadedUcx() {
@@ -92,6 +103,12 @@ std::string NcclVersionText(int number) {
   // NCCL counts 10000 * major since 2.9, 1000 * major before.
   const int unit = number >= 10000 ? 10000 : 1000;
   return absl::StrCat(number / unit, ".", number % unit / 100, ".", number % 100);
+}
+
+bool IsBuiltIn(absl::string_view component) {
+  for (const BuiltComponent& built : kBuiltComponents)
+    if (component == built.name) return built.version[0] != '\0';
+  return false;
 }
 
 std::vector<Component> BuildComponents(const Environment& environment) {

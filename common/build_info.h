@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/environment.h"
 
 namespace coordd {
@@ -22,7 +23,11 @@ struct Component {
 // the copy already in this process, else COORDD_NCCL_LIBRARY of `environment`, else the system's.
 std::vector<Component> BuildComponents(const Environment& environment);
 
-// "[X] NCCL 2.28.9 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not".
+// Whether the configure step put it in; what is loaded at run time may still be missing.
+bool IsBuiltIn(absl::string_view component);
+
+// "[X] NCCL 2.28 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not". Behind the version of a loaded
+// NCCL that is older than what was built against stands what it lacks.
 std::string ToLine(const Component& component);
 
 // An array of objects with the names of Component's members.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/build_info.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "worker/auto_coordinator.h"
@@ -56,9 +57,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
   seams.make_backend = [options, &clock](const GroupLayout& layout) {
     return MakeBackend(options, layout, clock);
   };
-  seams.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
-    return DeviceRuntime::Open();
-  };
+  if (IsBuiltIn("CUDA")) {
+    seams.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+      return DeviceRuntime::Open();
+    };
+  }
   return StartWorker(options, std::move(seams), clock);
 }
 

@@ -294,7 +294,8 @@ absl::StatusOr<DeviceStager*> WorkerImpl::Stager() {
   MutexLock lock(&r.stager_mu);
   if (r.stager_ended) return absl::CancelledError("this worker has left the job");
   if (r.stager != nullptr) return r.stager.get();
-  if (!r.seams.open_devices) return absl::UnimplementedError("no GPUs are used in this process");
+  if (!r.seams.open_devices)
+    return absl::UnimplementedError("device memory, but this build has no CUDA");
   auto devices = r.seams.open_devices();
   if (!devices.ok()) {
     return absl::UnimplementedError(

@@ -10,17 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/environment.h"
+#include "common/nccl_versions.h"
 #include "common/types.h"
 #include "worker/device/cuda_api.h"
 
 namespace coordd {
-
-inline constexpr char kNcclLibrary[] = "libnccl.so.2";
-inline constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
-// The first with everything that is required here; its configuration is what NcclConfig describes.
-inline constexpr int kNcclVersionMin = 21800;
-// What the declarations below were compared with: "built against" in the table of components.
-inline constexpr char kNcclDeclaredVersion[] = "2.28";
 
 using NcclComm = struct NcclCommHandle*;
 
@@ -99,7 +93,7 @@ struct NcclFunctions {
   NcclResult (*GroupStart)() = nullptr;
   NcclResult (*GroupEnd)() = nullptr;
 
-  // Optional: nullptr in versions before the one that is noted.
+  // Optional (kNcclLaterFunctions): nullptr in versions before the one that is noted.
   NcclResult (*CommInitRankScalable)(NcclComm* comm, int size, int rank, int ids, NcclUniqueId* id,
                                      NcclConfig* config) = nullptr;  // 2.23
   NcclResult (*CommRegister)(NcclComm comm, void* buffer, size_t size_bytes,

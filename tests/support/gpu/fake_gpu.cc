@@ -1,5 +1,6 @@
 #include "tests/support/gpu/fake_gpu.h"
 
+#include <cstdio>
 #include <utility>
 
 #include "common/check.h"
@@ -28,6 +29,22 @@ Environment FakeNcclEnvironment() { return {{kNcclVariable, FakeNcclPath()}}; }
 std::shared_ptr<NcclRuntime> OpenFakeGpus() {
   auto runtime = NcclRuntime::Open(FakeNcclEnvironment(), FakeCudaPath());
   COORDD_CHECK(runtime.ok());
+  return *std::move(runtime);
+}
+
+std::string TestCudaPath() {
+  return ReadEnvironment().count("COORDD_TEST_GPU") > 0 ? kCudaDriverLibrary : FakeCudaPath();
+}
+
+std::shared_ptr<NcclRuntime> OpenTestGpus() {
+  const Environment environment = ReadEnvironment();
+  if (environment.count("COORDD_TEST_GPU") == 0) return OpenFakeGpus();
+  auto runtime = NcclRuntime::Open(environment);
+  if (!runtime.ok()) std::fprintf(stderr, "%s\n", runtime.status().ToString().c_str());
+  COORDD_CHECK(runtime.ok());
+  const DeviceRuntime& device = *(*runtime)->device;
+  std::printf("on %d x %s, NCCL %d\n", device.device_count(), device.identity(0).model.c_str(),
+              (*runtime)->nccl.version);
   return *std::move(runtime);
 }
 

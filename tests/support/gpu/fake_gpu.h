@@ -20,6 +20,11 @@ Environment FakeNcclEnvironment();
 // CHECK-fails: the fakes do not load.
 std::shared_ptr<NcclRuntime> OpenFakeGpus();
 
+// For tests that hold on real devices too: the driver and NCCL of this machine when tests/gpu/run
+// has set COORDD_TEST_GPU, else the fakes. CHECK-fails: they do not load.
+std::string TestCudaPath();
+std::shared_ptr<NcclRuntime> OpenTestGpus();
+
 // What the fakes have besides the vendors' functions; as fake_cuda.h and fake_nccl.h.
 void SetFakeCuda(const char* name, long value);
 long FakeCudaLiveObjects();

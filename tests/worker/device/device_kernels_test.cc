@@ -1,4 +1,5 @@
-// coordd's kernels, run from their own source on the host, through the launches that a GPU gets.
+// coordd's kernels, run from their own source on the host, through the launches that a GPU gets;
+// or, by tests/gpu/run, on one.
 #include "worker/device/device_kernels.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +19,7 @@
 namespace coordd {
 namespace {
 
-// A device with a stream, and memory that the host can read too, since the fake's is.
+// A device with a stream, and pinned memory, which both sides read.
 class DeviceKernelsTest : public testing::Test {
  protected:
   std::byte* NewMemory(int64_t size_bytes) {
@@ -37,7 +38,7 @@ class DeviceKernelsTest : public testing::Test {
     while (!event.Happened().value()) idle.Wait();
   }
 
-  std::unique_ptr<DeviceRuntime> runtime_ = DeviceRuntime::Open(FakeCudaPath()).value();
+  std::unique_ptr<DeviceRuntime> runtime_ = DeviceRuntime::Open(TestCudaPath()).value();
   DeviceStream stream_ = DeviceStream::Create(*runtime_, 0).value();
   DeviceKernels kernels_ = DeviceKernels::Load(*runtime_, 0).value();
   std::vector<DeviceMemory> memory_;

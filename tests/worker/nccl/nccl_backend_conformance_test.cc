@@ -1,4 +1,5 @@
-// NcclBackend over the fake libraries, against the suite that every backend passes.
+// NcclBackend against the suite that every backend passes: over the fake libraries, or, by
+// tests/gpu/run, over real ones with as many ranks as there are GPUs.
 #include <gmock/gmock.h>
 
 #include "tests/support/gpu/fake_gpu.h"
@@ -14,7 +15,7 @@ BackendCase Nccl(std::string name, int32_t max_world_size) {
   return {.name = std::move(name),
           .new_group =
               [](int32_t) {
-                auto runtime = OpenFakeGpus();
+                auto runtime = OpenTestGpus();
                 auto next_device = std::make_shared<std::atomic<int32_t>>(0);
                 return [runtime, next_device]() -> std::unique_ptr<CollectiveBackend> {
                   NcclBackendOptions options;
@@ -29,7 +30,11 @@ BackendCase Nccl(std::string name, int32_t max_world_size) {
           .blames_lost_peers = false};
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, CollectiveBackendConformance, testing::Values(Nccl("Fake", 3)),
+// Three ranks have neighbours that differ, and a remainder in what is split.
+int32_t RanksMax() { return std::min(3, OpenTestGpus()->device->device_count()); }
+
+INSTANTIATE_TEST_SUITE_P(Nccl, CollectiveBackendConformance,
+                         testing::Values(Nccl("Ranks", RanksMax())),
                          [](const auto& info) { return info.param.name; });
 
 // After everything else in this program.

@@ -1,0 +1,17 @@
+// Which NCCL coordd works with, and what of it came later than that.
+#pragma once
+
+namespace coordd {
+
+inline constexpr char kNcclLibrary[] = "libnccl.so.2";
+inline constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
+
+// 2.18.0: the first with everything that is required.
+inline constexpr int kNcclVersionMin = 21800;
+
+// Used where they are there; the table of components names those that a library lacks.
+inline constexpr const char* kNcclLaterFunctions[] = {"ncclCommInitRankScalable",
+                                                      "ncclCommRegister", "ncclCommDeregister",
+                                                      "ncclCommShrink", "ncclCommRevoke"};
+
+}  // namespace coordd
