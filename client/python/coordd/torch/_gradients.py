@@ -370,5 +370,6 @@ def _on_gradient(parameter: torch.Tensor, exchange) -> Tuple:
         return (parameter.register_post_accumulate_grad_hook(there),)
     weakly = weakref.ref(parameter)
     # Before torch 2.1: the node that adds into parameter.grad. Nobody else keeps it alive.
-    accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    view: Any = parameter.expand_as(parameter)
+    accumulator = view.grad_fn.next_functions[0][0]
     return (accumulator, accumulator.register_hook(lambda *_: there(weakly())))

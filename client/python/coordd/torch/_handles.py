@@ -19,7 +19,7 @@ A program whose own calls depend on timing gives names: one that submits, say, w
 
 import itertools
 import threading
-from typing import Any, Callable, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from coordd import _basics
 from coordd._native import Work, keep_until_done
@@ -69,6 +69,7 @@ class Names:
     def __init__(self):
         self._lock = threading.Lock()
         self._counters: Dict[Tuple[str, int], Counter] = {}
+        self.at_reset: List[Callable[[], None]] = []  # called by reset()
 
     def take(self, operation: str, name: Optional[str], process_set: int) -> Tuple[str, Optional[Unnamed]]:
         """The name that ranks see, and for an unnamed operation what release() takes once it is synchronized."""
@@ -100,6 +101,8 @@ class Names:
         """Everything starts from 0; what is unsynchronized now does not count any more."""
         with self._lock:
             self._counters = {}
+        for call in self.at_reset:
+            call()
 
 
 names = Names()

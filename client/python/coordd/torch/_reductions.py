@@ -211,7 +211,7 @@ def _slice_like(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
     """Memory for this rank's part of the first dimension; lower ranks have the extra row. ValueError: no dimension."""
     if not isinstance(tensor, torch.Tensor) or tensor.dim() == 0:
         raise InvalidArgumentError("reducescatter: expected a tensor of at least one dimension", "INVALID_ARGUMENT")
-    ranks, own = process_set.size(), process_set.rank()
+    ranks, own = process_set.size() or 1, process_set.rank() or 0  # it is registered
     rows = tensor.shape[0] // ranks + (1 if own < tensor.shape[0] % ranks else 0)
     return tensor.new_empty((rows, *tensor.shape[1:]), requires_grad=False)
 

@@ -141,7 +141,8 @@ def _to_bytes(value: Any) -> torch.Tensor:
 
 
 def _from_bytes(data: torch.Tensor) -> Any:
-    return pickle.loads(memoryview(data.numpy()))
+    array: Any = data.numpy()
+    return pickle.loads(memoryview(array))
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None,

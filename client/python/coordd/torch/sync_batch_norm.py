@@ -6,12 +6,15 @@ Forward and backward are those of torch.nn.BatchNorm over the concatenated batch
 also empty ones. Ioffe & Szegedy, ICML 2015; means and variances are combined as in Chan, Golub & LeVeque, 1979.
 """
 
+from typing import Any, Dict, Set
+
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._handles import names
 
 __all__ = ["SyncBatchNorm"]
 
@@ -35,8 +38,8 @@ class SyncBatchNorm(_BatchNorm):
         returns the module (or its replacement, when it is such a layer itself)."""
         result = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
-            result = cls(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats,
-                         process_set)
+            momentum: Any = module.momentum  # None: a cumulative average
+            result = cls(module.num_features, module.eps, momentum, module.affine, module.track_running_stats, process_set)
             result.training = module.training
             for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
                 setattr(result, name, getattr(module, name))
@@ -57,11 +60,12 @@ class SyncBatchNorm(_BatchNorm):
 
     def _factor(self) -> float:
         """How much of the running statistics this batch replaces; counts the batch."""
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        if self.momentum is None:  # a cumulative average
-            return 1.0 / float(self.num_batches_tracked)
-        return self.momentum
+        batches = self.num_batches_tracked
+        if batches is not None:
+            batches.add_(1)
+        if self.momentum is not None:
+            return self.momentum
+        return 0.0 if batches is None else 1.0 / float(batches)  # a cumulative average
 
     def _forward_alone(self, input: torch.Tensor) -> torch.Tensor:
         factor = self._factor() if self.training and self.running_mean is not None else 0.0
@@ -74,6 +78,37 @@ class SyncBatchNorm(_BatchNorm):
         with torch.no_grad():
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
             self.running_var.lerp_(unbiased_variance.to(self.running_var.dtype), factor)
+
+
+class _Order:
+    """Numbers the layers' passes, so that each exchange of a step has a name of its own, the same in every step. All ranks run
+    the same passes in the same order; a forward pass after a backward pass begins anew."""
+
+    MAX = 1024  # forward passes without a backward pass have finitely many names too
+
+    def __init__(self):
+        self._next: Dict[int, int] = {}  # by process set
+        self._in_backward: Set[int] = set()
+
+    def forward(self, process_set: ProcessSet) -> int:
+        number = process_set.process_set_id or 0
+        if number in self._in_backward:
+            self._in_backward.discard(number)
+            self._next[number] = 0
+        index = self._next.get(number, 0)
+        self._next[number] = (index + 1) % self.MAX
+        return index
+
+    def backward(self, process_set: ProcessSet) -> None:
+        self._in_backward.add(process_set.process_set_id or 0)
+
+    def reset(self) -> None:
+        self._next.clear()
+        self._in_backward.clear()
+
+
+_order = _Order()
+names.at_reset.append(_order.reset)
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -99,7 +134,8 @@ class _SyncBatchNorm(torch.autograd.Function):
             row[0] = count
             row[1:1 + channels] = mean
             row[1 + channels:] = variance.double() * count
-        rows = mpi_ops.allgather(row.unsqueeze(0), name=f"sync_batch_norm.forward.{channels}", process_set=process_set)
+        ctx.index = _order.forward(process_set)
+        rows = mpi_ops.allgather(row.unsqueeze(0), name=f"sync_batch_norm.{ctx.index}.forward", process_set=process_set)
         counts, means, deviations = rows[:, :1], rows[:, 1:1 + channels], rows[:, 1 + channels:]
         total = float(counts.sum())
         if total < 2:
@@ -114,7 +150,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         inverse = torch.rsqrt(deviation / total + eps).to(input.device, x.dtype)
 
         normalised = (x - _per_channel(mean, x)) * _per_channel(inverse, x)
-        ctx.process_set, ctx.total, ctx.channels = process_set, total, channels
+        ctx.process_set, ctx.total = process_set, total
         ctx.save_for_backward(normalised, inverse, weight)
         ctx.has_bias = bias is not None
         output = normalised
@@ -135,8 +171,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         bias_gradient = sums[0].to(weight.dtype) if ctx.has_bias and ctx.needs_input_grad[2] else None
         input_gradient = None
         # Also where this rank needs no gradient of its input: another may, and waits for this one's sums.
+        _order.backward(ctx.process_set)
         everywhere = mpi_ops.allreduce(sums.double().cpu().contiguous(), op=mpi_ops.Sum, process_set=ctx.process_set,
-                                       name=f"sync_batch_norm.backward.{ctx.channels}")
+                                       name=f"sync_batch_norm.{ctx.index}.backward")
         if ctx.needs_input_grad[0]:
             mean_gradient, mean_product = (everywhere / ctx.total).to(g.device, g.dtype)
             scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
