@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGE = os.path.join(ROOT, "client", "python")
@@ -163,6 +165,32 @@ class ProcessSets(unittest.TestCase):
         self.assertEqual(process_sets.global_process_set.process_set_id, 0)
         self.assertIs(process_sets.process_set_by_id(0), process_sets.global_process_set)
         self.assertRaises(ValueError, process_sets.process_set_by_id, 3)
+
+
+class Waiting(unittest.TestCase):
+
+    def wait(self, *statuses, complete_after):
+        """A wait for a work that says `statuses`, one for each slice, and is complete behind so many."""
+        said = list(statuses)
+        blocking = types.SimpleNamespace(coordd_work_wait=lambda work, seconds: _library.STATUS[said.pop(0)])
+        quick = types.SimpleNamespace(coordd_work_poll=lambda work: int(len(statuses) - len(said) >= complete_after),
+                                      coordd_work_name=lambda work: b"a tensor", coordd_work_release=lambda work: None)
+        library = types.SimpleNamespace(blocking=blocking, quick=quick, last_error=lambda: "the last rank never came")
+        with unittest.mock.patch.object(_library, "library", lambda: library):
+            work = _native.Work((1,), "a tensor")
+            try:
+                work.wait()
+            finally:
+                work.pointers = ()  # there is none to release
+        self.assertEqual(said, [])
+
+    def test_a_work_that_completes_while_nobody_waits_is_a_success(self):
+        self.wait("DEADLINE_EXCEEDED", "OK", complete_after=1)
+        self.wait("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", "OK", complete_after=3)
+
+    def test_a_deadline_of_its_own_is_an_error(self):
+        with self.assertRaisesRegex(exceptions.HorovodInternalError, "never came"):
+            self.wait("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", complete_after=1)
 
 
 class Submissions(unittest.TestCase):

@@ -170,13 +170,17 @@ class Work:
     def wait(self) -> None:
         """Waits for all of it; it ends by its own deadline (10 minutes by default). HorovodInternalError: the first
         failure, after all have ended. Can be interrupted by Ctrl-C; the work then goes on."""
-        wait = _library.library().blocking.coordd_work_wait
+        wait, poll = _library.library().blocking.coordd_work_wait, _library.library().quick.coordd_work_poll
         failure = None
         for pointer in self.pointers:
             work = c_void_p(pointer)
             status = wait(work, _WAIT_SLICE)
-            while status == _DEADLINE_EXCEEDED and _library.library().quick.coordd_work_poll(pointer) == 0:
+            while status == _DEADLINE_EXCEEDED:
+                # Looked at before the wait: it may end between the two, and its status is what counts.
+                complete = poll(pointer) != 0
                 status = wait(work, _WAIT_SLICE)
+                if complete:
+                    break
             if status != 0 and failure is None:
                 failure = collective_error(status, self._name_of(pointer))
         if failure is not None:
