@@ -87,12 +87,17 @@ class Library:
         local = os.RTLD_LOCAL | os.RTLD_NOW | _own_symbols_first()
         self.blocking = ctypes.CDLL(path, mode=local)
         self.quick = ctypes.PyDLL(path, mode=local)
-        self._declare_quick()
-        self._declare_blocking()
+        self.quick.coordd_abi_version.restype = c_uint32
+        self.quick.coordd_version.restype = c_char_p
         found = self.quick.coordd_abi_version()
         if found < REQUIRED_ABI_VERSION:
             raise ImportError(f"{path} is coordd {self.version}, whose interface has revision {found}; this package "
                               f"needs {REQUIRED_ABI_VERSION} or later: install both from one version of coordd")
+        try:
+            self._declare_quick()
+            self._declare_blocking()
+        except AttributeError as error:  # of one revision, but built before the last function was added to it
+            raise ImportError(f"{path} is older than this package ({error}): build it again") from None
 
     @property
     def version(self) -> str:
@@ -119,8 +124,6 @@ class Library:
 
     def _declare_quick(self):
         quick = self.quick
-        quick.coordd_abi_version.restype = c_uint32
-        quick.coordd_version.restype = c_char_p
         quick.coordd_last_error.restype = c_char_p
         quick.coordd_check_build.restype = c_char_p
         quick.coordd_check_build.argtypes = [c_int32]
