@@ -7,6 +7,7 @@ function(coordd_library name)
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${name} PRIVATE -Wthread-safety)
   endif()
+  coordd_precompiled(${name} library)
 endfunction()
 
 # coordd_program(NAME SOURCES ... LIBS ...): into build/bin and the installed bin.
@@ -24,6 +25,7 @@ function(coordd_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
+  coordd_precompiled(${name} test)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)  # against hangs only

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace coordd {
 namespace {
@@ -58,7 +59,9 @@ absl::Status GenerationEndedBy(Generation generation, const v1::Abort& abort) {
 
 absl::Status GenerationEndedError(Generation generation, absl::string_view why,
                                   absl::StatusCode code) {
-  return absl::Status(code, absl::StrCat("generation ", ToInt(generation), " ended: ", why));
+  const std::string prefix = absl::StrCat("generation ", ToInt(generation), " ended: ");
+  absl::ConsumePrefix(&why, prefix);  // coordd may have said so
+  return absl::Status(code, absl::StrCat(prefix, why));
 }
 
 absl::Status ForTensor(const std::string& name, const absl::Status& status) {

@@ -67,11 +67,12 @@ def nothing_is_left(home):
 
 def alone(home):
     environment = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": os.path.join(home, "run")}
-    process = start(environment, "allreduce", "--iterations", "2")
-    out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, err
-    assert json.loads(out)["size"] == 1, out
-    assert "127.0.0.1" in err and "a job of one worker" in err, err
+    for level in ("info", "debug"):
+        process = start(dict(environment, COORDD_LOG_LEVEL=level), "allreduce", "--iterations", "2")
+        out, err = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, err
+        assert json.loads(out)["size"] == 1, out
+        assert ("127.0.0.1" in err and "a job of one worker" in err) == (level == "debug"), err
     nothing_is_left(home)
 
 
@@ -116,13 +117,14 @@ def rank_zero_is_killed(home):
     assert os.stat(glob.glob(pattern)[0]).st_mode & 0o777 == 0o600
     assert os.stat(os.path.dirname(record["token_file"])).st_mode & 0o777 == 0o700
 
-    def all_joined():
-        state = subprocess.run([COORDCTL, "jobs", "--json", "--coordinator", record["addresses"][0],
+    def reduce_together():
+        """What is planned all have submitted, so all know that they are members."""
+        state = subprocess.run([COORDCTL, "status", "--json", "--coordinator", record["addresses"][0],
                                 "--tls-ca", record["tls"]["ca"], "--tls-cert", record["tls"]["cert"],
                                 "--tls-key", record["tls"]["key"]], capture_output=True, text=True, check=False)
-        return state.returncode == 0 and any(job.get("size") == 4 for job in json.loads(state.stdout))
+        return state.returncode == 0 and any(job["batches_planned"] > 0 for job in json.loads(state.stdout)["jobs"])
 
-    wait_until(all_joined, "the job has not formed")
+    wait_until(reduce_together, "the job has not formed")
     start_time = time.monotonic()
     processes[0].send_signal(signal.SIGKILL)
     for process in processes[1:]:

@@ -57,7 +57,7 @@ class DeparturesTest(processes.TestCase):
             text = worker.answer()
             # Whoever had finished has the right result; everybody else an error that names the culprit.
             self.assertTrue(text == "ok 3 3" or (text.startswith("ABORTED ") and "rank 1" in text), text)
-            self.assertIn("rank 1", worker.ask("status"))
+            self.assertTrue(wait_for(lambda worker=worker: "rank 1" in worker.ask("status")))
 
     def test_a_worker_that_exits_without_a_goodbye_is_lost(self):
         workers = self.workers(self.daemon, 2)

@@ -3,13 +3,13 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import unittest
 import urllib.error
 import urllib.parse
 import urllib.request
 
+from tests.launchers.slurm_cluster import free_ports
 from tests.support import processes
 from tests.support.processes import Process, wait_for
 
@@ -27,9 +27,8 @@ class PrometheusTest(processes.TestCase):
         path = os.path.join(self.folder, "prometheus.yml")
         with open(path, "w", encoding="utf-8") as out:
             out.write(text)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        # Not one of those that other tests are given for port 0.
+        self.address = f"127.0.0.1:{free_ports(1)}"
         return self.start(Process(["prometheus", f"--config.file={path}", f"--storage.tsdb.path={self.folder}/data",
                                    f"--web.listen-address={self.address}", "--log.level=warn"]))
 
@@ -71,7 +70,7 @@ class PrometheusTest(processes.TestCase):
         workers[3].end()
         self.assertTrue(wait_for(lambda: self.query('count(up{job="coordd-workers"})') == WORKERS - 1),
                         coordd.get("/v1/targets"))
-        self.assertEqual(self.query(up), WORKERS - 1)
+        self.assertTrue(wait_for(lambda: self.query(up) == WORKERS - 1), prometheus.text())
 
 
 if __name__ == "__main__":

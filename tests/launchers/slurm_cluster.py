@@ -57,8 +57,9 @@ def missing():
 
 
 def free_ports(count):
-    """Consecutive free ports, below those that the kernel gives to clients."""
-    for first in range(20000 + os.getpid() % 9000, 32000, count):
+    """Consecutive free ports, below those that the kernel gives to clients and those that coordd takes by itself (from 20000
+    on): tests that run at the same time would be given them before they are bound."""
+    for first in range(10000 + os.getpid() % 9000, 20000 - count, count):
         sockets = []
         try:
             for port in range(first, first + count):
@@ -135,7 +136,7 @@ class Cluster:
                               timeout=30, check=False).stdout
 
     def _await_idle(self):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90  # against hangs only
         while self.ask("sinfo", "-h", "-t", "idle", "-o", "%D").strip() != str(NODES):
             if time.monotonic() > deadline:
                 raise AssertionError("Slurm's nodes do not come up: " + self.ask("sinfo"))

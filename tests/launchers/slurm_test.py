@@ -140,9 +140,11 @@ class CoordrunTest(SlurmCase):
         self.slurm("scancel", "--batch", "--signal=TERM", text.strip())
         self.assertTrue(wait_for(lambda: "back into the queue" in read(output)), read(output))
         self.assertEqual(read(output).count("saved"), 4, read(output))
+        def job():
+            return self.cluster.ask("scontrol", "show", "job", text.strip())
+
+        self.assertTrue(wait_for(lambda: "Restarts=1" in job()), job())
         self.slurm("scontrol", "release", text.strip())
-        job = self.cluster.ask("scontrol", "show", "job", text.strip())
-        self.assertIn("Restarts=1", job)
 
     def test_the_number_of_gpus_a_task_sees_is_checked(self):
         for bound, warned in (("--gpus-per-task=1", True), ("--gpus-per-node=2", False)):

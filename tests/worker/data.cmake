@@ -11,7 +11,7 @@ foreach(suite collective_backend transport)
 endforeach()
 # They compare gigabytes element by element: minutes of CI in an unoptimised build.
 set_source_files_properties(reference.cc collective_backend_conformance.cc collective_groups_conformance.cc transport_conformance.cc large_tensor_test.cc
-  PROPERTIES COMPILE_OPTIONS "-O3")
+  PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
 # Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)

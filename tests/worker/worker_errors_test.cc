@@ -39,6 +39,14 @@ TEST(WorkerErrors, NameThreeAndCountTheRest) {
                              Not(HasSubstr("rank 4")), HasSubstr("and 2 more"))));
 }
 
+TEST(WorkerErrors, NameTheGenerationOnce) {
+  v1::Abort abort;
+  abort.set_reason("generation 7 ended: rank 1 reported that tensor a failed");
+  EXPECT_THAT(GenerationEndedBy(Generation{7}, abort),
+              StatusIs(absl::StatusCode::kAborted,
+                       "generation 7 ended: rank 1 reported that tensor a failed"));
+}
+
 TEST(WorkerErrors, NameTheTensorOnce) {
   const absl::Status named = ForTensor("a", absl::AbortedError("gone"));
   EXPECT_THAT(named, StatusIs(absl::StatusCode::kAborted, "tensor a: gone"));
