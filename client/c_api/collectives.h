@@ -66,7 +66,8 @@ COORDD_API coordd_status_t coordd_allreduce(coordd_worker_t* worker, const coord
  * interpreter after its signals: one call for a submission, a wait of `timeout_seconds` at most and
  * a release. COORDD_OK: it is complete, *work is NULL. Otherwise *work is NULL when nothing was
  * submitted; it is the work, to be released, when that has failed, with the status returned, or is
- * still running: DEADLINE_EXCEEDED, and coordd_work_poll says 0. */
+ * running, perhaps until a moment ago: DEADLINE_EXCEEDED; then coordd_work_wait tells its status.
+ */
 COORDD_API coordd_status_t coordd_allreduce_for(coordd_worker_t* worker,
                                                 const coordd_tensor_t* tensor, coordd_op_t op,
                                                 const coordd_call_options_t* options,

@@ -289,7 +289,8 @@ typedef struct coordd_work coordd_work_t;
 
 /* Waits for its completion, `timeout_seconds` at most; negative: until its own deadline. Returns
  * the status of the collective, or DEADLINE_EXCEEDED with a text that says "still running", while
- * the work goes on and its buffers stay in use: coordd_work_poll tells the two apart. Errors of a
+ * the work goes on and its buffers stay in use: coordd_work_poll tells the two apart (1: wait once
+ * more, since it may have completed in between; that status is final). Errors of a
  * collective: INVALID_ARGUMENT, ABORTED, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE, INTERNAL. */
 COORDD_API coordd_status_t coordd_work_wait(const coordd_work_t* work, double timeout_seconds);
 
