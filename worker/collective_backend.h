@@ -63,7 +63,8 @@ struct CollectiveArgs {
   std::function<void(const std::shared_ptr<DeviceEvent>&)> enqueued;
 };
 
-// One object per generation. One thread owns it; only Abort may be called from any thread.
+// One object per generation. One thread at a time owns it, the one in the driver's seat
+// (driver_seat.h), which may be another each time; only Abort may be called from any thread.
 class CollectiveBackend {
  public:
   using Done = absl::AnyInvocable<void(absl::Status) &&>;

@@ -11,10 +11,10 @@ namespace {
 // A poll costs some 150 ns. Spinning ends after 3 us: a peer that runs has answered by then, and
 // one that waits for this very core, because the machine has other work too, gets it (spinning for
 // 100 us made a small allreduce take 160 us then, instead of 16). Yielding costs little more than a
-// poll where nobody wants the core; it ends after some 200 us, when a wake-up from sleep (50 us) no
+// poll where nobody wants the core; it ends after some 80 us, when a wake-up from sleep (50 us) no
 // longer matters.
 constexpr int32_t kSpins = 20;
-constexpr int32_t kYields = 500;
+constexpr int32_t kYields = 200;
 constexpr int64_t kSleepNanosecondsMin = 20'000;
 constexpr int32_t kSleepsPerDoubling = 16;
 

@@ -114,7 +114,8 @@ absl::StatusOr<UcxContext> UcxContext::Open(const UcxTransportOptions& options,
   if (status != UCS_OK) return UcxError("ucp_init", status);
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  // Several threads, one at a time: whoever sits in the driver's seat.
+  worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   status = ucp_worker_create(opened.context_, &worker_params, &opened.worker_);
   if (status != UCS_OK) return UcxError("ucp_worker_create", status);
   return opened;
