@@ -231,6 +231,11 @@ def processes_with(variable, value):
     return found
 
 
+def shared_memory():
+    """Names in /dev/shm, without those that Python's and torch's data loaders make in tests that run at the same time."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.mp-", "sem.loky-", "torch_"))}
+
+
 def cpu_seconds(pid):
     """User and system time of a process so far."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
@@ -244,7 +249,7 @@ class TestCase(unittest.TestCase):
     def setUp(self):
         self.test_id = uuid.uuid4().hex
         os.environ["COORDD_TEST_ID"] = self.test_id
-        self.shared_memory_before = set(os.listdir("/dev/shm"))
+        self.shared_memory_before = shared_memory()
         self.folder = tempfile.mkdtemp(prefix="coordd-test-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -273,7 +278,7 @@ class TestCase(unittest.TestCase):
         self.assertTrue(wait_for(lambda: not processes_with("COORDD_TEST_ID", self.test_id)
                                  or processes_with("COORDD_TEST_ID", self.test_id) == [os.getpid()], 10),
                         f"still running: {processes_with('COORDD_TEST_ID', self.test_id)}")
-        self.assertEqual(set(os.listdir("/dev/shm")) - self.shared_memory_before, set())
+        self.assertEqual(shared_memory() - self.shared_memory_before, set())
 
 
 def main():
