@@ -278,6 +278,8 @@ class TestCase(unittest.TestCase):
         self.assertTrue(wait_for(lambda: not processes_with("COORDD_TEST_ID", self.test_id)
                                  or processes_with("COORDD_TEST_ID", self.test_id) == [os.getpid()], 10),
                         f"still running: {processes_with('COORDD_TEST_ID', self.test_id)}")
+        # What other tests have there now goes away with them.
+        wait_for(lambda: shared_memory() <= self.shared_memory_before, 10)
         self.assertEqual(shared_memory() - self.shared_memory_before, set())
 
 
