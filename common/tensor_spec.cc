@@ -7,11 +7,6 @@
 namespace coordd {
 namespace {
 
-bool FirstDimensionMayDiffer(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall ||
-         kind == CollectiveKind::kGather;
-}
-
 bool NeedsDimension(CollectiveKind kind) {
   return FirstDimensionMayDiffer(kind) || kind == CollectiveKind::kReducescatter;
 }
@@ -190,6 +185,25 @@ absl::Status CheckSame(const TensorSpec& first, Rank first_rank, const TensorSpe
     same_shape = first.shape[i] == second.shape[i];
   if (!same_shape) return differ("shape", ShapeString(first.shape), ShapeString(second.shape));
   return absl::OkStatus();
+}
+
+bool FirstDimensionMayDiffer(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kAlltoall ||
+         kind == CollectiveKind::kGather;
+}
+
+bool FusesWith(const TensorSpec& a, const TensorSpec& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root_rank == b.root_rank &&
+         a.prescale_factor == b.prescale_factor && a.postscale_factor == b.postscale_factor &&
+         a.memory == b.memory && a.process_set == b.process_set && CanFuse(a.kind);
+}
+
+bool SameCall(const TensorSpec& a, const TensorSpec& b) {
+  if (!FirstDimensionMayDiffer(a.kind) || a.shape.empty() || a.shape.size() != b.shape.size())
+    return a == b;
+  TensorSpec same_rows = b;
+  same_rows.shape[0] = a.shape[0];
+  return a == same_rows;
 }
 
 }  // namespace coordd

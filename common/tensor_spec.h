@@ -50,8 +50,11 @@ bool Reduces(CollectiveKind kind);     // allreduce, reducescatter and reduce
 bool HasRoot(CollectiveKind kind);     // broadcast, reduce and gather
 bool IsPairwise(CollectiveKind kind);  // send and receive
 bool HasPayload(CollectiveKind kind);  // all but barrier and join
+bool FirstDimensionMayDiffer(CollectiveKind kind);  // by rank: allgather, gather and alltoall
 // Whether several tensors of this kind may travel as one batch; the others are batches of one.
 bool CanFuse(CollectiveKind kind);
+// Whether the two may: they agree in everything that is done once for a batch.
+bool FusesWith(const TensorSpec& a, const TensorSpec& b);
 
 std::string ShapeString(absl::Span<const int64_t> shape);  // "[3, 224, 224]"
 std::string ToString(const TensorSpec& spec);  // "allreduce float32 [3, 4] sum": for messages
@@ -64,5 +67,8 @@ absl::Status Validate(const TensorSpec& spec, int32_t world_size);
 // receive that names its sender are the same; two sends, or two receives, are not.
 absl::Status CheckSame(const TensorSpec& first, Rank first_rank, const TensorSpec& second,
                        Rank second_rank);
+// Whether one rank calls the same collective again; but for the first dimension where that may
+// differ.
+bool SameCall(const TensorSpec& a, const TensorSpec& b);
 
 }  // namespace coordd

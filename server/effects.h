@@ -105,6 +105,8 @@ struct Event {
     kProcessSetChanged,
     kProcessSetRefused,
     kRankJoined,  // it has no more data
+    kScheduleBegan,
+    kScheduleBroken,
     kProtocolError,
     kStaleMessage,  // of an older generation: dropped
     kJobRestored,   // known from before coordd was started again

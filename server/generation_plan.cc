@@ -67,6 +67,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
     if (tensor.for_joined) fusion.max_batch_tensors = kMaxSpecsPerBatch;
   }
   const std::vector<std::vector<size_t>> batches = PlanFusion(inputs, fusion);
+  Observe(set, ready, batches);
 
   Event event{.kind = Event::Kind::kTensorsPlanned, .job = identity_.job};
   event.generation = ToInt(identity_.generation);
@@ -98,6 +99,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
                             event.batches, event.batches == 1 ? " batch, " : " batches, ",
                             event.bytes, " bytes", OfSet(set.id));
   effects.events.push_back(std::move(event));
+  MaybeSchedule(set, effects);
 }
 
 void GenerationState::PlanJoin(Rank last, Effects& effects) {

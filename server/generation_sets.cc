@@ -26,7 +26,8 @@ absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSe
       requests_.Request(rank, request.request(), proposal, join_.joined(), now, agreed, failed));
   join_.Heard(now);
   DeliverRefusals(failed, effects);
-  if (agreed.has_value()) Answer(*agreed, now, effects);
+  if (!agreed.has_value()) return absl::OkStatus();
+  if (!Defer({Rank{}, agreed}, effects)) Answer(*agreed, now, effects);
   return absl::OkStatus();
 }
 
@@ -74,6 +75,7 @@ absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& pr
   }
   PlanSet(set, now, effects);  // its last plan precedes its end
   deadlines_.erase({set.deadline, ends});
+  schedules_.EndSet(ends);
   states_.erase(ends);
   sets_.Remove(ends);
   return ends;
@@ -110,6 +112,11 @@ void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time 
     failed.push_back({ProcessSetId{proto.process_set()}, proto.name(), {why, rank}, {rank}});
     return;
   }
+  if (!Defer({rank, std::nullopt}, effects)) Join(rank, now, effects, failed);
+}
+
+void GenerationState::Join(Rank rank, absl::Time now, Effects& effects,
+                           std::vector<FailedTensor>& failed) {
   std::vector<FailedTensor> refused;
   switch (join_.Join(rank, now, refused)) {
     case JoinState::Outcome::kRefused:

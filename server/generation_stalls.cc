@@ -28,6 +28,7 @@ absl::Time GenerationState::NextDeadline() const {
   if (ended_) return absl::InfiniteFuture();
   if (!ready_.empty()) return absl::InfinitePast();
   absl::Time next = requests_.NextStall(options_.stall_warning, options_.stall_abort);
+  next = std::min(next, schedules_.NextStall(options_.stall_warning, options_.stall_abort));
   next = std::min(next, join_.NextSilence(options_.stall_warning, options_.stall_abort));
   return deadlines_.empty() ? next : std::min(next, deadlines_.begin()->first);
 }
@@ -39,12 +40,23 @@ void GenerationState::Forgive(absl::Duration gap) {
   }
   requests_.Forgive(gap);
   join_.Forgive(gap);
+  schedules_.Forgive(gap);
 }
 
 void GenerationState::WatchStalls(absl::Time now, Effects& effects) {
   WatchTensors(now, effects);
   WatchRequests(now, effects);
   WatchJoin(now, effects);
+  WatchSchedules(now, effects);
+}
+
+// One event for all that stall at once: usually one rank is late with a whole step.
+void GenerationState::EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now,
+                                Effects& effects) const {
+  Emit(Event::Kind::kStallBegan,
+       absl::StrCat(Title(oldest), count > 1 ? absl::StrCat(" and ", count - 1, " more") : "",
+                    " waiting for ", absl::FormatDuration(now - oldest.since), WhoIsIn(oldest)),
+       count, absl::StatusCode::kOk, effects);
 }
 
 void GenerationState::WatchTensors(absl::Time now, Effects& effects) {
@@ -65,11 +77,7 @@ void GenerationState::WatchTensors(absl::Time now, Effects& effects) {
     Touch(set);
   }
   if (count > 0) {
-    // One event for all that stall at once: usually one rank is late with a whole step.
-    Emit(Event::Kind::kStallBegan,
-         absl::StrCat(Title(*oldest), count > 1 ? absl::StrCat(" and ", count - 1, " more") : "",
-                      " waiting for ", absl::FormatDuration(now - oldest->since), WhoIsIn(*oldest)),
-         count, absl::StatusCode::kOk, effects);
+    EmitStall(*oldest, count, now, effects);
     stalls_told_ += count;
   }
   DeliverFailures(failed, effects);
@@ -106,9 +114,10 @@ void GenerationState::WatchJoin(absl::Time now, Effects& effects) {
 }
 
 void GenerationState::NoteStallsEnded(Effects& effects) {
-  const int64_t ended = stalls_told_ - totals_.stalled;
+  const int64_t stalled = totals_.stalled + schedules_.stalled();
+  const int64_t ended = stalls_told_ - stalled;
   if (ended == 0) return;
-  stalls_told_ = totals_.stalled;
+  stalls_told_ = stalled;
   Emit(Event::Kind::kStallEnded,
        absl::StrCat(ended, ended == 1 ? " stalled tensor is" : " stalled tensors are",
                     " no longer pending, ", stalls_told_, " still stalled"),
@@ -135,6 +144,7 @@ std::vector<PendingTensor> GenerationState::Stalled(absl::Time now, absl::Durati
       stalled.push_back(std::move(tensor));
     }
   }
+  for (PendingTensor& tensor : schedules_.Stalled(now, age)) stalled.push_back(std::move(tensor));
   std::stable_sort(
       stalled.begin(), stalled.end(),
       [](const PendingTensor& a, const PendingTensor& b) { return a.since < b.since; });
@@ -157,6 +167,7 @@ std::optional<PendingTensor> GenerationState::Find(Rank rank, ProcessSetId set,
 
 absl::Status GenerationState::CheckConsistency() const {
   COORDD_RETURN_IF_ERROR(requests_.CheckConsistency());
+  COORDD_RETURN_IF_ERROR(schedules_.CheckConsistency());
   ReadinessTotals sums(0);
   size_t deadlines = 0;
   for (const auto& [id, set] : states_) {

@@ -46,7 +46,8 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
 
 GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId named,
                                                    const MemberList& members) {
-  auto set = std::make_unique<SetState>(id, named, members, bounds_, totals_);
+  auto set = std::make_unique<SetState>(id, named, members, bounds_, options_.schedule_after_steps,
+                                        totals_);
   for (Rank rank : members.Ranks()) set->sessions.push_back(session_of(rank));
   std::vector<FailedTensor> none;
   for (Rank rank : join_.joined().Ranks()) {
@@ -83,6 +84,7 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
                       {rank}});
     return;
   }
+  if (schedules_.Supersedes((*set)->id, rank, proto.name())) return;
   ReadinessTable& table = (*set)->table;
   const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
   if (spec.ok()) {
@@ -171,6 +173,7 @@ void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& 
     for (ProcessSetId pair : sets_.PairsOf(rank)) among.push_back(states_.at(pair).get());
   }
   for (const std::string& name : withdrawn.names()) {
+    if (in_all && name == kJoinName && WithdrawDeferredJoin(rank, withdrawn.reason(), failed)) continue;
     if (in_all && name == kJoinName && join_.Contains(rank)) {
       PlanBeforeJoinEnds(now, effects, failed);
       join_.Withdraw(rank, withdrawn.reason(), failed);
@@ -195,6 +198,8 @@ void GenerationState::End(Effects& effects) {
   if (ended_) return;
   ended_ = true;
   for (const auto& [id, set] : states_) set->table.ForgetAll();
+  schedules_.Clear();
+  deferred_.clear();
   ready_.clear();
   deadlines_.clear();
   NoteStallsEnded(effects);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +24,8 @@
 #include "server/process_set_requests.h"
 #include "server/process_sets.h"
 #include "server/readiness_table.h"
+#include "server/schedule_detector.h"
+#include "server/schedule_table.h"
 #include "server/server_options.h"
 
 namespace coordd {
@@ -30,13 +33,15 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe.
 //
 // Implemented in generation_state.cc (what comes in), generation_sets.cc (process sets and joins),
-// generation_plan.cc (what goes out) and generation_stalls.cc (time, and what operators see).
+// generation_plan.cc (what goes out), generation_schedules.cc (what ranks execute without asking)
+// and generation_stalls.cc (time, and what operators see).
 class GenerationState {
  public:
   struct Identity {
     std::string job;
     Epoch epoch;
     Generation generation;
+    bool schedules = false;  // every member executes schedules
   };
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
@@ -50,6 +55,16 @@ class GenerationState {
   // A status breaks the protocol.
   absl::Status OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request, absl::Time now,
                                    Effects& effects);
+
+  absl::Status OnScheduleAck(Rank rank, const v1::ScheduleAck& ack);
+  absl::Status OnScheduleBreak(Rank rank, const v1::ScheduleBreak& message, Effects& effects);
+  absl::Status OnFreezeReply(Rank rank, const v1::FreezeReply& reply, absl::Time now,
+                             Effects& effects);
+  // How far it is in what it executes without asking.
+  void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now, Effects& effects);
+  // What some ranks have executed of a schedule and others have not for too long: nothing can be
+  // taken back, the generation has to end. The reason.
+  std::optional<std::string> Hopeless(absl::Time now) const;
 
   // Plans what is ready and tells of stalls. Planning waits for Tick so that everything that came
   // in during one turn of the coordinator is fused together.
@@ -75,6 +90,7 @@ class GenerationState {
   }
   int64_t process_sets() const { return sets_.size(); }
   int64_t pairs() const { return sets_.pairs(); }
+  int64_t schedules() const { return schedules_.in_force(); }
   const RankSet& joined() const { return join_.joined(); }
   // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
   // process sets under the name of what they ask for.
@@ -88,16 +104,23 @@ class GenerationState {
   // What is negotiated in one process set, on a lane of its own.
   struct SetState {
     SetState(ProcessSetId set, ProcessSetId named, const MemberList& members,
-             const ReadinessBounds& bounds, ReadinessTotals& totals)
-        : id(set), table(named, members, bounds, totals) {}
+             const ReadinessBounds& bounds, int64_t schedule_steps, ReadinessTotals& totals)
+        : id(set), table(named, members, bounds, totals), detector(schedule_steps) {}
 
     const ProcessSetId id;
     std::vector<SessionId> sessions;  // of its members
     ReadinessTable table;
+    ScheduleDetector detector;
     int64_t sequence = 0;  // of the last batch planned
     bool is_pair = false;
     bool announced = false;                        // a pair, before its first plan
     absl::Time deadline = absl::InfiniteFuture();  // its entry in deadlines_
+  };
+
+  // What waits for the end of schedules: a join, or the answer to a request for a process set.
+  struct Deferred {
+    Rank rank;  // that joins
+    std::optional<AgreedRequest> agreed;
   };
 
   // generation_state.cc
@@ -123,6 +146,7 @@ class GenerationState {
   void DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
                      Effects& effects) const;
   void PlanBeforeJoinEnds(absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
+  void Join(Rank rank, absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
   void EndJoin();
 
   // generation_plan.cc
@@ -136,7 +160,25 @@ class GenerationState {
   void Emit(Event::Kind kind, std::string text, int64_t tensors, absl::StatusCode code,
             Effects& effects) const;
 
+  // generation_schedules.cc
+  bool schedules_wanted() const {
+    return identity_.schedules && options_.schedule_after_steps > 0;
+  }
+  void Observe(SetState& set, const std::vector<ReadyTensor>& ready,
+               const std::vector<std::vector<size_t>>& batches);
+  void MaybeSchedule(SetState& set, Effects& effects);
+  void DeliverSchedule(const ScheduleTable::Schedule& schedule, const std::vector<SessionId>& to,
+                       Effects& effects) const;
+  void Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules, absl::string_view why,
+              Effects& effects) const;
+  bool MustWait(const Deferred& what) const;
+  bool Defer(Deferred what, Effects& effects);
+  void RunDeferred(absl::Time now, Effects& effects);
+  bool WithdrawDeferredJoin(Rank rank, absl::string_view reason, std::vector<FailedTensor>& failed);
+  void WatchSchedules(absl::Time now, Effects& effects);
+
   // generation_stalls.cc
+  void EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now, Effects& effects) const;
   void WatchStalls(absl::Time now, Effects& effects);
   void WatchTensors(absl::Time now, Effects& effects);
   void WatchRequests(absl::Time now, Effects& effects);
@@ -152,6 +194,8 @@ class GenerationState {
   ProcessSets sets_;
   ProcessSetRequests requests_;
   JoinState join_;
+  ScheduleTable schedules_;
+  std::deque<Deferred> deferred_;
   ReadinessTotals totals_;
   std::map<ProcessSetId, std::unique_ptr<SetState>> states_;  // of sets_, and of set 0
   std::vector<SetState*> touched_;                            // since TouchTouched

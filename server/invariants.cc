@@ -104,6 +104,11 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
   for (const v1::TensorSpec& tensor : message.tensors_ready().tensors()) {
     ++member.open[{tensor.process_set(), tensor.name()}];
   }
+  if (message.has_schedule_ack()) {
+    // It took these tensors along; coordd owes no answer to a report of them.
+    for (const auto& tensor : member.schedules[message.schedule_ack().id()])
+      member.open.erase(tensor);
+  }
   const v1::ProcessSetRequest& request = message.process_set_request();
   if (request.request() == member.last_request + 1 && !request.withdrawn()) {
     member.open_requests.insert(++member.last_request);
@@ -146,10 +151,40 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
   }
   if (message.has_plan()) return SawPlan(member, message.plan());
   if (message.has_process_set_change()) return SawSetChange(member, message.process_set_change());
+  if (message.has_schedule()) return SawSchedule(member, message.schedule());
+  if (message.has_cut()) return SawCut(member, message.cut());
   if (message.has_tensor_failures()) return SawFailures(member, message.tensor_failures());
   if (message.has_abort()) generations_[{member.job, member.generation}].ended = true;
   if (message.has_waiting() && member.rank >= 0) return Broken("Waiting to a member");
   return absl::OkStatus();
+}
+
+absl::Status HistoryChecker::SawSchedule(Member& member, const v1::Schedule& schedule) {
+  GenerationRecord& generation = generations_[{member.job, member.generation}];
+  if (generation.ended) return Broken("a schedule in a generation that has ended");
+  if (!member.sets.contains(schedule.process_set())) {
+    return Broken("a schedule for process set ", schedule.process_set(), ", which rank ",
+                  member.rank, " does not know");
+  }
+  auto& tensors = member.schedules[schedule.id()];
+  if (!tensors.empty()) return Broken("schedule ", schedule.id(), " twice");
+  for (const v1::ScheduledBatch& batch : schedule.batches()) {
+    for (const v1::TensorSpec& tensor : batch.tensors())
+      tensors.emplace_back(schedule.process_set(), tensor.name());
+  }
+  const auto [first, is_new] =
+      generation.schedules.emplace(schedule.id(), schedule.SerializeAsString());
+  if (is_new || first->second == schedule.SerializeAsString()) return absl::OkStatus();
+  return Broken("two ranks have different schedules ", schedule.id());
+}
+
+absl::Status HistoryChecker::SawCut(Member& member, const v1::Cut& cut) {
+  GenerationRecord& generation = generations_[{member.job, member.generation}];
+  if (member.schedules.erase(cut.id()) == 0) return Broken("a cut of schedule ", cut.id());
+  const auto [first, is_new] = generation.cuts.emplace(cut.id(), cut.position());
+  if (is_new || first->second == cut.position()) return absl::OkStatus();
+  return Broken("schedule ", cut.id(), absl::StrCat(" is cut at ", cut.position(), " and at "),
+                first->second);
 }
 
 absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,

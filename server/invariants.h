@@ -33,6 +33,7 @@ namespace coordd {
 //          has joined and gets its spec; and every submission is answered once
 //  I9      a set is announced to its members before its first plan and has none after its end; all
 //          ranks get the same answer to a request for a set, once; no number is used twice
+//  I10     all members of a process set get the same schedules and the same cuts
 class HistoryChecker {
  public:
   // `durable`: what was not stored must not be announced.
@@ -56,6 +57,7 @@ class HistoryChecker {
     int64_t last_request = 0;  // for a process set
     std::set<int64_t> open_requests;
     std::set<int32_t> sets = {0};  // announced to it and not ended
+    std::map<int64_t, std::vector<std::pair<int32_t, std::string>>> schedules;  // tensors, by id
   };
   struct SetRecord {
     std::vector<int32_t> ranks;
@@ -69,6 +71,8 @@ class HistoryChecker {
     std::map<int32_t, std::vector<std::vector<std::string>>> batches;  // by lane, sequence - 1
     std::map<int32_t, SetRecord> sets;
     std::map<int64_t, std::string> answers;  // to requests, serialised
+    std::map<int64_t, std::string> schedules;  // serialised
+    std::map<int64_t, int64_t> cuts;
     bool ended = false;
   };
   using GenerationId = std::pair<std::string, Generation>;
@@ -80,6 +84,8 @@ class HistoryChecker {
   absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
   absl::Status SawBatch(Member& member, GenerationRecord& generation, const v1::FusedBatch& batch);
   absl::Status SawSetChange(Member& member, const v1::ProcessSetChange& change);
+  absl::Status SawSchedule(Member& member, const v1::Schedule& schedule);
+  absl::Status SawCut(Member& member, const v1::Cut& cut);
   absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);
   absl::Status CheckComplete(const GenerationId& id) const;
 

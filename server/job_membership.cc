@@ -259,7 +259,10 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     DeliverMembership(session, worker, topology, effects);
   }
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
-  generation_.emplace(GenerationState::Identity{name_, epoch_, generation()}, options_,
+  bool schedules = true;
+  for (SessionId session : by_rank)
+    schedules = schedules && workers_.at(session).join.executes_schedules();
+  generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
                       std::move(by_rank));
   kv_.Open(generation());
   waiting_changed_ = rendezvous_.waiting() > 0;  // they came while this was being stored

@@ -53,6 +53,22 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
                                                   now, effects);
       }
       break;
+    case v1::WorkerMessage::kScheduleAck:
+      if (negotiating())
+        status = generation_->OnScheduleAck(worker.place.rank, message.schedule_ack());
+      break;
+    case v1::WorkerMessage::kScheduleBreak:
+      status = ValidateScheduleBreak(message.schedule_break());
+      if (status.ok() && negotiating()) {
+        status =
+            generation_->OnScheduleBreak(worker.place.rank, message.schedule_break(), effects);
+      }
+      break;
+    case v1::WorkerMessage::kFreezeReply:
+      if (negotiating()) {
+        status = generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
+      }
+      break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
       if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
@@ -120,6 +136,8 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   }
   worker.heartbeat = heartbeat;
   worker.heartbeat_at = now;
+  if (ToInt(worker.generation) != 0 && negotiating())
+    generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
   ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
   ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
@@ -186,7 +204,11 @@ void JobState::Tick(absl::Time now, Effects& effects) {
         CloseSession{session, absl::FailedPreconditionError(absl::StrCat(
                                   "the lease has run out: ", detail, "; join again"))});
   }
-  if (generation_.has_value()) generation_->Tick(now, effects);
+  if (generation_.has_value()) {
+    generation_->Tick(now, effects);
+    if (const auto why = generation_->Hopeless(now))
+      EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
+  }
   Propose(now, effects);
   NoteAwaited(now, effects);
   TellWaiting(now, effects);

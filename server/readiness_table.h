@@ -118,6 +118,7 @@ class ReadinessTable {
   std::vector<PendingTensor> NewlyStalled(absl::Time now, absl::Duration age, size_t limit,
                                           int64_t& count);
   int64_t stalled() const { return stalled_; }  // counted by NewlyStalled and still pending
+  bool Has(absl::string_view name) const { return entries_.contains(name); }
   std::optional<PendingTensor> Find(absl::string_view name) const;
   std::optional<PendingTensor> Oldest() const;
   // When NewlyStalled or FailOlderThan finds something. InfiniteFuture: never, as things are.

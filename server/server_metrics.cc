@@ -309,6 +309,8 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kRankJoined:
     case Event::Kind::kJobRestored:
     case Event::Kind::kNotStored:
+    case Event::Kind::kScheduleBegan:
+    case Event::Kind::kScheduleBroken:
       break;  // states, not counts: SetState
   }
 }

@@ -55,6 +55,10 @@ absl::Status ServerOptions::Validate() const {
                           " and at most 30 days")));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_batch_bytes, "max_batch_bytes"));
   COORDD_RETURN_IF_ERROR(
+      Expect(schedule_after_steps >= 0 && schedule_after_steps <= kMaxScheduleAfterSteps,
+             "schedule_after_steps", absl::StrCat(schedule_after_steps),
+             absl::StrCat("0 (never) to ", kMaxScheduleAfterSteps)));
+  COORDD_RETURN_IF_ERROR(
       ExpectAtLeast(1, max_pending_tensors_per_job, "max_pending_tensors_per_job"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_store_keys_per_job, "max_store_keys_per_job"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_store_bytes_per_job, "max_store_bytes_per_job"));

@@ -8,6 +8,8 @@
 
 namespace coordd {
 
+inline constexpr int64_t kMaxScheduleAfterSteps = 4096;  // more is never
+
 struct ServerOptions {
   // Limits of a job whose first member names none. A job forms once min_workers are there and the
   // window has closed.
@@ -26,6 +28,10 @@ struct ServerOptions {
   // one rank usually takes, shorter than a night.
   absl::Duration stall_warning = absl::Seconds(10);
   absl::Duration stall_abort = absl::Minutes(5);
+
+  // What a program has done the same in so many steps is executed by schedule, without asking
+  // coordd. 0: never.
+  int64_t schedule_after_steps = 3;
 
   int64_t max_batch_bytes = int64_t{128}
                             << 20;  // fusion; a larger single tensor is a batch of its own

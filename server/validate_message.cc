@@ -155,6 +155,10 @@ absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed) {
   return CheckBytes("detail", failed.detail(), 0, kMaxReasonBytes);
 }
 
+absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message) {
+  return CheckBytes("reason", message.reason(), 0, kMaxReasonBytes);
+}
+
 absl::Status ValidateLeave(const v1::Leave& leave) {
   return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
 }

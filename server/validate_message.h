@@ -18,6 +18,7 @@ absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn);
 // Which ranks there are is judged when all have asked (process_sets.h).
 absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request);
 absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed);
+absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message);
 absl::Status ValidateLeave(const v1::Leave& leave);
 
 absl::Status ValidateJobName(absl::string_view name);

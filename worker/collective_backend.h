@@ -83,6 +83,8 @@ class CollectiveBackend {
   virtual absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) = 0;
   // Forgets the group and the lane of its number. REQUIRES: nothing of it is in flight.
   virtual void EndGroup(ProcessSetId group) = 0;
+  // Forgets another lane: nothing will be launched on it. REQUIRES: nothing of it is in flight.
+  virtual void EndLane(LaneId lane) = 0;
 
   // Enqueues and returns; `done` is called once, from Progress() or from the destructor. Every rank
   // launches the same batches of a lane in the same order: that is what prevents deadlock. Batches

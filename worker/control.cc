@@ -116,7 +116,8 @@ bool Control::Submit(std::vector<TensorJob>& jobs) {
     absl::Time earliest = absl::InfiniteFuture();
     for (const TensorJob& job : jobs) earliest = std::min(earliest, job.deadline);
     StepLocked(table_.Add(std::move(jobs)), parts_.clock.Now());
-    wake = MustWakeLocked(earliest);
+    // A batch of a schedule may wait for the rest of its tensors.
+    wake = MustWakeLocked(std::min(earliest, state_.NextScheduleDeadline()));
     actions = TakeActionsLocked();
   }
   if (wake) WakeControl();
@@ -211,6 +212,8 @@ void Control::Do(EndProcessSet& action) {
   parts_.process_sets.End(action.process_set);
   if (action.member) parts_.executor.EndGroup(action.process_set);
 }
+
+void Control::Do(EndLane& action) { parts_.executor.EndLane(action.lane); }
 
 void Control::Do(AnswerCall& action) { action.reply->Deliver(std::move(action.answer)); }
 

@@ -102,6 +102,7 @@ class Control {
   void Do(SendMessage& action);
   void Do(DefineGroup& action);
   void Do(EndProcessSet& action);
+  void Do(EndLane& action);
   void Do(AnswerCall& action);
   void Do(LaunchJob& action);
   void Do(FailWork& action);

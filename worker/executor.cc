@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "worker/idle_wait.h"
@@ -71,6 +72,8 @@ void Executor::DefineGroup(ProcessSetId process_set, RankList ranks) {
 }
 
 void Executor::EndGroup(ProcessSetId process_set) { Put(GroupEnded{process_set}); }
+
+void Executor::EndLane(LaneId lane) { Put(LaneEnded{lane}); }
 
 void Executor::Abort() {
   aborted_.store(true, std::memory_order_release);
@@ -145,7 +148,7 @@ bool Executor::Turn() {
     moved = backend_->Progress() || moved;
     moved = CollectFinished() || moved;
   }
-  if (ended_lanes_ > 0) EndIdleGroups();
+  if (ended_lanes_ > 0) EndIdleLanes();
   return moved;
 }
 
@@ -180,14 +183,23 @@ void Executor::Take(GroupEnded& ended) {
   ++ended_lanes_;
 }
 
-void Executor::EndIdleGroups() {
+void Executor::Take(LaneEnded& ended) {
+  lanes_[ended.lane].ended = true;
+  ++ended_lanes_;
+}
+
+void Executor::EndIdleLanes() {
   for (auto at = lanes_.begin(); at != lanes_.end();) {
     if (!at->second.ended || !at->second.idle()) {
       ++at;
       continue;
     }
     --ended_lanes_;
-    backend_->EndGroup(ProcessSetId{ToInt(at->first)});
+    if (ToInt(at->first) < kFirstScheduleLane) {
+      backend_->EndGroup(ProcessSetId{ToInt(at->first)});
+    } else {
+      backend_->EndLane(at->first);
+    }
     at = lanes_.erase(at);
   }
 }

@@ -73,6 +73,8 @@ class Executor {
   // set, ended after the last one has finished.
   void DefineGroup(ProcessSetId process_set, RankList ranks);
   void EndGroup(ProcessSetId process_set);
+  // Thread-safe. Nothing follows on the lane of a schedule: it ends when the last batch has.
+  void EndLane(LaneId lane);
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
@@ -96,7 +98,11 @@ class Executor {
   struct GroupEnded {
     ProcessSetId process_set;
   };
-  using Input = std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded>;
+  struct LaneEnded {
+    LaneId lane;
+  };
+  using Input =
+      std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded>;
   enum class Stage { kSizes, kPayload };
   struct Lane {
     std::deque<std::unique_ptr<BatchJob>> waiting;
@@ -104,7 +110,7 @@ class Executor {
     bool sizing = false;              // the last one launched is exchanging its sizes
     int in_flight = 0;
     int scratch_held = 0;  // loans of this lane that have not come back
-    bool ended = false;    // its group ends when it is idle
+    bool ended = false;    // it ends, and its group if it has one, when it is idle
 
     bool has_next() const { return sized != nullptr || !waiting.empty(); }
     bool idle() const { return !has_next() && in_flight == 0; }
@@ -129,6 +135,7 @@ class Executor {
   void Take(ScratchReturned& returned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(GroupDefined& defined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(GroupEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(LaneEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Launches what may be launched now; returns whether anything was.
   bool LaunchReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool LaunchNext(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
@@ -137,7 +144,7 @@ class Executor {
   void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool CollectFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
-  void EndIdleGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void EndIdleLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Scratch memory for the batch; nullopt: the lane has to wait for what it holds itself.
   absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);

@@ -48,12 +48,15 @@ absl::Status HostBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank>
 
 void HostBackend::EndGroup(ProcessSetId group) {
   COORDD_CHECK(ToInt(group) != 0);
-  const auto lane = lanes_.find(LaneId{ToInt(group)});
-  if (lane != lanes_.end()) {
-    COORDD_CHECK(lane->second.queue.empty());
-    lanes_.erase(lane);
-  }
+  EndLane(LaneId{ToInt(group)});
   groups_.erase(group);
+}
+
+void HostBackend::EndLane(LaneId id) {
+  const auto lane = lanes_.find(id);
+  if (lane == lanes_.end()) return;
+  COORDD_CHECK(lane->second.queue.empty());
+  lanes_.erase(lane);
 }
 
 absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {

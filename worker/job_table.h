@@ -47,8 +47,8 @@ struct FailWork {
   std::shared_ptr<Work> work;
   absl::Status status;
 };
-using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, AnswerCall, LaunchJob,
-                                   FailWork, AbortExecution, GenerationEnded, CloseStream, Stopped>;
+using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall,
+                                   LaunchJob, FailWork, AbortExecution, GenerationEnded, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

@@ -23,6 +23,7 @@ class LoopbackBackend final : public CollectiveBackend {
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
   void EndGroup(ProcessSetId) override {}
+  void EndLane(LaneId) override {}
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;

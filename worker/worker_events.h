@@ -45,10 +45,14 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
   absl::Status status;
   std::optional<Rank> suspect;  // whom the data plane blames
 };
+// The program waits for this tensor and submits nothing meanwhile, as far as its thread goes.
+struct ProgramWaits {
+  TensorId id;
+};
 struct LeaveRequested {};  // finish what is planned, then say goodbye
 struct StopForced {};      // the time for that is over
 using WorkerEvent = std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded,
-                                 BatchDone, LeaveRequested, StopForced>;
+                                 BatchDone, ProgramWaits, LeaveRequested, StopForced>;
 
 // --- out, to be carried out in this order ---
 struct SendMessage {
@@ -64,6 +68,9 @@ struct DefineProcessSet {
 struct EndProcessSet {  // follows the last batch of the set
   ProcessSetId process_set;
   bool member = false;
+};
+struct EndLane {  // follows the last batch of a schedule's lane
+  LaneId lane;
 };
 struct ProcessSetAnswer {
   int64_t token = 0;
@@ -92,7 +99,7 @@ struct GenerationEnded {   // the error of every further call
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
 using WorkerEffect =
-    std::variant<SendMessage, DefineProcessSet, EndProcessSet, ProcessSetAnswer, LaunchBatch,
-                 FailTensor, AbortExecution, GenerationEnded, CloseStream, Stopped>;
+    std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
+                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -40,14 +40,26 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
       out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    if (tensor.spec.kind == CollectiveKind::kJoin) join_ = tensor.id;
-    unreported_.push_back(tensor.id);
-    deadlines_.emplace(tensor.deadline, tensor.id);
-    const auto added = pending_.emplace(
-        tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
-    const TensorSpec& spec = added.first->second.spec;
-    by_name_.emplace(TensorKey(spec.process_set, spec.name), tensor.id);
+    if (!schedules_.empty() && TakeScheduled(tensor, now, out)) continue;
+    const bool joins = tensor.spec.kind == CollectiveKind::kJoin;
+    if (joins) join_ = tensor.id;
+    Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
+    if (joins) FillSchedules(now, out);
   }
+}
+
+void WorkerState::Add(TensorId id, Pending pending) {
+  unreported_.push_back(id);
+  deadlines_.emplace(pending.deadline, id);
+  const auto added = pending_.emplace(id, std::move(pending));
+  const TensorSpec& spec = added.first->second.spec;
+  by_name_.emplace(TensorKey(spec.process_set, spec.name), id);
+}
+
+int64_t WorkerState::pending_tensors() const {
+  size_t pending = pending_.size();
+  for (const auto& [id, scheduled] : schedules_) pending += static_cast<size_t>(scheduled.lane->held());
+  return static_cast<int64_t>(pending);
 }
 
 void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
@@ -116,7 +128,16 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       OnFailures(message.tensor_failures(), out);
       return;
     case v1::CoordinatorMessage::kAbort:
-      OnAbort(message.abort(), out);
+      OnAbort(message.abort(), now, out);
+      return;
+    case v1::CoordinatorMessage::kSchedule:
+      OnSchedule(message.schedule(), now, out);
+      return;
+    case v1::CoordinatorMessage::kFreeze:
+      OnFreeze(message.freeze(), out);
+      return;
+    case v1::CoordinatorMessage::kCut:
+      OnCut(message.cut(), now, out);
       return;
     case v1::CoordinatorMessage::kProcessSetChange:
       OnProcessSetChange(message.process_set_change(), out);
@@ -145,8 +166,10 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
   }
 }
 
-void WorkerState::OnAbort(const v1::Abort& abort, std::vector<WorkerEffect>& out) {
+void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
   EndGeneration(GenerationEndedBy(options_.generation, abort), abort.in_flight(), out);
+  // What coordd has planned every rank launches; of a schedule some may have launched more.
+  if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
 }
 
 void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
@@ -172,6 +195,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   const BatchKey key = found->first;
   executing_.erase(found);
   sequencer_.Complete(in.lane, in.sequence);
+  if (left_behind_deadline_ != absl::InfiniteFuture()) left_behind_deadline_ = now + kLeftBehindWait;
   if (in.status.ok()) {
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
@@ -212,6 +236,12 @@ void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>&
   for (const auto& [id, pending] : pending_)
     if (pending.withdrawn.ok()) reported.push_back(id);
   Withdraw(reported, why, now, out);
+  for (auto& [id, scheduled] : schedules_) {
+    scheduled.lane->Freeze();
+    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
+      out.push_back(FailTensor{held.id, ForTensor(held.spec.name, why)});
+  }
+  if (ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
 }
 
 void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out) {
@@ -241,6 +271,12 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<Worker
   deadlines_.clear();
   process_sets_.FailRequests(end_, out);
   unreported_.clear();
+  for (auto& [id, scheduled] : schedules_) {
+    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
+      out.push_back(FailTensor{held.id, ForTensor(held.spec.name, end_)});
+  }
+  scheduled_.clear();
+  schedules_.clear();
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
   for (const auto& [id, name] : awaiting_verdict_)

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "common/types.h"
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
+#include "worker/scheduled_lane.h"
 #include "worker/worker_events.h"
 
 namespace coordd {
@@ -24,6 +27,15 @@ inline constexpr int64_t kMaxReportBytes = 256 << 10;
 // How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
 // dead process within milliseconds; the error then names host and cause.
 inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
+// A batch of a schedule was planned at once when it was found, so its tensors come close together.
+// When something waits on a schedule's lane and nothing more has come for this long, the program
+// does something else than it did: the schedule is broken. Too short costs a round trip, no error.
+inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
+// The same when the program blocks on a tensor of the lane: another of its threads may still submit.
+inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
+// Once a member has left, what this rank has launched of a schedule may never be launched by
+// others. It is given up when no batch has completed for this long.
+inline constexpr absl::Duration kLeftBehindWait = absl::Seconds(5);
 
 struct WorkerStateOptions {
   Epoch epoch;
@@ -47,6 +59,12 @@ struct WorkerStateOptions {
 //
 // Names are unique per process set. A rank that has submitted a join has no more data until the
 // join ends on all ranks: plans may then name tensors that it has not submitted, with their specs.
+//
+// A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until the
+// schedule is cut and it is pending after all.
+//
+// Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans), worker_state_tick.cc
+// (time) and worker_state_schedules.cc.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -56,6 +74,8 @@ class WorkerState {
   // The end of a turn: sends what has gathered and what is due by `now`.
   void Tick(absl::Time now, std::vector<WorkerEffect>& out);
   absl::Time NextDeadline() const;
+  // The part of it that a submission can bring nearer, apart from the tensors' own deadlines.
+  absl::Time NextScheduleDeadline() const;
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const { return !unreported_.empty() || (leaving_ && !stopped_); }
@@ -64,7 +84,7 @@ class WorkerState {
 
   // OK while the generation is alive.
   const absl::Status& status() const { return end_; }
-  int64_t pending_tensors() const { return static_cast<int64_t>(pending_.size()); }
+  int64_t pending_tensors() const;
   int64_t unreported_tensors() const { return static_cast<int64_t>(unreported_.size()); }
   int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
   // How late the last heartbeat was sent.
@@ -95,6 +115,7 @@ class WorkerState {
   void On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
@@ -112,9 +133,34 @@ class WorkerState {
   // Moves one of the batch's tensors from pending to executing.
   void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
                   LaunchBatch& launch);
+  static void AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline,
+                           Executing& executing);
   void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
   void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
-  void OnAbort(const v1::Abort& abort, std::vector<WorkerEffect>& out);
+  void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
+  void Add(TensorId id, Pending pending);  // to what no plan has named yet
+
+  // worker_state_schedules.cc
+  void OnSchedule(const v1::Schedule& schedule, absl::Time now, std::vector<WorkerEffect>& out);
+  absl::StatusOr<std::vector<std::vector<TensorSpec>>> SchedulePart(
+      const v1::Schedule& schedule) const;
+  void BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out);
+  void OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out);
+  void OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out);
+  // Takes the tensor if it belongs to a schedule; whether it does.
+  bool TakeScheduled(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
+  void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
+                std::vector<WorkerEffect>& out);
+  void LaunchScheduled(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
+  void LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch, absl::Time now,
+                            std::vector<WorkerEffect>& out);
+  void FillSchedules(absl::Time now, std::vector<WorkerEffect>& out);
+  void BreakSchedule(ScheduledLane& lane, absl::string_view why, std::vector<WorkerEffect>& out);
+  void RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out);
+  void CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
+  bool ExecutesSchedule() const;  // a batch of one
+  ScheduledLane* FindSchedule(int64_t id);
 
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
@@ -148,6 +194,21 @@ class WorkerState {
   ProcessSetState process_sets_;
   PlanSequencer sequencer_;
   std::map<BatchKey, Executing> executing_;
+
+  // Schedules in force, or cut and not executed up to the cut.
+  struct Scheduled {
+    std::unique_ptr<ScheduledLane> lane;
+    bool broken = false;  // coordd has been told
+    bool blocked = false;  // the program waits for something that the lane holds
+  };
+  struct ScheduledSlot {
+    ScheduledLane* lane = nullptr;
+    size_t slot = 0;
+  };
+  std::map<LaneId, Scheduled> schedules_;
+  absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
+  v1::Schedule incoming_;  // until its last part is here
+  absl::Time left_behind_deadline_ = absl::InfiniteFuture();
 
   // Tensors of batches that failed here, until coordd says who is to blame.
   std::vector<std::pair<TensorId, std::string>> awaiting_verdict_;

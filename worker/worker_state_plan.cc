@@ -10,22 +10,6 @@
 #include "worker/worker_state.h"
 
 namespace coordd {
-namespace {
-
-// What travels in one batch must agree in everything that the executor does once for all of it.
-bool FusesWith(const TensorSpec& a, const TensorSpec& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root_rank == b.root_rank &&
-         a.prescale_factor == b.prescale_factor && a.postscale_factor == b.postscale_factor &&
-         a.memory == b.memory && a.process_set == b.process_set && CanFuse(a.kind);
-}
-
-bool GivesRows(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllgather || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kAlltoall;
-}
-
-}  // namespace
-
 absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
                                     Executing& executing, std::vector<WorkerEffect>& out) {
   LaunchBatch launch;
@@ -73,19 +57,23 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
 
 void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
                              LaunchBatch& launch) {
-  Pending& pending = found->second;
+  const Pending& pending = found->second;
   const TensorId id = found->first;
-  const std::string& name = pending.spec.name;
   launch.tensors.push_back(id);
   launch.negotiation.push_back(now - pending.submitted_at);
-  if (HasPayload(pending.spec.kind)) executing.bytes += SizeBytes(pending.spec);
   // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
   const absl::Time deadline = pending.withdrawn.ok() ? pending.deadline : now + kWithdrawalAnswer;
+  AddExecuting(id, Erase(found), deadline, executing);
+}
+
+void WorkerState::AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline,
+                               Executing& executing) {
+  if (HasPayload(spec.kind)) executing.bytes += SizeBytes(spec);
   if (deadline < executing.deadline) {
     executing.deadline = deadline;
-    executing.overdue_tensor = name;
+    executing.overdue_tensor = spec.name;
   }
-  executing.tensors.emplace_back(id, Erase(found).name);
+  executing.tensors.emplace_back(id, std::move(spec.name));
 }
 
 WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
@@ -120,7 +108,7 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
                                             " with a spec that is none: ", valid.message()));
   }
   // Another rank's extent of the first dimension; this one has no rows to give.
-  if (GivesRows(spec->kind)) spec->shape[0] = 0;
+  if (FirstDimensionMayDiffer(spec->kind)) spec->shape[0] = 0;
   return spec;
 }
 

@@ -20,6 +20,11 @@ void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
   to->set_nanos(static_cast<int32_t>((from - absl::Seconds(to->seconds())) / absl::Nanoseconds(1)));
 }
 
+void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePosition& position) {
+  position.set_oldest_waiting(tensor);
+  SetDuration(since, position.mutable_waiting());
+}
+
 }  // namespace
 
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
@@ -27,6 +32,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   CheckDeadlines(now, out);
   WithdrawProcessSets(now, out);
   CheckExecuting(now, out);
+  CheckSchedules(now, out);
   if (now >= verdict_deadline_) {
     // coordd has not said who died: what the data plane saw has to do.
     absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
@@ -52,7 +58,7 @@ absl::Time WorkerState::NextDeadline() const {
   absl::Time next = verdict_deadline_;
   if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
   if (end_.ok()) next = std::min(next, lease_until_);
-  next = std::min(next, process_sets_.NextDeadline());
+  next = std::min({next, process_sets_.NextDeadline(), NextScheduleDeadline()});
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!aborted_) {
     for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
@@ -183,16 +189,22 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
     const LaneId lane{ToInt(pending.spec.process_set)};
     if (oldest.emplace(lane, &pending).second) lanes.try_emplace(lane, LaneProgress{lane});
   }
+  for (const auto& [id, scheduled] : schedules_) lanes.try_emplace(id, LaneProgress{id});
   for (const auto& [id, lane] : lanes) {
     if (static_cast<size_t>(heartbeat.lanes_size()) == kMaxLanesPerHeartbeat) break;
     v1::LanePosition& position = *heartbeat.add_lanes();
     position.set_lane(ToInt(id));
     position.set_launched(lane.launched);
     position.set_completed(lane.completed);
+    const auto scheduled = schedules_.find(id);
+    if (scheduled != schedules_.end()) {
+      if (const HeldTensor* held = scheduled->second.lane->Oldest())
+        SetWaiting(held->spec.name, now - held->submitted_at, position);
+      continue;
+    }
     const auto waiting = oldest.find(id);
     if (waiting == oldest.end()) continue;
-    position.set_oldest_waiting(waiting->second->spec.name);
-    SetDuration(now - waiting->second->submitted_at, position.mutable_waiting());
+    SetWaiting(waiting->second->spec.name, now - waiting->second->submitted_at, position);
   }
   Send(std::move(message), out);
 }

@@ -78,11 +78,23 @@ std::string ToText(const v1::TensorFailures& failures) {
   return text;
 }
 
+std::string ToText(const v1::Schedule& schedule) {
+  std::string text = absl::StrCat("schedule ", schedule.id(), " lane=", schedule.lane());
+  if (schedule.process_set() != 0) absl::StrAppend(&text, "@set", schedule.process_set());
+  for (const v1::ScheduledBatch& batch : schedule.batches()) {
+    std::vector<std::string> names;
+    for (const v1::TensorSpec& tensor : batch.tensors()) names.push_back(tensor.name());
+    absl::StrAppend(&text, " [", absl::StrJoin(names, " "), "]");
+  }
+  return absl::StrCat(text, schedule.more() ? " …" : "");
+}
+
 constexpr const char* kEventNames[] = {
-    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
-    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
-    "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "protocol_error",
-    "stale_message",     "job_restored",     "not_stored",      "asleep"};
+    "job_created",       "job_ended",        "worker_joined",   "join_refused",   "worker_departed",
+    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed",  "stall_began",
+    "stall_ended",       "set_changed",      "set_refused",     "rank_joined",    "schedule_began",
+    "schedule_broken",   "protocol_error",   "stale_message",   "job_restored",   "not_stored",
+    "asleep"};
 
 }  // namespace
 
@@ -107,6 +119,12 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat("shutdown ", Quoted(message.shutdown().reason()), generation);
     case v1::CoordinatorMessage::kProcessSetChange:
       return ToText(message.process_set_change());
+    case v1::CoordinatorMessage::kSchedule:
+      return ToText(message.schedule());
+    case v1::CoordinatorMessage::kFreeze:
+      return absl::StrCat("freeze schedule ", message.freeze().id());
+    case v1::CoordinatorMessage::kCut:
+      return absl::StrCat("cut schedule ", message.cut().id(), " at ", message.cut().position());
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }

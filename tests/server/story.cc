@@ -96,6 +96,7 @@ void Story::SetOptions(const Command& command) {
   options_.stall_warning = DurationOf(command.Get("stall_warning", "10s"));
   options_.stall_abort = DurationOf(command.Get("stall_abort", "5m"));
   options_.max_batch_bytes = command.Number("max_batch", options_.max_batch_bytes);
+  options_.schedule_after_steps = command.Number("schedule_after", 3);
   options_.max_workers = static_cast<int32_t>(command.Number("max_workers", 0));
   options_.max_jobs = static_cast<int32_t>(command.Number("max_jobs", options_.max_jobs));
   options_.max_pending_tensors_per_job = command.Number("max_pending", 1 << 20);
@@ -135,6 +136,8 @@ bool Story::Worker(const Command& command) {
     lane->set_completed(command.Number("completed", 0));
     lane->set_oldest_waiting(command.Get("waiting", ""));
     Step(SessionMessage{SessionOf(command).id, message});
+  } else if (command.verb == "ack" || command.verb == "break" || command.verb == "frozen") {
+    Schedule(command);
   } else if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
     message.mutable_leave()->set_reason(command.Get("reason", ""));
@@ -205,6 +208,7 @@ void Story::Join(const Command& command) {
     ToProto(DurationOf(command.Get("settle", "")),
             join->mutable_limits()->mutable_settling_window());
   }
+  join->set_executes_schedules(command.Number("schedules", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }
@@ -226,6 +230,21 @@ void Story::Ready(const Command& command) {
                   : ReduceOp::kNone;
     v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
     ToProto(spec, proto);
+  }
+  Step(SessionMessage{SessionOf(command).id, message});
+}
+
+void Story::Schedule(const Command& command) {
+  v1::WorkerMessage message = From(command);
+  const int64_t id = command.Number("id", 1);
+  if (command.verb == "ack") {
+    message.mutable_schedule_ack()->set_id(id);
+  } else if (command.verb == "break") {
+    message.mutable_schedule_break()->set_id(id);
+    message.mutable_schedule_break()->set_reason(command.Get("reason", ""));
+  } else {
+    message.mutable_freeze_reply()->set_id(id);
+    message.mutable_freeze_reply()->set_launched(command.Number("launched", 0));
   }
   Step(SessionMessage{SessionOf(command).id, message});
 }
