@@ -27,9 +27,11 @@ void GenerationState::Observe(SetState& set, const std::vector<ReadyTensor>& rea
     for (size_t index : batch) {
       // While a rank has no data, the others will soon do something else.
       if (ready[index].for_joined) return set.detector.Reset();
-      specs.push_back(&ready[index].spec);
+      // Lanes of their own need a data plane whose lanes do not wait for each other: devices have
+      // one order for all that is launched on them (docs/design/nccl.md).
+      if (ready[index].spec.memory == MemoryKind::kHost) specs.push_back(&ready[index].spec);
     }
-    set.detector.Planned(specs);
+    if (!specs.empty()) set.detector.Planned(specs);
   }
 }
 
@@ -54,10 +56,10 @@ void GenerationState::MaybeSchedule(SetState& set, Effects& effects) {
       schedules_.Begin(set.id, set.table.members(), std::move(pattern));
   DeliverSchedule(schedule, set.sessions, effects);
   Emit(Event::Kind::kScheduleBegan,
-       absl::StrCat(Title(schedule.id, set.id), ": ", tensors,
+       absl::StrCat(Title(schedule.id, set.id), ": ranks execute ", tensors,
                     tensors == 1 ? " tensor in " : " tensors in ", schedule.batches.size(),
                     schedule.batches.size() == 1 ? " batch" : " batches",
-                    " are executed without asking from now on"),
+                    " without asking from now on"),
        tensors, absl::StatusCode::kOk, effects);
 }
 

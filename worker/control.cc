@@ -74,6 +74,8 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
     for (ControlEvent& event : events) StepLocked(event, now);
     state_.Tick(now, effects_);
     ResolveLocked();
+    if (const auto awaited = table_.Awaited(state_.question()))
+      StepLocked(ProgramWaits{*awaited}, now);
     sleeps_until_ = state_.NextDeadline();
     if (!state_.stopped()) next = sleeps_until_;
     actions = TakeActionsLocked();

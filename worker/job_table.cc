@@ -30,6 +30,14 @@ void JobTable::Ended(const BatchDone& done) {
   batches_.erase(batch);
 }
 
+std::optional<TensorId> JobTable::Awaited(const std::vector<TensorId>& ids) const {
+  for (TensorId id : ids) {
+    const auto job = waiting_.find(id);
+    if (job != waiting_.end() && job->second.work->has_waiter()) return id;
+  }
+  return std::nullopt;
+}
+
 ControlAction JobTable::Resolve(WorkerEffect effect) {
   return std::visit([this](auto& e) { return this->On(e); }, effect);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -47,8 +48,9 @@ struct FailWork {
   std::shared_ptr<Work> work;
   absl::Status status;
 };
-using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall,
-                                   LaunchJob, FailWork, AbortExecution, GenerationEnded, CloseStream, Stopped>;
+using ControlAction =
+    std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
+                 AbortExecution, GenerationEnded, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {
@@ -65,6 +67,8 @@ class JobTable {
   void Ended(const BatchDone& done);
 
   ControlAction Resolve(WorkerEffect effect);
+  // The first of these for which a thread waits.
+  std::optional<TensorId> Awaited(const std::vector<TensorId>& ids) const;
 
   // Everything that has no end yet, failed with `status`; forgets it.
   std::vector<ControlAction> FailAll(const absl::Status& status);

@@ -45,7 +45,7 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
   absl::Status status;
   std::optional<Rank> suspect;  // whom the data plane blames
 };
-// The program waits for this tensor and submits nothing meanwhile, as far as its thread goes.
+// Answers WorkerState::question: a thread of the program waits for this tensor.
 struct ProgramWaits {
   TensorId id;
 };

@@ -32,6 +32,7 @@ inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
 // does something else than it did: the schedule is broken. Too short costs a round trip, no error.
 inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
 // The same when the program blocks on a tensor of the lane: another of its threads may still submit.
+// Whether it does is asked after this time, and again after twice, four times, … as long.
 inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
 // Once a member has left, what this rank has launched of a schedule may never be launched by
 // others. It is given up when no batch has completed for this long.
@@ -76,6 +77,9 @@ class WorkerState {
   absl::Time NextDeadline() const;
   // The part of it that a submission can bring nearer, apart from the tensors' own deadlines.
   absl::Time NextScheduleDeadline() const;
+  // Whether a thread of the program waits for one of these, asked by the last Tick; of one that is,
+  // ProgramWaits tells.
+  const std::vector<TensorId>& question() const { return question_; }
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const { return !unreported_.empty() || (leaving_ && !stopped_); }
@@ -109,6 +113,13 @@ class WorkerState {
     bool overdue = false;
   };
   using BatchKey = std::pair<LaneId, int64_t>;
+  struct Scheduled {
+    std::unique_ptr<ScheduledLane> lane;
+    bool broken = false;  // coordd has been told
+    // Whether somebody waits for what the lane holds, silent since then, is asked next.
+    absl::Time silent_since = absl::InfiniteFuture();
+    absl::Duration next_question = kBlockedSilence;
+  };
 
   void On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
@@ -158,6 +169,8 @@ class WorkerState {
   void BreakSchedule(ScheduledLane& lane, absl::string_view why, std::vector<WorkerEffect>& out);
   void RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out);
   void CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckSilence(Scheduled& scheduled, absl::Time now, std::vector<WorkerEffect>& out);
+  void BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out);
   void CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
   bool ExecutesSchedule() const;  // a batch of one
   ScheduledLane* FindSchedule(int64_t id);
@@ -195,19 +208,14 @@ class WorkerState {
   PlanSequencer sequencer_;
   std::map<BatchKey, Executing> executing_;
 
-  // Schedules in force, or cut and not executed up to the cut.
-  struct Scheduled {
-    std::unique_ptr<ScheduledLane> lane;
-    bool broken = false;  // coordd has been told
-    bool blocked = false;  // the program waits for something that the lane holds
-  };
   struct ScheduledSlot {
     ScheduledLane* lane = nullptr;
     size_t slot = 0;
   };
-  std::map<LaneId, Scheduled> schedules_;
+  std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
   absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
   v1::Schedule incoming_;  // until its last part is here
+  std::vector<TensorId> question_;
   absl::Time left_behind_deadline_ = absl::InfiniteFuture();
 
   // Tensors of batches that failed here, until coordd says who is to blame.

@@ -277,15 +277,40 @@ void WorkerState::RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out) {
   out.push_back(EndLane{id});
 }
 
-void WorkerState::On(ProgramWaits& in, absl::Time, std::vector<WorkerEffect>&) {
+void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out) {
   for (auto& [id, scheduled] : schedules_) {
-    if (scheduled.blocked || scheduled.broken || scheduled.lane->held() == 0) continue;
-    for (const HeldTensor* held : scheduled.lane->AllHeld())
-      if (held->id == in.id) scheduled.blocked = true;
+    ScheduledLane& lane = *scheduled.lane;
+    if (lane.held() == 0 || now - lane.waiting_since() < kBlockedSilence) continue;
+    for (const HeldTensor* held : lane.AllHeld()) {
+      if (held->id == in.id) return BreakForSilence(lane, out);
+    }
   }
 }
 
+void WorkerState::BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out) {
+  BreakSchedule(lane,
+                absl::StrCat("tensor ", lane.Oldest()->spec.name, " waits for ", WhatIsMissing(lane),
+                             ", which the program has not submitted"),
+                out);
+}
+
+void WorkerState::CheckSilence(Scheduled& scheduled, absl::Time now,
+                               std::vector<WorkerEffect>& out) {
+  ScheduledLane& lane = *scheduled.lane;
+  if (scheduled.broken || lane.frozen() || lane.held() == 0) return;
+  if (scheduled.silent_since != lane.waiting_since()) {
+    scheduled.silent_since = lane.waiting_since();
+    scheduled.next_question = kBlockedSilence;
+  }
+  const absl::Duration silence = now - lane.waiting_since();
+  if (silence >= kScheduleSilence) return BreakForSilence(lane, out);
+  if (silence < scheduled.next_question) return;
+  scheduled.next_question = 2 * silence;
+  for (const HeldTensor* held : lane.AllHeld()) question_.push_back(held->id);
+}
+
 void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out) {
+  question_.clear();
   if (now >= left_behind_deadline_) {
     left_behind_deadline_ = absl::InfiniteFuture();
     const absl::Status why =
@@ -294,14 +319,7 @@ void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out)
   }
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;
-    if (lane.held() == 0) scheduled.blocked = false;
-    const absl::Duration patience = scheduled.blocked ? kBlockedSilence : kScheduleSilence;
-    if (!scheduled.broken && !lane.frozen() && now - lane.waiting_since() >= patience) {
-      BreakSchedule(lane,
-                    absl::StrCat("tensor ", lane.Oldest()->spec.name, " waits for ",
-                                 WhatIsMissing(lane), ", which the program has not submitted"),
-                    out);
-    }
+    CheckSilence(scheduled, now, out);
     CheckScheduleDeadlines(lane, now, out);
     if (!end_.ok()) return;  // the schedules are gone
   }
@@ -340,8 +358,9 @@ absl::Time WorkerState::NextScheduleDeadline() const {
     if (lane.held() == 0) continue;
     next = std::min(next, lane.earliest_deadline());
     if (scheduled.broken || lane.frozen()) continue;
-    next = std::min(next,
-                    lane.waiting_since() + (scheduled.blocked ? kBlockedSilence : kScheduleSilence));
+    const bool known = scheduled.silent_since == lane.waiting_since();
+    const absl::Duration question = known ? scheduled.next_question : kBlockedSilence;
+    next = std::min(next, lane.waiting_since() + std::min(question, kScheduleSilence));
   }
   return next;
 }

@@ -106,7 +106,7 @@ absl::Status ScheduleSim::Step() {
       return RunProgram(rank);
     if (state.worker != nullptr && state.worker->turn_due()) {
       std::vector<WorkerEffect> out;
-      state.worker->Tick(now_, out);
+      TickWorker(state, out);
       return Take(rank, std::move(out));
     }
   }
@@ -124,7 +124,7 @@ absl::Status ScheduleSim::Step() {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     if (state.worker == nullptr) continue;
     std::vector<WorkerEffect> out;
-    state.worker->Tick(now_, out);
+    TickWorker(state, out);
     COORDD_RETURN_IF_ERROR(Take(rank, std::move(out)));
   }
   return absl::OkStatus();
@@ -259,9 +259,16 @@ absl::Status ScheduleSim::Turn(int32_t rank, WorkerEvent event) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   std::vector<WorkerEffect> out;
   state.worker->Step(std::move(event), now_, out);
-  if (random_.Below(2) == 0) state.worker->Tick(now_, out);
+  if (random_.Below(2) == 0) TickWorker(state, out);
   COORDD_RETURN_IF_ERROR(Take(rank, std::move(out)));
   return state.worker->status();
+}
+
+// As Control does it; the program waits if that is the next thing that it does.
+void ScheduleSim::TickWorker(RankState& state, std::vector<WorkerEffect>& out) {
+  state.worker->Tick(now_, out);
+  if (!state.worker->question().empty() && Blocked(state))
+    state.worker->Step(ProgramWaits{state.worker->question().front()}, now_, out);
 }
 
 absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) {

@@ -91,6 +91,7 @@ class ScheduleSim {
   bool Finished() const;
   absl::Status FinishBatch();
   absl::Status Turn(int32_t rank, WorkerEvent event);
+  void TickWorker(RankState& state, std::vector<WorkerEffect>& out);
   absl::Status Take(int32_t rank, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t rank, const LaunchBatch& launch);
   absl::Status TakeCoordd(Effects effects);

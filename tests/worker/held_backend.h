@@ -62,6 +62,7 @@ class HeldBackend final : public CollectiveBackend {
   absl::Status Connect(const GroupLayout&, Store&, absl::Time) override { return {}; }
   absl::Status DefineGroup(ProcessSetId, absl::Span<const Rank>) override { return {}; }
   void EndGroup(ProcessSetId) override {}
+  void EndLane(LaneId) override {}
 
   absl::Status Launch(CollectiveArgs args, Done done) override {
     running_.emplace_back(args.lane, std::move(done));

@@ -58,6 +58,7 @@ class NcclBackend final : public CollectiveBackend {
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
   void EndGroup(ProcessSetId group) override;
+  void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   // Plain device memory.

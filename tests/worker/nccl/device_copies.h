@@ -39,6 +39,7 @@ class DeviceCopies final : public CollectiveBackend {
     return backend_->DefineGroup(group, ranks);
   }
   void EndGroup(ProcessSetId group) override { backend_->EndGroup(group); }
+  void EndLane(LaneId lane) override { backend_->EndLane(lane); }
   bool Progress() override { return backend_->Progress(); }
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override {
     return backend_->AllocateFusionBuffer(size_bytes);

@@ -1,0 +1,190 @@
+// What a worker does with schedules: tensors launch without a message, until something else comes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/protocol_bounds.h"
+#include "tests/support/status_matchers.h"
+#include "tests/worker/state_member.h"
+
+namespace coordd {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr LaneId kLane{kFirstScheduleLane};
+
+class ScheduledMember : public Member {
+ public:
+  // Of batches of gradients.
+  void Schedule(const std::vector<std::vector<std::string>>& batches, bool more = false) {
+    v1::CoordinatorMessage message = Message();
+    v1::Schedule& schedule = *message.mutable_schedule();
+    schedule.set_id(1);
+    schedule.set_lane(ToInt(kLane));
+    schedule.set_more(more);
+    for (const auto& batch : batches) {
+      v1::ScheduledBatch* to = schedule.add_batches();
+      for (const std::string& name : batch) ToProto(Gradient(name), to->add_tensors());
+    }
+    Say(std::move(message));
+  }
+  void Freeze() {
+    v1::CoordinatorMessage message = Message();
+    message.mutable_freeze()->set_id(1);
+    Say(std::move(message));
+  }
+  void Cut(int64_t position) {
+    v1::CoordinatorMessage message = Message();
+    message.mutable_cut()->set_id(1);
+    message.mutable_cut()->set_position(position);
+    Say(std::move(message));
+  }
+  void DoneScheduled(int64_t sequence) {
+    Turn(BatchDone{kLane, sequence, absl::OkStatus(), std::nullopt});
+  }
+  std::vector<std::string> breaks() const {
+    std::vector<std::string> reasons;
+    for (const auto& message : sent(v1::WorkerMessage::kScheduleBreak))
+      reasons.push_back(message.schedule_break().reason());
+    return reasons;
+  }
+  std::vector<int64_t> launched() const {
+    std::vector<int64_t> sequences;
+    for (const LaunchBatch& launch : All<LaunchBatch>())
+      if (launch.lane == kLane) sequences.push_back(launch.sequence);
+    return sequences;
+  }
+};
+
+TEST(WorkerStateSchedulesTest, LaunchesWithoutAMessage) {
+  ScheduledMember member;
+  member.Schedule({{"a"}, {"b"}});
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kScheduleAck), SizeIs(1));
+  for (int64_t step = 0; step < 3; ++step) {
+    member.Submit({Gradient("a")});
+    member.Submit({Gradient("b")});
+    member.DoneScheduled(2 * step + 1);
+    member.DoneScheduled(2 * step + 2);
+  }
+  EXPECT_THAT(member.launched(), ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(member.reported(), IsEmpty());
+}
+
+TEST(WorkerStateSchedulesTest, AScheduleMayComeInParts) {
+  ScheduledMember member;
+  member.Schedule({{"a"}}, /*more=*/true);
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kScheduleAck), IsEmpty());
+  member.Schedule({{"b"}});
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kScheduleAck), SizeIs(1));
+  member.Submit({Gradient("b")});
+  EXPECT_THAT(member.launched(), IsEmpty());
+  member.Submit({Gradient("a")});
+  EXPECT_THAT(member.launched(), ElementsAre(1, 2));
+}
+
+TEST(WorkerStateSchedulesTest, TakesAlongWhatItHasReported) {
+  ScheduledMember member;
+  member.Submit({Gradient("a")});
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+  member.Schedule({{"a"}});
+  EXPECT_THAT(member.launched(), ElementsAre(1));
+}
+
+TEST(WorkerStateSchedulesTest, WhatIsNotInItIsReported) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({Gradient("metric")});
+  EXPECT_THAT(member.reported(), ElementsAre("metric"));
+  EXPECT_THAT(member.breaks(), IsEmpty());
+}
+
+TEST(WorkerStateSchedulesTest, AnotherShapeBreaksItAndIsReportedBehindTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({Gradient("a", {7})});
+  EXPECT_THAT(member.breaks(), ElementsAre(HasSubstr("tensor a came as allreduce float32 [7]")));
+  member.Freeze();
+  const auto replies = member.sent(v1::WorkerMessage::kFreezeReply);
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_EQ(replies[0].freeze_reply().launched(), 0);
+  EXPECT_THAT(member.reported(), IsEmpty());
+  member.Cut(0);
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+  EXPECT_THAT(member.All<EndLane>(), SizeIs(1));
+}
+
+TEST(WorkerStateSchedulesTest, SilenceInTheMiddleOfABatchBreaksIt) {
+  ScheduledMember member;
+  member.Schedule({{"a", "b"}});
+  member.Submit({Gradient("a")});
+  member.Advance(kScheduleSilence - absl::Milliseconds(1));
+  EXPECT_THAT(member.breaks(), IsEmpty());
+  member.Advance(absl::Milliseconds(1));
+  EXPECT_THAT(member.breaks(), ElementsAre("tensor a waits for tensor b, which the program has not "
+                                           "submitted"));
+}
+
+TEST(WorkerStateSchedulesTest, AProgramThatBlocksWaitsLessLong) {
+  ScheduledMember member;
+  member.Schedule({{"a", "b"}});
+  member.Submit({Gradient("a")});
+  EXPECT_EQ(member.state().NextDeadline(), member.now() + kBlockedSilence);
+  member.Advance(kBlockedSilence);
+  EXPECT_THAT(member.state().question(), ElementsAre(TensorId{1}));
+  EXPECT_THAT(member.breaks(), IsEmpty()) << "nobody waits";
+  member.Advance(kBlockedSilence);
+  EXPECT_THAT(member.state().question(), ElementsAre(TensorId{1})) << "asked again";
+  member.Turn(ProgramWaits{TensorId{1}});
+  EXPECT_THAT(member.breaks(), SizeIs(1));
+}
+
+TEST(WorkerStateSchedulesTest, AJoinedRankFillsUpToTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a"}, {"b"}});
+  TensorSpec join = Gradient(kJoinName);
+  join.kind = CollectiveKind::kJoin;
+  join.op = ReduceOp::kNone;
+  join.shape = {};
+  member.Submit({join});
+  EXPECT_THAT(member.reported(), ElementsAre(kJoinName));
+  member.Freeze();
+  member.Cut(3);
+  EXPECT_THAT(member.launched(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(member.All<LaunchBatch>()[0].absent, SizeIs(1));
+}
+
+TEST(WorkerStateSchedulesTest, ATensorWhoseDeadlinePassesEndsBehindTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a", "b"}});
+  member.Submit({Gradient("a")}, absl::Milliseconds(100));
+  member.Advance(absl::Milliseconds(100));
+  EXPECT_THAT(member.breaks(), ElementsAre(HasSubstr("without tensor b")));
+  EXPECT_THAT(member.failure(1), IsOk()) << "others may have launched it";
+  member.Freeze();
+  member.Cut(0);
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("without tensor b")));
+}
+
+TEST(WorkerStateSchedulesTest, WhatAMemberThatLeftWillNotLaunchIsGivenUp) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({Gradient("a")});
+  member.Abort(v1::DEPARTURE_CAUSE_LEFT, "", /*in_flight=*/false);
+  EXPECT_THAT(member.All<AbortExecution>(), IsEmpty()) << "others may be in it";
+  member.Advance(kLeftBehindWait);
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+}
+
+TEST(WorkerStateSchedulesTest, AScheduleThatMakesNoSenseEndsTheGeneration) {
+  ScheduledMember member;
+  member.Schedule({{"a"}, {"a"}});
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("with tensor a twice")));
+}
+
+}  // namespace
+}  // namespace coordd
