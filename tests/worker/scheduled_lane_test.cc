@@ -42,7 +42,8 @@ class Lane {
   std::vector<std::string> Cut(int64_t position) {
     std::vector<std::string> names;
     lane_.Freeze();
-    for (const HeldTensor& held : *lane_.Cut(position)) names.push_back(held.spec.name);
+    const absl::StatusOr<std::vector<HeldTensor>> behind = lane_.Cut(position);
+    for (const HeldTensor& held : *behind) names.push_back(held.spec.name);
     return names;
   }
   ScheduledLane* operator->() { return &lane_; }
