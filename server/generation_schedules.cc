@@ -94,8 +94,8 @@ absl::Status GenerationState::OnScheduleBreak(Rank rank, const v1::ScheduleBreak
                                               Effects& effects) {
   if (ended_) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(schedules_.CheckBreak(rank, message.id()));
-  Freeze(schedules_.Break(message.id()),
-         absl::StrCat("rank ", ToInt(rank), ": ", message.reason()), effects);
+  Freeze(schedules_.Break(message.id()), absl::StrCat("rank ", ToInt(rank), ": ", message.reason()),
+         effects);
   return absl::OkStatus();
 }
 
@@ -139,7 +139,8 @@ bool GenerationState::MustWait(const Deferred& what) const {
 bool GenerationState::Defer(Deferred what, Effects& effects) {
   if (deferred_.empty() && !MustWait(what)) return false;
   if (what.agreed.has_value()) {
-    Freeze(schedules_.BreakSet(what.agreed->proposal.remove), "its process set is removed", effects);
+    Freeze(schedules_.BreakSet(what.agreed->proposal.remove), "its process set is removed",
+           effects);
   } else {
     Freeze(schedules_.BreakRank(what.rank),
            absl::StrCat("rank ", ToInt(what.rank), " has no more data"), effects);

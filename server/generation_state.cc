@@ -173,7 +173,8 @@ void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& 
     for (ProcessSetId pair : sets_.PairsOf(rank)) among.push_back(states_.at(pair).get());
   }
   for (const std::string& name : withdrawn.names()) {
-    if (in_all && name == kJoinName && WithdrawDeferredJoin(rank, withdrawn.reason(), failed)) continue;
+    if (in_all && name == kJoinName && WithdrawDeferredJoin(rank, withdrawn.reason(), failed))
+      continue;
     if (in_all && name == kJoinName && join_.Contains(rank)) {
       PlanBeforeJoinEnds(now, effects, failed);
       join_.Withdraw(rank, withdrawn.reason(), failed);

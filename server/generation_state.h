@@ -161,9 +161,7 @@ class GenerationState {
             Effects& effects) const;
 
   // generation_schedules.cc
-  bool schedules_wanted() const {
-    return identity_.schedules && options_.schedule_after_steps > 0;
-  }
+  bool schedules_wanted() const { return identity_.schedules && options_.schedule_after_steps > 0; }
   void Observe(SetState& set, const std::vector<ReadyTensor>& ready,
                const std::vector<std::vector<size_t>>& batches);
   void MaybeSchedule(SetState& set, Effects& effects);
@@ -178,7 +176,8 @@ class GenerationState {
   void WatchSchedules(absl::Time now, Effects& effects);
 
   // generation_stalls.cc
-  void EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now, Effects& effects) const;
+  void EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now,
+                 Effects& effects) const;
   void WatchStalls(absl::Time now, Effects& effects);
   void WatchTensors(absl::Time now, Effects& effects);
   void WatchRequests(absl::Time now, Effects& effects);

@@ -70,7 +70,7 @@ class HistoryChecker {
     std::map<int32_t, SessionId> session_of_rank;
     std::map<int32_t, std::vector<std::vector<std::string>>> batches;  // by lane, sequence - 1
     std::map<int32_t, SetRecord> sets;
-    std::map<int64_t, std::string> answers;  // to requests, serialised
+    std::map<int64_t, std::string> answers;    // to requests, serialised
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
     bool ended = false;

@@ -60,13 +60,13 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
     case v1::WorkerMessage::kScheduleBreak:
       status = ValidateScheduleBreak(message.schedule_break());
       if (status.ok() && negotiating()) {
-        status =
-            generation_->OnScheduleBreak(worker.place.rank, message.schedule_break(), effects);
+        status = generation_->OnScheduleBreak(worker.place.rank, message.schedule_break(), effects);
       }
       break;
     case v1::WorkerMessage::kFreezeReply:
       if (negotiating()) {
-        status = generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
+        status =
+            generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
       }
       break;
     case v1::WorkerMessage::kCollectiveFailed:

@@ -55,7 +55,8 @@ ScheduleBatches ScheduleDetector::Pattern() const {
       const Known& known = known_.at(name);
       // A group is planned as a whole or not at all.
       const std::string& group = known.spec.group;
-      if (!known.expected || (!group.empty() && of_group.at(group) < known.spec.group_size)) continue;
+      if (!known.expected || (!group.empty() && of_group.at(group) < known.spec.group_size))
+        continue;
       specs.push_back(known.spec);
     }
     if (!specs.empty()) pattern.push_back(std::move(specs));

@@ -41,10 +41,7 @@ class ScheduleTable {
 
   struct Schedule {
     explicit Schedule(const MemberList& of)
-        : members(&of),
-          acknowledged(of),
-          replied(of),
-          positions(static_cast<size_t>(of.size())) {}
+        : members(&of), acknowledged(of), replied(of), positions(static_cast<size_t>(of.size())) {}
 
     int64_t id = 0;
     LaneId lane;
@@ -54,7 +51,7 @@ class ScheduleTable {
     RankSet acknowledged;
     RankSet replied;
     bool breaking = false;  // Freeze was sent
-    int64_t launched = 0;  // the largest that a reply has named
+    int64_t launched = 0;   // the largest that a reply has named
     std::optional<int64_t> cut;
 
     // By position in the set: what heartbeats say. Behind the cut: finished.

@@ -213,8 +213,9 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
   AddDuration(app, "--stall-abort", options.stall_abort, "… and make it an error on all ranks");
   AddNumber(app, "--max-batch-bytes", options.max_batch_bytes,
             "Fuse tensors up to this size; 0: never");
-  AddNumber(app, "--schedule-after", options.schedule_after_steps,
-            "Steps that a program must repeat before its ranks execute them without asking; 0: never");
+  AddNumber(
+      app, "--schedule-after", options.schedule_after_steps,
+      "Steps that a program must repeat before its ranks execute them without asking; 0: never");
 }
 
 void AddBounds(CLI::App& app, ServerOptions& options) {

@@ -84,9 +84,9 @@ absl::Status ScheduledLane::Differs(const Slot& slot) const {
                                                       group(now), ", its schedule has group ",
                                                       group(slot.spec)));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("tensor ", slot.held.spec.name, " came as ", ToString(slot.held.spec),
-                   ", its schedule has ", ToString(slot.spec)));
+  return absl::FailedPreconditionError(absl::StrCat("tensor ", slot.held.spec.name, " came as ",
+                                                    ToString(slot.held.spec), ", its schedule has ",
+                                                    ToString(slot.spec)));
 }
 
 std::optional<ScheduledLane::Batch> ScheduledLane::Next() {

@@ -58,7 +58,8 @@ void WorkerState::Add(TensorId id, Pending pending) {
 
 int64_t WorkerState::pending_tensors() const {
   size_t pending = pending_.size();
-  for (const auto& [id, scheduled] : schedules_) pending += static_cast<size_t>(scheduled.lane->held());
+  for (const auto& [id, scheduled] : schedules_)
+    pending += static_cast<size_t>(scheduled.lane->held());
   return static_cast<int64_t>(pending);
 }
 
@@ -195,7 +196,8 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   const BatchKey key = found->first;
   executing_.erase(found);
   sequencer_.Complete(in.lane, in.sequence);
-  if (left_behind_deadline_ != absl::InfiniteFuture()) left_behind_deadline_ = now + kLeftBehindWait;
+  if (left_behind_deadline_ != absl::InfiniteFuture())
+    left_behind_deadline_ = now + kLeftBehindWait;
   if (in.status.ok()) {
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;

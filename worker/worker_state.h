@@ -31,8 +31,8 @@ inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
 // When something waits on a schedule's lane and nothing more has come for this long, the program
 // does something else than it did: the schedule is broken. Too short costs a round trip, no error.
 inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
-// The same when the program blocks on a tensor of the lane: another of its threads may still submit.
-// Whether it does is asked after this time, and again after twice, four times, … as long.
+// The same when the program blocks on a tensor of the lane: another of its threads may still
+// submit. Whether it does is asked after this time, and again after twice, four times, … as long.
 inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
 // Once a member has left, what this rank has launched of a schedule may never be launched by
 // others. It is given up when no batch has completed for this long.
@@ -61,11 +61,11 @@ struct WorkerStateOptions {
 // Names are unique per process set. A rank that has submitted a join has no more data until the
 // join ends on all ranks: plans may then name tensors that it has not submitted, with their specs.
 //
-// A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until the
-// schedule is cut and it is pending after all.
+// A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until
+// the schedule is cut and it is pending after all.
 //
-// Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans), worker_state_tick.cc
-// (time) and worker_state_schedules.cc.
+// Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
+// worker_state_tick.cc (time) and worker_state_schedules.cc.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -144,8 +144,7 @@ class WorkerState {
   // Moves one of the batch's tensors from pending to executing.
   void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
                   LaunchBatch& launch);
-  static void AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline,
-                           Executing& executing);
+  static void AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline, Executing& executing);
   void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
   void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
   void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
@@ -214,7 +213,7 @@ class WorkerState {
   };
   std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
   absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
-  v1::Schedule incoming_;  // until its last part is here
+  v1::Schedule incoming_;                                    // until its last part is here
   std::vector<TensorId> question_;
   absl::Time left_behind_deadline_ = absl::InfiniteFuture();
 

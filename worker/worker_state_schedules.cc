@@ -15,7 +15,7 @@
 namespace coordd {
 namespace {
 
-constexpr size_t kNamedMissing = 3;       // tensors in a sentence
+constexpr size_t kNamedMissing = 3;  // tensors in a sentence
 
 std::string WhatIsMissing(const ScheduledLane& lane) {
   const std::vector<std::string> names = lane.Missing(kNamedMissing);
@@ -30,9 +30,9 @@ void WorkerState::OnSchedule(const v1::Schedule& schedule, absl::Time now,
   const bool first = incoming_.id() == 0;
   if (!first && (incoming_.id() != schedule.id() || incoming_.lane() != schedule.lane() ||
                  incoming_.process_set() != schedule.process_set())) {
-    ProtocolError(absl::StrCat("coordd sent schedule ", schedule.id(), " within schedule ",
-                               incoming_.id()),
-                  out);
+    ProtocolError(
+        absl::StrCat("coordd sent schedule ", schedule.id(), " within schedule ", incoming_.id()),
+        out);
     return;
   }
   incoming_.MergeFrom(schedule);
@@ -122,7 +122,8 @@ bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
     for (auto& [id, scheduled] : schedules_) {
       if (scheduled.lane->process_set() == spec.process_set && scheduled.lane->HasGroup(spec.group))
         BreakSchedule(*scheduled.lane,
-                      absl::StrCat("tensor ", spec.name, " came as part of group ", spec.group), out);
+                      absl::StrCat("tensor ", spec.name, " came as part of group ", spec.group),
+                      out);
     }
     return false;
   }
@@ -223,7 +224,8 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& 
   if (!end_.ok()) return;
   ScheduledLane* lane = FindSchedule(freeze.id());
   if (lane == nullptr || lane->cut()) {
-    ProtocolError(absl::StrCat("coordd froze schedule ", freeze.id(), ", which is not in force"), out);
+    ProtocolError(absl::StrCat("coordd froze schedule ", freeze.id(), ", which is not in force"),
+                  out);
     return;
   }
   lane->Freeze();
@@ -249,9 +251,9 @@ void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEf
     // What other ranks have launched is not what this program submits.
     SendFailed(BatchKey{lane->lane(), lane->launched() + 1}, "", behind.status().message(),
                options_.rank, out);
-    EndGeneration(
-        GenerationEndedError(options_.generation, behind.status().message(), behind.status().code()),
-        /*abort=*/true, out);
+    EndGeneration(GenerationEndedError(options_.generation, behind.status().message(),
+                                       behind.status().code()),
+                  /*abort=*/true, out);
     return;
   }
   for (HeldTensor& held : *behind) {
@@ -289,8 +291,8 @@ void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>
 
 void WorkerState::BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out) {
   BreakSchedule(lane,
-                absl::StrCat("tensor ", lane.Oldest()->spec.name, " waits for ", WhatIsMissing(lane),
-                             ", which the program has not submitted"),
+                absl::StrCat("tensor ", lane.Oldest()->spec.name, " waits for ",
+                             WhatIsMissing(lane), ", which the program has not submitted"),
                 out);
 }
 
@@ -334,16 +336,17 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
       EndGeneration(
           GenerationEndedError(
               options_.generation,
-              absl::StrCat("tensor ", held->spec.name, " was given up, and its schedule was not cut ",
+              absl::StrCat("tensor ", held->spec.name,
+                           " was given up, and its schedule was not cut ",
                            SecondsText(kWithdrawalAnswer), " later: other ranks execute it"),
               absl::StatusCode::kUnavailable),
           /*abort=*/true, out);
       return;
     }
-    const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-        "its batch was not complete ", SecondsText(now - held->submitted_at), " after rank ",
-        ToInt(options_.rank), " had submitted it, without ", WhatIsMissing(lane), " (generation ",
-        ToInt(options_.generation), ")"));
+    const absl::Status why = absl::DeadlineExceededError(
+        absl::StrCat("its batch was not complete ", SecondsText(now - held->submitted_at),
+                     " after rank ", ToInt(options_.rank), " had submitted it, without ",
+                     WhatIsMissing(lane), " (generation ", ToInt(options_.generation), ")"));
     held->withdrawn = ForTensor(held->spec.name, why);
     held->deadline = now + kWithdrawalAnswer;
     BreakSchedule(lane, held->withdrawn.message(), out);

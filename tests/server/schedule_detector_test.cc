@@ -58,7 +58,8 @@ TEST(ScheduleDetectorTest, FindsAPatternAtTheEndOfItsThirdStep) {
   detector.PlanNames({{"b"}, {"c"}});
   ASSERT_TRUE(detector->complete());
   // As the last step was planned.
-  EXPECT_THAT(detector.Pattern(), ElementsAre(ElementsAre("a"), ElementsAre("b"), ElementsAre("c")));
+  EXPECT_THAT(detector.Pattern(),
+              ElementsAre(ElementsAre("a"), ElementsAre("b"), ElementsAre("c")));
 }
 
 TEST(ScheduleDetectorTest, OneTensorAgainAndAgainIsAPattern) {

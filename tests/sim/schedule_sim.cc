@@ -38,7 +38,8 @@ ScheduleSim::ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, Plante
   options.stall_warning = absl::Minutes(5);
   options.stall_abort = absl::Minutes(10);
   coordd_ = std::make_unique<CoordinatorState>(options, Epoch{5});
-  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i].session = SessionId{static_cast<int64_t>(i) + 1};
+  for (size_t i = 0; i < ranks_.size(); ++i)
+    ranks_[i].session = SessionId{static_cast<int64_t>(i) + 1};
 }
 
 absl::Status ScheduleSim::Run() {
@@ -58,10 +59,12 @@ absl::Status ScheduleSim::Run() {
     if (steps > kMaxSteps || now_ - start > kMaxTime) {
       std::string waits;
       for (size_t i = 0; i < ranks_.size(); ++i) {
-        absl::StrAppend(&waits, " rank ", i, " at ", ranks_[i].next_op, "/", programs_[i].size(), ":");
+        absl::StrAppend(&waits, " rank ", i, " at ", ranks_[i].next_op, "/", programs_[i].size(),
+                        ":");
         for (const auto& [id, open] : ranks_[i].open) absl::StrAppend(&waits, " ", open.name);
       }
-      return Wrong("no end after ", steps, " steps and ", absl::FormatDuration(now_ - start), ":", waits);
+      return Wrong("no end after ", steps, " steps and ", absl::FormatDuration(now_ - start), ":",
+                   waits);
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
@@ -315,8 +318,7 @@ absl::Status ScheduleSim::OnLaunch(int32_t rank, const LaunchBatch& launch) {
     if (open == state.open.end()) return Wrong(where, ": a tensor that has ended");
     tensors.push_back(open->second.name);
     longest_wait_ = std::max(longest_wait_, now_ - open->second.at);
-    const auto [known, first] =
-        batch.instances.emplace(open->second.name, open->second.instance);
+    const auto [known, first] = batch.instances.emplace(open->second.name, open->second.instance);
     if (!first && known->second != open->second.instance) {
       return Wrong(where, ": ", open->second.name, " number ", open->second.instance,
                    " meets another rank's number ", known->second);

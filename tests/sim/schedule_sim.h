@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <optional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,10 +34,10 @@ using SimProgram = std::vector<SimOp>;
 // Mistakes that the simulator must notice.
 enum class PlantedBug {
   kNone,
-  kCutTooEarly,          // the cut is one position less
-  kLaunchesWhenFrozen,   // a rank answers that it is frozen and goes on
-  kReportNotDropped,     // coordd counts a report that crossed the Schedule
-  kNoBreak,              // a batch that stays incomplete breaks nothing
+  kCutTooEarly,         // the cut is one position less
+  kLaunchesWhenFrozen,  // a rank answers that it is frozen and goes on
+  kReportNotDropped,    // coordd counts a report that crossed the Schedule
+  kNoBreak,             // a batch that stays incomplete breaks nothing
 };
 
 class ScheduleSim {
@@ -47,7 +47,9 @@ class ScheduleSim {
   // Until all programs have ended. INTERNAL: what went wrong, and when.
   absl::Status Run();
 
-  int64_t scheduled_batches() const { return scheduled_batches_; }  // launched on lanes of schedules
+  int64_t scheduled_batches() const {
+    return scheduled_batches_;
+  }  // launched on lanes of schedules
   int64_t negotiated_batches() const { return negotiated_batches_; }
   int64_t schedules() const { return schedules_; }
   int64_t cuts() const { return cuts_; }
@@ -56,7 +58,7 @@ class ScheduleSim {
 
  private:
   struct Submitted {
-    std::string name;  // with its set
+    std::string name;      // with its set
     int64_t instance = 0;  // how often this rank has submitted it, since it joined last
     absl::Time at;
   };
@@ -72,12 +74,12 @@ class ScheduleSim {
     std::map<LaneId, std::map<int64_t, std::vector<TensorId>>> launched;
     int64_t last_id = 0;
     int64_t joins = 0;
-    int64_t asked = 0;  // open questions about process sets
+    int64_t asked = 0;                     // open questions about process sets
     std::optional<int64_t> frozen_by_bug;  // the schedule
   };
   // What a batch is, as the first rank that launched it saw it.
   struct Batch {
-    std::vector<std::string> tensors;     // name and instance; the instance of an absent one is open
+    std::vector<std::string> tensors;  // name and instance; the instance of an absent one is open
     std::map<std::string, int64_t> instances;
     ProcessSetId set;
     std::set<int32_t> launched, done;

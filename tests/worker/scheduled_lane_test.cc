@@ -77,7 +77,8 @@ TEST(ScheduledLaneTest, WhatDiffersIsHeldAndNamedAndNotLaunched) {
 }
 
 TEST(ScheduledLaneTest, AGroupOverSeveralBatchesIsLaunchedAsAWhole) {
-  Lane lane({{Of("g0", "g", 2), Gradient("x")}, {Gradient("y")}, {Of("g1", "g", 2)}, {Gradient("z")}});
+  Lane lane(
+      {{Of("g0", "g", 2), Gradient("x")}, {Gradient("y")}, {Of("g1", "g", 2)}, {Gradient("z")}});
   for (const char* name : {"x", "y", "z"}) ASSERT_THAT(lane.Take(Gradient(name)), IsOk());
   ASSERT_THAT(lane.Take(Of("g0", "g", 2)), IsOk());
   EXPECT_THAT(lane.Launch(), IsEmpty()) << "the second half of the group is not here";
@@ -118,7 +119,8 @@ TEST(ScheduledLaneTest, ACutBeforeWhatIsLaunchedIsRefused) {
   ASSERT_THAT(lane.Take(Gradient("a")), IsOk());
   ASSERT_THAT(lane.Launch(), ElementsAre(1));
   lane->Freeze();
-  EXPECT_THAT(lane->Cut(0).status(), StatusIs(absl::StatusCode::kInternal, HasSubstr("launched 1")));
+  EXPECT_THAT(lane->Cut(0).status(),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("launched 1")));
 }
 
 TEST(ScheduledLaneTest, WhatOthersHaveLaunchedMustBeWhatIsHeld) {
