@@ -81,8 +81,8 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
     DescribeWorker(session, workers_.at(session), now, state->add_workers());
   }
   state->set_bytes_per_second(std::max(0.0, slowest));
-  state->set_batches_total(batches_before_);
-  state->set_bytes_total(bytes_before_);
+  state->set_batches_total(batches_before_ + batches_executed());
+  state->set_bytes_total(bytes_before_ + bytes_executed());
   if (!generation_.has_value()) return;
   state->set_size(generation_->size());
   state->set_process_sets(generation_->process_sets());
@@ -93,8 +93,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   }
   state->set_pending_tensors(generation_->pending());
   state->set_batches_planned(generation_->batches_planned());
-  state->set_batches_total(batches_before_ + generation_->batches_planned());
-  state->set_bytes_total(bytes_before_ + generation_->bytes_planned());
+  state->set_schedules(generation_->schedules());
   state->set_tensors_planned(generation_->tensors_planned());
   state->set_bytes_planned(generation_->bytes_planned());
   for (const PendingTensor& tensor :

@@ -219,8 +219,9 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
 
 void JobState::ForgetGeneration() {
   if (!generation_.has_value()) return;
-  batches_before_ += generation_->batches_planned();
-  bytes_before_ += generation_->bytes_planned();
+  batches_before_ += batches_executed();
+  bytes_before_ += bytes_executed();
+  batches_told_ = bytes_told_ = 0;
   generation_.reset();
 }
 

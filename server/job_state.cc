@@ -76,6 +76,7 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
     case v1::WorkerMessage::kLeave:
       status = ValidateLeave(message.leave());
       if (!status.ok()) break;
+      NoteExecuted(worker, message.leave().batches_completed(), message.leave().bytes_reduced());
       Depart(session, v1::DEPARTURE_CAUSE_LEFT, message.leave().reason(), now, effects);
       effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
       break;
@@ -126,6 +127,20 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
   return true;
 }
 
+void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes) {
+  if (!generation_.has_value() || worker.generation != generation()) return;
+  batches_told_ = std::max(batches_told_, batches);
+  bytes_told_ = std::max(bytes_told_, bytes);
+}
+
+int64_t JobState::batches_executed() const {
+  return generation_.has_value() ? std::max(batches_told_, generation_->batches_planned()) : 0;
+}
+
+int64_t JobState::bytes_executed() const {
+  return generation_.has_value() ? std::max(bytes_told_, generation_->bytes_planned()) : 0;
+}
+
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                            absl::Time now, Effects& effects) {
   const double seconds = absl::ToDoubleSeconds(now - worker.heartbeat_at);
@@ -136,6 +151,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   }
   worker.heartbeat = heartbeat;
   worker.heartbeat_at = now;
+  NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   if (ToInt(worker.generation) != 0 && negotiating())
     generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);

@@ -91,6 +91,9 @@ class JobState {
   // job_state.cc
   bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
                  absl::Time now, Effects& effects);
+  void NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes);
+  int64_t batches_executed() const;  // in this generation; 0: there is none
+  int64_t bytes_executed() const;
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                    absl::Time now, Effects& effects);
   void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,
@@ -153,7 +156,9 @@ class JobState {
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;
-  int64_t batches_before_ = 0, bytes_before_ = 0;  // planned in generations that are gone
+  int64_t batches_before_ = 0, bytes_before_ = 0;  // executed in generations that are gone
+  // In this one, by the member that has told of most. What is executed by schedule is not planned.
+  int64_t batches_told_ = 0, bytes_told_ = 0;
   Damage damage_ = Damage::kNone;
   std::string damage_reason_;
   std::deque<v1::Departure> generation_departures_;

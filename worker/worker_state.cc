@@ -201,6 +201,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   if (in.status.ok()) {
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
+    ++batches_completed_;
     return;
   }
   if (batch.overdue) {

@@ -235,6 +235,7 @@ class WorkerState {
   absl::Duration heartbeat_lag_;
   int64_t collectives_completed_ = 0;
   int64_t bytes_reduced_ = 0;
+  int64_t batches_completed_ = 0;
 };
 
 }  // namespace coordd

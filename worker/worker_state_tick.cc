@@ -181,6 +181,7 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
   heartbeat.set_sent_ns(absl::ToUnixNanos(now));
   heartbeat.set_collectives_completed(collectives_completed_);
   heartbeat.set_bytes_reduced(bytes_reduced_);
+  heartbeat.set_batches_completed(batches_completed_);
   // A rank that waits for its first batch has a position too.
   std::map<LaneId, LaneProgress> lanes = {{LaneId{0}, {}}};
   for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
@@ -219,6 +220,8 @@ void WorkerState::LeaveWhenDrained(std::vector<WorkerEffect>& out) {
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
+    message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
+    message.mutable_leave()->set_batches_completed(batches_completed_);
     Send(std::move(message), out);
     out.push_back(CloseStream{});
   }

@@ -73,6 +73,11 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
                   " tensors, ", BytesText(static_cast<double>(job.bytes_planned())),
                   " a rank; now ", BytesText(job.bytes_per_second()), "/s, ", job.pending_tensors(),
                   " tensors waiting for other ranks\n");
+  if (job.schedules() > 0) {
+    absl::StrAppend(out, "  ", job.schedules(), job.schedules() == 1 ? " schedule" : " schedules",
+                    " in force: ranks execute what repeats without asking; ",
+                    BytesText(static_cast<double>(job.bytes_total())), " a rank so far\n");
+  }
   if (job.process_sets() + job.pairs() > 0) {
     absl::StrAppend(out, "  process sets: ", job.process_sets(), ", and ", job.pairs(),
                     " pairs for send and receive\n");

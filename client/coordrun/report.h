@@ -23,7 +23,7 @@ struct RunReport {
   // Last lines that each worker wrote to stderr.
   std::vector<std::deque<std::string>> tails;
   std::vector<std::string> coordinator_view;  // see DescribeView
-  int64_t batches = 0, bytes = 0;             // reduced on each rank, as coordd has planned them
+  int64_t batches = 0, bytes = 0;             // reduced on each rank, as coordd knows them
   absl::Duration wall;
 };
 

@@ -48,7 +48,9 @@ class HistoryCheckerTest : public ::testing::Test {
     return Deliver{std::move(sessions), std::make_shared<v1::CoordinatorMessage>(message)};
   }
   absl::Status Sends(std::vector<Outgoing> outgoing) {
-    return checker_.Saw(Effects{.outgoing = std::move(outgoing), .events = {}});
+    Effects effects;
+    effects.outgoing = std::move(outgoing);
+    return checker_.Saw(effects);
   }
   static v1::CoordinatorMessage PlanInSet(int32_t set, int64_t sequence,
                                           const std::string& tensor) {

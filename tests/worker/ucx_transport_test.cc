@@ -14,7 +14,7 @@ namespace {
 using testing::HasSubstr;
 
 std::unique_ptr<Transport> OverLoopback() {
-  return MakeUcxTransport({.local_address = "127.0.0.1", .environment = {}});
+  return MakeUcxTransport({.local_address = "127.0.0.1", .environment = {}, .ports = {}});
 }
 
 std::unique_ptr<Transport> Routed() {
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(HostOverUcx, CollectiveBackendConformance,
 TEST(UcxTransport, RefusesAnAddressThatNoInterfaceHas) {
   InMemoryStore store;
   const std::unique_ptr<Transport> transport =
-      MakeUcxTransport({.local_address = "192.0.2.1", .environment = {}});
+      MakeUcxTransport({.local_address = "192.0.2.1", .environment = {}, .ports = {}});
   const absl::Status status =
       transport->Connect(GroupLayout::OneNode(Rank{0}, 2), store, absl::InfiniteFuture());
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
