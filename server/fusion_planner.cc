@@ -40,7 +40,8 @@ std::vector<std::vector<size_t>> PlanFusion(absl::Span<const FusionInput> ready,
   for (size_t i = 0; i < ready.size(); ++i) {
     const TensorSpec& spec = *ready[i].spec;
     const int64_t bytes = Aligned(ready[i].size_bytes);
-    if (!CanFuse(spec.kind)) {
+    const bool alone = spec.memory == MemoryKind::kHost && bytes >= options.alone_bytes;
+    if (!CanFuse(spec.kind) || alone) {
       batches.push_back({i});
       continue;
     }

@@ -15,6 +15,10 @@ inline constexpr int64_t kFusionAlignmentBytes = 64;
 
 struct FusionOptions {
   int64_t max_batch_bytes = int64_t{128} << 20;
+  // Host tensors of this size travel alone. Packing and unpacking a mebibyte takes some 200 us of a
+  // core's memory bandwidth, a batch of its own some 20 us; and what is alone is reduced where it
+  // lies.
+  int64_t alone_bytes = int64_t{1} << 20;
   // Names per batch: 512 names of 512 bytes stay far below gRPC's bound of a message.
   int64_t max_batch_tensors = 512;
 };
@@ -26,8 +30,9 @@ struct FusionInput {
 
 // Batches of indices into `ready`, in the order of their first tensors. Greedy: a tensor joins the
 // last batch of its kind, dtype, op, factors, process set, root and memory if that has room,
-// otherwise it opens a new one. So tensors of one key keep their order, none is split and none is
-// lost; a tensor larger than a batch is one of its own. Alltoall and barrier are never fused.
+// otherwise it opens a new one. None is split and none is lost; tensors of one key that travel
+// together keep their order. A large tensor is a batch of its own, and so is every alltoall and
+// barrier.
 std::vector<std::vector<size_t>> PlanFusion(absl::Span<const FusionInput> ready,
                                             const FusionOptions& options);
 

@@ -47,6 +47,15 @@ TEST(FusionPlanner, GivesALargerTensorABatchOfItsOwn) {
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2)));
 }
 
+TEST(FusionPlanner, LeavesLargeHostTensorsWhereTheyAre) {
+  std::vector<TensorSpec> specs = {Gradient("a", {1}), Gradient("large", {1 << 18}),
+                                   Gradient("b", {1})};
+  EXPECT_THAT(Plan(specs), ElementsAre(ElementsAre(0, 2), ElementsAre(1)));
+  // Packing costs a device next to nothing.
+  for (TensorSpec& spec : specs) spec.memory = MemoryKind::kCuda;
+  EXPECT_THAT(Plan(specs), ElementsAre(ElementsAre(0, 1, 2)));
+}
+
 TEST(FusionPlanner, KeepsTheOrderWithinAKeyAlthoughAnEarlierBatchHasRoom) {
   EXPECT_THAT(Plan({Gradient("a", {200}), Gradient("b", {200}), Gradient("c", {1})},
                    {.max_batch_bytes = 1024}),
