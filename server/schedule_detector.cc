@@ -13,6 +13,12 @@ void ScheduleDetector::Planned(const std::vector<const TensorSpec*>& batch) {
 
 void ScheduleDetector::OnTensor(const TensorSpec& spec) {
   auto found = known_.find(spec.name);
+  if (found != known_.end() && IsFrequent(found->second)) {
+    if (++frequent_in_a_row_ <= kMaxFrequentInARow) return;
+    Reset();
+    found = known_.end();
+  }
+  frequent_in_a_row_ = 0;
   if (found != known_.end() && found->second.in_step) {
     CloseStep();
     found = known_.find(spec.name);
@@ -30,12 +36,28 @@ void ScheduleDetector::OnTensor(const TensorSpec& spec) {
   if (++step_tensors_ > kMaxTensors) Reset();
 }
 
+bool ScheduleDetector::IsFrequent(Known& known) {
+  if (known.frequent) return true;
+  if (!known.in_step || 2 * step_tensors_ >= last_step_tensors_) return false;
+  known.frequent = true;
+  known.in_step = false;
+  --step_tensors_;
+  if (known.expected) {
+    known.expected = false;
+    --expected_;
+    --arrived_;
+  }
+  return true;
+}
+
 void ScheduleDetector::CloseStep() {
-  absl::erase_if(known_, [](const auto& entry) { return !entry.second.in_step; });
+  absl::erase_if(known_,
+                 [](const auto& entry) { return !entry.second.in_step && !entry.second.frequent; });
+  last_step_tensors_ = step_tensors_;
   expected_ = arrived_ = 0;
   for (auto& [name, known] : known_) {
     known.in_step = false;
-    known.expected = known.streak + 1 >= steps_;
+    known.expected = !known.frequent && known.streak + 1 >= steps_;
     if (known.expected) ++expected_;
   }
   step_.assign(1, {});
@@ -67,7 +89,7 @@ ScheduleBatches ScheduleDetector::Pattern() const {
 void ScheduleDetector::Reset() {
   known_.clear();
   step_.assign(1, {});
-  step_tensors_ = expected_ = arrived_ = 0;
+  step_tensors_ = last_step_tensors_ = frequent_in_a_row_ = expected_ = arrived_ = 0;
 }
 
 void ScheduleDetector::Ended(bool was_of_use) {

@@ -17,7 +17,8 @@ using ScheduleBatches = std::vector<std::vector<TensorSpec>>;
 // PURE. One for each process set. It sees what is planned, and cuts it into steps: a step ends
 // before the first tensor that it contains already. What has been in every one of the last steps,
 // with the same spec, is the pattern; a metric that is reduced now and then is not part of it, nor
-// is what changes its shape.
+// is what changes its shape, nor what comes several times in a step (two calls without a name, for
+// example): a tensor that comes again when less than half as many as in the last step have come.
 //
 // The batches are those of the last step as it was planned. What was planned together had been
 // submitted by every rank before any of it was executed; so no program waits for one of a batch
@@ -26,6 +27,8 @@ class ScheduleDetector {
  public:
   // A step with more tensors is none: what never repeats has names that count.
   static constexpr size_t kMaxTensors = 16384;
+  // When so many frequent ones come with nothing between them, the program does something else now.
+  static constexpr size_t kMaxFrequentInARow = 16;
   static constexpr int64_t kMaxSteps = 4096;  // that a pattern must last, however often it broke
 
   explicit ScheduleDetector(int64_t steps) : first_steps_(steps), steps_(steps) {}
@@ -50,8 +53,10 @@ class ScheduleDetector {
     int64_t streak = 0;  // of consecutive steps with it, this one included
     bool in_step = false;
     bool expected = false;  // in every step so far that counts, so in this one too
+    bool frequent = false;  // several times in a step: not of the pattern, and no end of a step
   };
   void OnTensor(const TensorSpec& spec);
+  bool IsFrequent(Known& known);
   void CloseStep();
 
   const int64_t first_steps_;
@@ -59,6 +64,8 @@ class ScheduleDetector {
   absl::flat_hash_map<std::string, Known> known_;
   std::vector<std::vector<std::string>> step_;  // batches of this step
   size_t step_tensors_ = 0;
+  size_t last_step_tensors_ = 0;
+  size_t frequent_in_a_row_ = 0;
   size_t expected_ = 0;
   size_t arrived_ = 0;
 };

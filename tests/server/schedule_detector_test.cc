@@ -91,6 +91,31 @@ TEST(ScheduleDetectorTest, WhatComesNowAndThenIsNoPartOfThePattern) {
   EXPECT_THAT(detector.Pattern(), ElementsAre(ElementsAre("a", "b")));
 }
 
+TEST(ScheduleDetectorTest, WhatComesTwiceInAStepIsNoPartOfThePattern) {
+  Detector detector;
+  for (int step = 0; step < 3; ++step) {
+    detector.PlanNames({{"a", "b", "c"}});
+    if (detector->complete()) break;
+    detector.PlanNames({{"noname.0"}});
+    detector.PlanNames({{"noname.0"}});
+  }
+  ASSERT_TRUE(detector->complete());
+  EXPECT_THAT(detector.Pattern(), ElementsAre(ElementsAre("a", "b", "c")));
+}
+
+TEST(ScheduleDetectorTest, WhatComesAloneAgainAndAgainBecomesAPatternInTheEnd) {
+  Detector detector;
+  detector.PlanNames({{"a", "b", "c"}});
+  detector.PlanNames({{"a", "b", "c"}});
+  size_t times = 0;
+  while (!detector->complete() && times < 2 * ScheduleDetector::kMaxFrequentInARow) {
+    detector.PlanNames({{"validation"}});
+    ++times;
+  }
+  ASSERT_TRUE(detector->complete());
+  EXPECT_THAT(detector.Pattern(), ElementsAre(ElementsAre("validation")));
+}
+
 TEST(ScheduleDetectorTest, WhatChangesItsShapeIsNoPartOfThePattern) {
   Detector detector;
   for (int64_t step = 1; step <= 4; ++step)
