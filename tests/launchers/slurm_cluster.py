@@ -104,6 +104,11 @@ class Cluster:
                                     gres=f"Gres=gpu:{fake_gpus}" if fake_gpus else "")
         with open(os.path.join(self.folder, "slurm.conf"), "w", encoding="ascii") as configuration:
             configuration.write(text)
+        if self._version() >= (23, 2):
+            # From then on slurmd does not start without a plugin for control groups, also where nothing uses them. That of
+            # version 1 asks nothing of the system until then.
+            with open(os.path.join(self.folder, "cgroup.conf"), "w", encoding="ascii") as groups:
+                groups.write("CgroupPlugin=cgroup/v1\n")
         if fake_gpus:
             # Any character device will do; nobody opens it.
             with open(os.path.join(self.folder, "gres.conf"), "w", encoding="ascii") as gres:
@@ -111,6 +116,12 @@ class Cluster:
                     device = os.path.join(self.folder, f"fakegpu{gpu}")
                     os.mknod(device, 0o20666, os.makedev(1, 3))
                 gres.write(f"NodeName=n[0-3] Name=gpu File={self.folder}/fakegpu[0-{fake_gpus - 1}]\n")
+
+    def _version(self):
+        """Of slurmd, which needs no configuration to tell it: (22, 5)."""
+        text = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True,
+                              env={"PATH": self.path}).stdout
+        return tuple(int(number) for number in text.split()[-1].split(".")[:2])
 
     def _start_munge(self):
         munge = os.path.join(self.folder, "munge")
