@@ -6,6 +6,8 @@ cd "$root" || exit 1
 
 # Build folders of one clone share what they compile alike: ccache then sees paths relative to the clone.
 export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# What it has to overlook where headers are precompiled (cmake/CoorddPrecompile.cmake).
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 # Names in sentences of tests stay as written.
 export LC_ALL=C.UTF-8
 
