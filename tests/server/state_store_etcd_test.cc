@@ -95,8 +95,8 @@ struct Loss {
 };
 
 TEST_F(EtcdStateStoreTest, AnOldLeaderChangesNothingOnceAnotherLeads) {
+  Loss loss;  // outlives the store that tells it
   auto old = Make();
-  Loss loss;
   ASSERT_THAT(old->Open(loss.Callback()), IsOk());
   ASSERT_THAT(old->Commit({{"job/a", "of the old one"}}), IsOk());
   ExpireLeader();
@@ -116,8 +116,8 @@ TEST_F(EtcdStateStoreTest, AnOldLeaderChangesNothingOnceAnotherLeads) {
 }
 
 TEST_F(EtcdStateStoreTest, ALeaderWithoutALeaseHearsOfItByItself) {
+  Loss loss;  // outlives the store that tells it
   auto store = Make();
-  Loss loss;
   ASSERT_THAT(store->Open(loss.Callback()), IsOk());
   ExpireLeader();
   EXPECT_THAT(loss.Await(), AllOf(HasSubstr("does not lead"), HasSubstr("lease")));
@@ -146,8 +146,8 @@ TEST_F(EtcdStateStoreTest, AGoodbyeLeavesNothingToWaitFor) {
 }
 
 TEST_F(EtcdStateStoreTest, AnEtcdThatDoesNotAnswerIsAnError) {
+  Loss loss;  // outlives the store that tells it
   auto store = Make();
-  Loss loss;
   ASSERT_THAT(store->Open(loss.Callback()), IsOk());
   SharedEtcd::Get().process->Pause();
   EXPECT_THAT(store->Commit({{"job/a", "1"}}),
