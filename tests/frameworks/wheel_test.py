@@ -70,6 +70,9 @@ class WheelTest(processes.TestCase):
                    for path in glob.glob(env + "/lib/python3*/site-packages/coordd/lib/**/*.so*", recursive=True)}
         self.assertIn("libgrpc", carried)
         others = {"libcrypto", "libssl", "libz", "libnuma", "libprotobuf"}  # Python and torch bring these of their own
+        own = {os.path.basename(path).replace("-coordd", "").split(".so")[0] for path in mapped if path.startswith(env)}
+        self.assertLessEqual(others & carried, own, "libcoordd uses its own copy also of what others bring")
+        others.add("libsqlite3")  # Python's; of ours, only the program coordd uses it
         for path in mapped:
             name = os.path.basename(path).split(".so")[0]
             self.assertFalse(name in carried - others and not path.startswith(env), path)

@@ -69,6 +69,7 @@ def check_a_failure_surfaces_in_the_backward_pass():
             assert "bucket.0" in str(error), error
         else:
             raise AssertionError("no error")
+        hvd.barrier()  # else the other rank's submission could complete `taken` before this rank's backward pass asks for it
         other = hvd.allreduce_async_(torch.zeros(6 + 2), name=f"model-of-rank-{1 - hvd.rank()}.bucket.0")
         hvd.synchronize(taken)
         hvd.synchronize(other)
