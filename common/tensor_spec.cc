@@ -80,6 +80,12 @@ bool IsPairwise(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
 }
 
+bool NeedsEveryRank(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReducescatter || kind == CollectiveKind::kAlltoall ||
+         kind == CollectiveKind::kBarrier || kind == CollectiveKind::kJoin;
+}
+
 bool HasPayload(CollectiveKind kind) {
   return kind != CollectiveKind::kBarrier && kind != CollectiveKind::kJoin;
 }

@@ -46,9 +46,11 @@ struct TensorSpec {
 int64_t NumElements(absl::Span<const int64_t> shape);
 // Bytes of this rank's input.
 int64_t SizeBytes(const TensorSpec& spec);
-bool Reduces(CollectiveKind kind);                  // allreduce, reducescatter and reduce
-bool HasRoot(CollectiveKind kind);                  // broadcast, reduce and gather
-bool IsPairwise(CollectiveKind kind);               // send and receive
+bool Reduces(CollectiveKind kind);     // allreduce, reducescatter and reduce
+bool HasRoot(CollectiveKind kind);     // broadcast, reduce and gather
+bool IsPairwise(CollectiveKind kind);  // send and receive
+// No rank ends it before every rank has begun it. A root or a sender needs nobody.
+bool NeedsEveryRank(CollectiveKind kind);
 bool HasPayload(CollectiveKind kind);               // all but barrier and join
 bool FirstDimensionMayDiffer(CollectiveKind kind);  // by rank: allgather, gather and alltoall
 // Whether several tensors of this kind may travel as one batch; the others are batches of one.

@@ -1,5 +1,6 @@
 // Schedules of a generation: how one begins, how it is broken and cut, and what has to wait for
 // that. docs/design/schedules.md.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -188,8 +189,26 @@ void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, abs
     if (lane.lane() >= kFirstScheduleLane && lane.launched() >= 0)
       launched[LaneId{lane.lane()}] = lane.launched();
   }
+  NoteLateness(rank, heartbeat);
   schedules_.Heartbeat(rank, launched, now);
   NoteStallsEnded(effects);
+}
+
+// Weighs as much as if each of the collectives had been negotiated (ReadinessTotals).
+void GenerationState::NoteLateness(Rank rank, const v1::Heartbeat& heartbeat) {
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    for (const v1::LaneMark& mark : lane.marks()) {
+      const MemberList* members = nullptr;
+      const auto window = schedules_.Told(rank, LaneId{lane.lane()}, mark, members);
+      if (!window.has_value()) continue;
+      const int64_t weight = std::min(window->collectives, ReadinessTotals::kLagDivisor);
+      for (size_t i = 0; i < window->lag.size(); ++i) {
+        const Rank member = members->At(static_cast<int32_t>(i));
+        absl::Duration& lag = totals_.lag[static_cast<size_t>(ToInt(member))];
+        lag += (window->lag[i] - lag) * weight / ReadinessTotals::kLagDivisor;
+      }
+    }
+  }
 }
 
 void GenerationState::WatchSchedules(absl::Time now, Effects& effects) {

@@ -21,6 +21,7 @@
 #include "coordd/v1/session.pb.h"
 #include "server/effects.h"
 #include "server/join_state.h"
+#include "server/lateness.h"
 #include "server/process_set_requests.h"
 #include "server/process_sets.h"
 #include "server/readiness_table.h"
@@ -88,6 +89,7 @@ class GenerationState {
   absl::Duration ArrivalLag(Rank rank) const {
     return totals_.lag[static_cast<size_t>(rank.value)];
   }
+  int32_t slowest_rank() const { return SlowestRank(totals_.lag); }  // -1: none
   int64_t process_sets() const { return sets_.size(); }
   int64_t pairs() const { return sets_.pairs(); }
   int64_t schedules() const { return schedules_.in_force(); }
@@ -173,6 +175,7 @@ class GenerationState {
   bool Defer(Deferred what, Effects& effects);
   void RunDeferred(absl::Time now, Effects& effects);
   bool WithdrawDeferredJoin(Rank rank, absl::string_view reason, std::vector<FailedTensor>& failed);
+  void NoteLateness(Rank rank, const v1::Heartbeat& heartbeat);
   void WatchSchedules(absl::Time now, Effects& effects);
 
   // generation_stalls.cc

@@ -65,6 +65,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_max_workers(rendezvous_.options().max_workers);
   state->set_seconds_in_phase(absl::ToDoubleSeconds(now - rendezvous_.phase_since()));
   state->set_store_keys(kv_.keys());
+  state->set_slowest_rank(-1);
   for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
 
   // Ranks in order, then those who wait.
@@ -100,6 +101,9 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
        generation_->Stalled(now, options_.stall_warning, kMaxStalledShown)) {
     AddStalled(tensor, now, state->add_stalled());
   }
+  // In a stall those who are missing are what matters.
+  if (negotiating() && state->stalled().empty())
+    state->set_slowest_rank(generation_->slowest_rank());
 }
 
 void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Time now,

@@ -157,6 +157,10 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
   ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
   ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
+  if (ToInt(worker.generation) != 0 && negotiating()) {
+    ToProto(generation_->ArrivalLag(worker.place.rank),
+            ack->mutable_lease_ack()->mutable_arrival_lag());
+  }
   effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
 }
 

@@ -9,9 +9,6 @@
 namespace coordd {
 namespace {
 
-// The newest tensor in a rank's arrival lag weighs 1 / 16: about the last 16 count. An integer: a
-// product with a double is the most expensive part of a report.
-constexpr int64_t kLagDivisor = 16;
 constexpr int64_t kFixedCostBytes = 256;  // containers, allocations
 
 bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
@@ -262,7 +259,7 @@ void ReadinessTable::MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, abs
   entry.max_bytes = std::max(entry.max_bytes, bytes);
   entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
   absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
-  lag += (now - entry.first_report - lag) / kLagDivisor;
+  lag += (now - entry.first_report - lag) / ReadinessTotals::kLagDivisor;
 }
 
 void ReadinessTable::Complete(Entry& entry) {

@@ -36,6 +36,10 @@ const ScheduleTable::Schedule& ScheduleTable::Begin(ProcessSetId process_set,
   schedule.lane = LaneId{kFirstScheduleLane + static_cast<int32_t>(id - 1)};
   schedule.process_set = process_set;
   schedule.batches = std::move(batches);
+  const auto needs_all = [](const auto& batch) { return NeedsEveryRank(batch.front().kind); };
+  schedule.lateness = std::make_unique<CycleLateness>(
+      static_cast<size_t>(members.size()),
+      std::count_if(schedule.batches.begin(), schedule.batches.end(), needs_all));
   return schedules_.emplace(id, std::move(schedule)).first->second;
 }
 
@@ -148,6 +152,19 @@ void ScheduleTable::Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launch
     const bool finished = schedule.cut.has_value() && schedule.behind == kFinished;
     it = finished ? schedules_.erase(it) : std::next(it);
   }
+}
+
+std::optional<CycleLateness::Window> ScheduleTable::Told(Rank rank, LaneId lane,
+                                                         const v1::LaneMark& mark,
+                                                         const MemberList*& members) {
+  const auto found = schedules_.find(ToInt(lane) - kFirstScheduleLane + 1);
+  if (found == schedules_.end()) return std::nullopt;
+  Schedule& schedule = found->second;
+  const int32_t index = schedule.members->IndexOf(rank);
+  if (index < 0) return std::nullopt;
+  members = schedule.members;
+  return schedule.lateness->Told(static_cast<size_t>(index), mark.cycles(),
+                                 absl::Nanoseconds(mark.busy_ns()));
 }
 
 void ScheduleTable::NotePositions(Schedule& schedule, absl::Time now) {

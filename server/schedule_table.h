@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/types.h"
+#include "coordd/v1/session.pb.h"
+#include "server/lateness.h"
 #include "server/rank_set.h"
 #include "server/readiness_table.h"
 #include "server/schedule_detector.h"
@@ -59,6 +62,7 @@ class ScheduleTable {
     int64_t behind = 0;  // the smallest of positions
     absl::Time behind_since = absl::InfiniteFuture();
     bool stall_told = false;
+    std::unique_ptr<CycleLateness> lateness;
   };
 
   bool HasRoom() const { return schedules_.size() < kMaxInForce && last_id_ < kMaxScheduleId; }
@@ -85,6 +89,9 @@ class ScheduleTable {
 
   // What a heartbeat of `rank` says about lanes of schedules: (lane, launched).
   void Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launched, absl::Time now);
+  // What it says about the time in them. A window: who came how late, by position among `members`.
+  std::optional<CycleLateness::Window> Told(Rank rank, LaneId lane, const v1::LaneMark& mark,
+                                            const MemberList*& members);
   // Some ranks have been behind since `now - age` or earlier, oldest first; the tensor is the first
   // one of the batch that they lack. `newly`: each once.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age) const;

@@ -148,6 +148,8 @@ struct ServerMetrics::Families {
   Family<Gauge>& arrival_lag =
       NewGauge(registry, "coordd_arrival_lag_seconds_max",
                "Mean delay of the job's slowest rank behind its first one.");
+  Family<Gauge>& slowest_rank =
+      NewGauge(registry, "coordd_slowest_rank", "The rank that the others wait for; -1: none.");
   Family<Gauge>& store_keys = NewGauge(registry, "coordd_store_keys", "Keys in the job's store.");
 
   // Of the machinery.
@@ -237,6 +239,7 @@ void ServerMetrics::Families::SetJob(const v1::JobState& job) {
   for (const v1::WorkerState& worker : job.workers())
     lag = std::max(lag, worker.arrival_lag_seconds());
   SetJobGauge(arrival_lag, job.name(), lag);
+  SetJobGauge(slowest_rank, job.name(), job.slowest_rank());
 }
 
 // Twice missing, since events of a new job may come between a state and its arrival here.

@@ -115,6 +115,12 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
   for (const v1::LanePosition& lane : heartbeat.lanes()) {
     COORDD_RETURN_IF_ERROR(
         CheckBytes("oldest_waiting", lane.oldest_waiting(), 0, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckCount("marks", lane.marks_size(), kMaxLaneMarks));
+    for (const v1::LaneMark& mark : lane.marks()) {
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", mark.cycles(), 1));
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.busy_ns", mark.busy_ns(), 0));
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", kMaxLaneMarkCycles, mark.cycles()));
+    }
   }
   return absl::OkStatus();
 }

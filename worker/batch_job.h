@@ -82,6 +82,7 @@ class BatchJob {
   std::optional<ScratchLoan> scratch;
   AlignedBuffer own_scratch;  // when it was no fusion buffer
   absl::Time launched_at;
+  absl::Time ended_at;  // by the data plane, before Unpack
   absl::Status status;
   int32_t last_joined_rank = -1;  // the result of a join
   // Set when it ends: the thread that drives waits for the one tensor of this batch.

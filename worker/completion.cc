@@ -75,11 +75,12 @@ void Completion::Run() {
 void Completion::End(BatchJob& batch) {
   const bool ok = batch.status.ok();
   if (ok) {
-    metrics_.RecordExecution(clock_.Now() - batch.launched_at);
+    metrics_.RecordExecution(batch.ended_at - batch.launched_at);
     batch.Unpack();
   }
   if (batch.scratch.has_value()) hooks_.return_scratch(batch.lane(), *batch.scratch);
-  hooks_.batch_done({batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status)});
+  hooks_.batch_done(
+      {batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status), batch.ended_at});
   if (!ok) return;
   names_.Erase(batch.tensors());
   for (TensorJob& tensor : batch.tensors()) {

@@ -179,16 +179,18 @@ void Control::CarryOut(Actions actions) {
 void Control::UpdateMetrics() {
   WorkerMetrics& metrics = parts_.metrics;
   metrics.RecordControlTurn();
-  absl::Duration lag;
+  absl::Duration lag, arrival_lag;
   int64_t pending = 0, unreported = 0, executing = 0;
   {
     MutexLock lock(&mu_);
     lag = state_.heartbeat_lag();
+    arrival_lag = state_.arrival_lag();
     pending = state_.pending_tensors();
     unreported = state_.unreported_tensors();
     executing = state_.executing_batches();
   }
   metrics.RecordHeartbeatLag(lag);
+  metrics.SetArrivalLag(arrival_lag);
   metrics.SetPendingTensors(pending);
   metrics.SetSubmissionsQueued(unreported);
   metrics.SetExecutorQueue(executing);

@@ -346,6 +346,7 @@ absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
 }
 
 void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+  batch->ended_at = clock_.Now();
   batch->for_this_thread = waiter_ != nullptr && batch->tensors().size() == 1 &&
                            batch->tensors().front().work.get() == waiter_;
   HandOver(std::move(batch), std::move(status));

@@ -46,6 +46,13 @@ void ScheduledLane::FormUnits() {
   }
 }
 
+std::vector<bool> ScheduledLane::NeedingEveryRank() const {
+  std::vector<bool> needing;
+  for (const Range& range : batches_)
+    needing.push_back(NeedsEveryRank(slots_[range.begin].spec.kind));
+  return needing;
+}
+
 bool ScheduledLane::HasGroup(absl::string_view group) const { return groups_.contains(group); }
 
 // Where the batch comes next.

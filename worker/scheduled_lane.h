@@ -51,6 +51,8 @@ class ScheduledLane {
   const TensorSpec& spec(size_t slot) const { return slots_[slot].spec; }
   // Whether it is the name of a group of the schedule: such a group comes whole, or breaks it.
   bool HasGroup(absl::string_view group) const;
+  // By batch: whether no rank can end it before every rank has launched it.
+  std::vector<bool> NeedingEveryRank() const;
 
   // Whether the tensor that the program submits next under this name belongs to the lane: until
   // the cut is known always, then up to the cut.

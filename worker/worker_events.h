@@ -43,7 +43,8 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
   LaneId lane;
   int64_t sequence = 0;
   absl::Status status;
-  std::optional<Rank> suspect;  // whom the data plane blames
+  std::optional<Rank> suspect;                 // whom the data plane blames
+  absl::Time ended_at = absl::InfinitePast();  // by the data plane; InfinitePast: now
 };
 // Answers WorkerState::question: a thread of the program waits for this tensor.
 struct ProgramWaits {

@@ -62,6 +62,8 @@ struct WorkerMetrics::Series {
                                 "From launch of a batch to its end")),
         heartbeat_lag(MakeGauge(r, "coordd_worker_heartbeat_lag_seconds",
                                 "How late the last heartbeat was sent")),
+        arrival_lag(MakeGauge(r, "coordd_worker_arrival_lag_seconds",
+                              "How late this rank comes to collectives, behind the first")),
         control_turns(prometheus::BuildCounter()
                           .Name("coordd_worker_control_turns_total")
                           .Help("Wake-ups of the control thread")
@@ -109,6 +111,7 @@ struct WorkerMetrics::Series {
   prometheus::Histogram& negotiation;
   prometheus::Histogram& execution;
   prometheus::Gauge& heartbeat_lag;
+  prometheus::Gauge& arrival_lag;
   prometheus::Counter& control_turns;
   prometheus::Gauge& generation;
   prometheus::Gauge& rank;
@@ -146,6 +149,9 @@ void WorkerMetrics::RecordExecution(absl::Duration launched_to_done) {
 }
 void WorkerMetrics::RecordHeartbeatLag(absl::Duration lag) {
   series_->heartbeat_lag.Set(absl::ToDoubleSeconds(lag));
+}
+void WorkerMetrics::SetArrivalLag(absl::Duration behind_the_first_rank) {
+  series_->arrival_lag.Set(absl::ToDoubleSeconds(behind_the_first_rank));
 }
 void WorkerMetrics::RecordControlTurn() { series_->control_turns.Increment(); }
 

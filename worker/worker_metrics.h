@@ -29,6 +29,7 @@ class WorkerMetrics {
   void RecordNegotiation(absl::Duration reported_to_planned);
   void RecordExecution(absl::Duration launched_to_done);
   void RecordHeartbeatLag(absl::Duration lag);
+  void SetArrivalLag(absl::Duration behind_the_first_rank);
   void RecordControlTurn();
 
   void SetPlacement(Generation generation, int32_t rank, int32_t size);

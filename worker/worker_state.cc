@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/proto_convert.h"
 #include "common/status_macros.h"
 #include "worker/worker_errors.h"
 
@@ -101,15 +102,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
                                          absl::StatusCode::kUnavailable),
                     /*abort=*/false, out);
       return;
-    case v1::CoordinatorMessage::kLeaseAck: {
-      // Only what is counted from our own clock's reading is safe to assume.
-      const absl::Time seen = absl::FromUnixNanos(message.lease_ack().echoed_sent_ns());
-      const v1::LeaseAck& ack = message.lease_ack();
-      lease_until_ =
-          std::max(lease_until_, std::min(seen, now) + absl::Seconds(ack.lease().seconds()) +
-                                     absl::Nanoseconds(ack.lease().nanos()));
+    case v1::CoordinatorMessage::kLeaseAck:
+      OnLeaseAck(message.lease_ack(), now);
       return;
-    }
     default:
       break;
   }
@@ -149,6 +144,13 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     default:
       ProtocolError("coordd sent a message of a kind that this version does not know", out);
   }
+}
+
+void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
+  // Only what is counted from our own clock's reading is safe to assume.
+  const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
+  lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
+  arrival_lag_ = FromProto(ack.arrival_lag());
 }
 
 void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
@@ -199,6 +201,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   if (left_behind_deadline_ != absl::InfiniteFuture())
     left_behind_deadline_ = now + kLeftBehindWait;
   if (in.status.ok()) {
+    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? now : in.ended_at);
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
     ++batches_completed_;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/types.h"
+#include "worker/cycle_marks.h"
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
 #include "worker/scheduled_lane.h"
@@ -91,6 +92,8 @@ class WorkerState {
   int64_t pending_tensors() const;
   int64_t unreported_tensors() const { return static_cast<int64_t>(unreported_.size()); }
   int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
+  // How late this rank comes to collectives, as coordd has told last.
+  absl::Duration arrival_lag() const { return arrival_lag_; }
   // How late the last heartbeat was sent.
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
@@ -108,6 +111,7 @@ class WorkerState {
     std::vector<std::pair<TensorId, std::string>> tensors;
     std::string first_tensor;    // by name, also when this rank has not submitted it
     std::string overdue_tensor;  // whose deadline comes first
+    absl::Time launched_at;
     absl::Time deadline;
     int64_t bytes = 0;
     bool overdue = false;
@@ -115,6 +119,7 @@ class WorkerState {
   using BatchKey = std::pair<LaneId, int64_t>;
   struct Scheduled {
     std::unique_ptr<ScheduledLane> lane;
+    std::unique_ptr<CycleMarks> marks;
     bool broken = false;  // coordd has been told
     // Whether somebody waits for what the lane holds, silent since then, is asked next.
     absl::Time silent_since = absl::InfiniteFuture();
@@ -130,6 +135,7 @@ class WorkerState {
   void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
+  void OnLeaseAck(const v1::LeaseAck& ack, absl::Time now);
   void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
   // The pending tensor that a plan or a failure for this set means; end(): none.
   using PendingMap = std::map<TensorId, Pending>;
@@ -171,6 +177,7 @@ class WorkerState {
   void CheckSilence(Scheduled& scheduled, absl::Time now, std::vector<WorkerEffect>& out);
   void BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out);
   void CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
+  void NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at);
   bool ExecutesSchedule() const;  // a batch of one
   ScheduledLane* FindSchedule(int64_t id);
 
@@ -189,6 +196,7 @@ class WorkerState {
   void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
   void Report(std::vector<WorkerEffect>& out);
   void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
+  void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
   void LeaveWhenDrained(std::vector<WorkerEffect>& out);
   void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
@@ -233,6 +241,7 @@ class WorkerState {
   absl::Time next_heartbeat_;
   absl::Time lease_until_;
   absl::Duration heartbeat_lag_;
+  absl::Duration arrival_lag_;
   int64_t collectives_completed_ = 0;
   int64_t bytes_reduced_ = 0;
   int64_t batches_completed_ = 0;

@@ -81,6 +81,7 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
   added.lane = std::make_unique<ScheduledLane>(
       schedule.id(), id, ProcessSetId{schedule.process_set()}, *std::move(batches));
   ScheduledLane& lane = *added.lane;
+  added.marks = std::make_unique<CycleMarks>(lane.NeedingEveryRank());
   for (size_t slot = 0; slot < lane.slots(); ++slot) {
     const TensorSpec& spec = lane.spec(slot);
     // A schedule that was cut before may have this name, and is done with it: it came after all.
@@ -185,6 +186,7 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   launch.process_set = lane.process_set();
   Executing executing;
   executing.first_tensor = batch.tensors.front().spec.name;
+  executing.launched_at = now;
   executing.deadline = absl::InfiniteFuture();
   for (HeldTensor& tensor : batch.tensors) {
     launch.tensors.push_back(tensor.id);
@@ -366,6 +368,13 @@ absl::Time WorkerState::NextScheduleDeadline() const {
     next = std::min(next, lane.waiting_since() + std::min(question, kScheduleSilence));
   }
   return next;
+}
+
+void WorkerState::NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at) {
+  if (ToInt(key.first) < kFirstScheduleLane) return;
+  const auto scheduled = schedules_.find(key.first);
+  if (scheduled == schedules_.end()) return;  // it was cut
+  scheduled->second.marks->Ended(key.second, ended_at - batch.launched_at);
 }
 
 bool WorkerState::ExecutesSchedule() const {

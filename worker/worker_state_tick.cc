@@ -199,8 +199,7 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
     position.set_completed(lane.completed);
     const auto scheduled = schedules_.find(id);
     if (scheduled != schedules_.end()) {
-      if (const HeldTensor* held = scheduled->second.lane->Oldest())
-        SetWaiting(held->spec.name, now - held->submitted_at, position);
+      TellOfSchedule(scheduled->second, now, position);
       continue;
     }
     const auto waiting = oldest.find(id);
@@ -208,6 +207,16 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
     SetWaiting(waiting->second->spec.name, now - waiting->second->submitted_at, position);
   }
   Send(std::move(message), out);
+}
+
+void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position) {
+  if (const HeldTensor* held = scheduled.lane->Oldest())
+    SetWaiting(held->spec.name, now - held->submitted_at, position);
+  for (const CycleMarks::Mark& mark : scheduled.marks->Take()) {
+    v1::LaneMark& told = *position.add_marks();
+    told.set_cycles(mark.cycles);
+    told.set_busy_ns(absl::ToInt64Nanoseconds(mark.busy));
+  }
 }
 
 void WorkerState::LeaveWhenDrained(std::vector<WorkerEffect>& out) {

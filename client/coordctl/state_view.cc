@@ -61,6 +61,23 @@ std::string LimitsText(const v1::JobState& job) {
              : absl::StrCat("min ", job.min_workers());
 }
 
+std::string LagText(double seconds) {
+  if (seconds < 0.0001) return absl::StrFormat("%.0f us", 1e6 * seconds);
+  if (seconds < 0.1) return absl::StrFormat("%.1f ms", 1e3 * seconds);
+  return DurationText(seconds);
+}
+
+void AppendSlowest(const v1::JobState& job, std::string* out) {
+  for (const v1::WorkerState& worker : job.workers()) {
+    // A coordd that does not tell says 0.
+    if (worker.rank() != job.slowest_rank() || worker.arrival_lag_seconds() <= 0) continue;
+    absl::StrAppend(out, "  slowest: rank ", worker.rank(), " (host ", worker.hostname(), ", pid ",
+                    worker.pid(), ") comes ", LagText(worker.arrival_lag_seconds()),
+                    " after the first rank; the others wait for it\n");
+    return;
+  }
+}
+
 void AppendJobHead(const v1::JobState& job, std::string* out) {
   absl::StrAppend(out, "job ", job.name(), ": ", Name(job.phase()), " for ",
                   DurationText(job.seconds_in_phase()));
@@ -86,15 +103,16 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
     absl::StrAppend(out, "  joined, with no more data: ranks ",
                     RanksText(job.joined_ranks(), job.joined_count()), "\n");
   }
+  AppendSlowest(job, out);
 }
 
 void AppendWorker(const v1::WorkerState& worker, std::string* out) {
   const bool placed = worker.rank() >= 0;
   absl::StrAppendFormat(
-      out, "    %5s %5s %8d %10d %11s %8s  %s\n", placed ? absl::StrCat(worker.rank()) : "-",
+      out, "    %5s %5s %8d %10d %11s %8s %8s  %s\n", placed ? absl::StrCat(worker.rank()) : "-",
       placed ? absl::StrCat(worker.local_rank()) : "-", worker.pid(),
       worker.collectives_completed(), BytesText(static_cast<double>(worker.bytes_reduced())),
-      DurationText(worker.seconds_since_heard()),
+      LagText(worker.arrival_lag_seconds()), DurationText(worker.seconds_since_heard()),
       worker.activity().empty() ? "-" : worker.activity());
 }
 
@@ -108,8 +126,8 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
   std::map<std::string, int> count;
   for (const v1::WorkerState* worker : workers) ++count[worker->node_id()];
   if (!workers.empty()) {
-    absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s  %s\n", "rank", "local", "pid",
-                          "completed", "reduced", "heard", "doing");
+    absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s %8s  %s\n", "rank", "local", "pid",
+                          "completed", "reduced", "late", "heard", "doing");
   }
   const std::string* node = nullptr;
   for (const v1::WorkerState* worker : workers) {

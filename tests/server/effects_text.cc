@@ -173,6 +173,7 @@ std::vector<std::string> ToText(const v1::JobState& job) {
       job.process_sets() + job.pairs() == 0
           ? ""
           : absl::StrCat(" sets=", job.process_sets(), " pairs=", job.pairs()),
+      job.slowest_rank() < 0 ? "" : absl::StrCat(" slowest=", job.slowest_rank()),
       job.joined_count() == 0 ? "" : " has_joined=" + absl::StrJoin(job.joined_ranks(), ",")));
   for (const v1::WorkerState& worker : job.workers()) {
     lines.push_back(absl::StrCat("  rank ", worker.rank(), " ", worker.worker_id(), " on ",

@@ -135,6 +135,11 @@ bool Story::Worker(const Command& command) {
     lane->set_launched(command.Number("launched", 0));
     lane->set_completed(command.Number("completed", 0));
     lane->set_oldest_waiting(command.Get("waiting", ""));
+    if (const int64_t cycles = command.Number("cycles", 0); cycles != 0) {
+      lane->add_marks()->set_cycles(cycles);
+      const absl::Duration busy = DurationOf(command.Get("busy", "0s"));
+      lane->mutable_marks(0)->set_busy_ns(absl::ToInt64Nanoseconds(busy));
+    }
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "ack" || command.verb == "break" || command.verb == "frozen") {
     Schedule(command);

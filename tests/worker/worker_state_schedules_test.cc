@@ -73,6 +73,23 @@ TEST(WorkerStateSchedulesTest, LaunchesWithoutAMessage) {
   EXPECT_THAT(member.reported(), IsEmpty());
 }
 
+TEST(WorkerStateSchedulesTest, HeartbeatsTellHowLongItsCollectivesTook) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({Gradient("a")});
+  member.Turn(
+      BatchDone{kLane, 1, absl::OkStatus(), std::nullopt, member.now() + absl::Milliseconds(30)});
+  member.Advance(absl::Seconds(2));
+  const auto beats = member.sent(v1::WorkerMessage::kHeartbeat);
+  ASSERT_THAT(beats, SizeIs(1));
+  ASSERT_THAT(beats[0].heartbeat().lanes(), SizeIs(2));
+  const v1::LanePosition& lane = beats[0].heartbeat().lanes(1);
+  EXPECT_EQ(lane.lane(), ToInt(kLane));
+  ASSERT_THAT(lane.marks(), SizeIs(1));
+  EXPECT_EQ(lane.marks(0).cycles(), 1);
+  EXPECT_EQ(lane.marks(0).busy_ns(), 30'000'000);
+}
+
 TEST(WorkerStateSchedulesTest, AScheduleMayComeInParts) {
   ScheduledMember member;
   member.Schedule({{"a"}}, /*more=*/true);
