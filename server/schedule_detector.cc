@@ -33,7 +33,8 @@ void ScheduleDetector::OnTensor(const TensorSpec& spec) {
   ++known.streak;
   if (known.expected) ++arrived_;
   step_.back().push_back(spec.name);
-  if (++step_tensors_ > kMaxTensors) Reset();
+  // What is frequent stays known, and names that count can be frequent, too.
+  if (++step_tensors_ > kMaxTensors || known_.size() > 2 * kMaxTensors) Reset();
 }
 
 bool ScheduleDetector::IsFrequent(Known& known) {

@@ -46,6 +46,7 @@ class ScheduleDetector {
   // one that was not, the pattern has to last for twice as many steps.
   void Ended(bool was_of_use);
   int64_t steps() const { return steps_; }
+  size_t known_tensors() const { return known_.size(); }  // at most 2 * kMaxTensors
 
  private:
   struct Known {

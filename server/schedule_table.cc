@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -28,7 +27,6 @@ const ScheduleTable::Schedule& ScheduleTable::Begin(ProcessSetId process_set,
                                                     ScheduleBatches batches) {
   COORDD_CHECK(HasRoom() && !batches.empty());
   const int64_t id = ++last_id_;
-  static_assert(kMaxScheduleId == kMaxSchedules);
   for (const auto& batch : batches)
     for (const TensorSpec& spec : batch) by_name_[process_set].insert_or_assign(spec.name, id);
   Schedule schedule(members);

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/protocol_bounds.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/lateness.h"
@@ -65,7 +66,7 @@ class ScheduleTable {
     std::unique_ptr<CycleLateness> lateness;
   };
 
-  bool HasRoom() const { return schedules_.size() < kMaxInForce && last_id_ < kMaxScheduleId; }
+  bool HasRoom() const { return schedules_.size() < kMaxInForce && last_id_ < kMaxSchedules; }
   // REQUIRES: HasRoom; none of the tensors is in another schedule of the set that is in force.
   // `members` outlives it.
   const Schedule& Begin(ProcessSetId process_set, const MemberList& members,
@@ -107,8 +108,7 @@ class ScheduleTable {
   absl::Status CheckConsistency() const;
 
  private:
-  static constexpr int64_t kMaxScheduleId = int64_t{1} << 19;  // a lane for each
-  static constexpr int64_t kMaxPosition = int64_t{1} << 60;    // centuries of batches
+  static constexpr int64_t kMaxPosition = int64_t{1} << 60;  // centuries of batches
 
   absl::StatusOr<Schedule*> Find(Rank rank, int64_t id);
   template <typename Condition>

@@ -153,6 +153,19 @@ TEST(ScheduleDetectorTest, NamesThatNeverRepeatAreNoPattern) {
   }
 }
 
+TEST(ScheduleDetectorTest, NamesThatComeTwiceAndNeverAgainAreForgotten) {
+  Detector detector;
+  std::vector<std::vector<std::string>> step;
+  for (int i = 0; i < 100; ++i) step.push_back({absl::StrCat("step.", i)});
+  detector.PlanNames(step);
+  detector.PlanNames({{"step.0"}});
+  for (size_t i = 0; i < 3 * ScheduleDetector::kMaxTensors; ++i) {
+    const std::string name = absl::StrCat("twice.", i);
+    detector.PlanNames({{name}, {name}});
+    ASSERT_LE(detector->known_tensors(), 2 * ScheduleDetector::kMaxTensors);
+  }
+}
+
 TEST(ScheduleDetectorTest, APatternThatWasOfNoUseHasToLastLonger) {
   Detector detector;
   auto steps_until_complete = [&] {
