@@ -32,19 +32,20 @@ void CheckAllreduce(BackendContext& context, Shared& shared, Sequence& sequence,
   Bytes output(input.size());
   CollectiveArgs args = AllreduceArgs(dtype, op, input, output);
   ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-  EXPECT_EQ(input, untouched);
+  EXPECT_TRUE(SameBytes(input, untouched));
 
   Bytes in_place = input;
   args = AllreduceArgs(dtype, op, in_place, in_place);
   ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
   // The same inputs again give the same bits.
-  EXPECT_TRUE(in_place == output) << Name(dtype) << " " << Name(op) << " " << count;
+  EXPECT_TRUE(SameBytes(in_place, output)) << Name(dtype) << " " << Name(op) << " " << count;
 
   shared.results[self] = output;
   context.barrier.arrive_and_wait();
   const Bytes& first = shared.results[0];
-  EXPECT_TRUE(output == first) << "rank " << self << " has other bits than rank 0: " << Name(dtype)
-                               << " " << Name(op) << " " << count;
+  EXPECT_TRUE(SameBytes(output, first))
+      << "rank " << self << " has other bits than rank 0: " << Name(dtype) << " " << Name(op) << " "
+      << count;
   if (self == 0) {
     const std::vector<Bytes> inputs = AllInputs(dtype, context.world_size, count, 1);
     EXPECT_EQ(CheckReduced(dtype, op, inputs, output.data(), count), "");
@@ -94,7 +95,7 @@ TEST_P(CollectiveBackendConformance, ReduceScattersEveryDtypeAndOp) {
                            whole.begin() + (own.first + own.rows) * row_bytes);
       }
       EXPECT_EQ(CheckReduced(dtype, op, parts, output.data(), own.rows * 3), "");
-      EXPECT_TRUE(input == inputs[static_cast<size_t>(self)]);
+      EXPECT_TRUE(SameBytes(input, inputs[static_cast<size_t>(self)]));
       // In place: the result takes its own rows' place.
       args.output =
           absl::MakeSpan(input).subspan(static_cast<size_t>(own.first * row_bytes), output.size());
@@ -125,7 +126,7 @@ TEST_P(CollectiveBackendConformance, BroadcastsFromEveryRoot) {
         args.root = Rank{root};
         args.output = absl::MakeSpan(output);
         ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-        EXPECT_TRUE(output == expected) << "root " << root << " count " << count;
+        EXPECT_TRUE(SameBytes(output, expected)) << "root " << root << " count " << count;
       }
     }
   });
@@ -155,14 +156,14 @@ TEST_P(CollectiveBackendConformance, GathersRaggedBlocks) {
       args.input = input;
       args.output = absl::MakeSpan(output);
       ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-      EXPECT_TRUE(output == expected) << "count " << count;
+      EXPECT_TRUE(SameBytes(output, expected)) << "count " << count;
 
       Bytes in_place(expected.size());
       std::copy(input.begin(), input.end(), in_place.begin() + own_offset);
       args.output = absl::MakeSpan(in_place);
       args.input = args.output.subspan(static_cast<size_t>(own_offset), own_bytes);
       ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-      EXPECT_TRUE(in_place == expected) << "in place, count " << count;
+      EXPECT_TRUE(SameBytes(in_place, expected)) << "in place, count " << count;
     }
   });
 }
@@ -194,7 +195,7 @@ TEST_P(CollectiveBackendConformance, ExchangesRaggedBlocksAllToAll) {
       args.input = input;
       args.output = absl::MakeSpan(output);
       ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-      EXPECT_TRUE(output == expected) << "count " << count;
+      EXPECT_TRUE(SameBytes(output, expected)) << "count " << count;
     }
   });
 }

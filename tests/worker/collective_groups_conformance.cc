@@ -94,10 +94,10 @@ class GroupRound {
   void Check() const {
     const std::vector<Bytes> inputs = InputsOf(members_, DataType::kFloat32, kElements, number_);
     EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kMax, inputs, sum_.data(), kElements), "");
-    EXPECT_TRUE(value_ == inputs.back());
+    EXPECT_TRUE(SameBytes(value_, inputs.back()));
     Bytes all;
     for (const Bytes& input : inputs) all.insert(all.end(), input.begin(), input.end());
-    EXPECT_TRUE(gathered_ == all);
+    EXPECT_TRUE(SameBytes(gathered_, all));
   }
 
  private:
@@ -163,13 +163,13 @@ TEST_P(CollectiveBackendConformance, ReducesForTheRootOnly) {
       args.kind = CollectiveKind::kReduce;
       args.root = Rank{root};
       ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-      EXPECT_TRUE(input == inputs[static_cast<size_t>(ToInt(context.rank))]);
+      EXPECT_TRUE(SameBytes(input, inputs[static_cast<size_t>(ToInt(context.rank))]));
       if (is_root) {
         EXPECT_EQ(CheckReduced(dtype, op, inputs, output.data(), count), "");
         args.output = absl::MakeSpan(input);  // in place
       }
       ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-      EXPECT_TRUE(!is_root || input == output);
+      EXPECT_TRUE(!is_root || SameBytes(input, output));
     };
     for (int64_t count : kCounts) {
       for (int32_t root = 0; root < context.world_size; ++root) {
@@ -205,7 +205,7 @@ TEST_P(CollectiveBackendConformance, GathersRaggedBlocksForTheRootOnly) {
         args.input = input;
         args.output = absl::MakeSpan(output);
         ASSERT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
-        EXPECT_TRUE(output == expected) << "root " << root << " count " << count;
+        EXPECT_TRUE(SameBytes(output, expected)) << "root " << root << " count " << count;
       }
     }
   });

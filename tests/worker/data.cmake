@@ -24,14 +24,14 @@ coordd_test(shm_channel_test SOURCES shm_channel_test.cc LIBS coordd_data_plane_
 coordd_test(transport_factory_test SOURCES transport_factory_test.cc LIBS coordd_data_plane)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
-  LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90)
 coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
 coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
   LIBS coordd_transport_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
-coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
+coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 40)
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
 coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 if(COORDD_HAVE_UCX)
-  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout})
+  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80)
 endif()

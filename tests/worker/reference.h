@@ -24,6 +24,9 @@ using Bytes = std::vector<std::byte>;
 // need rounding in the floating-point types.
 Bytes TestInput(DataType dtype, int32_t rank, int64_t count, int32_t salt);
 
+// As ==, which looks at one std::byte after the other.
+bool SameBytes(const Bytes& a, const Bytes& b);
+
 // Empty when `actual` is op over the inputs of all ranks, else what is wrong where. Integers and
 // bool are exact (modulo 2^bits), min and max too; a floating-point sum or product of p values of a
 // type with unit roundoff u is within p * (u + 2^-53) of the reference, which is computed in
