@@ -134,6 +134,17 @@ def check_objects_of_any_kind():
     assert hvd.allgather_object(None, name="nothing") == [None] * hvd.size()
 
 
+def check_objects_do_not_need_numpy():
+    """torch from PyPI comes without it."""
+    original = torch.Tensor.numpy
+    torch.Tensor.numpy = None
+    try:
+        assert hvd.broadcast_object([hvd.rank(), "x"], root_rank=hvd.size() - 1) == [hvd.size() - 1, "x"]
+        assert hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
+    finally:
+        torch.Tensor.numpy = original
+
+
 @on_sizes(2)
 def check_functions_travel_with_cloudpickle():
     from coordd.torch import functions

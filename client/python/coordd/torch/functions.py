@@ -6,6 +6,7 @@
 Objects travel as a pickle, by cloudpickle where it is installed: between ranks of one job, which trust each other.
 """
 
+import ctypes
 import pickle
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
@@ -141,8 +142,8 @@ def _to_bytes(value: Any) -> torch.Tensor:
 
 
 def _from_bytes(data: torch.Tensor) -> Any:
-    array: Any = data.numpy()
-    return pickle.loads(memoryview(array))
+    # Not through numpy, which torch from PyPI does not bring along.
+    return pickle.loads((ctypes.c_ubyte * data.numel()).from_address(data.data_ptr()))
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None,
