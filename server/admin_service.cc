@@ -2,6 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <utility>
+
+#include "common/grpc_status.h"
 #include "common/tsan_annotations.h"
 
 namespace coordd {
@@ -23,6 +26,95 @@ class Call final : public grpc::ServerUnaryReactor {
 };
 
 }  // namespace
+
+// Whoever takes it out of AdminService::tracing_ answers it; Answer is its last use there.
+class AdminService::TraceCallReactor final : public grpc::ServerUnaryReactor {
+ public:
+  TraceCallReactor(CallId id, AdminService& service, v1::TraceReply* response)
+      : id_(id), service_(service), response_(response) {
+    COORDD_TSAN_RELEASE(&id_);
+  }
+
+  void Answer(TraceAnswer&& answer) {
+    if (answer.status.ok()) *response_ = std::move(answer.reply);
+    COORDD_TSAN_RELEASE(this);
+    Finish(ToGrpc(answer.status));
+  }
+
+ private:
+  void OnCancel() override {
+    COORDD_TSAN_ACQUIRE(&id_);
+    service_.Cancel(id_);
+  }
+  void OnDone() override {
+    COORDD_TSAN_ACQUIRE(this);
+    delete this;
+  }
+
+  const CallId id_;
+  AdminService& service_;
+  v1::TraceReply* const response_;
+};
+
+grpc::ServerUnaryReactor* AdminService::Trace(grpc::CallbackServerContext*,
+                                              const v1::TraceRequest* request,
+                                              v1::TraceReply* response) {
+  CallId id;
+  TraceCallReactor* call = nullptr;
+  absl::Status refuse;
+  {
+    MutexLock lock(&mu_);
+    id = CallId{--last_id_};
+    call = new TraceCallReactor(id, *this, response);
+    refuse = refuse_;
+    if (refuse.ok()) tracing_.emplace(id, call);
+  }
+  if (!refuse.ok()) {
+    call->Answer({.call = id, .status = refuse});
+    return call;
+  }
+  // From here on the coordinator may have answered; gRPC deletes the call only after it was bound,
+  // which is after the return.
+  if (!inbox_.Offer(Inbound(TraceCall{id, *request}))) {
+    if (TraceCallReactor* mine = Take(id); mine != nullptr) {
+      mine->Answer(
+          {.call = id,
+           .status = absl::UnavailableError("coordd has more to do than it can: try again")});
+    }
+  }
+  return call;
+}
+
+AdminService::TraceCallReactor* AdminService::Take(CallId id) {
+  MutexLock lock(&mu_);
+  const auto found = tracing_.find(id);
+  if (found == tracing_.end()) return nullptr;
+  TraceCallReactor* call = found->second;
+  tracing_.erase(found);
+  return call;
+}
+
+void AdminService::CarryOut(TraceAnswer&& answer) {
+  if (TraceCallReactor* call = Take(answer.call); call != nullptr) call->Answer(std::move(answer));
+}
+
+void AdminService::Cancel(CallId id) {
+  TraceCallReactor* call = Take(id);
+  if (call == nullptr) return;
+  inbox_.Push(Inbound(CallCancelled{id}));
+  call->Answer(
+      {.call = id, .status = absl::CancelledError("the caller went away, or its deadline passed")});
+}
+
+void AdminService::CloseAll(const absl::Status& status) {
+  std::map<CallId, TraceCallReactor*> all;
+  {
+    MutexLock lock(&mu_);
+    refuse_ = status;
+    all.swap(tracing_);
+  }
+  for (const auto& [id, call] : all) call->Answer({.call = id, .status = status});
+}
 
 grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext*,
                                                  const v1::GetStateRequest* request,

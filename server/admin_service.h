@@ -2,9 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 
+#include "absl/status/status.h"
+#include "common/mutex.h"
 #include "coordd/v1/admin.grpc.pb.h"
+#include "server/effects.h"
 #include "server/inbox.h"
 
 namespace coordd {
@@ -14,16 +18,38 @@ class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
   AdminService(Inbox& inbox, std::function<void(v1::ServerState*)> complete)
-      : inbox_(inbox), complete_(std::move(complete)) {}
+      : complete_(std::move(complete)), inbox_(inbox) {}
+
+  // For the coordinator thread.
+  void CarryOut(TraceAnswer&& answer);
+  // Answers every trace that is under way, and every one that still comes, with `status`.
+  void CloseAll(const absl::Status& status);
 
  private:
+  class TraceCallReactor;  // deleted by gRPC's OnDone
+
   // Answered on the coordinator thread. UNAVAILABLE: coordd is stopping or busy: try again.
   grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
                                      const v1::GetStateRequest* request,
                                      v1::ServerState* response) override;
+  grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context,
+                                  const v1::TraceRequest* request,
+                                  v1::TraceReply* response) override;
+  // The call, when nobody has answered it yet: the caller answers it now.
+  TraceCallReactor* Take(CallId id);
+  void Cancel(CallId id);
 
-  Inbox& inbox_;
+  // Constant after construction.
   const std::function<void(v1::ServerState*)> complete_;
+
+  // Thread-safe by itself.
+  Inbox& inbox_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;  // negative: the store's calls are numbered from 1
+  std::map<CallId, TraceCallReactor*> tracing_ ABSL_GUARDED_BY(mu_);
+  absl::Status refuse_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

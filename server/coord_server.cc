@@ -116,6 +116,7 @@ class GrpcCoordServer final : public CoordServer {
     const absl::Status gone = absl::UnavailableError(reason);
     sessions_.CloseAll(gone);
     store_.CloseAll(gone);
+    admin_.CloseAll(gone);
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
     COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
     targets_file_.reset();
@@ -132,6 +133,7 @@ class GrpcCoordServer final : public CoordServer {
         .close_session = [this](const CloseSession& close) { sessions_.CarryOut(close); },
         .session_ended = [this](SessionId id) { sessions_.OnSessionEnded(id); },
         .store_reply = [this](StoreReply&& reply) { store_.CarryOut(std::move(reply)); },
+        .trace_answer = [this](TraceAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
         .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
         .event =
             [targets](const Event& event) {

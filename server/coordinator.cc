@@ -102,8 +102,10 @@ void Coordinator::CarryOut(Effects& effects) {
       outlets_.deliver(*deliver);
     } else if (const auto* close = std::get_if<CloseSession>(&out)) {
       outlets_.close_session(*close);
+    } else if (auto* reply = std::get_if<StoreReply>(&out)) {
+      outlets_.store_reply(std::move(*reply));
     } else {
-      outlets_.store_reply(std::get<StoreReply>(std::move(out)));
+      outlets_.trace_answer(std::get<TraceAnswer>(std::move(out)));
     }
   }
   for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));

@@ -14,6 +14,9 @@
 namespace coordd {
 namespace {
 
+// Each may hold 64 MiB until it is answered.
+constexpr int64_t kMaxTraces = 4;
+
 template <typename... F>
 struct Overloaded : F... {
   using F::operator()...;
@@ -52,7 +55,8 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
   std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, now, effects); },
                         [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
                         [&](const StoreCall& m) { OnStoreCall(m, effects); },
-                        [&](const CallCancelled& m) { OnCancelled(m); },
+                        [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
+                        [&](const CallCancelled& m) { OnCancelled(m, effects); },
                         [&](const StopRequested& m) { OnStop(m, now, effects); },
                         [&](const Persisted& m) { OnPersisted(m, now, effects); }},
              in);
@@ -206,10 +210,33 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
   it->second->OnStoreCall(in, effects);
 }
 
-void CoordinatorState::OnCancelled(const CallCancelled& in) {
+void CoordinatorState::OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects) {
+  const std::string& name = in.request.job();
+  const auto job = jobs_.find(name);
+  absl::Status status;
+  if (stopping_) {
+    status = absl::UnavailableError("this coordd is stopping");
+  } else if (job == jobs_.end()) {
+    status = absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
+  } else if (std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+               return entry.second->traced();
+             }) >= kMaxTraces) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(kMaxTraces, " traces are under way already: try again when one has ended"));
+  } else {
+    status = job->second->Trace(in, now, effects);
+  }
+  if (status.ok()) {
+    job_of_call_[in.call] = name;  // until Settle sees the answer
+  } else {
+    effects.outgoing.push_back(TraceAnswer{.call = in.call, .status = status});
+  }
+}
+
+void CoordinatorState::OnCancelled(const CallCancelled& in, Effects& effects) {
   const auto it = job_of_call_.find(in.call);
   if (it == job_of_call_.end()) return;
-  jobs_.at(it->second)->CancelCall(in.call);
+  jobs_.at(it->second)->CancelCall(in.call, effects);
   job_of_call_.erase(it);
 }
 
@@ -258,6 +285,8 @@ void CoordinatorState::Settle(const Effects& effects, size_t first) {
       closed_.insert(close->session);
     } else if (const auto* reply = std::get_if<StoreReply>(&effects.outgoing[i])) {
       job_of_call_.erase(reply->call);
+    } else if (const auto* answer = std::get_if<TraceAnswer>(&effects.outgoing[i])) {
+      job_of_call_.erase(answer->call);
     }
   }
 }

@@ -54,7 +54,8 @@ class CoordinatorState {
   void OnJoin(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   void OnStoreCall(const StoreCall& in, Effects& effects);
-  void OnCancelled(const CallCancelled& in);
+  void OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects);
+  void OnCancelled(const CallCancelled& in, Effects& effects);
   void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
   void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);
   void Close(SessionId session, const absl::Status& why, Effects& effects);

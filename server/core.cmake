@@ -6,6 +6,6 @@ coordd_library(coordd_server_core
           job_membership.cc job_record.cc job_state.cc join_state.cc kv_state.cc lateness.cc member_list.cc
           process_set_requests.cc process_sets.cc rank_set.cc readiness_queries.cc
           readiness_table.cc rendezvous_state.cc schedule_detector.cc schedule_table.cc
-          server_options.cc tombstones.cc topology.cc validate_message.cc
+          server_options.cc tombstones.cc topology.cc trace_state.cc validate_message.cc
   LIBS coordd_common coordd_proto absl::flat_hash_map absl::status absl::strings absl::time
   PRIVATE_LIBS OpenSSL::Crypto)

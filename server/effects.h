@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/types.h"
+#include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/state_store.h"
 
@@ -47,6 +48,10 @@ struct StoreCall {
   std::string job, token;
   std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix> request;
 };
+struct TraceCall {
+  CallId call;
+  v1::TraceRequest request;
+};
 struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
   CallId call;
 };
@@ -58,8 +63,8 @@ struct Persisted {  // the answer to a Persist that asked for one
   Generation generation;
   absl::Status status = {};  // see StateStore::Commit
 };
-using Inbound =
-    std::variant<SessionMessage, SessionEnded, StoreCall, CallCancelled, StopRequested, Persisted>;
+using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, TraceCall, CallCancelled,
+                             StopRequested, Persisted>;
 
 // --- out, to be carried out in this order ---
 struct Deliver {
@@ -78,7 +83,12 @@ struct StoreReply {
   std::string value = {};  // Get
   int64_t number = 0;      // Add: the sum; DeletePrefix: how many
 };
-using Outgoing = std::variant<Deliver, CloseSession, StoreReply>;
+struct TraceAnswer {
+  CallId call;
+  absl::Status status = {};
+  v1::TraceReply reply = {};
+};
+using Outgoing = std::variant<Deliver, CloseSession, StoreReply, TraceAnswer>;
 
 // To be stored, in the order in which they were made. What depends on it being stored waits for the
 // answer; nothing else does.
@@ -107,6 +117,7 @@ struct Event {
     kRankJoined,  // it has no more data
     kScheduleBegan,
     kScheduleBroken,
+    kTraced,
     kProtocolError,
     kStaleMessage,  // of an older generation: dropped
     kJobRestored,   // known from before coordd was started again

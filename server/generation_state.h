@@ -93,6 +93,9 @@ class GenerationState {
   int64_t process_sets() const { return sets_.size(); }
   int64_t pairs() const { return sets_.pairs(); }
   int64_t schedules() const { return schedules_.in_force(); }
+  // The schedule of all ranks whose repetitions are the program's steps; lane 0: there is none.
+  LaneId StepLane() const { return schedules_.LargestOf(ProcessSetId{0}); }
+  bool IsScheduled(LaneId lane) const { return schedules_.InForce(lane); }
   const RankSet& joined() const { return join_.joined(); }
   // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
   // process sets under the name of what they ask for.

@@ -59,6 +59,8 @@ void HistoryChecker::Saw(const Inbound& in) {
     closed_.erase(ended->session);
   } else if (const auto* call = std::get_if<StoreCall>(&in)) {
     calls_.insert(call->call);
+  } else if (const auto* trace = std::get_if<TraceCall>(&in)) {
+    calls_.insert(trace->call);
   } else if (const auto* cancelled = std::get_if<CallCancelled>(&in)) {
     calls_.erase(cancelled->call);
   } else if (const auto* persisted = std::get_if<Persisted>(&in)) {
@@ -127,8 +129,10 @@ absl::Status HistoryChecker::Saw(const Effects& effects) {
     } else if (const auto* close = std::get_if<CloseSession>(&out)) {
       if (!closed_.insert(close->session).second) broken_ = Broken("a session is closed twice");
       sessions_.erase(close->session);
-    } else if (calls_.erase(std::get<StoreReply>(out).call) == 0) {
-      broken_ = Broken("an answer to a call that does not wait for one");
+    } else {
+      const auto* reply = std::get_if<StoreReply>(&out);
+      const CallId call = reply != nullptr ? reply->call : std::get<TraceAnswer>(out).call;
+      if (calls_.erase(call) == 0) broken_ = Broken("an answer to a call that does not wait for one");
     }
   }
   for (const GenerationId& id : announced_) {

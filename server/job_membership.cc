@@ -173,6 +173,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   if (old != old_incarnations_.end() && old->second == session) old_incarnations_.erase(old);
   rendezvous_.Remove(session, now);
   if (is_member) {
+    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), now, effects);
     PushBounded(generation_departures_, departure);
     EndGeneration(cause == v1::DEPARTURE_CAUSE_LEFT ? Damage::kLeft : Damage::kLost,
                   absl::StrCat(Who(worker), " ", what), now, effects);
@@ -215,6 +216,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
     *abort->add_departures() = departure;
   }
   effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+  trace_.EndEarly(damage_reason_, now, effects);
 }
 
 void JobState::ForgetGeneration() {

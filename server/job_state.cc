@@ -80,6 +80,10 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       Depart(session, v1::DEPARTURE_CAUSE_LEFT, message.leave().reason(), now, effects);
       effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
       break;
+    case v1::WorkerMessage::kTraceChunk:
+      status = ValidateTraceChunk(message.trace_chunk());
+      if (status.ok()) trace_.OnChunk(worker.place.rank, message.trace_chunk(), now, effects);
+      break;
     case v1::WorkerMessage::kJoin:
       status = absl::InvalidArgumentError("a second Join in one session");
       break;
@@ -120,7 +124,8 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
     return false;
   }
   // What was under way when the generation ended. Only a failure can still make things worse.
-  if (!timeless && damage_ != Damage::kNone && !message.has_collective_failed()) {
+  if (!timeless && damage_ != Damage::kNone && !message.has_collective_failed() &&
+      !message.has_trace_chunk()) {
     OnStale(worker, message, effects);
     return false;
   }
@@ -157,6 +162,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
   ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
   ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
+  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(now));
   if (ToInt(worker.generation) != 0 && negotiating()) {
     ToProto(generation_->ArrivalLag(worker.place.rank),
             ack->mutable_lease_ack()->mutable_arrival_lag());
@@ -229,6 +235,9 @@ void JobState::Tick(absl::Time now, Effects& effects) {
     if (const auto why = generation_->Hopeless(now))
       EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
   }
+  if (ToInt(trace_.lane()) != 0 && negotiating() && !generation_->IsScheduled(trace_.lane()))
+    trace_.EndEarly("the program has stopped repeating its steps", now, effects);
+  trace_.Tick(now, effects);
   Propose(now, effects);
   NoteAwaited(now, effects);
   TellWaiting(now, effects);
@@ -238,7 +247,7 @@ absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
   if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
   if (waiting_changed_) next = std::min(next, next_waiting_at_);
-  return std::min(next, awaited_until_);
+  return std::min({next, awaited_until_, trace_.NextDeadline()});
 }
 
 void JobState::Forgive(absl::Duration gap) {
@@ -259,6 +268,7 @@ void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) 
     message->mutable_shutdown()->set_reason(std::string(reason));
     effects.outgoing.push_back(Deliver{to, std::move(message)});
   }
+  trace_.Fail(stopping, effects);
   kv_.Clear(stopping, effects);
   for (const auto& [session, worker] : workers_) {
     effects.outgoing.push_back(CloseSession{session, stopping});
@@ -273,6 +283,28 @@ void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) 
   if (had_workers) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
   if (was_running) PersistEnd(effects);
   started_ = false;
+}
+
+void JobState::CancelCall(CallId call, Effects& effects) {
+  kv_.Cancel(call);
+  trace_.Cancel(call, effects);
+}
+
+absl::Status JobState::Trace(const TraceCall& call, absl::Time now, Effects& effects) {
+  if (!negotiating()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(now)));
+  }
+  std::vector<TraceState::Member> by_rank;
+  for (int32_t rank = 0; rank < generation_->size(); ++rank) {
+    const SessionId session = generation_->session_of(Rank{rank});
+    const v1::Join& join = workers_.at(session).join;
+    by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
+  }
+  COORDD_RETURN_IF_ERROR(trace_.Begin(call, *NewMessage(generation()), std::move(by_rank),
+                                      generation_->StepLane(), now, effects));
+  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", effects);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<v1::CoordinatorMessage> JobState::NewMessage(Generation generation) const {

@@ -24,6 +24,7 @@
 #include "server/rendezvous_state.h"
 #include "server/server_options.h"
 #include "server/topology.h"
+#include "server/trace_state.h"
 
 namespace coordd {
 
@@ -53,7 +54,10 @@ class JobState {
                       Effects& effects);
 
   void OnStoreCall(const StoreCall& call, Effects& effects);
-  void CancelCall(CallId call) { kv_.Cancel(call); }
+  // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
+  absl::Status Trace(const TraceCall& call, absl::Time now, Effects& effects);
+  bool traced() const { return trace_.under_way(); }
+  void CancelCall(CallId call, Effects& effects);
 
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;
@@ -69,7 +73,7 @@ class JobState {
   absl::Time ended_since() const { return rendezvous_.phase_since(); }
   bool has_members() const { return rendezvous_.members() > 0; }
   size_t workers() const { return workers_.size(); }
-  int64_t waiting_calls() const { return kv_.waiting(); }
+  int64_t waiting_calls() const { return kv_.waiting() + (traced() ? 1 : 0); }
   Generation generation() const { return rendezvous_.generation(); }
   Generation last_number() const { return rendezvous_.proposed(); }  // no other job may repeat it
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
@@ -153,6 +157,7 @@ class JobState {
   Admission admission_;  // those who wait, and the members of an intact generation
   Workers workers_;
   KvState kv_;
+  TraceState trace_;
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;

@@ -129,9 +129,27 @@ bool ScheduleTable::InForce(Rank rank) const {
   });
 }
 
+bool ScheduleTable::InForce(LaneId lane) const {
+  const auto found = schedules_.find(ToInt(lane) - kFirstScheduleLane + 1);
+  return found != schedules_.end() && !found->second.cut.has_value();
+}
+
 int64_t ScheduleTable::in_force() const {
   return std::count_if(schedules_.begin(), schedules_.end(),
                        [](const auto& entry) { return !entry.second.cut.has_value(); });
+}
+
+LaneId ScheduleTable::LargestOf(ProcessSetId process_set) const {
+  LaneId found;
+  size_t most = 0;
+  for (const auto& [id, schedule] : schedules_) {
+    if (schedule.process_set != process_set || schedule.breaking) continue;
+    size_t tensors = 0;
+    for (const auto& batch : schedule.batches) tensors += batch.size();
+    if (tensors > most) found = schedule.lane;
+    most = std::max(most, tensors);
+  }
+  return found;
 }
 
 void ScheduleTable::Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launched,

@@ -87,6 +87,7 @@ class ScheduleTable {
   // Whether one that is not cut concerns the set or the rank.
   bool InForce(ProcessSetId process_set) const;
   bool InForce(Rank rank) const;
+  bool InForce(LaneId lane) const;
 
   // What a heartbeat of `rank` says about lanes of schedules: (lane, launched).
   void Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launched, absl::Time now);
@@ -104,6 +105,8 @@ class ScheduleTable {
   void EndSet(ProcessSetId process_set);  // forgets what is left of its schedules
   void Clear() { schedules_.clear(), by_name_.clear(); }
   int64_t in_force() const;
+  // The lane of the set's schedule with most tensors, of those that are in force; 0: there is none.
+  LaneId LargestOf(ProcessSetId process_set) const;
   bool empty() const { return schedules_.empty(); }
   absl::Status CheckConsistency() const;
 

@@ -165,6 +165,13 @@ absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message) {
   return CheckBytes("reason", message.reason(), 0, kMaxReasonBytes);
 }
 
+absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("cycles", chunk.cycles(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("cycles", kMaxLaneMarkCycles, chunk.cycles()));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("dropped", chunk.dropped(), 0));
+  return CheckBytes("batches", chunk.batches(), 0, kMaxTraceChunkBytes);
+}
+
 absl::Status ValidateLeave(const v1::Leave& leave) {
   return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
 }

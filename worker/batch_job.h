@@ -16,6 +16,7 @@
 #include "worker/fusion_layout.h"
 #include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
+#include "worker/trace_recorder.h"
 
 namespace coordd {
 
@@ -54,6 +55,7 @@ class BatchJob {
   LaneId lane() const { return lane_; }
   int64_t sequence() const { return sequence_; }
   CollectiveKind kind() const { return kind_; }
+  ProcessSetId process_set() const { return context_.process_set; }
   std::vector<TensorJob>& tensors() { return tensors_; }
   const std::vector<TensorJob>& tensors() const { return tensors_; }
 
@@ -81,8 +83,8 @@ class BatchJob {
   // What the executor lent to this batch.
   std::optional<ScratchLoan> scratch;
   AlignedBuffer own_scratch;  // when it was no fusion buffer
-  absl::Time launched_at;
-  absl::Time ended_at;  // by the data plane, before Unpack
+  BatchTimes times;
+  bool begins_cycle = false;  // of a schedule
   absl::Status status;
   int32_t last_joined_rank = -1;  // the result of a join
   // Set when it ends: the thread that drives waits for the one tensor of this batch.

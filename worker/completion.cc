@@ -26,12 +26,13 @@ constexpr size_t kInboxCapacity = 4096;
 }  // namespace
 
 Completion::Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics,
-                       Clock& clock, CompletionHooks hooks)
+                       TraceRecorder& trace, Clock& clock, CompletionHooks hooks)
     : backend_name_(std::move(backend_name)),
       clock_(clock),
       hooks_(std::move(hooks)),
       names_(names),
       metrics_(metrics),
+      trace_(trace),
       inbox_(kInboxCapacity, clock) {}
 
 Completion::~Completion() { Stop(); }
@@ -75,12 +76,17 @@ void Completion::Run() {
 void Completion::End(BatchJob& batch) {
   const bool ok = batch.status.ok();
   if (ok) {
-    metrics_.RecordExecution(batch.ended_at - batch.launched_at);
+    metrics_.RecordExecution(batch.times.ended - batch.times.launched);
     batch.Unpack();
+    // One tensor by itself is where it belongs already.
+    if (trace_.on()) {
+      const bool unpacked = batch.scratch.has_value();
+      trace_.Add(batch, unpacked ? clock_.Now() : batch.times.ended);
+    }
   }
   if (batch.scratch.has_value()) hooks_.return_scratch(batch.lane(), *batch.scratch);
   hooks_.batch_done(
-      {batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status), batch.ended_at});
+      {batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status), batch.times.ended});
   if (!ok) return;
   names_.Erase(batch.tensors());
   for (TensorJob& tensor : batch.tensors()) {

@@ -36,8 +36,8 @@ inline constexpr int64_t kEndedAtOnceBytesMax = 64 << 10;
 // or is the one tensor for which the thread that drives waits.
 class Completion {
  public:
-  Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics, Clock& clock,
-             CompletionHooks hooks);
+  Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics,
+             TraceRecorder& trace, Clock& clock, CompletionHooks hooks);
   ~Completion();  // Stop
 
   void Start();
@@ -67,6 +67,7 @@ class Completion {
   // Thread-safe by itself.
   PendingNames& names_;
   WorkerMetrics& metrics_;
+  TraceRecorder& trace_;
   BoundedQueue<Item> inbox_;
 
   // Touched by the owner's thread.

@@ -235,6 +235,32 @@ void Control::Do(AbortExecution&) { parts_.executor.Abort(); }
 
 void Control::Do(GenerationEnded& action) { hooks_.generation_ended(std::move(action.status)); }
 
+void Control::Do(TraceBegin& action) {
+  parts_.trace.Begin(TraceRecorder::For::kCoordd, static_cast<size_t>(std::max<int64_t>(
+                                                      1, action.bytes_max / kTraceRecordBytes)));
+}
+
+void Control::Do(TraceEnd& action) {
+  TraceRecorder::Recorded recorded = parts_.trace.End(TraceRecorder::For::kCoordd);
+  if (!action.send) return;
+  if (action.batches_per_cycle > 0) {
+    recorded.records = Within(recorded.records, action.lane, action.batches_per_cycle,
+                              action.from_cycle, action.until_cycle);
+  }
+  int64_t left_out = 0;
+  const std::vector<std::string> chunks = ToTraceChunks(
+      recorded.records, parts_.executor.backend_name(), action.clock, action.bytes_max, left_out);
+  for (const std::string& chunk : chunks) {
+    SendMessage send{action.chunk};
+    send.message.mutable_trace_chunk()->set_batches(chunk);
+    Do(send);
+  }
+  SendMessage last{std::move(action.chunk)};
+  last.message.mutable_trace_chunk()->set_last(true);
+  last.message.mutable_trace_chunk()->set_dropped(recorded.dropped + left_out);
+  Do(last);
+}
+
 void Control::Do(CloseStream&) { parts_.link.Close(); }
 
 void Control::Do(Stopped&) { hooks_.stopped(); }

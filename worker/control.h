@@ -58,6 +58,7 @@ class Control {
     Completion& completion;
     ProcessSetTable& process_sets;
     WorkerMetrics& metrics;
+    TraceRecorder& trace;
     Clock& clock;
   };
   Control(WorkerStateOptions options, Parts parts, ControlHooks hooks);
@@ -108,6 +109,8 @@ class Control {
   void Do(FailWork& action);
   void Do(AbortExecution& action);
   void Do(GenerationEnded& action);
+  void Do(TraceBegin& action);
+  void Do(TraceEnd& action);
   void Do(CloseStream& action);
   void Do(Stopped& action);
 

@@ -14,7 +14,6 @@ CycleMarks::CycleMarks(std::vector<bool> counts)
 }
 
 void CycleMarks::Ended(int64_t position, absl::Duration took) {
-  if (!any_counts_) return;
   const size_t batches = counts_.size();
   const size_t batch = static_cast<size_t>(position - 1) % batches;
   const int64_t cycle = (position - 1) / static_cast<int64_t>(batches);
@@ -27,7 +26,7 @@ void CycleMarks::Ended(int64_t position, absl::Duration took) {
     total_.busy += open_.front().busy;
     ++total_.cycles;
     open_.pop_front();
-    if (total_.cycles % stride_ == 0) marks_.push_back(total_);
+    if (any_counts_ && total_.cycles % stride_ == 0) marks_.push_back(total_);
   }
   while (marks_.size() > kMarksMax) {
     stride_ *= 2;

@@ -31,6 +31,8 @@ class CycleMarks {
 
   // The batch at this position of the lane (1, 2, 3, …) has ended. In any order, each once.
   void Ended(int64_t position, absl::Duration took);
+  // Complete cycles, without a gap.
+  int64_t cycles() const { return total_.cycles; }
   // The marks since the last call, in order.
   std::vector<Mark> Take();
 

@@ -232,7 +232,7 @@ bool Executor::LaunchNext(Lane& lane) {
     Finish(std::move(next), absl::AbortedError("the data plane was stopped"));
   } else if (!sized && next->NeedsSizes()) {
     CollectiveArgs args = next->SizeExchange();
-    next->launched_at = clock_.Now();
+    next->times.started = next->times.launched = clock_.Now();
     LaunchArgs(lane, std::move(next), Stage::kSizes, std::move(args));
   } else if (!LaunchPayload(lane, next)) {
     return false;
@@ -258,8 +258,12 @@ bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
     return true;
   }
   if (!scratch->has_value()) return false;
+  // One tensor by itself is not packed.
+  const bool packs = batch->ScratchBytes() > 0 && !batch->NeedsSizes();
+  if (packs) batch->times.started = clock_.Now();
   CollectiveArgs args = batch->Payload(**scratch);
-  if (!batch->NeedsSizes()) batch->launched_at = clock_.Now();
+  if (!batch->NeedsSizes()) batch->times.launched = clock_.Now();
+  if (!packs && !batch->NeedsSizes()) batch->times.started = batch->times.launched;
   LaunchArgs(lane, std::move(batch), Stage::kPayload, std::move(args));
   return true;
 }
@@ -346,7 +350,7 @@ absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
 }
 
 void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
-  batch->ended_at = clock_.Now();
+  batch->times.ended = clock_.Now();
   batch->for_this_thread = waiter_ != nullptr && batch->tensors().size() == 1 &&
                            batch->tensors().front().work.get() == waiter_;
   HandOver(std::move(batch), std::move(status));

@@ -1,5 +1,7 @@
 #include "worker/job_table.h"
 
+#include <algorithm>
+
 #include "common/check.h"
 
 namespace coordd {
@@ -88,6 +90,11 @@ ControlAction JobTable::On(LaunchBatch& effect) {
   auto batch = std::make_unique<BatchJob>(all ? world_ : process_sets_.at(effect.process_set),
                                           effect.lane, effect.sequence, std::move(jobs));
   batch->last_joined_rank = effect.last_joined_rank;
+  batch->begins_cycle = effect.begins_cycle;
+  absl::Duration longest;
+  for (absl::Duration one : effect.negotiation) longest = std::max(longest, one);
+  batch->times.ready = effect.ready_at;
+  batch->times.submitted = effect.ready_at - longest;
   return LaunchJob{std::move(batch), std::move(effect.negotiation)};
 }
 

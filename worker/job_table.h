@@ -50,7 +50,7 @@ struct FailWork {
 };
 using ControlAction =
     std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
-                 AbortExecution, GenerationEnded, CloseStream, Stopped>;
+                 AbortExecution, GenerationEnded, TraceBegin, TraceEnd, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

@@ -30,6 +30,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
                   const std::string& metrics_address, pid_t pid, Random& random) {
   v1::Join join;
   join.set_executes_schedules(true);
+  join.set_traces(true);
   join.set_job(options.job);
   join.set_token(options.token);
   join.set_worker_id(options.worker_id.empty()

@@ -72,6 +72,10 @@ class ScheduledLane {
   std::optional<Batch> NextWithAbsent();
 
   int64_t launched() const { return launched_; }
+  int64_t batches_per_cycle() const { return static_cast<int64_t>(batches_.size()); }
+  bool BeginsCycle(int64_t position) const {
+    return position % batches_per_cycle() == 1 % batches_per_cycle();
+  }
   // Nothing is launched until the cut is known; for ever, if this rank leaves.
   void Freeze() { frozen_ = true; }
   bool frozen() const { return frozen_; }

@@ -11,6 +11,7 @@
 #include "common/tensor_spec.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
+#include "worker/trace_chunks.h"
 
 namespace coordd {
 
@@ -88,6 +89,8 @@ struct LaunchBatch {
   // no rows.
   std::vector<TensorSpec> absent;
   int32_t last_joined_rank = -1;  // of the batch that ends a join
+  absl::Time ready_at;            // planned, or all its tensors are there
+  bool begins_cycle = false;      // of a schedule
 };
 struct FailTensor {  // completes its Work; never for a tensor that is executing
   TensorId id;
@@ -97,10 +100,24 @@ struct AbortExecution {};  // what is launched shall end; BatchDone follows for 
 struct GenerationEnded {   // the error of every further call
   absl::Status status;
 };
+// For a trace of all ranks, that coordd collects.
+struct TraceBegin {
+  int64_t bytes_max = 0;
+};
+struct TraceEnd {
+  bool send = false;  // what was recorded, as TraceChunks in messages like this one
+  v1::WorkerMessage chunk;
+  TraceClock clock;
+  int64_t bytes_max = 0;
+  // Only these repetitions of a schedule, when it has any (worker/trace_chunks.h).
+  LaneId lane;
+  int64_t batches_per_cycle = 0;
+  int64_t from_cycle = 0, until_cycle = 0;
+};
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
-using WorkerEffect =
-    std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
-                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, CloseStream, Stopped>;
+using WorkerEffect = std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane,
+                                  ProcessSetAnswer, LaunchBatch, FailTensor, AbortExecution,
+                                  GenerationEnded, TraceBegin, TraceEnd, CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -49,6 +49,7 @@ struct WorkerImpl::Runtime {
   WorkerSeams seams;
   prometheus::Registry registry;
   WorkerMetrics metrics;
+  TraceRecorder trace;
   PrefixStore program_store;
   PendingNames names;
   ProcessSetTable process_sets;
@@ -131,7 +132,7 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
 
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   r.completion = std::make_unique<Completion>(
-      std::string(backend->name()), r.names, r.metrics, clock_,
+      std::string(backend->name()), r.names, r.metrics, r.trace, clock_,
       CompletionHooks{
           [&r](LaneId lane, ScratchLoan loan) { r.executor->ReturnScratch(lane, loan); },
           [&r](BatchDone done) { r.control->BatchEnded(std::move(done)); }});
@@ -142,7 +143,7 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
   r.control = std::make_unique<Control>(
       place.state,
       Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.process_sets, r.metrics,
-                     clock_},
+                     r.trace, clock_},
       ControlHooks{[this](absl::Status status) { SetStatus(std::move(status)); },
                    [this] {
                      MutexLock lock(&mu_);

@@ -135,6 +135,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     case v1::CoordinatorMessage::kCut:
       OnCut(message.cut(), now, out);
       return;
+    case v1::CoordinatorMessage::kTrace:
+      OnTrace(message.trace(), now, out);
+      return;
     case v1::CoordinatorMessage::kProcessSetChange:
       OnProcessSetChange(message.process_set_change(), out);
       return;
@@ -151,6 +154,8 @@ void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
   const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
   lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
   arrival_lag_ = FromProto(ack.arrival_lag());
+  if (ack.coordd_ns() != 0)
+    clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
 }
 
 void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
@@ -205,6 +210,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
     ++batches_completed_;
+    if (tracing_.until_cycle > 0) EndTraceWhenComplete(now, out);
     return;
   }
   if (batch.overdue) {

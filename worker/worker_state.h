@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/types.h"
+#include "worker/clock_offset.h"
 #include "worker/cycle_marks.h"
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
@@ -66,7 +67,7 @@ struct WorkerStateOptions {
 // the schedule is cut and it is pending after all.
 //
 // Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time) and worker_state_schedules.cc.
+// worker_state_tick.cc (time), worker_state_schedules.cc and worker_state_trace.cc.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -181,6 +182,12 @@ class WorkerState {
   bool ExecutesSchedule() const;  // a batch of one
   ScheduledLane* FindSchedule(int64_t id);
 
+  // worker_state_trace.cc
+  void OnTrace(const v1::Trace& trace, absl::Time now, std::vector<WorkerEffect>& out);
+  void AnswerTraceBegin(std::vector<WorkerEffect>& out);
+  void EndTraceWhenComplete(absl::Time now, std::vector<WorkerEffect>& out);
+  void EndTrace(bool send, absl::Time now, std::vector<WorkerEffect>& out);
+
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
   void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
@@ -197,7 +204,7 @@ class WorkerState {
   void Report(std::vector<WorkerEffect>& out);
   void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
   void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
-  void LeaveWhenDrained(std::vector<WorkerEffect>& out);
+  void LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out);
   void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Rank> suspect, std::vector<WorkerEffect>& out);
@@ -224,6 +231,15 @@ class WorkerState {
   v1::Schedule incoming_;                                    // until its last part is here
   std::vector<TensorId> question_;
   absl::Time left_behind_deadline_ = absl::InfiniteFuture();
+
+  struct Tracing {
+    int64_t id = 0;  // 0: nothing is recorded for coordd
+    LaneId lane;     // whose repetitions are steps; 0: none
+    int64_t bytes_max = 0;
+    int64_t from_cycle = 0, until_cycle = 0;  // 0: until coordd says so
+  };
+  Tracing tracing_;
+  ClockOffset clock_offset_;
 
   // Tensors of batches that failed here, until coordd says who is to blame.
   std::vector<std::pair<TensorId, std::string>> awaiting_verdict_;

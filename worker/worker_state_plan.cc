@@ -26,6 +26,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
         "coordd planned batch ", batch.sequence(), " of process set ", batch.process_set(),
         " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
   }
+  launch.ready_at = now;
   executing.first_tensor = batch.tensors(0);
   executing.deadline = absl::InfiniteFuture();
   std::optional<TensorSpec> first;

@@ -186,6 +186,8 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   launch.process_set = lane.process_set();
   Executing executing;
   executing.first_tensor = batch.tensors.front().spec.name;
+  launch.ready_at = now;
+  launch.begins_cycle = lane.BeginsCycle(batch.sequence);
   executing.launched_at = now;
   executing.deadline = absl::InfiniteFuture();
   for (HeldTensor& tensor : batch.tensors) {
@@ -275,6 +277,7 @@ void WorkerState::RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out) {
   const ScheduledLane& lane = *found->second.lane;
   // A rank that leaves launches nothing more; its goodbye ends the generation.
   if (!lane.finished() && !leaving_) return;
+  if (tracing_.lane == id) tracing_.until_cycle = 0;  // there are no more steps: coordd ends it
   absl::erase_if(scheduled_, [&](const auto& entry) { return entry.second.lane == &lane; });
   schedules_.erase(found);
   sequencer_.End(id);

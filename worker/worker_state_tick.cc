@@ -50,7 +50,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   }
   Report(out);
   SendHeartbeat(now, out);
-  LeaveWhenDrained(out);
+  LeaveWhenDrained(now, out);
 }
 
 absl::Time WorkerState::NextDeadline() const {
@@ -219,10 +219,11 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
   }
 }
 
-void WorkerState::LeaveWhenDrained(std::vector<WorkerEffect>& out) {
+void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out) {
   if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
   if (!left_) {
     left_ = true;
+    EndTrace(/*send=*/true, now, out);
     if (end_.ok()) {
       end_ = absl::CancelledError("this worker has left the job");
       out.push_back(GenerationEnded{end_});

@@ -15,4 +15,9 @@ namespace coordd {
 absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::string& job,
                                            absl::Duration timeout);
 
+// Lets a job's ranks record what they execute. Blocks until that is done, `timeout` at most; Ctrl-C
+// ends the recording, too. Statuses: those of Admin.Trace.
+absl::StatusOr<v1::TraceReply> FetchTrace(const Target& target, const v1::TraceRequest& request,
+                                          absl::Duration timeout);
+
 }  // namespace coordd

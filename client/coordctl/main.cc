@@ -1,4 +1,6 @@
 // coordctl: what operators ask and make.
+#include <sys/stat.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -10,7 +12,9 @@
 #include "client/coordctl/admin_client.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
+#include "client/coordctl/trace_report.h"
 #include "client/coordctl/whoami.h"
+#include "common/atomic_file.h"
 #include "common/auto_coordinator.h"
 #include "common/build_info.h"
 #include "common/certs.h"
@@ -28,6 +32,8 @@ namespace coordd {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
+// coordd records for five minutes at most, and collects for ten seconds.
+constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
 
 enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4 };
 constexpr char kExitCodes[] =
@@ -41,6 +47,9 @@ struct Arguments {
   std::string directory;
   std::vector<std::string> names;
   int days = 365;
+  int steps = 0;
+  double seconds = 0;
+  std::string output;
   std::vector<std::string> host_lists;
   std::string launcher;
 };
@@ -82,6 +91,36 @@ int ShowState(const Arguments& arguments, const Environment& environment,
                   kNoJob);
   }
   Print(arguments.json ? json(*state) : text(*state));
+  return kOk;
+}
+
+absl::Status WriteTimeline(const std::string& file, const std::string& timeline) {
+  struct stat found = {};
+  // It is replaced: no device, and no link to one.
+  if (lstat(file.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output names ", file, ", which is no file, expected one or a new name"));
+  }
+  return WriteFileAtomically(file, timeline, 0644);
+}
+
+int Trace(const Arguments& arguments, const Environment& environment) {
+  const absl::StatusOr<Target> target = FindTarget(arguments, environment);
+  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  v1::TraceRequest request;
+  request.set_job(arguments.job);
+  request.set_seconds(arguments.seconds);
+  request.set_steps(arguments.seconds > 0 ? 0 : arguments.steps);
+  const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, kTraceTimeout);
+  if (!reply.ok()) {
+    return Report(reply.status(), absl::IsNotFound(reply.status()) ? kNoJob : kFailed);
+  }
+  const std::string file =
+      arguments.output.empty() ? arguments.job + ".trace.json" : arguments.output;
+  const absl::Status written = WriteTimeline(file, TimelineOf(*reply));
+  if (!written.ok()) return Report(written, kFailed);
+  const TraceSummary summary = Summarize(*reply);
+  Print(arguments.json ? ToJson(summary, file) : ToText(summary, file));
   return kOk;
 }
 
@@ -173,6 +212,23 @@ void AddTargetOptions(CLI::App* command, Arguments* arguments) {
   command->add_option("--tls-key", arguments->target.tls.key, "PEM file [COORDD_TLS_KEY]");
 }
 
+void AddTraceCommand(CLI::App& app, Arguments* arguments) {
+  CLI::App* trace = app.add_subcommand(
+      "trace",
+      "Let a job's ranks record what they execute, write a timeline of all of them that Perfetto "
+      "opens, and tell where a step goes and which rank the others wait for");
+  trace->add_option("JOB", arguments->job, "which")->required();
+  trace
+      ->add_option("--steps", arguments->steps,
+                   "repetitions of what the job does; without a repetition, seconds")
+      ->check(CLI::Range(1, 10000))
+      ->default_val(10);
+  trace->add_option("--seconds", arguments->seconds, "a time instead, at most 300")
+      ->check(CLI::Range(0.1, 300.0));
+  trace->add_option("--output", arguments->output, "file of the timeline [JOB.trace.json]");
+  AddTargetOptions(trace, arguments);
+}
+
 void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
   CLI::App* expand = app.add_subcommand(
       "expand", "One host a line of lists in Slurm's notation: 'n[1-3,7],login1'");
@@ -211,6 +267,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 36500))
       ->capture_default_str();
   for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
+  AddTraceCommand(app, &arguments);
   AddLaunchCommands(app, &arguments);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", arguments.json, "for programs");
@@ -224,6 +281,7 @@ int Main(int argc, char** argv) {
   const Environment environment = ReadEnvironment();
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
   if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
+  if (app.got_subcommand("trace")) return Trace(arguments, environment);
   if (check_build->parsed()) return CheckBuild(arguments, environment);
   if (certs->parsed()) return MakeCerts(arguments);
   return app.got_subcommand("expand") ? Expand(arguments) : Whoami(arguments, environment);

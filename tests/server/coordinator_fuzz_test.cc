@@ -106,6 +106,7 @@ class Fuzz {
     if (Below(20) == 0) join->mutable_versions()->set_protocol(9);
     if (Below(20) == 0) join->mutable_host()->add_topology("rack");
     if (Below(20) == 0) join->mutable_resume();
+    join->set_traces(Below(8) > 0);
     if (Below(10) == 0) {
       v1::Device* device = join->add_devices();
       device->set_kind(v1::MEMORY_KIND_CUDA);
@@ -128,6 +129,16 @@ class Fuzz {
       case 3:
         message.mutable_leave();
         break;
+      case 7:
+      case 8: {
+        v1::TraceChunk* chunk = message.mutable_trace_chunk();
+        chunk->set_id(static_cast<int64_t>(Below(4)));
+        chunk->set_begun(Below(2) == 0);
+        chunk->set_cycles(static_cast<int64_t>(Below(4)) - (Below(20) == 0 ? 4 : 0));
+        chunk->set_batches("x");
+        chunk->set_last(Below(2) == 0);
+        break;
+      }
       case 4:
       case 5:
       case 6:
@@ -274,6 +285,13 @@ class Fuzz {
 
   absl::Status RandomCall() {
     if (Below(8) == 0) return Step(CallCancelled{CallId{static_cast<int64_t>(Below(20))}});
+    if (Below(8) == 0) {
+      TraceCall call{CallId{++last_call_}, {}};
+      call.request.set_job(absl::StrCat("job", Below(4)));
+      call.request.set_steps(static_cast<int32_t>(Below(3)));
+      call.request.set_seconds(static_cast<double>(Below(3)));
+      return Step(call);
+    }
     StoreCall call{.call = CallId{++last_call_},
                    .job = absl::StrCat("job", Below(4)),
                    .token = Below(20) == 0 ? "wrong" : "secret",

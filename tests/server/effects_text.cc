@@ -89,12 +89,39 @@ std::string ToText(const v1::Schedule& schedule) {
   return absl::StrCat(text, schedule.more() ? " …" : "");
 }
 
+std::string ToText(const v1::Trace& trace) {
+  switch (trace.action()) {
+    case v1::TRACE_ACTION_BEGIN:
+      return absl::StrCat("trace ", trace.id(), " begin lane=", trace.lane(),
+                          " bytes_max=", trace.bytes_max());
+    case v1::TRACE_ACTION_UNTIL:
+      return absl::StrCat("trace ", trace.id(), " cycles ", trace.from_cycle(), " to ",
+                          trace.until_cycle());
+    default:
+      return absl::StrCat("trace ", trace.id(), " end");
+  }
+}
+
+std::string ToText(const TraceAnswer& answer, const EffectNames& names) {
+  std::string text = absl::StrCat("traced ", names.call(answer.call), " ",
+                                  absl::StatusCodeToString(answer.status.code()));
+  if (!answer.status.ok()) return absl::StrCat(text, " ", Quoted(answer.status.message()));
+  absl::StrAppend(&text, " steps=", answer.reply.steps());
+  for (const v1::TraceRank& rank : answer.reply.ranks()) {
+    absl::StrAppend(&text, " ", rank.rank(), ":", absl::StrJoin(rank.batches(), "+"));
+    if (rank.dropped() > 0) absl::StrAppend(&text, " dropped=", rank.dropped());
+    if (!rank.missing().empty()) absl::StrAppend(&text, " missing=", Quoted(rank.missing()));
+  }
+  if (!answer.reply.note().empty()) absl::StrAppend(&text, " note=", Quoted(answer.reply.note()));
+  return text;
+}
+
 constexpr const char* kEventNames[] = {"job_created",      "job_ended",       "worker_joined",
                                        "join_refused",     "worker_departed", "generation_formed",
                                        "generation_ended", "tensors_planned", "tensor_failed",
                                        "stall_began",      "stall_ended",     "set_changed",
                                        "set_refused",      "rank_joined",     "schedule_began",
-                                       "schedule_broken",  "protocol_error",  "stale_message",
+                                       "schedule_broken",  "traced",          "protocol_error",  "stale_message",
                                        "job_restored",     "not_stored",      "asleep"};
 
 }  // namespace
@@ -126,6 +153,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat("freeze schedule ", message.freeze().id());
     case v1::CoordinatorMessage::kCut:
       return absl::StrCat("cut schedule ", message.cut().id(), " at ", message.cut().position());
+    case v1::CoordinatorMessage::kTrace:
+      return ToText(message.trace());
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }
@@ -154,6 +183,7 @@ std::string ToText(const Outgoing& out, const EffectNames& names) {
                         absl::StatusCodeToString(close->status.code()),
                         close->status.ok() ? "" : " " + Quoted(close->status.message()));
   }
+  if (const auto* answer = std::get_if<TraceAnswer>(&out)) return ToText(*answer, names);
   const auto& reply = std::get<StoreReply>(out);
   std::string text = absl::StrCat("reply ", names.call(reply.call), " ",
                                   absl::StatusCodeToString(reply.status.code()));

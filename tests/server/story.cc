@@ -143,6 +143,16 @@ bool Story::Worker(const Command& command) {
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "ack" || command.verb == "break" || command.verb == "frozen") {
     Schedule(command);
+  } else if (command.verb == "begun" || command.verb == "chunk") {
+    v1::WorkerMessage message = From(command);
+    v1::TraceChunk* chunk = message.mutable_trace_chunk();
+    chunk->set_id(command.Number("id", 1));
+    chunk->set_begun(command.verb == "begun");
+    chunk->set_cycles(command.Number("cycles", 0));
+    chunk->set_batches(command.Get("batches", ""));
+    chunk->set_last(command.Number("last", 0) == 1);
+    chunk->set_dropped(command.Number("dropped", 0));
+    Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
     message.mutable_leave()->set_reason(command.Get("reason", ""));
@@ -163,6 +173,13 @@ bool Story::StoreOrTime(const Command& command) {
   if (command.verb == "set" || command.verb == "get" || command.verb == "add" ||
       command.verb == "delete") {
     Call(command);
+  } else if (command.verb == "trace") {
+    TraceCall call{CallId{++last_id_}, {}};
+    call.request.set_job(command.words.at(0));
+    call.request.set_steps(static_cast<int32_t>(command.Number("steps", 0)));
+    call.request.set_seconds(static_cast<double>(command.Number("seconds", 0)));
+    calls_[command.Get("as", "trace")] = call.call;
+    Step(call);
   } else if (command.verb == "cancel") {
     Step(CallCancelled{calls_[command.words[0]]});
   } else if (command.verb == "tick") {
@@ -214,6 +231,7 @@ void Story::Join(const Command& command) {
             join->mutable_limits()->mutable_settling_window());
   }
   join->set_executes_schedules(command.Number("schedules", 0) == 1);
+  join->set_traces(command.Number("traces", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }
