@@ -64,10 +64,9 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       }
       break;
     case v1::WorkerMessage::kFreezeReply:
-      if (negotiating()) {
+      if (negotiating())
         status =
             generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
-      }
       break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
@@ -75,10 +74,7 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       break;
     case v1::WorkerMessage::kLeave:
       status = ValidateLeave(message.leave());
-      if (!status.ok()) break;
-      NoteExecuted(worker, message.leave().batches_completed(), message.leave().bytes_reduced());
-      Depart(session, v1::DEPARTURE_CAUSE_LEFT, message.leave().reason(), now, effects);
-      effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+      if (status.ok()) OnLeave(session, worker, message.leave(), now, effects);
       break;
     case v1::WorkerMessage::kTraceChunk:
       status = ValidateTraceChunk(message.trace_chunk());
@@ -168,6 +164,13 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
             ack->mutable_lease_ack()->mutable_arrival_lag());
   }
   effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
+}
+
+void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave,
+                       absl::Time now, Effects& effects) {
+  NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
+  Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), now, effects);
+  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
 }
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,

@@ -100,6 +100,8 @@ class JobState {
   int64_t bytes_executed() const;
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                    absl::Time now, Effects& effects);
+  void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, absl::Time now,
+               Effects& effects);
   void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,
                           Effects& effects);
   void OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects);

@@ -314,6 +314,7 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kNotStored:
     case Event::Kind::kScheduleBegan:
     case Event::Kind::kScheduleBroken:
+    case Event::Kind::kTraced:
       break;  // states, not counts: SetState
   }
 }
