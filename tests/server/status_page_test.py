@@ -188,6 +188,10 @@ def serve_once(test, page, state):
 
 if __name__ == "__main__":
     if find_chromium() is None:
-        print("no chromium found: the status page cannot be tested (Debian: apt-get install chromium)", file=sys.stderr)
-        sys.exit(1)
+        # Where it is a package it has to be there (tools/install-deps --test): a skipped test would hide that.
+        with open("/etc/os-release", encoding="utf-8") as file:
+            ubuntu = "ID=ubuntu\n" in file
+        print("SKIPPED: Ubuntu's chromium is a snap, which does not run headless in containers" if ubuntu else
+              "no chromium found: the status page cannot be tested (Debian: apt-get install chromium)", file=sys.stderr)
+        sys.exit(77 if ubuntu else 1)
     unittest.main()
