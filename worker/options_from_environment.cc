@@ -191,6 +191,10 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;
+  if (const std::string* timeline = Find(environment, "COORDD_TIMELINE"))
+    options.timeline = *timeline;
+  const std::string* mark = Find(environment, "COORDD_TIMELINE_MARK_CYCLES");
+  options.timeline_mark_steps = mark != nullptr && *mark != "0";
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_JOIN_TIMEOUT", &options.join_timeout));
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_TIMEOUT", &options.collective_timeout));
   return options;

@@ -88,6 +88,14 @@ class Worker {
   // Members in their order; 0: all ranks. INVALID_ARGUMENT: there is no such set.
   virtual absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const = 0;
 
+  // Writes what this rank executes, and when, to a file that Perfetto opens, as long as
+  // StopTimeline is not called. Rank 0 does; others only if the path has "{rank}" in it, which is
+  // replaced. `mark_steps`: an event where a repetition of a schedule begins. INVALID_ARGUMENT: it
+  // cannot be written; FAILED_PRECONDITION: one is being written.
+  virtual absl::Status StartTimeline(const std::string& path, bool mark_steps) = 0;
+  // Does nothing when there is none. UNAVAILABLE, RESOURCE_EXHAUSTED: why the file is not complete.
+  virtual absl::Status StopTimeline() = 0;
+
   // Values for the other members, scoped to the job.
   virtual Store& store() = 0;
 

@@ -21,6 +21,7 @@
 #include "worker/executor.h"
 #include "worker/join_message.h"
 #include "worker/pending_names.h"
+#include "worker/timeline_file.h"
 #include "worker/worker_errors.h"
 #include "worker/worker_metrics.h"
 
@@ -60,6 +61,10 @@ struct WorkerImpl::Runtime {
   std::unique_ptr<Completion> completion;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<Control> control;
+
+  // Guarded by timeline_mu.
+  Mutex timeline_mu;
+  std::unique_ptr<TimelineFile> timeline ABSL_GUARDED_BY(timeline_mu);
 
   // Guarded by stager_mu.
   Mutex stager_mu;
@@ -155,11 +160,45 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
   r.control->Start(std::move(session.early));
   const absl::Status connected =
       r.executor->Start(place.layout, *r.generation_store, clock_.Now() + options_.connect_timeout);
-  if (connected.ok()) return absl::OkStatus();
+  if (connected.ok()) {
+    BeginWithTimeline();
+    return absl::OkStatus();
+  }
   const absl::Status ended = status();  // if the generation has ended, that is why
   const absl::Status& why = ended.ok() ? connected : ended;
   return absl::Status(why.code(), absl::StrCat("the data plane of rank ", placement_.rank,
                                                " could not be connected: ", why.message()));
+}
+
+// Nobody's training should fail for want of its timeline.
+void WorkerImpl::BeginWithTimeline() {
+  if (options_.timeline.empty()) return;
+  const absl::Status started = StartTimeline(options_.timeline, options_.timeline_mark_steps);
+  if (!started.ok()) COORDD_LOG(kWarning, started.message());
+}
+
+absl::Status WorkerImpl::StartTimeline(const std::string& path, bool mark_steps) {
+  COORDD_RETURN_IF_ERROR(status());
+  if (path.empty()) return absl::InvalidArgumentError("a timeline without a path, expected one");
+  Runtime& r = *runtime_;
+  MutexLock lock(&r.timeline_mu);
+  if (r.timeline != nullptr) {
+    return absl::FailedPreconditionError(
+        "a timeline is being written already: stop that one first");
+  }
+  const std::string own = TimelinePath(path, placement_.rank);
+  if (own.empty()) return absl::OkStatus();
+  TimelineOptions options{own, placement_.rank, absl::StrCat("rank ", placement_.rank),
+                          r.executor->backend_name(), mark_steps};
+  COORDD_ASSIGN_OR_RETURN(r.timeline, TimelineFile::Start(std::move(options), r.trace, clock_));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerImpl::StopTimeline() {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  MutexLock lock(&runtime_->timeline_mu);
+  const std::unique_ptr<TimelineFile> ended = std::move(runtime_->timeline);
+  return ended == nullptr ? absl::OkStatus() : ended->Stop();
 }
 
 absl::Status WorkerImpl::status() const {
@@ -391,6 +430,8 @@ void WorkerImpl::TearDown() {
   if (r.executor != nullptr) r.executor->Stop();
   if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();
+  if (const absl::Status timeline = StopTimeline(); !timeline.ok())
+    COORDD_LOG(kWarning, timeline.message());
   {
     // What it has forwarded has ended; the rest fails. Whoever submits now finds it closed.
     MutexLock lock(&r.stager_mu);

@@ -37,8 +37,8 @@ struct WorkerSeams {
 absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
                                                     Clock& clock);
 
-// Thread-safe, as Worker says. Threads: control, executor, completion, stager; those of gRPC and of
-// the HTTP server.
+// Thread-safe, as Worker says. Threads: control, executor, completion, stager, timeline; those of
+// gRPC and of the HTTP server.
 class WorkerImpl final : public Worker {
  public:
   WorkerImpl(WorkerOptions options, WorkerSeams seams, Clock& clock);
@@ -61,6 +61,8 @@ class WorkerImpl final : public Worker {
                                              absl::Duration timeout) override;
   absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
   absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const override;
+  absl::Status StartTimeline(const std::string& path, bool mark_steps) override;
+  absl::Status StopTimeline() override;
   Store& store() override;
   absl::Status Shutdown(absl::Duration timeout) override;
 
@@ -71,6 +73,7 @@ class WorkerImpl final : public Worker {
 
   absl::Status StartMetrics();
   absl::Status StartRuntime(JoinedSession session);
+  void BeginWithTimeline();
   absl::StatusOr<TensorJob> Check(Submission submission) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
   // To control; or why it takes no more.

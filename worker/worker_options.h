@@ -57,6 +57,11 @@ struct WorkerOptions {
       absl::Minutes(10);  // COORDD_TIMEOUT seconds: every submitted tensor ends by then
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
 
+  // COORDD_TIMELINE: written from the start (Worker::StartTimeline); empty: none.
+  // COORDD_TIMELINE_MARK_CYCLES=1.
+  std::string timeline;
+  bool timeline_mark_steps = false;
+
   // INVALID_ARGUMENT: names the option, what was given and what is expected.
   absl::Status Validate() const;
 };

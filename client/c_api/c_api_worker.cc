@@ -219,6 +219,22 @@ const char* coordd_worker_metrics_address(const coordd_worker_t* worker) {
   return worker == nullptr ? "" : worker->metrics_address.c_str();
 }
 
+coordd_status_t coordd_timeline_start(coordd_worker_t* worker, const char* path,
+                                      int32_t mark_cycles) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (path == nullptr) return coordd::NullArgument("path");
+    return worker->worker->StartTimeline(path, mark_cycles != 0);
+  });
+}
+
+coordd_status_t coordd_timeline_stop(coordd_worker_t* worker) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    return worker->worker->StopTimeline();
+  });
+}
+
 const char* coordd_check_build(int32_t json) {
   thread_local std::string text;
   AtBorder([&]() -> absl::Status {

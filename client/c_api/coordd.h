@@ -34,7 +34,8 @@
  * revision.
  *
  * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
- * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range.
+ * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
+ * revision 4 coordd_timeline_start and coordd_timeline_stop.
  * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
  * coordd_unregister (memory that takes part without a staging copy). None of them is exported
  * before it works.
@@ -56,7 +57,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 3
+#define COORDD_ABI_VERSION 4
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -281,6 +282,18 @@ COORDD_API coordd_status_t coordd_worker_status(const coordd_worker_t* worker);
 /* "host:port" where this worker serves /metrics; empty: it does not. Valid as long as the worker.
  */
 COORDD_API const char* coordd_worker_metrics_address(const coordd_worker_t* worker);
+
+/* Writes what this rank executes, and when, to a file that Perfetto opens: what
+ * COORDD_TIMELINE=PATH does from the start. Rank 0 writes; the others only if the path has "{rank}"
+ * in it, for which their number is put, and do nothing otherwise. `mark_cycles`: not 0: an event
+ * where a repetition of what the program does begins. INVALID_ARGUMENT: the file cannot be written;
+ * FAILED_PRECONDITION: a timeline is being written. */
+COORDD_API coordd_status_t coordd_timeline_start(coordd_worker_t* worker, const char* path,
+                                                 int32_t mark_cycles);
+
+/* Ends it; so does the worker's end. Does nothing when there is none. UNAVAILABLE or
+ * RESOURCE_EXHAUSTED: why the file is not complete. */
+COORDD_API coordd_status_t coordd_timeline_stop(coordd_worker_t* worker);
 
 /* --- works --------------------------------------------------------------------------------- */
 

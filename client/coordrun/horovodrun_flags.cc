@@ -39,6 +39,8 @@ constexpr Flag kFlags[] = {
     {"--stall-check-warning-time-seconds", Does::kPrefix, "--coordd-arg=--stall-warning="},
     {"--stall-check-shutdown-time-seconds", Does::kPrefix, "--coordd-arg=--stall-abort="},
     {"--gloo-timeout-seconds", Does::kPrefix, "-xCOORDD_JOIN_TIMEOUT="},
+    {"--timeline-filename", Does::kPrefix, "-xCOORDD_TIMELINE="},
+    {"--timeline-mark-cycles", Does::kRename, "-xCOORDD_TIMELINE_MARK_CYCLES=1"},
     {"--no-stall-check", Does::kAnswer,
      "stalls are always watched: expected --coordd-arg=--stall-abort=SECONDS for more patience"},
     {"--disable-cache", Does::kNothing, ""},  // of ssh checks: there is none
@@ -80,9 +82,6 @@ constexpr Flag kFlags[] = {
     {"--autotune-steps-per-sample", Does::kAnswer, kTuning},
     {"--autotune-bayes-opt-max-samples", Does::kAnswer, kTuning},
     {"--autotune-gaussian-process-noise", Does::kAnswer, kTuning},
-    {"--timeline-filename", Does::kAnswer,
-     "there is no timeline yet: the status page and /metrics tell what each rank does"},
-    {"--timeline-mark-cycles", Does::kAnswer, "there is no timeline yet"},
     {"--log-with-timestamp", Does::kAnswer,
      "lines carry the rank; for the time, write to --output-dir and stamp with ts(1)"},
     {"-prefix-timestamp", Does::kAnswer,

@@ -69,9 +69,20 @@ TEST(RunFlags, UnderstandsHorovodrun) {
   EXPECT_THAT(options.command, ElementsAre("python", "x.py"));
 }
 
+TEST(RunFlags, ATimelineIsAVariableOfTheWorkers) {
+  const RunFlags flags = ParseRunFlags(
+      {"-np", "2", "--timeline-filename", "t.json", "--timeline-mark-cycles", "python", "x.py"});
+  EXPECT_THAT(flags.options.command, ElementsAre("python", "x.py"));
+  const auto translated =
+      TranslateHorovodrun({"--timeline-filename=t.json", "--timeline-mark-cycles"});
+  ASSERT_TRUE(translated.ok());
+  EXPECT_THAT(*translated,
+              ElementsAre("-xCOORDD_TIMELINE=t.json", "-xCOORDD_TIMELINE_MARK_CYCLES=1"));
+}
+
 TEST(RunFlags, AnswersWhatHasNoCounterpart) {
   for (const char* flag : {"--min-np", "--autotune", "--config-file", "--jsrun", "-cb",
-                           "--mpi-args", "--host-discovery-script", "--timeline-filename"}) {
+                           "--mpi-args", "--host-discovery-script"}) {
     const auto translated = TranslateHorovodrun({flag, "value"});
     ASSERT_FALSE(translated.ok()) << flag;
     EXPECT_THAT(std::string(translated.status().message()), HasSubstr(std::string(flag) + ": "));

@@ -46,7 +46,8 @@ class LatenessTest(processes.TestCase):
             self.state = self.coordd_of_test.json("/v1/jobs")["jobs"][0]
 
     def test_the_late_rank_is_named_by_everything_that_an_operator_looks_at(self):
-        coordd = self.start_job(COORDD_METRICS="127.0.0.1:0")
+        timeline = os.path.join(self.folder, "{rank}.json")
+        coordd = self.start_job(COORDD_METRICS="127.0.0.1:0", COORDD_TIMELINE=timeline, COORDD_TIMELINE_MARK_CYCLES=1)
         self.steps_until_scheduled()
         planned = self.state["batches_planned"]
         # Each of them: what was measured before it began to be late has to be forgotten.
@@ -68,6 +69,15 @@ class LatenessTest(processes.TestCase):
                 and coordd.metric("coordd_arrival_lag_seconds_max") > 0 and self.own_lag(0) > self.own_lag(1)
 
         self.steps_until(everywhere, late=0)
+
+        # Each rank has written its timeline all along.
+        for member in self.members:
+            member.tell("leave")
+        for member in self.members:
+            member.answer()
+            with open(timeline.replace("{rank}", str(member.rank)), encoding="utf-8") as file:
+                names = {event["name"] for event in json.load(file)}
+            self.assertLessEqual({"grad", "NEGOTIATE_ALLREDUCE", "CYCLE_START", "timeline_ended"}, names)
 
     def trace(self, *arguments):
         """A running coordctl trace, whose file is self.timeline."""

@@ -99,6 +99,7 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         except BaseException:
             shutdown()
             raise
+        _start_horovods_timeline()
 
 
 def shutdown() -> None:
@@ -254,15 +255,29 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Writes no timeline yet: says so in a warning and goes on. coordd's metrics and status page tell which tensors are
-    pending and for whom they wait."""
-    worker()
-    warnings.warn(f"coordd writes no timeline yet: {file_path} is not made", RuntimeWarning, stacklevel=2)
+    """Writes what this rank executes, and when, to a file that Perfetto and Chrome open, until stop_timeline() or shutdown().
+
+    Rank 0 writes it, as with Horovod. With "{rank}" in the path, for which its number is put, every rank that calls this
+    does. All ranks in one file: `coordctl trace`. ValueError: it cannot be written; HorovodInternalError: one is being
+    written already. HOROVOD_TIMELINE or COORDD_TIMELINE=PATH starts it with init().
+    """
+    worker().start_timeline(os.fspath(file_path), bool(mark_cycles))
 
 
 def stop_timeline() -> None:
-    """Nothing to stop: see start_timeline."""
-    worker()
+    """Ends the timeline; the file is complete then. Does nothing when there is none."""
+    worker().stop_timeline()
+
+
+def _start_horovods_timeline() -> None:
+    """What HOROVOD_TIMELINE asks for; COORDD_TIMELINE has been heeded by the library. DYNAMIC: start_timeline() will say."""
+    path = os.environ.get("HOROVOD_TIMELINE", "")
+    if path in ("", "DYNAMIC") or os.environ.get("COORDD_TIMELINE"):
+        return
+    try:
+        start_timeline(path, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "") not in ("", "0"))
+    except CoorddError as error:  # nobody's training should fail for want of its timeline
+        warnings.warn(str(error), RuntimeWarning, stacklevel=3)
 
 
 # --- what is in this build -------------------------------------------------------------------------------------------

@@ -122,6 +122,17 @@ class Worker:
         """Says goodbye; what is pending and not agreed on fails. Idempotent."""
         self._library.blocking.coordd_worker_shutdown(self.pointer, timeout_seconds)
 
+    def start_timeline(self, path: str, mark_cycles: bool) -> None:
+        function = self._library.function("coordd_timeline_start")
+        status = function(self.pointer, os.fsencode(path), c_int32(mark_cycles))
+        if status != 0:
+            raise call_error(status)
+
+    def stop_timeline(self) -> None:
+        status = self._library.function("coordd_timeline_stop")(self.pointer)
+        if status != 0:
+            raise call_error(status)
+
     def __del__(self, getpid=os.getpid, finalizing=sys.is_finalizing):
         # In a forked child the worker's threads are not there: it is left alone.
         if getattr(self, "pointer", None) and self._pid == getpid() and not finalizing():

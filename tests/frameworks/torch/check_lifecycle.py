@@ -1,9 +1,10 @@
 """Joining and leaving again and again, forks, data loaders, and a rank that leaves while others work."""
 
+import json
 import multiprocessing
 import os
 import sys
-import warnings
+import tempfile
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -168,10 +169,34 @@ def check_data_loaders_by_forkserver():
     assert sorted(read) == [index * index for index in range(24)]
 
 
-def check_the_timeline_says_that_it_does_nothing_yet():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        hvd.start_timeline("timeline.json", mark_cycles=True)
+def check_timelines_that_start_and_stop():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "timeline.json")
+        hvd.start_timeline(path, mark_cycles=True)
+        hvd.allreduce(torch.ones(7), name="in the timeline")
         hvd.stop_timeline()
-    assert len(caught) == 1 and "timeline.json" in str(caught[0].message), caught
-    assert not os.path.exists("timeline.json")
+        hvd.allreduce(torch.ones(7), name="behind it")
+        assert os.path.exists(path) == (hvd.rank() == 0)
+        every = os.path.join(folder, "{rank}.json")
+        hvd.start_timeline(every)
+        try:
+            hvd.start_timeline(every)
+            raise AssertionError("two at a time")
+        except hvd.HorovodInternalError as error:
+            assert "already" in str(error), error
+        hvd.allreduce(torch.ones(7), name="of every rank")
+        hvd.stop_timeline()
+        hvd.stop_timeline()
+        assert os.path.exists(os.path.join(folder, f"{hvd.rank()}.json"))
+        if hvd.rank() == 0:
+            with open(path, encoding="utf-8") as file:
+                events = json.load(file)
+            names = {event["name"] for event in events if event["ph"] == "X"}
+            assert any("in the timeline" in name for name in names) and not any("behind it" in name for name in names), names
+            assert "NEGOTIATE_ALLREDUCE" in names, names
+            try:
+                hvd.start_timeline(os.path.join(folder, "missing", "timeline.json"))
+                raise AssertionError("in a folder that is not there")
+            except ValueError as error:
+                assert "missing" in str(error), error
+        hvd.barrier()
