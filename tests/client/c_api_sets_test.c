@@ -301,10 +301,20 @@ static void TestGroupedReducescatter(void) {
   }
 }
 
+static void TestTimeline(void) {
+  CHECK_ERROR(coordd_timeline_start(NULL, "t.json", 0), COORDD_INVALID_ARGUMENT, "worker");
+  CHECK_ERROR(coordd_timeline_start(worker, NULL, 0), COORDD_INVALID_ARGUMENT, "path");
+  CHECK_ERROR(coordd_timeline_start(worker, "", 0), COORDD_INVALID_ARGUMENT, "path");
+  CHECK_ERROR(coordd_timeline_start(worker, "/no/such/folder/{rank}.json", 1),
+              COORDD_INVALID_ARGUMENT, "/no/such/folder/");
+  CHECK_OK(coordd_timeline_stop(worker));
+}
+
 int main(void) {
   CHECK_OK(coordd_worker_start(NULL, &worker));
   rank = coordd_rank(worker);
   CHECK(coordd_size(worker) == kRanks);
+  TestTimeline();
   TestRefusedSets();
   TestSets();
   for (int root = 0; root < kRanks; ++root) {

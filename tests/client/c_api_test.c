@@ -207,15 +207,6 @@ static void TestAllreduceInOneCall(void) {
   coordd_work_release(work);
 }
 
-static void TestTimeline(void) {
-  CHECK_ERROR(coordd_timeline_start(NULL, "t.json", 0), COORDD_INVALID_ARGUMENT, "worker");
-  CHECK_ERROR(coordd_timeline_start(worker, NULL, 0), COORDD_INVALID_ARGUMENT, "path");
-  CHECK_ERROR(coordd_timeline_start(worker, "", 0), COORDD_INVALID_ARGUMENT, "path");
-  CHECK_ERROR(coordd_timeline_start(worker, "/no/such/folder/{rank}.json", 1),
-              COORDD_INVALID_ARGUMENT, "/no/such/folder/");
-  CHECK_OK(coordd_timeline_stop(worker));
-}
-
 static void TestScalarAndEmpty(void) {
   double scalar = rank + 1;
   const int64_t none[] = {0};
@@ -493,7 +484,6 @@ int main(void) {
   TestPlacement();
   TestAllreduce();
   TestAllreduceInOneCall();
-  TestTimeline();
   TestScalarAndEmpty();
   TestGroups();
   TestGather();
