@@ -4,9 +4,13 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "worker/collective_args.h"
+#include "worker/peer_status.h"
 
 namespace coordd {
 namespace {
+
+// The tag of a message that no rank ever sends: the largest one, far beyond the lanes in use.
+constexpr Tag kEndOfPeer{LaneId{(1 << 20) - 1}, (1 << 20) - 1};
 
 absl::Status AbortedStatus() {
   return absl::AbortedError("the generation's collectives were aborted");
@@ -14,8 +18,9 @@ absl::Status AbortedStatus() {
 
 }  // namespace
 
-HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options)
-    : options_(options), transport_(std::move(transport)) {}
+HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options,
+                         std::unique_ptr<NodeArena> arena)
+    : options_(options), transport_(std::move(transport)), arena_(std::move(arena)) {}
 
 HostBackend::~HostBackend() {
   // The transport lets go of the buffers first: it ends its operations, which the runs hear.
@@ -32,15 +37,46 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
 
 absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
-  groups_.emplace(ProcessSetId{0}, Group{layout, {}});
+  if (arena_ != nullptr) COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));
+  const Group& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
+  if (arena_ != nullptr) WatchPeers(all.layout);
   return absl::OkStatus();
+}
+
+// A receive that nothing is ever sent to ends when its sender does.
+void HostBackend::WatchPeers(const GroupLayout& layout) {
+  const int32_t node = layout.node_of(layout.self());
+  for (int32_t i = 0; i < layout.ranks_on(node); ++i) {
+    const Rank rank{ToInt(layout.first_rank_of(node)) + i};
+    if (rank == layout.self()) continue;
+    transport_->Receive(rank, kEndOfPeer, absl::MakeSpan(&unsent_, 1),
+                        [this, rank](absl::Status status) {
+                          if (SuspectRank(status)) lost_.emplace(rank, std::move(status));
+                        });
+  }
+}
+
+HostBackend::Group HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
+  Group group{std::move(layout), std::move(members), {}};
+  if (arena_ == nullptr || group.layout.num_nodes() > 1 || group.layout.size() == 1 ||
+      group.layout.size() > NodeLane::kMaxMembers) {
+    return group;
+  }
+  // Of a group within one node, on this rank's node.
+  const GroupLayout& all = groups_.empty() ? group.layout : groups_.at(ProcessSetId{0}).layout;
+  const int32_t first = ToInt(all.first_rank_of(all.node_of(all.self())));
+  for (int32_t i = 0; i < group.layout.size(); ++i) {
+    const int32_t rank = group.members.empty() ? i : ToInt(group.members[static_cast<size_t>(i)]);
+    group.memories.push_back(arena_->memories()[static_cast<size_t>(rank - first)]);
+  }
+  return group;
 }
 
 absl::Status HostBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
   COORDD_CHECK(!groups_.empty());  // Connect comes first
   const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
   COORDD_RETURN_IF_ERROR(ValidateGroup(group, ranks, all.self(), all.size()));
-  Group made{all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end())};
+  Group made = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
   if (groups_.emplace(group, std::move(made)).second) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("group ", ToInt(group), " is defined already, expected a new number"));
@@ -56,7 +92,17 @@ void HostBackend::EndLane(LaneId id) {
   const auto lane = lanes_.find(id);
   if (lane == lanes_.end()) return;
   COORDD_CHECK(lane->second.queue.empty());
+  if (lane->second.node != nullptr) ended_.push_back(std::move(lane->second));
   lanes_.erase(lane);
+  ReleaseEndedLanes();
+}
+
+void HostBackend::ReleaseEndedLanes() {
+  ended_.remove_if([this](Lane& lane) {
+    if (!lane.node->Release()) return false;
+    if (!lane.staging.empty()) arena_->Free(lane.staging);
+    return true;
+  });
 }
 
 absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
@@ -81,13 +127,14 @@ bool HostBackend::Progress() {
   bool moved = transport_->Progress();
   if (aborted_.load(std::memory_order_acquire)) FailAll(AbortedStatus());
   Finished finished;
-  for (auto& [id, lane] : lanes_) moved |= AdvanceLane(lane, finished);
+  for (auto& [id, lane] : lanes_) moved |= AdvanceLane(id, lane, finished);
   // Last, because a `done` may Launch.
   for (auto& [done, status] : finished) std::move(done)(std::move(status));
   return moved;
 }
 
 absl::StatusOr<absl::Span<std::byte>> HostBackend::AllocateFusionBuffer(int64_t size_bytes) {
+  if (arena_ != nullptr) return arena_->Allocate(size_bytes);
   AlignedBuffer buffer(size_bytes);
   if (buffer.data() == nullptr) {
     return absl::ResourceExhaustedError(
@@ -100,6 +147,30 @@ absl::StatusOr<absl::Span<std::byte>> HostBackend::AllocateFusionBuffer(int64_t 
 void HostBackend::Abort() {
   aborted_.store(true, std::memory_order_release);
   transport_->Abort();
+  if (arena_ != nullptr) arena_->Abort();
+}
+
+void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  if (lane.node == nullptr) {
+    ReleaseEndedLanes();
+    lane.node =
+        std::make_unique<NodeLane>(id, batch.group->memories, ToInt(batch.group->layout.self()));
+    if (!lane.node->claimed()) {
+      lane.node.reset();
+      return FailAll(absl::ResourceExhaustedError(absl::StrCat(
+          "lane ", ToInt(id), ": a rank has at most ", NodeBoard::kEntries, " lanes at a time")));
+    }
+  }
+  const int64_t staging_bytes =
+      NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node);
+  if (staging_bytes > 0 && lane.staging.empty()) {
+    absl::StatusOr<absl::Span<std::byte>> staging = arena_->Allocate(staging_bytes);
+    if (!staging.ok()) return FailAll(staging.status());
+    lane.staging = *staging;
+  }
+  lane.node_run =
+      std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging, options_.node);
 }
 
 void HostBackend::StartRun(Lane& lane) {
@@ -131,21 +202,47 @@ void HostBackend::StartRun(Lane& lane) {
   }
 }
 
-bool HostBackend::AdvanceLane(Lane& lane, Finished& finished) {
+bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
-    if (lane.run == nullptr && failure_.ok()) StartRun(lane);
-    if (lane.run != nullptr) {
-      moved |= lane.run->Advance();
-      if (!lane.run->status().ok()) FailAll(lane.run->status());
-      if (!lane.run->finished()) break;
+    if (failure_.ok() && lane.run == nullptr && lane.node_run == nullptr) {
+      if (lane.queue.front().group->memories.empty()) {
+        StartRun(lane);
+      } else {
+        StartNodeRun(id, lane);
+      }
     }
-    const bool succeeded = lane.run != nullptr && lane.run->status().ok();
+    bool succeeded = false;
+    if (lane.run != nullptr || lane.node_run != nullptr) {
+      moved |= lane.run != nullptr ? lane.run->Advance() : AdvanceNodeRun(lane);
+      const absl::Status status =
+          lane.run != nullptr ? lane.run->status() : lane.node_run->status();
+      if (!status.ok()) FailAll(status);
+      const bool ended = lane.run != nullptr ? lane.run->finished() : lane.node_run->finished();
+      if (!ended) break;
+      succeeded = status.ok();
+    }
     finished.emplace_back(std::move(lane.queue.front().done),
                           succeeded ? absl::OkStatus() : failure_);
     lane.run.reset();
+    lane.node_run.reset();
     lane.queue.pop_front();
     moved = true;
+  }
+  return moved;
+}
+
+bool HostBackend::AdvanceNodeRun(Lane& lane) {
+  const bool moved = lane.node_run->Advance();
+  // What a rank has said before it ended counts: who was heard to be lost is looked at after that.
+  if (lost_.empty() || lane.node_run->finished()) return moved;
+  const std::vector<Rank>& members = lane.queue.front().group->members;
+  for (int32_t member = 0; member < lane.node->size(); ++member) {
+    const Rank rank = members.empty() ? Rank{member} : members[static_cast<size_t>(member)];
+    const auto lost = lost_.find(rank);
+    if (lost == lost_.end() || !lane.node_run->WaitsFor(member)) continue;
+    lane.node_run->Fail(lost->second);
+    return true;
   }
   return moved;
 }
@@ -156,6 +253,7 @@ void HostBackend::FailAll(absl::Status status) {
   transport_->Abort();
   for (auto& [id, lane] : lanes_) {
     if (lane.run != nullptr) lane.run->Fail(failure_);
+    if (lane.node_run != nullptr) lane.node_run->Fail(failure_);
   }
 }
 

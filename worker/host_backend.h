@@ -1,9 +1,10 @@
-// Collectives on host memory, over any Transport.
+// Collectives on host memory: over any Transport, and inside a node on mapped memory.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,16 +15,24 @@
 #include "worker/aligned_buffer.h"
 #include "worker/collective_backend.h"
 #include "worker/collective_run.h"
+#include "worker/node_arena.h"
+#include "worker/node_run.h"
 #include "worker/transport.h"
 
 namespace coordd {
 
 struct HostBackendOptions {
   // For tests and measurements: instead of the table's choice, on all ranks alike.
-  std::optional<Algorithm> allreduce;
-  RunOptions run;
+  std::optional<Algorithm> allreduce = {};
+  RunOptions run = {};
+  NodeRunOptions node = {};
 };
 
+// With an arena, groups whose ranks all share this rank's node run on mapped memory
+// (node_run.h): messages then tell only who has gone. All other groups, groups of more than
+// NodeLane::kMaxMembers, and everything without an arena, go through the transport. All ranks of a
+// generation have an arena or none has.
+//
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later
 // ends with that first error (PeerLost, if a peer is to blame), after the transport has let go of
@@ -34,7 +43,8 @@ class HostBackend final : public CollectiveBackend {
   // returns RESOURCE_EXHAUSTED.
   static constexpr size_t kMaxQueuedBatches = 4096;
 
-  explicit HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options = {});
+  explicit HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options = {},
+                       std::unique_ptr<NodeArena> arena = nullptr);
   ~HostBackend() override;
 
   absl::string_view name() const override { return "host"; }
@@ -52,6 +62,8 @@ class HostBackend final : public CollectiveBackend {
   struct Group {
     GroupLayout layout;         // ranks counted from 0 in the group
     std::vector<Rank> members;  // on the transport; empty: the same
+    // By member, where they are mapped by all of them; empty: the group uses the transport.
+    std::vector<NodeMemory> memories;
   };
   struct Batch {
     CollectiveArgs args;
@@ -62,11 +74,20 @@ class HostBackend final : public CollectiveBackend {
     std::deque<Batch> queue;             // the front one is running
     std::unique_ptr<CollectiveRun> run;  // nullptr: the front one has not started
     AlignedBuffer memory;                // scratch, kept from batch to batch
+    // Of a group on mapped memory, instead of these two.
+    std::unique_ptr<NodeLane> node;
+    std::unique_ptr<NodeCollectiveRun> node_run;
+    absl::Span<std::byte> staging;  // of the arena, kept from batch to batch
   };
   using Finished = std::vector<std::pair<Done, absl::Status>>;
 
+  Group MakeGroup(GroupLayout layout, std::vector<Rank> members) const;
+  void WatchPeers(const GroupLayout& layout);
   void StartRun(Lane& lane);
-  bool AdvanceLane(Lane& lane, Finished& finished);
+  void StartNodeRun(LaneId id, Lane& lane);
+  bool AdvanceLane(LaneId id, Lane& lane, Finished& finished);
+  bool AdvanceNodeRun(Lane& lane);
+  void ReleaseEndedLanes();
   void FailAll(absl::Status status);
 
   // Constant after construction.
@@ -77,10 +98,14 @@ class HostBackend final : public CollectiveBackend {
 
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
+  std::unique_ptr<NodeArena> arena_;      // nullptr: everything through the transport
+  std::map<Rank, absl::Status> lost_;     // of the node, with an arena
+  std::byte unsent_{};                    // what they would say if they ever said anything
   std::map<ProcessSetId, Group> groups_;  // empty: not connected
   absl::Status failure_;
   std::vector<AlignedBuffer> fusion_buffers_;
   std::map<LaneId, Lane> lanes_;
+  std::list<Lane> ended_;  // on mapped memory, until all members are through with them
 };
 
 }  // namespace coordd

@@ -1,5 +1,6 @@
 #include "worker/reduce_kernels.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -139,23 +140,50 @@ void ReduceLoop(std::byte* dst, const std::byte* a, const std::byte* b, int64_t 
   }
 }
 
-template <typename Element>
-void ReduceElements(ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
-                    int64_t count) {
+// Calls f.template operator()<Op>() for the operator.
+template <typename F>
+void WithOp(ReduceOp op, F f) {
   switch (op) {
     case ReduceOp::kSum:
-      return ReduceLoop<Element, Sum>(dst, a, b, count);
+      return f.template operator()<Sum>();
     case ReduceOp::kMin:
-      return ReduceLoop<Element, Min>(dst, a, b, count);
+      return f.template operator()<Min>();
     case ReduceOp::kMax:
-      return ReduceLoop<Element, Max>(dst, a, b, count);
+      return f.template operator()<Max>();
     case ReduceOp::kProduct:
-      return ReduceLoop<Element, Product>(dst, a, b, count);
+      return f.template operator()<Product>();
     case ReduceOp::kNone:
     case ReduceOp::kAverage:
       break;
   }
   COORDD_CHECK(false);  // averages are sums that the executor divides
+}
+
+template <typename Element>
+void ReduceElements(ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
+                    int64_t count) {
+  WithOp(op, [&]<typename Op>() { ReduceLoop<Element, Op>(dst, a, b, count); });
+}
+
+// A tile of the result stays in the first-level cache while one source after the other is added.
+template <typename Element, typename Op>
+void ReduceTiles(std::byte* dst, absl::Span<const std::byte* const> sources, int64_t count) {
+  using Stored = typename Element::Stored;
+  using Computed = typename Element::Computed;
+  constexpr int64_t kTile = 512;
+  Computed tile[kTile];
+  for (int64_t begin = 0; begin < count; begin += kTile) {
+    const int64_t size = std::min(kTile, count - begin);
+    for (int64_t i = 0; i < size; ++i)
+      tile[i] = Element::Load(LoadAt<Stored>(sources.front(), begin + i));
+    for (const std::byte* source : sources.subspan(1)) {
+      for (int64_t i = 0; i < size; ++i) {
+        const Computed value = Element::Load(LoadAt<Stored>(source, begin + i));
+        tile[i] = Op::template Apply<Computed>(tile[i], value);
+      }
+    }
+    for (int64_t i = 0; i < size; ++i) StoreAt<Stored>(dst, begin + i, Element::Store(tile[i]));
+  }
 }
 
 // Truncates toward zero, saturates; a NaN gives 0. The bounds are powers of two (or zero), exact in
@@ -242,6 +270,15 @@ void WithElement(DataType dtype, F f) {
 void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
             int64_t count) {
   WithElement(dtype, [&]<typename Element>() { ReduceElements<Element>(op, dst, a, b, count); });
+}
+
+void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
+               absl::Span<const std::byte* const> sources, int64_t count) {
+  COORDD_CHECK(!sources.empty());
+  if (sources.size() == 2) return Reduce(dtype, op, dst, sources[0], sources[1], count);
+  WithElement(dtype, [&]<typename Element>() {
+    WithOp(op, [&]<typename Op>() { ReduceTiles<Element, Op>(dst, sources, count); });
+  });
 }
 
 void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count) {

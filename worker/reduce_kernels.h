@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "common/types.h"
 
 namespace coordd {
@@ -28,6 +29,12 @@ inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte*
                    int64_t count) {
   Reduce(dtype, op, dst, dst, src, count);
 }
+
+// dst[i] = op over the sources, in their order; float16 and bfloat16 are rounded once. `dst` may be
+// equal to any source, else they do not overlap. Two sources: as Reduce. REQUIRES: at least one
+// source; op as above.
+void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
+               absl::Span<const std::byte* const> sources, int64_t count);
 
 // dst[i] = the operand that changes no other: 0 for a sum (-0 in floating point, since -0 + +0 is
 // not -0), 1 for a product, the largest or smallest value of the type, or infinity, for a minimum

@@ -19,7 +19,6 @@
 namespace coordd {
 namespace {
 
-constexpr absl::string_view kKeyPrefix = "shm";
 constexpr int kSecretBytes = 16;  // 128 bits
 constexpr int kBacklog = 256;     // all ranks of a node at once (ShmTransport::kMaxLocalRanks)
 // Accepted connections that have not said who they are: beyond it the oldest one is turned away.
@@ -108,7 +107,7 @@ absl::StatusOr<std::vector<ShmPeer>> Handover::Run() {
 absl::Status Handover::Announce() {
   own_ = {absl::StrCat("coordd-", SecretHex(kSecretBytes)), SecretHex(kSecretBytes)};
   COORDD_ASSIGN_OR_RETURN(listener_, ListenUnix(own_.name, kBacklog));
-  return store_.Set(AddressKey(kKeyPrefix, options_.self), Encode(own_), deadline_);
+  return store_.Set(AddressKey(options_.key_prefix, options_.self), Encode(own_), deadline_);
 }
 
 absl::Status Handover::FindLowerRanks() {
@@ -117,7 +116,7 @@ absl::Status Handover::FindLowerRanks() {
     if (rank < options_.self) lower.push_back(rank);
   }
   COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                          AwaitAddresses(store_, kKeyPrefix, lower, deadline_));
+                          AwaitAddresses(store_, options_.key_prefix, lower, deadline_));
   size_t next = 0;
   for (const ShmPeer& peer : peers_) {
     lower_.emplace_back();
@@ -204,7 +203,7 @@ absl::Status Handover::WaitForSomething() {
     for (const ShmPeer& peer : peers_) {
       if (!peer.segment.valid()) missing.push_back(peer.rank);
     }
-    return RanksMissing(kKeyPrefix, missing);
+    return RanksMissing(options_.key_prefix, missing);
   }
   std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}};
   for (const ShmPeer& peer : peers_) {

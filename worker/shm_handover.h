@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/store.h"
@@ -27,13 +28,15 @@ struct ShmHandoverOptions {
   std::vector<Rank> others;                    // of the node
   int segment_fd = -1;                         // this rank's memory
   const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
+  // What is handed over: a rank has one handover of each kind at a time.
+  absl::string_view key_prefix = "shm";
 };
 
 // Descriptors travel as ancillary data of a Unix socket with an abstract name, so that no file
 // stays behind, however the process ends. Name and a 128-bit secret are random and travel in
-// `store` under "shm/RANK"; the higher rank of a pair connects and shows the lower one's secret;
-// both sides check that the other runs as the same user. Strangers are turned away without ending
-// the handover.
+// `store` under "shm/RANK" (or the other prefix); the higher rank of a pair connects and shows the
+// lower one's secret; both sides check that the other runs as the same user. Strangers are turned
+// away without ending the handover.
 //
 // Returns one peer per rank of `others`, in their order. DEADLINE_EXCEEDED: names the ranks that
 // did not show up. ABORTED. UNAVAILABLE: what could not be opened, or PeerLost.

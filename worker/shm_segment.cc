@@ -59,6 +59,13 @@ absl::StatusOr<ShmSegment> ShmSegment::Map(UniqueFd fd, int64_t size_bytes) {
   return segment;
 }
 
+absl::StatusOr<ShmSegment> ShmSegment::MapAll(UniqueFd fd) {
+  // Once it is sealed its size is what it was: Map looks at the seals.
+  struct stat status = {};
+  if (fstat(fd.get(), &status) != 0) status.st_size = 0;
+  return Map(std::move(fd), static_cast<int64_t>(status.st_size));
+}
+
 absl::StatusOr<absl::Span<std::byte>> ShmSegment::MapShared(int fd, int64_t size_bytes) {
   void* memory =
       mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -24,6 +24,8 @@ class ShmSegment {
   static absl::StatusOr<ShmSegment> Create(int64_t size_bytes);
   // Another process's. PERMISSION_DENIED: it is not sealed or has another size.
   static absl::StatusOr<ShmSegment> Map(UniqueFd fd, int64_t size_bytes);
+  // Another process's, of whatever size it was sealed at. PERMISSION_DENIED: it is not sealed.
+  static absl::StatusOr<ShmSegment> MapAll(UniqueFd fd);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
   // To hand over. Only of Create; -1 otherwise.

@@ -23,6 +23,22 @@ INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance,
                                  }}),
                          [](const auto& info) { return info.param.name; });
 
+constexpr int64_t kArenaBytes = int64_t{256} << 20;
+
+INSTANTIATE_TEST_SUITE_P(HostOnMappedMemory, CollectiveBackendConformance,
+                         testing::Values(BackendCase{
+                             .name = "OneNode",
+                             .new_group =
+                                 [](int32_t) {
+                                   return []() -> std::unique_ptr<CollectiveBackend> {
+                                     return std::make_unique<HostBackend>(
+                                         std::make_unique<ShmTransport>(), HostBackendOptions{},
+                                         std::make_unique<NodeArena>(
+                                             NodeArenaOptions{kArenaBytes}));
+                                   };
+                                 }}),
+                         [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(HostOverShm, CollectiveBackendConformance,
                          testing::Values(BackendCase{
                              .name = "OneNode",

@@ -1,0 +1,16 @@
+// Copies large enough that it matters which caches they pass through.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace coordd {
+
+// As memcpy, but past the caches where the processor can: the stored lines are not read first, and
+// what is in the caches stays there. For results larger than the caches, which nobody reads soon.
+// Other threads see the bytes only after StreamFence().
+void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes);
+// Orders streamed stores before every later store of this thread.
+void StreamFence();
+
+}  // namespace coordd

@@ -1,0 +1,84 @@
+// Memory of each rank of a node that all ranks of the node have mapped. (io)
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "worker/arena_allocator.h"
+#include "worker/group_layout.h"
+#include "worker/node_lane.h"
+#include "worker/shm_segment.h"
+
+namespace coordd {
+
+struct NodeArenaOptions {
+  // Of one rank's arena; 0: as much as the machine has memory, or as the limits of the process
+  // allow. Pages exist once they are touched. Ranks may differ.
+  int64_t size_bytes = 0;
+};
+
+// One sealed memfd per rank, handed over and mapped by all ranks of the node in Connect: after that
+// no descriptor travels and nothing is mapped. It begins with the rank's NodeBoard; the rest is
+// given out as blocks. The memory has no name and ends with the last process that has it mapped;
+// who looks at whose end is not the arena's business (HostBackend). One thread; Abort: any.
+class NodeArena {
+ public:
+  // Less is an error: fusion buffers would not fit.
+  static constexpr int64_t kSizeBytesMin = int64_t{64} << 20;
+
+  // `clock` outlives it.
+  explicit NodeArena(NodeArenaOptions options = {}, Clock& clock = Clock::Real())
+      : options_(options), clock_(clock) {}
+  // For tests: ranks are threads of one process and share what the process has, all zero at first,
+  // which outlives the arena.
+  explicit NodeArena(std::vector<NodeMemory> memories)
+      : clock_(Clock::Real()), memories_(std::move(memories)) {}
+
+  // Of the ranks of this rank's node. DEADLINE_EXCEEDED: names the ranks that did not show up.
+  // RESOURCE_EXHAUSTED: there is no address space, or a limit (ulimit -f, -v) is too low.
+  // UNAVAILABLE, ABORTED as Transport::Connect.
+  absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline);
+  // Ends a Connect that waits.
+  void Abort() { aborted_.store(true, std::memory_order_release); }
+
+  // By rank of the node, in rank order, this one's among them. Empty before Connect.
+  const std::vector<NodeMemory>& memories() const { return memories_; }
+  // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.
+  absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
+  // Gives the pages back. REQUIRES: allocated here; no other rank uses it any more.
+  void Free(absl::Span<std::byte> block);
+
+  // What is asked of the kernel: no more than the machine's memory, than a file may have, and
+  // than the address space holds of as many arenas as the node has ranks. Limits: negative if there
+  // is none.
+  static int64_t SizeBytesFor(int32_t local_ranks, int64_t memory_bytes, int64_t file_limit_bytes,
+                              int64_t address_limit_bytes);
+
+ private:
+  absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
+
+  // Constant after construction.
+  const NodeArenaOptions options_;
+  Clock& clock_;
+
+  // Thread-safe by itself.
+  std::atomic<bool> aborted_ = false;
+
+  // Touched by the owner's thread.
+  std::vector<ShmSegment> segments_;  // as memories_; empty where these are a test's
+  std::vector<NodeMemory> memories_;
+  NodeMemory own_;
+  std::optional<ArenaAllocator> allocator_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,107 @@
+// Collectives among ranks that have each other's buffers mapped, as data: what a member reads and
+// writes in each step. PURE.
+//
+// A collective is a sequence of steps. In a step a member does its operations (OperationsOf), then
+// says so and waits until all have said it: what was written in a step may be read in the next one.
+// Rules, which tests/worker/node_plan_test.cc checks for all members at once:
+//   - In a step nobody writes what another one reads or writes, unless both are one operation.
+//   - An input is read in the steps [0, pieces) only, a part in the step of its piece.
+//   - Together the steps write every byte of every output once.
+//   - A reduction combines the members' inputs in the order of their ranks, whoever does it, so
+//     that results are the same bits everywhere and whatever the pieces are.
+//
+// Shared: every member's buffers are mapped by all. One piece, in which members write their slices
+// of the result into everybody's output: n bytes read and n written by each, for p members and n
+// bytes (1.5 passes over memory for two of them, where a message layer needs 3 to 4).
+// Staged: some member's memory is private. Inputs are shown to the others a piece at a time
+// (StagedRanges), and results are fetched one step later from the member that has made them, while
+// the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
+// what is made in s is fetched in s + 1 only.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "common/types.h"
+#include "worker/collective_schedule.h"
+
+namespace coordd {
+
+// One collective as one of its members sees it. Members are counted from 0.
+struct NodeCollective {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  int32_t members = 1;
+  int32_t self = 0;
+  int32_t root = 0;
+  // Allreduce, reduce: of the input. Broadcast: of the output.
+  int64_t size_bytes = 0;
+  // Reducescatter, alltoall: by receiver. Else empty.
+  absl::Span<const int64_t> input_blocks;
+  // Allgather, alltoall, gather on its root: by sender. Else empty.
+  absl::Span<const int64_t> output_blocks;
+  // Alltoall: where in each member's input this one's block begins, which their posts say.
+  absl::Span<const int64_t> block_offsets;
+};
+
+// How it is done; equal on all members.
+struct NodeMode {
+  bool shared = true;       // else staged
+  int64_t piece_bytes = 0;  // staged: of one piece of a block (see PieceBytes)
+  int64_t pieces = 1;       // staged: of the largest block of any member
+};
+
+// Where an operation writes.
+enum class NodeTarget : uint8_t {
+  kOwnOutput,
+  kOwnResult,     // a slice that others fetch; and the own output, if this member has one
+  kRootOutput,    // the buffer of the root
+  kEveryOutput,   // of all members
+  kOthersOutput,  // of all but the root
+};
+
+struct NodeOperation {
+  // Combines the inputs of all members; else copies from member `from`: its input, or the slice
+  // that it has made in the step before.
+  bool combines = false;
+  bool from_result = false;
+  int32_t from = 0;
+  int64_t size_bytes = 0;
+  int64_t from_bytes = 0;    // where in the source's buffer (with `combines`: of each)
+  int64_t staged_bytes = 0;  // where in what a member shows of it in this step
+  NodeTarget target = NodeTarget::kOwnOutput;
+  int64_t to_bytes = 0;  // where in the output
+};
+using NodeOperations = absl::InlinedVector<NodeOperation, 4>;
+
+// Slices, of one piece, are cut at cache lines of the buffers.
+inline constexpr int64_t kSliceBytes = 64;
+// The part of [begin, end) that `member` works on.
+ByteRange NodeSliceOf(int64_t begin, int64_t end, int32_t member, int32_t members);
+
+// Whether members fetch slices from each other when memory is private: allreduce, reduce.
+bool HasNodeResults(CollectiveKind kind);
+// Of the largest block that this member shows to another one.
+int64_t LargestBlockBytes(const NodeCollective& collective);
+// Pieces of a staging buffer of `buffer_bytes`: whole cache lines. REQUIRES: a cache line for each
+// member.
+int64_t PieceBytes(const NodeCollective& collective, int64_t buffer_bytes);
+
+// Steps in which members have something to do; one more ends the collective, after which nobody
+// reads anybody's memory.
+int64_t NodeSteps(const NodeCollective& collective, const NodeMode& mode);
+
+// What this member does in `step`, after all have reached it.
+NodeOperations OperationsOf(const NodeCollective& collective, const NodeMode& mode, int64_t step);
+
+// What this member, if its memory is private, copies from its input to a staging buffer before it
+// says that it has reached `step`.
+struct StagedRange {
+  int64_t from_bytes = 0;  // in the input
+  int64_t to_bytes = 0;    // in the buffer
+  int64_t size_bytes = 0;
+};
+using StagedRanges = absl::InlinedVector<StagedRange, 8>;
+StagedRanges StagedRangesOf(const NodeCollective& collective, const NodeMode& mode, int64_t step);
+
+}  // namespace coordd

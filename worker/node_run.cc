@@ -1,0 +1,429 @@
+#include "worker/node_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "worker/copy_bytes.h"
+#include "worker/reduce_kernels.h"
+
+namespace coordd {
+namespace {
+
+// What goes to several places is made a tile at a time, which stays in the first-level cache with
+// the parts of two inputs that it is made of.
+constexpr int64_t kTileBytes = 4096;
+// Copies to several places: the source stays in the second-level cache.
+constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
+
+// Input pieces, then results, two each.
+constexpr int64_t kStagingBuffers = 4;
+
+void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
+}
+
+int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
+
+int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
+
+}  // namespace
+
+absl::Span<const std::byte> NodeCollectiveRun::InputOf(const CollectiveArgs& args) {
+  return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
+}
+
+bool NodeCollectiveRun::IsInline(const CollectiveArgs& args, const NodeRunOptions& options) {
+  switch (args.kind) {
+    case CollectiveKind::kBarrier:
+      return true;
+    case CollectiveKind::kAllgather:
+      return *std::max_element(args.output_block_bytes.begin(), args.output_block_bytes.end()) <=
+             options.inline_bytes_max;
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kGather:
+      return false;  // a member does not know how much the others have
+    default:
+      return SizeOf(InputOf(args)) <= options.inline_bytes_max;
+  }
+}
+
+bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& lane) {
+  switch (args.kind) {
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kBroadcast:
+      return lane.IsMapped(args.input) && lane.IsMapped(args.output);
+    default:
+      return lane.IsMapped(args.input);
+  }
+}
+
+int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
+                                        const NodeRunOptions& options) {
+  if (IsInline(args, options)) return 0;
+  const bool shows = lane.IsMapped(InputOf(args));
+  const bool gives =
+      !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
+  return shows && gives ? 0 : kStagingBuffers * options.staging_buffer_bytes;
+}
+
+NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
+                                     absl::Span<std::byte> staging, const NodeRunOptions& options)
+    : args_(args),
+      lane_(lane),
+      staging_(staging),
+      options_(options),
+      first_step_(lane.step() + 1),
+      input_(InputOf(args)) {
+  collective_.kind = args.kind;
+  collective_.members = lane.size();
+  collective_.self = lane.self();
+  collective_.root = ToInt(args.root);
+  collective_.size_bytes = SizeOf(input_);
+  collective_.input_blocks = args.input_block_bytes;
+  collective_.output_blocks = args.output_block_bytes;
+}
+
+void NodeCollectiveRun::Fail(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+bool NodeCollectiveRun::Advance() {
+  bool moved = false;
+  while (!finished()) {
+    switch (phase_) {
+      case Phase::kPosting:
+        if (!AllHaveReached(first_step_ - 1)) return moved;
+        if (IsInline(args_, options_)) {
+          PostInput();
+          phase_ = Phase::kInline;
+        } else {
+          PostPlace();
+          phase_ = Phase::kGathering;
+        }
+        lane_.Reach(first_step_);
+        break;
+      case Phase::kInline:
+        if (!HasInlineInputs()) return moved;
+        FinishInline();
+        phase_ = Phase::kFinished;
+        break;
+      case Phase::kGathering:
+        if (!AllHaveReached(first_step_)) return moved;
+        Fail(ReadPosts());
+        break;
+      case Phase::kWorking:
+        // One portion: the caller looks around in between.
+        if (!Work()) return true;
+        NextStep();
+        break;
+      case Phase::kWaiting:
+        if (!AllHaveReached(first_step_ + step_)) return moved;
+        if (step_ == NodeSteps(collective_, mode_)) {
+          lane_.Finish(first_step_ + step_);
+          phase_ = Phase::kFinished;
+        } else {
+          operations_ = OperationsOf(collective_, mode_, step_);
+          phase_ = Phase::kWorking;
+        }
+        break;
+      case Phase::kFinished:
+        break;
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+bool NodeCollectiveRun::AllHaveReached(int64_t step) {
+  const bool reached = lane_.FirstBehind(step) < 0;
+  awaited_step_ = reached ? -1 : step;
+  awaited_member_ = -1;
+  return reached;
+}
+
+bool NodeCollectiveRun::RootHasReached(int64_t step) {
+  const bool reached = lane_.HasReached(collective_.root, step);
+  awaited_step_ = reached ? -1 : step;
+  awaited_member_ = collective_.root;
+  return reached;
+}
+
+bool NodeCollectiveRun::WaitsFor(int32_t member) const {
+  if (finished() || awaited_step_ < 0 || member == lane_.self()) return false;
+  if (awaited_member_ >= 0 && awaited_member_ != member) return false;
+  return !lane_.HasReached(member, awaited_step_);
+}
+
+// A root has nothing to hear from those it sends to, nor they from each other.
+bool NodeCollectiveRun::HasInlineInputs() {
+  const bool is_root = collective_.self == collective_.root;
+  if (args_.kind == CollectiveKind::kReduce && !is_root) return true;
+  if (args_.kind != CollectiveKind::kBroadcast) return AllHaveReached(first_step_);
+  return is_root || RootHasReached(first_step_);
+}
+
+void NodeCollectiveRun::PostInput() {
+  if (args_.kind == CollectiveKind::kBroadcast && collective_.self != collective_.root) return;
+  Copy(lane_.Payload(first_step_), input_.data(), SizeOf(input_));
+}
+
+void NodeCollectiveRun::FinishInline() {
+  const bool is_root = collective_.self == collective_.root;
+  std::byte* const output = args_.output.data();
+  int64_t offset = 0;
+  switch (args_.kind) {
+    case CollectiveKind::kBroadcast:
+      if (!is_root)
+        Copy(output, lane_.PayloadOf(collective_.root, first_step_), SizeOf(args_.output));
+      break;
+    case CollectiveKind::kAllgather:
+      for (int32_t m = 0; m < lane_.size(); ++m) {
+        const int64_t block = args_.output_block_bytes[static_cast<size_t>(m)];
+        Copy(output + offset, lane_.PayloadOf(m, first_step_), block);
+        offset += block;
+      }
+      break;
+    case CollectiveKind::kReducescatter:
+      for (int32_t m = 0; m < lane_.self(); ++m)
+        offset += args_.input_block_bytes[static_cast<size_t>(m)];
+      [[fallthrough]];
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReduce:
+      if (args_.kind == CollectiveKind::kReduce && !is_root) break;
+      for (int32_t m = 0; m < lane_.size(); ++m)
+        sources_.push_back(lane_.PayloadOf(m, first_step_) + offset);
+      ReduceAll(args_.dtype, args_.op, output, sources_,
+                SizeOf(args_.output) / coordd::SizeOf(args_.dtype));
+      break;
+    default:
+      break;
+  }
+  lane_.Finish(first_step_);
+}
+
+void NodeCollectiveRun::PostPlace() {
+  const NodeMemory own = lane_.memory(lane_.self());
+  mode_.piece_bytes = PieceBytes(collective_, options_.staging_buffer_bytes);
+  Post post;
+  post.kind = static_cast<uint32_t>(args_.kind);
+  post.sequence = args_.sequence;
+  post.largest_block_bytes = LargestBlockBytes(collective_);
+  if (IsShareable(args_, lane_)) post.flags |= kShareable;
+  if (lane_.IsMapped(input_)) {
+    post.flags |= kInputMapped;
+    if (!input_.empty()) post.input = OffsetIn(own, input_.data());
+  }
+  if (lane_.IsMapped(args_.output) && !args_.output.empty()) {
+    post.flags |= kOutputMapped;
+    post.output = OffsetIn(own, args_.output.data());
+  }
+  if (!staging_.empty()) post.staging = OffsetIn(own, staging_.data());
+  // Where the block of each member begins, and the blocks themselves if they are small.
+  int64_t end = sizeof(Post);
+  std::byte* const payload = lane_.Payload(first_step_);
+  if (args_.kind == CollectiveKind::kAlltoall) {
+    int64_t offset = 0;
+    for (int64_t block : args_.input_block_bytes) {
+      std::memcpy(payload + end, &offset, sizeof(offset));
+      end += static_cast<int64_t>(sizeof(offset));
+      offset += block;
+    }
+  }
+  const bool blocks_by_sender =
+      args_.kind == CollectiveKind::kAlltoall || args_.kind == CollectiveKind::kGather;
+  if (blocks_by_sender && SizeOf(input_) <= options_.inline_bytes_max &&
+      SizeOf(input_) <= BoardPost::kPayloadBytes - end) {
+    post.flags |= kCarried;
+    Copy(payload + end, input_.data(), SizeOf(input_));
+  }
+  std::memcpy(payload, &post, sizeof(post));
+  posts_.assign(static_cast<size_t>(lane_.size()), Post());
+  posts_[static_cast<size_t>(lane_.self())] = post;
+  // Somebody's memory is private: it is this one's, so that all will work on pieces.
+  if ((post.flags & kShareable) == 0) Stage(0);
+}
+
+absl::Status NodeCollectiveRun::ReadPosts() {
+  const Post own = posts_[static_cast<size_t>(lane_.self())];
+  uint32_t common = own.flags;
+  int64_t largest_bytes = own.largest_block_bytes;
+  for (int32_t m = 0; m < lane_.size(); ++m) {
+    Post& post = posts_[static_cast<size_t>(m)];
+    const std::byte* const payload = lane_.PayloadOf(m, first_step_);
+    std::memcpy(&post, payload, sizeof(post));
+    if (post.kind != own.kind || post.sequence != own.sequence) {
+      return absl::InternalError(absl::StrCat(
+          "member ", m, " of the group is at batch ", post.sequence, " of the lane, of kind ",
+          post.kind, ", this one at ", own.sequence, ", of kind ", own.kind));
+    }
+    common &= post.flags;
+    largest_bytes = std::max(largest_bytes, post.largest_block_bytes);
+    if (args_.kind != CollectiveKind::kAlltoall) continue;
+    int64_t offset = 0;
+    std::memcpy(&offset, payload + sizeof(Post) + sizeof(offset) * lane_.self(), sizeof(offset));
+    block_offsets_.push_back(offset);
+  }
+  collective_.block_offsets = block_offsets_;
+  if ((common & kCarried) != 0) {
+    CopyCarried();
+    lane_.Finish(first_step_);
+    phase_ = Phase::kFinished;
+    return absl::OkStatus();
+  }
+  mode_.shared = (common & kShareable) != 0;
+  const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;
+  mode_.pieces = mode_.shared ? 1 : std::max<int64_t>(1, pieces);
+  const int64_t result_bytes = std::max(SizeOf(args_.input), SizeOf(args_.output));
+  streams_ = result_bytes >= options_.stream_bytes_min;
+  operations_ = OperationsOf(collective_, mode_, 0);
+  phase_ = Phase::kWorking;
+  return absl::OkStatus();
+}
+
+void NodeCollectiveRun::CopyCarried() {
+  const bool alltoall = args_.kind == CollectiveKind::kAlltoall;
+  if (!alltoall && collective_.self != collective_.root) return;
+  int64_t to = 0;
+  for (int32_t m = 0; m < lane_.size(); ++m) {
+    const size_t index = static_cast<size_t>(m);
+    const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(Post);
+    if (alltoall)
+      from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + block_offsets_[index];
+    Copy(args_.output.data() + to, from, args_.output_block_bytes[index]);
+    to += args_.output_block_bytes[index];
+  }
+}
+
+void NodeCollectiveRun::Stage(int64_t piece) {
+  if ((posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0) return;
+  NodeMode staged = mode_;
+  staged.shared = false;
+  std::byte* const buffer = staging_.data() + piece % 2 * options_.staging_buffer_bytes;
+  for (const StagedRange& range : StagedRangesOf(collective_, staged, piece))
+    Copy(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
+}
+
+void NodeCollectiveRun::NextStep() {
+  ++step_;
+  operation_ = 0;
+  if (!mode_.shared && step_ < mode_.pieces) Stage(step_);
+  lane_.Reach(first_step_ + step_);
+  phase_ = Phase::kWaiting;
+}
+
+// Returns whether the step is done.
+bool NodeCollectiveRun::Work() {
+  int64_t left_bytes = options_.work_bytes_max;
+  while (operation_ < operations_.size()) {
+    if (left_bytes <= 0) return false;
+    const NodeOperation& operation = operations_[operation_];
+    if (operation_bytes_ == 0) FindTargets(operation);
+    const int64_t size_bytes = std::min(left_bytes, operation.size_bytes - operation_bytes_);
+    Perform(operation, operation_bytes_, size_bytes);
+    left_bytes -= size_bytes;
+    operation_bytes_ += size_bytes;
+    if (operation_bytes_ < operation.size_bytes) continue;
+    operation_bytes_ = 0;
+    ++operation_;
+  }
+  return true;
+}
+
+std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
+  if (member == lane_.self()) return args_.output.data();
+  return lane_.memory(member).data() + posts_[static_cast<size_t>(member)].output;
+}
+
+const std::byte* NodeCollectiveRun::SourceOf(const NodeOperation& operation, int32_t member) const {
+  const Post& post = posts_[static_cast<size_t>(member)];
+  const std::byte* const memory = lane_.memory(member).data();
+  const int64_t buffer_bytes = options_.staging_buffer_bytes;
+  if (operation.from_result) {
+    if ((post.flags & kOutputMapped) != 0) return OutputOf(member) + operation.from_bytes;
+    return memory + post.staging + (2 + (step_ - 1) % 2) * buffer_bytes + operation.staged_bytes;
+  }
+  if (member == lane_.self()) return input_.data() + operation.from_bytes;
+  if ((post.flags & kInputMapped) != 0) return memory + post.input + operation.from_bytes;
+  return memory + post.staging + step_ % 2 * buffer_bytes + operation.staged_bytes;
+}
+
+void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
+  targets_.clear();
+  sources_.clear();
+  if (operation.combines) {
+    for (int32_t m = 0; m < lane_.size(); ++m) sources_.push_back(SourceOf(operation, m));
+  } else {
+    sources_.push_back(SourceOf(operation, operation.from));
+  }
+  const Post& own = posts_[static_cast<size_t>(lane_.self())];
+  const int32_t root = collective_.root;
+  switch (operation.target) {
+    case NodeTarget::kOwnOutput:
+      targets_.push_back(args_.output.data() + operation.to_bytes);
+      break;
+    case NodeTarget::kOwnResult: {
+      if (!args_.output.empty()) targets_.push_back(args_.output.data() + operation.to_bytes);
+      const bool fetched = args_.kind == CollectiveKind::kAllreduce || lane_.self() != root;
+      if (fetched && (own.flags & kOutputMapped) == 0) {
+        targets_.push_back(staging_.data() + (2 + step_ % 2) * options_.staging_buffer_bytes +
+                           operation.staged_bytes);
+      }
+      break;
+    }
+    case NodeTarget::kRootOutput:
+      targets_.push_back(OutputOf(root) + operation.to_bytes);
+      break;
+    case NodeTarget::kEveryOutput:
+    case NodeTarget::kOthersOutput:
+      for (int32_t i = 0; i < lane_.size(); ++i) {
+        const int32_t member = (lane_.self() + i) % lane_.size();
+        if (operation.target == NodeTarget::kOthersOutput && member == root) continue;
+        targets_.push_back(OutputOf(member) + operation.to_bytes);
+      }
+      break;
+  }
+}
+
+void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
+  const bool one_plain = targets_.size() == 1 && !streams_;
+  const int64_t tile_bytes = one_plain            ? size_bytes
+                             : operation.combines ? kTileBytes
+                                                  : kCopyTileBytes;
+  const int64_t end = begin + size_bytes;
+  for (int64_t at = begin; at < end; at += tile_bytes) {
+    const int64_t size = std::min(tile_bytes, end - at);
+    if (operation.combines) {
+      Combine(at, size);
+    } else {
+      CopyOut(sources_.front() + at, at, size);
+    }
+  }
+  if (streams_) StreamFence();
+}
+
+void NodeCollectiveRun::Combine(int64_t begin, int64_t size_bytes) {
+  absl::InlinedVector<const std::byte*, 8> sources;
+  for (const std::byte* source : sources_) sources.push_back(source + begin);
+  alignas(64) std::byte tile[kTileBytes];
+  std::byte* const made = streams_ ? tile : targets_.front() + begin;
+  ReduceAll(args_.dtype, args_.op, made, sources, size_bytes / coordd::SizeOf(args_.dtype));
+  CopyOut(made, begin, size_bytes);
+}
+
+void NodeCollectiveRun::CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes) {
+  for (std::byte* target : targets_) {
+    std::byte* const to = target + begin;
+    if (to == from) continue;
+    if (streams_) {
+      StreamBytes(to, from, size_bytes);
+    } else {
+      Copy(to, from, size_bytes);
+    }
+  }
+}
+
+}  // namespace coordd

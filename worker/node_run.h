@@ -1,0 +1,125 @@
+// Executes one collective among ranks of a node that have each other's memory mapped, a piece of
+// work at a time: what CollectiveRun is over a Transport.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/collective_backend.h"
+#include "worker/node_lane.h"
+#include "worker/node_plan.h"
+
+namespace coordd {
+
+// Equal on all members.
+struct NodeRunOptions {
+  // Inputs up to here travel in the post: no second step, in which the others' memory is let go.
+  // 512: beyond it copying costs more than the step.
+  int64_t inline_bytes_max = 512;
+  // Of each of the four buffers in which private memory is shown to the others: small enough that
+  // what one core has written is still in its second-level cache when the other one reads it.
+  int64_t staging_buffer_bytes = int64_t{256} << 10;
+  // Results from here on pass by the caches.
+  int64_t stream_bytes_min = int64_t{8} << 20;
+  // How much an Advance moves at most: some 100 us, after which an Abort is heard.
+  int64_t work_bytes_max = int64_t{1} << 20;
+};
+
+// One thread, that of the lane's owner. Resumable: no call waits. Peers read the input and write
+// the output while it runs, also after this side has given up: a failed collective's buffers that
+// are mapped belong to the members until all of them have given up too.
+class NodeCollectiveRun {
+ public:
+  // How much `staging` a member needs; 0 where all that others have to reach is mapped.
+  static int64_t StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
+                              const NodeRunOptions& options);
+
+  // `args` are valid; args.root counts the members. They, the lane and `staging`, which lies in
+  // this rank's NodeMemory, 64-byte aligned, outlive the run.
+  NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
+                    const NodeRunOptions& options);
+  NodeCollectiveRun(const NodeCollectiveRun&) = delete;
+  NodeCollectiveRun& operator=(const NodeCollectiveRun&) = delete;
+
+  // Does what can be done without waiting; returns whether anything was done.
+  bool Advance();
+  void Fail(absl::Status status);
+
+  bool finished() const { return phase_ == Phase::kFinished || !status_.ok(); }
+  const absl::Status& status() const { return status_; }
+  // Whether nothing goes on before the next step of this member, as the last Advance found.
+  bool WaitsFor(int32_t member) const;
+
+ private:
+  // What a member posts with the first step of a collective that does not travel in the post.
+  struct Post {
+    int64_t input = 0;  // where they are in the member's NodeMemory, if they are mapped
+    int64_t output = 0;
+    int64_t staging = 0;
+    int64_t largest_block_bytes = 0;
+    uint32_t flags = 0;
+    uint32_t kind = 0;  // for diagnosis: members that do different things
+    int64_t sequence = 0;
+  };
+  static_assert(sizeof(Post) == 48);
+  enum Flags : uint32_t {
+    kShareable = 1,     // all that others have to reach is mapped
+    kInputMapped = 2,   //
+    kOutputMapped = 4,  // and there is one
+    kCarried = 8,       // the input is in the post, too
+  };
+  enum class Phase : uint8_t { kPosting, kInline, kGathering, kWorking, kWaiting, kFinished };
+
+  // Whether inputs are the payloads themselves: known to all members alike.
+  static bool IsInline(const CollectiveArgs& args, const NodeRunOptions& options);
+  static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane);
+  static absl::Span<const std::byte> InputOf(const CollectiveArgs& args);
+
+  bool AllHaveReached(int64_t step);
+  bool RootHasReached(int64_t step);
+  bool HasInlineInputs();
+  void PostInput();
+  void PostPlace();
+  void FinishInline();
+  absl::Status ReadPosts();
+  void CopyCarried();
+  void Stage(int64_t piece);
+  void NextStep();
+  bool Work();
+  void Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes);
+  void Combine(int64_t begin, int64_t size_bytes);
+  void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);
+  const std::byte* SourceOf(const NodeOperation& operation, int32_t member) const;
+  void FindTargets(const NodeOperation& operation);
+  std::byte* OutputOf(int32_t member) const;
+
+  // Constant after construction.
+  const CollectiveArgs& args_;
+  NodeLane& lane_;
+  const absl::Span<std::byte> staging_;
+  const NodeRunOptions options_;
+  const int64_t first_step_;
+  const absl::Span<const std::byte> input_;
+
+  // Touched by the owner's thread.
+  NodeCollective collective_;
+  NodeMode mode_;
+  absl::InlinedVector<int64_t, 8> block_offsets_;
+  absl::InlinedVector<Post, 4> posts_;
+  Phase phase_ = Phase::kPosting;
+  int64_t step_ = 0;  // of the plan
+  NodeOperations operations_;
+  size_t operation_ = 0;
+  int64_t operation_bytes_ = 0;  // of the current operation, done
+  absl::InlinedVector<const std::byte*, 8> sources_;
+  absl::InlinedVector<std::byte*, 4> targets_;
+  bool streams_ = false;
+  int64_t awaited_step_ = -1;    // -1: none
+  int32_t awaited_member_ = -1;  // -1: all
+  absl::Status status_;
+};
+
+}  // namespace coordd
