@@ -23,7 +23,12 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   transport_options.local_address = LocalAddressTowards(options.coordinator).value_or("");
   COORDD_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                           MakeTransport(layout, transport_options, clock));
-  return std::make_unique<HostBackend>(std::move(transport));
+  std::unique_ptr<NodeArena> arena;
+  const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
+  if (options.transport == TransportChoice::kMapped && has_neighbours)
+    arena = std::make_unique<NodeArena>(NodeArenaOptions{}, clock);
+  return std::make_unique<HostBackend>(std::move(transport), HostBackendOptions{},
+                                       std::move(arena));
 }
 
 }  // namespace coordd

@@ -100,7 +100,11 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
       return PeerLost(peer.rank, "its shared memory is smaller than it may be");
     segments_[static_cast<size_t>(ToInt(peer.rank) - ToInt(first))] = *std::move(segment);
   }
-  for (const ShmSegment& segment : segments_) memories_.push_back(segment.bytes());
+  for (const ShmSegment& segment : segments_) {
+    memories_.push_back(segment.bytes());
+    // A child of a fork does not keep the memory alive that its parent's end should free.
+    madvise(segment.bytes().data(), segment.bytes().size(), MADV_DONTFORK);
+  }
   return absl::OkStatus();
 }
 

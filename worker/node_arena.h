@@ -29,8 +29,9 @@ struct NodeArenaOptions {
 
 // One sealed memfd per rank, handed over and mapped by all ranks of the node in Connect: after that
 // no descriptor travels and nothing is mapped. It begins with the rank's NodeBoard; the rest is
-// given out as blocks. The memory has no name and ends with the last process that has it mapped;
-// who looks at whose end is not the arena's business (HostBackend). One thread; Abort: any.
+// given out as blocks. Children of a fork do not have it. The memory has no name and ends with the
+// last process that has it mapped; who looks at whose end is not the arena's business
+// (HostBackend). One thread; Abort: any.
 class NodeArena {
  public:
   // Less is an error: fusion buffers would not fit.

@@ -76,12 +76,14 @@ absl::Status ReadTransport(const Environment& environment, TransportChoice* tran
   if (text == nullptr) return absl::OkStatus();
   if (*text == "auto") {
     *transport = TransportChoice::kAuto;
+  } else if (*text == "mapped") {
+    *transport = TransportChoice::kMapped;
   } else if (*text == "shm") {
     *transport = TransportChoice::kShm;
   } else if (*text == "ucx") {
     *transport = TransportChoice::kUcx;
   } else {
-    return Invalid("COORDD_TRANSPORT", absl::StrCat("\"", *text, "\""), "auto, shm or ucx");
+    return Invalid("COORDD_TRANSPORT", absl::StrCat("\"", *text, "\""), "auto, mapped, shm or ucx");
   }
   return absl::OkStatus();
 }

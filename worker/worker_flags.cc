@@ -55,7 +55,7 @@ constexpr Flag kFlags[] = {
     {"--metrics", "COORDD_METRICS",
      "Serve /metrics at HOST:PORT; port 0 picks one; auto: where coordd is reached from"},
     {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
-    {"--transport", "COORDD_TRANSPORT", "auto, shm or ucx"},
+    {"--transport", "COORDD_TRANSPORT", "auto, mapped, shm or ucx"},
     {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},
     {"--timeout", "COORDD_TIMEOUT", "Seconds that a collective may take"},
     {"--log-level", "COORDD_LOG_LEVEL", "debug, info, warning or error"},

@@ -16,11 +16,10 @@
 
 namespace coordd {
 
-enum class TransportChoice {
-  kAuto,
-  kShm,
-  kUcx
-};  // kAuto: shared memory inside a node, UCX between nodes
+// kAuto: shared memory inside a node, UCX between nodes; inside the node messages, or with kMapped
+// collectives on memory that all its ranks have mapped. kShm: messages in shared memory, all ranks
+// on one node. All ranks of a job choose alike.
+enum class TransportChoice { kAuto, kMapped, kShm, kUcx };
 
 struct WorkerOptions {
   HostPort coordinator;           // COORDD_ADDR
@@ -44,7 +43,7 @@ struct WorkerOptions {
   std::optional<HostPort> metrics;
   std::optional<PortRange> ports;  // COORDD_PORT_RANGE: what port 0 and the transport pick from
   LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
-  TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, shm, ucx
+  TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, mapped, shm, ucx
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
   // is looked for, and started from.

@@ -19,7 +19,7 @@ set(both_suites coordd_collective_backend_conformance coordd_transport_conforman
 coordd_test(half_test SOURCES half_test.cc LIBS coordd_data_plane)
 coordd_test(data_layout_test SOURCES data_layout_test.cc LIBS coordd_data_plane)
 coordd_test(reduce_kernels_test SOURCES reduce_kernels_test.cc LIBS coordd_data_plane_testing)
-coordd_test(node_run_test SOURCES node_plan_test.cc node_run_test.cc LIBS coordd_data_plane_testing)
+coordd_test(node_run_test SOURCES node_arena_test.cc node_plan_test.cc node_run_test.cc LIBS coordd_data_plane_testing)
 coordd_test(schedule_test SOURCES schedule_test.cc LIBS coordd_data_plane)
 coordd_test(shm_channel_test SOURCES shm_channel_test.cc LIBS coordd_data_plane_testing)
 coordd_test(transport_factory_test SOURCES transport_factory_test.cc LIBS coordd_data_plane)

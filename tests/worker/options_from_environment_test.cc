@@ -68,6 +68,16 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   EXPECT_THAT(options->Validate(), IsOk());
 }
 
+TEST(OptionsFromEnvironment, TakeEveryTransport) {
+  for (const auto& [text, choice] :
+       {std::pair{"auto", TransportChoice::kAuto}, std::pair{"mapped", TransportChoice::kMapped},
+        std::pair{"shm", TransportChoice::kShm}, std::pair{"ucx", TransportChoice::kUcx}}) {
+    const auto options = WorkerOptionsFrom({{"COORDD_TRANSPORT", text}});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->transport, choice);
+  }
+}
+
 TEST(OptionsFromEnvironment, ReadTheTokenWithoutTheEndOfItsLine) {
   TempDirectory directory;
   const std::string path = directory.path() + "/token";

@@ -52,6 +52,45 @@ TEST(Reduce, MatchesTheReferenceForEveryDtypeAndOpAtEveryAlignment) {
   }
 }
 
+TEST(ReduceAll, MatchesTheReferenceForAnyNumberOfSourcesInPlaceOfAnyOfThem) {
+  constexpr int64_t kCount = 1100;  // tiles and a remainder
+  for (DataType dtype : kAllDataTypes) {
+    std::vector<Bytes> inputs;
+    std::vector<const std::byte*> sources;
+    for (int32_t number = 1; number <= 5; ++number) {
+      inputs.push_back(TestInput(dtype, number, kCount, 2));
+      for (ReduceOp op : kAllReduceOps) {
+        sources.clear();
+        for (const Bytes& input : inputs) sources.push_back(input.data());
+        Bytes result(inputs[0].size());
+        ReduceAll(dtype, op, result.data(), sources, kCount);
+        if (number > 1) {
+          EXPECT_EQ(CheckReduced(dtype, op, inputs, result.data(), kCount), "");
+        }
+        for (size_t place = 0; place < inputs.size(); ++place) {
+          Bytes in_place = inputs[place];
+          sources[place] = in_place.data();
+          ReduceAll(dtype, op, in_place.data(), sources, kCount);
+          sources[place] = inputs[place].data();
+          EXPECT_TRUE(SameBytes(in_place, result)) << Name(dtype) << " " << Name(op);
+        }
+      }
+    }
+  }
+}
+
+TEST(ReduceAll, HalfPrecisionIsRoundedOnce) {
+  // Each of these alone is lost beside 2048, whose neighbour is 2050; together they are 2.
+  const std::vector<float> values = {2048.0f, 0.5f, 0.5f, 0.5f, 0.5f};
+  std::vector<uint16_t> halves;
+  std::vector<const std::byte*> sources;
+  for (float value : values) halves.push_back(Float32ToFloat16(value));
+  for (const uint16_t& half : halves) sources.push_back(reinterpret_cast<const std::byte*>(&half));
+  uint16_t sum = 0;
+  ReduceAll(DataType::kFloat16, ReduceOp::kSum, reinterpret_cast<std::byte*>(&sum), sources, 1);
+  EXPECT_EQ(Float16ToFloat32(sum), 2050.0f);
+}
+
 TEST(Reduce, NoElementsTouchNoMemory) {
   for (DataType dtype : kAllDataTypes) {
     std::byte untouched{42};
