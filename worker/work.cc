@@ -42,10 +42,11 @@ bool Work::NudgeWaiter() {
   return true;
 }
 
-const WorkResult& Work::result() const {
+// What is returned never changes again, so it may be read without the lock.
+const WorkResult& Work::result() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(&mu_);
   COORDD_CHECK(done() && status_.ok());
-  return result_;  // never changes again
+  return result_;
 }
 
 void Work::OnComplete(std::function<void(const absl::Status&)> f) {
