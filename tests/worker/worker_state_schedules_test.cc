@@ -45,6 +45,21 @@ class ScheduledMember : public Member {
   void DoneScheduled(int64_t sequence) {
     Turn(BatchDone{kLane, sequence, absl::OkStatus(), std::nullopt});
   }
+  void Trace(v1::TraceAction action, int64_t from_cycle = 0, int64_t until_cycle = 0) {
+    v1::CoordinatorMessage message = Message();
+    v1::Trace& trace = *message.mutable_trace();
+    trace.set_id(1);
+    trace.set_action(action);
+    trace.set_lane(ToInt(kLane));
+    trace.set_bytes_max(1000);
+    trace.set_from_cycle(from_cycle);
+    trace.set_until_cycle(until_cycle);
+    Say(std::move(message));
+  }
+  void Cycle() {
+    Submit({Gradient("a")});
+    DoneScheduled(++cycles_);
+  }
   std::vector<std::string> breaks() const {
     std::vector<std::string> reasons;
     for (const auto& message : sent(v1::WorkerMessage::kScheduleBreak))
@@ -57,6 +72,9 @@ class ScheduledMember : public Member {
       if (launch.lane == kLane) sequences.push_back(launch.sequence);
     return sequences;
   }
+
+ private:
+  int64_t cycles_ = 0;
 };
 
 TEST(WorkerStateSchedulesTest, LaunchesWithoutAMessage) {
@@ -88,6 +106,55 @@ TEST(WorkerStateSchedulesTest, HeartbeatsTellHowLongItsCollectivesTook) {
   ASSERT_THAT(lane.marks(), SizeIs(1));
   EXPECT_EQ(lane.marks(0).cycles(), 1);
   EXPECT_EQ(lane.marks(0).busy_ns(), 30'000'000);
+}
+
+TEST(WorkerStateSchedulesTest, ATraceEndsByItselfBehindItsLastRepetition) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Cycle();
+  member.Trace(v1::TRACE_ACTION_BEGIN);
+  EXPECT_THAT(member.All<TraceBegin>(), SizeIs(1));
+  const auto answers = member.sent(v1::WorkerMessage::kTraceChunk);
+  ASSERT_THAT(answers, SizeIs(1));
+  EXPECT_TRUE(answers[0].trace_chunk().begun());
+  EXPECT_EQ(answers[0].trace_chunk().cycles(), 1);
+  member.Trace(v1::TRACE_ACTION_UNTIL, /*from_cycle=*/2, /*until_cycle=*/4);
+  member.Cycle();
+  member.Cycle();
+  EXPECT_THAT(member.All<TraceEnd>(), IsEmpty());
+  member.Cycle();
+  const auto ends = member.All<TraceEnd>();
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_TRUE(ends[0].send);
+  EXPECT_EQ(ends[0].chunk.trace_chunk().id(), 1);
+  EXPECT_EQ(ends[0].from_cycle, 2);
+  EXPECT_EQ(ends[0].until_cycle, 4);
+  EXPECT_EQ(ends[0].batches_per_cycle, 1);
+  member.Trace(v1::TRACE_ACTION_END);
+  EXPECT_THAT(member.All<TraceEnd>(), SizeIs(1)) << "it has ended";
+}
+
+TEST(WorkerStateSchedulesTest, ATraceOfAScheduleThatWasCutIsEndedByCoordd) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Trace(v1::TRACE_ACTION_BEGIN);
+  member.Trace(v1::TRACE_ACTION_UNTIL, 0, 1000);
+  member.Cycle();
+  member.Freeze();
+  member.Cut(1);
+  EXPECT_THAT(member.All<TraceEnd>(), IsEmpty());
+  member.Trace(v1::TRACE_ACTION_END);
+  const auto ends = member.All<TraceEnd>();
+  ASSERT_THAT(ends, SizeIs(1));
+  EXPECT_EQ(ends[0].batches_per_cycle, 0) << "all that was recorded";
+}
+
+TEST(WorkerStateSchedulesTest, AProgramThatEndsSendsWhatItHasRecordedBeforeItsGoodbye) {
+  ScheduledMember member;
+  member.Trace(v1::TRACE_ACTION_BEGIN);
+  member.Turn(LeaveRequested{});
+  EXPECT_THAT(member.All<TraceEnd>(), SizeIs(1));
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kLeave), SizeIs(1));
 }
 
 TEST(WorkerStateSchedulesTest, AScheduleMayComeInParts) {
