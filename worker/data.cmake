@@ -14,4 +14,4 @@ else()
   coordd_library(coordd_data_plane SOURCES ${data_plane_sources} ucx_factory_absent.cc LIBS coordd_common)
 endif()
 # The loops over elements are written to be vectorised.
-set_source_files_properties(reduce_kernels.cc PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
+set_source_files_properties(reduce_kernels.cc PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off" SKIP_PRECOMPILE_HEADERS ON)

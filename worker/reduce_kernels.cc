@@ -11,8 +11,9 @@
 #include "worker/half.h"
 
 // One template per idea, instantiated per dtype and operator; the compiler vectorises the loops
-// (this file is built with -O3). Run-time dispatch to wider instructions would choose between
-// several copies of this file's two entry points.
+// (this file is built with -O3). Loops that combine exist twice: for every processor of the
+// architecture, and for those with AVX2, which is chosen when the program runs. Both compute the
+// same bits: each element's operations are the same, and none are contracted (-ffp-contract=off).
 
 namespace coordd {
 namespace {
@@ -130,7 +131,8 @@ void StoreAt(std::byte* bytes, int64_t index, T value) {
 }
 
 template <typename Element, typename Op>
-void ReduceLoop(std::byte* dst, const std::byte* a, const std::byte* b, int64_t count) {
+[[gnu::always_inline]] inline void ReduceLoop(std::byte* dst, const std::byte* a,
+                                              const std::byte* b, int64_t count) {
   using Stored = typename Element::Stored;
   using Computed = typename Element::Computed;
   for (int64_t i = 0; i < count; ++i) {
@@ -159,31 +161,74 @@ void WithOp(ReduceOp op, F f) {
   COORDD_CHECK(false);  // averages are sums that the executor divides
 }
 
+#if defined(__x86_64__)
+#define COORDD_WIDE [[gnu::target("avx2")]]
+bool HasWide() {
+  static const bool has = __builtin_cpu_supports("avx2") != 0;
+  return has;
+}
+#else
+#define COORDD_WIDE
+bool HasWide() { return false; }
+#endif
+
+template <typename Element, typename Op>
+COORDD_WIDE void ReduceLoopWide(std::byte* dst, const std::byte* a, const std::byte* b,
+                                int64_t count) {
+  ReduceLoop<Element, Op>(dst, a, b, count);
+}
+
 template <typename Element>
 void ReduceElements(ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
                     int64_t count) {
-  WithOp(op, [&]<typename Op>() { ReduceLoop<Element, Op>(dst, a, b, count); });
+  WithOp(op, [&]<typename Op>() {
+    HasWide() ? ReduceLoopWide<Element, Op>(dst, a, b, count)
+              : ReduceLoop<Element, Op>(dst, a, b, count);
+  });
 }
 
-// A tile of the result stays in the first-level cache while one source after the other is added.
+// A tile of the result, in the type in which it is computed, stays in the first-level cache while
+// one source after the other is added.
 template <typename Element, typename Op>
-void ReduceTiles(std::byte* dst, absl::Span<const std::byte* const> sources, int64_t count) {
+[[gnu::always_inline]] inline void ReduceTiles(std::byte* dst,
+                                               absl::Span<const std::byte* const> sources,
+                                               int64_t count) {
   using Stored = typename Element::Stored;
   using Computed = typename Element::Computed;
   constexpr int64_t kTile = 512;
-  Computed tile[kTile];
+  alignas(64) std::byte tile[kTile * sizeof(Computed)];
   for (int64_t begin = 0; begin < count; begin += kTile) {
     const int64_t size = std::min(kTile, count - begin);
+    const int64_t offset = begin * static_cast<int64_t>(sizeof(Stored));
+    const std::byte* const first = sources[0] + offset;
     for (int64_t i = 0; i < size; ++i)
-      tile[i] = Element::Load(LoadAt<Stored>(sources.front(), begin + i));
-    for (const std::byte* source : sources.subspan(1)) {
+      StoreAt<Computed>(tile, i, Element::Load(LoadAt<Stored>(first, i)));
+    for (size_t s = 1; s < sources.size(); ++s) {
+      const std::byte* const source = sources[s] + offset;
       for (int64_t i = 0; i < size; ++i) {
-        const Computed value = Element::Load(LoadAt<Stored>(source, begin + i));
-        tile[i] = Op::template Apply<Computed>(tile[i], value);
+        const Computed x = LoadAt<Computed>(tile, i);
+        const Computed y = Element::Load(LoadAt<Stored>(source, i));
+        StoreAt<Computed>(tile, i, Op::template Apply<Computed>(x, y));
       }
     }
-    for (int64_t i = 0; i < size; ++i) StoreAt<Stored>(dst, begin + i, Element::Store(tile[i]));
+    for (int64_t i = 0; i < size; ++i)
+      StoreAt<Stored>(dst + offset, i, Element::Store(LoadAt<Computed>(tile, i)));
   }
+}
+
+template <typename Element, typename Op>
+COORDD_WIDE void ReduceTilesWide(std::byte* dst, absl::Span<const std::byte* const> sources,
+                                 int64_t count) {
+  ReduceTiles<Element, Op>(dst, sources, count);
+}
+
+template <typename Element>
+void ReduceRoundingOnce(ReduceOp op, std::byte* dst, absl::Span<const std::byte* const> sources,
+                        int64_t count) {
+  WithOp(op, [&]<typename Op>() {
+    HasWide() ? ReduceTilesWide<Element, Op>(dst, sources, count)
+              : ReduceTiles<Element, Op>(dst, sources, count);
+  });
 }
 
 // Truncates toward zero, saturates; a NaN gives 0. The bounds are powers of two (or zero), exact in
@@ -276,9 +321,26 @@ void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
                absl::Span<const std::byte* const> sources, int64_t count) {
   COORDD_CHECK(!sources.empty());
   if (sources.size() == 2) return Reduce(dtype, op, dst, sources[0], sources[1], count);
-  WithElement(dtype, [&]<typename Element>() {
-    WithOp(op, [&]<typename Op>() { ReduceTiles<Element, Op>(dst, sources, count); });
-  });
+  if (dtype == DataType::kFloat16) return ReduceRoundingOnce<Float16>(op, dst, sources, count);
+  if (dtype == DataType::kBfloat16) return ReduceRoundingOnce<Bfloat16>(op, dst, sources, count);
+  // Rounding after each source is what these types do anyway. `dst` is written last, since it may
+  // be a source.
+  constexpr int64_t kTileBytes = 4096;
+  alignas(64) std::byte tile[kTileBytes];
+  const int64_t element_bytes = SizeOf(dtype);
+  for (int64_t at = 0; at < count * element_bytes; at += kTileBytes) {
+    const int64_t tile_count = std::min(kTileBytes, count * element_bytes - at) / element_bytes;
+    const std::byte* made = sources[0] + at;
+    for (size_t s = 1; s + 1 < sources.size(); ++s) {
+      Reduce(dtype, op, tile, made, sources[s] + at, tile_count);
+      made = tile;
+    }
+    if (sources.size() > 1) {
+      Reduce(dtype, op, dst + at, made, sources.back() + at, tile_count);
+    } else if (dst + at != made) {
+      std::memcpy(dst + at, made, static_cast<size_t>(tile_count * element_bytes));
+    }
+  }
 }
 
 void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count) {
