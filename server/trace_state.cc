@@ -64,6 +64,7 @@ absl::Status TraceState::Begin(const TraceCall& call, const v1::CoordinatorMessa
     const bool done = !member.traces;
     asked_.push_back({std::move(member), done, done});
   }
+  bytes_of_rank_ = std::min(kBytesOfRankMax, kBytesMax / static_cast<int64_t>(asked_.size()));
   Deliver(v1::TRACE_ACTION_BEGIN, effects);
   return absl::OkStatus();
 }
@@ -75,7 +76,7 @@ void TraceState::Deliver(v1::TraceAction action, Effects& effects) const {
   trace.set_action(action);
   if (action == v1::TRACE_ACTION_BEGIN) {
     trace.set_lane(ToInt(lane_));
-    trace.set_bytes_max(std::min(kBytesOfRankMax, kBytesMax / static_cast<int64_t>(asked_.size())));
+    trace.set_bytes_max(bytes_of_rank_);
   } else if (action == v1::TRACE_ACTION_UNTIL) {
     trace.set_from_cycle(from_cycle_);
     trace.set_until_cycle(from_cycle_ + reply_.steps());
@@ -101,7 +102,7 @@ void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, absl::Time now,
   }
   v1::TraceRank& told = *reply_.mutable_ranks(static_cast<int>(index));
   asked.bytes += static_cast<int64_t>(chunk.batches().size());
-  if (asked.bytes > kBytesOfRankMax + (kBytesOfRankMax / 4)) {
+  if (asked.bytes > bytes_of_rank_) {
     told.set_missing("it sent more than was asked for");
   } else if (!chunk.batches().empty()) {
     told.add_batches(chunk.batches());

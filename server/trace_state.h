@@ -84,6 +84,7 @@ class TraceState {
   absl::Duration seconds_;  // to record, without steps
   LaneId lane_;             // of the steps; 0: there are none
   int64_t from_cycle_ = 0;
+  int64_t bytes_of_rank_ = 0;
   std::vector<Asked> asked_;  // by rank
   v1::TraceReply reply_;
 };

@@ -13,9 +13,8 @@ int64_t Nanoseconds(absl::Duration from) {
   return std::max<int64_t>(0, absl::ToInt64Nanoseconds(from));
 }
 
-// Records of one chunk: what they take with their names stays below the bound.
-constexpr size_t kRecordsPerChunk =
-    static_cast<size_t>(kMaxTraceChunkBytes) / (2 * kTraceRecordBytes + 64);
+// What a record takes with a name of its own, at most.
+constexpr int64_t kRecordBytesMax = 2 * kTraceRecordBytes + 64;
 
 }  // namespace
 
@@ -73,9 +72,11 @@ std::vector<std::string> ToTraceChunks(absl::Span<const TraceRecord> records,
                                        int64_t bytes_max, int64_t& left_out) {
   std::vector<std::string> chunks;
   int64_t bytes = 0;
+  const int64_t per_chunk = std::min(kMaxTraceChunkBytes, bytes_max) / kRecordBytesMax;
   // From the newest on, until there is no more room.
   while (!records.empty()) {
-    const size_t count = std::min(records.size(), kRecordsPerChunk);
+    const size_t count =
+        std::min(records.size(), static_cast<size_t>(std::max<int64_t>(1, per_chunk)));
     v1::TraceBatches batches = ToTraceBatches(records.last(count), backend);
     batches.set_clock_offset_ns(absl::ToInt64Nanoseconds(clock.offset));
     batches.set_clock_error_ns(clock.known ? absl::ToInt64Nanoseconds(clock.error) : -1);
