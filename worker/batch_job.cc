@@ -1,9 +1,7 @@
 #include "worker/batch_job.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <utility>
 
@@ -11,30 +9,10 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "worker/integer_average.h"
-#include "worker/reduce_kernels.h"
+#include "worker/nccl/nccl_route.h"
 
 namespace coordd {
 namespace {
-
-// memcpy with a null pointer is undefined even for no bytes; empty tensors have null buffers.
-void Copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-void CopyAndScale(const TensorSpec& spec, double factor, std::byte* to, const std::byte* from,
-                  int64_t bytes) {
-  if (bytes == 0 || (to == from && factor == 1.0)) return;
-  if (factor == 1.0) {
-    Copy(to, from, bytes);
-  } else {
-    CopyScaled(spec.dtype, factor, to, from, bytes / SizeOf(spec.dtype));
-  }
-}
-
-void FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes) {
-  const ReduceOp op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op;
-  FillIdentity(spec.dtype, op, to, bytes / SizeOf(spec.dtype));
-}
 
 // Bytes of one row: what one step of the first dimension holds.
 int64_t RowBytes(const TensorSpec& spec) {
@@ -49,17 +27,10 @@ int64_t Sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-std::shared_ptr<std::byte[]> AllocateResult(int64_t bytes) {
-  constexpr std::align_val_t kAlignment{AlignedBuffer::kAlignmentBytes};
-  auto* memory = static_cast<std::byte*>(
-      ::operator new(static_cast<size_t>(std::max<int64_t>(bytes, 1)), kAlignment, std::nothrow));
-  return std::shared_ptr<std::byte[]>(
-      memory, [](std::byte* owned) { ::operator delete (owned, std::align_val_t{64}); });
-}
-
-absl::Status NoMemory(const TensorSpec& spec, int64_t bytes) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("tensor ", spec.name, ": no memory for a result of ", bytes, " bytes"));
+absl::Status NoMemory(const TensorSpec& spec, int64_t bytes, absl::string_view why = "") {
+  return absl::ResourceExhaustedError(absl::StrCat("tensor ", spec.name,
+                                                   ": no memory for a result of ", bytes, " bytes",
+                                                   why.empty() ? "" : ": ", why));
 }
 
 }  // namespace
@@ -77,6 +48,7 @@ BatchJob::BatchJob(BatchContext context, LaneId lane, int64_t sequence,
       lane_(lane),
       sequence_(sequence),
       kind_(tensors.front().spec().kind),
+      data_lane_(FitsNccl(tensors.front().spec()) ? DeviceLane(context_.process_set) : lane),
       tensors_(std::move(tensors)),
       places_(tensors_.size(), nullptr) {
   TensorJob& first = tensors_.front();
@@ -99,30 +71,89 @@ CollectiveArgs BatchJob::Args() const {
   if (kind_ == CollectiveKind::kJoin) args.kind = CollectiveKind::kBarrier;
   args.dtype = spec.dtype;
   args.op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op;
-  args.lane = lane_;
+  args.lane = data_lane();
   args.sequence = sequence_;
   args.group = context_.process_set;
   args.root = Rank{std::max(RootIndex(), 0)};
-  args.memory = spec.memory;
+  // A tensor that is staged is on the host by now.
+  args.memory = on_device_ ? MemoryKind::kCuda : MemoryKind::kHost;
+  args.device = device_;
   return args;
 }
 
+void BatchJob::Move(const TensorMove& move) {
+  if (move.bytes == 0) return;
+  if (move.kind == TensorMove::Kind::kCopy && move.to == move.from) return;
+  if (on_device_) {
+    moves_.push_back(move);
+  } else {
+    RunOnHost(move);
+  }
+}
+
+void BatchJob::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
+  Move({.to = to, .from = from, .bytes = bytes});
+}
+
+void BatchJob::CopyAndScale(const TensorSpec& spec, double factor, std::byte* to,
+                            const std::byte* from, int64_t bytes) {
+  if (factor == 1.0) return Copy(to, from, bytes);
+  Move({.kind = TensorMove::Kind::kScale,
+        .dtype = spec.dtype,
+        .factor = factor,
+        .to = to,
+        .from = from,
+        .bytes = bytes});
+}
+
+void BatchJob::FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes) {
+  Move({.kind = TensorMove::Kind::kFill,
+        .dtype = spec.dtype,
+        .op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op,
+        .to = to,
+        .bytes = bytes});
+}
+
 void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
-                          int64_t bytes) const {
+                          int64_t bytes) {
   if (!Reduces(kind_)) return Copy(to, from, bytes);
   if (spec.op != ReduceOp::kAverage)
     return CopyAndScale(spec, spec.postscale_factor, to, from, bytes);
   if (!IsInteger(spec.dtype))
     return CopyAndScale(spec, spec.postscale_factor / context_.size, to, from, bytes);
-  if (bytes > 0)
-    CopyAveraged(spec.dtype, spec.postscale_factor, context_.size, to, from,
-                 bytes / SizeOf(spec.dtype));
+  Move({.kind = TensorMove::Kind::kAverage,
+        .dtype = spec.dtype,
+        .factor = spec.postscale_factor,
+        .divisor = context_.size,
+        .to = to,
+        .from = from,
+        .bytes = bytes});
+}
+
+void BatchJob::UseDevice(int32_t device, AllocateOnDevice allocate) {
+  on_device_ = true;
+  device_ = device;
+  allocate_ = std::move(allocate);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte[]>> BatchJob::Allocate(const TensorSpec& spec,
+                                                                int64_t bytes) {
+  if (on_device_) {
+    absl::StatusOr<std::shared_ptr<std::byte[]>> made = allocate_(bytes);
+    if (!made.ok()) return NoMemory(spec, bytes, made.status().message());
+    return made;
+  }
+  std::shared_ptr<std::byte[]> made = AllocateOnHost(bytes);
+  if (made == nullptr) return NoMemory(spec, bytes);
+  return made;
 }
 
 CollectiveArgs BatchJob::SizeExchange() {
   const size_t ranks = static_cast<size_t>(context_.size);
   CollectiveArgs args = Args();
   args.dtype = DataType::kInt64;
+  args.memory = MemoryKind::kHost;
+  args.device = -1;
   if (kind_ == CollectiveKind::kAllgather || kind_ == CollectiveKind::kGather) {
     for (const TensorJob& tensor : tensors_) sent_sizes_.push_back(tensor.spec().shape[0]);
     if (kind_ == CollectiveKind::kAllgather || is_root()) {
@@ -144,9 +175,9 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   std::byte*& place = places_[static_cast<size_t>(&tensor - tensors_.data())];
   tensor.result.output_bytes = bytes;
   if (tensor.output == nullptr) {
-    tensor.result.owned_output = AllocateResult(bytes);
+    COORDD_ASSIGN_OR_RETURN(tensor.result.owned_output, Allocate(tensor.spec(), bytes));
     place = tensor.result.owned_output.get();
-    return place == nullptr ? NoMemory(tensor.spec(), bytes) : absl::OkStatus();
+    return absl::OkStatus();
   }
   place = tensor.output;
   if (bytes <= tensor.output_capacity_bytes) return absl::OkStatus();
@@ -159,9 +190,9 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
 }
 
 absl::StatusOr<std::byte*> BatchJob::Discard(const TensorSpec& spec, int64_t bytes) {
-  discarded_.emplace_back(bytes);
-  if (discarded_.back().data() == nullptr && bytes > 0) return NoMemory(spec, bytes);
-  return discarded_.back().data();
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> memory, Allocate(spec, bytes));
+  discarded_.push_back(std::move(memory));
+  return discarded_.back().get();
 }
 
 absl::Status BatchJob::PrepareAllgather() {
@@ -405,7 +436,7 @@ void BatchJob::UnpackJoin() {
   WorkResult& result = tensors_.front().result;
   result.output_bytes = sizeof(last_joined_rank);
   result.output_shape.clear();
-  result.owned_output = AllocateResult(result.output_bytes);
+  result.owned_output = AllocateOnHost(result.output_bytes);
   Copy(result.owned_output.get(), reinterpret_cast<const std::byte*>(&last_joined_rank),
        result.output_bytes);
 }
@@ -435,6 +466,7 @@ void BatchJob::UnpackReducescatter() {
 }
 
 void BatchJob::Unpack() {
+  if (std::exchange(unpacked_, true)) return;
   switch (kind_) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kBroadcast:

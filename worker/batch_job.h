@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +19,7 @@
 #include "worker/fusion_layout.h"
 #include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
+#include "worker/tensor_move.h"
 #include "worker/trace_recorder.h"
 
 namespace coordd {
@@ -47,12 +51,19 @@ struct ScratchLoan {
 //
 // What the data plane does not know is carried out by what it does: a join by a barrier, a send
 // with its receive by a broadcast among the two.
+//
+// Of tensors that stay on a device (UseDevice) Payload and Unpack only note what is to be moved;
+// TakeMoves gives it away, for a stream to do before and behind the collective. Unpack is called
+// then, too, before the collective has run.
 class BatchJob {
  public:
   // REQUIRES: at least one tensor; all agree as WorkerState checks.
   BatchJob(BatchContext context, LaneId lane, int64_t sequence, std::vector<TensorJob> tensors);
 
-  LaneId lane() const { return lane_; }
+  LaneId lane() const { return lane_; }  // of the plan
+  // Of the host's data plane. What NCCL could carry has one of its own in each process set, whether
+  // it does or not: sizes, and tensors that are staged after all, come in an order of their own.
+  LaneId data_lane() const { return data_lane_; }
   int64_t sequence() const { return sequence_; }
   CollectiveKind kind() const { return kind_; }
   ProcessSetId process_set() const { return context_.process_set; }
@@ -77,8 +88,17 @@ class BatchJob {
   // Unpack() has returned.
   CollectiveArgs Payload(absl::Span<std::byte> scratch);
 
-  // Moves the results to where they belong, scaled, and fills each tensor's result.
+  // Moves the results to where they belong, scaled, and fills each tensor's result. Does nothing
+  // the second time.
   void Unpack();
+
+  // The buffers of all tensors are memory of this device, and stay there. Before Prepare.
+  using AllocateOnDevice =
+      std::function<absl::StatusOr<std::shared_ptr<std::byte[]>>(int64_t size_bytes)>;
+  void UseDevice(int32_t device, AllocateOnDevice allocate);
+  bool on_device() const { return on_device_; }
+  int32_t device() const { return device_; }
+  std::vector<TensorMove> TakeMoves() { return std::exchange(moves_, {}); }
 
   // What the executor lent to this batch.
   std::optional<ScratchLoan> scratch;
@@ -89,6 +109,8 @@ class BatchJob {
   int32_t last_joined_rank = -1;  // the result of a join
   // Set when it ends: the thread that drives waits for the one tensor of this batch.
   bool for_this_thread = false;
+  // The executor exchanges its sizes and hands it back: the payload is NCCL's.
+  bool sizes_only = false;
 
  private:
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.
@@ -109,8 +131,15 @@ class BatchJob {
   // A place for what is thrown away. RESOURCE_EXHAUSTED.
   absl::StatusOr<std::byte*> Discard(const TensorSpec& spec, int64_t bytes);
   // Scales what was reduced: the postscale factor, and the size for an average.
-  void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
-                  int64_t bytes) const;
+  void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from, int64_t bytes);
+  // At once, or noted for a stream.
+  void Move(const TensorMove& move);
+  void Copy(std::byte* to, const std::byte* from, int64_t bytes);
+  void CopyAndScale(const TensorSpec& spec, double factor, std::byte* to, const std::byte* from,
+                    int64_t bytes);
+  void FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes);
+  // Where the tensors are. RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<std::byte[]>> Allocate(const TensorSpec& spec, int64_t bytes);
   absl::Status PrepareFlat();
   // Makes sure that the tensor has an output of `bytes` in which the backend may write.
   absl::Status PlaceOutput(TensorJob& tensor, int64_t bytes);
@@ -133,15 +162,20 @@ class BatchJob {
   const LaneId lane_;
   const int64_t sequence_;
   const CollectiveKind kind_;
+  const LaneId data_lane_;
 
   std::vector<TensorJob> tensors_;
   std::vector<int64_t> sent_sizes_, received_sizes_;
-  std::vector<AlignedBuffer> discarded_;  // results that have no place of their own
-  std::vector<std::byte*> places_;        // by tensor: where its result goes
+  std::vector<std::shared_ptr<std::byte[]>> discarded_;  // results without a place of their own
+  std::vector<std::byte*> places_;                       // by tensor: where its result goes
   Parts parts_;
   FlatLayout flat_;
   BlockLayout blocks_;
-  bool prepared_ = false;
+  bool prepared_ = false, unpacked_ = false;
+  bool on_device_ = false;
+  int32_t device_ = -1;
+  AllocateOnDevice allocate_;
+  std::vector<TensorMove> moves_;
   int64_t scratch_bytes_ = 0;
   absl::Span<std::byte> scratch_;
 };

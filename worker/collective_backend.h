@@ -20,7 +20,9 @@
 
 namespace coordd {
 
-class DeviceEvent;  // worker/device/device_handles.h
+class DeviceEvent;    // worker/device/device_handles.h
+class DeviceKernels;  // worker/device/device_kernels.h
+using CudaStream = struct CudaStreamHandle*;
 
 // One fused batch as the backend sees it. Fusion, scaling and averaging are the executor's (an
 // average arrives as kSum), and so is what has no data plane of its own: a join is a barrier, a
@@ -59,8 +61,12 @@ struct CollectiveArgs {
   // Of device memory. `ready`: recorded by the caller on its stream, behind what makes the input;
   // nullptr: it is there. `enqueued`: called at most once, from Launch or Progress and before
   // `done`, with the event behind which the result is there for other streams of the device.
+  // `before` and `behind` enqueue what belongs in front of the collective (waits, packing) and
+  // behind it (unpacking), on the stream of the collective; an error fails the generation.
   std::shared_ptr<DeviceEvent> ready;
   std::function<void(const std::shared_ptr<DeviceEvent>&)> enqueued;
+  using OnStream = std::function<absl::Status(DeviceKernels&, CudaStream)>;
+  OnStream before, behind;
 };
 
 // One object per generation. One thread at a time owns it, the one in the driver's seat

@@ -64,8 +64,9 @@ void Completion::Run() {
         End(**batch);
       } else {
         auto& failure = std::get<Failure>(item);
-        names_.Erase(failure.work->spec());
-        Complete(*failure.work, std::move(failure.status), {});
+        // That of one that was enqueued on a device is somebody else's by now.
+        if (!failure.work->enqueued()) names_.Erase(failure.work->spec());
+        Complete(*failure.work, backend_name_, std::move(failure.status), {});
       }
       item = Failure{};  // lets go of the buffers before the next batch is unpacked
     }
@@ -84,20 +85,23 @@ void Completion::End(BatchJob& batch) {
       trace_.Add(batch, unpacked ? clock_.Now() : batch.times.ended);
     }
   }
-  if (batch.scratch.has_value()) hooks_.return_scratch(batch.lane(), *batch.scratch);
+  if (batch.scratch.has_value()) hooks_.return_scratch(batch.data_lane(), *batch.scratch);
   hooks_.batch_done(
       {batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status), batch.times.ended});
   if (!ok) return;
   names_.Erase(batch.tensors());
+  const absl::string_view backend = batch.on_device() ? "nccl" : absl::string_view(backend_name_);
   for (TensorJob& tensor : batch.tensors()) {
-    if (!tensor.absent) Complete(*tensor.work, std::move(tensor.status), std::move(tensor.result));
+    if (tensor.absent) continue;
+    Complete(*tensor.work, backend, std::move(tensor.status), std::move(tensor.result));
   }
 }
 
-void Completion::Complete(Work& work, absl::Status status, WorkResult result) {
+void Completion::Complete(Work& work, absl::string_view backend, absl::Status status,
+                          WorkResult result) {
   const TensorSpec& spec = work.spec();
   const int64_t bytes = HasPayload(spec.kind) ? SizeBytes(spec) : 0;
-  metrics_.RecordCollective(spec.kind, backend_name_, status.code(), bytes);
+  metrics_.RecordCollective(spec.kind, backend, status.code(), bytes);
   if (!status.ok()) result = WorkResult{};
   work.Complete(std::move(status), std::move(result));
 }

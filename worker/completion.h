@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/bounded_queue.h"
 #include "common/clock.h"
 #include "worker/batch_job.h"
@@ -57,7 +58,7 @@ class Completion {
 
   void Run();
   void End(BatchJob& batch);
-  void Complete(Work& work, absl::Status status, WorkResult result);
+  void Complete(Work& work, absl::string_view backend, absl::Status status, WorkResult result);
 
   // Constant after construction.
   const std::string backend_name_;

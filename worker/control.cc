@@ -7,7 +7,7 @@
 #include "common/thread.h"
 #include "worker/completion.h"
 #include "worker/coordinator_link.h"
-#include "worker/executor.h"
+#include "worker/data_plane.h"
 #include "worker/worker_metrics.h"
 
 namespace coordd {
@@ -194,7 +194,8 @@ void Control::UpdateMetrics() {
   metrics.SetPendingTensors(pending);
   metrics.SetSubmissionsQueued(unreported);
   metrics.SetExecutorQueue(executing);
-  metrics.SetFusionBufferBytes(parts_.executor.fusion_bytes());
+  metrics.SetFusionBufferBytes(parts_.data_plane.fusion_bytes());
+  metrics.SetDeviceFusionBufferBytes(parts_.data_plane.device_fusion_bytes());
 }
 
 void Control::Do(SendMessage& action) {
@@ -208,30 +209,30 @@ void Control::Do(SendMessage& action) {
 }
 
 void Control::Do(DefineGroup& action) {
-  if (action.member) parts_.executor.DefineGroup(action.process_set, action.ranks);
+  if (action.member) parts_.data_plane.DefineGroup(action.process_set, action.ranks);
   if (!action.for_pair) parts_.process_sets.Define(action.process_set, std::move(action.ranks));
 }
 
 void Control::Do(EndProcessSet& action) {
   parts_.process_sets.End(action.process_set);
-  if (action.member) parts_.executor.EndGroup(action.process_set);
+  if (action.member) parts_.data_plane.EndGroup(action.process_set);
 }
 
-void Control::Do(EndLane& action) { parts_.executor.EndLane(action.lane); }
+void Control::Do(EndLane& action) { parts_.data_plane.EndLane(action.lane); }
 
 void Control::Do(AnswerCall& action) { action.reply->Deliver(std::move(action.answer)); }
 
 void Control::Do(LaunchJob& action) {
   for (absl::Duration negotiation : action.negotiation)
     parts_.metrics.RecordNegotiation(negotiation);
-  parts_.executor.Launch(std::move(action.batch));
+  parts_.data_plane.Launch(std::move(action.batch));
 }
 
 void Control::Do(FailWork& action) {
   parts_.completion.Fail(std::move(action.work), std::move(action.status));
 }
 
-void Control::Do(AbortExecution&) { parts_.executor.Abort(); }
+void Control::Do(AbortExecution&) { parts_.data_plane.Abort(); }
 
 void Control::Do(GenerationEnded& action) { hooks_.generation_ended(std::move(action.status)); }
 
@@ -249,7 +250,7 @@ void Control::Do(TraceEnd& action) {
   }
   int64_t left_out = 0;
   const std::vector<std::string> chunks = ToTraceChunks(
-      recorded.records, parts_.executor.backend_name(), action.clock, action.bytes_max, left_out);
+      recorded.records, parts_.data_plane.backend_name(), action.clock, action.bytes_max, left_out);
   for (const std::string& chunk : chunks) {
     SendMessage send{action.chunk};
     send.message.mutable_trace_chunk()->set_batches(chunk);

@@ -21,7 +21,7 @@ namespace coordd {
 
 class Completion;
 class CoordinatorLink;
-class Executor;
+class DataPlane;
 class WorkerMetrics;
 
 struct TurnDue {};  // somebody else's step has left the control thread something to do
@@ -54,7 +54,7 @@ class Control {
   struct Parts {
     ControlInbox& inbox;
     CoordinatorLink& link;
-    Executor& executor;
+    DataPlane& data_plane;
     Completion& completion;
     ProcessSetTable& process_sets;
     WorkerMetrics& metrics;

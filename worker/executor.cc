@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "worker/idle_wait.h"
+#include "worker/nccl/nccl_route.h"
 
 namespace coordd {
 namespace {
@@ -160,7 +161,7 @@ void Executor::TakeInputs() {
 
 void Executor::Take(std::unique_ptr<BatchJob>& batch) {
   ++to_launch_;
-  lanes_[batch->lane()].waiting.push_back(std::move(batch));
+  lanes_[batch->data_lane()].waiting.push_back(std::move(batch));
 }
 
 void Executor::Take(ScratchReturned& returned) {
@@ -180,6 +181,10 @@ void Executor::Take(GroupDefined& defined) {
 
 void Executor::Take(GroupEnded& ended) {
   lanes_[LaneId{ToInt(ended.process_set)}].ended = true;
+  ++ended_lanes_;
+  const auto of_devices = lanes_.find(DeviceLane(ended.process_set));
+  if (of_devices == lanes_.end()) return;
+  of_devices->second.ended = true;
   ++ended_lanes_;
 }
 
@@ -296,10 +301,10 @@ bool Executor::CollectFinished() {
       continue;
     }
     moved = true;
-    Lane& lane = lanes_.at(entry.batch->lane());
+    Lane& lane = lanes_.at(entry.batch->data_lane());
     --lane.in_flight;
     if (entry.stage == Stage::kSizes) lane.sizing = false;
-    if (entry.stage == Stage::kSizes && entry.status.ok()) {
+    if (entry.stage == Stage::kSizes && entry.status.ok() && !entry.batch->sizes_only) {
       COORDD_CHECK(lane.sized == nullptr);
       lane.sized = std::move(entry.batch);
       ++to_launch_;

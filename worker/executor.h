@@ -51,6 +51,9 @@ struct ExecutorOptions {
 // scratch memory. Lanes do not wait for each other, not even for memory, or two ranks that are busy
 // in different process sets could wait for each other in a circle: the fusion buffers are for
 // whoever comes first, and a lane that finds none free, and holds none, gets memory of its own.
+//
+// Of a batch whose payload is NCCL's (`sizes_only`) the sizes are exchanged here, in the order of
+// its lane.
 class Executor {
  public:
   using Finished = std::function<void(std::unique_ptr<BatchJob>)>;

@@ -104,6 +104,15 @@ absl::Status ReadLogLevel(const Environment& environment, LogLevel* level) {
                  "debug, info, warning or error");
 }
 
+// "1" or "0".
+absl::Status ReadSwitch(const Environment& environment, const char* name, bool* on) {
+  const std::string* text = Find(environment, name);
+  if (text == nullptr) return absl::OkStatus();
+  *on = *text == "1";
+  if (*on || *text == "0") return absl::OkStatus();
+  return Invalid(name, absl::StrCat("\"", *text, "\""), "0 or 1");
+}
+
 // Of the coordinator: host and port, or "auto".
 absl::Status ReadCoordinator(const Environment& environment, WorkerOptions* options) {
   const std::string* address = Find(environment, "COORDD_ADDR");
@@ -191,6 +200,13 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));
   for (const auto& variable : environment)
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
+  for (const char* name :
+       {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_NET"})
+    if (const std::string* value = Find(environment, name)) options.nccl_environment[name] = *value;
+  COORDD_RETURN_IF_ERROR(
+      ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));
+  COORDD_RETURN_IF_ERROR(
+      ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;
   if (const std::string* timeline = Find(environment, "COORDD_TIMELINE"))

@@ -18,7 +18,8 @@ namespace coordd {
 inline constexpr size_t kMaxPendingTensors = size_t{1} << 18;
 
 // Thread-safe: callers insert, the completion thread erases just before a Work completes, so that
-// whoever waited for it may submit the name again. Names are those of the Works, which live longer.
+// whoever waited for it may submit the name again; what NCCL carries, when it is on the device
+// (Work::enqueued). Names are those of the Works, which live longer.
 class PendingNames {
  public:
   // All of them or none. ALREADY_EXISTS: a tensor of this name is pending in its process set.
@@ -38,7 +39,7 @@ class PendingNames {
   void Erase(absl::Span<const TensorJob> jobs) {
     MutexLock lock(&mu_);
     for (const TensorJob& job : jobs)
-      if (!job.absent) EraseLocked(job.spec());
+      if (!job.absent && !job.work->enqueued()) EraseLocked(job.spec());
   }
   void Erase(const TensorSpec& spec) {
     MutexLock lock(&mu_);

@@ -21,15 +21,50 @@ absl::Status Work::Wait(absl::Time deadline) {
   if (!done() && seat_ != nullptr) waiter.emplace(*this);
   while (true) {
     if (!done() && seat_ != nullptr && seat_->TryTake()) seat_->DriveFor(*this, deadline);
-    MutexLock lock(&mu_);
-    auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
-    const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
-    if (done()) return status_;
-    if (!in_time) break;
-    nudged_ = false;
+    std::optional<absl::Status> ended;
+    {
+      MutexLock lock(&mu_);
+      auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
+      const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
+      if (done()) {
+        ended = status_;
+      } else if (!in_time) {
+        return StillRunning();
+      }
+      nudged_ = false;
+    }
+    if (ended.has_value()) return Tell(*std::move(ended));
   }
+}
+
+absl::Status Work::Tell(absl::Status ended) const {
+  if (!ended.ok() && told_) told_();
+  return ended;
+}
+
+absl::Status Work::StillRunning() const {
   return absl::DeadlineExceededError(
       absl::StrCat("tensor ", spec_.name, ": still running when the wait for it ended"));
+}
+
+absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time deadline) {
+  // What the host carries is there when it is complete.
+  if (spec_.memory == MemoryKind::kHost) {
+    COORDD_RETURN_IF_ERROR(Wait(deadline));
+    return nullptr;
+  }
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  absl::Status ended;
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(
+        &mu_, &changed_, [this] { return enqueued() || done(); }, deadline);
+    if (!done() && enqueued()) return event_;
+    if (!done()) return StillRunning();
+    ended = status_;
+  }
+  COORDD_RETURN_IF_ERROR(Tell(std::move(ended)));
+  return nullptr;
 }
 
 bool Work::NudgeWaiter() {
@@ -45,7 +80,7 @@ bool Work::NudgeWaiter() {
 // What is returned never changes again, so it may be read without the lock.
 const WorkResult& Work::result() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(&mu_);
-  COORDD_CHECK(done() && status_.ok());
+  COORDD_CHECK(enqueued() || (done() && status_.ok()));
   return result_;
 }
 
@@ -67,13 +102,25 @@ bool Work::has_callbacks() const {
   return !callbacks_.empty();
 }
 
+void Work::Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result) {
+  {
+    MutexLock lock(&mu_);
+    COORDD_CHECK(!done() && !enqueued());
+    event_ = std::move(event);
+    result_ = std::move(result);
+    enqueued_.store(true, std::memory_order_release);
+  }
+  changed_.NotifyAll();
+}
+
 void Work::Complete(absl::Status status, WorkResult result) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     MutexLock lock(&mu_);
     COORDD_CHECK(!done());
     status_ = status;
-    result_ = std::move(result);
+    // What it was said to be when it was enqueued it stays: somebody may be reading it.
+    if (!enqueued()) result_ = std::move(result);
     callbacks.swap(callbacks_);
     done_.store(true, std::memory_order_release);
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
@@ -19,6 +20,8 @@
 #include "worker/fork_guard.h"
 
 namespace coordd {
+
+class DeviceEvent;  // worker/device/device_handles.h
 
 // What a completed Work holds besides its status.
 struct WorkResult {
@@ -49,6 +52,10 @@ class Work {
   // it is still running (it then goes on, and its buffers stay in use), or FAILED_PRECONDITION in
   // a forked child.
   absl::Status Wait(absl::Time deadline);
+  // For tensors on a device: waits until the collective is on the device (it may still wait there
+  // for its input, and for other ranks), or complete. The event is that behind which the result is
+  // there for every stream that waits for it; nullptr: it is there already. Statuses: as Wait.
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> AwaitEnqueued(absl::Time deadline);
   // In a forked child nothing completes any more.
   bool done() const { return done_.load(std::memory_order_acquire) && !fork_guard_.InChild(); }
 
@@ -67,7 +74,7 @@ class Work {
   // In a forked child nothing completes any more; see ForkGuard.
   bool in_forked_child() const { return fork_guard_.InChild(); }
 
-  // REQUIRES: done() and an OK status.
+  // REQUIRES: done() and an OK status, or an event of AwaitEnqueued.
   const WorkResult& result() const;
 
   // Calls `f(status)` when complete: on a thread of the runtime, or at once on this thread when it
@@ -83,16 +90,27 @@ class Work {
   bool has_waiter() const { return waiters_.load() > 0; }
   // Once.
   void Complete(absl::Status status, WorkResult result);
+  // Before Complete, at most once: its name is free, and nothing is left for the host to do.
+  void Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result);
+  bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
+  // Before anybody else knows of it: called whenever the program has been told of its failure.
+  void CallWhenTold(std::function<void()> told) { told_ = std::move(told); }
 
  private:
+  absl::Status StillRunning() const;
+  // What it has ended with, to the program.
+  absl::Status Tell(absl::Status ended) const;
+
   // Constant after construction.
   const TensorSpec spec_;
   Clock& clock_;
   const std::shared_ptr<DriverSeat> seat_;  // nullptr: none
   const ForkGuard fork_guard_;
+  std::function<void()> told_;
 
   // Thread-safe by themselves.
-  std::atomic<bool> done_ = false;  // set under mu_, and nothing changes after it
+  std::atomic<bool> done_ = false;      // set under mu_, and nothing changes after it
+  std::atomic<bool> enqueued_ = false;  // set under mu_
   std::atomic<int32_t> waiters_ = 0;
 
   // Guarded by mu_.
@@ -101,6 +119,7 @@ class Work {
   bool nudged_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   WorkResult result_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<DeviceEvent> event_ ABSL_GUARDED_BY(mu_);  // once enqueued
   std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -58,8 +58,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
     return MakeBackend(options, layout, clock);
   };
   if (IsBuiltIn("CUDA")) {
-    seams.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+    seams.gpus.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
       return DeviceRuntime::Open();
+    };
+  }
+  if (IsBuiltIn("NCCL")) {
+    seams.gpus.open_nccl = [environment =
+                                options.nccl_environment](std::shared_ptr<DeviceRuntime> devices) {
+      return NcclRuntime::Open(environment, std::move(devices));
     };
   }
   return StartWorker(options, std::move(seams), clock);

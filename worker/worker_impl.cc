@@ -17,9 +17,11 @@
 #include "common/status_macros.h"
 #include "common/store_memory.h"
 #include "worker/completion.h"
+#include "worker/data_plane.h"
 #include "worker/device/device_stager.h"
 #include "worker/executor.h"
 #include "worker/join_message.h"
+#include "worker/nccl/rdma_ports.h"
 #include "worker/pending_names.h"
 #include "worker/timeline_file.h"
 #include "worker/worker_errors.h"
@@ -43,11 +45,13 @@ constexpr char kProgramPrefix[] = "program/";
 struct WorkerImpl::Runtime {
   Runtime(WorkerSeams seams, Clock& clock)
       : seams(std::move(seams)),
+        gpus(std::move(this->seams.gpus)),
         metrics(registry),
         program_store(kProgramPrefix, *this->seams.store),
         inbox(kMaxControlEvents, clock) {}
 
   WorkerSeams seams;
+  GpuAccess gpus;
   prometheus::Registry registry;
   WorkerMetrics metrics;
   TraceRecorder trace;
@@ -60,6 +64,8 @@ struct WorkerImpl::Runtime {
   std::unique_ptr<CoordinatorLink> link;
   std::unique_ptr<Completion> completion;
   std::unique_ptr<Executor> executor;
+  std::shared_ptr<DevicePlane> devices;  // Works of its tensors refer to it while it is there
+  std::unique_ptr<DataPlane> data_plane;
   std::unique_ptr<Control> control;
 
   // Guarded by timeline_mu.
@@ -143,11 +149,15 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
           [&r](BatchDone done) { r.control->BatchEnded(std::move(done)); }});
   r.executor = std::make_unique<Executor>(
       ExecutorOptions{options_.fusion_buffer_bytes, placement_.local_size, cores},
-      std::move(backend), clock_,
-      [&r](std::unique_ptr<BatchJob> batch) { r.completion->Finish(std::move(batch)); });
+      std::move(backend), clock_, [&r](std::unique_ptr<BatchJob> batch) {
+        if (batch->sizes_only) return r.devices->HostDone(std::move(batch));
+        r.completion->Finish(std::move(batch));
+      });
+  MakeDevicePlane(place.layout);
+  r.data_plane = std::make_unique<DataPlane>(*r.executor, *r.devices);
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.link, *r.executor, *r.completion, r.process_sets, r.metrics,
+      Control::Parts{r.inbox, *r.link, *r.data_plane, *r.completion, r.process_sets, r.metrics,
                      r.trace, clock_},
       ControlHooks{[this](absl::Status status) { SetStatus(std::move(status)); },
                    [this] {
@@ -201,6 +211,30 @@ absl::Status WorkerImpl::StopTimeline() {
   return ended == nullptr ? absl::OkStatus() : ended->Stop();
 }
 
+void WorkerImpl::MakeDevicePlane(const GroupLayout& layout) {
+  Runtime& r = *runtime_;
+  DevicePlaneOptions options;
+  options.default_device = std::max(DeviceOf(options_.launch), 0);
+  options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
+  options.host = ThisHost(options_.node_id).hostname;
+  options.rules = options_.device_rules;
+  options.rdma = HasActiveRdmaPort(options_.nccl_environment);
+  DevicePlane::Hooks hooks;
+  hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
+    r.completion->Finish(std::move(batch));
+  };
+  hooks.to_host = [&r](std::unique_ptr<BatchJob> batch) { r.executor->Launch(std::move(batch)); };
+  hooks.stage = [this](std::unique_ptr<BatchJob> batch, DeviceStager::Back back) {
+    const absl::StatusOr<DeviceStager*> stager = Stager();
+    if (stager.ok()) return (*stager)->StageBatch(std::move(batch), std::move(back));
+    batch->status = stager.status();
+    back(std::move(batch));
+  };
+  hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
+  r.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *r.generation_store,
+                                            clock_, std::move(hooks));
+}
+
 absl::Status WorkerImpl::status() const {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   MutexLock lock(&mu_);
@@ -241,8 +275,16 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) co
                    "not removed"));
 }
 
+absl::Status WorkerImpl::Alive() const {
+  const absl::Status alive = status();
+  // Whoever knows of the end may go on with what a device holds back.
+  if (!alive.ok() && !fork_guard_.InChild() && runtime_->devices != nullptr)
+    runtime_->devices->Told();
+  return alive;
+}
+
 absl::StatusOr<TensorJob> WorkerImpl::Check(Submission submission) const {
-  COORDD_RETURN_IF_ERROR(status());
+  COORDD_RETURN_IF_ERROR(Alive());
   const bool patient =
       submission.spec.kind == CollectiveKind::kJoin && submission.timeout <= absl::ZeroDuration();
   const absl::Time deadline = DeadlineOf(patient ? kJoinTimeout : submission.timeout, clock_.Now());
@@ -277,7 +319,7 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submi
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     const std::string& name, std::vector<Submission> submissions) {
-  COORDD_RETURN_IF_ERROR(status());
+  COORDD_RETURN_IF_ERROR(Alive());
   if (name.empty()) return absl::InvalidArgumentError("a group without a name, expected one");
   if (submissions.empty()) return std::vector<std::shared_ptr<Work>>{};
   const ProcessSetId process_set = submissions.front().spec.process_set;
@@ -309,9 +351,13 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
       std::find_if(jobs.begin(), jobs.end(), [](const TensorJob& job) { return job.device >= 0; });
   DeviceStager* stager = nullptr;
   if (on_device != jobs.end()) {
-    const absl::StatusOr<DeviceStager*> made = Stager();
-    if (!made.ok()) return ForTensor(on_device->spec().name, made.status());
-    stager = *made;
+    COORDD_RETURN_IF_ERROR(Admit(jobs));
+    if (std::any_of(jobs.begin(), jobs.end(),
+                    [](const TensorJob& job) { return job.device >= 0 && !job.direct; })) {
+      const absl::StatusOr<DeviceStager*> made = Stager();
+      if (!made.ok()) return ForTensor(on_device->spec().name, made.status());
+      stager = *made;
+    }
   }
   COORDD_RETURN_IF_ERROR(runtime_->names.Insert(jobs));
   std::vector<std::shared_ptr<Work>> works;
@@ -321,6 +367,20 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
   if (taken.ok()) return works;
   for (const auto& work : works) runtime_->names.Erase(work->spec());
   return taken;
+}
+
+absl::Status WorkerImpl::Admit(std::vector<TensorJob>& jobs) {
+  size_t failed = 0;
+  const absl::Status admitted = runtime_->devices->Admit(absl::MakeSpan(jobs), &failed);
+  if (!admitted.ok()) return ForTensor(jobs[failed].spec().name, admitted);
+  for (const TensorJob& job : jobs) {
+    if (!job.direct) continue;
+    // Whoever has been told of the end may go on with what the device holds back.
+    job.work->CallWhenTold([devices = std::weak_ptr<DevicePlane>(runtime_->devices)] {
+      if (const auto alive = devices.lock()) alive->Told();
+    });
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WorkerImpl::Forward(std::vector<TensorJob>& jobs) {
@@ -334,18 +394,9 @@ absl::StatusOr<DeviceStager*> WorkerImpl::Stager() {
   MutexLock lock(&r.stager_mu);
   if (r.stager_ended) return absl::CancelledError("this worker has left the job");
   if (r.stager != nullptr) return r.stager.get();
-  if (!r.seams.open_devices)
-    return absl::UnimplementedError("device memory, but this build has no CUDA");
-  auto devices = r.seams.open_devices();
-  if (!devices.ok()) {
-    return absl::UnimplementedError(
-        absl::StrCat("device memory, but this process has no CUDA: ", devices.status().message()));
-  }
-  COORDD_LOG(kWarning,
-             "tensors on GPUs travel through host memory: this version of coordd does not",
-             " hand them to NCCL yet");
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<DeviceRuntime> devices, r.gpus.Devices());
   r.stager = std::make_unique<DeviceStager>(
-      *std::move(devices), clock_, [this](std::vector<TensorJob>& jobs) { return Forward(jobs); },
+      std::move(devices), clock_, [this](std::vector<TensorJob>& jobs) { return Forward(jobs); },
       [&r](const std::vector<TensorJob>& jobs) { r.names.Erase(jobs); });
   return r.stager.get();
 }
@@ -427,6 +478,7 @@ void WorkerImpl::TearDown() {
   Runtime& r = *runtime_;
   r.inbox.Close();
   if (r.control != nullptr) r.control->Join();
+  if (r.devices != nullptr) r.devices->Stop();
   if (r.executor != nullptr) r.executor->Stop();
   if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();

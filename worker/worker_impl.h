@@ -13,12 +13,12 @@
 #include "common/store.h"
 #include "worker/fork_guard.h"
 #include "worker/join_session.h"
+#include "worker/nccl/gpu_access.h"
 #include "worker/submission_check.h"
 #include "worker/worker.h"
 
 namespace coordd {
 
-class DeviceRuntime;
 class DeviceStager;
 class WorkerMetrics;
 
@@ -28,9 +28,8 @@ struct WorkerSeams {
   std::unique_ptr<Store> store;
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
       make_backend;
-  // Called when the first tensor on a GPU is submitted, not before: a driver that has been
-  // initialised does not survive a fork. Empty: there are none.
-  std::function<absl::StatusOr<std::shared_ptr<DeviceRuntime>>()> open_devices;
+  // Called when the first tensor on a GPU is submitted, not before.
+  GpuSeams gpus;
 };
 
 // As Worker::Start.
@@ -74,11 +73,15 @@ class WorkerImpl final : public Worker {
   absl::Status StartMetrics();
   absl::Status StartRuntime(JoinedSession session);
   void BeginWithTimeline();
+  absl::Status Alive() const;  // status(), for who submits
   absl::StatusOr<TensorJob> Check(Submission submission) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
+  void MakeDevicePlane(const GroupLayout& layout);
+  // What is on devices: checked, and marked for NCCL or for the stager.
+  absl::Status Admit(std::vector<TensorJob>& jobs);
   // To control; or why it takes no more.
   absl::Status Forward(std::vector<TensorJob>& jobs);
-  // What carries tensors of devices; made when first needed.
+  // What carries tensors of devices that NCCL does not; made when first needed.
   absl::StatusOr<DeviceStager*> Stager();
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.

@@ -81,7 +81,9 @@ struct WorkerMetrics::Series {
         completion_queue(MakeGauge(r, "coordd_worker_completions_queued",
                                    "Ended batches that wait for unpacking")),
         fusion_bytes(
-            MakeGauge(r, "coordd_worker_fusion_buffer_bytes", "Memory held by fusion buffers")) {
+            MakeGauge(r, "coordd_worker_fusion_buffer_bytes", "Memory held by fusion buffers")),
+        device_fusion_bytes(MakeGauge(r, "coordd_worker_device_fusion_buffer_bytes",
+                                      "Memory of the device held by its fusion buffer")) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")
@@ -121,6 +123,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& executor_queue;
   prometheus::Gauge& completion_queue;
   prometheus::Gauge& fusion_bytes;
+  prometheus::Gauge& device_fusion_bytes;
 
   // Guarded by mu.
   Mutex mu;
@@ -174,6 +177,9 @@ void WorkerMetrics::SetCompletionQueue(int64_t items) {
 }
 void WorkerMetrics::SetFusionBufferBytes(int64_t bytes) {
   series_->fusion_bytes.Set(static_cast<double>(bytes));
+}
+void WorkerMetrics::SetDeviceFusionBufferBytes(int64_t bytes) {
+  series_->device_fusion_bytes.Set(static_cast<double>(bytes));
 }
 
 int64_t WorkerMetrics::control_turns() const {

@@ -13,6 +13,7 @@
 #include "common/launcher_detect.h"
 #include "common/log.h"
 #include "common/tls.h"
+#include "worker/nccl/device_claim.h"
 
 namespace coordd {
 
@@ -45,6 +46,11 @@ struct WorkerOptions {
   LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, mapped, shm, ucx
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
+  // COORDD_NCCL_LIBRARY, NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE, NCCL_NET; the others NCCL alone
+  // reads.
+  Environment nccl_environment;
+  // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
+  DeviceRules device_rules;
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
   // is looked for, and started from.
   Environment places;

@@ -2,12 +2,14 @@
 #include "client/c_api/c_api_internal.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "worker/device/device_handles.h"
 
 namespace coordd {
 namespace {
 
 // The status it ended with; FAILED_PRECONDITION while it runs.
 absl::Status StatusOfDone(const coordd_work& handle) {
+  if (!handle.work->done() && handle.work->enqueued()) return absl::OkStatus();
   if (!handle.work->done()) {
     return absl::FailedPreconditionError(
         absl::StrCat("tensor ", handle.work->spec().name, ": still running, it has no result yet"));
@@ -48,6 +50,24 @@ coordd_status_t coordd_work_wait(const coordd_work_t* work, double timeout_secon
     COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
                             coordd::TimeoutFromSeconds(timeout_seconds));
     return work->work->Wait(coordd::Clock::Real().Now() + timeout);
+  });
+}
+
+coordd_status_t coordd_work_wait_on_stream(const coordd_work_t* work, void* stream,
+                                           double timeout_seconds) {
+  return AtBorder([&]() -> absl::Status {
+    if (work == nullptr) return coordd::NullArgument("work");
+    if (work->InForkedChild()) return coordd::ForkedChild("the work");
+    absl::Time deadline = absl::InfiniteFuture();
+    if (timeout_seconds >= 0) {
+      COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                              coordd::TimeoutFromSeconds(timeout_seconds));
+      deadline = coordd::Clock::Real().Now() + timeout;
+    }
+    COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<coordd::DeviceEvent> event,
+                            work->work->AwaitEnqueued(deadline));
+    if (event == nullptr) return absl::OkStatus();
+    return event->LetWait(static_cast<coordd::CudaStream>(stream));
   });
 }
 

@@ -35,7 +35,7 @@
  *
  * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
  * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
- * revision 4 coordd_timeline_start and coordd_timeline_stop.
+ * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream.
  * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
  * coordd_unregister (memory that takes part without a staging copy). None of them is exported
  * before it works.
@@ -57,7 +57,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 4
+#define COORDD_ABI_VERSION 5
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -138,7 +138,7 @@ enum {
 typedef int32_t coordd_device_kind_t;
 enum {
   COORDD_HOST = 0,
-  COORDD_CUDA = 1 /* device memory; travels through host memory in 0.1 */
+  COORDD_CUDA = 1 /* device memory: over NCCL where all ranks have it, else through host memory */
 };
 
 /* A buffer under a name. Dense, row-major. The name is what ranks agree by: unique among the
@@ -163,8 +163,9 @@ typedef struct coordd_tensor {
   coordd_dtype_t dtype;
   coordd_device_kind_t device_kind; /* where both buffers are */
   int32_t device_index;             /* as this process counts its devices; ignored for the host */
-  void* stream; /* cudaStream_t behind which the input is ready; ignored for the host. The work is
-                 * complete when the result is there for every stream. */
+  void* stream; /* cudaStream_t behind which the input is ready, and the output may be written;
+                 * ignored for the host. The work is complete when the result is there for every
+                 * stream; coordd_work_wait_on_stream does not wait for that. */
 } coordd_tensor_t;
 #define COORDD_TENSOR_INIT \
   { sizeof(coordd_tensor_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -307,6 +308,19 @@ typedef struct coordd_work coordd_work_t;
  * collective: INVALID_ARGUMENT, ABORTED, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE, INTERNAL. */
 COORDD_API coordd_status_t coordd_work_wait(const coordd_work_t* work, double timeout_seconds);
 
+/* For memory of a device: lets `stream` (a cudaStream_t of that device; NULL: the default stream)
+ * wait for the result instead of this thread. Returns when the collective is on the device, where
+ * it may still wait for its input and for other ranks: what is enqueued on the stream from then on
+ * sees the result. The work may then be released, its name submitted again, and its buffers used by
+ * that stream; coordd_work_result tells the result's place. What the host carries, and every tensor
+ * in host memory, is complete when this returns. Timeout and statuses: as coordd_work_wait.
+ *
+ * Should the generation end before the device is through, the stream is held in front of what
+ * follows, so that nothing reads what an aborted collective has left, until any call of this
+ * library has told the program: the next submission or wait returns the error. */
+COORDD_API coordd_status_t coordd_work_wait_on_stream(const coordd_work_t* work, void* stream,
+                                                      double timeout_seconds);
+
 /* 1: complete; 0: not yet; -1: work is NULL. Never blocks. */
 COORDD_API int32_t coordd_work_poll(const coordd_work_t* work);
 
@@ -328,7 +342,7 @@ typedef struct coordd_result {
   { sizeof(coordd_result_t), 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What a successful work holds; the pointers are valid until it is released. FAILED_PRECONDITION:
- * it is still running. Otherwise the error that it ended with. */
+ * it is still running, and no stream waits for it. Otherwise the error that it ended with. */
 COORDD_API coordd_status_t coordd_work_result(const coordd_work_t* work, coordd_result_t* result);
 
 /* Calls `done` once when the work is complete: on a thread of the library, or at once on this one

@@ -2,7 +2,7 @@
 coordd_test(nccl_backend_conformance_test SOURCES nccl/nccl_backend_conformance_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing coordd_fake_gpu TIMEOUT ${conformance_timeout})
 coordd_test(nccl_backend_test SOURCES nccl/nccl_backend_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
-coordd_test(nccl_api_test SOURCES nccl/nccl_api_test.cc LIBS coordd_fake_gpu)
+coordd_test(nccl_api_test SOURCES nccl/nccl_api_test.cc nccl/device_claim_test.cc LIBS coordd_fake_gpu)
 coordd_test(device_runtime_test SOURCES device/device_runtime_test.cc LIBS coordd_fake_gpu)
 coordd_test(device_kernels_test SOURCES device/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
 add_test(NAME kernels_ptx_is_of_its_source COMMAND ${CMAKE_SOURCE_DIR}/tools/make-kernels --check-digest)

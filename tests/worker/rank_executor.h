@@ -73,7 +73,7 @@ class RankExecutor {
     std::unique_ptr<BatchJob> batch = std::move(taken_.front());
     taken_.pop_front();
     if (batch->status.ok()) batch->Unpack();
-    if (batch->scratch.has_value()) executor_.ReturnScratch(batch->lane(), *batch->scratch);
+    if (batch->scratch.has_value()) executor_.ReturnScratch(batch->data_lane(), *batch->scratch);
     return batch;
   }
 

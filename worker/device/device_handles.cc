@@ -46,6 +46,12 @@ absl::Status DeviceEvent::Record(CudaStream stream) {
   return runtime_->Check(runtime_->cuda().EventRecord(event_, stream), "cuEventRecord", device_);
 }
 
+absl::Status DeviceEvent::LetWait(CudaStream stream) const {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
+  return runtime_->Check(runtime_->cuda().StreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent",
+                         device_);
+}
+
 absl::StatusOr<bool> DeviceEvent::Happened() const {
   const CudaResult result = runtime_->cuda().EventQuery(event_);
   if (result == kCudaNotReady) return false;

@@ -55,6 +55,9 @@ class DeviceEvent {
   CudaEvent get() const { return event_; }
   // Everything enqueued on `stream` until now. REQUIRES: a stream of the same device.
   absl::Status Record(CudaStream stream);
+  // What is enqueued on `stream` from now on starts when what was recorded has happened. REQUIRES:
+  // a stream of the same device. Any thread.
+  absl::Status LetWait(CudaStream stream) const;
   // Does not wait. An error: what was recorded has failed on the device.
   absl::StatusOr<bool> Happened() const;
 

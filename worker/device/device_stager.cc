@@ -18,7 +18,9 @@ constexpr size_t kInboxCapacity = 4096;
 // Copies that are waited for when the worker ends; what a hung stream still holds then stays.
 constexpr absl::Duration kDrainLimit = absl::Seconds(5);
 
-bool OnDevice(const TensorJob& job) { return job.spec().memory == MemoryKind::kCuda; }
+bool IsStaged(const TensorJob& job) {
+  return job.spec().memory == MemoryKind::kCuda && !job.direct;
+}
 
 // The size of the result is known when the ranks have told each other theirs.
 bool SizedByOthers(CollectiveKind kind) {
@@ -65,7 +67,7 @@ absl::Status DeviceStager::Stage(std::vector<TensorJob> jobs) {
   outgoing.deadline = absl::InfiniteFuture();
   for (TensorJob& job : jobs) {
     outgoing.deadline = std::min(outgoing.deadline, job.deadline);
-    if (!OnDevice(job)) continue;
+    if (!IsStaged(job)) continue;
     const absl::Status begun = Begin(job, outgoing);
     if (begun.ok()) continue;
     // The copies of those before it end in memory that has to stay until then.
@@ -81,18 +83,30 @@ absl::Status DeviceStager::Stage(std::vector<TensorJob> jobs) {
   return absl::CancelledError("this worker has left the job");
 }
 
+void DeviceStager::StageBatch(std::unique_ptr<BatchJob> batch, Back back) {
+  Outgoing outgoing;
+  outgoing.deadline = absl::InfiniteFuture();
+  for (TensorJob& job : batch->tensors()) {
+    if (job.absent || !job.direct) continue;
+    job.direct = false;
+    outgoing.deadline = std::min(outgoing.deadline, job.deadline);
+    const std::string name = job.spec().name;
+    const absl::Status begun = Begin(job, outgoing);
+    if (!begun.ok() && batch->status.ok()) batch->status = ForTensor(name, begun);
+  }
+  outgoing.batch = std::move(batch);
+  outgoing.back = std::move(back);
+  auto input = std::make_unique<Input>(std::move(outgoing));
+  if (inbox_.PushUnbounded(std::move(*input))) return;
+  // As in Stage.
+  Outgoing& late = std::get<Outgoing>(*input);
+  late.batch->status = absl::CancelledError("this worker has left the job");
+  late.back(std::move(late.batch));
+  static_cast<void>(input.release());
+}
+
 absl::Status DeviceStager::Begin(TensorJob& job, Outgoing& outgoing) {
   const TensorSpec& spec = job.spec();
-  for (const std::byte* address : {job.input, static_cast<const std::byte*>(job.output)}) {
-    const MemoryPlace place = device_->PlaceOf(address);
-    if (address == nullptr || SizeBytes(spec) == 0) continue;
-    if (place.kind == MemoryKind::kCuda && place.device == job.device) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("a buffer ",
-                     place.kind == MemoryKind::kCuda ? absl::StrCat("on device ", place.device)
-                                                     : std::string("that no device knows"),
-                     ", expected memory of device ", job.device, ", which the tensor names"));
-  }
   auto staged = std::make_shared<Staged>();
   staged->device = job.device;
   staged->output = job.output;
@@ -116,10 +130,8 @@ absl::Status DeviceStager::Begin(TensorJob& job, Outgoing& outgoing) {
 absl::Status DeviceStager::CopyOut(const TensorJob& job, Staged& staged, int64_t bytes) {
   COORDD_ASSIGN_OR_RETURN(Streams* const streams, StreamsOf(job.device));
   COORDD_ASSIGN_OR_RETURN(DeviceMemory pinned, pool_.Take(job.device, bytes));
-  COORDD_ASSIGN_OR_RETURN(DeviceEvent ready, DeviceEvent::Create(*device_, job.device));
   COORDD_ASSIGN_OR_RETURN(DeviceEvent copied, DeviceEvent::Create(*device_, job.device));
-  COORDD_RETURN_IF_ERROR(ready.Record(reinterpret_cast<CudaStream>(job.stream)));
-  staged.ready = std::make_shared<DeviceEvent>(std::move(ready));
+  staged.ready = job.ready;
   MutexLock lock(&mu_);  // a stream is one thread's at a time
   if (job.input != nullptr) {
     COORDD_RETURN_IF_ERROR(streams->out.Wait(staged.ready->get()));
@@ -172,7 +184,11 @@ void DeviceStager::Run() {
 
 void DeviceStager::Take(Outgoing& outgoing) {
   // One that could not be begun to its end: its callers know.
-  if (outgoing.jobs.empty()) {
+  if (outgoing.batch != nullptr && !outgoing.batch->status.ok()) {
+    Fail(outgoing, outgoing.batch->status);
+    return;
+  }
+  if (outgoing.batch == nullptr && outgoing.jobs.empty()) {
     for (auto& staged : outgoing.staged) abandoned_.push_back(std::move(staged));
     return;
   }
@@ -209,17 +225,28 @@ bool DeviceStager::MoveOutgoing() {
       continue;
     }
     moved = true;
-    if (failed.ok()) failed = forward_(it->jobs);
-    if (!failed.ok()) Fail(*it, failed);
+    if (failed.ok() && it->batch != nullptr) {
+      it->back(std::move(it->batch));
+    } else {
+      if (failed.ok()) failed = forward_(it->jobs);
+      if (!failed.ok()) Fail(*it, failed);
+    }
     it = outgoing_.erase(it);
   }
   return moved;
 }
 
 void DeviceStager::Fail(Outgoing& outgoing, const absl::Status& status) {
+  if (outgoing.batch != nullptr) {
+    // Its end comes back to its Works through whoever launched it.
+    for (auto& staged : outgoing.staged) abandoned_.push_back(std::move(staged));
+    outgoing.batch->status = status;
+    outgoing.back(std::move(outgoing.batch));
+    return;
+  }
   forget_(outgoing.jobs);
   for (TensorJob& job : outgoing.jobs) {
-    if (OnDevice(job)) continue;
+    if (IsStaged(job)) continue;
     job.work->Complete(ForTensor(job.spec().name, status), {});
   }
   for (auto& staged : outgoing.staged) {

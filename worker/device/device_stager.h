@@ -17,13 +17,14 @@
 #include "common/bounded_queue.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "worker/batch_job.h"
 #include "worker/device/device_handles.h"
 #include "worker/device/pinned_pool.h"
 #include "worker/tensor_job.h"
 
 namespace coordd {
 
-// What the worker has instead of a data plane for GPUs. A tensor is copied to pinned memory behind
+// What carries tensors of GPUs that NCCL does not. A tensor is copied to pinned memory behind
 // the event that the caller's stream has for it, travels like one of the host, and its result is
 // copied back; its Work is complete when the result is on the device, for every stream. Nothing
 // waits on the caller's thread.
@@ -45,6 +46,12 @@ class DeviceStager {
   // address or device that is not what the tensor says; RESOURCE_EXHAUSTED: no pinned memory. Then
   // nothing has happened.
   absl::Status Stage(std::vector<TensorJob> jobs);
+
+  // The same for a batch that has been planned, whose tensors NCCL was to carry: `back` gets it, on
+  // the thread "stager", once everything has arrived in host memory, or with a status that says why
+  // not. Its Works are then complete when its result is back on the device.
+  using Back = std::function<void(std::unique_ptr<BatchJob>)>;
+  void StageBatch(std::unique_ptr<BatchJob> batch, Back back);
 
   // What has not been forwarded fails with CANCELLED; what has been must have completed. Joins the
   // thread.
@@ -68,6 +75,8 @@ class DeviceStager {
     std::vector<TensorJob> jobs;  // their Works are ours: the callers' are in `staged`
     std::vector<std::shared_ptr<Staged>> staged;
     absl::Time deadline;
+    std::unique_ptr<BatchJob> batch;  // instead of jobs
+    Back back;
   };
   struct Ended {  // by the host's data plane
     std::shared_ptr<Staged> staged;

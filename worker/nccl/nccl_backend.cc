@@ -179,6 +179,8 @@ bool NcclBackend::AwaitCommunicator(ProcessSetId id, Group& group) {
 absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
   if (batch.args.ready != nullptr)
     COORDD_RETURN_IF_ERROR(on_device_->stream.Wait(batch.args.ready->get()));
+  if (batch.args.before)
+    COORDD_RETURN_IF_ERROR(batch.args.before(on_device_->kernels, on_device_->stream.get()));
   return EnqueueCollective(runtime_->nccl.functions, *group.communicator, batch.args,
                            on_device_->scratch.data(), on_device_->stream.get());
 }
@@ -186,6 +188,8 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
 absl::Status NcclBackend::RecordEnd(Batch& batch) {
   const CudaStream stream = on_device_->stream.get();
   COORDD_RETURN_IF_ERROR(on_device_->kernels.Gate(gate_, stream));
+  // Behind the gate: what an aborted collective leaves is not unpacked.
+  if (batch.args.behind) COORDD_RETURN_IF_ERROR(batch.args.behind(on_device_->kernels, stream));
   COORDD_ASSIGN_OR_RETURN(batch.end, FreshEvent());
   return batch.end->Record(stream);
 }
@@ -245,6 +249,11 @@ absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t 
 void NcclBackend::Abort() {
   aborted_.store(true);
   if (NcclWatchdog* watchdog = watchdog_for_abort_.load()) watchdog->Fail(AbortedStatus());
+}
+
+void NcclBackend::PassGate() {
+  uint32_t held = kGateHeld;
+  if (gate_ != nullptr) gate_->compare_exchange_strong(held, kGatePassed);
 }
 
 void NcclBackend::OpenGate() {

@@ -64,6 +64,8 @@ class NcclBackend final : public CollectiveBackend {
   // Plain device memory.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   void Abort() override;
+  // Thread-safe: the program has been told of the failure; what is held at the gate may go on.
+  void PassGate();
 
  private:
   struct Group {

@@ -15,13 +15,16 @@ namespace coordd {
 // outlive whoever began it.
 struct NcclRuntime {
   NcclLibrary nccl;
-  std::unique_ptr<DeviceRuntime> device;
+  std::shared_ptr<DeviceRuntime> device;
   std::string interface;  // NCCL_SOCKET_IFNAME; empty: NCCL chooses
 
   // Why there is none is one phrase: what LoadNccl or DeviceRuntime::Open say. `cuda_library`: for
   // tests.
   static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(
       const Environment& environment, const std::string& cuda_library = kCudaDriverLibrary);
+  // The same with a driver that is open already.
+  static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(const Environment& environment,
+                                                           std::shared_ptr<DeviceRuntime> device);
 };
 
 }  // namespace coordd

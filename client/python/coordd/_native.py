@@ -156,15 +156,24 @@ class Worker:
             raise collective_error(status)  # this rank's own part is checked before
 
 
+class OnDevice:
+    """What a framework says about tensors on a GPU."""
+
+    def current_stream(self) -> int:
+        """The cudaStream_t on which the results are used; told that they are."""
+        raise NotImplementedError
+
+
 class Work:
     """The future of one submission: a tensor, or a group of them. Holds what the library holds for it, such as a result
     that it has allocated, until nobody refers to the Work any more. Thread-safe."""
 
-    __slots__ = ("pointers", "name")
+    __slots__ = ("pointers", "name", "on_device")
 
-    def __init__(self, pointers: Sequence[Optional[int]], name: str):
+    def __init__(self, pointers: Sequence[Optional[int]], name: str, on_device: Optional["OnDevice"] = None):
         self.pointers = pointers
         self.name = name
+        self.on_device = on_device  # None: the tensors are in host memory
 
     def __del__(self, finalizing=sys.is_finalizing):
         if finalizing():  # the interpreter takes itself apart; the process ends
@@ -179,17 +188,22 @@ class Work:
         return all(poll(pointer) == 1 for pointer in self.pointers)
 
     def wait(self) -> None:
-        """Waits for all of it; it ends by its own deadline (10 minutes by default). HorovodInternalError: the first
+        """Waits for all of it; it ends by its own deadline (10 minutes by default). Of tensors on a GPU: until the
+        framework's current stream waits for their results; this thread does not. HorovodInternalError: the first
         failure, after all have ended. Can be interrupted by Ctrl-C; the work then goes on."""
         wait, poll = _library.library().blocking.coordd_work_wait, _library.library().quick.coordd_work_poll
+        arguments: Tuple[Any, ...] = (_WAIT_SLICE,)
+        if self.on_device is not None:
+            wait = _library.library().blocking.coordd_work_wait_on_stream
+            arguments = (c_void_p(self.on_device.current_stream()), _WAIT_SLICE)
         failure = None
         for pointer in self.pointers:
             work = c_void_p(pointer)
-            status = wait(work, _WAIT_SLICE)
+            status = wait(work, *arguments)
             while status == _DEADLINE_EXCEEDED:
                 # Looked at before the wait: it may end between the two, and its status is what counts.
                 complete = poll(pointer) != 0
-                status = wait(work, _WAIT_SLICE)
+                status = wait(work, *arguments)
                 if complete:
                     break
             if status != 0 and failure is None:
@@ -405,12 +419,12 @@ class PreparedGroup:
     def structure(self, index: int):
         return self._structures[index]
 
-    def submit(self, function, worker, extra: tuple, options) -> Work:
+    def submit(self, function, worker, extra: tuple, options, on_device: Optional[OnDevice] = None) -> Work:
         """Calls coordd_grouped_...; `extra` stands between the tensors and the options."""
         name, structures, count, works = self._arguments
         status = function(worker, name, structures, count, *extra, options, works)
         if status != 0:
             raise call_error(status)
-        return Work(self._works[:], self.name)
+        return Work(self._works[:], self.name, on_device)
 
 

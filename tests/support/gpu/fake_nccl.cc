@@ -54,7 +54,7 @@ struct coordd::NcclCommHandle {
 
 namespace {
 
-std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0;
+std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0;
 std::mutex error_mu;
 std::string last_error;  // as NCCL's: of the process
 
@@ -108,6 +108,7 @@ bool OnDevice(const void* pointer, int device) {
 }
 
 NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
+  ++calls_count;
   if (handle == nullptr) return NcclResult::kInvalidArgument;
   const std::shared_ptr<FakeComm>& comm = handle->comm;
   if (!comm->initialised) return Refuse("a call before the end of init");
@@ -183,6 +184,7 @@ const char* fake_nccl_broken_rule() {
   return answer.c_str();
 }
 long fake_nccl_live_communicators() { return live; }
+long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
 

@@ -21,6 +21,7 @@ void fake_nccl_set(const char* name, long value);
 const char* fake_nccl_broken_rule();
 // Communicators that have been made and neither destroyed nor aborted; those that were aborted.
 long fake_nccl_live_communicators();
+long fake_nccl_calls();  // of collectives, sends and receives
 long fake_nccl_aborted_communicators();
 long fake_nccl_finalized_communicators();
 }

@@ -15,6 +15,7 @@
 #include "tests/worker/fake_coordinator_link.h"
 #include "worker/device/device_handles.h"
 #include "worker/device/device_kernels.h"
+#include "worker/idle_wait.h"
 #include "worker/loopback_backend.h"
 #include "worker/worker_impl.h"
 
@@ -68,15 +69,21 @@ class DeviceTensorsTest : public ::testing::Test {
     coordinator_.Say(message);
   }
 
-  std::unique_ptr<Worker> Start(bool with_devices = true) {
+  std::unique_ptr<Worker> Start(bool with_devices = true, bool with_nccl = false) {
     WorkerSeams seams;
     seams.make_link = [this] { return std::make_unique<FakeCoordinatorLink>(coordinator_); };
     seams.store = std::make_unique<InMemoryStore>();
     seams.make_backend = [](const GroupLayout&) { return std::make_unique<LoopbackBackend>(); };
-    seams.open_devices = [this, with_devices]() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+    seams.gpus.open_devices = [this,
+                               with_devices]() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
       ++opened_;
       return DeviceRuntime::Open(with_devices ? FakeCudaPath() : "libno-such-driver.so.1");
     };
+    if (with_nccl) {
+      seams.gpus.open_nccl = [](std::shared_ptr<DeviceRuntime> devices) {
+        return NcclRuntime::Open(FakeNcclEnvironment(), std::move(devices));
+      };
+    }
     auto worker = StartWorker(options_, std::move(seams), Clock::Real());
     EXPECT_THAT(worker, IsOk());
     coordinator_.Receive();  // the Join
@@ -273,6 +280,75 @@ TEST_F(DeviceTensorsTest, PinnedMemoryThatCannotBeHadIsTheTensorsError) {
   PlanWhatIsReady();
   EXPECT_THAT(Await(*work), StatusIs(absl::StatusCode::kResourceExhausted,
                                      AllOf(HasSubstr("device 2"), HasSubstr("out of memory"))));
+  Stop(*worker);
+}
+
+TEST_F(DeviceTensorsTest, NcclGetsItBehindTheCallersStreamAndNobodyWaitsForTheDevice) {
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  DeviceStream stream = DeviceStream::Create(*device_, kDevice).value();
+  DeviceKernels kernels = DeviceKernels::Load(*device_, kDevice).value();
+  const DeviceMemory word = DeviceMemory::AllocatePinned(*device_, kDevice, 4).value();
+  auto* const closed = new (word.data()) std::atomic<uint32_t>(1);
+  float* const values = NewTensor(1.0f);
+  float* const made = NewTensor(5.0f);
+  ASSERT_TRUE(kernels.Gate(closed, stream.get()).ok());
+  ASSERT_TRUE(CopyAsync(*device_, kDevice, values, made, 16, stream.get()).ok());
+  Submission submission = Of(CollectiveKind::kAllreduce, "grad", values, values);
+  submission.stream = reinterpret_cast<uintptr_t>(stream.get());
+  submission.spec.postscale_factor = 2.0;
+  // Two steps, one behind the other, while the device has not even begun.
+  for (int step = 0; step < 2; ++step) {
+    const auto work = worker->Submit(submission);
+    ASSERT_THAT(work, IsOk());
+    PlanWhatIsReady();
+    const auto event = (*work)->AwaitEnqueued(Clock::Real().Now() + kHangLimit);
+    ASSERT_THAT(event, IsOk());
+    ASSERT_NE(*event, nullptr);
+    EXPECT_FALSE((*work)->done());
+    EXPECT_EQ((*work)->result().output_bytes, 16);
+    ASSERT_THAT((*event)->LetWait(stream.get()), IsOk());
+  }
+  DeviceEvent end = DeviceEvent::Create(*device_, kDevice).value();
+  ASSERT_THAT(end.Record(stream.get()), IsOk());
+  EXPECT_FALSE(end.Happened().value());
+  *closed = 0;
+  IdleWait idle(1, 1);
+  while (!end.Happened().value()) idle.Wait();
+  EXPECT_EQ(values[0], 20.0f);
+  EXPECT_EQ(values[3], 20.0f);
+  Stop(*worker);
+}
+
+TEST_F(DeviceTensorsTest, CollectivesOfARankAreOnOneDevice) {
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  float* const values = NewTensor(1.0f);
+  const auto work = worker->Submit(Of(CollectiveKind::kAllreduce, "grad", values, values));
+  ASSERT_THAT(work, IsOk());
+  PlanWhatIsReady();
+  EXPECT_THAT(Await(*work), IsOk());
+  DeviceMemory elsewhere = DeviceMemory::Allocate(*device_, 0, 16).value();
+  auto* const other = reinterpret_cast<float*>(elsewhere.data());
+  Submission submission = Of(CollectiveKind::kAllreduce, "other", other, other);
+  submission.device = 0;
+  EXPECT_THAT(worker->Submit(submission),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("tensor other: device 0"), HasSubstr("expected 2"))));
+  Stop(*worker);
+}
+
+TEST_F(DeviceTensorsTest, WhatNcclCannotReduceIsStaged) {
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  float* const values = NewTensor(1.0f);
+  Submission submission = Of(CollectiveKind::kAllreduce, "shorts", values, values);
+  submission.spec.dtype = DataType::kInt16;
+  const auto work = worker->Submit(submission);
+  ASSERT_THAT(work, IsOk());
+  PlanWhatIsReady();
+  // The host carries it: there is nothing to wait for on the device.
+  const auto event = (*work)->AwaitEnqueued(Clock::Real().Now() + kHangLimit);
+  ASSERT_THAT(event, IsOk());
+  EXPECT_EQ(*event, nullptr);
+  EXPECT_TRUE((*work)->done());
   Stop(*worker);
 }
 

@@ -61,6 +61,28 @@ def size_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+class _OnStream(_native.OnDevice):
+    """Tensors on one GPU. Where the stream that uses the result is not the one on which memory was made, torch's allocator
+    has to know, or it would give the memory away while the stream still uses it."""
+
+    def __init__(self, device: torch.device, tensors: Sequence[Optional[torch.Tensor]]):
+        self._device = device
+        self._tensors = [tensor for tensor in tensors if tensor is not None and tensor.is_cuda]
+
+    def current_stream(self) -> int:
+        stream = torch.cuda.current_stream(self._device)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        return stream.cuda_stream
+
+
+def _on_device(tensors: Sequence[Optional[torch.Tensor]]) -> Optional[_OnStream]:
+    for tensor in tensors:
+        if tensor is not None and tensor.is_cuda:
+            return _OnStream(tensor.device, tensors)
+    return None
+
+
 def _place_on_device(structure, tensor: torch.Tensor) -> None:
     if tensor.is_cuda:
         structure.device_kind = _library.CUDA
@@ -88,7 +110,7 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     status = function(worker.pointer, prepared.reference, *extra, options, prepared.work_reference)
     if status != 0:
         raise _native.call_error(status, name)
-    work = Work((prepared.work.value,), name)
+    work = Work((prepared.work.value,), name, None if tensor.is_cpu else _on_device((tensor, output)))
     if tensor.is_cpu:  # the next one of this name may be elsewhere, or come on another stream
         _store.give_back(key, prepared)
     return work
@@ -107,6 +129,11 @@ def run_allreduce(name: str, tensor: torch.Tensor, output: torch.Tensor, op: Any
                   process_set: int, prescale_factor: float, postscale_factor: float) -> None:
     """submit() and wait in one call into the library, for allreduces whose result is needed at once. `op` and `average`
     as Horovod has them; otherwise as submit()."""
+    if getattr(tensor, "is_cuda", False):  # its stream waits, this thread does not
+        work = submit(_library.library().function("coordd_allreduce_async"), OPS[_basics.native_op(op, average)], name,
+                      tensor, output, process_set, prescale_factor, postscale_factor)
+        _native.wait_or_keep(work, (tensor, output))
+        return
     worker = _basics.worker()
     key = (name, op, average, process_set, prescale_factor, postscale_factor)
     call = _calls.take(key)
@@ -144,7 +171,8 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
     else:
         places = inputs if outputs is tensors else array("Q", map(_address, outputs))
     group.prepared.place(inputs, places)
-    work = group.prepared.submit(function, worker.pointer, extra, options)
+    on_device = None if on_cpu else _on_device([*tensors, *(outputs or ())])
+    work = group.prepared.submit(function, worker.pointer, extra, options, on_device)
     if on_cpu:
         _groups.give_back(key, group)
     return work

@@ -7,9 +7,10 @@ The process group that DistributedDataParallel asks for may be Gloo's: it is use
 the start, and not for gradients. The ranks of both are the same processes; their numbers may differ.
 """
 
+import contextlib
 import queue
 import threading
-from typing import Optional
+from typing import Dict, Optional
 
 import torch
 import torch.distributed as dist
@@ -40,25 +41,33 @@ class _Completions:
     def __init__(self):
         self._lock = threading.Lock()
         self._queue = None
+        self._streams: Dict[torch.device, torch.cuda.Stream] = {}  # used by the thread alone
 
-    def add(self, handle: int, finish, future) -> None:
+    def add(self, handle: int, device: torch.device, finish, future) -> None:
         with self._lock:
             if self._queue is None:
                 self._queue = queue.SimpleQueue()
                 threading.Thread(target=self._run, args=(self._queue,), name="coordd-ddp", daemon=True).start()
-        self._queue.put((handle, finish, future))
+        self._queue.put((handle, device, finish, future))
 
-    @staticmethod
-    def _run(pending) -> None:
+    def _on_stream(self, device: torch.device):
+        """On a GPU a stream of this thread's own waits for the result, and the future carries that on to whoever waits for
+        it: no thread waits for the device."""
+        if device.type != "cuda":
+            return contextlib.nullcontext()
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return torch.cuda.stream(self._streams[device])
+
+    def _run(self, pending) -> None:
         while True:
-            handle, finish, future = pending.get()
+            handle, device, finish, future = pending.get()
             try:
-                mpi_ops.synchronize(handle)
-                result = finish()
+                with self._on_stream(device):
+                    mpi_ops.synchronize(handle)
+                    future.set_result(finish())
             except Exception as failure:  # handed to whoever waits for the future
                 future.set_exception(failure)
-            else:
-                future.set_result(result)
             del handle, finish, future
 
 
@@ -74,14 +83,15 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
     submitted, context = state.compression.compress(buffer)
     handle = mpi_ops.allreduce_async_(submitted, name=f"{state.name}.bucket.{bucket.index()}", op=mpi_ops.Average,
                                       process_set=state.process_set)
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    devices = [buffer.device] if buffer.is_cuda else None
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
     def finish() -> torch.Tensor:
         if submitted is not buffer:
             buffer.copy_(state.compression.decompress(submitted, context))
         return buffer
 
-    _completions.add(handle, finish, future)
+    _completions.add(handle, buffer.device, finish, future)
     return future
 
 

@@ -1,0 +1,76 @@
+"""coordd.torch on CUDA tensors; a rank of tests/gpu/run. Checks results, streams, half precisions, and that a step does not
+wait for the device."""
+
+import time
+
+import torch
+
+import coordd.torch as hvd
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(f"rank {hvd.rank()}: {what}")
+
+
+def results(device, total):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int16):
+        tensor = torch.full((1001,), hvd.rank() + 1, dtype=dtype, device=device)
+        check(torch.all(hvd.allreduce(tensor, op=hvd.Sum) == total), f"allreduce of {dtype}")
+    gathered = hvd.allgather(torch.full((hvd.rank() + 1, 3), hvd.rank(), device=device))
+    check(gathered.shape[0] == total and torch.all(gathered[-1] == hvd.size() - 1), "allgather")
+    sent = hvd.broadcast(torch.full((5,), float(hvd.rank()), device=device), root_rank=hvd.size() - 1)
+    check(torch.all(sent == hvd.size() - 1), "broadcast")
+
+
+def streams(device, total):
+    """The input is made, and the result read, on a stream that is not the default one."""
+    side = torch.cuda.Stream(device)
+    with torch.cuda.stream(side):
+        tensor = torch.zeros(1 << 20, device=device)
+        torch.cuda._sleep(50_000_000)  # cycles: the input is there after that
+        tensor += hvd.rank() + 1
+        before = time.monotonic()
+        handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="behind a sleep")
+        hvd.synchronize(handle)
+        waited = time.monotonic() - before
+        check(not side.query() or waited < 0.005, "synchronize waited for the device")
+        doubled = tensor * 2
+    side.synchronize()
+    check(torch.all(doubled == 2 * total), "a result read on another stream")
+
+
+def training(device):
+    """One process and several come to the same weights."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device).double()
+    alone = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device).double()
+    alone.load_state_dict(model.state_dict())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(50):
+        batch = torch.randn(8 * hvd.size(), 64, device=device, dtype=torch.double)
+        labels = torch.randint(10, (8 * hvd.size(),), device=device)
+        for net, step, rows in ((model, optimizer, slice(hvd.rank(), None, hvd.size())), (alone, reference, slice(None))):
+            step.zero_grad()
+            torch.nn.functional.cross_entropy(net(batch[rows]), labels[rows]).backward()
+            step.step()
+    for ours, theirs in zip(model.parameters(), alone.parameters()):
+        check(torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), "weights of several ranks and of one differ")
+
+
+def main():
+    hvd.init()
+    device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    total = hvd.size() * (hvd.size() + 1) // 2
+    results(device, total)
+    streams(device, total)
+    training(device)
+    print(f"torch on CUDA: rank {hvd.rank()} of {hvd.size()}: ok", flush=True)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

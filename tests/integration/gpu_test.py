@@ -1,0 +1,158 @@
+"""Jobs with tensors in GPU memory: four processes, over the stand-ins of CUDA's driver and NCCL, which check the rules.
+
+With COORDD_TEST_GPU=1 (tests/gpu/run) the same over the real libraries, as far as faults need no stand-in. Ranks then share
+the GPUs that there are: NCCL takes processes with different NCCL_HOSTIDs for hosts, and uses sockets between them.
+COORDD_TEST_KILLS: how often a rank is killed (1).
+"""
+
+import os
+import re
+import time
+import unittest
+
+from tests.support import processes
+from tests.support.processes import clean_environment, program
+
+RANKS = 4
+ON_GPU = os.environ.get("COORDD_TEST_GPU") == "1"
+KILLS = int(os.environ.get("COORDD_TEST_KILLS", "1"))
+needs_stand_in = unittest.skipIf(ON_GPU, "the fault is one that the stand-in of NCCL is told to have")
+
+
+class GpuTest(processes.TestCase):
+    def setUp(self):
+        super().setUp()
+        if ON_GPU:
+            return
+        # The driver is opened by its name, NCCL by ours.
+        os.symlink(os.path.join(processes.BUILD, "tests", "libfake_cuda.so"), os.path.join(self.folder, "libcuda.so.1"))
+
+    def environment(self, **more):
+        if ON_GPU:
+            return clean_environment(COORDD_ALLOW_SHARED_GPU=1, NCCL_HOSTID=f"rank{more.get('COORDD_RANK')}", **more)
+        environment = {
+            "COORDD_NCCL_LIBRARY": os.path.join(processes.BUILD, "tests", "libfake_nccl.so"),
+            "FAKE_NCCL_DIR": self.folder,
+            "LD_LIBRARY_PATH": self.folder + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
+            **more}
+        return clean_environment(**environment)
+
+    def ranks(self, arguments, **variables):
+        """A rank for each list of arguments."""
+        daemon = self.coordd()
+        count = len(arguments)
+        return [self.start(processes.Process(
+            [program("gpu_ranks"), *map(str, own)],
+            self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=count, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                             COORDD_JOIN_TIMEOUT=processes.PATIENCE_S, **variables)))
+            for rank, own in enumerate(arguments)]
+
+    def finish(self, ranks):
+        """What each has printed when it has ended by itself."""
+        for rank in ranks:
+            self.assertEqual(rank.wait(), 0, rank.text())
+        return [rank.text() for rank in ranks]
+
+    def assert_nccl_calls(self, text, some=True):
+        found = re.search(r"nccl calls (\d+) broken rule \[(.*)\]", text)
+        self.assertIsNotNone(found, text)
+        self.assertEqual(found.group(2), "", text)
+        self.assertEqual(int(found.group(1)) > 0, some, text)
+
+    @unittest.skipUnless(ON_GPU, "the stand-ins run four ranks below")
+    def test_every_collective_of_one_two_and_four_ranks(self):
+        for count in (1, 2, 4):
+            with self.subTest(ranks=count):
+                for text in self.finish(self.ranks([[-1, "collectives", 3]] * count)):
+                    self.assertIn("ok 3 steps", text)
+
+    @needs_stand_in
+    def test_every_collective_of_four_ranks_under_coordrun(self):
+        status, text = self.run_command(program("coordrun"), "-np", str(RANKS), "--", program("gpu_ranks"), "-1",
+                                        "collectives", "3", environment=self.environment(FAKE_NCCL="call_polls=2"))
+        self.assertEqual(status, 0, text)
+        self.assertEqual(text.count("ok 3 steps"), RANKS, text)
+        for calls, rule in re.findall(r"nccl calls (\d+) broken rule \[(.*)\]", text):
+            self.assertGreater(int(calls), 50, text)
+            self.assertEqual(rule, "", text)
+        self.assertNotIn("host memory", text)
+        self.assertEqual(len(re.findall("nccl calls", text)), RANKS, text)
+        self.assert_nothing_left()
+
+    @needs_stand_in
+    def test_where_a_rank_has_no_nccl_all_go_through_host_memory(self):
+        # The tensors that the others submit before they know are staged after they have been planned.
+        daemon = self.coordd()
+        ranks = []
+        for rank in range(RANKS):
+            variables = {"COORDD_NCCL_LIBRARY": "/no/such/libnccl.so"} if rank == 2 else {}
+            ranks.append(self.start(processes.Process(
+                [program("gpu_ranks"), "-1", "collectives", "2"],
+                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=RANKS, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                                 **variables))))
+        for rank, text in enumerate(self.finish(ranks)):
+            self.assertIn("ok 2 steps", text)
+            self.assertEqual(text.count("travel through host memory"), 1, text)
+            self.assertIn("/no/such/libnccl.so", text)
+            if rank != 2:
+                self.assertIn("rank 2 (host ", text)
+
+    def test_a_killed_rank_is_named_and_nobody_hangs(self):
+        seconds = []
+        for turn in range(KILLS):
+            ranks = self.ranks([[-1, "train", 30 + turn if rank == 2 else -1] for rank in range(RANKS)])
+            others = ranks[:2] + ranks[3:]
+            ranks[2].wait()
+            killed = time.monotonic()
+            for text in self.finish(others):
+                ended = re.search("^ended (.*)$", text, re.MULTILINE)
+                self.assertIsNotNone(ended, text)
+                self.assertIn("ABORTED", ended.group(1))
+                self.assertIn("rank 2", ended.group(1))
+                self.assertIn(f"pid {ranks[2].pid}", ended.group(1))
+                self.assertIn("left", text)
+                if not ON_GPU:
+                    self.assert_nccl_calls(text)
+            seconds.append(time.monotonic() - killed)
+        if ON_GPU:
+            print(f"{KILLS} kills: the others had left after {max(seconds):.2f} s at most", flush=True)
+
+    @needs_stand_in
+    def test_a_rank_that_dies_before_the_communicator_is_there(self):
+        ranks = self.ranks([[-1, "train", 0 if rank == 3 else -1] for rank in range(RANKS)], FAKE_NCCL="init_polls=5")
+        for text in self.finish(ranks[:3]):
+            self.assertRegex(text, "ended ABORTED .*rank 3")
+
+    @needs_stand_in
+    def test_an_init_that_never_ends_ends_by_the_tensors_deadline(self):
+        ranks = self.ranks([[-1, "wait", "late"]] * 2, FAKE_NCCL="init_never=1", COORDD_TIMEOUT=2)
+        for text in self.finish(ranks):
+            self.assertRegex(text, "ended (ABORTED|DEADLINE_EXCEEDED) .*tensor late.*still executing at its deadline")
+            self.assertIn("left", text)
+
+    @needs_stand_in
+    def test_an_error_that_nccl_reports_later_reaches_every_rank(self):
+        daemon = self.coordd()
+        ranks = [self.start(processes.Process(
+            [program("gpu_ranks"), "-1", "train"],
+            self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=2, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                             **({"FAKE_NCCL": "async_error=6"} if rank == 1 else {})))) for rank in range(2)]
+        for text in self.finish(ranks):
+            self.assertRegex(text, "ended [A-Z]+ .*Connection reset by peer.*a peer is gone")
+
+    @needs_stand_in
+    def test_two_ranks_on_one_gpu_are_told_so_by_name(self):
+        for text in self.finish(self.ranks([[0, "wait", "a"], [0, "wait", "a"]])):
+            self.assertRegex(text, r"ended [A-Z_]+ .*rank 0 \(host .*\) and rank 1 \(host .*\) both use GPU GPU-0010")
+        # For tests: with a real NCCL that takes a NCCL_HOSTID for each.
+        for text in self.finish(self.ranks([[0, "wait", "a"], [0, "wait", "a"]], COORDD_ALLOW_SHARED_GPU=1,
+                                           FAKE_NCCL="shared_device=1")):
+            self.assertIn("ended OK 2.0", text)
+
+    def test_host_and_device_memory_under_one_name_is_an_error_that_names_both(self):
+        for text in self.finish(self.ranks([[-1, "host-and-device"]] * 2)):
+            self.assertRegex(text, "ended INVALID_ARGUMENT .*mixed.*host.*cuda|ended INVALID_ARGUMENT .*mixed.*cuda.*host")
+
+
+if __name__ == "__main__":
+    processes.main()

@@ -1,0 +1,50 @@
+// Where batches go: to the host's data plane, or to that of devices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "worker/executor.h"
+#include "worker/nccl/device_plane.h"
+#include "worker/nccl/nccl_route.h"
+
+namespace coordd {
+
+// Both data planes of a generation, for who decides what is launched. Thread-safe; as Executor.
+class DataPlane {
+ public:
+  // They outlive it.
+  DataPlane(Executor& host, DevicePlane& devices) : host_(host), devices_(devices) {}
+
+  void Launch(std::unique_ptr<BatchJob> batch) {
+    if (FitsNccl(batch->tensors().front().spec())) {
+      devices_.Launch(std::move(batch));
+    } else {
+      host_.Launch(std::move(batch));
+    }
+  }
+  void DefineGroup(ProcessSetId process_set, const RankList& ranks) {
+    devices_.DefineGroup(process_set, ranks);
+    host_.DefineGroup(process_set, ranks);
+  }
+  void EndGroup(ProcessSetId process_set) {
+    devices_.EndGroup(process_set);
+    host_.EndGroup(process_set);
+  }
+  void EndLane(LaneId lane) { host_.EndLane(lane); }
+  void Abort() {
+    host_.Abort();
+    devices_.Abort();
+  }
+  const std::string& backend_name() const { return host_.backend_name(); }
+  int64_t fusion_bytes() const { return host_.fusion_bytes(); }
+  int64_t device_fusion_bytes() const { return devices_.fusion_bytes(); }
+
+ private:
+  Executor& host_;
+  DevicePlane& devices_;
+};
+
+}  // namespace coordd

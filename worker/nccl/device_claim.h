@@ -1,0 +1,51 @@
+// What the ranks of a process set tell each other about their GPUs before their first collective
+// there, and what follows from it. PURE.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace coordd {
+
+// One rank's.
+struct DeviceClaim {
+  int32_t rank = 0;     // in the job
+  std::string host;     // for people
+  std::string uuid;     // of the GPU that its collectives use
+  std::string nccl;     // version, "2.28.9"; empty: it has none, and
+  std::string why_not;  // says why
+  bool rdma = false;    // an active RDMA port that NCCL may use
+};
+
+// At most kMaxClaimBytes, whatever is in it.
+inline constexpr size_t kMaxClaimBytes = 2048;
+std::string EncodeClaim(const DeviceClaim& claim);
+// INTERNAL: not something that EncodeClaim makes.
+absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text);
+
+struct DeviceDecision {
+  bool nccl = false;
+  std::string why_not;  // which rank lacks it, and why: then all stage through host memory
+  friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
+};
+
+struct DeviceRules {
+  bool allow_shared_gpu = false;  // COORDD_ALLOW_SHARED_GPU=1: for tests, with NCCL_HOSTID
+  bool require_rdma = false;      // COORDD_REQUIRE_RDMA=1: NCCL over TCP is an error
+};
+
+// Equal on whatever rank it is made. FAILED_PRECONDITION, a sentence that names the ranks: two that
+// use one GPU, two versions of NCCL, or, where it is required, RDMA that a rank lacks.
+absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> claims,
+                                               const DeviceRules& rules);
+
+// For the store: the decision or the error.
+std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision);
+absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text);
+
+}  // namespace coordd

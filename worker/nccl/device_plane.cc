@@ -1,0 +1,222 @@
+#include "worker/nccl/device_plane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/build_info.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "common/thread.h"
+#include "worker/nccl/nccl_route.h"
+
+namespace coordd {
+namespace {
+
+// The queue never refuses (PushUnbounded): what is in it was submitted, which PendingNames bounds.
+constexpr size_t kInboxCapacity = 4096;
+absl::Status AbortedStatus() { return absl::AbortedError("the data plane was stopped"); }
+
+}  // namespace
+
+DevicePlane::DevicePlane(DevicePlaneOptions options, const GroupLayout& layout, GpuAccess& access,
+                         Store& store, Clock& clock, Hooks hooks)
+    : options_(std::move(options)),
+      layout_(layout),
+      access_(access),
+      store_(store),
+      clock_(clock),
+      hooks_(std::move(hooks)),
+      inbox_(kInboxCapacity, clock) {}
+
+DevicePlane::~DevicePlane() { Stop(); }
+
+// --- on callers' threads -------------------------------------------------------------------------
+
+absl::Status DevicePlane::CheckAddresses(const DeviceRuntime& devices, const TensorJob& job) const {
+  if (job.device >= devices.device_count()) {
+    return absl::InvalidArgumentError(absl::StrCat("device ", job.device, ", expected 0 to ",
+                                                   devices.device_count() - 1,
+                                                   ": that many are visible to this process"));
+  }
+  for (const std::byte* address : {job.input, static_cast<const std::byte*>(job.output)}) {
+    if (address == nullptr || SizeBytes(job.spec()) == 0) continue;
+    const MemoryPlace place = devices.PlaceOf(address);
+    if (place.kind == MemoryKind::kCuda && place.device == job.device) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a buffer ",
+                     place.kind == MemoryKind::kCuda ? absl::StrCat("on device ", place.device)
+                                                     : std::string("that no device knows"),
+                     ", expected memory of device ", job.device, ", which the tensor names"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DevicePlane::ClaimDevice(int32_t device) {
+  MutexLock lock(&mu_);
+  if (device_ < 0) device_ = device;
+  if (device_ == device) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("device ", device, ", expected ", device_,
+                   ": this rank's collectives are there, since its first tensor was"));
+}
+
+absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
+  *failed = 0;
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceRuntime> devices, access_.Devices());
+  const absl::StatusOr<std::shared_ptr<NcclRuntime>> nccl = access_.Nccl();
+  if (!nccl.ok()) WarnOnce(nccl.status().message());
+  std::map<uintptr_t, std::shared_ptr<DeviceEvent>> recorded;  // of this call
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    TensorJob& job = jobs[i];
+    if (job.device < 0) continue;
+    *failed = i;
+    COORDD_RETURN_IF_ERROR(CheckAddresses(*devices, job));
+    std::shared_ptr<DeviceEvent>& ready = recorded[job.stream];
+    if (ready == nullptr) {
+      COORDD_ASSIGN_OR_RETURN(
+          ready, events_.Record(devices, job.device, reinterpret_cast<CudaStream>(job.stream)));
+    }
+    job.ready = ready;
+    if (!FitsNccl(job.spec())) continue;
+    // A send and its receive are a set of their own, which is not known yet.
+    std::optional<absl::StatusOr<DeviceDecision>> decision;
+    if (nccl.ok()) COORDD_RETURN_IF_ERROR(ClaimDevice(job.device));
+    if (!IsPairwise(job.spec().kind)) {
+      BeginAgreement(job.spec().process_set);
+      decision = DecisionOf(job.spec().process_set);
+    }
+    const bool staged = decision.has_value() && decision->ok() && !(*decision)->nccl;
+    job.direct = nccl.ok() && !staged;
+  }
+  return absl::OkStatus();
+}
+
+DeviceClaim DevicePlane::Claim() {
+  DeviceClaim claim;
+  claim.rank = ToInt(layout_.self());
+  claim.host = options_.host;
+  claim.rdma = options_.rdma;
+  const absl::StatusOr<std::shared_ptr<NcclRuntime>> nccl = access_.Nccl();
+  if (!nccl.ok()) {
+    claim.why_not = std::string(nccl.status().message());
+    return claim;
+  }
+  claim.nccl = NcclVersionText((*nccl)->nccl.version);
+  const DeviceRuntime& devices = *(*nccl)->device;
+  MutexLock lock(&mu_);
+  // A rank without a tensor of its own takes what it was given.
+  if (device_ < 0)
+    device_ = std::clamp(options_.default_device, 0, std::max(devices.device_count() - 1, 0));
+  claim.uuid = devices.identity(device_).uuid;
+  return claim;
+}
+
+void DevicePlane::BeginAgreement(ProcessSetId process_set) {
+  DeviceAgreement::Place place{process_set, ToInt(layout_.self()), layout_.size()};
+  {
+    MutexLock lock(&mu_);
+    if (agreements_.count(process_set) > 0) return;
+    if (ToInt(process_set) != 0) {
+      const auto set = sets_.find(process_set);
+      if (set == sets_.end()) return;  // it has been removed
+      const std::vector<int32_t>& ranks = *set->second;
+      const auto self = std::lower_bound(ranks.begin(), ranks.end(), place.index);
+      place.index = static_cast<int32_t>(self - ranks.begin());
+      place.size = static_cast<int32_t>(ranks.size());
+    }
+  }
+  DeviceClaim claim = Claim();
+  MutexLock lock(&mu_);
+  if (stopped_ || agreements_.count(process_set) > 0) return;
+  agreements_[process_set] =
+      std::make_unique<DeviceAgreement>(place, std::move(claim), options_.rules, store_, clock_,
+                                        [this] { inbox_.PushUnbounded(LookAgain{}); });
+}
+
+std::optional<absl::StatusOr<DeviceDecision>> DevicePlane::DecisionOf(ProcessSetId process_set) {
+  MutexLock lock(&mu_);
+  const auto found = agreements_.find(process_set);
+  if (found == agreements_.end()) return std::nullopt;
+  return found->second->decision();
+}
+
+void DevicePlane::WarnOnce(absl::string_view why) {
+  if (warned_.exchange(true)) return;
+  COORDD_LOG(kWarning, "tensors on GPUs travel through host memory: ", why);
+}
+
+// --- on other threads of the runtime -------------------------------------------------------------
+
+void DevicePlane::EnsureThread() {
+  MutexLock lock(&mu_);
+  if (stopped_ || thread_.joinable()) return;
+  thread_ = StartThread("device", [this] { Run(); });
+}
+
+void DevicePlane::Launch(std::unique_ptr<BatchJob> batch) {
+  EnsureThread();
+  Input input = Planned{std::move(batch)};
+  if (!inbox_.PushUnbounded(std::move(input)))
+    Finish(std::move(std::get<Planned>(input).batch), AbortedStatus());
+}
+
+void DevicePlane::HostDone(std::unique_ptr<BatchJob> batch) {
+  Input input = Returned{std::move(batch)};
+  if (!inbox_.PushUnbounded(std::move(input)))
+    Finish(std::move(std::get<Returned>(input).batch), AbortedStatus());
+}
+
+void DevicePlane::DefineGroup(ProcessSetId process_set, RankList ranks) {
+  MutexLock lock(&mu_);
+  sets_[process_set] = std::move(ranks);
+}
+
+void DevicePlane::EndGroup(ProcessSetId process_set) {
+  {
+    MutexLock lock(&mu_);
+    sets_.erase(process_set);
+    if (!thread_.joinable() && agreements_.count(process_set) == 0) return;
+  }
+  EnsureThread();
+  inbox_.PushUnbounded(GroupEnded{process_set});
+}
+
+std::shared_ptr<NcclBackend> DevicePlane::backend() {
+  MutexLock lock(&mu_);
+  return backend_;
+}
+
+void DevicePlane::Abort() {
+  aborted_.store(true, std::memory_order_release);
+  if (const std::shared_ptr<NcclBackend> made = backend()) made->Abort();
+  inbox_.PushUnbounded(LookAgain{});
+}
+
+void DevicePlane::Told() {
+  if (const std::shared_ptr<NcclBackend> made = backend()) made->PassGate();
+}
+
+void DevicePlane::Stop() {
+  std::thread thread;
+  std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements;
+  {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    thread = std::move(thread_);
+    agreements = std::move(agreements_);
+    agreements_.clear();
+  }
+  Abort();
+  inbox_.Close();
+  if (thread.joinable()) thread.join();
+}
+
+void DevicePlane::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+  // What went wrong first is what counts.
+  if (batch->status.ok()) batch->status = std::move(status);
+  batch->times.ended = clock_.Now();
+  hooks_.finished(std::move(batch));
+}
+
+}  // namespace coordd

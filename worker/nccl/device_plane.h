@@ -1,0 +1,196 @@
+// The data plane of tensors on GPUs, in one generation. (io)
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/bounded_queue.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "worker/batch_job.h"
+#include "worker/group_layout.h"
+#include "worker/nccl/device_agreement.h"
+#include "worker/nccl/device_events.h"
+#include "worker/nccl/gpu_access.h"
+#include "worker/nccl/nccl_backend.h"
+#include "worker/process_set_table.h"
+#include "worker/tensor_job.h"
+
+namespace coordd {
+
+struct DevicePlaneOptions {
+  int32_t default_device = 0;  // of a rank that takes part without a tensor: it has joined
+  int64_t fusion_buffer_bytes = int64_t{128} << 20;
+  std::string host;   // for people
+  bool rdma = false;  // this host has an active RDMA port that NCCL may use
+  DeviceRules rules;
+  NcclBackendOptions backend;
+};
+
+// What becomes of a batch of tensors that NCCL could carry (FitsNccl) is decided when it has been
+// planned, and equally on all ranks of its set: NCCL carries it when every one of them has NCCL,
+// else all stage it through host memory (DeviceAgreement).
+//
+// All of NCCL's batches are launched in the order in which they were planned, whatever their
+// process sets, since kernels of two communicators that are launched in different orders on two
+// ranks can wait for each other on the device. They run one behind the other on one stream, so one
+// fusion buffer serves them all: packing, the collective and unpacking are enqueued together, and
+// nothing waits on the host. A Work is enqueued then, and complete when the device is through.
+//
+// The thread "device" is started by the first batch, does all of that (device_plane_run.cc), and
+// sleeps while nothing is under way. Methods are thread-safe.
+class DevicePlane {
+ public:
+  struct Hooks {
+    // Of every batch, once, with its status; its payload is unpacked.
+    std::function<void(std::unique_ptr<BatchJob>)> finished;
+    // To the host's data plane: batches that are staged, and those whose sizes are wanted
+    // (sizes_only), which come back through HostDone.
+    std::function<void(std::unique_ptr<BatchJob>)> to_host;
+    // To the stager; it comes back through the argument.
+    std::function<void(std::unique_ptr<BatchJob>, std::function<void(std::unique_ptr<BatchJob>)>)>
+        stage;
+    // The name of a tensor may be submitted again.
+    std::function<void(const TensorSpec&)> free_name;
+  };
+
+  // `access`, `store` (the generation's) and `clock` outlive it.
+  DevicePlane(DevicePlaneOptions options, const GroupLayout& layout, GpuAccess& access,
+              Store& store, Clock& clock, Hooks hooks);
+  ~DevicePlane();  // Stop
+
+  // On the caller's thread: checks the tensors of devices among these, records where their streams
+  // are, and marks those that NCCL may carry (TensorJob::direct); the others are to be staged.
+  // UNIMPLEMENTED: there are no devices here, and why. INVALID_ARGUMENT: an address or a device
+  // that is not what the tensor says, or not this rank's. The message does not name the tensor;
+  // `failed` gets its index.
+  absl::Status Admit(absl::Span<TensorJob> jobs, size_t* failed);
+
+  // Never blocks: what is launched is bounded by what was submitted. REQUIRES: FitsNccl.
+  void Launch(std::unique_ptr<BatchJob> batch);
+  // A batch with sizes_only: its sizes are here, or its status says why not.
+  void HostDone(std::unique_ptr<BatchJob> batch);
+  // Of the sets that this rank is in; as Executor's.
+  void DefineGroup(ProcessSetId process_set, RankList ranks);
+  void EndGroup(ProcessSetId process_set);
+
+  // Idempotent: everything launched and everything new ends with ABORTED.
+  void Abort();
+  // The program has been told that the generation is over: streams that are held at the gate go on.
+  void Told();
+  // Aborts what is left and joins the thread. Idempotent; one thread.
+  void Stop();
+
+  int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Entry {
+    std::unique_ptr<BatchJob> batch;  // nullptr: it is at the executor or the stager
+    ProcessSetId process_set;
+    int64_t sequence = 0;
+    bool was_away = false;
+    bool for_nccl = false;  // as agreed
+  };
+  // What can be done about an entry of the queue.
+  enum class Next {
+    kWait,         // for its own set
+    kWaitForNccl,  // and everything that NCCL launches waits for it
+    kAway,         // it has gone away and will come back
+    kGone,         // it is launched, or has ended
+  };
+  struct Running {
+    std::unique_ptr<BatchJob> batch;
+    std::optional<DeviceMemory> scratch;  // larger than the fusion buffer
+    std::vector<DeviceMemory> kept;
+    std::vector<TensorMove> before, behind;
+    bool done = false;
+    absl::Status status;
+  };
+  struct Planned {
+    std::unique_ptr<BatchJob> batch;
+  };
+  struct Returned {  // from the executor, or from the stager
+    std::unique_ptr<BatchJob> batch;
+  };
+  struct GroupEnded {
+    ProcessSetId process_set;
+  };
+  struct LookAgain {};
+  using Input = std::variant<Planned, Returned, GroupEnded, LookAgain>;
+
+  absl::Status CheckAddresses(const DeviceRuntime& devices, const TensorJob& job) const;
+  // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
+  absl::Status ClaimDevice(int32_t device);
+  void EnsureThread();
+  void BeginAgreement(ProcessSetId process_set);
+  DeviceClaim Claim();
+  std::optional<absl::StatusOr<DeviceDecision>> DecisionOf(ProcessSetId process_set);
+
+  // On the thread "device".
+  void Run();
+  void Take(Planned& planned);
+  void Take(Returned& returned);
+  void Take(GroupEnded& ended);
+  void Take(LookAgain&) {}
+  // Each returns whether anything happened.
+  bool Advance();
+  bool CollectDone();
+  Next NextOf(Entry& entry, bool behind_nccl, bool behind_own);
+  void LaunchOnDevice(std::unique_ptr<BatchJob> batch);
+  absl::Status TryLaunch(const std::shared_ptr<Running>& running);
+  absl::StatusOr<absl::Span<std::byte>> ScratchFor(Running& running);
+  absl::Status Prologue(Running& running, DeviceKernels& kernels, CudaStream stream);
+  void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
+  absl::Status MakeBackend();
+  absl::StatusOr<std::shared_ptr<std::byte[]>> AllocateResult(int64_t bytes);
+  void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
+  std::shared_ptr<NcclBackend> backend();
+  void WarnOnce(absl::string_view why);
+
+  // Constant after construction.
+  const DevicePlaneOptions options_;
+  const GroupLayout layout_;
+  GpuAccess& access_;
+  Store& store_;
+  Clock& clock_;
+  const Hooks hooks_;
+
+  // Thread-safe by itself.
+  BoundedQueue<Input> inbox_;
+  DeviceEvents events_;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> warned_ = false;
+  std::atomic<int64_t> fusion_bytes_ = 0;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  int32_t device_ ABSL_GUARDED_BY(mu_) = -1;  // of this rank; -1: none yet
+  std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
+  std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements_ ABSL_GUARDED_BY(mu_);
+  // Made and ended on the thread "device"; others may abort it.
+  std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
+  std::thread thread_ ABSL_GUARDED_BY(mu_);
+
+  // Touched by the thread "device".
+  std::shared_ptr<NcclRuntime> runtime_;
+  std::deque<Entry> queue_;  // in the order of the plans
+  std::deque<std::shared_ptr<Running>> running_;
+  std::set<ProcessSetId> defined_;  // at the backend
+  absl::Span<std::byte> fusion_buffer_;
+};
+
+}  // namespace coordd

@@ -1,0 +1,273 @@
+// The thread "device" of DevicePlane.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "worker/nccl/device_moves.h"
+#include "worker/nccl/device_plane.h"
+#include "worker/nccl/nccl_route.h"
+
+namespace coordd {
+namespace {
+
+// How long the thread sleeps, while something is on the device, until it looks whether that is
+// through. Nobody waits for it but the next use of a buffer; what is new wakes it at once.
+constexpr absl::Duration kPollMin = absl::Microseconds(20);
+constexpr absl::Duration kPollMax = absl::Microseconds(500);
+// Padding between the tensors of a batch, as the executor's.
+constexpr int64_t kPaddingBytes = int64_t{1} << 20;
+
+bool HasDirect(const BatchJob& batch) {
+  const auto& tensors = batch.tensors();
+  return std::any_of(tensors.begin(), tensors.end(), [](const TensorJob& t) { return t.direct; });
+}
+
+}  // namespace
+
+void DevicePlane::Run() {
+  absl::Duration poll = kPollMin;
+  bool moved = true;
+  while (true) {
+    const absl::Time until = moved              ? absl::InfinitePast()
+                             : running_.empty() ? absl::InfiniteFuture()
+                                                : clock_.Now() + poll;
+    for (Input& input : inbox_.TakeAll(until)) {
+      std::visit([this](auto& in) { Take(in); }, input);
+      moved = true;
+    }
+    poll = moved ? kPollMin : std::min(2 * poll, kPollMax);
+    moved = Advance();
+    moved = CollectDone() || moved;
+    // What is away comes back to somebody who knows that this has ended.
+    const bool at_hand = std::any_of(queue_.begin(), queue_.end(),
+                                     [](const Entry& entry) { return entry.batch != nullptr; });
+    if (inbox_.Finished() && !at_hand && running_.empty()) break;
+  }
+  std::shared_ptr<NcclBackend> ending;
+  MutexLock lock(&mu_);
+  ending.swap(backend_);
+}
+
+void DevicePlane::Take(Planned& planned) {
+  Entry entry;
+  entry.process_set = planned.batch->process_set();
+  entry.sequence = planned.batch->sequence();
+  entry.batch = std::move(planned.batch);
+  BeginAgreement(entry.process_set);  // of a rank that has joined, or a pair
+  queue_.push_back(std::move(entry));
+}
+
+void DevicePlane::Take(Returned& returned) {
+  const auto entry = std::find_if(queue_.begin(), queue_.end(), [&](const Entry& e) {
+    return e.process_set == returned.batch->process_set() &&
+           e.sequence == returned.batch->sequence();
+  });
+  COORDD_CHECK(entry != queue_.end() && entry->batch == nullptr);
+  entry->batch = std::move(returned.batch);
+  entry->was_away = true;
+  entry->batch->sizes_only = false;
+}
+
+void DevicePlane::Take(GroupEnded& ended) {
+  std::unique_ptr<DeviceAgreement> agreement;
+  {
+    MutexLock lock(&mu_);
+    const auto found = agreements_.find(ended.process_set);
+    if (found != agreements_.end()) {
+      agreement = std::move(found->second);
+      agreements_.erase(found);
+    }
+  }
+  if (defined_.erase(ended.process_set) == 0) return;
+  if (const std::shared_ptr<NcclBackend> made = backend()) made->EndGroup(ended.process_set);
+}
+
+bool DevicePlane::Advance() {
+  bool moved = false;
+  bool behind_nccl = false;           // something before it may still be NCCL's to launch
+  std::set<ProcessSetId> behind_own;  // something of its set has not been launched
+  for (auto it = queue_.begin(); it != queue_.end();) {
+    const Next next = NextOf(*it, behind_nccl, behind_own.count(it->process_set) > 0);
+    if (next == Next::kWait || next == Next::kWaitForNccl) {
+      behind_nccl = behind_nccl || next == Next::kWaitForNccl;
+      behind_own.insert(it->process_set);
+      ++it;
+      continue;
+    }
+    moved = true;
+    if (next == Next::kGone) it = queue_.erase(it);
+  }
+  return moved;
+}
+
+DevicePlane::Next DevicePlane::NextOf(Entry& entry, bool behind_nccl, bool behind_own) {
+  if (entry.batch == nullptr) return entry.for_nccl ? Next::kWaitForNccl : Next::kWait;
+  if (aborted_.load(std::memory_order_acquire) || !entry.batch->status.ok()) {
+    Finish(std::move(entry.batch), absl::AbortedError("the data plane was stopped"));
+    return Next::kGone;
+  }
+  const auto decision = DecisionOf(entry.process_set);
+  if (!decision.has_value()) return Next::kWaitForNccl;
+  if (!decision->ok()) {
+    Finish(std::move(entry.batch), decision->status());
+    return Next::kGone;
+  }
+  if (!(*decision)->nccl) {
+    if (behind_own) return Next::kWait;
+    WarnOnce((*decision)->why_not);
+    if (!HasDirect(*entry.batch)) {
+      hooks_.to_host(std::move(entry.batch));
+      return Next::kGone;
+    }
+    hooks_.stage(std::move(entry.batch),
+                 [this](std::unique_ptr<BatchJob> batch) { HostDone(std::move(batch)); });
+    return Next::kAway;
+  }
+  entry.for_nccl = true;
+  if (entry.batch->NeedsSizes() && !entry.was_away) {
+    entry.batch->sizes_only = true;
+    hooks_.to_host(std::move(entry.batch));
+    return Next::kAway;
+  }
+  if (behind_nccl) return Next::kWaitForNccl;
+  LaunchOnDevice(std::move(entry.batch));
+  return Next::kGone;
+}
+
+void DevicePlane::LaunchOnDevice(std::unique_ptr<BatchJob> batch) {
+  auto running = std::make_shared<Running>();
+  running->batch = std::move(batch);
+  const absl::Status launched = TryLaunch(running);
+  if (launched.ok()) {
+    running_.push_back(std::move(running));
+  } else {
+    Finish(std::move(running->batch), launched);
+  }
+}
+
+absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
+  COORDD_RETURN_IF_ERROR(MakeBackend());
+  BatchJob& batch = *running->batch;
+  const std::shared_ptr<NcclBackend> backend = this->backend();
+  const ProcessSetId set = batch.process_set();
+  if (ToInt(set) != 0 && defined_.count(set) == 0) {
+    std::vector<Rank> ranks;
+    {
+      MutexLock lock(&mu_);
+      const auto found = sets_.find(set);
+      COORDD_CHECK(found != sets_.end());  // it ends behind its last batch
+      for (int32_t rank : *found->second) ranks.push_back(Rank{rank});
+    }
+    COORDD_RETURN_IF_ERROR(backend->DefineGroup(set, ranks));
+    defined_.insert(set);
+  }
+  batch.UseDevice(backend->device(), [this](int64_t bytes) { return AllocateResult(bytes); });
+  batch.times.started = batch.times.launched = clock_.Now();
+  COORDD_RETURN_IF_ERROR(batch.Prepare());
+  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch, ScratchFor(*running));
+  CollectiveArgs args = batch.Payload(scratch);
+  running->before = batch.TakeMoves();
+  batch.Unpack();
+  running->behind = batch.TakeMoves();
+  Running* const raw = running.get();  // it stays until `done`
+  args.before = [this, raw](DeviceKernels& kernels, CudaStream stream) {
+    return Prologue(*raw, kernels, stream);
+  };
+  if (!running->behind.empty()) {
+    args.behind = [this, raw](DeviceKernels& kernels, CudaStream stream) {
+      return EnqueueMoves(raw->behind, *runtime_->device, raw->batch->device(), kernels, stream,
+                          raw->kept);
+    };
+  }
+  args.enqueued = [this, raw](const std::shared_ptr<DeviceEvent>& event) { Enqueued(*raw, event); };
+  return backend->Launch(std::move(args), [running](absl::Status status) {
+    running->done = true;
+    running->status = std::move(status);
+  });
+}
+
+absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, CudaStream stream) {
+  DeviceRuntime& device = *runtime_->device;
+  const int32_t index = running.batch->device();
+  const DeviceEvent* last = nullptr;  // tensors of one call share theirs
+  for (const TensorJob& tensor : running.batch->tensors()) {
+    if (tensor.ready == nullptr || tensor.ready.get() == last) continue;
+    last = tensor.ready.get();
+    COORDD_RETURN_IF_ERROR(device.Check(device.cuda().StreamWaitEvent(stream, last->get(), 0),
+                                        "cuStreamWaitEvent", index));
+  }
+  return EnqueueMoves(running.before, device, index, kernels, stream, running.kept);
+}
+
+void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event) {
+  // Works may outlive the worker: theirs keeps what it needs.
+  const std::shared_ptr<DeviceEvent> kept(
+      event.get(), [event = event, runtime = runtime_](DeviceEvent*) mutable { event.reset(); });
+  for (TensorJob& tensor : running.batch->tensors()) {
+    if (tensor.absent || !tensor.status.ok()) continue;
+    hooks_.free_name(tensor.spec());
+    tensor.work->Enqueued(kept, tensor.result);
+  }
+}
+
+absl::Status DevicePlane::MakeBackend() {
+  if (backend() != nullptr) return absl::OkStatus();
+  COORDD_ASSIGN_OR_RETURN(runtime_, access_.Nccl());
+  NcclBackendOptions options = options_.backend;
+  {
+    MutexLock lock(&mu_);
+    options.device = device_;
+  }
+  auto made = std::make_shared<NcclBackend>(runtime_, clock_, options);
+  COORDD_RETURN_IF_ERROR(made->Connect(layout_, store_, absl::InfiniteFuture()));
+  {
+    MutexLock lock(&mu_);
+    backend_ = made;
+  }
+  if (aborted_.load(std::memory_order_acquire)) made->Abort();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<std::byte>> DevicePlane::ScratchFor(Running& running) {
+  const int64_t bytes = running.batch->ScratchBytes();
+  const int64_t buffer_bytes = options_.fusion_buffer_bytes + kPaddingBytes;
+  if (bytes == 0) return absl::Span<std::byte>();
+  if (bytes <= buffer_bytes) {
+    if (fusion_buffer_.empty()) {
+      COORDD_ASSIGN_OR_RETURN(fusion_buffer_, backend()->AllocateFusionBuffer(buffer_bytes));
+      fusion_bytes_.store(buffer_bytes, std::memory_order_relaxed);
+    }
+    return fusion_buffer_;
+  }
+  // What an allgather collects can be larger than what each rank gives, and than any buffer.
+  COORDD_ASSIGN_OR_RETURN(
+      DeviceMemory own, DeviceMemory::Allocate(*runtime_->device, running.batch->device(), bytes));
+  running.scratch.emplace(std::move(own));
+  return running.scratch->span();
+}
+
+absl::StatusOr<std::shared_ptr<std::byte[]>> DevicePlane::AllocateResult(int64_t bytes) {
+  COORDD_ASSIGN_OR_RETURN(DeviceMemory made,
+                          DeviceMemory::Allocate(*runtime_->device, backend()->device(), bytes));
+  auto memory = std::make_shared<DeviceMemory>(std::move(made));
+  std::byte* const address = memory->data();
+  return std::shared_ptr<std::byte[]>(address, [memory = std::move(memory), runtime = runtime_](
+                                                   std::byte*) mutable { memory.reset(); });
+}
+
+bool DevicePlane::CollectDone() {
+  if (running_.empty()) return false;
+  bool moved = backend()->Progress();
+  // They end in the order of the stream.
+  while (!running_.empty() && running_.front()->done) {
+    const std::shared_ptr<Running> ended = std::move(running_.front());
+    running_.pop_front();
+    Finish(std::move(ended->batch), std::move(ended->status));
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace coordd

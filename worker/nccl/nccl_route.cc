@@ -1,0 +1,16 @@
+#include "worker/nccl/nccl_route.h"
+
+#include "worker/integer_average.h"
+#include "worker/nccl/nccl_api.h"
+
+namespace coordd {
+
+bool FitsNccl(const TensorSpec& spec) {
+  if (spec.memory != MemoryKind::kCuda || !HasPayload(spec.kind)) return false;
+  if (!Reduces(spec.kind)) return true;
+  if (spec.op == ReduceOp::kAverage)
+    return !IsInteger(spec.dtype) && NcclReductionOf(spec.dtype, ReduceOp::kSum).has_value();
+  return NcclReductionOf(spec.dtype, spec.op).has_value();
+}
+
+}  // namespace coordd

@@ -1,0 +1,24 @@
+// Which tensors NCCL could carry. PURE: every rank says the same of a tensor, whatever it has.
+#pragma once
+
+#include "common/protocol_bounds.h"
+#include "common/tensor_spec.h"
+#include "common/types.h"
+
+namespace coordd {
+
+// On a device, and of a kind, type and operator that every NCCL and our kernels have. 16-bit
+// integers are reduced by no NCCL; an average of integers truncates what has to be divided exactly,
+// which the host does. Such tensors are staged.
+bool FitsNccl(const TensorSpec& spec);
+
+// Lanes of the host's data plane that no message names, one for each process set. Schedules number
+// theirs from kFirstScheduleLane on; a generation that comes to 262,144 of them has other troubles.
+inline constexpr int32_t kFirstDeviceLane = kFirstScheduleLane + (1 << 18);
+
+// The lane on the host's data plane of what NCCL could carry, in a process set.
+inline LaneId DeviceLane(ProcessSetId process_set) {
+  return LaneId{kFirstDeviceLane + ToInt(process_set)};
+}
+
+}  // namespace coordd
