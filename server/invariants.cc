@@ -132,7 +132,8 @@ absl::Status HistoryChecker::Saw(const Effects& effects) {
     } else {
       const auto* reply = std::get_if<StoreReply>(&out);
       const CallId call = reply != nullptr ? reply->call : std::get<TraceAnswer>(out).call;
-      if (calls_.erase(call) == 0) broken_ = Broken("an answer to a call that does not wait for one");
+      if (calls_.erase(call) == 0)
+        broken_ = Broken("an answer to a call that does not wait for one");
     }
   }
   for (const GenerationId& id : announced_) {
