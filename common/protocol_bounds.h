@@ -30,9 +30,9 @@ inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
 // What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
 inline constexpr int64_t kPlanMessageBytes = 256 << 10;
 
-// Lanes below are those of process sets, with their numbers; schedules have the others, below
-// 2^20 (worker/transport.h: a tag has twenty bits for the lane).
+// Lanes below are those of process sets, with their numbers; then those of schedules, then those of
+// devices (worker/nccl/nccl_route.h), below 2^20 (worker/transport.h: a tag has twenty bits).
 inline constexpr int32_t kFirstScheduleLane = 1 << 19;
-inline constexpr int64_t kMaxSchedules = 1 << 19;  // in one generation
+inline constexpr int64_t kMaxSchedules = 1 << 18;  // in one generation; then lanes of devices
 
 }  // namespace coordd

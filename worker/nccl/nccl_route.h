@@ -12,9 +12,10 @@ namespace coordd {
 // which the host does. Such tensors are staged.
 bool FitsNccl(const TensorSpec& spec);
 
-// Lanes of the host's data plane that no message names, one for each process set. Schedules number
-// theirs from kFirstScheduleLane on; a generation that comes to 262,144 of them has other troubles.
-inline constexpr int32_t kFirstDeviceLane = kFirstScheduleLane + (1 << 18);
+// Lanes of the host's data plane that no message names, one for each process set: behind those of
+// schedules.
+inline constexpr int32_t kFirstDeviceLane =
+    kFirstScheduleLane + static_cast<int32_t>(kMaxSchedules);
 
 // The lane on the host's data plane of what NCCL could carry, in a process set.
 inline LaneId DeviceLane(ProcessSetId process_set) {
