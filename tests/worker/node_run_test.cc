@@ -2,8 +2,9 @@
 // bytes at a time, so that members are in different steps and in different collectives.
 #include "worker/node_run.h"
 
-#include <gtest/gtest.h>
+#include <algorithm>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -76,8 +77,8 @@ class Member {
     ASSERT_EQ(run_->status(), absl::OkStatus());
     Check();
     // Nobody reads or writes them any more.
-    std::memset(input_.data(), 0xEE, input_.size());
-    std::memset(output_.data(), 0xEE, output_.size());
+    std::fill(input_.begin(), input_.end(), std::byte{0xEE});
+    std::fill(output_.begin(), output_.end(), std::byte{0xEE});
     run_.reset();
   }
 
@@ -159,11 +160,11 @@ class Member {
       output_ = in_place ? input_.subspan(static_cast<size_t>(own_offset), output_bytes)
                          : Place(mapped, output_heap_, kOutputAt, output_bytes);
     }
-    std::memcpy(input_.data(), value.data(), value.size());
+    std::copy(value.begin(), value.end(), input_.begin());
     args_.input = input_;
     args_.output = output_;
     if (job.kind == CollectiveKind::kBroadcast) {
-      if (is_root) std::memcpy(output_.data(), value.data(), value.size());
+      if (is_root) std::copy(value.begin(), value.end(), output_.begin());
       args_.input = {};
     }
     const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(args_, *lane_, kTinyPieces);
