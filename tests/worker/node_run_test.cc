@@ -2,7 +2,7 @@
 // bytes at a time, so that members are in different steps and in different collectives.
 #include "worker/node_run.h"
 
-#include <algorithm>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
