@@ -1,0 +1,89 @@
+#include "bench/control/job_start.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "bench/control/echo_crowd.h"
+#include "bench/control/server_process.h"
+#include "bench/control/simulated_job.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+
+namespace coordd::bench {
+namespace {
+
+// coordd's default.
+constexpr absl::Duration kHeartbeatInterval = absl::Seconds(2);
+
+double PerSession(int64_t before, int64_t after, int32_t sessions) {
+  return static_cast<double>(after - before) / sessions;
+}
+
+absl::StatusOr<double> BareBytesPerSession(int32_t sessions, int32_t channels) {
+  COORDD_ASSIGN_OR_RETURN(const std::unique_ptr<EchoCrowd> echo,
+                          EchoCrowd::Start(sessions, channels));
+  const int64_t before = echo->server().ResidentBytes();
+  COORDD_RETURN_IF_ERROR(echo->Open().status());
+  return PerSession(before, echo->server().ResidentBytes(), sessions);
+}
+
+// Each rank sends a heartbeat per interval, all at different times.
+absl::Status BeatFor(absl::Duration time, int32_t ranks, SimulatedJob& job) {
+  const absl::Time start = Clock::Real().Now();
+  for (int64_t beat = 0; true; ++beat) {
+    const absl::Duration due = kHeartbeatInterval * beat / ranks;
+    if (due >= time) return absl::OkStatus();
+    job.SendHeartbeat(static_cast<int32_t>(beat % ranks));
+    const absl::Duration next = kHeartbeatInterval * (beat + 1) / ranks;
+    COORDD_RETURN_IF_ERROR(job.Watch(start + next - Clock::Real().Now()));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
+  // Joining may take longer than a lease when thousands share two cores with coordd.
+  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({"--lease", "10m"}));
+  SimulatedJob job(
+      {.coordd = coordd->address(), .shape = options.shape, .channels = options.channels});
+  const absl::Duration cpu_before = coordd->CpuTime();
+  const int64_t bytes_before = coordd->ResidentBytes();
+  COORDD_ASSIGN_OR_RETURN(const SimulatedJob::Joined joined, job.Join());
+  return nlohmann::json{
+      {"ranks", options.shape.ranks()},
+      {"nodes", options.shape.nodes},
+      {"channels", options.channels},
+      {"seconds_after_last_join", absl::ToDoubleSeconds(joined.after_last_join)},
+      {"seconds_after_first_join", absl::ToDoubleSeconds(joined.in_all)},
+      {"calls_per_rank", joined.calls_per_rank},
+      {"messages_per_rank",
+       static_cast<double>(job.messages_sent() + job.messages_received()) / options.shape.ranks()},
+      {"coordd_cpu_seconds", absl::ToDoubleSeconds(coordd->CpuTime() - cpu_before)},
+      {"rss_bytes_per_session",
+       PerSession(bytes_before, coordd->ResidentBytes(), options.shape.ranks())}};
+}
+
+absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
+  const int32_t ranks = options.shape.ranks();
+  COORDD_ASSIGN_OR_RETURN(const double bare, BareBytesPerSession(ranks, options.channels));
+  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
+  const int64_t bytes_before = coordd->ResidentBytes();
+  SimulatedJob job(
+      {.coordd = coordd->address(), .shape = options.shape, .channels = options.channels});
+  COORDD_RETURN_IF_ERROR(job.Join().status());
+  COORDD_RETURN_IF_ERROR(BeatFor(std::min(kHeartbeatInterval, options.idle), ranks, job));
+  const absl::Duration cpu_before = coordd->CpuTime();
+  const absl::Time start = Clock::Real().Now();
+  COORDD_RETURN_IF_ERROR(BeatFor(options.idle, ranks, job));
+  const absl::Duration watched = Clock::Real().Now() - start;
+  return nlohmann::json{
+      {"ranks", ranks},
+      {"channels", options.channels},
+      {"seconds", absl::ToDoubleSeconds(watched)},
+      {"coordd_cpu_percent_of_a_core",
+       100 * absl::FDivDuration(coordd->CpuTime() - cpu_before, watched)},
+      {"rss_bytes_per_session", PerSession(bytes_before, coordd->ResidentBytes(), ranks)},
+      {"bare_rss_bytes_per_session", bare}};
+}
+
+}  // namespace coordd::bench

@@ -1,0 +1,26 @@
+// What it takes until a job runs, and what it takes while it does nothing. (io)
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "bench/control/messages.h"
+
+namespace coordd::bench {
+
+struct StartOptions {
+  JobShape shape;
+  int32_t channels = 1;
+  absl::Duration idle = absl::Seconds(10);  // MeasureIdle: how long it watches
+};
+
+// All workers of a job join at once.
+absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options);
+
+// A job that has joined and sends heartbeats as workers do, spread evenly. Memory beside that of as
+// many streams to the yardstick.
+absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options);
+
+}  // namespace coordd::bench

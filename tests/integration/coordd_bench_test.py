@@ -1,0 +1,61 @@
+"""coordd-bench measures what it says: every mode runs with a few ranks, and what can be counted is right."""
+
+import json
+
+from tests.support import processes
+from tests.support.processes import program
+
+
+class CoorddBenchTest(processes.TestCase):
+    def bench(self, *arguments):
+        """The JSON object on its last line."""
+        status, text = self.run_command(program("coordd-bench"), *arguments, "--json")
+        self.assertEqual(status, 0, text)
+        return json.loads(text.splitlines()[-1])
+
+    def test_a_job_joins_with_one_call_per_rank(self):
+        found = self.bench("control", "--rendezvous", "--nodes", "4", "--ranks-per-node", "4")
+        self.assertEqual((found["ranks"], found["channels"], found["calls_per_rank"]), (16, 4, 1))
+        self.assertGreater(found["seconds_after_last_join"], 0)
+        self.assertGreater(found["coordd_cpu_seconds"], 0)
+
+    def test_rounds_are_counted_beside_bare_ones(self):
+        found = self.bench("control", "--cached", "--nodes", "2,4", "--ranks-per-node", "4", "--channels", "2",
+                           "--rounds", "10", "--tensors", "8")
+        self.assertEqual([size["ranks"] for size in found["sizes"]], [8, 16])
+        for size in found["sizes"]:
+            self.assertEqual(size["messages_per_step"], size["sessions"])
+            self.assertEqual(size["batches_per_step"], 1)
+            for field in ("round_p50_us", "round_p99_us", "coordd_cpu_us_per_round", "bare_round_p50_us",
+                          "bare_cpu_us_per_round"):
+                self.assertGreater(size[field], 0, field)
+        self.assertIn("exponent", found)
+
+    def test_a_new_tensor_is_negotiated(self):
+        found = self.bench("control", "--negotiate", "--ranks", "2", "--rounds", "20")
+        self.assertEqual((found["ranks"], found["tensors"]), (2, 1))
+        self.assertGreater(found["round_p50_us"], 0)
+
+    def test_an_idle_job_stays(self):
+        found = self.bench("control", "--idle", "--ranks", "16", "--seconds", "0.2")
+        self.assertGreater(found["rss_bytes_per_session"], 0)
+        self.assertGreaterEqual(found["seconds"], 0.15)
+
+    def test_the_state_machine_alone(self):
+        found = self.bench("control", "--state", "--ranks", "16,64", "--rounds", "2")
+        self.assertEqual([size["ranks"] for size in found["sizes"]], [16, 64])
+
+    def test_real_processes_come_through_a_barrier(self):
+        found = self.bench("rendezvous", "--ranks", "2", "--rounds", "1")
+        self.assertLessEqual(found["main_ms"], found["joined_ms"])
+        self.assertLessEqual(found["joined_ms"], found["first_barrier_ms"])
+        self.assert_nothing_left()
+
+    def test_what_cannot_be_measured_is_refused(self):
+        for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"]):
+            status, text = self.run_command(program("coordd-bench"), *arguments)
+            self.assertNotEqual(status, 0, text)
+
+
+if __name__ == "__main__":
+    processes.main()
