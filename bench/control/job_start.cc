@@ -66,7 +66,8 @@ absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
 absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
   const int32_t ranks = options.shape.ranks();
   COORDD_ASSIGN_OR_RETURN(const double bare, BareBytesPerSession(ranks, options.channels));
-  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
+  // A lease costs the same however long it is; a short one ends the job of a busy machine.
+  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({"--lease", "10m"}));
   const int64_t bytes_before = coordd->ResidentBytes();
   SimulatedJob job(
       {.coordd = coordd->address(), .shape = options.shape, .channels = options.channels});
