@@ -25,9 +25,11 @@ set(headers
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled/empty.cc CONTENT "int main() { return 0; }\n")
 
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  add_library(coordd_precompiled_library OBJECT ${CMAKE_BINARY_DIR}/precompiled/empty.cc)
-  target_compile_options(coordd_precompiled_library PRIVATE ${coordd_precompiled_options})
-  target_precompile_headers(coordd_precompiled_library PRIVATE ${headers})
+  foreach(kind library busy)
+    add_library(coordd_precompiled_${kind} OBJECT ${CMAKE_BINARY_DIR}/precompiled/empty.cc)
+    target_compile_options(coordd_precompiled_${kind} PRIVATE ${coordd_precompiled_options} $<$<STREQUAL:${kind},busy>:-O1>)
+    target_precompile_headers(coordd_precompiled_${kind} PRIVATE ${headers})
+  endforeach()
 endif()
 
 if(COORDD_BUILD_TESTS)
@@ -37,7 +39,7 @@ if(COORDD_BUILD_TESTS)
   target_precompile_headers(coordd_precompiled_test PRIVATE ${headers} <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 
-# coordd_precompiled(TARGET KIND): TARGET uses those of KIND, library or test.
+# coordd_precompiled(TARGET KIND): TARGET uses those of KIND: library, busy (a library with -O1, see coordd_library) or test.
 set_property(GLOBAL PROPERTY coordd_precompiled_options "${coordd_precompiled_options}")
 function(coordd_precompiled target kind)
   if(TARGET coordd_precompiled_${kind})

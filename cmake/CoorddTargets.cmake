@@ -1,13 +1,19 @@
-# coordd_library(NAME SOURCES ... LIBS ...): a static library, linkable into libcoordd.so.
+# coordd_library(NAME SOURCES ... LIBS ... [BUSY]): a static library, linkable into libcoordd.so. BUSY: tests spend their time
+# in it, so that under a sanitizer, where nothing else is optimised, it is (-O1 keeps every check and every frame of a stack).
 function(coordd_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "BUSY" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
   target_link_libraries(${name} PUBLIC ${ARG_LIBS} PRIVATE ${ARG_PRIVATE_LIBS})
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     target_compile_options(${name} PRIVATE -Wthread-safety)
   endif()
-  coordd_precompiled(${name} library)
+  if(ARG_BUSY AND COORDD_SANITIZE)
+    target_compile_options(${name} PRIVATE -O1)
+    coordd_precompiled(${name} busy)
+  else()
+    coordd_precompiled(${name} library)
+  endif()
 endfunction()
 
 # coordd_program(NAME SOURCES ... LIBS ...): into build/bin and the installed bin.
@@ -18,10 +24,12 @@ function(coordd_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
 endfunction()
 
-# coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds]): one program per file of the tree that
-# it mirrors; one ctest each. COST, under the address sanitizer, for what should start first.
+# coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [PURE] [ALONE]): one program per file of the
+# tree that it mirrors; one ctest each. COST, under the address sanitizer, for what should start first. PURE: of code without
+# threads, in which the thread sanitizer has nothing to find. ALONE: its threads spin for each other; beside another such
+# program both take several times as long.
 function(coordd_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "PURE;ALONE" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
@@ -36,13 +44,22 @@ function(coordd_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  # The folder is a label too, and tests_of_FOLDER a target: the thread sanitizer runs server's and worker's.
+  # The folder is a label too, and tests_of_FOLDER a target, without the pure ones: the thread sanitizer runs server's and
+  # worker's.
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(NOT TARGET tests_of_${folder})
     add_custom_target(tests_of_${folder})
   endif()
-  add_dependencies(tests_of_${folder} ${name})
+  if(ARG_PURE)
+    list(APPEND ARG_LABELS pure)
+  else()
+    add_dependencies(tests_of_${folder} ${name})
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${folder}")
+  if(ARG_ALONE)
+    cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+    set_tests_properties(${name} PROPERTIES PROCESSORS ${cores})
+  endif()
   if(ARG_COST)
     set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
   endif()

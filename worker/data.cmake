@@ -6,12 +6,12 @@ set(data_plane_sources
   peer_status.cc recursive_schedule.cc reduce_kernels.cc ring_schedule.cc rooted_schedule.cc routed_transport.cc shm_channel.cc
   shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc transport_factory.cc tree_schedule.cc unix_message.cc)
 if(COORDD_HAVE_UCX)
-  coordd_library(coordd_data_plane
+  coordd_library(coordd_data_plane BUSY
     SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_signals.cc ucx_transport.cc
     LIBS coordd_common
     PRIVATE_LIBS PkgConfig::UCX)
 else()
-  coordd_library(coordd_data_plane SOURCES ${data_plane_sources} ucx_factory_absent.cc LIBS coordd_common)
+  coordd_library(coordd_data_plane BUSY SOURCES ${data_plane_sources} ucx_factory_absent.cc LIBS coordd_common)
 endif()
 # The loops over elements are written to be vectorised.
 set_source_files_properties(reduce_kernels.cc PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off" SKIP_PRECOMPILE_HEADERS ON)

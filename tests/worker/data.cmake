@@ -16,23 +16,23 @@ set_source_files_properties(reference.cc collective_backend_conformance.cc colle
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_test(half_test SOURCES half_test.cc LIBS coordd_data_plane)
-coordd_test(data_layout_test SOURCES data_layout_test.cc LIBS coordd_data_plane)
-coordd_test(reduce_kernels_test SOURCES reduce_kernels_test.cc LIBS coordd_data_plane_testing)
+coordd_test(half_test SOURCES half_test.cc LIBS coordd_data_plane PURE)
+coordd_test(data_layout_test SOURCES data_layout_test.cc LIBS coordd_data_plane PURE)
+coordd_test(reduce_kernels_test SOURCES reduce_kernels_test.cc LIBS coordd_data_plane_testing PURE)
 coordd_test(node_run_test SOURCES node_arena_test.cc node_plan_test.cc node_run_test.cc LIBS coordd_data_plane_testing)
-coordd_test(schedule_test SOURCES schedule_test.cc LIBS coordd_data_plane)
+coordd_test(schedule_test SOURCES schedule_test.cc LIBS coordd_data_plane PURE)
 coordd_test(shm_channel_test SOURCES shm_channel_test.cc LIBS coordd_data_plane_testing)
 coordd_test(transport_factory_test SOURCES transport_factory_test.cc LIBS coordd_data_plane)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
-  LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90)
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)
 coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
 coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
   LIBS coordd_transport_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
-coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 40)
+coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 40 ALONE)
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
 coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 if(COORDD_HAVE_UCX)
-  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80)
+  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
 endif()
