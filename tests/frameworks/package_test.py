@@ -60,6 +60,24 @@ class Versions(unittest.TestCase):
     def test_check_build_names_its_parts(self):
         self.assertIn("gRPC", coordd.check_build())
 
+    def test_what_is_built_is_what_can_be_opened(self):
+        tests = os.path.abspath(os.path.join(os.path.dirname(_library.library().path), "..", "tests"))
+        if not os.path.exists(os.path.join(tests, "libfake_cuda.so")):
+            return  # a build without its tests, or without NCCL
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.path.join(tests, "libfake_cuda.so"), os.path.join(folder, "libcuda.so.1"))
+            code = "from coordd import _basics; print(_basics.cuda_built(), _basics.nccl_built())"
+            said = python(code, COORDD_LIBRARY=_library.library().path, LD_LIBRARY_PATH=folder,
+                          COORDD_NCCL_LIBRARY=os.path.join(tests, "libfake_nccl.so"))[1]
+        self.assertRegex(said, r"^True 2[0-9]{4}\n$")
+
+    def test_nccl_needs_a_driver(self):
+        for driver, nccl, loaded, number in ((True, True, "2.28.9", 22809), (True, False, "", 0), (False, True, "2.28.9", 0),
+                                             (True, True, "2.18.1", 21801)):
+            parts = {"CUDA": {"available": driver}, "NCCL": {"available": nccl, "loaded": loaded}}
+            with unittest.mock.patch.object(_basics, "_components", lambda parts=parts: parts):
+                self.assertEqual((_basics.cuda_built(), _basics.nccl_built()), (driver, number))
+
     def test_the_package_says_that_it_is_typed(self):
         self.assertTrue(os.path.exists(os.path.join(PACKAGE, "coordd", "py.typed")))
 

@@ -4,13 +4,15 @@ One process is a member at most once. What the module keeps is one object, `_sta
 """
 
 import atexit
+import functools
 import hashlib
+import json
 import os
 import threading
 import warnings
 from typing import Any, Dict, List, Mapping, Optional
 
-from coordd import _native, process_sets as _process_sets
+from coordd import _library, _native, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
@@ -310,9 +312,26 @@ def gloo_built() -> bool:
     return False
 
 
+@functools.lru_cache(maxsize=None)
+def _components() -> Dict[str, Dict[str, Any]]:
+    """What check_build() prints, by name. Opens NCCL and CUDA's driver for a moment, once per process."""
+    return {component["name"]: component for component in json.loads(_library.library().quick.coordd_check_build(1))}
+
+
 def nccl_built() -> int:
-    """Version of NCCL with which device tensors are reduced, as NCCL's own number; 0: they are not."""
-    return 0
+    """Version of NCCL with which this process can reduce tensors in CUDA memory, as NCCL's own number (22809 is 2.28.9); 0: it
+    cannot, since this build, the driver or NCCL is missing (coordd.check_build() says which), and they go through host memory
+    where there is a driver."""
+    if not cuda_built() or not _components()["NCCL"]["available"]:
+        return 0
+    major, minor, patch = (int(part) for part in _components()["NCCL"]["loaded"].split("."))
+    return major * 10000 + minor * 100 + patch
+
+
+def cuda_built() -> bool:
+    """Whether this process can reduce tensors in CUDA memory: coordd was built for it, and there is a driver. coordd opens the
+    driver when it runs, so a build alone does not tell."""
+    return bool(_components()["CUDA"]["available"])
 
 
 def ddl_built() -> bool:
@@ -322,11 +341,6 @@ def ddl_built() -> bool:
 
 def ccl_built() -> bool:
     """False."""
-    return False
-
-
-def cuda_built() -> bool:
-    """Whether tensors in CUDA memory can be reduced: not in this version."""
     return False
 
 
