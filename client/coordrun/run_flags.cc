@@ -142,6 +142,9 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false);
+  app.add_flag_callback(
+      "--require-rdma", [variables] { variables->push_back("COORDD_REQUIRE_RDMA=1"); },
+      "tensors on GPUs of several hosts go over RDMA, or the first of them fails");
   app.add_flag("--tag-output,!--no-prefix", options->prefix,
                "whether each line begins with [rank] (the default)");
   app.add_option("--output-dir", options->output_directory,

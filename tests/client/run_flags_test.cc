@@ -14,6 +14,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Optional;
+using ::testing::Pair;
 
 RunOptions Parsed(const std::vector<std::string>& arguments) {
   const RunFlags flags = ParseRunFlags(arguments);
@@ -78,6 +80,12 @@ TEST(RunFlags, ATimelineIsAVariableOfTheWorkers) {
   ASSERT_TRUE(translated.ok());
   EXPECT_THAT(*translated,
               ElementsAre("-xCOORDD_TIMELINE=t.json", "-xCOORDD_TIMELINE_MARK_CYCLES=1"));
+}
+
+TEST(RunFlags, RequiringRdmaIsAVariableOfTheWorkers) {
+  EXPECT_THAT(ParseRunFlags({"-np", "2", "--require-rdma", "./train"}).options.variables,
+              ElementsAre(Pair("COORDD_REQUIRE_RDMA", Optional(std::string("1")))));
+  EXPECT_TRUE(ParseRunFlags({"-np", "2", "./train"}).options.variables.empty());
 }
 
 TEST(RunFlags, AnswersWhatHasNoCounterpart) {
