@@ -14,6 +14,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 reports maybe-uninitialized inside std::variant and absl::StatusOr under optimisation (gcc bugs 80635, 105562).
   add_compile_options(-Wno-maybe-uninitialized)
 endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 18)
+  # Names of templates with a condition, such as absl::Cord's constructors, as gcc 13 has them in the system's libraries.
+  add_compile_options(-fclang-abi-compat=17)
+endif()
 # Line tables are enough for stacks; full debug information triples the size of gRPC objects.
 string(REPLACE "-g" "-g1" CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")
 string(REPLACE "-DNDEBUG" "" CMAKE_CXX_FLAGS_RELWITHDEBINFO "${CMAKE_CXX_FLAGS_RELWITHDEBINFO}")

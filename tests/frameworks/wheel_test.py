@@ -35,7 +35,8 @@ def missing():
         if not shutil.which(program):
             return program
     for module in ("torch", "setuptools", "wheel", "pip", "venv"):
-        if not importlib.util.find_spec(module):
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:  # without one: a folder of this name, such as the one beside this file
             return module
     return None
 
