@@ -1,5 +1,6 @@
 #include "server/generation_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,21 @@ TensorSpec NamesOnly(const v1::TensorSpec& proto) {
     spec.group_size = proto.group_size();
   }
   return spec;
+}
+
+// Whether decoding `proto` would give just `spec`, which has been found valid.
+bool Means(const v1::TensorSpec& proto, const TensorSpec& spec) {
+  auto factor = [](double on_the_wire) { return on_the_wire == 0 ? 1.0 : on_the_wire; };
+  return proto.name() == spec.name && proto.kind() == static_cast<int>(spec.kind) &&
+         proto.dtype() == static_cast<int>(spec.dtype) && proto.op() == static_cast<int>(spec.op) &&
+         std::equal(proto.shape().begin(), proto.shape().end(), spec.shape.begin(),
+                    spec.shape.end()) &&
+         proto.root_rank() == spec.root_rank &&
+         factor(proto.prescale_factor()) == spec.prescale_factor &&
+         factor(proto.postscale_factor()) == spec.postscale_factor &&
+         proto.process_set() == ToInt(spec.process_set) && proto.group() == spec.group &&
+         proto.group_size() == spec.group_size && proto.memory() == static_cast<int>(spec.memory) &&
+         proto.peer_rank() == spec.peer_rank;
 }
 
 bool IsPairwise(const v1::TensorSpec& proto) {
@@ -86,8 +102,11 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
   }
   if (schedules_.Supersedes((*set)->id, rank, proto.name())) return;
   ReadinessTable& table = (*set)->table;
-  const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
-  if (spec.ok()) {
+  auto same = [&proto](const TensorSpec& spec) { return Means(proto, spec); };
+  if (!join_.Contains(rank) && table.ReportSame(rank, proto.name(), same, now, failed)) {
+    join_.Heard(now);
+  } else if (const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
+             spec.ok()) {
     table.Report(rank, *spec, now, failed);
     join_.Heard(now);
   } else {

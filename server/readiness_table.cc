@@ -67,6 +67,20 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
   Account();
 }
 
+bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
+                                absl::FunctionRef<bool(const TensorSpec&)> same, absl::Time now,
+                                std::vector<FailedTensor>& failed) {
+  Entry* entry = FindEntry(name);
+  if (entry == nullptr || tombstones_.size() > 0 || entry->in.Contains(rank) ||
+      !same(entry->spec)) {
+    return false;
+  }
+  MarkIn(*entry, rank, entry->spec, now);
+  Settle(*entry, failed);
+  Account();
+  return true;
+}
+
 void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
                             std::vector<FailedTensor>& failed) {
   if (const std::optional<TensorFault> fault = tombstones_.Take(rank, spec.name, spec.group)) {
@@ -259,7 +273,9 @@ void ReadinessTable::MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, abs
   entry.max_bytes = std::max(entry.max_bytes, bytes);
   entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
   absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
-  lag += (now - entry.first_report - lag) / ReadinessTotals::kLagDivisor;
+  // In nanoseconds: a division of durations costs as much as the rest of this.
+  lag += absl::Nanoseconds(absl::ToInt64Nanoseconds(now - entry.first_report - lag) /
+                           ReadinessTotals::kLagDivisor);
 }
 
 void ReadinessTable::Complete(Entry& entry) {

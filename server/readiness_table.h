@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -94,6 +95,13 @@ class ReadinessTable {
   // values), ALREADY_EXISTS (this rank's is still pending), RESOURCE_EXHAUSTED (too many are
   // pending; only this rank hears of it).
   void Report(Rank rank, const TensorSpec& spec, absl::Time now, std::vector<FailedTensor>& failed);
+
+  // The same at a fraction of the cost, for the usual case: another rank has reported the tensor,
+  // `same` says that its spec is what `rank` reports too, and nothing is wrong with that. False,
+  // and nothing has happened, in every other case.
+  bool ReportSame(Rank rank, absl::string_view name,
+                  absl::FunctionRef<bool(const TensorSpec&)> same, absl::Time now,
+                  std::vector<FailedTensor>& failed);
 
   // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
   void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,

@@ -57,6 +57,21 @@ TEST_F(ReadinessTableTest, IsReadyWhenTheLastRankIsIn) {
   EXPECT_EQ(table_.pending(), 0);
 }
 
+TEST_F(ReadinessTableTest, TakesWhatIsKnownToBeTheSameWithoutItsSpec) {
+  auto report_same = [this](int32_t rank, bool same) {
+    return table_.ReportSame(
+        Rank{rank}, "a", [same](const TensorSpec&) { return same; }, kStart, failed_);
+  };
+  EXPECT_FALSE(report_same(0, true)) << "nobody has told what it is";
+  Report(0, Gradient("a", {4}));
+  EXPECT_FALSE(report_same(0, true)) << "a repetition is an error, which has to be told";
+  EXPECT_FALSE(report_same(1, false));
+  EXPECT_TRUE(report_same(1, true));
+  EXPECT_TRUE(report_same(2, true));
+  EXPECT_THAT(TakeNames(), ElementsAre("a"));
+  EXPECT_THAT(TakeFailed(), IsEmpty());
+}
+
 TEST_F(ReadinessTableTest, KeepsTheOrderOfCompletionWhateverTheOrderOfReports) {
   Report(0, Gradient("a", {4}));
   Report(0, Gradient("b", {4}));
