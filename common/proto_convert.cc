@@ -17,6 +17,8 @@ static_assert(static_cast<int>(CollectiveKind::kBarrier) == v1::COLLECTIVE_KIND_
 static_assert(static_cast<int>(CollectiveKind::kReceive) == v1::COLLECTIVE_KIND_RECEIVE);
 static_assert(static_cast<int>(MemoryKind::kHost) == v1::MEMORY_KIND_HOST);
 static_assert(static_cast<int>(MemoryKind::kCuda) == v1::MEMORY_KIND_CUDA);
+static_assert(static_cast<int>(OnFailure::kEnd) == v1::ON_FAILURE_END);
+static_assert(static_cast<int>(OnFailure::kContinue) == v1::ON_FAILURE_CONTINUE);
 
 absl::Status Unknown(const v1::TensorSpec& proto, absl::string_view what, int value) {
   return absl::InvalidArgumentError(absl::StrCat("tensor ", proto.name(), ": ", what, " ", value,
@@ -24,6 +26,11 @@ absl::Status Unknown(const v1::TensorSpec& proto, absl::string_view what, int va
 }
 
 }  // namespace
+
+OnFailure FromProto(v1::OnFailure on_failure) {
+  const bool said = on_failure != v1::ON_FAILURE_UNSPECIFIED;
+  return said ? static_cast<OnFailure>(on_failure) : OnFailure::kEnd;
+}
 
 absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto) {
   if (proto.kind() < v1::COLLECTIVE_KIND_ALLREDUCE || proto.kind() > v1::COLLECTIVE_KIND_RECEIVE) {

@@ -15,6 +15,9 @@ namespace coordd {
 absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto);
 void ToProto(const TensorSpec& spec, v1::TensorSpec* proto);
 
+// Unspecified: kEnd. REQUIRES: a value of the enumeration.
+OnFailure FromProto(v1::OnFailure on_failure);
+
 // A duration that the wire cannot hold (the protocol's are some 10,000 years at most) is clamped.
 absl::Duration FromProto(const google::protobuf::Duration& proto);
 void ToProto(absl::Duration duration, google::protobuf::Duration* proto);

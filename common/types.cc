@@ -34,6 +34,8 @@ constexpr std::array<absl::string_view, 12> kKinds = {
     "",        "allreduce", "allgather", "broadcast", "reducescatter", "alltoall",
     "barrier", "join",      "reduce",    "gather",    "send",          "receive"};
 
+constexpr std::array<absl::string_view, 4> kOnFailure = {"", "end", "raise", "continue"};
+
 const DataTypeRow& Row(DataType dtype) {
   const size_t index = static_cast<size_t>(dtype) - 1;
   COORDD_CHECK(index < kDataTypes.size());
@@ -47,6 +49,9 @@ absl::string_view Name(DataType dtype) { return Row(dtype).name; }
 absl::string_view Name(ReduceOp op) { return kOps.at(static_cast<size_t>(op)); }
 absl::string_view Name(CollectiveKind kind) { return kKinds.at(static_cast<size_t>(kind)); }
 absl::string_view Name(MemoryKind memory) { return memory == MemoryKind::kHost ? "host" : "cuda"; }
+absl::string_view Name(OnFailure on_failure) {
+  return kOnFailure.at(static_cast<size_t>(on_failure));
+}
 
 std::optional<DataType> DataTypeFromName(absl::string_view name) {
   for (const DataTypeRow& row : kDataTypes) {
@@ -65,6 +70,13 @@ std::optional<ReduceOp> ReduceOpFromName(absl::string_view name) {
 std::optional<CollectiveKind> CollectiveKindFromName(absl::string_view name) {
   for (size_t i = 1; i < kKinds.size(); ++i) {
     if (kKinds[i] == name) return static_cast<CollectiveKind>(i);
+  }
+  return std::nullopt;
+}
+
+std::optional<OnFailure> OnFailureFromName(absl::string_view name) {
+  for (size_t i = 1; i < kOnFailure.size(); ++i) {
+    if (kOnFailure[i] == name) return static_cast<OnFailure>(i);
   }
   return std::nullopt;
 }

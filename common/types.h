@@ -78,6 +78,9 @@ enum class CollectiveKind : uint8_t {
   kReceive = 11,
 };
 enum class MemoryKind : uint8_t { kHost = 1, kCuda = 2 };
+// What a job does when a member is lost: it ends, or the survivors form the next generation, and
+// calls fail until the program takes note of it, or go on.
+enum class OnFailure : uint8_t { kEnd = 1, kRaise = 2, kContinue = 3 };
 
 // Bytes of one element.
 int64_t SizeOf(DataType dtype);
@@ -87,8 +90,10 @@ absl::string_view Name(DataType dtype);
 absl::string_view Name(ReduceOp op);  // kNone: "none"
 absl::string_view Name(CollectiveKind kind);
 absl::string_view Name(MemoryKind memory);
+absl::string_view Name(OnFailure on_failure);  // "end", "raise", "continue"
 std::optional<DataType> DataTypeFromName(absl::string_view name);
 std::optional<ReduceOp> ReduceOpFromName(absl::string_view name);
 std::optional<CollectiveKind> CollectiveKindFromName(absl::string_view name);
+std::optional<OnFailure> OnFailureFromName(absl::string_view name);
 
 }  // namespace coordd

@@ -102,7 +102,16 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
   Member& member = it->second;
   const bool is_current = message.generation() == ToInt(member.generation) &&
                           message.epoch() == member.epoch && member.rank >= 0;
-  if (!is_current || generations_[{member.job, member.generation}].ended) return;
+  if (!is_current) return;
+  const GenerationRecord& generation = generations_[{member.job, member.generation}];
+  if (generation.reforms && message.has_recovery_report()) {
+    // It is one that waits, and owed nothing.
+    Member waits;
+    waits.job = member.job;
+    member = std::move(waits);
+    return;
+  }
+  if (generation.ended) return;
   for (const v1::TensorSpec& tensor : message.tensors_ready().tensors()) {
     ++member.open[{tensor.process_set(), tensor.name()}];
   }
@@ -159,7 +168,15 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
   if (message.has_schedule()) return SawSchedule(member, message.schedule());
   if (message.has_cut()) return SawCut(member, message.cut());
   if (message.has_tensor_failures()) return SawFailures(member, message.tensor_failures());
-  if (message.has_abort()) generations_[{member.job, member.generation}].ended = true;
+  if (message.has_abort()) {
+    GenerationRecord& generation = generations_[{member.job, member.generation}];
+    if (message.abort().reforms() && !message.abort().in_flight())
+      return Broken("a generation that follows a goodbye");
+    if (generation.ended && generation.reforms != message.abort().reforms())
+      return Broken("members are told differently whether a generation follows");
+    generation.ended = true;
+    generation.reforms = message.abort().reforms();
+  }
   if (message.has_waiting() && member.rank >= 0) return Broken("Waiting to a member");
   return absl::OkStatus();
 }

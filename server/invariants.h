@@ -74,6 +74,7 @@ class HistoryChecker {
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
     bool ended = false;
+    bool reforms = false;
   };
   using GenerationId = std::pair<std::string, Generation>;
 

@@ -44,10 +44,11 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   record.set_min_workers(rendezvous_.options().min_workers);
   record.set_max_workers(rendezvous_.options().max_workers);
   ToProto(rendezvous_.options().settling_window, record.mutable_settling_window());
+  record.set_on_failure(static_cast<v1::OnFailure>(reforming_.on_failure()));
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {
-    members.push_back(ToTopologyMember(workers_.at(session).join));
+    members.push_back(MemberOf(session));
   }
   for (size_t member : OrderRanks(members).member_of_rank) {
     const v1::Join& join = workers_.at(sessions[member]).join;
@@ -101,6 +102,9 @@ void JobState::Restore(const v1::JobRecord& record, absl::Time now, Effects& eff
   options.settling_window_after_loss = options_.settling_window_after_loss;
   options.lease = options_.lease;
   rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
+  reforming_ = Reforming({.on_failure = FromProto(record.on_failure()),
+                          .report_window = options_.lease,
+                          .timeout = options_.reform_timeout});
   token_hash_ = record.token_hash();
   started_ = true;
   awaited_members_ = record.members_size();

@@ -96,6 +96,9 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
       limits.has_settling_window() ? FromProto(limits.settling_window()) : options_.settling_window;
   options.settling_window_after_loss = options_.settling_window_after_loss;
   options.lease = options_.lease;
+  reforming_ = Reforming({.on_failure = FromProto(join.on_failure()),
+                          .report_window = options_.lease,
+                          .timeout = options_.reform_timeout});
   if (options.max_workers > 0 && options.min_workers > options.max_workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
@@ -133,6 +136,12 @@ absl::Status JobState::CheckToken(absl::string_view token) {
 
 absl::Status JobState::CheckAgreement(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
+  const OnFailure on_failure = FromProto(join.on_failure());
+  if (on_failure != reforming_.on_failure()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("worker ", join.worker_id(), " says on_failure ", Name(on_failure),
+                     ", the job's first worker said ", Name(reforming_.on_failure())));
+  }
   const v1::JobLimits& limits = join.limits();
   const RendezvousOptions& agreed = rendezvous_.options();
   COORDD_RETURN_IF_ERROR(
@@ -167,8 +176,8 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
-  // its id by now.
-  if (!is_member || damage_ == Damage::kNone) admission_.Remove(worker.join);
+  // its id by now; unless it would have been in the next one.
+  if (!is_member || damage_ == Damage::kNone || reforming_.open()) admission_.Remove(worker.join);
   const auto old = old_incarnations_.find(worker.join.worker_id());
   if (old != old_incarnations_.end() && old->second == session) old_incarnations_.erase(old);
   rendezvous_.Remove(session, now);
@@ -189,6 +198,12 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   if (damage <= damage_) return;
   const bool was_intact = damage_ == Damage::kNone;
   damage_ = damage;
+  if (was_intact) {
+    if (reforming_.Broken(reason, damage == Damage::kLost, damage == Damage::kLeft, now))
+      rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
+  } else if (damage == Damage::kLost) {
+    reforming_.Lost();
+  }
   damage_reason_ =
       Truncated(OneLine(absl::StrCat("generation ", ToInt(generation()), " ended: ", reason)),
                 kMaxReasonBytes);
@@ -196,7 +211,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   for (const auto& [session, worker] : workers_) {
     if (worker.generation == Generation{0}) continue;
     members.push_back(session);
-    if (!was_intact) continue;
+    if (!was_intact || reforming_.open()) continue;
     admission_.Remove(worker.join);
     old_incarnations_[worker.join.worker_id()] = session;
   }
@@ -212,6 +227,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   v1::Abort* abort = message->mutable_abort();
   abort->set_reason(damage_reason_);
   abort->set_in_flight(damage_ != Damage::kLeft);
+  abort->set_reforms(reforming_.open());
   for (const v1::Departure& departure : generation_departures_) {
     *abort->add_departures() = departure;
   }
@@ -235,8 +251,10 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
     damage_ = Damage::kNone;
     generation_departures_.clear();
     old_incarnations_.clear();
+    if (reforming_.open()) reforming_.Gathering(now);
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
+  reforming_.Ended();
   kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
   waiting_changed_ = false;
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
@@ -247,9 +265,10 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {
-    members.push_back(ToTopologyMember(workers_.at(session).join));
+    members.push_back(MemberOf(session));
   }
   const Topology topology = OrderRanks(members);
+  const auto repairs = Repairs(sessions);
   std::vector<SessionId> by_rank;
   by_rank.reserve(sessions.size());
   for (const Place& place : topology.places) {
@@ -258,9 +277,12 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     Worker& worker = workers_.at(session);
     worker.place = place;
     worker.generation = generation();
+    worker.previous_rank = -1;
+    worker.report.Clear();
     worker.last_heard = now;  // its lease starts here
-    DeliverMembership(session, worker, topology, effects);
+    DeliverMembership(session, worker, topology, repairs, effects);
   }
+  reforming_.Formed(now);
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
   bool schedules = true;
   for (SessionId session : by_rank)
@@ -278,9 +300,11 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
 }
 
 void JobState::DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
+                                 const std::vector<v1::LaneRepair>& repairs,
                                  Effects& effects) const {
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
   v1::Membership* membership = message->mutable_membership();
+  membership->mutable_repairs()->Assign(repairs.begin(), repairs.end());
   membership->set_rank(ToInt(worker.place.rank));
   membership->set_size(worker.place.size);
   membership->set_local_rank(worker.place.local_rank);

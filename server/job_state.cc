@@ -21,6 +21,7 @@ JobState::JobState(std::string name, const ServerOptions& options, const Durabil
       kv_(name_, KvBounds{.max_keys = options.max_store_keys_per_job,
                           .max_bytes = options.max_store_bytes_per_job}) {}
 
+// long: a case for each kind of message
 void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
                          Effects& effects) {
   Worker& worker = workers_.at(session);
@@ -68,6 +69,10 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
         status =
             generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
       break;
+    case v1::WorkerMessage::kRecoveryReport:
+      status = ValidateRecoveryReport(message.recovery_report());
+      if (status.ok()) OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
+      break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
       if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
@@ -94,12 +99,14 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
 bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
                          absl::Time now, Effects& effects) {
   const int64_t epoch = message.epoch();
-  if (epoch > ToInt(epoch_) || message.generation() > ToInt(worker.generation)) {
+  // Of a survivor that waits: the one that it was in.
+  const int64_t known = std::max(ToInt(worker.generation), ToInt(worker.previous));
+  if (epoch > ToInt(epoch_) || message.generation() > known) {
     ProtocolError(session,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "a message of epoch ", epoch, " and generation ", message.generation(),
-                      ", which do not exist yet: the epoch is ", ToInt(epoch_),
-                      " and the sender's generation ", ToInt(worker.generation))),
+                  absl::InvalidArgumentError(
+                      absl::StrCat("a message of epoch ", epoch, " and generation ",
+                                   message.generation(), ", which do not exist yet: the epoch is ",
+                                   ToInt(epoch_), " and the sender's generation ", known)),
                   now, effects);
     return false;
   }
@@ -108,6 +115,16 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
                         message.body_case() == v1::WorkerMessage::BODY_NOT_SET;
   const bool from_before_membership = epoch == 0 || epoch == ToInt(epoch_);
   if (timeless && message.generation() == 0 && from_before_membership) return true;
+  // A survivor says goodbye, or that it lives, while it waits; and a goodbye may have crossed the
+  // next Membership.
+  if (worker.previous != Generation{0} && epoch == ToInt(epoch_)) {
+    const bool waits = worker.generation == Generation{0};
+    if (message.has_leave() || (message.has_heartbeat() && waits)) return true;
+    if (waits) {
+      OnStale(worker, message, effects);
+      return false;
+    }
+  }
   const bool stale = epoch != ToInt(epoch_) || message.generation() < ToInt(worker.generation);
   if (stale) {
     OnStale(worker, message, effects);
@@ -120,8 +137,11 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
     return false;
   }
   // What was under way when the generation ended. Only a failure can still make things worse.
-  if (!timeless && damage_ != Damage::kNone && !message.has_collective_failed() &&
-      !message.has_trace_chunk()) {
+  const bool expected = damage_ == Damage::kNone
+                            ? !message.has_recovery_report()
+                            : message.has_collective_failed() || message.has_trace_chunk() ||
+                                  (message.has_recovery_report() && reforming_.open());
+  if (!timeless && !expected) {
     OnStale(worker, message, effects);
     return false;
   }
@@ -185,7 +205,11 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
     absl::StrAppend(&reason, "; it blames ",
                     it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
   }
-  EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
+  if (reforming_.wanted() && damage_ == Damage::kNone) {
+    reforming_.Failed(reason, now);
+  } else {
+    EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
+  }
 }
 
 void JobState::OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects) {
@@ -241,6 +265,7 @@ void JobState::Tick(absl::Time now, Effects& effects) {
   if (ToInt(trace_.lane()) != 0 && negotiating() && !generation_->IsScheduled(trace_.lane()))
     trace_.EndEarly("the program has stopped repeating its steps", now, effects);
   trace_.Tick(now, effects);
+  WatchReforming(now, effects);
   Propose(now, effects);
   NoteAwaited(now, effects);
   TellWaiting(now, effects);
@@ -250,10 +275,11 @@ absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
   if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
   if (waiting_changed_) next = std::min(next, next_waiting_at_);
-  return std::min({next, awaited_until_, trace_.NextDeadline()});
+  return std::min({next, awaited_until_, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
 void JobState::Forgive(absl::Duration gap) {
+  reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
   if (generation_.has_value()) generation_->Forgive(gap);
 }
@@ -278,6 +304,7 @@ void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) 
     rendezvous_.Remove(session, now);
   }
   workers_.clear();
+  reforming_.Ended();
   admission_.Clear();
   old_incarnations_.clear();
   ForgetGeneration();
@@ -350,7 +377,8 @@ absl::Status JobState::CheckConsistency() const {
   if (intact != (rendezvous_.phase() == RendezvousPhase::kFormed)) {
     return absl::InternalError("damage and phase differ");
   }
-  const size_t admitted = static_cast<size_t>(waiting + (intact ? members : 0));
+  const bool stay = intact || reforming_.open();
+  const size_t admitted = static_cast<size_t>(waiting + (stay ? members : 0));
   if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
   if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->CheckConsistency());
   return absl::OkStatus();

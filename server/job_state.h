@@ -21,7 +21,9 @@
 #include "server/effects.h"
 #include "server/generation_state.h"
 #include "server/kv_state.h"
+#include "server/reforming.h"
 #include "server/rendezvous_state.h"
+#include "server/repair_plan.h"
 #include "server/server_options.h"
 #include "server/topology.h"
 #include "server/trace_state.h"
@@ -31,7 +33,8 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe: one owner.
 //
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
-// job_durability.cc (what is stored) and job_describe.cc (what operators see).
+// job_durability.cc (what is stored), job_reforming.cc (what follows a generation that lost a
+// member) and job_describe.cc (what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
@@ -83,6 +86,10 @@ class JobState {
     v1::Join join;          // without the token
     Generation generation;  // 0: waiting
     Place place;            // of a member
+    // Of a survivor that waits: the generation that it was in, its rank there and its report.
+    Generation previous;
+    int32_t previous_rank = -1;
+    v1::RecoveryReport report;
     absl::Time last_heard;
     v1::Heartbeat heartbeat;  // the last one
     absl::Time heartbeat_at = absl::InfinitePast();
@@ -121,7 +128,7 @@ class JobState {
   void NoteGone(absl::Time now, Effects& effects);
   void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                         Effects& effects) const;
+                         const std::vector<v1::LaneRepair>& repairs, Effects& effects) const;
   void TellWaiting(absl::Time now, Effects& effects);
   absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
@@ -131,6 +138,20 @@ class JobState {
   v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
   void PersistEnd(Effects& effects) const;
   void NoteAwaited(absl::Time now, Effects& effects);
+
+  // job_reforming.cc
+  // REQUIRES: a member of a generation that is over and will be followed by another.
+  void OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
+                        absl::Time now, Effects& effects);
+  // What the survivors among them do first, if they go on.
+  std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
+  TopologyMember MemberOf(SessionId session) const;
+  void WatchReforming(absl::Time now, Effects& effects);
+  void ExpelSilent(absl::Time now, Effects& effects);
+  std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
+  void CheckReports(absl::Time now, Effects& effects);
+  void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
+  void GiveUpReforming(absl::Time now, Effects& effects);
 
   // job_describe.cc
   void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -156,6 +177,7 @@ class JobState {
   std::string not_stored_;     // why, of the last one; empty: it was
 
   RendezvousState rendezvous_;
+  Reforming reforming_;
   Admission admission_;  // those who wait, and the members of an intact generation
   Workers workers_;
   KvState kv_;

@@ -13,8 +13,10 @@ RendezvousState::RendezvousState(const RendezvousOptions& options, Generation la
     : options_(options), phase_since_(now), generation_(last), proposed_(last) {}
 
 absl::Status RendezvousState::CheckRoom() const {
-  // Members of a broken generation are on their way out and take no room in the next one.
-  const int32_t taken = waiting() + (phase_ == RendezvousPhase::kFormed ? members() : 0);
+  // Members of a broken generation are on their way out and take no room in the next one, unless
+  // they will be in it.
+  const bool stay = phase_ == RendezvousPhase::kFormed || rejoins_expected_;
+  const int32_t taken = waiting() + (stay ? members() : 0);
   if (options_.max_workers > 0 && taken >= options_.max_workers) {
     return absl::ResourceExhaustedError(absl::StrCat("the job is full: ", taken,
                                                      " workers have joined and max_workers is ",
@@ -52,6 +54,9 @@ void RendezvousState::Remove(SessionId session, absl::Time now) {
   if (it == arrival_.end()) return;
   waiting_.erase(it->second);
   arrival_.erase(it);
+  rejoined_.erase(session);
+  // Nobody is left of those who could go on: it is a job that gathers, as at the start.
+  if (rejoined_.empty() && phase_ == RendezvousPhase::kGathering) only_rejoined_ = false;
   if (phase_ == RendezvousPhase::kGathering && waiting_.empty()) {
     Enter(RendezvousPhase::kEnded, now);
   }
@@ -61,9 +66,19 @@ void RendezvousState::Break(absl::Time now) {
   if (phase_ == RendezvousPhase::kFormed) Enter(RendezvousPhase::kBroken, now);
 }
 
+void RendezvousState::Rejoin(SessionId session, absl::Time now) {
+  COORDD_CHECK(phase_ == RendezvousPhase::kBroken && lease_end_.erase(session) == 1);
+  COORDD_CHECK(arrival_.try_emplace(session, ++arrivals_).second);
+  waiting_[arrivals_] = session;
+  rejoined_.insert(session);
+  last_join_ = now;
+  if (lease_end_.empty()) MembersGone(now);
+}
+
 void RendezvousState::MembersGone(absl::Time now) {
   first_lease_end_ = absl::InfiniteFuture();
   after_loss_ = true;
+  if (rejoined_.empty()) rejoins_expected_ = only_rejoined_ = false;
   Enter(waiting_.empty() ? RendezvousPhase::kEnded : RendezvousPhase::kGathering, now);
 }
 
@@ -81,12 +96,16 @@ std::vector<SessionId> RendezvousState::Expired(absl::Time now) {
   return expired;
 }
 
+int32_t RendezvousState::candidates() const {
+  return only_rejoined_ ? static_cast<int32_t>(rejoined_.size()) : waiting();
+}
+
 absl::Time RendezvousState::FormsAt() const {
-  if (phase_ != RendezvousPhase::kGathering || waiting() < options_.min_workers) {
+  if (phase_ != RendezvousPhase::kGathering || candidates() < options_.min_workers) {
     return absl::InfiniteFuture();
   }
   absl::Time due = last_join_;
-  if (options_.max_workers == 0 || waiting() < options_.max_workers) {
+  if (options_.max_workers == 0 || candidates() < options_.max_workers) {
     due = after_loss_ ? std::max(last_join_, phase_since_) + options_.settling_window_after_loss
                       : last_join_ + options_.settling_window;
   }
@@ -97,7 +116,9 @@ std::optional<std::vector<SessionId>> RendezvousState::Propose(absl::Time now) {
   if (!proposal_.empty() || FormsAt() > now) return std::nullopt;
   COORDD_CHECK(lease_end_.empty());
   ++proposed_.value;
-  for (const auto& [order, session] : waiting_) proposal_.push_back(session);
+  for (const auto& [order, session] : waiting_) {
+    if (!only_rejoined_ || rejoined_.contains(session)) proposal_.push_back(session);
+  }
   return proposal_;
 }
 
@@ -117,6 +138,8 @@ std::optional<std::vector<SessionId>> RendezvousState::Confirm(Generation number
   }
   first_lease_end_ = now + options_.lease;
   after_loss_ = false;
+  rejoins_expected_ = only_rejoined_ = false;
+  rejoined_.clear();
   Enter(RendezvousPhase::kFormed, now);
   return members;
 }
@@ -160,8 +183,9 @@ std::string RendezvousState::Reason(absl::Time now) const {
     case RendezvousPhase::kGathering:
       break;
   }
-  if (waiting() < options_.min_workers) {
-    return absl::StrCat(waiting(), " of at least ", options_.min_workers, " workers have joined");
+  if (candidates() < options_.min_workers) {
+    return absl::StrCat(candidates(), " of at least ", options_.min_workers,
+                        only_rejoined_ ? " workers are left" : " workers have joined");
   }
   const std::string joined =
       absl::StrCat(waiting(), waiting() == 1 ? " worker has" : " workers have", " joined");

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,14 @@ class RendezvousState {
   void Remove(SessionId session, absl::Time now);
   // The generation is over though its members are still there.
   void Break(absl::Time now);
+  // The members of the broken generation will Rejoin: they keep their room. REQUIRES: broken.
+  // `only`: and nobody else will be in it.
+  void ExpectRejoins(bool only) {
+    rejoins_expected_ = true;
+    only_rejoined_ = only;
+  }
+  // A member of the broken generation waits for the next one; its lease ends.
+  void Rejoin(SessionId session, absl::Time now);
 
   // Members whose lease has run out; the caller removes them. Cheap until the first could have.
   std::vector<SessionId> Expired(absl::Time now);
@@ -86,6 +95,8 @@ class RendezvousState {
   absl::Status CheckConsistency() const;  // its invariants
 
  private:
+  // Those of the waiting who would be in the next generation.
+  int32_t candidates() const;
   absl::Time FormsAt() const;  // InfiniteFuture: not before something else happens
   void Enter(RendezvousPhase phase, absl::Time now);
   void MembersGone(absl::Time now);
@@ -102,6 +113,9 @@ class RendezvousState {
   std::map<SessionId, int64_t> arrival_;  // key of each waiting session in waiting_
   absl::Time last_join_ = absl::InfinitePast();
   bool after_loss_ = false;                    // this gathering follows a broken generation
+  bool rejoins_expected_ = false;              // until the next generation
+  bool only_rejoined_ = false;                 // likewise
+  std::set<SessionId> rejoined_;               // of the waiting
   std::map<SessionId, absl::Time> lease_end_;  // of the members of the current generation
   // No lease ends before this: renewals only move ends back, so the members need to be looked at
   // only when this has passed.

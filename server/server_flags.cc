@@ -205,6 +205,8 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
               "Wait after the last join for more, below max-workers");
   AddDuration(app, "--settling-window-after-loss", options.settling_window_after_loss,
               "The same after a worker was lost");
+  AddDuration(app, "--reform-timeout", options.reform_timeout,
+              "How long the survivors of a loss wait for min-workers to be there again");
   AddDuration(app, "--heartbeat-interval", options.heartbeat_interval,
               "How often workers say that they live");
   AddDuration(app, "--lease", options.lease, "A worker silent for this long is lost");

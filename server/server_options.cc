@@ -40,6 +40,8 @@ absl::Status ServerOptions::Validate() const {
       ExpectBetween(absl::ZeroDuration(), settling_window, absl::Hours(1), "settling_window"));
   COORDD_RETURN_IF_ERROR(ExpectBetween(absl::ZeroDuration(), settling_window_after_loss,
                                        absl::Hours(1), "settling_window_after_loss"));
+  COORDD_RETURN_IF_ERROR(
+      ExpectBetween(absl::ZeroDuration(), reform_timeout, day, "reform_timeout"));
   COORDD_RETURN_IF_ERROR(ExpectBetween(absl::Milliseconds(10), heartbeat_interval, absl::Hours(1),
                                        "heartbeat_interval"));
   COORDD_RETURN_IF_ERROR(

@@ -20,6 +20,10 @@ struct ServerOptions {
   absl::Duration settling_window = absl::Seconds(1);
   absl::Duration settling_window_after_loss = absl::Milliseconds(20);
 
+  // How long the survivors of a generation wait for min_workers to be there again. Ten minutes: a
+  // node is restarted and its processes are started in less. Then the job ends.
+  absl::Duration reform_timeout = absl::Minutes(10);
+
   absl::Duration heartbeat_interval = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);  // at least twice the interval
 

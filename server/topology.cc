@@ -19,6 +19,7 @@ int32_t HintOrLast(int32_t hint) { return hint < 0 ? kNoHint : hint; }
 struct Node {
   size_t first_arrival = 0;  // index of its first member
   int32_t lowest_launcher_rank = kNoHint;
+  int32_t lowest_previous_rank = kNoHint;
   std::vector<size_t> members;
 };
 
@@ -32,17 +33,22 @@ std::vector<Node> GroupByNode(absl::Span<const TopologyMember> members) {
     node.members.push_back(i);
     node.lowest_launcher_rank =
         std::min(node.lowest_launcher_rank, HintOrLast(members[i].launcher_rank));
+    node.lowest_previous_rank =
+        std::min(node.lowest_previous_rank, HintOrLast(members[i].previous_rank));
   }
   return nodes;
 }
 
 void Sort(absl::Span<const TopologyMember> members, std::vector<Node>& nodes) {
   std::sort(nodes.begin(), nodes.end(), [&](const Node& a, const Node& b) {
-    return std::tie(members[a.first_arrival].labels, a.lowest_launcher_rank, a.first_arrival) <
-           std::tie(members[b.first_arrival].labels, b.lowest_launcher_rank, b.first_arrival);
+    return std::tie(a.lowest_previous_rank, members[a.first_arrival].labels, a.lowest_launcher_rank,
+                    a.first_arrival) < std::tie(b.lowest_previous_rank,
+                                                members[b.first_arrival].labels,
+                                                b.lowest_launcher_rank, b.first_arrival);
   });
   auto key = [&](size_t i) {
-    return std::make_tuple(HintOrLast(members[i].launcher_local_rank),
+    return std::make_tuple(HintOrLast(members[i].previous_rank),
+                           HintOrLast(members[i].launcher_local_rank),
                            HintOrLast(members[i].launcher_rank), i);
   };
   for (Node& node : nodes) {

@@ -18,6 +18,7 @@ struct TopologyMember {
   std::vector<std::string> labels;  // from the slowest network to the fastest; all as many
   int32_t launcher_rank = -1;       // hints; -1: none
   int32_t launcher_local_rank = -1;
+  int32_t previous_rank = -1;  // in the generation that this one follows; -1: none
 };
 
 struct Place {
@@ -42,11 +43,12 @@ struct Topology {
   std::vector<NodeRun> runs;           // nodes in rank order, run-length encoded
 };
 
-// `members` in order of arrival. Nodes are ordered by their labels, then by the lowest launcher
-// rank on them (nodes without a hint last), then by the arrival of their first member; the members
-// of a node by launcher local rank, launcher rank, arrival (without a hint last). Ranks of a node
-// are consecutive. cross_rank as in Horovod: nodes with fewer ranks are not counted where they have
-// none.
+// `members` in order of arrival. Who had a rank comes before who had none, and in the order of
+// those ranks, as far as the ranks of a node stay together. Otherwise nodes are ordered by their
+// labels, then by the lowest launcher rank on them (nodes without a hint last), then by the arrival
+// of their first member; the members of a node by launcher local rank, launcher rank, arrival
+// (without a hint last). Ranks of a node are consecutive. cross_rank as in Horovod: nodes with
+// fewer ranks are not counted where they have none.
 Topology OrderRanks(absl::Span<const TopologyMember> members);
 
 // FAILED_PRECONDITION, naming both workers and both values, if they cannot be in one generation:

@@ -107,7 +107,24 @@ absl::Status ValidateJoin(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));
   COORDD_RETURN_IF_ERROR(
       CheckWord("metrics_address", join.metrics_address(), 0, kMaxMetricsAddressBytes));
+  if (!v1::OnFailure_IsValid(join.on_failure())) {
+    return Invalid("on_failure", absl::StrCat(join.on_failure()), "one that this version knows");
+  }
   return CheckLimits(join.limits());
+}
+
+absl::Status ValidateRecoveryReport(const v1::RecoveryReport& report) {
+  COORDD_RETURN_IF_ERROR(CheckCount("lanes", report.lanes_size(), kMaxLaneReports));
+  for (const v1::LaneReport& lane : report.lanes()) {
+    const bool ordered =
+        0 <= lane.completed() && lane.completed() <= lane.held() && lane.held() <= lane.launched();
+    if (ordered) continue;
+    return Invalid(absl::StrCat("lane ", lane.lane()),
+                   absl::StrCat(lane.completed(), " completed, ", lane.held(), " held, ",
+                                lane.launched(), " launched"),
+                   "each at most the next");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {

@@ -20,6 +20,7 @@ absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request);
 absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed);
 absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message);
 absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk);
+absl::Status ValidateRecoveryReport(const v1::RecoveryReport& report);
 absl::Status ValidateLeave(const v1::Leave& leave);
 
 absl::Status ValidateJobName(absl::string_view name);

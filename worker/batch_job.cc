@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "worker/integer_average.h"
 #include "worker/nccl/nccl_route.h"
 
 namespace coordd {
@@ -25,12 +24,6 @@ absl::Span<std::byte> Bytes(std::vector<int64_t>& values) {
 
 int64_t Sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
-}
-
-absl::Status NoMemory(const TensorSpec& spec, int64_t bytes, absl::string_view why = "") {
-  return absl::ResourceExhaustedError(absl::StrCat("tensor ", spec.name,
-                                                   ": no memory for a result of ", bytes, " bytes",
-                                                   why.empty() ? "" : ": ", why));
 }
 
 }  // namespace
@@ -79,73 +72,6 @@ CollectiveArgs BatchJob::Args() const {
   args.memory = on_device_ ? MemoryKind::kCuda : MemoryKind::kHost;
   args.device = device_;
   return args;
-}
-
-void BatchJob::Move(const TensorMove& move) {
-  if (move.bytes == 0) return;
-  if (move.kind == TensorMove::Kind::kCopy && move.to == move.from) return;
-  if (on_device_) {
-    moves_.push_back(move);
-  } else {
-    RunOnHost(move);
-  }
-}
-
-void BatchJob::Copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  Move({.to = to, .from = from, .bytes = bytes});
-}
-
-void BatchJob::CopyAndScale(const TensorSpec& spec, double factor, std::byte* to,
-                            const std::byte* from, int64_t bytes) {
-  if (factor == 1.0) return Copy(to, from, bytes);
-  Move({.kind = TensorMove::Kind::kScale,
-        .dtype = spec.dtype,
-        .factor = factor,
-        .to = to,
-        .from = from,
-        .bytes = bytes});
-}
-
-void BatchJob::FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes) {
-  Move({.kind = TensorMove::Kind::kFill,
-        .dtype = spec.dtype,
-        .op = spec.op == ReduceOp::kAverage ? ReduceOp::kSum : spec.op,
-        .to = to,
-        .bytes = bytes});
-}
-
-void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
-                          int64_t bytes) {
-  if (!Reduces(kind_)) return Copy(to, from, bytes);
-  if (spec.op != ReduceOp::kAverage)
-    return CopyAndScale(spec, spec.postscale_factor, to, from, bytes);
-  if (!IsInteger(spec.dtype))
-    return CopyAndScale(spec, spec.postscale_factor / context_.size, to, from, bytes);
-  Move({.kind = TensorMove::Kind::kAverage,
-        .dtype = spec.dtype,
-        .factor = spec.postscale_factor,
-        .divisor = context_.size,
-        .to = to,
-        .from = from,
-        .bytes = bytes});
-}
-
-void BatchJob::UseDevice(int32_t device, AllocateOnDevice allocate) {
-  on_device_ = true;
-  device_ = device;
-  allocate_ = std::move(allocate);
-}
-
-absl::StatusOr<std::shared_ptr<std::byte[]>> BatchJob::Allocate(const TensorSpec& spec,
-                                                                int64_t bytes) {
-  if (on_device_) {
-    absl::StatusOr<std::shared_ptr<std::byte[]>> made = allocate_(bytes);
-    if (!made.ok()) return NoMemory(spec, bytes, made.status().message());
-    return made;
-  }
-  std::shared_ptr<std::byte[]> made = AllocateOnHost(bytes);
-  if (made == nullptr) return NoMemory(spec, bytes);
-  return made;
 }
 
 CollectiveArgs BatchJob::SizeExchange() {
@@ -305,10 +231,25 @@ absl::Status BatchJob::PrepareFlat() {
   // One tensor has no padding: ranks that have a place for it use that.
   if (fused()) {
     scratch_bytes_ = flat_.total_bytes;
-  } else if (has_no_place) {
-    scratch_bytes_ = sizes.front();
+  } else {
+    packs_to_keep_ = MustKeepInput();
+    if (has_no_place || packs_to_keep_) scratch_bytes_ = sizes.front();
   }
   return absl::OkStatus();
+}
+
+bool BatchJob::MustKeepInput() const {
+  const bool in_place = places_.front() != nullptr && places_.front() == tensors_.front().input;
+  return context_.keeps_inputs && Reduces(kind_) && in_place;
+}
+
+std::vector<TensorJob> BatchJob::TakeTensors() {
+  std::vector<TensorJob> tensors = std::move(tensors_);
+  for (TensorJob& tensor : tensors) {
+    tensor.status = absl::OkStatus();
+    tensor.result = WorkResult();
+  }
+  return tensors;
 }
 
 void BatchJob::PackFlat() {

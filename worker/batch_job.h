@@ -31,6 +31,8 @@ struct BatchContext {
   int32_t size = 1;  // of the set
   ProcessSetId process_set;
   RankList ranks;  // of the set, in the job; nullptr: all
+  // Nothing writes into an input before Unpack: what was interrupted can be executed again.
+  bool keeps_inputs = false;
 
   // REQUIRES: a rank of the set.
   int32_t IndexOf(int32_t rank_in_job) const;
@@ -99,6 +101,8 @@ class BatchJob {
   bool on_device() const { return on_device_; }
   int32_t device() const { return device_; }
   std::vector<TensorMove> TakeMoves() { return std::exchange(moves_, {}); }
+  // After an interruption: what is to be submitted anew, as it was. Nothing else may follow.
+  std::vector<TensorJob> TakeTensors();
 
   // What the executor lent to this batch.
   std::optional<ScratchLoan> scratch;
@@ -111,6 +115,10 @@ class BatchJob {
   bool for_this_thread = false;
   // The executor exchanges its sizes and hands it back: the payload is NCCL's.
   bool sizes_only = false;
+  // Its results are there, in this batch's memory or the callers', though it may have been
+  // interrupted before all ranks had theirs.
+  bool has_result = false;
+  bool counts_after_all = false;  // interrupted, and its results, unpacked, are the program's
 
  private:
   // What one rank gives to one tensor of an allgather, or gets of a reducescatter, in bytes.
@@ -122,7 +130,7 @@ class BatchJob {
   bool is_root() const { return RootIndex() == context_.rank; }
   // Whether the tensor's value has to be made before the collective reads it.
   bool NeedsPacking(const TensorJob& tensor) const {
-    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0;
+    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0 || packs_to_keep_;
   }
   // Where tensor `t` of a flat layout is while the collective runs.
   std::byte* FlatSlot(size_t t) const {
@@ -141,6 +149,8 @@ class BatchJob {
   // Where the tensors are. RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<std::byte[]>> Allocate(const TensorSpec& spec, int64_t bytes);
   absl::Status PrepareFlat();
+  // Whether the collective would overwrite the only copy of an input.
+  bool MustKeepInput() const;
   // Makes sure that the tensor has an output of `bytes` in which the backend may write.
   absl::Status PlaceOutput(TensorJob& tensor, int64_t bytes);
   absl::Status PrepareAllgather();  // and gather
@@ -177,6 +187,8 @@ class BatchJob {
   AllocateOnDevice allocate_;
   std::vector<TensorMove> moves_;
   int64_t scratch_bytes_ = 0;
+  bool packs_to_keep_ =
+      false;  // an input in place, of which this is to be the copy that is reduced
   absl::Span<std::byte> scratch_;
 };
 

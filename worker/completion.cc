@@ -42,12 +42,18 @@ void Completion::Start() {
 }
 
 void Completion::Finish(std::unique_ptr<BatchJob> batch) {
-  if (EndsAtOnce(*batch)) return End(*batch);
+  if (EndsAtOnce(*batch)) return End(std::move(batch));
   inbox_.PushUnbounded(Item(std::move(batch)));
 }
 
 void Completion::Fail(std::shared_ptr<Work> work, absl::Status status) {
   inbox_.PushUnbounded(Item(Failure{std::move(work), std::move(status)}));
+}
+
+void Completion::FinishHeld(std::unique_ptr<BatchJob> batch) {
+  batch->Unpack();
+  batch->counts_after_all = true;
+  inbox_.PushUnbounded(Item(std::move(batch)));
 }
 
 void Completion::Stop() {
@@ -61,7 +67,11 @@ void Completion::Run() {
     metrics_.SetCompletionQueue(static_cast<int64_t>(items.size()));
     for (Item& item : items) {
       if (auto* batch = std::get_if<std::unique_ptr<BatchJob>>(&item)) {
-        End(**batch);
+        if ((*batch)->counts_after_all) {
+          CompleteAll(**batch);
+        } else {
+          End(std::move(*batch));
+        }
       } else {
         auto& failure = std::get<Failure>(item);
         // That of one that was enqueued on a device is somebody else's by now.
@@ -74,7 +84,8 @@ void Completion::Run() {
   }
 }
 
-void Completion::End(BatchJob& batch) {
+void Completion::End(std::unique_ptr<BatchJob> owned) {
+  BatchJob& batch = *owned;
   const bool ok = batch.status.ok();
   if (ok) {
     metrics_.RecordExecution(batch.times.ended - batch.times.launched);
@@ -85,10 +96,15 @@ void Completion::End(BatchJob& batch) {
       trace_.Add(batch, unpacked ? clock_.Now() : batch.times.ended);
     }
   }
+  BatchDone done{batch.lane(),      batch.sequence(), batch.status, SuspectRank(batch.status),
+                 batch.times.ended, batch.has_result};
+  if (!ok && hooks_.interrupted) return hooks_.interrupted(std::move(owned), std::move(done));
   if (batch.scratch.has_value()) hooks_.return_scratch(batch.data_lane(), *batch.scratch);
-  hooks_.batch_done(
-      {batch.lane(), batch.sequence(), batch.status, SuspectRank(batch.status), batch.times.ended});
-  if (!ok) return;
+  hooks_.batch_done(std::move(done));
+  if (ok) CompleteAll(batch);
+}
+
+void Completion::CompleteAll(BatchJob& batch) {
   names_.Erase(batch.tensors());
   const absl::string_view backend = batch.on_device() ? "nccl" : absl::string_view(backend_name_);
   for (TensorJob& tensor : batch.tensors()) {

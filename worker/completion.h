@@ -25,6 +25,8 @@ struct CompletionHooks {
   std::function<void(LaneId, ScratchLoan)> return_scratch;
   // Called before the Works of a batch complete, so that whoever submits again comes after it.
   std::function<void(BatchDone)> batch_done;
+  // Instead, for a batch that failed, where it may be executed again: takes it, with its memory.
+  std::function<void(std::unique_ptr<BatchJob>, BatchDone)> interrupted;
 };
 
 // What a batch may hold to be ended by the executor's own thread: unpacking it takes less than
@@ -46,6 +48,9 @@ class Completion {
   // the calling thread.
   void Finish(std::unique_ptr<BatchJob> batch);
   void Fail(std::shared_ptr<Work> work, absl::Status status);
+  // The results of an interrupted batch count after all. Unpacks on the calling thread: what the
+  // executor has lent may be gone afterwards.
+  void FinishHeld(std::unique_ptr<BatchJob> batch);
   // Completes what is queued, joins the thread. Idempotent; one thread.
   void Stop();
 
@@ -57,8 +62,9 @@ class Completion {
   using Item = std::variant<std::unique_ptr<BatchJob>, Failure>;
 
   void Run();
-  void End(BatchJob& batch);
   void Complete(Work& work, absl::string_view backend, absl::Status status, WorkResult result);
+  void End(std::unique_ptr<BatchJob> batch);
+  void CompleteAll(BatchJob& batch);
 
   // Constant after construction.
   const std::string backend_name_;

@@ -7,18 +7,26 @@
 #include "common/thread.h"
 #include "worker/completion.h"
 #include "worker/coordinator_link.h"
-#include "worker/data_plane.h"
+#include "worker/generation_plane.h"
 #include "worker/worker_metrics.h"
 
 namespace coordd {
 
-Control::Control(WorkerStateOptions options, Parts parts, ControlHooks hooks)
+Control::Control(WorkerStateOptions options, Parts parts, std::shared_ptr<GenerationPlane> plane,
+                 ControlHooks hooks)
     : parts_(parts),
       hooks_(std::move(hooks)),
       state_(options, parts.clock.Now()),
-      table_({options.generation, ToInt(options.rank), options.size, {}, nullptr}, options.rank,
-             parts.clock),
-      sleeps_until_(absl::InfinitePast()) {}
+      table_({options.generation,
+              ToInt(options.rank),
+              options.size,
+              {},
+              nullptr,
+              options.on_failure == OnFailure::kContinue},
+             options.rank, parts.clock),
+      sleeps_until_(absl::InfinitePast()),
+      plane_(std::move(plane)),
+      active_(plane_->data_plane.get()) {}
 
 Control::~Control() { Join(); }
 
@@ -92,6 +100,8 @@ void Control::StepLocked(ControlEvent& event, absl::Time now) {
     StepLocked(std::move(*said), now);
   } else if (auto* ended = std::get_if<StreamEnded>(&event)) {
     StepLocked(std::move(*ended), now);
+  } else if (auto* failed = std::get_if<ConnectFailed>(&event)) {
+    StepLocked(std::move(*failed), now);
   } else if (std::holds_alternative<LeaveRequested>(event)) {
     StepLocked(LeaveRequested{}, now);
   } else if (std::holds_alternative<StopForced>(event)) {
@@ -101,6 +111,10 @@ void Control::StepLocked(ControlEvent& event, absl::Time now) {
 
 void Control::StepLocked(WorkerEvent event, absl::Time now) {
   state_.Step(std::move(event), now, effects_);
+  ResolveLocked();
+  if (!table_.has_again()) return;
+  // A generation has followed another, and what that one had launched comes first.
+  state_.Step(table_.TakeAgain(), now, effects_);
   ResolveLocked();
 }
 
@@ -134,15 +148,33 @@ void Control::BatchEnded(BatchDone done) {
     MutexLock lock(&mu_);
     table_.Ended(done);
     if (joined_) return;  // its tensors end in FailRest
-    const absl::Time now = parts_.clock.Now();
-    // A failure has a deadline of its own: that of coordd's verdict.
-    const absl::Time due = done.status.ok() ? absl::InfiniteFuture() : now;
-    StepLocked(std::move(done), now);
-    wake = MustWakeLocked(due);
+    EndLocked(std::move(done), wake);
     actions = TakeActionsLocked();
   }
   if (wake) WakeControl();
   CarryOut(std::move(actions));
+}
+
+void Control::BatchInterrupted(std::unique_ptr<BatchJob> batch, BatchDone done) {
+  Actions actions;
+  bool wake = false;
+  {
+    MutexLock lock(&mu_);
+    table_.Interrupted(std::move(batch));
+    if (joined_) return;  // its tensors end in FailRest
+    EndLocked(std::move(done), wake);
+    actions = TakeActionsLocked();
+  }
+  if (wake) WakeControl();
+  CarryOut(std::move(actions));
+}
+
+void Control::EndLocked(BatchDone done, bool& wake) {
+  const absl::Time now = parts_.clock.Now();
+  // A failure has a deadline of its own: that of coordd's verdict.
+  const absl::Time due = done.status.ok() ? absl::InfiniteFuture() : now;
+  StepLocked(std::move(done), now);
+  wake = MustWakeLocked(due);
 }
 
 bool Control::MustWakeLocked(absl::Time due) {
@@ -194,8 +226,9 @@ void Control::UpdateMetrics() {
   metrics.SetPendingTensors(pending);
   metrics.SetSubmissionsQueued(unreported);
   metrics.SetExecutorQueue(executing);
-  metrics.SetFusionBufferBytes(parts_.data_plane.fusion_bytes());
-  metrics.SetDeviceFusionBufferBytes(parts_.data_plane.device_fusion_bytes());
+  const std::shared_ptr<GenerationPlane> now = plane();
+  metrics.SetFusionBufferBytes(now->data_plane->fusion_bytes());
+  metrics.SetDeviceFusionBufferBytes(now->data_plane->device_fusion_bytes());
 }
 
 void Control::Do(SendMessage& action) {
@@ -209,32 +242,59 @@ void Control::Do(SendMessage& action) {
 }
 
 void Control::Do(DefineGroup& action) {
-  if (action.member) parts_.data_plane.DefineGroup(action.process_set, action.ranks);
+  if (action.member) active_->DefineGroup(action.process_set, action.ranks);
   if (!action.for_pair) parts_.process_sets.Define(action.process_set, std::move(action.ranks));
 }
 
 void Control::Do(EndProcessSet& action) {
   parts_.process_sets.End(action.process_set);
-  if (action.member) parts_.data_plane.EndGroup(action.process_set);
+  if (action.member) active_->EndGroup(action.process_set);
 }
 
-void Control::Do(EndLane& action) { parts_.data_plane.EndLane(action.lane); }
+void Control::Do(EndLane& action) { active_->EndLane(action.lane); }
 
 void Control::Do(AnswerCall& action) { action.reply->Deliver(std::move(action.answer)); }
 
 void Control::Do(LaunchJob& action) {
   for (absl::Duration negotiation : action.negotiation)
     parts_.metrics.RecordNegotiation(negotiation);
-  parts_.data_plane.Launch(std::move(action.batch));
+  active_->Launch(std::move(action.batch));
 }
 
 void Control::Do(FailWork& action) {
   parts_.completion.Fail(std::move(action.work), std::move(action.status));
 }
 
-void Control::Do(AbortExecution&) { parts_.data_plane.Abort(); }
+void Control::Do(AbortExecution&) { active_->Abort(); }
 
-void Control::Do(GenerationEnded& action) { hooks_.generation_ended(std::move(action.status)); }
+void Control::Do(GenerationEnded& action) { hooks_.generation_ended(action); }
+
+void Control::Do(EnterNext& action) {
+  // While the memory that holds them is there.
+  for (std::unique_ptr<BatchJob>& batch : action.held)
+    parts_.completion.FinishHeld(std::move(batch));
+  parts_.process_sets.Clear();
+  absl::StatusOr<std::shared_ptr<GenerationPlane>> next =
+      hooks_.enter_generation(action.membership);
+  if (!next.ok()) {
+    // What is launched ends with the error of the old one, which is over.
+    parts_.inbox.PushUnbounded(
+        ConnectFailed{Generation{action.membership.generation()}, next.status(), std::nullopt});
+    return;
+  }
+  std::shared_ptr<GenerationPlane> old = *std::move(next);
+  active_ = old->data_plane.get();
+  {
+    MutexLock lock(&mu_);
+    old.swap(plane_);
+  }
+  old->Stop();
+}
+
+std::shared_ptr<GenerationPlane> Control::plane() {
+  MutexLock lock(&mu_);
+  return plane_;
+}
 
 void Control::Do(TraceBegin& action) {
   parts_.trace.Begin(TraceRecorder::For::kCoordd, static_cast<size_t>(std::max<int64_t>(
@@ -249,8 +309,8 @@ void Control::Do(TraceEnd& action) {
                               action.from_cycle, action.until_cycle);
   }
   int64_t left_out = 0;
-  const std::vector<std::string> chunks = ToTraceChunks(
-      recorded.records, parts_.data_plane.backend_name(), action.clock, action.bytes_max, left_out);
+  const std::vector<std::string> chunks = ToTraceChunks(recorded.records, active_->backend_name(),
+                                                        action.clock, action.bytes_max, left_out);
   for (const std::string& chunk : chunks) {
     SendMessage send{action.chunk};
     send.message.mutable_trace_chunk()->set_batches(chunk);

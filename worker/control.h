@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <variant>
@@ -22,11 +23,12 @@ namespace coordd {
 class Completion;
 class CoordinatorLink;
 class DataPlane;
+struct GenerationPlane;
 class WorkerMetrics;
 
 struct TurnDue {};  // somebody else's step has left the control thread something to do
-using ControlEvent =
-    std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, LeaveRequested, StopForced, TurnDue>;
+using ControlEvent = std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, ConnectFailed,
+                                  LeaveRequested, StopForced, TurnDue>;
 
 // Calls for process sets that wait for the control thread; a caller that finds the queue full
 // blocks to its deadline. Everything else is bounded elsewhere and never refused: coordd speaks
@@ -35,7 +37,11 @@ inline constexpr size_t kMaxControlEvents = 4096;
 using ControlInbox = BoundedQueue<ControlEvent>;
 
 struct ControlHooks {
-  std::function<void(absl::Status)> generation_ended;
+  std::function<void(const GenerationEnded&)> generation_ended;
+  // Makes the data plane of the next generation, which may still be connecting. Not needed by those
+  // who have only one.
+  std::function<absl::StatusOr<std::shared_ptr<GenerationPlane>>(const v1::CoordinatorMessage&)>
+      enter_generation;
   std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
 };
 
@@ -49,19 +55,23 @@ struct ControlHooks {
 // steps: under the lock it is appended to one queue, and one thread at a time carries the queue
 // out. Whoever finds another thread at it leaves its own to that one and goes on, so nobody waits;
 // a thread that is through with what it took leaves what has come in between to the control thread.
+//
+// Outlives generations: when one follows another, the executor of the old one has nothing left to
+// do, and is stopped once the new one's has taken its place.
 class Control {
  public:
   struct Parts {
     ControlInbox& inbox;
     CoordinatorLink& link;
-    DataPlane& data_plane;
     Completion& completion;
     ProcessSetTable& process_sets;
     WorkerMetrics& metrics;
     TraceRecorder& trace;
     Clock& clock;
   };
-  Control(WorkerStateOptions options, Parts parts, ControlHooks hooks);
+  // `plane`: of the first generation.
+  Control(WorkerStateOptions options, Parts parts, std::shared_ptr<GenerationPlane> plane,
+          ControlHooks hooks);
   ~Control();
 
   // `early`: what came through the inbox behind the Membership. Once.
@@ -74,6 +84,10 @@ class Control {
   // Thread-safe: a batch that was launched has ended; before its Works complete, so that whoever
   // submits again comes after it.
   void BatchEnded(BatchDone done);
+  // Thread-safe: the same for a batch that failed and may be executed again.
+  void BatchInterrupted(std::unique_ptr<BatchJob> batch, BatchDone done);
+  // Thread-safe. Of the generation that is, or was the last.
+  std::shared_ptr<GenerationPlane> plane() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Joins the thread, which ends by itself after `stopped`, or once the inbox is closed. From then
   // on nothing is decided. Then, when the executor has stopped, FailRest fails with `status` what
@@ -88,6 +102,7 @@ class Control {
   // Returns until when nothing is due; nullopt: the goodbye is said.
   std::optional<absl::Time> Turn(std::vector<ControlEvent> events);
   void StepLocked(WorkerEvent event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndLocked(BatchDone done, bool& wake) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StepLocked(ControlEvent& event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ResolveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What is to be carried out by this thread, which then calls CarryOut; empty: nothing is, or
@@ -111,6 +126,7 @@ class Control {
   void Do(GenerationEnded& action);
   void Do(TraceBegin& action);
   void Do(TraceEnd& action);
+  void Do(EnterNext& action);
   void Do(CloseStream& action);
   void Do(Stopped& action);
 
@@ -128,6 +144,10 @@ class Control {
   bool carrying_out_ ABSL_GUARDED_BY(mu_) = false;          // a thread is at it
   absl::Time sleeps_until_ ABSL_GUARDED_BY(mu_);            // the control thread
   bool joined_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<GenerationPlane> plane_ ABSL_GUARDED_BY(mu_);
+
+  // Touched by whoever carries out.
+  DataPlane* active_;  // of plane_
 
   // Touched by the owner's thread.
   std::thread thread_;

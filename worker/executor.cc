@@ -38,12 +38,22 @@ Executor::Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> b
 Executor::~Executor() { Stop(); }
 
 absl::Status Executor::Start(GroupLayout layout, Store& store, absl::Time deadline) {
-  thread_ = StartThread("executor", [this, layout = std::move(layout), &store, deadline] {
-    Run(layout, store, deadline);
+  StartConnecting(std::move(layout), store, deadline, [this](const absl::Status& connected) {
+    MutexLock lock(&mu_);
+    connect_status_ = connected;
+    connect_ended_ = true;
+    connected_changed_.NotifyAll();
   });
   MutexLock lock(&mu_);
   while (!connect_ended_) connected_changed_.Wait(&mu_);  // Connect has the deadline
   return connect_status_;
+}
+
+void Executor::StartConnecting(GroupLayout layout, Store& store, absl::Time deadline,
+                               Connected connected) {
+  thread_ = StartThread(
+      "executor", [this, layout = std::move(layout), &store, deadline,
+                   connected = std::move(connected)] { Run(layout, store, deadline, connected); });
 }
 
 void Executor::Launch(std::unique_ptr<BatchJob> batch) {
@@ -56,7 +66,8 @@ void Executor::Launch(std::unique_ptr<BatchJob> batch) {
     return HandOver(std::move(std::get<std::unique_ptr<BatchJob>>(input)),
                     absl::AbortedError("the data plane has stopped"));
   }
-  const bool waited_for = work != nullptr && work->has_waiter();
+  // Who waits since an older generation would come to the seat of that one.
+  const bool waited_for = work != nullptr && work->seat() == &seat_ && work->has_waiter();
   seat_.Call(waited_for);
   if (waited_for && !work->NudgeWaiter()) seat_.Decline();
 }
@@ -90,16 +101,12 @@ void Executor::Stop() {
   thread_.join();
 }
 
-void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline) {
+void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
+                   const Connected& connected) {
   seat_.AdoptAtStart();
-  const absl::Status connected = backend_->Connect(layout, store, deadline);
-  {
-    MutexLock lock(&mu_);
-    connect_status_ = connected;
-    connect_ended_ = true;
-    connected_changed_.NotifyAll();
-  }
-  if (!connected.ok()) Abort();
+  const absl::Status status = backend_->Connect(layout, store, deadline);
+  if (!status.ok()) Abort();
+  connected(status);
   while (true) {
     DriveUntilIdle();
     if (to_launch_ == 0 && inbox_.Finished()) break;
@@ -278,25 +285,45 @@ void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage sta
   auto entry = std::make_unique<InFlight>();
   entry->batch = std::move(batch);
   entry->stage = stage;
-  InFlight* raw = entry.get();
-  const absl::Status launched = backend_->Launch(std::move(args), [raw](absl::Status status) {
-    raw->done = true;
-    raw->status = std::move(status);
-  });
-  if (!launched.ok()) {
-    Finish(std::move(entry->batch), launched);
+  const bool confirm = options_.confirm && stage == Stage::kPayload;
+  CollectiveArgs barrier;
+  if (confirm) {
+    barrier.kind = CollectiveKind::kBarrier;
+    barrier.lane = args.lane;
+    barrier.sequence = args.sequence;
+    barrier.group = args.group;
+  }
+  if (!LaunchPart(*entry, std::move(args), stage == Stage::kPayload)) {
+    Finish(std::move(entry->batch), entry->status);
     return;
   }
+  // Right behind it: all ranks have the same order on the lane.
+  if (confirm) LaunchPart(*entry, std::move(barrier), /*is_payload=*/false);
   ++lane.in_flight;
   lane.sizing = stage == Stage::kSizes;
   in_flight_.push_back(std::move(entry));
+}
+
+bool Executor::LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload) {
+  InFlight* raw = &entry;
+  ++raw->open;
+  const absl::Status launched =
+      backend_->Launch(std::move(args), [raw, is_payload](absl::Status status) {
+        --raw->open;
+        if (is_payload && status.ok()) raw->batch->has_result = true;
+        if (raw->status.ok()) raw->status = std::move(status);
+      });
+  if (launched.ok()) return true;
+  --raw->open;
+  raw->status = launched;
+  return false;
 }
 
 bool Executor::CollectFinished() {
   bool moved = false;
   for (auto it = in_flight_.begin(); it != in_flight_.end();) {
     InFlight& entry = **it;
-    if (!entry.done) {
+    if (entry.open > 0) {
       ++it;
       continue;
     }

@@ -37,6 +37,8 @@ struct ExecutorOptions {
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
   int32_t polling_threads = 1;  // ranks on this node, for IdleWait
   int32_t cores = 1;
+  // A batch ends on a rank only when all ranks have its result: each is followed by a barrier.
+  bool confirm = false;
 };
 
 // The backend belongs to whoever sits in the driver's seat, from its connection to its end: that
@@ -65,6 +67,10 @@ class Executor {
   // Starts the thread and connects the backend on it; blocks until connected. Once. Statuses: as
   // CollectiveBackend::Connect.
   absl::Status Start(GroupLayout layout, Store& store, absl::Time deadline);
+  // The same without waiting: `connected` is called with the result, on the executor's thread. What
+  // is launched before that waits for it.
+  using Connected = std::function<void(const absl::Status&)>;
+  void StartConnecting(GroupLayout layout, Store& store, absl::Time deadline, Connected connected);
 
   // Thread-safe. Never blocks: what is launched is bounded by what was submitted. A batch of one
   // tensor is left to the thread that waits for it, if one does.
@@ -121,11 +127,12 @@ class Executor {
   struct InFlight {
     std::unique_ptr<BatchJob> batch;
     Stage stage = Stage::kPayload;
-    bool done = false;
+    int open = 0;  // collectives of it that have not ended
     absl::Status status;
   };
 
-  void Run(const GroupLayout& layout, Store& store, absl::Time deadline);
+  void Run(const GroupLayout& layout, Store& store, absl::Time deadline,
+           const Connected& connected);
   // Nothing may leave it by an exception, as nothing may leave the executor's thread: what is half
   // launched cannot be taken back.
   void DriveFor(const Work& waiter, absl::Time deadline) noexcept ABSL_UNLOCK_FUNCTION(seat_);
@@ -145,6 +152,9 @@ class Executor {
   bool LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage, CollectiveArgs args)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  // Whether the backend took it; calls back when it has ended.
+  bool LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool CollectFinished() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void EndIdleLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);

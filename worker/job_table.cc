@@ -9,6 +9,7 @@ namespace coordd {
 TensorsSubmitted JobTable::Add(std::vector<TensorJob> jobs) {
   TensorsSubmitted values;
   values.tensors.reserve(jobs.size());
+  if (!jobs.empty()) values.generation = jobs.front().generation;
   for (TensorJob& job : jobs) {
     const TensorId id{++last_id_};
     values.tensors.push_back({id, job.spec(), job.deadline});
@@ -106,6 +107,56 @@ ControlAction JobTable::On(FailTensor& effect) {
   return FailWork{std::move(launched.mapped()), std::move(effect.status)};
 }
 
+void JobTable::Interrupted(std::unique_ptr<BatchJob> batch) {
+  auto launched = batches_.extract(BatchKey(batch->lane(), batch->sequence()));
+  COORDD_CHECK(!launched.empty());
+  interrupted_.emplace(launched.key(),
+                       InterruptedBatch{std::move(batch), std::move(launched.mapped())});
+}
+
+// REQUIRES: none of them has ended.
+void JobTable::SubmitAgain(InterruptedBatch interrupted) {
+  std::vector<TensorJob> jobs = interrupted.batch->TakeTensors();
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const TensorId id = interrupted.tensors[i];
+    if (launched_.erase(id) == 0) continue;  // absent: this rank has no data
+    again_.tensors.push_back({id, jobs[i].spec(), jobs[i].deadline});
+    waiting_.emplace(id, std::move(jobs[i]));
+  }
+}
+
+ControlAction JobTable::On(EnterGeneration& effect) {
+  const v1::Membership& place = effect.membership.membership();
+  const bool keeps_inputs = world_.keeps_inputs;
+  rank_ = Rank{place.rank()};
+  world_ = {Generation{effect.membership.generation()},
+            place.rank(),
+            place.size(),
+            {},
+            nullptr,
+            keeps_inputs};
+  process_sets_.clear();
+  std::map<LaneId, int64_t> completed;
+  for (const v1::LaneRepair& repair : place.repairs())
+    completed[LaneId{repair.lane()}] = repair.completed();
+  EnterNext next{std::move(effect.membership), {}};
+  for (auto& [key, interrupted] : interrupted_) {
+    const auto reached = completed.find(key.first);
+    const bool counts = reached != completed.end() && key.second <= reached->second;
+    if (!counts) {
+      SubmitAgain(std::move(interrupted));
+      continue;
+    }
+    // coordd has asked every survivor: whoever is behind holds the result.
+    COORDD_CHECK(interrupted.batch->has_result);
+    for (TensorId id : interrupted.tensors) launched_.erase(id);
+    next.held.push_back(std::move(interrupted.batch));
+  }
+  interrupted_.clear();
+  again_.again = true;
+  return next;
+}
+
 std::vector<ControlAction> JobTable::FailAll(const absl::Status& status) {
   std::vector<ControlAction> actions;
   for (auto& [id, job] : waiting_) actions.push_back(FailWork{std::move(job.work), status});
@@ -113,6 +164,7 @@ std::vector<ControlAction> JobTable::FailAll(const absl::Status& status) {
   for (auto& [token, reply] : replies_) actions.push_back(AnswerCall{std::move(reply), status});
   waiting_.clear();
   launched_.clear();
+  interrupted_.clear();
   replies_.clear();
   return actions;
 }

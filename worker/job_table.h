@@ -48,16 +48,21 @@ struct FailWork {
   std::shared_ptr<Work> work;
   absl::Status status;
 };
-using ControlAction =
-    std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
-                 AbortExecution, GenerationEnded, TraceBegin, TraceEnd, CloseStream, Stopped>;
+// EnterGeneration, with what was interrupted and whose results count after all.
+struct EnterNext {
+  v1::CoordinatorMessage membership;
+  std::vector<std::unique_ptr<BatchJob>> held;
+};
+using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall,
+                                   LaunchJob, FailWork, AbortExecution, GenerationEnded, EnterNext,
+                                   TraceBegin, TraceEnd, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {
  public:
   // `world`: of process set 0; `clock` outlives it.
   JobTable(BatchContext world, Rank rank, Clock& clock)
-      : world_(std::move(world)), rank_(rank), clock_(clock) {}
+      : clock_(clock), world_(std::move(world)), rank_(rank) {}
 
   // Numbers what comes in, for WorkerState to speak of.
   TensorsSubmitted Add(std::vector<TensorJob> jobs);
@@ -65,6 +70,11 @@ class JobTable {
   // Forgets a batch, and its Works if it went well: whoever ended it completes them.
   // REQUIRES: it was launched.
   void Ended(const BatchDone& done);
+  // One that failed, which may be executed again. REQUIRES: it was launched.
+  void Interrupted(std::unique_ptr<BatchJob> batch);
+  // What was interrupted and is to be submitted anew, once; empty: nothing.
+  TensorsSubmitted TakeAgain() { return std::exchange(again_, {}); }
+  bool has_again() const { return !again_.tensors.empty(); }
 
   ControlAction Resolve(WorkerEffect effect);
   // The first of these for which a thread waits.
@@ -79,20 +89,31 @@ class JobTable {
   ControlAction On(ProcessSetAnswer& effect);
   ControlAction On(LaunchBatch& effect);
   ControlAction On(FailTensor& effect);
+  ControlAction On(EnterGeneration& effect);
   template <typename Other>
   static ControlAction On(Other& effect) {
     return std::move(effect);
   }
 
   // Constant after construction.
-  const BatchContext world_;
-  const Rank rank_;
   Clock& clock_;
+
+  // Of the generation.
+  BatchContext world_;
+  Rank rank_;
 
   int64_t last_id_ = 0;
   absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
   absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
-  std::map<std::pair<LaneId, int64_t>, std::vector<TensorId>> batches_;
+  using BatchKey = std::pair<LaneId, int64_t>;
+  struct InterruptedBatch {
+    std::unique_ptr<BatchJob> batch;
+    std::vector<TensorId> tensors;
+  };
+  void SubmitAgain(InterruptedBatch interrupted);
+  std::map<BatchKey, std::vector<TensorId>> batches_;
+  std::map<BatchKey, InterruptedBatch> interrupted_;  // until the next generation
+  TensorsSubmitted again_;
   std::map<ProcessSetId, BatchContext> process_sets_;  // of which this rank is a member
   int64_t last_token_ = 0;
   std::map<int64_t, std::shared_ptr<ProcessSetReply>> replies_;

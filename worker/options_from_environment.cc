@@ -113,6 +113,16 @@ absl::Status ReadSwitch(const Environment& environment, const char* name, bool* 
   return Invalid(name, absl::StrCat("\"", *text, "\""), "0 or 1");
 }
 
+absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure) {
+  const std::string* text = Find(environment, "COORDD_ON_FAILURE");
+  if (text == nullptr) return absl::OkStatus();
+  const std::optional<OnFailure> named = OnFailureFromName(*text);
+  if (!named.has_value() || *named == OnFailure::kContinue)
+    return Invalid("COORDD_ON_FAILURE", absl::StrCat("\"", *text, "\""), "end or raise");
+  *on_failure = *named;
+  return absl::OkStatus();
+}
+
 // Of the coordinator: host and port, or "auto".
 absl::Status ReadCoordinator(const Environment& environment, WorkerOptions* options) {
   const std::string* address = Find(environment, "COORDD_ADDR");
@@ -197,6 +207,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadMetrics(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
+  COORDD_RETURN_IF_ERROR(ReadOnFailure(environment, &options.on_failure));
   COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));
   for (const auto& variable : environment)
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);

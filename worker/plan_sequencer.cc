@@ -21,14 +21,20 @@ void PlanSequencer::Complete(LaneId lane, int64_t sequence) {
   const auto found = lanes_.find(lane);
   COORDD_CHECK(found != lanes_.end() && found->second.running.erase(sequence) == 1);
   --in_flight_;
-  if (found->second.ended && found->second.running.empty()) lanes_.erase(found);
+  if (found->second.ended && found->second.running.empty()) Forget(found);
+}
+
+void PlanSequencer::Forget(std::map<LaneId, Lane>::iterator lane) {
+  ended_[lane->first] = lane->second.launched;
+  if (ended_.size() > kMaxEndedLanes) ended_.erase(ended_.begin());
+  lanes_.erase(lane);
 }
 
 void PlanSequencer::End(LaneId lane) {
   const auto found = lanes_.find(lane);
   if (found == lanes_.end()) return;
   found->second.ended = true;
-  if (found->second.running.empty()) lanes_.erase(found);
+  if (found->second.running.empty()) Forget(found);
 }
 
 std::vector<LaneProgress> PlanSequencer::Progress() const {

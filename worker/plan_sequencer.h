@@ -30,6 +30,10 @@ class PlanSequencer {
 
   bool drained() const { return in_flight_ == 0; }
   std::vector<LaneProgress> Progress() const;  // by lane
+  // The last positions of lanes that have ended; of those that ended first nothing, beyond the
+  // bound.
+  static constexpr size_t kMaxEndedLanes = 4096;
+  const std::map<LaneId, int64_t>& ended() const { return ended_; }
 
  private:
   struct Lane {
@@ -37,7 +41,10 @@ class PlanSequencer {
     std::set<int64_t> running;
     bool ended = false;
   };
+  void Forget(std::map<LaneId, Lane>::iterator lane);
+
   std::map<LaneId, Lane> lanes_;
+  std::map<LaneId, int64_t> ended_;  // lanes are numbered in the order in which they begin
   int64_t in_flight_ = 0;
 };
 

@@ -62,8 +62,8 @@ class ProcessSetState {
 
   absl::Status Define(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
 
-  const Rank self_;
-  const int32_t size_;
+  Rank self_;
+  int32_t size_;
   std::map<ProcessSetId, Set> sets_;  // without set 0
   int64_t last_request_ = 0;
   std::map<int64_t, Request> requests_;

@@ -14,6 +14,11 @@ void ProcessSetTable::End(ProcessSetId process_set) {
   sets_.erase(process_set);
 }
 
+void ProcessSetTable::Clear() {
+  MutexLock lock(&mu_);
+  sets_.clear();
+}
+
 RankList ProcessSetTable::Find(ProcessSetId process_set) const {
   MutexLock lock(&mu_);
   const auto found = sets_.find(process_set);

@@ -19,6 +19,7 @@ class ProcessSetTable {
  public:
   void Define(ProcessSetId process_set, RankList ranks);
   void End(ProcessSetId process_set);
+  void Clear();
   // nullptr: there is no such set. Not for set 0.
   RankList Find(ProcessSetId process_set) const;
 

@@ -26,6 +26,7 @@ struct TensorJob {
   // will be.
   bool direct = false;
   absl::Time deadline;
+  Generation generation;  // for which it was submitted
   // This rank has joined and has not submitted it: it has no buffers, contributes the operator's
   // identity or no rows, and drops the result. Its Work is nobody's.
   bool absent = false;

@@ -88,6 +88,8 @@ class Work {
   // something to do; returns whether one does.
   bool NudgeWaiter();
   bool has_waiter() const { return waiters_.load() > 0; }
+  // In which whoever waits would sit.
+  const DriverSeat* seat() const { return seat_.get(); }
   // Once.
   void Complete(absl::Status status, WorkResult result);
   // Before Complete, at most once: its name is free, and nothing is left for the host to do.

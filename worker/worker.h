@@ -57,12 +57,20 @@ class Worker {
 
   virtual ~Worker() = default;  // Shutdown
 
+  // Of the generation that the program knows: it changes when AwaitGeneration says so.
   virtual Placement placement() const = 0;
   virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
-  // OK while the generation is alive; afterwards why it is not: the error of every further call.
+  // OK while the generation is alive; afterwards why it is not: the error of every further call,
+  // until AwaitGeneration has returned the next one.
   virtual absl::Status status() const = 0;
   // Waits until status() is no longer OK or `deadline` passes; returns status().
   virtual absl::Status AwaitEnd(absl::Time deadline) = 0;
+  // With WorkerOptions::on_failure kRaise, what the program calls when a call has failed because
+  // the generation had changed (IsGenerationChanged): waits until the survivors have formed the
+  // next one and are connected, and takes note of it. From then on everything is about that one;
+  // Works of older ones have failed. Returns at once while the generation is alive.
+  // DEADLINE_EXCEEDED; otherwise why no generation follows.
+  virtual absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;

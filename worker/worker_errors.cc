@@ -1,8 +1,10 @@
 #include "worker/worker_errors.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +12,8 @@
 
 namespace coordd {
 namespace {
+
+constexpr char kGenerationChanged[] = "coordd/generation-changed";  // a status's payload
 
 absl::string_view Verb(v1::DepartureCause cause) {
   switch (cause) {
@@ -64,10 +68,20 @@ absl::Status GenerationEndedError(Generation generation, absl::string_view why,
   return absl::Status(code, absl::StrCat(prefix, why));
 }
 
+absl::Status GenerationChanged(absl::Status status) {
+  status.SetPayload(kGenerationChanged, absl::Cord());
+  return status;
+}
+
+bool IsGenerationChanged(const absl::Status& status) {
+  return status.GetPayload(kGenerationChanged).has_value();
+}
+
 absl::Status ForTensor(const std::string& name, const absl::Status& status) {
   const std::string prefix = absl::StrCat("tensor ", name, ": ");
   if (status.ok() || absl::StartsWith(status.message(), prefix)) return status;
-  return absl::Status(status.code(), absl::StrCat(prefix, status.message()));
+  absl::Status named(status.code(), absl::StrCat(prefix, status.message()));
+  return IsGenerationChanged(status) ? GenerationChanged(std::move(named)) : named;
 }
 
 absl::Status TensorFailureError(Generation generation, const v1::TensorFailure& failure) {

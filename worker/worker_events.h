@@ -26,6 +26,8 @@ struct SubmittedTensor {
 };
 struct TensorsSubmitted {  // one tensor, or a whole group
   std::vector<SubmittedTensor> tensors;
+  Generation generation = {};  // for which; 0: whichever there is
+  bool again = false;          // they were launched, and interrupted; behind EnterGeneration
 };
 // A call for a new process set, or for the end of one; answered by exactly one ProcessSetAnswer.
 struct ProcessSetAsked {
@@ -33,6 +35,7 @@ struct ProcessSetAsked {
   ProcessSetId remove;         // 0: add one
   std::vector<int32_t> ranks;  // of the new one, strictly increasing
   absl::Time deadline;
+  Generation generation = {};  // for which; 0: whichever there is
 };
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;
@@ -46,15 +49,22 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
   absl::Status status;
   std::optional<Rank> suspect;                 // whom the data plane blames
   absl::Time ended_at = absl::InfinitePast();  // by the data plane; InfinitePast: now
+  bool has_result = false;  // of one that failed: its results are there all the same
 };
 // Answers WorkerState::question: a thread of the program waits for this tensor.
 struct ProgramWaits {
   TensorId id;
 };
+struct ConnectFailed {  // of the data plane of this generation
+  Generation generation;
+  absl::Status status;
+  std::optional<Rank> suspect;
+};
 struct LeaveRequested {};  // finish what is planned, then say goodbye
 struct StopForced {};      // the time for that is over
-using WorkerEvent = std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded,
-                                 BatchDone, ProgramWaits, LeaveRequested, StopForced>;
+using WorkerEvent =
+    std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded, BatchDone,
+                 ProgramWaits, ConnectFailed, LeaveRequested, StopForced>;
 
 // --- out, to be carried out in this order ---
 struct SendMessage {
@@ -97,8 +107,12 @@ struct FailTensor {  // completes its Work; never for a tensor that is executing
   absl::Status status;
 };
 struct AbortExecution {};  // what is launched shall end; BatchDone follows for each
-struct GenerationEnded {   // the error of every further call
+struct GenerationEnded {   // the error of every further call, until the program knows of the next
   absl::Status status;
+  bool for_good = true;  // no generation follows
+};
+struct EnterGeneration {  // precedes everything of the next generation
+  v1::CoordinatorMessage membership;
 };
 // For a trace of all ranks, that coordd collects.
 struct TraceBegin {
@@ -116,8 +130,9 @@ struct TraceEnd {
 };
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
-using WorkerEffect = std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane,
-                                  ProcessSetAnswer, LaunchBatch, FailTensor, AbortExecution,
-                                  GenerationEnded, TraceBegin, TraceEnd, CloseStream, Stopped>;
+using WorkerEffect =
+    std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
+                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, EnterGeneration,
+                 TraceBegin, TraceEnd, CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -1,31 +1,20 @@
 #include "worker/worker_impl.h"
 
-#include <prometheus/registry.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/host_identity.h"
-#include "common/http_server.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "common/store_memory.h"
-#include "worker/completion.h"
-#include "worker/data_plane.h"
-#include "worker/device/device_stager.h"
-#include "worker/executor.h"
 #include "worker/join_message.h"
-#include "worker/nccl/rdma_ports.h"
-#include "worker/pending_names.h"
-#include "worker/timeline_file.h"
 #include "worker/worker_errors.h"
-#include "worker/worker_metrics.h"
+#include "worker/worker_runtime.h"
 
 namespace coordd {
 namespace {
@@ -35,48 +24,8 @@ constexpr absl::Duration kDestructorTimeout = absl::Seconds(5);
 // Whoever has joined waits for what the others still have to do, the rest of an epoch perhaps. That
 // they are silent, or gone, ends the join long before this does.
 constexpr absl::Duration kJoinTimeout = absl::Hours(7 * 24);
-// Keys of programs, apart from those of the runtime's generations.
-constexpr char kProgramPrefix[] = "program/";
 
 }  // namespace
-
-// Members end in the reverse order: the link last but one, so that nothing speaks into an inbox
-// that has gone.
-struct WorkerImpl::Runtime {
-  Runtime(WorkerSeams seams, Clock& clock)
-      : seams(std::move(seams)),
-        gpus(std::move(this->seams.gpus)),
-        metrics(registry),
-        program_store(kProgramPrefix, *this->seams.store),
-        inbox(kMaxControlEvents, clock) {}
-
-  WorkerSeams seams;
-  GpuAccess gpus;
-  prometheus::Registry registry;
-  WorkerMetrics metrics;
-  TraceRecorder trace;
-  PrefixStore program_store;
-  PendingNames names;
-  ProcessSetTable process_sets;
-  ControlInbox inbox;
-  std::unique_ptr<HttpServer> http;
-  std::unique_ptr<PrefixStore> generation_store;
-  std::unique_ptr<CoordinatorLink> link;
-  std::unique_ptr<Completion> completion;
-  std::unique_ptr<Executor> executor;
-  std::shared_ptr<DevicePlane> devices;  // Works of its tensors refer to it while it is there
-  std::unique_ptr<DataPlane> data_plane;
-  std::unique_ptr<Control> control;
-
-  // Guarded by timeline_mu.
-  Mutex timeline_mu;
-  std::unique_ptr<TimelineFile> timeline ABSL_GUARDED_BY(timeline_mu);
-
-  // Guarded by stager_mu.
-  Mutex stager_mu;
-  bool stager_ended ABSL_GUARDED_BY(stager_mu) = false;
-  std::unique_ptr<DeviceStager> stager ABSL_GUARDED_BY(stager_mu);
-};
 
 absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options, WorkerSeams seams,
                                                     Clock& clock) {
@@ -134,50 +83,40 @@ absl::Status WorkerImpl::StartMetrics() {
 absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
   Runtime& r = *runtime_;
   r.link = std::move(session.link);
-  COORDD_ASSIGN_OR_RETURN(const MemberPlace place, ParseMembership(session.membership));
-  placement_ = place.placement;
-  r.metrics.SetPlacement(placement_.generation, placement_.rank, placement_.size);
-  r.generation_store = std::make_unique<PrefixStore>(place.store_prefix, *r.seams.store);
-  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<CollectiveBackend> backend,
-                          r.seams.make_backend(place.layout));
-
-  const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(session.membership));
+  place.state.on_failure = options_.on_failure;
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<GenerationPlane> plane,
+                          MakeDataPlane(session.membership));
+  std::function<void(std::unique_ptr<BatchJob>, BatchDone)> interrupted;
+  if (options_.on_failure == OnFailure::kContinue) {
+    interrupted = [&r](std::unique_ptr<BatchJob> batch, BatchDone done) {
+      r.control->BatchInterrupted(std::move(batch), std::move(done));
+    };
+  }
   r.completion = std::make_unique<Completion>(
-      std::string(backend->name()), r.names, r.metrics, r.trace, clock_,
-      CompletionHooks{
-          [&r](LaneId lane, ScratchLoan loan) { r.executor->ReturnScratch(lane, loan); },
-          [&r](BatchDone done) { r.control->BatchEnded(std::move(done)); }});
-  r.executor = std::make_unique<Executor>(
-      ExecutorOptions{options_.fusion_buffer_bytes, placement_.local_size, cores},
-      std::move(backend), clock_, [&r](std::unique_ptr<BatchJob> batch) {
-        if (batch->sizes_only) return r.devices->HostDone(std::move(batch));
-        r.completion->Finish(std::move(batch));
-      });
-  MakeDevicePlane(place.layout);
-  r.data_plane = std::make_unique<DataPlane>(*r.executor, *r.devices);
+      plane->executor->backend_name(), r.names, r.metrics, r.trace, clock_,
+      CompletionHooks{[&r](LaneId lane, ScratchLoan loan) {
+                        r.control->plane()->executor->ReturnScratch(lane, loan);
+                      },
+                      [&r](BatchDone done) { r.control->BatchEnded(std::move(done)); },
+                      std::move(interrupted)});
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.link, *r.data_plane, *r.completion, r.process_sets, r.metrics,
-                     r.trace, clock_},
-      ControlHooks{[this](absl::Status status) { SetStatus(std::move(status)); },
-                   [this] {
-                     MutexLock lock(&mu_);
-                     stopped_ = true;
-                     changed_.NotifyAll();
-                   }});
-  // Control first: the lease must not run out while the data plane connects.
+      Control::Parts{r.inbox, *r.link, *r.completion, r.process_sets, r.metrics, r.trace, clock_},
+      std::move(plane),
+      ControlHooks{
+          [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },
+          [this](const v1::CoordinatorMessage& membership) { return MakeDataPlane(membership); },
+          [this] {
+            MutexLock lock(&mu_);
+            stopped_ = true;
+            changed_.NotifyAll();
+          }});
   r.completion->Start();
   r.control->Start(std::move(session.early));
-  const absl::Status connected =
-      r.executor->Start(place.layout, *r.generation_store, clock_.Now() + options_.connect_timeout);
-  if (connected.ok()) {
-    BeginWithTimeline();
-    return absl::OkStatus();
-  }
-  const absl::Status ended = status();  // if the generation has ended, that is why
-  const absl::Status& why = ended.ok() ? connected : ended;
-  return absl::Status(why.code(), absl::StrCat("the data plane of rank ", placement_.rank,
-                                               " could not be connected: ", why.message()));
+  COORDD_RETURN_IF_ERROR(AwaitFirstGeneration(ToInt(place.state.rank)));
+  BeginWithTimeline();
+  return absl::OkStatus();
 }
 
 // Nobody's training should fail for want of its timeline.
@@ -188,7 +127,8 @@ void WorkerImpl::BeginWithTimeline() {
 }
 
 absl::Status WorkerImpl::StartTimeline(const std::string& path, bool mark_steps) {
-  COORDD_RETURN_IF_ERROR(status());
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  const int32_t rank = view->placement.rank;
   if (path.empty()) return absl::InvalidArgumentError("a timeline without a path, expected one");
   Runtime& r = *runtime_;
   MutexLock lock(&r.timeline_mu);
@@ -196,10 +136,10 @@ absl::Status WorkerImpl::StartTimeline(const std::string& path, bool mark_steps)
     return absl::FailedPreconditionError(
         "a timeline is being written already: stop that one first");
   }
-  const std::string own = TimelinePath(path, placement_.rank);
+  const std::string own = TimelinePath(path, rank);
   if (own.empty()) return absl::OkStatus();
-  TimelineOptions options{own, placement_.rank, absl::StrCat("rank ", placement_.rank),
-                          r.executor->backend_name(), mark_steps};
+  TimelineOptions options{own, rank, absl::StrCat("rank ", rank),
+                          r.control->plane()->executor->backend_name(), mark_steps};
   COORDD_ASSIGN_OR_RETURN(r.timeline, TimelineFile::Start(std::move(options), r.trace, clock_));
   return absl::OkStatus();
 }
@@ -209,30 +149,6 @@ absl::Status WorkerImpl::StopTimeline() {
   MutexLock lock(&runtime_->timeline_mu);
   const std::unique_ptr<TimelineFile> ended = std::move(runtime_->timeline);
   return ended == nullptr ? absl::OkStatus() : ended->Stop();
-}
-
-void WorkerImpl::MakeDevicePlane(const GroupLayout& layout) {
-  Runtime& r = *runtime_;
-  DevicePlaneOptions options;
-  options.default_device = std::max(DeviceOf(options_.launch), 0);
-  options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
-  options.host = ThisHost(options_.node_id).hostname;
-  options.rules = options_.device_rules;
-  options.rdma = HasActiveRdmaPort(options_.nccl_environment);
-  DevicePlane::Hooks hooks;
-  hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
-    r.completion->Finish(std::move(batch));
-  };
-  hooks.to_host = [&r](std::unique_ptr<BatchJob> batch) { r.executor->Launch(std::move(batch)); };
-  hooks.stage = [this](std::unique_ptr<BatchJob> batch, DeviceStager::Back back) {
-    const absl::StatusOr<DeviceStager*> stager = Stager();
-    if (stager.ok()) return (*stager)->StageBatch(std::move(batch), std::move(back));
-    batch->status = stager.status();
-    back(std::move(batch));
-  };
-  hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
-  r.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *r.generation_store,
-                                            clock_, std::move(hooks));
 }
 
 absl::Status WorkerImpl::status() const {
@@ -249,12 +165,6 @@ absl::Status WorkerImpl::AwaitEnd(absl::Time deadline) {
   return status_;
 }
 
-void WorkerImpl::SetStatus(absl::Status status) {
-  MutexLock lock(&mu_);
-  status_ = std::move(status);
-  changed_.NotifyAll();
-}
-
 const WorkerMetrics& WorkerImpl::metrics() const { return runtime_->metrics; }
 
 Store& WorkerImpl::store() { return runtime_->program_store; }
@@ -264,8 +174,9 @@ absl::Time WorkerImpl::DeadlineOf(absl::Duration timeout, absl::Time now) const 
   return now + (own ? timeout : options_.collective_timeout);
 }
 
-absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) const {
-  SubmissionPlace place{placement_.rank, placement_.size, nullptr};
+absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(const View& view,
+                                                    ProcessSetId process_set) const {
+  SubmissionPlace place{view.placement.rank, view.placement.size, nullptr};
   if (ToInt(process_set) == 0) return place;
   place.set = runtime_->process_sets.Find(process_set);
   if (place.set != nullptr) return place;
@@ -275,55 +186,50 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(ProcessSetId process_set) co
                    "not removed"));
 }
 
-absl::Status WorkerImpl::Alive() const {
-  const absl::Status alive = status();
-  // Whoever knows of the end may go on with what a device holds back.
-  if (!alive.ok() && !fork_guard_.InChild() && runtime_->devices != nullptr)
-    runtime_->devices->Told();
-  return alive;
-}
-
-absl::StatusOr<TensorJob> WorkerImpl::Check(Submission submission) const {
-  COORDD_RETURN_IF_ERROR(Alive());
+absl::StatusOr<TensorJob> WorkerImpl::Check(const View& view, Submission submission) const {
   const bool patient =
       submission.spec.kind == CollectiveKind::kJoin && submission.timeout <= absl::ZeroDuration();
   const absl::Time deadline = DeadlineOf(patient ? kJoinTimeout : submission.timeout, clock_.Now());
   submission.spec.group.clear();
   submission.spec.group_size = 0;
-  const absl::StatusOr<SubmissionPlace> place = PlaceIn(submission.spec.process_set);
+  const absl::StatusOr<SubmissionPlace> place = PlaceIn(view, submission.spec.process_set);
   if (!place.ok()) return ForTensor(submission.spec.name, place.status());
-  return CheckSubmission(std::move(submission), *place, deadline, clock_,
-                         runtime_->executor->seat());
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, CheckSubmission(std::move(submission), *place, deadline,
+                                                         clock_, view.plane->executor->seat()));
+  job.generation = view.placement.generation;
+  return job;
 }
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
-  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(std::move(submission)));
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission)));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(std::move(jobs)));
+  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(*view, std::move(jobs)));
   return std::move(works.front());
 }
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submission,
                                                                 absl::Time deadline) {
-  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(std::move(submission)));
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission)));
   const std::shared_ptr<Work> work = job.work;
   // Before it is submitted: a batch that is ready at once is then left to this thread.
   const Work::Waiter waiter(*work);
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_RETURN_IF_ERROR(Enqueue(std::move(jobs)).status());
+  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs)).status());
   work->Wait(deadline).IgnoreError();  // the caller asks for it
   return work;
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     const std::string& name, std::vector<Submission> submissions) {
-  COORDD_RETURN_IF_ERROR(Alive());
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
   if (name.empty()) return absl::InvalidArgumentError("a group without a name, expected one");
   if (submissions.empty()) return std::vector<std::shared_ptr<Work>>{};
   const ProcessSetId process_set = submissions.front().spec.process_set;
-  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(process_set));
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(*view, process_set));
   std::vector<TensorJob> jobs;
   jobs.reserve(submissions.size());
   const absl::Time now = clock_.Now();
@@ -339,19 +245,27 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     submission.spec.group_size = count;
     const absl::Time deadline = DeadlineOf(submission.timeout, now);
     COORDD_ASSIGN_OR_RETURN(TensorJob job, CheckSubmission(std::move(submission), place, deadline,
-                                                           clock_, runtime_->executor->seat()));
+                                                           clock_, view->plane->executor->seat()));
+    job.generation = view->placement.generation;
     jobs.push_back(std::move(job));
   }
-  return Enqueue(std::move(jobs));
+  return Enqueue(*view, std::move(jobs));
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
-    std::vector<TensorJob> jobs) {
+    const View& view, std::vector<TensorJob> jobs) {
   const auto on_device =
       std::find_if(jobs.begin(), jobs.end(), [](const TensorJob& job) { return job.device >= 0; });
+  if (on_device != jobs.end() && options_.on_failure == OnFailure::kContinue) {
+    return ForTensor(
+        on_device->spec().name,
+        absl::UnimplementedError("is on a device, whose memory cannot be kept for another "
+                                 "try: on_failure continue is for host memory, raise for "
+                                 "all"));
+  }
   DeviceStager* stager = nullptr;
   if (on_device != jobs.end()) {
-    COORDD_RETURN_IF_ERROR(Admit(jobs));
+    COORDD_RETURN_IF_ERROR(Admit(view, jobs));
     if (std::any_of(jobs.begin(), jobs.end(),
                     [](const TensorJob& job) { return job.device >= 0 && !job.direct; })) {
       const absl::StatusOr<DeviceStager*> made = Stager();
@@ -369,14 +283,14 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
   return taken;
 }
 
-absl::Status WorkerImpl::Admit(std::vector<TensorJob>& jobs) {
+absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {
   size_t failed = 0;
-  const absl::Status admitted = runtime_->devices->Admit(absl::MakeSpan(jobs), &failed);
+  const absl::Status admitted = view.plane->devices->Admit(absl::MakeSpan(jobs), &failed);
   if (!admitted.ok()) return ForTensor(jobs[failed].spec().name, admitted);
   for (const TensorJob& job : jobs) {
     if (!job.direct) continue;
     // Whoever has been told of the end may go on with what the device holds back.
-    job.work->CallWhenTold([devices = std::weak_ptr<DevicePlane>(runtime_->devices)] {
+    job.work->CallWhenTold([devices = std::weak_ptr<DevicePlane>(view.plane->devices)] {
       if (const auto alive = devices.lock()) alive->Told();
     });
   }
@@ -413,29 +327,40 @@ absl::StatusOr<ProcessSetId> WorkerImpl::AskForProcessSet(ProcessSetAsked asked)
 
 absl::StatusOr<ProcessSetId> WorkerImpl::AddProcessSet(std::vector<int32_t> ranks,
                                                        absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  const Placement& placement = view->placement;
   std::sort(ranks.begin(), ranks.end());
-  const bool valid = !ranks.empty() && ranks.front() >= 0 && ranks.back() < placement_.size &&
+  const bool valid = !ranks.empty() && ranks.front() >= 0 && ranks.back() < placement.size &&
                      std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
   if (!valid) {
     return absl::InvalidArgumentError(
         absl::StrCat("a process set of ranks [", absl::StrJoin(ranks, ", "),
-                     "], expected different ranks of 0 to ", placement_.size - 1));
+                     "], expected different ranks of 0 to ", placement.size - 1));
   }
-  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout, clock_.Now())});
+  return AskForProcessSet({0, ProcessSetId{}, std::move(ranks), DeadlineOf(timeout, clock_.Now()),
+                           placement.generation});
 }
 
 absl::Status WorkerImpl::RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) {
   if (ToInt(process_set) == 0)
     return absl::InvalidArgumentError("process set 0: is that of all ranks and stays");
-  COORDD_RETURN_IF_ERROR(PlaceIn(process_set).status());
-  return AskForProcessSet({0, process_set, {}, DeadlineOf(timeout, clock_.Now())}).status();
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  COORDD_RETURN_IF_ERROR(PlaceIn(*view, process_set).status());
+  return AskForProcessSet(
+             {0, process_set, {}, DeadlineOf(timeout, clock_.Now()), view->placement.generation})
+      .status();
 }
 
 absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId process_set) const {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(process_set));
+  ViewPtr view;
+  {
+    MutexLock lock(&mu_);
+    view = view_;
+  }
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(*view, process_set));
   if (place.set != nullptr) return *place.set;
-  std::vector<int32_t> all(static_cast<size_t>(placement_.size));
+  std::vector<int32_t> all(static_cast<size_t>(view->placement.size));
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
@@ -477,9 +402,10 @@ absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
 void WorkerImpl::TearDown() {
   Runtime& r = *runtime_;
   r.inbox.Close();
-  if (r.control != nullptr) r.control->Join();
-  if (r.devices != nullptr) r.devices->Stop();
-  if (r.executor != nullptr) r.executor->Stop();
+  if (r.control != nullptr) {
+    r.control->Join();
+    r.control->plane()->Stop();
+  }
   if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();
   if (const absl::Status timeline = StopTimeline(); !timeline.ok())

@@ -47,10 +47,11 @@ class WorkerImpl final : public Worker {
   // Once, before anything else.
   absl::Status Start();
 
-  Placement placement() const override { return placement_; }
+  Placement placement() const override;
   std::string metrics_address() const override { return metrics_address_; }
   absl::Status status() const override;
   absl::Status AwaitEnd(absl::Time deadline) override;
+  absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                       absl::Time deadline) override;
@@ -69,25 +70,38 @@ class WorkerImpl final : public Worker {
 
  private:
   struct Runtime;  // everything with threads in it
+  // A generation as callers know it. Never changes.
+  struct View {
+    Placement placement;
+    std::shared_ptr<GenerationPlane> plane;
+  };
+  using ViewPtr = std::shared_ptr<const View>;
 
   absl::Status StartMetrics();
   absl::Status StartRuntime(JoinedSession session);
   void BeginWithTimeline();
-  absl::Status Alive() const;  // status(), for who submits
-  absl::StatusOr<TensorJob> Check(Submission submission) const;
-  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(std::vector<TensorJob> jobs);
-  void MakeDevicePlane(const GroupLayout& layout);
+  absl::Status AwaitFirstGeneration(int32_t rank);
+  // Makes the data plane of a generation, which then connects, and makes it the one to come.
+  absl::StatusOr<std::shared_ptr<GenerationPlane>> MakeDataPlane(
+      const v1::CoordinatorMessage& membership);
+  void OnConnected(Generation generation, const absl::Status& status);
+  void OnGenerationEnded(const GenerationEnded& ended);
+  // What callers submit to; or why there is nothing.
+  absl::StatusOr<ViewPtr> CurrentView() const;
+  absl::StatusOr<TensorJob> Check(const View& view, Submission submission) const;
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(const View& view,
+                                                             std::vector<TensorJob> jobs);
+  void MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane);
   // What is on devices: checked, and marked for NCCL or for the stager.
-  absl::Status Admit(std::vector<TensorJob>& jobs);
+  absl::Status Admit(const View& view, std::vector<TensorJob>& jobs);
   // To control; or why it takes no more.
   absl::Status Forward(std::vector<TensorJob>& jobs);
   // What carries tensors of devices that NCCL does not; made when first needed.
   absl::StatusOr<DeviceStager*> Stager();
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.
-  absl::StatusOr<SubmissionPlace> PlaceIn(ProcessSetId process_set) const;
+  absl::StatusOr<SubmissionPlace> PlaceIn(const View& view, ProcessSetId process_set) const;
   absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);
-  void SetStatus(absl::Status status);
   // Ends all threads; the goodbye is said or forced before.
   void TearDown();
 
@@ -97,7 +111,6 @@ class WorkerImpl final : public Worker {
   Clock& clock_;
 
   // Constant after Start.
-  Placement placement_;
   std::string metrics_address_;
   std::unique_ptr<Runtime> runtime_;
 
@@ -105,8 +118,13 @@ class WorkerImpl final : public Worker {
   mutable Mutex mu_;
   CondVar changed_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;        // control has said so
-  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;  // somebody is in Shutdown
+  bool ended_for_good_ ABSL_GUARDED_BY(mu_) = false;  // status_ says why
+  ViewPtr view_ ABSL_GUARDED_BY(mu_);                 // that the program knows; nullptr: none yet
+  ViewPtr next_ ABSL_GUARDED_BY(mu_);                 // that it does not know yet, and is alive
+  bool next_connected_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status connect_status_ ABSL_GUARDED_BY(mu_);  // of next_
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;         // control has said so
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;   // somebody is in Shutdown
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);
 };

@@ -25,10 +25,12 @@ void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>
 void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
   for (SubmittedTensor& tensor : in.tensors) {
     const std::string& name = tensor.spec.name;
+    if (in.again && TakeAgain(tensor, now, out)) continue;
     // The last three are refused by Worker::Submit already; this keeps the state valid whatever
     // comes.
     absl::Status refused = end_;
     if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+    if (refused.ok() && IsOutdated(in.generation)) refused = change_;
     if (refused.ok() && !process_sets_.IsMember(tensor.spec.process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec.process_set), " has been removed, or never was"));
@@ -67,6 +69,7 @@ int64_t WorkerState::pending_tensors() const {
 void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+  if (refused.ok() && IsOutdated(in.generation)) refused = change_;
   if (refused.ok() && ToInt(join_) != 0)
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
@@ -81,6 +84,7 @@ void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffe
   Send(std::move(message), out);
 }
 
+// long: a case for each kind of message
 void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
   const v1::CoordinatorMessage& message = in.message;
   if (message.sequence() != received_sequence_ + 1) {
@@ -109,6 +113,11 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       break;
   }
   if (older) return;  // refused by number
+  if (newer && message.has_membership() && expects_next_ &&
+      message.epoch() == ToInt(options_.epoch)) {
+    OnMembership(message, now, out);
+    return;
+  }
   if (newer) {
     ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
                                message.generation(), "; this worker is in epoch ",
@@ -160,7 +169,7 @@ void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
 void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
                          std::vector<WorkerEffect>& out) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
-  if (!end_.ok()) return;
+  if (!end_.ok() || expects_next_) return;
   for (const v1::FusedBatch& batch : plan.batches()) {
     Executing executing;
     const absl::Status status = PlanBatch(batch, now, executing, out);
@@ -173,23 +182,20 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
   }
 }
 
-void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
-  EndGeneration(GenerationEndedBy(options_.generation, abort), abort.in_flight(), out);
-  // What coordd has planned every rank launches; of a schedule some may have launched more.
-  if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
-}
-
 void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
   stream_ended_ = true;
-  if (!left_ && end_.ok()) {
+  if (!left_ && (end_.ok() || expects_next_)) {
     const absl::string_view detail =
         in.status.ok() ? "without giving a reason" : in.status.message();
-    EndGeneration(
-        GenerationEndedError(options_.generation,
-                             absl::StrCat("the connection to coordd has ended: ", detail),
-                             absl::IsUnavailable(in.status) ? absl::StatusCode::kUnavailable
-                                                            : absl::StatusCode::kAborted),
-        /*abort=*/false, out);
+    const absl::Status why = GenerationEndedError(
+        options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
+        absl::IsUnavailable(in.status) ? absl::StatusCode::kUnavailable
+                                       : absl::StatusCode::kAborted);
+    if (expects_next_) {
+      EndForGood(why, out);
+    } else {
+      EndGeneration(why, /*abort=*/false, out);
+    }
   }
   // coordd will say nothing more about who was lost.
   if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
@@ -202,6 +208,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   const BatchKey key = found->first;
   executing_.erase(found);
   sequencer_.Complete(in.lane, in.sequence);
+  if (!in.status.ok()) NoteInterrupted(key, in.has_result);
   if (left_behind_deadline_ != absl::InfiniteFuture())
     left_behind_deadline_ = now + kLeftBehindWait;
   if (in.status.ok()) {
@@ -212,7 +219,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
     if (tracing_.until_cycle > 0) EndTraceWhenComplete(now, out);
     return;
   }
-  if (batch.overdue) {
+  if (batch.overdue && !continues()) {
     for (const auto& [id, name] : batch.tensors) {
       absl::Status why = end_;
       if (name == batch.overdue_tensor)
@@ -222,13 +229,13 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
     }
     return;
   }
-  if (aborted_) {
+  if (aborted_ && !continues()) {
     for (const auto& [id, name] : batch.tensors)
       out.push_back(FailTensor{id, ForTensor(name, end_)});
     return;
   }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
-  if (local_failure_.ok()) {
+  if (local_failure_.ok() && !aborted_) {
     local_failure_ = in.status;
     SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
     verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
@@ -243,6 +250,11 @@ void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>&
   process_sets_.FailRequests(why, out);
   for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
   unreported_.clear();
+  if (expects_next_) {
+    for (const auto& [id, name] : awaiting_verdict_)
+      out.push_back(FailTensor{id, ForTensor(name, why)});
+    awaiting_verdict_.clear();
+  }
   std::vector<TensorId> reported;
   for (const auto& [id, pending] : pending_)
     if (pending.withdrawn.ok()) reported.push_back(id);
@@ -266,14 +278,26 @@ void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out
 }
 
 void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out) {
+  const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
+                          !leaving_ && !stream_ended_ && !absl::IsInternal(why);
+  if (may_follow && continues()) {
+    Interrupt(why, out);
+    return;
+  }
   if (end_.ok() || (abort && !aborted_)) {
-    end_ = std::move(why);
-    out.push_back(GenerationEnded{end_});
+    // coordd is told of every failure, and then says what follows.
+    expects_next_ = may_follow;
+    end_ = expects_next_ ? GenerationChanged(why) : std::move(why);
+    out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
   }
   if (abort && !aborted_) {
     aborted_ = true;
     out.push_back(AbortExecution{});
   }
+  FailEverything(out);
+}
+
+void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
   for (const auto& [id, pending] : pending_)
     out.push_back(FailTensor{id, ForTensor(pending.spec.name, end_)});
   by_name_.clear();

@@ -48,6 +48,7 @@ struct WorkerStateOptions {
   absl::Duration heartbeat_interval = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);
   int64_t received_sequence = 0;  // of the Membership
+  OnFailure on_failure = OnFailure::kEnd;
 };
 
 // PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
@@ -66,8 +67,17 @@ struct WorkerStateOptions {
 // A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until
 // the schedule is cut and it is pending after all.
 //
+// Unless on_failure is kEnd, a generation that has lost a member is followed by another: everything
+// pending fails, what executes is aborted, and when nothing executes any more this rank reports
+// that (RecoveryReport) and waits for its place in the next one. What was submitted for the old one
+// fails with the reason of its end. With kContinue nothing fails: what is pending stays, what
+// executes comes back, and all of it is reported again in the next generation, except for batches
+// of which another rank has given its program the result. Those this rank holds, too, and coordd
+// names them.
+//
 // Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time), worker_state_schedules.cc and worker_state_trace.cc.
+// worker_state_tick.cc (time), worker_state_schedules.cc, worker_state_reforming.cc and
+// worker_state_trace.cc.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -84,7 +94,9 @@ class WorkerState {
   const std::vector<TensorId>& question() const { return question_; }
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
-  bool turn_due() const { return !unreported_.empty() || (leaving_ && !stopped_); }
+  bool turn_due() const {
+    return (!unreported_.empty() && !expects_next_) || (leaving_ && !stopped_) || report_is_due();
+  }
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return stopped_; }
 
@@ -133,6 +145,7 @@ class WorkerState {
   void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
@@ -156,6 +169,26 @@ class WorkerState {
   void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
   void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
   void Add(TensorId id, Pending pending);  // to what no plan has named yet
+
+  // worker_state_reforming.cc
+  void OnMembership(const v1::CoordinatorMessage& message, absl::Time now,
+                    std::vector<WorkerEffect>& out);
+  // Whether something was submitted for an older generation, whose end the program has to see.
+  bool IsOutdated(Generation submitted_for) const {
+    return !continues() && ToInt(submitted_for) != 0 && submitted_for < options_.generation;
+  }
+  bool report_is_due() const { return reforms_ && !reported_ && !leaving_ && executing_.empty(); }
+  void ReportRecovery(std::vector<WorkerEffect>& out);
+  bool continues() const { return options_.on_failure == OnFailure::kContinue; }
+  // The generation is over, and programs need not know: everything goes on in the next one.
+  void Interrupt(const absl::Status& why, std::vector<WorkerEffect>& out);
+  // Whether the tensor means the same in another generation.
+  static bool OutlivesGeneration(const TensorSpec& spec);
+  // Takes back what was launched and interrupted; whether that was possible.
+  bool TakeAgain(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
+  void NoteInterrupted(BatchKey batch, bool has_result);
+  // No generation follows.
+  void EndForGood(absl::Status why, std::vector<WorkerEffect>& out);
 
   // worker_state_schedules.cc
   void OnSchedule(const v1::Schedule& schedule, absl::Time now, std::vector<WorkerEffect>& out);
@@ -190,6 +223,7 @@ class WorkerState {
 
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
+  void FailEverything(std::vector<WorkerEffect>& out);
   void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
   // Fails a pending tensor and forgets it.
   void Fail(PendingMap::iterator tensor, absl::Status status, std::vector<WorkerEffect>& out);
@@ -209,7 +243,7 @@ class WorkerState {
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Rank> suspect, std::vector<WorkerEffect>& out);
 
-  const WorkerStateOptions options_;
+  WorkerStateOptions options_;  // of the generation
 
   // What no plan has named yet.
   PendingMap pending_;  // by age
@@ -221,6 +255,13 @@ class WorkerState {
   ProcessSetState process_sets_;
   PlanSequencer sequencer_;
   std::map<BatchKey, Executing> executing_;
+  // Of each lane the first batch that failed, and up to which one the results are there all the
+  // same.
+  struct Interrupted {
+    int64_t first = 0;
+    int64_t held = 0;
+  };
+  std::map<LaneId, Interrupted> interrupted_;
 
   struct ScheduledSlot {
     ScheduledLane* lane = nullptr;
@@ -241,13 +282,19 @@ class WorkerState {
   Tracing tracing_;
   ClockOffset clock_offset_;
 
-  // Tensors of batches that failed here, until coordd says who is to blame.
+  // Tensors of batches that failed here, until coordd says who is to blame or until the next
+  // generation.
   std::vector<std::pair<TensorId, std::string>> awaiting_verdict_;
   absl::Status local_failure_;
   absl::Time verdict_deadline_ = absl::InfiniteFuture();
 
   absl::Status end_;
   bool aborted_ = false;  // AbortExecution was given
+  // This generation is over, and as far as this rank knows another one follows it.
+  bool expects_next_ = false;
+  bool reforms_ = false;   // coordd has said so
+  bool reported_ = false;  // RecoveryReport was sent: nothing of it executes
+  absl::Status change_;    // why the last generation ended; OK: this is the first
   bool leaving_ = false;
   bool left_ = false;  // Leave was sent
   bool stream_ended_ = false;

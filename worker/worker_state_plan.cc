@@ -114,6 +114,7 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
 }
 
 void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
+  if (expects_next_) return;  // it is reported again
   for (const v1::TensorFailure& failure : failures.failures()) {
     const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
     if (found == pending_.end()) continue;  // it ended with the generation
@@ -130,7 +131,7 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<Wor
 
 void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
                                      std::vector<WorkerEffect>& out) {
-  if (!end_.ok()) return;  // nobody will use it
+  if (!end_.ok() || expects_next_) return;  // nobody will use it
   const absl::Status applied = process_sets_.OnChange(change, out);
   if (!applied.ok()) {
     ProtocolError(applied.message(), out);

@@ -26,7 +26,7 @@ std::string WhatIsMissing(const ScheduledLane& lane) {
 
 void WorkerState::OnSchedule(const v1::Schedule& schedule, absl::Time now,
                              std::vector<WorkerEffect>& out) {
-  if (!end_.ok()) return;
+  if (!end_.ok() || expects_next_) return;
   const bool first = incoming_.id() == 0;
   if (!first && (incoming_.id() != schedule.id() || incoming_.lane() != schedule.lane() ||
                  incoming_.process_set() != schedule.process_set())) {
@@ -161,7 +161,7 @@ void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, 
 
 void WorkerState::LaunchScheduled(ScheduledLane& lane, absl::Time now,
                                   std::vector<WorkerEffect>& out) {
-  if (!end_.ok() || leaving_) return;
+  if (!end_.ok() || expects_next_ || leaving_) return;
   // A rank that has joined has no more data: what is missing up to the cut is absent.
   const bool joined = ToInt(join_) != 0 && lane.cut();
   while (auto batch = joined ? lane.NextWithAbsent() : lane.Next())
@@ -225,7 +225,7 @@ ScheduledLane* WorkerState::FindSchedule(int64_t id) {
 }
 
 void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out) {
-  if (!end_.ok()) return;
+  if (!end_.ok() || expects_next_) return;
   ScheduledLane* lane = FindSchedule(freeze.id());
   if (lane == nullptr || lane->cut()) {
     ProtocolError(absl::StrCat("coordd froze schedule ", freeze.id(), ", which is not in force"),
@@ -240,7 +240,7 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& 
 }
 
 void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out) {
-  if (!end_.ok()) return;
+  if (!end_.ok() || expects_next_) return;
   ScheduledLane* lane = FindSchedule(cut.id());
   if (lane == nullptr || !lane->frozen() || lane->cut()) {
     ProtocolError(absl::StrCat("coordd cut schedule ", cut.id(), ", which it had not frozen"), out);
@@ -328,7 +328,7 @@ void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out)
     ScheduledLane& lane = *scheduled.lane;
     CheckSilence(scheduled, now, out);
     CheckScheduleDeadlines(lane, now, out);
-    if (!end_.ok()) return;  // the schedules are gone
+    if (!end_.ok() || expects_next_) return;  // the schedules are gone
   }
 }
 

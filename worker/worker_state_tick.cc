@@ -49,6 +49,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
                   /*abort=*/false, out);
   }
   Report(out);
+  ReportRecovery(out);
   SendHeartbeat(now, out);
   LeaveWhenDrained(now, out);
 }
@@ -152,6 +153,7 @@ void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out)
 }
 
 void WorkerState::Report(std::vector<WorkerEffect>& out) {
+  if (expects_next_) return;  // in the next generation
   v1::WorkerMessage message;
   int64_t bytes = 0;
   for (TensorId id : unreported_) {

@@ -4,12 +4,14 @@
 #include "absl/strings/str_join.h"
 #include "client/c_api/c_api_internal.h"
 #include "common/build_info.h"
+#include "common/clock.h"
 #include "common/environment.h"
 #include "common/launch_facts.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "worker/options_from_environment.h"
+#include "worker/worker_errors.h"
 
 namespace coordd {
 namespace {
@@ -31,6 +33,7 @@ Environment Overlay(const coordd_options_t& options, Environment environment) {
       {"COORDD_NODE_ID", options.node_id},       {"COORDD_TOPOLOGY", options.topology},
       {"COORDD_METRICS", options.metrics},       {"COORDD_TRANSPORT", options.transport},
       {"COORDD_LAUNCHER", options.launcher},     {"COORDD_PORT_RANGE", options.port_range},
+      {"COORDD_ON_FAILURE", options.on_failure},
   };
   for (const auto& [name, value] : texts) {
     if (value != nullptr && *value != '\0') environment[name] = value;
@@ -79,10 +82,24 @@ coordd_launch_t ToLaunch(const WorkerOptions& options, std::string* texts) {
   return launch;
 }
 
+coordd_placement_t ToPlacement(const Placement& p) {
+  return {sizeof(coordd_placement_t),
+          ToInt(p.generation),
+          p.rank,
+          p.size,
+          p.local_rank,
+          p.local_size,
+          p.cross_rank,
+          p.cross_size,
+          p.nodes,
+          p.homogeneous};
+}
+
 }  // namespace
 
 coordd_status_t Fail(const absl::Status& status) {
   LastError() = std::string(status.message());
+  if (IsGenerationChanged(status)) return COORDD_GENERATION_CHANGED;
   return static_cast<coordd_status_t>(status.code());
 }
 
@@ -130,6 +147,7 @@ const char* coordd_status_name(coordd_status_t status) {
                                            "UNAVAILABLE",
                                            "DATA_LOSS",
                                            "UNAUTHENTICATED"};
+  if (status == COORDD_GENERATION_CHANGED) return "GENERATION_CHANGED";
   if (status < 0 || status > COORDD_UNAUTHENTICATED) return "a status without a name";
   return kNames[status];
 }
@@ -181,11 +199,21 @@ coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
                                         coordd_placement_t* placement) {
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
-    const coordd::Placement p = worker->worker->placement();
-    const coordd_placement_t value = {
-        sizeof(value), ToInt(p.generation), p.rank,       p.size,  p.local_rank,
-        p.local_size,  p.cross_rank,        p.cross_size, p.nodes, p.homogeneous};
-    return coordd::CopyOut(value, placement, "placement");
+    return coordd::CopyOut(coordd::ToPlacement(worker->worker->placement()), placement,
+                           "placement");
+  });
+}
+
+coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker, double timeout_seconds,
+                                               coordd_placement_t* placement) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    COORDD_ASSIGN_OR_RETURN(const coordd::Placement next,
+                            worker->worker->AwaitGeneration(coordd::Clock::Real().Now() + timeout));
+    if (placement == nullptr) return absl::OkStatus();
+    return coordd::CopyOut(coordd::ToPlacement(next), placement, "placement");
   });
 }
 

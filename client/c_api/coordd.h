@@ -35,7 +35,8 @@
  *
  * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
  * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
- * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream.
+ * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream;
+ * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED.
  * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
  * coordd_unregister (memory that takes part without a staging copy). None of them is exported
  * before it works.
@@ -57,7 +58,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 5
+#define COORDD_ABI_VERSION 6
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -65,7 +66,7 @@ COORDD_API const char* coordd_version(void);
 
 /* --- statuses ------------------------------------------------------------------------------ */
 
-/* The numbers of gRPC. What each means here:
+/* The numbers of gRPC, and one of our own. What each means here:
  *   COORDD_CANCELLED            withdrawn, or the worker was shut down
  *   COORDD_INVALID_ARGUMENT     a wrong argument here, or ranks that disagree about a tensor
  *   COORDD_DEADLINE_EXCEEDED    not in time; the text says who was missing
@@ -78,6 +79,8 @@ COORDD_API const char* coordd_version(void);
  *   COORDD_INTERNAL             a bug in coordd: report it
  *   COORDD_UNAVAILABLE          coordd cannot be reached
  *   COORDD_UNAUTHENTICATED      wrong or missing token
+ *   COORDD_GENERATION_CHANGED   with on_failure "raise", instead of ABORTED: a member was lost, the
+ *                               others form the next generation; coordd_worker_await_generation
  */
 typedef int32_t coordd_status_t;
 enum {
@@ -97,7 +100,8 @@ enum {
   COORDD_INTERNAL = 13,
   COORDD_UNAVAILABLE = 14,
   COORDD_DATA_LOSS = 15,
-  COORDD_UNAUTHENTICATED = 16
+  COORDD_UNAUTHENTICATED = 16,
+  COORDD_GENERATION_CHANGED = 100
 };
 
 /* "ABORTED"; "status 99" for a number without a name. Static memory. */
@@ -214,9 +218,11 @@ typedef struct coordd_options {
   int32_t launcher_local_rank; /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
   const char* launcher;        /* COORDD_LAUNCHER: whose variables count: "slurm", "none", ... */
   const char* port_range;      /* COORDD_PORT_RANGE: "20000-20099", what port 0 stands for */
+  const char* on_failure;      /* COORDD_ON_FAILURE: what the loss of a member does: "end", the
+                                * default, or "raise". Equal on all members. */
 } coordd_options_t;
 #define COORDD_OPTIONS_INIT \
-  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What this process was told about itself before it is a member: by the options, by COORDD_*
  * variables, else by its launcher. */
@@ -265,8 +271,19 @@ typedef struct coordd_placement {
 #define COORDD_PLACEMENT_INIT \
   { sizeof(coordd_placement_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
+/* Of the generation that the program knows: it changes in coordd_worker_await_generation only. */
 COORDD_API coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
                                                    coordd_placement_t* placement);
+
+/* With on_failure "raise": what a program calls after COORDD_GENERATION_CHANGED. Waits,
+ * `timeout_seconds` at most, until the survivors have formed the next generation and are connected,
+ * and takes note of it: calls work again, and are about that one, whose ranks and size are in
+ * *placement (NULL: not wanted). Process sets are gone with the old one. The program then goes back
+ * to its last commit, as all others do. Returns at once while the generation is alive. Errors:
+ * DEADLINE_EXCEEDED not yet; otherwise no generation follows, and the text says why. */
+COORDD_API coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker,
+                                                          double timeout_seconds,
+                                                          coordd_placement_t* placement);
 
 /* Members of the placement one by one; -1 when worker is NULL. */
 COORDD_API int32_t coordd_rank(const coordd_worker_t* worker);
@@ -277,7 +294,7 @@ COORDD_API int32_t coordd_cross_rank(const coordd_worker_t* worker);
 COORDD_API int32_t coordd_cross_size(const coordd_worker_t* worker);
 
 /* COORDD_OK while the generation is alive; afterwards why it is not: the error of every further
- * submission. */
+ * submission (with on_failure "raise" until coordd_worker_await_generation). */
 COORDD_API coordd_status_t coordd_worker_status(const coordd_worker_t* worker);
 
 /* "host:port" where this worker serves /metrics; empty: it does not. Valid as long as the worker.

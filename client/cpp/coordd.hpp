@@ -62,6 +62,17 @@ class Worker {
   }
   std::string metrics_address() const { return coordd_worker_metrics_address(handle_); }
   Expected<> status() const { return internal::Check(coordd_worker_status(handle_)); }
+  // After an error with COORDD_GENERATION_CHANGED: the place in the next generation.
+  Expected<coordd_placement_t> TryAwaitGeneration(std::chrono::duration<double> timeout) {
+    coordd_placement_t placement = COORDD_PLACEMENT_INIT;
+    const coordd_status_t code =
+        coordd_worker_await_generation(handle_, timeout.count(), &placement);
+    if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
+    return placement;
+  }
+  coordd_placement_t AwaitGeneration(std::chrono::duration<double> timeout) {
+    return TryAwaitGeneration(timeout).value();
+  }
   Expected<> TryShutdown(std::chrono::duration<double> timeout) {
     return internal::Check(coordd_worker_shutdown(handle_, timeout.count()));
   }

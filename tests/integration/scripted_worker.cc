@@ -5,6 +5,12 @@
 //   wait NAME                                        -> "ok FIRST LAST" of the result
 //   barrier | status | leave
 //   large NAME BYTES       an allreduce of uint8 in place, of rank + 1, every element checked
+//   train NAME COUNT STEPS allreduces of COUNT times 1, each result checked: "step 5" after the
+//   fifth
+//                          and, with COORDD_ON_FAILURE=raise, a line "changed ..." for each change
+//                          of generation, after which all go back to the step that all have made;
+//                          -> "ok STEPS GENERATION SIZE"
+//   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
 //   exit | die             ends the process at once, without a goodbye; die: by SIGKILL
 //
@@ -15,6 +21,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <iostream>
@@ -26,6 +34,8 @@
 #include "coordd/coordd.hpp"
 
 namespace {
+
+constexpr std::chrono::seconds kPatience(60);  // against hangs only
 
 std::string Answer(const coordd::Expected<>& result, const std::string& details = "") {
   if (result.ok()) return details.empty() ? "ok" : "ok " + details;
@@ -62,6 +72,8 @@ class Script {
     if (command == "status") return Answer(worker_.status());
     if (command == "leave") return Answer(worker_.TryShutdown(std::chrono::seconds(10)));
     if (command == "large") return Large(name, in);
+    if (command == "train") return Train(name, in);
+    if (command == "next") return Next();
     if (command == "fork") return Fork();
     if (command == "exit") _exit(0);
     if (command == "die") raise(SIGKILL);
@@ -126,6 +138,50 @@ class Script {
         return "WRONG element " + std::to_string(i) + " is " + std::to_string(data[i]);
     }
     return "ok " + std::to_string(expected);
+  }
+
+  std::string Next() {
+    auto next = worker_.TryAwaitGeneration(kPatience);
+    if (!next.ok()) return std::string(coordd_status_name(next.code())) + " " + next.message();
+    const coordd_placement_t place = next.value();
+    std::ostringstream out;
+    out << "ok " << place.generation << " " << place.rank << " " << place.size;
+    return out.str();
+  }
+
+  std::string Train(const std::string& name, std::istringstream& in) {
+    int64_t count = 0, steps = 0, step = 0;
+    in >> count >> steps;
+    std::vector<float> data(static_cast<size_t>(count));
+    bool agreed = true;
+    while (step < steps) {
+      std::fill(data.begin(), data.end(), 1.0f);
+      const coordd::Expected<> result =
+          agreed ? Reduce(name, coordd::View<float>(data), coordd::Op::kSum)
+                 : Reduce("step", coordd::View<int64_t>(&step, 1), coordd::Op::kMin);
+      if (result.ok() && agreed) {
+        const float size = static_cast<float>(worker_.size());
+        if (!std::all_of(data.begin(), data.end(), [&](float x) { return x == size; }))
+          return "WRONG result " + std::to_string(data.front());
+        if (++step == 5) std::cout << "step 5" << std::endl;
+      }
+      agreed = result.ok();
+      if (agreed) continue;
+      if (result.code() != COORDD_GENERATION_CHANGED) return Answer(result);
+      std::cout << "changed " << result.message() << std::endl;
+      const auto place = worker_.TryAwaitGeneration(kPatience);
+      if (!place.ok()) return std::string(coordd_status_name(place.code())) + " " + place.message();
+    }
+    std::ostringstream out;
+    out << "ok " << step << " " << worker_.placement().generation << " " << worker_.size();
+    return out.str();
+  }
+
+  template <typename T>
+  coordd::Expected<> Reduce(const std::string& name, coordd::View<T> tensor, coordd::Op op) {
+    auto work = worker_.TryAllreduceAsync(name, std::move(tensor), op);
+    if (!work.ok()) return coordd::Expected<>(work.code(), work.message());
+    return work.value().TryWait();
   }
 
   std::string Fork() {

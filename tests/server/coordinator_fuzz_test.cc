@@ -33,6 +33,7 @@ class Fuzz {
   absl::Status RandomStep() {
     const uint64_t what = Below(100);
     if (what < 25) return MemberSends(Body());
+    if (what < 33) return Report();
     if (what < 50) return Ready();
     if (what < 60) return AskForSet();
     if (what < 72) return Send(NewSession(), RandomJoin());
@@ -69,6 +70,7 @@ class Fuzz {
 
   int64_t planned() const { return planned_; }
   int64_t formed() const { return formed_; }
+  int64_t reformed() const { return reformed_; }  // memberships of those who had one before
   int64_t planned_in_sets() const { return planned_in_sets_; }
   int64_t planned_for_joined() const { return planned_for_joined_; }
   int64_t sets_added() const { return sets_added_; }
@@ -81,6 +83,7 @@ class Fuzz {
     int32_t rank = 0;
     int32_t size = 1;
     int64_t requests = 0;  // for process sets
+    bool owes_report = false;
   };
   uint64_t Below(uint64_t bound) { return random_.Below(bound); }
 
@@ -103,6 +106,9 @@ class Fuzz {
     } else if (Below(2) == 0) {
       join->mutable_limits()->set_min_workers(static_cast<int32_t>(Below(4)));
     }
+    // In two of the four jobs survivors go on.
+    join->set_on_failure(job < 2 ? v1::ON_FAILURE_UNSPECIFIED : v1::ON_FAILURE_RAISE);
+    if (Below(30) == 0) join->set_on_failure(v1::ON_FAILURE_END);
     if (Below(20) == 0) join->mutable_versions()->set_protocol(9);
     if (Below(20) == 0) join->mutable_host()->add_topology("rack");
     if (Below(20) == 0) join->mutable_resume();
@@ -117,6 +123,10 @@ class Fuzz {
 
   v1::WorkerMessage Body() {
     v1::WorkerMessage message;
+    if (Below(60) == 0) {
+      message.mutable_recovery_report()->add_lanes()->set_launched(static_cast<int64_t>(Below(3)));
+      return message;
+    }
     switch (calm_ && Below(20) > 0 ? 9 : Below(40)) {
       case 0:
         break;  // no body
@@ -192,6 +202,18 @@ class Fuzz {
   Known KnownTo(SessionId session) const {
     const auto it = sessions_.find(session);
     return it == sessions_.end() ? Known() : it->second;
+  }
+
+  // Of a survivor of a generation that another one follows, if there is one.
+  absl::Status Report() {
+    for (auto& [session, known] : sessions_) {
+      if (!known.owes_report || Below(4) == 0) continue;
+      v1::WorkerMessage message = MessageOf(kEpoch, known.generation);
+      message.mutable_recovery_report();
+      known.owes_report = false;
+      return Send(session, message);
+    }
+    return Ready();
   }
 
   absl::Status Ready() {
@@ -350,10 +372,14 @@ class Fuzz {
         if (known == sessions_.end()) continue;
         known->second.requests =
             std::max(known->second.requests, message.process_set_change().request());
+        if (message.has_abort()) known->second.owes_report = message.abort().reforms();
       }
       if (!message.has_membership()) continue;
       Known& known = sessions_[deliver->to.front()];
+      if (known.generation != Generation{0}) ++reformed_;
       known.generation = Generation{message.generation()};
+      known.requests = 0;
+      known.owes_report = false;
       known.rank = message.membership().rank();
       known.size = message.membership().size();
       ++formed_;
@@ -380,6 +406,7 @@ class Fuzz {
   int64_t last_call_ = 0;
   int64_t planned_ = 0;
   int64_t formed_ = 0;
+  int64_t reformed_ = 0;
   int64_t planned_in_sets_ = 0;
   int64_t planned_for_joined_ = 0;
   int64_t sets_added_ = 0;
@@ -389,6 +416,7 @@ class Fuzz {
 TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   int64_t planned = 0;
   int64_t formed = 0;
+  int64_t reformed = 0;
   int64_t in_sets = 0;
   int64_t for_joined = 0;
   int64_t sets = 0;
@@ -402,6 +430,7 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
     ASSERT_THAT(fuzz.HealAndForm(), IsOk());
     planned += fuzz.planned();
     formed += fuzz.formed();
+    reformed += fuzz.reformed();
     in_sets += fuzz.planned_in_sets();
     for_joined += fuzz.planned_for_joined();
     sets += fuzz.sets_added();
@@ -409,6 +438,7 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   }
   // That it got anywhere at all.
   EXPECT_GT(formed, 300);
+  EXPECT_GT(reformed, 80);
   EXPECT_GT(planned, 10000);
   EXPECT_GT(sets, 400);
   EXPECT_GT(in_sets, 400);

@@ -7,7 +7,7 @@ target_compile_definitions(server_story_test
 
 foreach(name admission coordinator_durability coordinator_fuzz coordinator_state durability_fuzz end_rule fusion_planner generation_model invariants join_state kv_state
              process_set_requests process_sets rank_set readiness_join
-             readiness_model readiness_table rendezvous_state server_options topology validate_message)
+             readiness_model readiness_table reforming rendezvous_state repair_plan server_options topology validate_message)
   coordd_test(server_${name}_test SOURCES ${name}_test.cc LIBS server_test_support PURE)
 endforeach()
 coordd_test(server_schedule_detector_test SOURCES schedule_detector_test.cc lateness_test.cc LIBS server_test_support PURE)

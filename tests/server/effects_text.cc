@@ -58,8 +58,8 @@ std::string ToText(const v1::ProcessSetChange& change) {
 }
 
 std::string ToText(const v1::Abort& abort) {
-  std::string text =
-      absl::StrCat("abort", abort.in_flight() ? " in_flight " : " ", Quoted(abort.reason()));
+  std::string text = absl::StrCat("abort", abort.in_flight() ? " in_flight " : " ",
+                                  abort.reforms() ? "reforms " : "", Quoted(abort.reason()));
   for (const v1::Departure& departure : abort.departures()) {
     absl::StrAppend(&text, " departed=", departure.rank(), ":", CauseName(departure.cause()));
   }

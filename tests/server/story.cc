@@ -101,6 +101,7 @@ void Story::SetOptions(const Command& command) {
   options_.max_jobs = static_cast<int32_t>(command.Number("max_jobs", options_.max_jobs));
   options_.max_pending_tensors_per_job = command.Number("max_pending", 1 << 20);
   options_.max_store_keys_per_job = command.Number("max_keys", 1 << 20);
+  options_.reform_timeout = DurationOf(command.Get("reform_timeout", "10m"));
   options_.ended_job_retention = DurationOf(command.Get("retention", "1h"));
   const absl::Status valid = options_.Validate();
   if (!valid.ok()) lines_.push_back(std::string(valid.message()));
@@ -152,6 +153,10 @@ bool Story::Worker(const Command& command) {
     chunk->set_batches(command.Get("batches", ""));
     chunk->set_last(command.Number("last", 0) == 1);
     chunk->set_dropped(command.Number("dropped", 0));
+    Step(SessionMessage{SessionOf(command).id, message});
+  } else if (command.verb == "report") {
+    v1::WorkerMessage message = From(command);
+    message.mutable_recovery_report();
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
@@ -230,6 +235,8 @@ void Story::Join(const Command& command) {
     ToProto(DurationOf(command.Get("settle", "")),
             join->mutable_limits()->mutable_settling_window());
   }
+  if (const auto named = OnFailureFromName(command.Get("on_failure", "")))
+    join->set_on_failure(static_cast<v1::OnFailure>(*named));
   join->set_executes_schedules(command.Number("schedules", 0) == 1);
   join->set_traces(command.Number("traces", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);

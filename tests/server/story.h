@@ -3,12 +3,13 @@
 //
 //   join NAME [job= token= id= node= labels=x/y lrank= lslot= min= max= settle= protocol= gpu=
 //   nccl=
-//              resume=1 schedules=1]                              a worker's stream begins with
-//              Join
+//              resume=1 schedules=1 on_failure=]                              a worker's stream
+//              begins with Join
 //   ready NAME TENSOR[4,2]... [kind= dtype= op= root= peer= group= size= set= gen=]
 //   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= detail=]
 //   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
 //   its end
+//   report NAME [gen=]      what it executed of a generation that is over has ended
 //   ack NAME [id=] | break NAME [id= reason=] | frozen NAME [id=] launched=      about schedules
 //   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason=]        lost NAME
 //   [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL     [job=

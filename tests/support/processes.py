@@ -266,9 +266,9 @@ class TestCase(unittest.TestCase):
         status = process.wait(seconds)
         return status, process.text()
 
-    def workers(self, coordd, count, job="test", **variables):
+    def workers(self, coordd, count, job="test", min_workers=None, **variables):
         """`count` members of a job, in the order of their ranks."""
-        started = [self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=count,
+        started = [self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=min_workers or count,
                                              COORDD_MAX_WORKERS=count, COORDD_JOIN_TIMEOUT=PATIENCE_S, **variables))
                    for _ in range(count)]
         return sorted((worker.joined() for worker in started), key=lambda worker: worker.rank)

@@ -41,6 +41,7 @@ class SpoilingWorker final : public Worker {
   std::string metrics_address() const override { return ""; }
   absl::Status status() const override { return absl::OkStatus(); }
   absl::Status AwaitEnd(absl::Time) override { return absl::OkStatus(); }
+  absl::StatusOr<Placement> AwaitGeneration(absl::Time) override { return placement(); }
   absl::Status StartTimeline(const std::string&, bool) override { return absl::OkStatus(); }
   absl::Status StopTimeline() override { return absl::OkStatus(); }
   Store& store() override { return store_; }

@@ -25,13 +25,15 @@ inline TensorSpec Gradient(const std::string& name, std::vector<int64_t> shape =
 // Drives a WorkerState as the control thread does, one turn per call, and sorts what comes out.
 class Member {
  public:
-  explicit Member(absl::Time start = kStart) : now_(start), state_(Options(), start) {
+  explicit Member(absl::Time start = kStart, OnFailure on_failure = OnFailure::kEnd)
+      : now_(start), state_(Options(on_failure), start) {
     Tick();
     Clear();  // the first heartbeat
   }
 
-  static WorkerStateOptions Options() {
+  static WorkerStateOptions Options(OnFailure on_failure = OnFailure::kEnd) {
     WorkerStateOptions options;
+    options.on_failure = on_failure;
     options.epoch = Epoch{7};
     options.generation = Generation{1};
     options.rank = Rank{0};
@@ -44,8 +46,10 @@ class Member {
     now_ += by;
     Tick();
   }
-  void Submit(const std::vector<TensorSpec>& specs, absl::Duration timeout = kTimeout) {
+  void Submit(const std::vector<TensorSpec>& specs, absl::Duration timeout = kTimeout,
+              Generation generation = {}) {
     TensorsSubmitted submitted;
+    submitted.generation = generation;
     for (const TensorSpec& spec : specs)
       submitted.tensors.push_back({TensorId{++last_id_}, spec, now_ + timeout});
     Turn(std::move(submitted));
@@ -94,9 +98,11 @@ class Member {
     failure.set_message(text);
     Say(std::move(message));
   }
-  void Abort(v1::DepartureCause cause, const std::string& detail, bool in_flight) {
+  void Abort(v1::DepartureCause cause, const std::string& detail, bool in_flight,
+             bool reforms = false) {
     v1::CoordinatorMessage message = Message();
     message.mutable_abort()->set_in_flight(in_flight);
+    message.mutable_abort()->set_reforms(reforms);
     v1::Departure& departure = *message.mutable_abort()->add_departures();
     departure.set_rank(2);
     departure.set_hostname("node3");
@@ -117,9 +123,20 @@ class Member {
   v1::CoordinatorMessage Message() {
     v1::CoordinatorMessage message;
     message.set_epoch(7);
-    message.set_generation(1);
+    message.set_generation(generation_);
     message.set_sequence(++sequence_);
     return message;
+  }
+  // This rank is the given one of so many in the next generation.
+  void NextGeneration(int32_t rank, int32_t size) {
+    ++generation_;
+    batch_sequence_ = 0;
+    v1::CoordinatorMessage message = Message();
+    message.mutable_membership()->set_rank(rank);
+    message.mutable_membership()->set_size(size);
+    message.mutable_membership()->add_nodes()->set_nodes(1);
+    message.mutable_membership()->mutable_nodes(0)->set_ranks_per_node(size);
+    Say(std::move(message));
   }
   void SkipMessage() { ++sequence_; }
 
@@ -163,6 +180,7 @@ class Member {
   std::vector<WorkerEffect> effects_;
   int64_t last_id_ = 0;
   int64_t sequence_ = 1;
+  int64_t generation_ = 1;
   int64_t batch_sequence_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "tests/worker/fake_coordinator_link.h"
 #include "tests/worker/held_backend.h"
 #include "worker/loopback_backend.h"
+#include "worker/worker_errors.h"
 
 namespace coordd {
 namespace {
@@ -34,25 +35,38 @@ class WorkerImplTest : public ::testing::Test {
     options_.coordinator = {"127.0.0.1", 29650};
     options_.worker_id = "worker-0";
     options_.join_timeout = kHangLimit;
-    coordinator_.on_start = [this] {
-      v1::CoordinatorMessage message = Message();
-      v1::Membership& membership = *message.mutable_membership();
-      membership.set_size(1);
-      membership.set_local_size(1);
-      membership.set_cross_size(1);
-      membership.add_nodes()->set_nodes(1);
-      membership.mutable_nodes(0)->set_ranks_per_node(1);
-      membership.mutable_heartbeat_interval()->set_seconds(3600);
-      membership.mutable_lease()->set_seconds(36000);
-      membership.set_store_prefix("g1/");
-      coordinator_.Say(message);
-    };
+    coordinator_.on_start = [this] { SayMembership(); };
   }
 
-  static v1::CoordinatorMessage Message() {
+  void SayMembership() {
+    v1::CoordinatorMessage message = Message();
+    v1::Membership& membership = *message.mutable_membership();
+    membership.set_size(1);
+    membership.set_local_size(1);
+    membership.set_cross_size(1);
+    membership.add_nodes()->set_nodes(1);
+    membership.mutable_nodes(0)->set_ranks_per_node(1);
+    membership.mutable_heartbeat_interval()->set_seconds(3600);
+    membership.mutable_lease()->set_seconds(36000);
+    membership.set_store_prefix(absl::StrCat("g", generation_, "/"));
+    coordinator_.Say(message);
+  }
+  // Ends the generation, takes the report, forms the next one.
+  void ChangeGeneration() {
+    v1::CoordinatorMessage abort = Message();
+    abort.mutable_abort()->set_in_flight(true);
+    abort.mutable_abort()->set_reforms(true);
+    abort.mutable_abort()->set_reason("rank 1 (host node3, pid 4711) was lost");
+    coordinator_.Say(abort);
+    EXPECT_TRUE(coordinator_.ReceiveNext().has_recovery_report());
+    ++generation_;
+    SayMembership();
+  }
+
+  v1::CoordinatorMessage Message() const {
     v1::CoordinatorMessage message;
     message.set_epoch(1);
-    message.set_generation(1);
+    message.set_generation(generation_);
     return message;
   }
   void Plan(int64_t sequence, const std::string& tensor) {
@@ -92,6 +106,7 @@ class WorkerImplTest : public ::testing::Test {
   absl::Status backend_status_;
   bool hold_ = false;  // what is launched
   HeldBatches held_;
+  int64_t generation_ = 1;
   FakeCoordinator coordinator_;
   float values_[4] = {1, 2, 3, 4};
 };
@@ -208,6 +223,99 @@ TEST_F(WorkerImplTest, AnAbortEndsWhatACallerDrives) {
   abort.mutable_abort()->set_in_flight(true);
   coordinator_.Say(abort);
   caller.join();
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, GoesOnInTheNextGenerationOnceItsProgramKnowsOfIt) {
+  options_.on_failure = OnFailure::kRaise;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_EQ(coordinator_.Receive().join().on_failure(), v1::ON_FAILURE_RAISE);
+  auto lost = (*worker)->Submit(Sum("grad"));
+  ASSERT_THAT(lost, IsOk());
+  coordinator_.ReceiveNext();
+  ChangeGeneration();
+  const absl::Status why = (*lost)->Wait(Clock::Real().Now() + kHangLimit);
+  EXPECT_THAT(why, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1")));
+  EXPECT_TRUE(IsGenerationChanged(why));
+  // Until it says so, the program is in the old one.
+  EXPECT_TRUE(IsGenerationChanged((*worker)->Submit(Sum("grad")).status()));
+  EXPECT_TRUE(IsGenerationChanged((*worker)->AddProcessSet({0}, kHangLimit).status()));
+  EXPECT_EQ((*worker)->placement().generation, Generation{1});
+  const auto place = (*worker)->AwaitGeneration(Clock::Real().Now() + kHangLimit);
+  ASSERT_THAT(place, IsOk());
+  EXPECT_EQ(place->generation, Generation{2});
+  EXPECT_EQ((*worker)->placement().generation, Generation{2});
+  EXPECT_THAT((*worker)->status(), IsOk());
+  auto work = (*worker)->Submit(Sum("grad"));
+  ASSERT_THAT(work, IsOk());
+  EXPECT_EQ(coordinator_.ReceiveNext().generation(), 2);
+  Plan(1, "grad");
+  EXPECT_THAT((*work)->Wait(Clock::Real().Now() + kHangLimit), IsOk());
+  EXPECT_EQ((*work)->result().generation, Generation{2});
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, AwaitsANextGenerationNoLongerThanItsCallerWants) {
+  options_.on_failure = OnFailure::kRaise;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  // As long as nothing has happened there is nothing to wait for.
+  EXPECT_THAT((*worker)->AwaitGeneration(absl::InfinitePast()), IsOk());
+  v1::CoordinatorMessage abort = Message();
+  abort.mutable_abort()->set_in_flight(true);
+  abort.mutable_abort()->set_reforms(true);
+  coordinator_.Say(abort);
+  EXPECT_TRUE(coordinator_.ReceiveNext().has_recovery_report());
+  EXPECT_THAT(
+      (*worker)->AwaitGeneration(absl::InfinitePast()),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("no generation has followed")));
+  coordinator_.End(absl::DeadlineExceededError("nobody came"));
+  EXPECT_THAT((*worker)->AwaitGeneration(Clock::Real().Now() + kHangLimit),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("nobody came")));
+  Stop(**worker);
+}
+
+TEST_F(WorkerImplTest, ManyThreadsSubmitWhileGenerationsChange) {
+  options_.on_failure = OnFailure::kRaise;
+  constexpr int kThreads = 3;
+  constexpr int64_t kGenerations = 20;
+  auto worker = Start();
+  ASSERT_THAT(worker, IsOk());
+  coordinator_.Receive();  // the Join
+  std::vector<std::thread> callers;
+  for (int t = 0; t < kThreads; ++t) {
+    callers.push_back(StartThread("caller", [&, t] {
+      float values[4] = {1, 2, 3, 4};
+      while (true) {
+        Submission submission = Sum(absl::StrCat("grad", t));
+        submission.input = submission.output = values;
+        auto work =
+            (*worker)->SubmitAndWait(std::move(submission), Clock::Real().Now() + kHangLimit);
+        const absl::Status status = work.ok() ? (*work)->Wait(absl::InfinitePast()) : work.status();
+        EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+        if (!IsGenerationChanged(status)) return;
+        if (!(*worker)->AwaitGeneration(Clock::Real().Now() + kHangLimit).ok()) return;
+      }
+    }));
+  }
+  v1::CoordinatorMessage abort;
+  abort.mutable_abort()->set_in_flight(true);
+  abort.mutable_abort()->set_reforms(true);
+  while (generation_ < kGenerations) {
+    abort.set_epoch(1);
+    abort.set_generation(generation_);
+    coordinator_.Say(abort);
+    while (!coordinator_.ReceiveNext().has_recovery_report()) {
+    }
+    ++generation_;
+    SayMembership();
+  }
+  abort.set_generation(generation_);
+  abort.mutable_abort()->set_reforms(false);
+  coordinator_.Say(abort);
+  for (std::thread& caller : callers) caller.join();
   Stop(**worker);
 }
 

@@ -15,12 +15,13 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 5
+REQUIRED_ABI_VERSION = 6
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
                 "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED")
 STATUS = {name: number for number, name in enumerate(STATUS_NAMES)}
+STATUS["GENERATION_CHANGED"] = 100
 
 # coordd_dtype_t, by the names that NumPy and torch share.
 DTYPES = {"uint8": 1, "int8": 2, "uint16": 3, "int16": 4, "uint32": 5, "int32": 6, "uint64": 7, "int64": 8,
@@ -50,7 +51,7 @@ class Options(Structure):
                 ("transport", c_char_p), ("min_workers", c_int32), ("max_workers", c_int32),
                 ("join_timeout_seconds", c_double), ("collective_timeout_seconds", c_double),
                 ("ignore_environment", c_int32), ("has_launcher_rank", c_int32), ("launcher_rank", c_int32),
-                ("launcher_local_rank", c_int32), ("launcher", c_char_p), ("port_range", c_char_p)]
+                ("launcher_local_rank", c_int32), ("launcher", c_char_p), ("port_range", c_char_p), ("on_failure", c_char_p)]
 
 
 class Launch(Structure):
@@ -145,6 +146,7 @@ class Library:
         blocking = self.blocking
         blocking.coordd_worker_start.argtypes = [POINTER(Options), POINTER(c_void_p)]
         blocking.coordd_worker_shutdown.argtypes = [c_void_p, c_double]
+        blocking.coordd_worker_await_generation.argtypes = [c_void_p, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
 

@@ -8,6 +8,7 @@ import array
 import ctypes
 import os
 import sys
+import time
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
@@ -27,9 +28,15 @@ SHUTDOWN_TIMEOUT_S = 30.0
 _OF_THE_CALL = {STATUS["INVALID_ARGUMENT"], STATUS["ALREADY_EXISTS"], STATUS["OUT_OF_RANGE"]}
 
 
+def _status_name(status: int) -> str:
+    if status == STATUS["GENERATION_CHANGED"]:
+        return "GENERATION_CHANGED"
+    return STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
+
+
 def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
     """The exception for a call of this thread that just failed: the caller's mistakes are ValueErrors."""
-    name = STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
+    name = _status_name(status)
     message = _library.library().last_error() or f"coordd: {name}"
     kind: Type[CoorddError] = HorovodInternalError
     if status in _OF_THE_CALL:
@@ -41,7 +48,7 @@ def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
 
 def collective_error(status: int, tensor: Optional[str] = None) -> HorovodInternalError:
     """The exception for a collective that failed, also where the ranks' arguments disagreed."""
-    name = STATUS_NAMES[status] if 0 <= status < len(STATUS_NAMES) else str(status)
+    name = _status_name(status)
     return HorovodInternalError(_library.library().last_error() or f"coordd: {name}", name, tensor=tensor)
 
 
@@ -108,6 +115,23 @@ class Worker:
         if status != 0:
             raise call_error(status)
         return Place(*(getattr(placement, field) for field in Place._fields))
+
+    def await_generation(self, timeout_seconds: float) -> Place:
+        """After an error with the code GENERATION_CHANGED (options ``on_failure="raise"``): waits until the survivors have
+        formed the next generation, and takes note of it; the new place, which ``place`` is from then on. Can be interrupted
+        by Ctrl-C. HorovodInternalError: no generation follows, or not in time."""
+        placement = _library.initialised(_library.Placement())
+        wait = self._library.blocking.coordd_worker_await_generation
+        end = time.monotonic() + timeout_seconds
+        while True:
+            left = max(0.0, end - time.monotonic())
+            status = wait(self.pointer, min(left, _WAIT_SLICE.value), byref(placement))
+            if status != _DEADLINE_EXCEEDED or left <= _WAIT_SLICE.value:
+                break
+        if status != 0:
+            raise call_error(status)
+        self.place = self._read_place()
+        return self.place
 
     def metrics_address(self) -> str:
         return self._library.quick.coordd_worker_metrics_address(self.pointer).decode()

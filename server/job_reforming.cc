@@ -1,0 +1,108 @@
+// How the survivors of a generation become the next one.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "server/job_state.h"
+#include "server/repair_plan.h"
+
+namespace coordd {
+
+// From now on it waits as one that has just joined does; its place in the old generation is its
+// claim on one in the next.
+void JobState::OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
+                                absl::Time now, Effects& effects) {
+  worker.previous = worker.generation;
+  worker.previous_rank = ToInt(worker.place.rank);
+  worker.report = std::move(report);
+  worker.generation = Generation{0};
+  rendezvous_.Rejoin(session, now);
+  waiting_changed_ = true;
+  NoteGone(now, effects);
+  CheckReports(now, effects);
+}
+
+std::vector<v1::LaneRepair> JobState::Repairs(const std::vector<SessionId>& sessions) const {
+  std::vector<v1::LaneRepair> repairs;
+  if (reforming_.on_failure() != OnFailure::kContinue || !reforming_.open()) return repairs;
+  const auto plan = PlanRepair(ReportsOf(sessions));
+  COORDD_CHECK(plan.ok());  // CheckReports has seen them all
+  for (const auto& [lane, completed] : *plan) {
+    v1::LaneRepair& repair = repairs.emplace_back();
+    repair.set_lane(ToInt(lane));
+    repair.set_completed(completed);
+  }
+  return repairs;
+}
+
+std::vector<SurvivorReport> JobState::ReportsOf(const std::vector<SessionId>& sessions) const {
+  std::vector<SurvivorReport> reports;
+  for (SessionId session : sessions) {
+    const Worker& worker = workers_.at(session);
+    if (worker.previous_rank >= 0) reports.push_back({worker.previous_rank, &worker.report});
+  }
+  return reports;
+}
+
+// Programs that have been told different things cannot go on together.
+void JobState::CheckReports(absl::Time now, Effects& effects) {
+  const bool all = reforming_.open() && rendezvous_.members() == 0;
+  if (reforming_.on_failure() != OnFailure::kContinue || !all) return;
+  std::vector<SessionId> survivors;
+  for (const auto& [session, worker] : workers_) survivors.push_back(session);
+  const auto plan = PlanRepair(ReportsOf(survivors));
+  if (plan.ok()) return;
+  Emit(Event::Kind::kProtocolError, plan.status().message(), effects);
+  GiveUp(plan.status(), now, effects);
+}
+
+TopologyMember JobState::MemberOf(SessionId session) const {
+  const Worker& worker = workers_.at(session);
+  TopologyMember member = ToTopologyMember(worker.join);
+  member.previous_rank = worker.previous_rank;
+  return member;
+}
+
+void JobState::WatchReforming(absl::Time now, Effects& effects) {
+  if (const auto why = reforming_.Verdict(now))
+    EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
+  if (reforming_.ReportsAreOverdue(now)) ExpelSilent(now, effects);
+  if (reforming_.TimedOut(now)) GiveUpReforming(now, effects);
+}
+
+// Their leases go on, but what they execute does not end.
+void JobState::ExpelSilent(absl::Time now, Effects& effects) {
+  std::vector<SessionId> silent;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.generation != Generation{0}) silent.push_back(session);
+  }
+  for (SessionId session : silent) {
+    const std::string detail = absl::StrCat("it had not ended what it was executing ",
+                                            absl::FormatDuration(options_.lease),
+                                            " after generation ", ToInt(generation()), " was over");
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, detail, now, effects);
+    effects.outgoing.push_back(CloseSession{session, absl::FailedPreconditionError(detail)});
+  }
+}
+
+void JobState::GiveUpReforming(absl::Time now, Effects& effects) {
+  const std::string why = absl::StrCat("no generation has followed within ",
+                                       absl::FormatDuration(options_.reform_timeout), ": ",
+                                       rendezvous_.Reason(now), "; ", reforming_.reason());
+  GiveUp(absl::DeadlineExceededError(why), now, effects);
+}
+
+void JobState::GiveUp(const absl::Status& why, absl::Time now, Effects& effects) {
+  reforming_.GiveUp();
+  std::vector<SessionId> survivors;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.previous_rank >= 0) survivors.push_back(session);
+  }
+  for (SessionId session : survivors) {
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), now, effects);
+    effects.outgoing.push_back(CloseSession{session, why});
+  }
+}
+
+}  // namespace coordd

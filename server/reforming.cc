@@ -1,0 +1,50 @@
+#include "server/reforming.h"
+
+#include <algorithm>
+
+namespace coordd {
+
+void Reforming::Failed(const std::string& reason, absl::Time now) {
+  if (blame_until_ != absl::InfiniteFuture()) return;  // the first one counts
+  blame_ = reason;
+  blame_until_ = now + kBlameWindow;
+}
+
+std::optional<std::string> Reforming::Verdict(absl::Time now) const {
+  if (now < blame_until_) return std::nullopt;
+  return blame_;
+}
+
+bool Reforming::Broken(const std::string& reason, bool lost, bool left, absl::Time now) {
+  blame_until_ = absl::InfiniteFuture();
+  const bool fruitful = lost || now - formed_at_ >= kFruitfulLife;
+  fruitless_ = lost ? 0 : fruitful ? 1 : fruitless_ + 1;
+  open_ = wanted() && !left && fruitless_ <= kMaxFruitlessGenerations;
+  if (!open_) return false;
+  reason_ = reason;
+  report_by_ = now + options_.report_window;
+  return true;
+}
+
+void Reforming::Gathering(absl::Time now) {
+  report_by_ = absl::InfiniteFuture();
+  form_by_ = now + options_.timeout;
+}
+
+void Reforming::Formed(absl::Time now) {
+  GiveUp();
+  formed_at_ = now;
+}
+
+void Reforming::GiveUp() {
+  open_ = false;
+  report_by_ = form_by_ = absl::InfiniteFuture();
+}
+
+absl::Time Reforming::NextDeadline() const {
+  return std::min({blame_until_, report_by_, form_by_});
+}
+
+void Reforming::Forgive(absl::Duration gap) { report_by_ += gap; }
+
+}  // namespace coordd

@@ -1,0 +1,79 @@
+// Whether a generation that is over is followed by another one of those who are left, and how long
+// coordd waits for what in between.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/types.h"
+
+namespace coordd {
+
+// How long a failure that a member reports waits for the end of the process that caused it. The
+// others see a dead process in their data plane as soon as coordd does, and the words of one who
+// has only lost a peer are worth less than the departure of that peer.
+inline constexpr absl::Duration kBlameWindow = absl::Milliseconds(50);
+// Generations in a row that nobody's departure has ended. What fails without one fails again; each
+// of them makes every program begin anew.
+inline constexpr int32_t kMaxFruitlessGenerations = 3;
+// One that has lived for as long does not count.
+inline constexpr absl::Duration kFruitfulLife = absl::Minutes(10);
+
+struct ReformingOptions {
+  OnFailure on_failure = OnFailure::kEnd;
+  absl::Duration report_window = absl::Seconds(10);  // for a member that is there to report
+  absl::Duration timeout = absl::Minutes(10);        // for min_workers to be there again
+};
+
+//   alive --Failed--> blaming --Verdict, or Broken--> open --all have reported--> gathering
+//   --Formed--> alive
+//
+// PURE; `now` must not decrease. Not thread-safe: one owner.
+class Reforming {
+ public:
+  explicit Reforming(const ReformingOptions& options = {}) : options_(options) {}
+
+  OnFailure on_failure() const { return options_.on_failure; }
+  bool wanted() const { return options_.on_failure != OnFailure::kEnd; }
+
+  // A member says that a collective has failed. REQUIRES: wanted, and the generation is intact.
+  void Failed(const std::string& reason, absl::Time now);
+  // No departure has explained a failure: the generation has to end. Its reason.
+  std::optional<std::string> Verdict(absl::Time now) const;
+
+  // The generation is over; whether another one follows. `lost`: a member has gone without a
+  // goodbye; `left`: one has said goodbye, which is the end of the job for all.
+  bool Broken(const std::string& reason, bool lost, bool left, absl::Time now);
+  void Lost() { fruitless_ = 0; }  // another member, after that
+  // Those who are left have all reported: the next generation can form.
+  void Gathering(absl::Time now);
+  void Formed(absl::Time now);
+  // It never will.
+  void GiveUp();
+  // Nobody is left.
+  void Ended() { *this = Reforming(options_); }
+
+  bool open() const { return open_; }                    // from Broken to Formed
+  const std::string& reason() const { return reason_; }  // of Broken
+  // Those who have not reported by now are not waited for any more.
+  bool ReportsAreOverdue(absl::Time now) const { return open_ && now >= report_by_; }
+  // Nor is min_workers.
+  bool TimedOut(absl::Time now) const { return open_ && now >= form_by_; }
+  absl::Time NextDeadline() const;
+  void Forgive(absl::Duration gap);
+
+ private:
+  ReformingOptions options_;
+  std::string blame_;  // why the generation has to end at blame_until_
+  absl::Time blame_until_ = absl::InfiniteFuture();
+  bool open_ = false;
+  std::string reason_;
+  absl::Time report_by_ = absl::InfiniteFuture();
+  absl::Time form_by_ = absl::InfiniteFuture();
+  int32_t fruitless_ = 0;
+  absl::Time formed_at_ = absl::InfinitePast();
+};
+
+}  // namespace coordd

@@ -1,0 +1,96 @@
+"""Jobs that outlive a worker: kill -9, and the others go on in the next generation."""
+
+import signal
+
+from tests.support import processes
+from tests.support.processes import ScriptedWorker, wait_for
+
+STEPS = 60
+
+
+class RecoveryTest(processes.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.coordd()
+
+    def members(self, count, on_failure, **variables):
+        return self.workers(self.daemon, count, min_workers=2, COORDD_ON_FAILURE=on_failure, **variables)
+
+    def train(self, workers, count=200_000, steps=STEPS):
+        for worker in workers:
+            worker.tell(f"train grad {count} {steps}")
+        for worker in workers:
+            self.assertEqual(worker.answer(), "step 5")
+
+    def next_of(self, worker, size):
+        """Goes on to the generation of so many workers; its rank there."""
+        while True:
+            status, _, rank, found = worker.ask("next").split()
+            self.assertEqual(status, "ok")
+            if int(found) == size:
+                return int(rank)
+            self.assertTrue(wait_for(lambda: worker.ask("status") != "ok"))
+
+    def assert_changed(self, worker, victim, text=None):
+        text = text or worker.answer()
+        self.assertTrue(text.startswith("changed "), text)
+        self.assertIn(f"rank {victim.rank}", text)
+        self.assertIn(f"pid {victim.pid}", text)
+        self.assertIn("lost", text)
+
+    def test_raise_a_killed_worker_is_an_error_and_the_others_go_on(self):
+        workers = self.members(4, "raise")
+        self.train(workers)
+        victim, others = workers[1], [workers[0], *workers[2:]]
+        victim.signal(signal.SIGKILL)
+        for worker in others:
+            self.assert_changed(worker, victim)
+        for worker in others:
+            self.assertEqual(worker.answer(), f"ok {STEPS} 2 3")
+        # Rank 0 again, and the others have moved up.
+        self.assertEqual([worker.ask("next") for worker in others], ["ok 2 0 3", "ok 2 1 3", "ok 2 2 3"])
+        job = self.daemon.json("/v1/jobs")["jobs"][0]
+        self.assertEqual(len(job["workers"]), 3)
+        for worker in others:
+            self.assertEqual(worker.ask("leave"), "ok")
+        self.assertTrue(wait_for(lambda: self.daemon.metric("coordd_members") in (0, None)))
+
+    def test_raise_one_after_the_other_and_one_that_comes_back(self):
+        workers = self.members(4, "raise")
+        self.train(workers, steps=10)
+        for worker in workers:
+            self.assertEqual(worker.answer(), "ok 10 1 4")
+        # Two at once, rank 0 among them.
+        first, second, others = workers[0], workers[3], workers[1:3]
+        first.signal(signal.SIGKILL)
+        second.signal(signal.SIGKILL)
+        for worker in others:
+            self.assertTrue(wait_for(lambda worker=worker: "lost" in worker.ask("status")))
+            self.assertTrue(worker.ask("status").startswith("GENERATION_CHANGED generation 1 ended: "))
+        # What was not acknowledged goes on being an error.
+        text = others[0].ask("submit late float32 1 1")
+        self.assertTrue(text.startswith("GENERATION_CHANGED "), text)
+        # The second one may have been there when the next generation formed.
+        self.assertEqual([self.next_of(worker, 2) for worker in others], [0, 1])
+        # Below min_workers, the last one waits, until somebody comes.
+        others[1].signal(signal.SIGKILL)
+        last = others[0]
+        self.assertTrue(wait_for(lambda: last.ask("status") != "ok"))
+        fresh = self.start(ScriptedWorker(self.daemon.listen, COORDD_JOB_ID="test", COORDD_MIN_WORKERS=2,
+                                          COORDD_MAX_WORKERS=4, COORDD_ON_FAILURE="raise",
+                                          COORDD_JOIN_TIMEOUT=processes.PATIENCE_S))
+        self.assertEqual(self.next_of(last, 2), 0)
+        fresh.joined()
+        self.assertEqual(fresh.rank, 1)
+        for worker in (last, fresh):
+            self.assertEqual(worker.ask("submit x float32 10 1"), "ok")
+        for worker in (last, fresh):
+            self.assertEqual(worker.ask("wait x"), "ok 2 2")
+        # A goodbye is the end for all.
+        self.assertEqual(fresh.ask("leave"), "ok")
+        self.assertTrue(wait_for(lambda: "left" in last.ask("status")))
+        self.assertTrue(last.ask("next").startswith("ABORTED "))
+
+
+if __name__ == "__main__":
+    processes.main()

@@ -1,0 +1,379 @@
+#include "tests/sim/recovery_sim.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/protocol_bounds.h"
+#include "common/status_macros.h"
+#include "tests/server/builders.h"
+#include "worker/join_message.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kMaxSteps = 200000;
+constexpr absl::Duration kMaxTime = absl::Minutes(4);  // below the stall's end and every deadline
+
+template <typename... Args>
+absl::Status Wrong(const Args&... args) {
+  return absl::InternalError(absl::StrCat(args...));
+}
+
+}  // namespace
+
+RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options)
+    : options_(options),
+      random_(seed),
+      now_(absl::FromUnixSeconds(1'000'000)),
+      workers_(static_cast<size_t>(options.workers)),
+      kills_left_(options.kills) {
+  ServerOptions server;
+  server.stall_warning = absl::Minutes(5);
+  server.stall_abort = absl::Minutes(10);
+  coordd_ = std::make_unique<CoordinatorState>(server, Epoch{5});
+}
+
+absl::Status RecoverySim::Run() {
+  const absl::Time start = now_;
+  for (int32_t w = 0; w < options_.workers; ++w) {
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    worker.session = SessionId{w + 1};
+    v1::WorkerMessage message;
+    v1::Join& join = *message.mutable_join();
+    join = JoinOf(absl::StrCat("w", w));
+    join.set_launcher_rank(w);
+    join.set_executes_schedules(true);
+    join.set_on_failure(v1::ON_FAILURE_CONTINUE);
+    join.mutable_limits()->set_min_workers(1);
+    join.mutable_limits()->set_max_workers(options_.workers);
+    worker.to_coordd.emplace_back(std::move(message));
+  }
+  for (int64_t steps = 0; !Finished(); ++steps) {
+    if (steps > kMaxSteps || now_ - start > kMaxTime) {
+      std::string waits;
+      for (const WorkerModel& worker : workers_) {
+        absl::StrAppend(&waits, " (", worker.alive ? "" : "dead, ", "generation ",
+                        worker.generation, ", step ", worker.step, ":");
+        for (const auto& [id, open] : worker.open) absl::StrAppend(&waits, " ", open.name);
+        absl::StrAppend(&waits, ")");
+      }
+      return Wrong("no end after ", steps, " steps and ", absl::FormatDuration(now_ - start), ":",
+                   waits);
+    }
+    COORDD_RETURN_IF_ERROR(Step());
+  }
+  return absl::OkStatus();
+}
+
+bool RecoverySim::Finished() const {
+  return std::all_of(workers_.begin(), workers_.end(), [this](const WorkerModel& worker) {
+    return !worker.alive || (worker.step == options_.steps && worker.open.empty());
+  });
+}
+
+bool RecoverySim::CanRun(const WorkerModel& worker) const {
+  if (worker.state == nullptr) return false;
+  return !worker.to_submit.empty() || (worker.open.empty() && worker.step < options_.steps);
+}
+
+// One thing that may happen now, chosen by chance; time passes only when nothing may.
+absl::Status RecoverySim::Step() {
+  const bool running = members_.contains(1);
+  if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
+  for (int tries = 0; tries < 20; ++tries) {
+    const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    bool moved = false;
+    switch (random_.Below(4)) {
+      case 0:
+        if (!worker.to_coordd.empty()) return ToCoordd(w);
+        break;
+      case 1:
+        if (worker.alive && !worker.from_coordd.empty()) return ToWorker(w);
+        break;
+      case 2:
+        if (worker.alive && CanRun(worker)) return RunProgram(w);
+        break;
+      default:
+        COORDD_RETURN_IF_ERROR(MoveData(w, moved));
+        if (moved) return absl::OkStatus();
+    }
+  }
+  for (int32_t w = 0; w < options_.workers; ++w) {
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    if (!worker.to_coordd.empty()) return ToCoordd(w);
+    if (!worker.alive) continue;
+    if (!worker.from_coordd.empty()) return ToWorker(w);
+    if (CanRun(worker)) return RunProgram(w);
+    bool moved = false;
+    COORDD_RETURN_IF_ERROR(MoveData(w, moved));
+    if (moved) return absl::OkStatus();
+    if (worker.state != nullptr && worker.state->turn_due()) return Tick(w);
+  }
+  return PassTime();
+}
+
+absl::Status RecoverySim::PassTime() {
+  absl::Time next = coordd_->NextDeadline();
+  for (const WorkerModel& worker : workers_)
+    if (worker.alive && worker.state != nullptr)
+      next = std::min(next, worker.state->NextDeadline());
+  if (next == absl::InfiniteFuture()) return Wrong("nothing will ever happen");
+  now_ = std::max(now_, next);
+  Effects effects;
+  coordd_->Tick(now_, effects);
+  COORDD_RETURN_IF_ERROR(TakeCoordd(effects));
+  for (int32_t w = 0; w < options_.workers; ++w) COORDD_RETURN_IF_ERROR(Tick(w));
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::Kill() {
+  std::vector<int32_t> alive;
+  for (int32_t w = 0; w < options_.workers; ++w)
+    if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
+  if (alive.size() < 2) return absl::OkStatus();
+  --kills_left_;
+  WorkerModel& victim = workers_[static_cast<size_t>(alive[random_.Below(alive.size())])];
+  victim.alive = false;
+  victim.from_coordd.clear();
+  // Part of what it has sent may not have left the machine.
+  while (!victim.to_coordd.empty() && random_.Below(2) == 0) victim.to_coordd.pop_back();
+  victim.to_coordd.push_back(std::nullopt);
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::RunProgram(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (worker.to_submit.empty()) {
+    ++worker.step;
+    for (int32_t t = 0; t < options_.tensors; ++t) worker.to_submit.push_back(t);
+  }
+  const size_t at = random_.Below(worker.to_submit.size());
+  const int32_t tensor = worker.to_submit[at];
+  worker.to_submit.erase(worker.to_submit.begin() + static_cast<int64_t>(at));
+  const TensorId id{++worker.last_id};
+  const std::string name = absl::StrCat("t", tensor);
+  worker.open[id] = {name, worker.step};
+  TensorsSubmitted submitted;
+  submitted.tensors.push_back({id, Gradient(name, {4}), now_ + absl::Minutes(10)});
+  return Turn(w, std::move(submitted));
+}
+
+absl::Status RecoverySim::ToCoordd(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  std::optional<v1::WorkerMessage> message = std::move(worker.to_coordd.front());
+  worker.to_coordd.pop_front();
+  Inbound in = SessionEnded{worker.session, "killed"};
+  if (message.has_value()) in = SessionMessage{worker.session, *std::move(message)};
+  history_.Saw(in);
+  Effects effects;
+  coordd_->Step(in, now_, effects);
+  if (random_.Below(2) == 0) coordd_->Tick(now_, effects);
+  return TakeCoordd(effects);
+}
+
+absl::Status RecoverySim::TakeCoordd(const Effects& effects) {
+  COORDD_RETURN_IF_ERROR(history_.Saw(effects));
+  COORDD_RETURN_IF_ERROR(coordd_->CheckConsistency());
+  for (const Outgoing& out : effects.outgoing) {
+    if (std::holds_alternative<CloseSession>(out))
+      return Wrong("a session is closed: ", std::get<CloseSession>(out).status.ToString());
+    const auto* deliver = std::get_if<coordd::Deliver>(&out);
+    if (deliver == nullptr) continue;
+    for (SessionId session : deliver->to) {
+      WorkerModel& worker = workers_[static_cast<size_t>(ToInt(session)) - 1];
+      if (!worker.alive) continue;
+      v1::CoordinatorMessage message = *deliver->message;
+      message.set_sequence(++worker.sequence);
+      if (message.has_membership())
+        members_[message.generation()][static_cast<int32_t>(ToInt(session)) - 1] =
+            message.membership().rank();
+      worker.from_coordd.push_back(std::move(message));
+    }
+    // Who dies before it hears of it is a member all the same.
+    if (deliver->message->has_membership())
+      members_[deliver->message->generation()][static_cast<int32_t>(ToInt(deliver->to.front())) -
+                                               1] = deliver->message->membership().rank();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::ToWorker(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  v1::CoordinatorMessage message = std::move(worker.from_coordd.front());
+  worker.from_coordd.pop_front();
+  if (worker.state == nullptr) {
+    if (!message.has_membership()) return absl::OkStatus();
+    COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
+    place.state.on_failure = OnFailure::kContinue;
+    worker.generation = message.generation();
+    worker.state = std::make_unique<WorkerState>(place.state, now_);
+    return absl::OkStatus();
+  }
+  return Turn(w, CoordinatorSaid{std::move(message)});
+}
+
+absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  std::vector<WorkerEffect> out;
+  worker.state->Step(std::move(event), now_, out);
+  COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
+  COORDD_RETURN_IF_ERROR(worker.state->status());
+  return random_.Below(2) == 0 ? Tick(w) : absl::OkStatus();
+}
+
+absl::Status RecoverySim::Tick(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
+  std::vector<WorkerEffect> out;
+  worker.state->Tick(now_, out);
+  if (!worker.state->question().empty() && !CanRun(worker))
+    worker.state->Step(ProgramWaits{worker.state->question().front()}, now_, out);
+  COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
+  return worker.state->status();
+}
+
+absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  for (WorkerEffect& effect : effects) {
+    if (auto* send = std::get_if<SendMessage>(&effect)) {
+      worker.to_coordd.emplace_back(std::move(send->message));
+    } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
+      COORDD_RETURN_IF_ERROR(OnLaunch(w, *launch));
+    } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
+      return Wrong("worker ", w, ": ", fail->status.ToString());
+    } else if (std::holds_alternative<AbortExecution>(effect)) {
+      worker.aborted = true;
+    } else if (const auto* enter = std::get_if<EnterGeneration>(&effect)) {
+      COORDD_RETURN_IF_ERROR(OnEnter(w, enter->membership));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::OnLaunch(int32_t w, const LaunchBatch& launch) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (ToInt(launch.lane) >= kFirstScheduleLane) ++scheduled_batches_;
+  Batch& batch = batches_[{worker.generation, {launch.lane, launch.sequence}}];
+  std::vector<std::string> tensors;
+  for (TensorId id : launch.tensors) {
+    const auto open = worker.open.find(id);
+    if (open == worker.open.end()) return Wrong("worker ", w, " launches what has ended");
+    tensors.push_back(absl::StrCat(open->second.name, "#", open->second.instance));
+  }
+  if (batch.parts.empty()) batch.tensors = tensors;
+  if (batch.tensors != tensors) {
+    return Wrong("worker ", w, " has [", absl::StrJoin(tensors, " "), "] in batch ",
+                 launch.sequence, ", another has [", absl::StrJoin(batch.tensors, " "), "]");
+  }
+  if (!batch.parts.emplace(w, Part{launch.tensors, false}).second)
+    return Wrong("worker ", w, " launches batch ", launch.sequence, " twice");
+  worker.running[launch.lane].push_back(launch.sequence);
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::MoveData(int32_t w, bool& moved) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
+  if (worker.running.empty()) return absl::OkStatus();
+  // The first of a lane that it has not ended; lanes go on one batch after the other.
+  const auto& [lane, sequences] = *std::next(
+      worker.running.begin(), static_cast<int64_t>(random_.Below(worker.running.size())));
+  const GlobalKey key{worker.generation, {lane, sequences.front()}};
+  Batch& batch = batches_.at(key);
+  Part& part = batch.parts.at(w);
+  if (worker.aborted) {
+    moved = true;
+    return EndPart(w, key, absl::AbortedError("aborted"));
+  }
+  const std::map<int32_t, int32_t>& members = members_.at(key.first);
+  bool all_launched = true, all_hold = true;
+  std::optional<Rank> dead;
+  for (const auto& [member, rank] : members) {
+    const auto other = batch.parts.find(member);
+    const bool launched = other != batch.parts.end();
+    const bool holds = launched && other->second.has_result;
+    all_launched = all_launched && launched;
+    all_hold = all_hold && holds;
+    if (!workers_[static_cast<size_t>(member)].alive && !holds) dead = Rank{rank};
+  }
+  if (!part.has_result) {
+    if (all_launched && (!dead.has_value() || random_.Below(2) == 0)) {
+      part.has_result = moved = true;
+    }
+  } else if (all_hold || options_.bug == RecoveryBug::kBufferReusedTooEarly) {
+    moved = true;
+    return EndPart(w, key, absl::OkStatus());
+  }
+  // Its data plane sees the end of the process.
+  if (!moved && dead.has_value() && random_.Below(2) == 0) {
+    moved = true;
+    worker.aborted = true;  // that of this rank is over
+    return EndPart(w, key, absl::UnavailableError("the peer has ended"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status status) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  Part& part = batches_.at(key).parts.at(w);
+  const auto lane = worker.running.find(key.second.first);
+  lane->second.pop_front();
+  if (lane->second.empty()) worker.running.erase(lane);
+  if (status.ok()) {
+    for (TensorId id : part.ids) COORDD_RETURN_IF_ERROR(OnResult(w, id, key.first));
+  } else {
+    worker.interrupted[key.second] = part;
+  }
+  BatchDone done{key.second.first, key.second.second, std::move(status), std::nullopt};
+  done.has_result = part.has_result;
+  return Turn(w, std::move(done));
+}
+
+absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const auto open = worker.open.extract(id);
+  if (open.empty()) return Wrong("worker ", w, " gets a result twice");
+  const std::string what = absl::StrCat(open.mapped().name, "#", open.mapped().instance);
+  std::map<int32_t, int64_t>& got = results_[what];
+  for (const auto& [other, theirs] : got) {
+    // What the dead have seen nobody will hear of.
+    if (theirs == generation || !workers_[static_cast<size_t>(other)].alive) continue;
+    return Wrong("worker ", w, " gets ", what, " of generation ", generation, ", worker ", other,
+                 " got that of generation ", theirs);
+  }
+  got[w] = generation;
+  return absl::OkStatus();
+}
+
+// As JobTable and Completion do it.
+absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membership) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  std::map<LaneId, int64_t> completed;
+  for (const v1::LaneRepair& repair : membership.membership().repairs())
+    completed[LaneId{repair.lane()}] = repair.completed();
+  const int64_t before = std::exchange(worker.generation, membership.generation());
+  TensorsSubmitted again;
+  again.again = true;
+  for (const auto& [key, part] : std::exchange(worker.interrupted, {})) {
+    const bool skips = options_.bug == RecoveryBug::kSkipsRepair && w == 0;
+    if (key.second <= completed[key.first] && !skips) {
+      if (!part.has_result) return Wrong("worker ", w, " has no result of a batch that counts");
+      ++held_;
+      for (TensorId id : part.ids) COORDD_RETURN_IF_ERROR(OnResult(w, id, before));
+      continue;
+    }
+    ++again_;
+    for (TensorId id : part.ids)
+      again.tensors.push_back(
+          {id, Gradient(worker.open.at(id).name, {4}), now_ + absl::Minutes(10)});
+  }
+  worker.aborted = false;
+  if (again.tensors.empty()) return absl::OkStatus();
+  std::vector<WorkerEffect> out;
+  worker.state->Step(std::move(again), now_, out);
+  return Take(w, std::move(out));
+}
+
+}  // namespace coordd

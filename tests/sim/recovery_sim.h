@@ -1,0 +1,118 @@
+// coordd's state and the states of n workers that go on when some of them die: whatever the order
+// of events, each survivor gets each result once, all get the same, and it is exact over the
+// members of its generation.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/random.h"
+#include "server/coordinator_state.h"
+#include "server/invariants.h"
+#include "worker/worker_state.h"
+
+namespace coordd {
+
+// Mistakes that the simulator must notice.
+enum class RecoveryBug {
+  kNone,
+  kSkipsRepair,          // a survivor submits anew what others have given to their programs
+  kBufferReusedTooEarly  // a rank completes a batch before all hold its result
+};
+
+struct RecoverySimOptions {
+  int32_t workers = 4;
+  int32_t kills = 1;
+  int32_t steps = 12;
+  int32_t tensors = 3;  // of a step
+  RecoveryBug bug = RecoveryBug::kNone;
+};
+
+class RecoverySim {
+ public:
+  RecoverySim(uint64_t seed, const RecoverySimOptions& options);
+
+  // Until the programs of all who are left have ended. INTERNAL: what went wrong.
+  absl::Status Run();
+
+  int64_t generations() const { return static_cast<int64_t>(members_.size()); }
+  int64_t held() const { return held_; }    // batches whose interrupted results counted
+  int64_t again() const { return again_; }  // batches that were submitted anew
+  int64_t scheduled_batches() const { return scheduled_batches_; }
+
+ private:
+  using BatchKey = std::pair<LaneId, int64_t>;
+  struct Tensor {
+    std::string name;
+    int64_t instance = 0;
+  };
+  struct Part {  // of one worker in one batch
+    std::vector<TensorId> ids;
+    bool has_result = false;
+  };
+  struct WorkerModel {
+    SessionId session;
+    bool alive = true;
+    std::unique_ptr<WorkerState> state;
+    std::deque<std::optional<v1::WorkerMessage>> to_coordd;  // nullopt: the stream ends
+    std::deque<v1::CoordinatorMessage> from_coordd;
+    int64_t sequence = 0;
+    int64_t generation = 0;
+    bool aborted = false;
+    int32_t step = 0;
+    std::vector<int32_t> to_submit;  // tensors of this step, in an order of its own
+    std::map<TensorId, Tensor> open;
+    // Of its generation: what it has launched and not ended, by lane in the order of its launches.
+    std::map<LaneId, std::deque<int64_t>> running;
+    std::map<BatchKey, Part> interrupted;
+    int64_t last_id = 0;
+  };
+  struct Batch {
+    std::vector<std::string> tensors;  // name and instance, as the first who launched it has them
+    std::map<int32_t, Part> parts;     // by worker
+  };
+  using GlobalKey = std::pair<int64_t, BatchKey>;  // with the generation
+
+  absl::Status Step();
+  absl::Status PassTime();
+  bool Finished() const;
+  bool CanRun(const WorkerModel& worker) const;
+  absl::Status RunProgram(int32_t w);
+  absl::Status ToCoordd(int32_t w);
+  absl::Status ToWorker(int32_t w);
+  absl::Status Kill();
+  // Something that may happen in the data plane of this worker; whether anything did.
+  absl::Status MoveData(int32_t w, bool& moved);
+  absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
+  absl::Status Turn(int32_t w, WorkerEvent event);
+  absl::Status Tick(int32_t w);
+  absl::Status Take(int32_t w, std::vector<WorkerEffect> effects);
+  absl::Status OnLaunch(int32_t w, const LaunchBatch& launch);
+  absl::Status OnEnter(int32_t w, const v1::CoordinatorMessage& membership);
+  absl::Status OnResult(int32_t w, TensorId id, int64_t generation);
+  absl::Status TakeCoordd(const Effects& effects);
+
+  const RecoverySimOptions options_;
+  Random random_;
+  absl::Time now_;
+  std::unique_ptr<CoordinatorState> coordd_;
+  HistoryChecker history_;
+  std::vector<WorkerModel> workers_;
+  int32_t kills_left_;
+  std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
+  std::map<GlobalKey, Batch> batches_;
+  // By name and instance: of which generation each worker got it.
+  std::map<std::string, std::map<int32_t, int64_t>> results_;
+  int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
+};
+
+}  // namespace coordd

@@ -1,0 +1,34 @@
+// What carries tensors in one generation, and goes with it.
+#pragma once
+
+#include <memory>
+
+#include "common/store.h"
+#include "worker/data_plane.h"
+#include "worker/executor.h"
+#include "worker/nccl/device_plane.h"
+
+namespace coordd {
+
+// Constant once made; what the members themselves allow from which thread they say. Works and
+// callers may refer to it when its generation is over and it is stopped.
+struct GenerationPlane {
+  // What launched batches refer to is declared before.
+  std::unique_ptr<Store> store;  // keys of the generation
+  std::unique_ptr<Executor> executor;
+  std::shared_ptr<DevicePlane> devices;  // Works of its tensors refer to it while it is there
+  std::unique_ptr<DataPlane> data_plane;
+
+  GenerationPlane() = default;
+  GenerationPlane(const GenerationPlane&) = delete;
+  GenerationPlane& operator=(const GenerationPlane&) = delete;
+  ~GenerationPlane() { Stop(); }
+
+  // Aborts what is still running, joins the threads. Idempotent; one thread.
+  void Stop() {
+    if (devices != nullptr) devices->Stop();
+    if (executor != nullptr) executor->Stop();
+  }
+};
+
+}  // namespace coordd

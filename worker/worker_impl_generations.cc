@@ -1,0 +1,160 @@
+// The part of WorkerImpl that changes from one generation to the next.
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/host_identity.h"
+#include "common/status_macros.h"
+#include "worker/join_message.h"
+#include "worker/nccl/rdma_ports.h"
+#include "worker/peer_status.h"
+#include "worker/worker_runtime.h"
+
+namespace coordd {
+
+absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
+    const v1::CoordinatorMessage& membership) {
+  Runtime& r = *runtime_;
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(membership));
+  const Placement& placement = place.placement;
+  r.metrics.SetPlacement(placement.generation, placement.rank, placement.size);
+  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<CollectiveBackend> backend,
+                          r.seams.make_backend(place.layout));
+  const bool continues = options_.on_failure == OnFailure::kContinue;
+  auto made = std::make_shared<GenerationPlane>();
+  GenerationPlane& plane = *made;
+  plane.store = std::make_unique<PrefixStore>(place.store_prefix, *r.seams.store);
+  const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  plane.executor = std::make_unique<Executor>(
+      ExecutorOptions{options_.fusion_buffer_bytes, placement.local_size, cores, continues},
+      std::move(backend), clock_, [&r, &plane](std::unique_ptr<BatchJob> batch) {
+        if (batch->sizes_only) return plane.devices->HostDone(std::move(batch));
+        r.completion->Finish(std::move(batch));
+      });
+  MakeDevicePlane(place.layout, plane);
+  plane.data_plane = std::make_unique<DataPlane>(*plane.executor, *plane.devices);
+  {
+    MutexLock lock(&mu_);
+    next_ = std::make_shared<const View>(View{placement, made});
+    next_connected_ = false;
+    connect_status_ = absl::OkStatus();
+    // Where programs go on without being asked, they are in it at once.
+    if (continues && view_ != nullptr) view_ = next_;
+  }
+  const Generation generation = placement.generation;
+  plane.executor->StartConnecting(
+      std::move(place.layout), *plane.store, clock_.Now() + options_.connect_timeout,
+      [this, generation](const absl::Status& status) { OnConnected(generation, status); });
+  return made;
+}
+
+void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane) {
+  Runtime& r = *runtime_;
+  DevicePlaneOptions options;
+  options.default_device = std::max(DeviceOf(options_.launch), 0);
+  options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
+  options.host = ThisHost(options_.node_id).hostname;
+  options.rules = options_.device_rules;
+  options.rdma = HasActiveRdmaPort(options_.nccl_environment);
+  DevicePlane::Hooks hooks;
+  hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
+    r.completion->Finish(std::move(batch));
+  };
+  hooks.to_host = [&plane](std::unique_ptr<BatchJob> batch) {
+    plane.executor->Launch(std::move(batch));
+  };
+  hooks.stage = [this](std::unique_ptr<BatchJob> batch, DeviceStager::Back back) {
+    const absl::StatusOr<DeviceStager*> stager = Stager();
+    if (stager.ok()) return (*stager)->StageBatch(std::move(batch), std::move(back));
+    batch->status = stager.status();
+    back(std::move(batch));
+  };
+  hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
+  plane.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *plane.store,
+                                                clock_, std::move(hooks));
+}
+
+void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) {
+  if (!status.ok() && options_.on_failure != OnFailure::kEnd)
+    runtime_->inbox.PushUnbounded(ConnectFailed{generation, status, SuspectRank(status)});
+  MutexLock lock(&mu_);
+  if (next_ == nullptr || next_->placement.generation != generation) return;
+  next_connected_ = status.ok();
+  connect_status_ = status;
+  changed_.NotifyAll();
+}
+
+absl::Status WorkerImpl::AwaitFirstGeneration(int32_t rank) {
+  const bool ends = options_.on_failure == OnFailure::kEnd;
+  // Where a generation follows another the first one that connects will do.
+  const absl::Time deadline =
+      ends ? absl::InfiniteFuture() : clock_.Now() + options_.connect_timeout;
+  MutexLock lock(&mu_);
+  auto decided = [this, ends]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return (next_ != nullptr && next_connected_) || (ends && !connect_status_.ok()) ||
+           (!ends && ended_for_good_);
+  };
+  clock_.Await(&mu_, &changed_, decided, deadline);
+  if (next_ != nullptr && next_connected_) {
+    view_ = std::move(next_);
+    if (!ended_for_good_) status_ = absl::OkStatus();
+    return absl::OkStatus();
+  }
+  // If the generation has ended, that is why.
+  const absl::Status timeout = absl::DeadlineExceededError("other ranks were not there in time");
+  const absl::Status why =
+      !status_.ok() ? status_ : (connect_status_.ok() ? timeout : connect_status_);
+  return absl::Status(why.code(), absl::StrCat("the data plane of rank ", rank,
+                                               " could not be connected: ", why.message()));
+}
+
+void WorkerImpl::OnGenerationEnded(const GenerationEnded& ended) {
+  MutexLock lock(&mu_);
+  // The program has to hear of the first end that it does not know of.
+  if (status_.ok() || ended.for_good) status_ = ended.status;
+  ended_for_good_ = ended_for_good_ || ended.for_good;
+  if (!ended.for_good) next_ = nullptr;
+  changed_.NotifyAll();
+}
+
+Placement WorkerImpl::placement() const {
+  MutexLock lock(&mu_);
+  return view_ == nullptr ? Placement() : view_->placement;
+}
+
+absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  ViewPtr view;
+  absl::Status ended;
+  {
+    MutexLock lock(&mu_);
+    view = view_;
+    ended = status_;
+  }
+  if (ended.ok()) return view;
+  // Whoever knows of the end may go on with what a device holds back.
+  if (view != nullptr) view->plane->devices->Told();
+  return ended;
+}
+
+absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  MutexLock lock(&mu_);
+  auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return status_.ok() || ended_for_good_ || (next_ != nullptr && next_connected_);
+  };
+  clock_.Await(&mu_, &changed_, decided, deadline);
+  if (status_.ok()) return view_->placement;
+  if (ended_for_good_) return status_;
+  if (next_ == nullptr || !next_connected_) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("no generation has followed yet: ", status_.message()));
+  }
+  view_ = std::move(next_);
+  next_ = nullptr;
+  status_ = absl::OkStatus();
+  return view_->placement;
+}
+
+}  // namespace coordd

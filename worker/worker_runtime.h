@@ -1,0 +1,57 @@
+// What a WorkerImpl is made of: everything with threads in it. For its own files only. (io)
+#pragma once
+
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <utility>
+
+#include "common/http_server.h"
+#include "common/store_memory.h"
+#include "worker/completion.h"
+#include "worker/device/device_stager.h"
+#include "worker/generation_plane.h"
+#include "worker/pending_names.h"
+#include "worker/timeline_file.h"
+#include "worker/worker_impl.h"
+#include "worker/worker_metrics.h"
+
+namespace coordd {
+
+// Keys of programs are apart from those of the runtime's generations.
+//
+// Members end in the reverse order: the link last but one, so that nothing speaks into an inbox
+// that has gone.
+struct WorkerImpl::Runtime {
+  Runtime(WorkerSeams seams, Clock& clock)
+      : seams(std::move(seams)),
+        gpus(std::move(this->seams.gpus)),
+        metrics(registry),
+        program_store("program/", *this->seams.store),
+        inbox(kMaxControlEvents, clock) {}
+
+  WorkerSeams seams;
+  GpuAccess gpus;
+  prometheus::Registry registry;
+  WorkerMetrics metrics;
+  TraceRecorder trace;
+  PrefixStore program_store;
+  PendingNames names;
+  ProcessSetTable process_sets;
+  ControlInbox inbox;
+  std::unique_ptr<HttpServer> http;
+  std::unique_ptr<CoordinatorLink> link;
+  std::unique_ptr<Completion> completion;
+  std::unique_ptr<Control> control;
+
+  // Guarded by timeline_mu.
+  Mutex timeline_mu;
+  std::unique_ptr<TimelineFile> timeline ABSL_GUARDED_BY(timeline_mu);
+
+  // Guarded by stager_mu.
+  Mutex stager_mu;
+  bool stager_ended ABSL_GUARDED_BY(stager_mu) = false;
+  std::unique_ptr<DeviceStager> stager ABSL_GUARDED_BY(stager_mu);
+};
+
+}  // namespace coordd

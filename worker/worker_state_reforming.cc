@@ -1,0 +1,156 @@
+// What WorkerState does between a generation that has lost a member and the one that follows it.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/join_message.h"
+#include "worker/worker_errors.h"
+#include "worker/worker_state.h"
+
+namespace coordd {
+
+void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
+  const absl::Status why = GenerationEndedBy(options_.generation, abort);
+  EndGeneration(why, abort.in_flight(), out);
+  reforms_ = expects_next_ && abort.reforms();
+  if (expects_next_ && !reforms_) EndForGood(why, out);
+  // What coordd has planned every rank launches; of a schedule some may have launched more.
+  if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+}
+
+void WorkerState::EndForGood(absl::Status why, std::vector<WorkerEffect>& out) {
+  expects_next_ = reforms_ = false;
+  end_ = std::move(why);
+  out.push_back(GenerationEnded{end_});
+  FailEverything(out);
+}
+
+bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
+  // Splits, and who sends to whom, are about ranks that may be others now; sets end with their
+  // generation.
+  return spec.kind != CollectiveKind::kAlltoall && !IsPairwise(spec.kind) &&
+         ToInt(spec.process_set) == 0;
+}
+
+void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& out) {
+  if (expects_next_) return;
+  aborted_ = expects_next_ = true;
+  change_ = GenerationChanged(why);
+  out.push_back(AbortExecution{});
+  // The lanes of schedules end with their generation.
+  for (auto& [id, scheduled] : schedules_) {
+    for (HeldTensor& held : scheduled.lane->TakeAllHeld()) {
+      Pending pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}};
+      pending.withdrawn = std::move(held.withdrawn);
+      Add(held.id, std::move(pending));
+    }
+  }
+  scheduled_.clear();
+  schedules_.clear();
+  unreported_.clear();
+  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
+    const auto next = std::next(tensor);
+    Pending& pending = tensor->second;
+    if (!pending.withdrawn.ok()) {
+      Fail(tensor, pending.withdrawn, out);  // coordd's answer will not come
+    } else if (!OutlivesGeneration(pending.spec)) {
+      Fail(tensor, change_, out);
+    } else {
+      pending.reported = false;
+      unreported_.push_back(tensor->first);
+    }
+    tensor = next;
+  }
+  process_sets_.FailRequests(change_, out);
+  verdict_deadline_ = absl::InfiniteFuture();
+}
+
+bool WorkerState::TakeAgain(SubmittedTensor& tensor, absl::Time now,
+                            std::vector<WorkerEffect>& out) {
+  if (!OutlivesGeneration(tensor.spec) || !Validate(tensor.spec, options_.size).ok()) {
+    out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec.name, change_)});
+    return true;
+  }
+  if (tensor.spec.kind == CollectiveKind::kJoin) join_ = tensor.id;
+  Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
+  // It is older than what has come since.
+  std::sort(unreported_.begin(), unreported_.end());
+  return true;
+}
+
+void WorkerState::NoteInterrupted(BatchKey batch, bool has_result) {
+  Interrupted& lane = interrupted_[batch.first];
+  lane.first = lane.first == 0 ? batch.second : std::min(lane.first, batch.second);
+  if (has_result) lane.held = std::max(lane.held, batch.second);
+}
+
+// Nothing of the old generation executes here any more: what is decided about it can be carried
+// out.
+void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
+  if (!report_is_due()) return;
+  reported_ = true;
+  v1::WorkerMessage message;
+  v1::RecoveryReport& report = *message.mutable_recovery_report();
+  std::map<LaneId, int64_t> launched = sequencer_.ended();
+  for (const LaneProgress& lane : sequencer_.Progress()) launched[lane.lane] = lane.launched;
+  for (const auto& [lane, last] : launched) {
+    v1::LaneReport& entry = *report.add_lanes();
+    entry.set_lane(ToInt(lane));
+    entry.set_launched(last);
+    const auto interrupted = interrupted_.find(lane);
+    const bool all = interrupted == interrupted_.end();
+    entry.set_completed(all ? last : interrupted->second.first - 1);
+    entry.set_held(all ? last : std::max(entry.completed(), interrupted->second.held));
+  }
+  Send(std::move(message), out);
+}
+
+void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time now,
+                               std::vector<WorkerEffect>& out) {
+  if (left_) return;  // it crossed the goodbye
+  if (!reported_) {
+    ProtocolError("coordd sent a membership before this rank had reported what became of the last",
+                  out);
+    return;
+  }
+  absl::StatusOr<MemberPlace> place = ParseMembership(message);
+  if (!place.ok()) return EndForGood(place.status(), out);
+  EndTrace(/*send=*/false, now, out);
+  place->state.on_failure = options_.on_failure;
+  options_ = place->state;
+  process_sets_ = ProcessSetState(options_.rank, options_.size);
+  sequencer_ = PlanSequencer();
+  interrupted_.clear();
+  awaiting_verdict_.clear();  // they come back
+  incoming_.Clear();
+  question_.clear();
+  local_failure_ = absl::OkStatus();
+  verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
+  if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
+  aborted_ = expects_next_ = reforms_ = reported_ = false;
+  // A root that was one.
+  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
+    const auto next = std::next(tensor);
+    if (!Validate(tensor->second.spec, options_.size).ok()) {
+      std::erase(unreported_, tensor->first);
+      Fail(tensor, change_, out);
+    }
+    tensor = next;
+  }
+  next_heartbeat_ = now;
+  lease_until_ = std::max(lease_until_, now + options_.lease);
+  out.push_back(EnterGeneration{message});
+}
+
+// The data plane of this generation has not come into being.
+void WorkerState::On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (in.generation != options_.generation || !end_.ok() || !local_failure_.ok()) return;
+  local_failure_ = absl::Status(in.status.code(),
+                                absl::StrCat("the data plane of rank ", ToInt(options_.rank),
+                                             " could not be connected: ", in.status.message()));
+  SendFailed(BatchKey{LaneId{0}, 0}, "", local_failure_.message(), in.suspect, out);
+  verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
+}
+
+}  // namespace coordd
