@@ -5,10 +5,11 @@
 //   wait NAME                                        -> "ok FIRST LAST" of the result
 //   barrier | status | leave
 //   large NAME BYTES       an allreduce of uint8 in place, of rank + 1, every element checked
-//   train NAME COUNT STEPS allreduces of COUNT times 1, each result checked: "step 5" after the
-//   fifth
-//                          and, with COORDD_ON_FAILURE=raise, a line "changed ..." for each change
-//                          of generation, after which all go back to the step that all have made;
+//   train NAME COUNT STEPS [change]
+//                          allreduces of COUNT times 1, each result checked: "step 5" after the
+//                          fifth and, with COORDD_ON_FAILURE=raise, a line "changed ..." for each
+//                          change of generation, after which all go back to the step that all have
+//                          made; change: goes on until there is one, then STEPS more;
 //                          -> "ok STEPS GENERATION SIZE"
 //   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
@@ -26,6 +27,7 @@
 #include <cstring>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -151,10 +153,12 @@ class Script {
 
   std::string Train(const std::string& name, std::istringstream& in) {
     int64_t count = 0, steps = 0, step = 0;
-    in >> count >> steps;
+    std::string until;
+    in >> count >> steps >> until;
+    int64_t end = until == "change" ? std::numeric_limits<int64_t>::max() : steps;
     std::vector<float> data(static_cast<size_t>(count));
     bool agreed = true;
-    while (step < steps) {
+    while (step < end) {
       std::fill(data.begin(), data.end(), 1.0f);
       const coordd::Expected<> result =
           agreed ? Reduce(name, coordd::View<float>(data), coordd::Op::kSum)
@@ -165,6 +169,8 @@ class Script {
           return "WRONG result " + std::to_string(data.front());
         if (++step == 5) std::cout << "step 5" << std::endl;
       }
+      // All have agreed on where to go on.
+      if (result.ok() && !agreed && until == "change") end = step + steps;
       agreed = result.ok();
       if (agreed) continue;
       if (result.code() != COORDD_GENERATION_CHANGED) return Answer(result);
