@@ -19,6 +19,8 @@ namespace coordd {
 namespace {
 
 constexpr size_t kMaxReadyBytes = 4096;
+// Since the last worker joined. An import of torch on a busy machine is through by then.
+constexpr char kElasticSettlingWindow[] = "30s";
 
 std::string ReadAvailable(int fd) {
   std::string text(kMaxReadyBytes, '\0');
@@ -72,6 +74,12 @@ std::vector<std::string> CoordinatorCommand(const std::string& program, const Ru
   if (!options.port_range.empty()) {
     command.push_back("--port-range");
     command.push_back(options.port_range);
+  }
+  if (options.min_np > 0) {
+    // The first generation has all that come; that --min-np are there is no reason to go without
+    // the slower ones.
+    command.push_back("--settling-window");
+    command.push_back(kElasticSettlingWindow);
   }
   command.insert(command.end(), options.coordd_arguments.begin(), options.coordd_arguments.end());
   return command;

@@ -23,8 +23,9 @@ struct Flag {
 };
 
 constexpr char kElastic[] =
-    "workers that come and go are not there yet: expected a fixed -np, and a checkpoint to start "
-    "again from";
+    "workers that are added while a job runs are not there yet: expected -np, and --min-np to go "
+    "on "
+    "without those that fail";
 constexpr char kTuning[] =
     "there is nothing to tune here: how tensors are packed and reduced is measured, not set; leave "
     "it out";
@@ -88,12 +89,11 @@ constexpr Flag kFlags[] = {
      "lines carry the rank; pipe them through ts(1) for the time"},
     {"--prefix-output-with-timestamp", Does::kAnswer,
      "lines carry the rank; pipe them through ts(1) for the time"},
-    {"--min-np", Does::kAnswer, kElastic},
-    {"--min-num-proc", Does::kAnswer, kElastic},
+    {"--min-num-proc", Does::kRename, "--min-np"},
     {"--max-np", Does::kAnswer, kElastic},
     {"--max-num-proc", Does::kAnswer, kElastic},
     {"--slots-per-host", Does::kAnswer, kElastic},
-    {"--elastic-timeout", Does::kAnswer, kElastic},
+    {"--elastic-timeout", Does::kPrefix, "--coordd-arg=--reform-timeout="},
     {"--reset-limit", Does::kAnswer, kElastic},
     {"--blacklist-cooldown-range", Does::kAnswer, kElastic},
     {"--host-discovery-script", Does::kAnswer, kElastic},

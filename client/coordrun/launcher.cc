@@ -328,7 +328,10 @@ void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line)
 
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   const absl::Time now = clock_.Now();
+  const size_t lost = state_->lost().size();
   state_->WorkerEnded(worker, end, now);
+  if (state_->lost().size() > lost)
+    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker)));
   // Only with a coordd of our own: it knows nobody but our workers.
   if (end.ok() && coordinator_.process) early_look_ = std::min(early_look_, now + kEarlyLook);
 }

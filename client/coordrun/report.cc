@@ -69,8 +69,11 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
   }
   if (const auto first = state.first_failure()) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(*first)];
-    return absl::StrCat(RankText(options, report, *first), " failed first: it ",
-                        worker.end->ToString(), " after ", Seconds(worker.ran));
+    const std::string end = absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran));
+    if (state.lost().empty())
+      return absl::StrCat(RankText(options, report, *first), " failed first: it ", end);
+    return absl::StrCat(RankText(options, report, *first), " ", end,
+                        " as well, and fewer than --min-np ", options.min_np, " are left");
   }
   if (state.timed_out()) {
     return absl::StrCat("the run was not done after --timeout ",
@@ -82,7 +85,17 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
   if (state.coordinator_end()) {
     return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
   }
-  return "all workers exited with status 0";
+  if (state.lost().empty()) return "all workers exited with status 0";
+  return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
+                      " lost, the others exited with status 0");
+}
+
+std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
+                     int32_t worker) {
+  const RunState::Worker& lost = state.workers()[static_cast<size_t>(worker)];
+  return absl::StrCat(RankText(options, report, worker), " ", lost.end->ToString(), " after ",
+                      Seconds(lost.ran), "; ", state.alive(),
+                      state.alive() == 1 ? " worker goes on" : " workers go on");
 }
 
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
@@ -162,7 +175,7 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
   std::string out = absl::StrCat("coordrun: job ", report.job, ", ", options.np,
                                  options.np == 1 ? " worker, " : " workers, ", Seconds(report.wall),
                                  ReducedText(report), ": ", EndingText(options, state, report));
-  if (good) return out;
+  if (good && state.lost().empty()) return out;
   for (const std::string& line : EndsOfOthers(options, state)) {
     absl::StrAppend(&out, "\ncoordrun: ", line);
   }
@@ -198,6 +211,8 @@ std::string SummaryJson(const RunOptions& options, const RunState& state, const 
                {"workers", options.np},
                {"exit_status", state.exit_status()},
                {"seconds", absl::ToDoubleSeconds(report.wall)}};
+  json["lost"] = Json::array();
+  for (int32_t worker : state.lost()) json["lost"].push_back(options.first_rank + worker);
   json["first_failure"] =
       state.first_failure() ? Json(options.first_rank + *state.first_failure()) : Json();
   json["reason"] = EndingText(options, state, report);

@@ -31,6 +31,10 @@ struct RunReport {
 // ended, for the moment when that begins.
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report);
 
+// "rank 2 (pid 4711) was killed by SIGKILL after 1.2 s; 3 workers go on". REQUIRES: it has ended.
+std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
+                     int32_t worker);
+
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);

@@ -66,6 +66,11 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
          },
          "workers to start, also -np [1, the slots of -H, or the tasks of the allocation]")
       ->type_name("N");
+  app.add_option("--min-np", options->min_np,
+                 "go on without workers that fail as long as so many have not; the program must be "
+                 "made for it: coordd.torch.elastic, or COORDD_ON_FAILURE [all are needed]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
   app.add_option("-H", options->hosts, "hosts and how many workers each takes: h1:4,h2:4, n[1-8]:4")
       ->type_name("HOSTS");
   app.add_option("--hostfile", options->hostfile,

@@ -259,6 +259,16 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
   if (plan.np < 1 || plan.np > most) {
     return absl::InvalidArgumentError(absl::StrCat("-np is ", plan.np, ": expected 1 to ", most));
   }
+  if (options.min_np > std::max(plan.np, options.size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--min-np is ", options.min_np, ": expected at most -np, ", plan.np));
+  }
+  if (options.min_np > 0 && plan.launcher == LauncherKind::kMpirun) {
+    return absl::InvalidArgumentError(
+        "--min-np with launcher mpirun, which ends all processes when one fails: expected ssh, "
+        "srun "
+        "or local");
+  }
   return plan;
 }
 

@@ -31,7 +31,8 @@ std::string ProcessEnd::ToString() const {
 }
 
 RunState::RunState(const RunOptions& options, absl::Time start)
-    : linger_(options.linger),
+    : min_np_(options.min_np),
+      linger_(options.linger),
       grace_(options.grace),
       start_(start),
       timeout_(start + options.timeout),
@@ -63,6 +64,12 @@ bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) con
          is_a_cause(end) && !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
 }
 
+bool RunState::EnoughAreLeft() const {
+  const auto failed = [](const Worker& worker) { return worker.end && !worker.end->ok(); };
+  const auto failures = std::count_if(workers_.begin(), workers_.end(), failed);
+  return min_np_ > 0 && static_cast<int64_t>(workers_.size()) - failures >= min_np_;
+}
+
 void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   if (worker.end) return;
@@ -71,6 +78,10 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   --alive_;
   if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
   if (end.ok() || phase_ != Phase::kRunning) return;
+  if (EnoughAreLeft()) {
+    lost_.push_back(local_rank);
+    return;
+  }
   first_failure_ = local_rank;
   blame_end_ = now + kBlameWindow;
   Enter(Phase::kLingering, now);

@@ -32,7 +32,9 @@ std::string SignalName(int signal);
 
 //   running --failure--> lingering --linger--> terminating --grace--> killing --> all have ended
 //   running --signal, timeout--------------------^   second signal -------^
-// Not thread-safe: one owner. `now` must not decrease.
+//
+// In an elastic run (RunOptions::min_np) a worker that fails is *lost* as long as enough others
+// have not failed, and the run goes on. Not thread-safe: one owner. `now` must not decrease.
 class RunState {
  public:
   struct Worker {
@@ -69,6 +71,9 @@ class RunState {
   static constexpr absl::Duration kBlameWindow = absl::Milliseconds(300);
   bool blame_is_final() const { return blame_is_final_ || all_ended(); }
   std::optional<int32_t> first_failure() const { return first_failure_; }
+  // Without whom the run went on, in the order of their ends.
+  const std::vector<int32_t>& lost() const { return lost_; }
+  int32_t alive() const { return alive_; }
   // Blame's; empty: the first failure's end tells.
   const std::string& blame_reason() const { return blame_reason_; }
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
@@ -82,8 +87,10 @@ class RunState {
 
   void Enter(Phase phase, absl::Time now);
   bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
+  bool EnoughAreLeft() const;
 
   // Constant after construction.
+  const int32_t min_np_;
   const absl::Duration linger_, grace_;
   const absl::Time start_, timeout_;
 
@@ -92,6 +99,7 @@ class RunState {
   std::vector<Worker> workers_;
   int32_t alive_;
   std::vector<int> signals_;
+  std::vector<int32_t> lost_;
   std::optional<int32_t> first_failure_;
   absl::Time blame_end_ = absl::InfiniteFuture();
   bool blame_is_final_ = false;

@@ -60,6 +60,11 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
                              {"COORDD_TLS_CERT", rendezvous.tls.cert},
                              {"COORDD_TLS_KEY", rendezvous.tls.key},
                              {"COORDD_METRICS", options.metrics == "off" ? "" : options.metrics}};
+  if (options.min_np > 0) {
+    environment["COORDD_MIN_WORKERS"] = absl::StrCat(options.min_np);
+    environment["COORDD_MAX_WORKERS"] = absl::StrCat(options.size == 0 ? options.np : options.size);
+    environment["COORDD_ON_FAILURE"] = "raise";
+  }
   if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;
   for (const auto& [name, value] : options.variables) {
     const auto found = inherited.find(name);

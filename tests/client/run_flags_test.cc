@@ -89,13 +89,23 @@ TEST(RunFlags, RequiringRdmaIsAVariableOfTheWorkers) {
 }
 
 TEST(RunFlags, AnswersWhatHasNoCounterpart) {
-  for (const char* flag : {"--min-np", "--autotune", "--config-file", "--jsrun", "-cb",
+  for (const char* flag : {"--max-np", "--autotune", "--config-file", "--jsrun", "-cb",
                            "--mpi-args", "--host-discovery-script"}) {
     const auto translated = TranslateHorovodrun({flag, "value"});
     ASSERT_FALSE(translated.ok()) << flag;
     EXPECT_THAT(std::string(translated.status().message()), HasSubstr(std::string(flag) + ": "));
   }
-  EXPECT_EQ(ParseRunFlags({"--min-np", "2", "true"}).exit, kExitUsage);
+  EXPECT_EQ(ParseRunFlags({"--max-np", "2", "true"}).exit, kExitUsage);
+}
+
+TEST(RunFlags, AnElasticRunHasAMinimum) {
+  const RunFlags flags = ParseRunFlags({"-np", "4", "--min-np", "2", "./train"});
+  EXPECT_EQ(flags.options.min_np, 2);
+  EXPECT_EQ(flags.options.np, 4);
+  EXPECT_EQ(ParseRunFlags({"--min-num-proc", "3", "./train"}).options.min_np, 3);
+  EXPECT_EQ(ParseRunFlags({"-np", "4", "--min-np", "0", "./train"}).exit, kExitUsage);
+  EXPECT_THAT(ParseRunFlags({"--elastic-timeout", "60", "./train"}).options.coordd_arguments,
+              ElementsAre("--reform-timeout=60"));
 }
 
 TEST(Commands, SshAsksNoQuestionsAndCarriesNoSecret) {

@@ -40,6 +40,37 @@ TEST(RunState, IsGoodWhenAllAre) {
   EXPECT_EQ(state.workers()[1].ran, absl::Seconds(1));
 }
 
+TEST(RunState, GoesOnWithoutWorkersAsLongAsEnoughAreLeft) {
+  RunOptions options = Options(4);
+  options.min_np = 2;
+  RunState state(options, kStart);
+  state.WorkerEnded(3, kGood, At(1));
+  state.WorkerEnded(1, kKilled, At(2));
+  EXPECT_FALSE(state.ending());
+  EXPECT_THAT(state.lost(), ElementsAre(1));
+  EXPECT_EQ(state.alive(), 2);
+  state.WorkerEnded(0, kExit3, At(3));
+  EXPECT_THAT(state.lost(), ElementsAre(1, 0));
+  EXPECT_EQ(state.NextDeadline(), absl::InfiniteFuture());
+  state.WorkerEnded(2, kGood, At(4));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.first_failure(), std::nullopt);
+  EXPECT_EQ(state.exit_status(), 0);
+}
+
+TEST(RunState, EndsWhenFewerThanTheMinimumAreLeft) {
+  RunOptions options = Options(3);
+  options.min_np = 2;
+  RunState state(options, kStart);
+  state.WorkerEnded(0, kKilled, At(1));
+  state.WorkerEnded(2, kExit3, At(2));
+  EXPECT_THAT(state.lost(), ElementsAre(0));
+  EXPECT_THAT(state.first_failure(), Optional(2));
+  EXPECT_TRUE(state.ending());
+  state.WorkerEnded(1, kTerminated, At(3));
+  EXPECT_EQ(state.exit_status(), 3);
+}
+
 TEST(RunState, LetsTheOthersNoticeAFailureThenTerminatesThenKills) {
   RunState state(Options(3), kStart);
   state.WorkerEnded(1, kExit3, At(1));

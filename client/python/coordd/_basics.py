@@ -28,6 +28,7 @@ Min = 3
 Max = 4
 Product = 5
 
+GENERATION_TIMEOUT_S = 660.0  # more than coordd waits for enough workers to be there (--reform-timeout)
 _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
 _MAX_JOB_NAME_BYTES = 128  # kMaxJobNameBytes
 
@@ -39,7 +40,8 @@ class _State:
         self.place: Optional[_native.Place] = None  # survives a fork: a data loader may ask for its rank
         self.forked_from: Optional[int] = None  # process id of the parent that was initialised
         self.abandoned = []  # the parent's worker in a forked child: never freed there
-        self.at_shutdown = []  # called by shutdown() when the worker is gone
+        self.at_end = []  # called when the generation is over and nothing of it is left
+        self.failing = False  # the program ends by an error, and shall not say goodbye
 
 
 _state = _State()
@@ -56,9 +58,10 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def on_shutdown(call) -> None:
-    """Has `call()` called by every shutdown(), after the worker has said goodbye."""
-    _state.at_shutdown.append(call)
+def on_end(call) -> None:
+    """Has `call()` called whenever a membership is over: by shutdown(), after the worker has said goodbye, and by
+    await_generation()."""
+    _state.at_end.append(call)
 
 
 # --- init and shutdown -----------------------------------------------------------------------------------------------
@@ -111,10 +114,33 @@ def shutdown() -> None:
         if _state.worker is None:
             return
         worker, _state.worker, _state.place = _state.worker, None, None
-        worker.shutdown()
-        for call in _state.at_shutdown:
-            call()
-        _process_sets.unregister_all()
+        if _state.failing:  # the others are to go on without us, as if we had been killed
+            _state.abandoned.append(worker)
+        else:
+            worker.shutdown()
+        _end_membership()
+
+
+def _end_membership() -> None:
+    for call in _state.at_end:
+        call()
+    _process_sets.unregister_all()
+
+
+def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
+    """What a program calls after a HorovodInternalError whose code is "GENERATION_CHANGED" (COORDD_ON_FAILURE=raise, which
+    `coordrun --min-np` sets; coordd.elastic does it by itself): waits until those that are left have formed the next
+    generation. rank() and size() are then those of that one, process sets have to be added anew, and nothing that was
+    submitted before is left. HorovodInternalError: no generation follows, or not in time."""
+    with _state.lock:
+        _state.place = worker().await_generation(timeout_seconds)
+        _end_membership()
+
+
+def fail() -> None:
+    """From now on, the end of this process says no goodbye, which would end the job for all: the others see a lost rank,
+    and go on without it where they can."""
+    _state.failing = True
 
 
 atexit.register(shutdown)

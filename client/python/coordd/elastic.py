@@ -1,20 +1,25 @@
 """Elastic training: state that can be committed, rolled back and given to others.
 
-What works: states, commit(), restore(), sync(), and a run() that starts everyone from rank 0's state. What this version of
-coordd does not do yet: going on without a rank that was lost, or with one that was added. A loss ends run() with
-HorovodInternalError, the state being back at its last commit; start the job again then, from what it saved.
+A job that was started with ``coordrun --min-np N`` (or COORDD_ON_FAILURE=raise) goes on without a rank that was lost, as long as
+N are left: the others form the next generation, take the state back to their last commit, give everyone rank 0's, call the
+reset callbacks and run the function again. Their processes, models and data stay where they are. In any other job a loss
+ends run() with HorovodInternalError, the state being back at its last commit.
+
+What this version of coordd does not do yet: ranks that are added while the job runs, so HostsUpdatedInterrupt is never raised.
 """
 
 import copy
 import functools
+import sys
 from typing import Any, Callable, Iterable, List
 
-from coordd.exceptions import HorovodInternalError
+from coordd import _basics
+from coordd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["State", "ObjectState", "run_fn"]
 
-NOT_YET = ("this version of coordd does not go on without a lost rank: the state is back at its last commit; start the job "
-           "again")
+CANNOT = ("the state is back at its last commit, and the job cannot go on: coordrun --min-np N makes one that goes on without "
+          "lost ranks")
 
 
 class State:
@@ -29,7 +34,8 @@ class State:
         self._reset_callbacks: List[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Functions for on_reset(). Nothing calls that yet: membership does not change in this version."""
+        """Functions that run() calls when the members have changed, before everyone takes rank 0's state: to adapt a learning
+        rate to size(), or to add process sets anew."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -90,18 +96,43 @@ class ObjectState(State):
 
 
 def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
-    """func(state, ...) as a function that first gives everyone rank 0's state. HorovodInternalError: a rank was lost, or a
-    collective failed; the state is then as of its last commit. `reset` would bring up the next membership: not called in
-    this version."""
-    del reset
+    """func(state, ...) as a function that first gives everyone rank 0's state, and begins again when the members have changed:
+    `reset` brings up the next membership. HorovodInternalError: no generation follows; the state is as of its last commit.
+
+    An error of the program itself leaves the function, as usual. If it ends the process, too, the others see a lost rank and go
+    on."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args, **kwargs):
-        state.sync()
-        try:
-            return func(state, *args, **kwargs)
-        except HorovodInternalError as error:
-            state.restore()
-            raise HorovodInternalError(f"{error}; {NOT_YET}") from error
+        _fail_when_an_error_ends_the_program()
+        in_step = False
+        while True:
+            try:
+                if not in_step:
+                    state.sync()
+                return func(state, *args, **kwargs)
+            except HorovodInternalError as error:
+                state.restore()
+                if error.code != "GENERATION_CHANGED":
+                    raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error
+                in_step = False
+            except HostsUpdatedInterrupt as interrupt:
+                in_step = interrupt.skip_sync
+            reset()
+            state.on_reset()
 
     return wrapper
+
+
+def _fail_when_an_error_ends_the_program() -> None:
+    """An uncaught error is not a goodbye. (sys.exit(3) is: the program has decided to end.)"""
+    before = sys.excepthook
+    if getattr(before, "of_coordd", False):
+        return
+
+    def hook(kind, value, traceback):
+        _basics.fail()
+        before(kind, value, traceback)
+
+    hook.of_coordd = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

@@ -66,6 +66,30 @@ if __name__ == "__main__":
     print("done on", hvd.rank(), "of", hvd.size())
 """
 
+# One rank ends by an error of its own; the others are to go on.
+ELASTIC_SCRIPT = """
+import coordd.torch as hvd
+import torch
+
+hvd.init()
+state = hvd.elastic.TorchState(step=0, total=0.0, sizes=[])
+state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+sizes = []
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 40:
+        if state.step == 20 and hvd.size() == 3 and hvd.rank() == 0:
+            raise ValueError("an error of the program")
+        state.total += hvd.allreduce(torch.ones(3), name="x", op=hvd.Average)[0].item()
+        state.step += 1
+        state.commit()
+
+train(state)
+print("done", hvd.rank(), hvd.size(), state.step, state.total, sizes)
+hvd.barrier()
+"""
+
 FUNCTION_SCRIPT = """
 import horovod
 
@@ -109,9 +133,22 @@ class Programs(unittest.TestCase):
     def test_digits_have_the_weights_of_one_process(self):
         for count in (1, 3):
             self.example(count, "digits.py", "--epochs", "3", "--save", self.path(f"{count}.pt"))
-        difference = self.run_command(sys.executable, os.path.join(EXAMPLES, "digits.py"), "--compare", self.path("1.pt"),
-                                      self.path("3.pt"))
-        self.assertLess(float(difference.splitlines()[-1]), 1e-4)  # warnings of torch may come before
+        # Two of four are killed, one after the other, rank 0 among them.
+        output = self.run_ranks(4, os.path.join(EXAMPLES, "digits_elastic.py"), "--epochs", "3", "--save",
+                                self.path("elastic.pt"), "--crash", "0:20", "--crash", "3:40", options=("--min-np", "2"))
+        self.assertRegex(output, r"rank 0 \(pid \d+\) was killed by SIGKILL after [\d.]+ s; 3 workers go on")
+        self.assertIn("going on with 2 worker(s)", output)
+        self.assertIn("2 were lost, the others exited with status 0", output)
+        for name in ("3.pt", "elastic.pt"):
+            difference = self.run_command(sys.executable, os.path.join(EXAMPLES, "digits.py"), "--compare", self.path("1.pt"),
+                                          self.path(name))
+            self.assertLess(float(difference.splitlines()[-1]), 1e-4)  # warnings of torch may come before
+
+    def test_an_error_of_one_rank_is_not_the_end_of_an_elastic_job(self):
+        output = self.run_ranks(3, self.path("elastic.py", ELASTIC_SCRIPT), options=("--min-np", "2"))
+        self.assertIn("ValueError: an error of the program", output)
+        for rank in range(2):
+            self.assertIn(f"done {rank} 2 40 40.0 [2]", output)
 
     def test_digits_learn_under_ddp_with_the_hook(self):
         output = self.example(2, "ddp_digits.py")

@@ -106,7 +106,7 @@ class Names:
 
 
 names = Names()
-_basics.on_shutdown(names.reset)
+_basics.on_end(names.reset)
 
 
 class Pending(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Dict, Optional, Tuple
 
 import torch
 
-from coordd._basics import Average, native_op, on_shutdown, worker
+from coordd._basics import Average, native_op, on_end, worker
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._exchanges import submit_pending
@@ -91,7 +91,7 @@ class _Messages:
 
 
 _messages = _Messages()
-on_shutdown(_messages.reset)
+on_end(_messages.reset)
 
 
 def _message(function_name: str, tensor, output, name: Optional[str], pair: _Pair, other: int) -> Pending:

@@ -18,7 +18,7 @@ DTYPES = {getattr(torch, name): number for name, number in _library.DTYPES.items
 _store = _native.PreparedStore()
 _groups = _native.PreparedStore()
 _calls = _native.PreparedStore()
-_basics.on_shutdown(_calls.clear)  # they hold the worker
+_basics.on_end(_calls.clear)  # they hold the worker
 
 
 OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once

@@ -1,4 +1,4 @@
-"""Elastic training with torch. What it does and does not do yet: see coordd.elastic.
+"""Elastic training with torch: `coordrun -np 4 --min-np 2 -- python train.py` goes on without ranks that are lost.
 
     state = coordd.torch.elastic.TorchState(model=model, optimizer=optimizer, epoch=0)
 
@@ -21,12 +21,7 @@ from coordd.torch.elastic.state import TorchState
 __all__ = ["run", "TorchState", "ElasticSampler"]
 
 
-def _reset() -> None:
-    _basics.shutdown()
-    _basics.init()
-
-
 def run(func: Callable) -> Callable:
-    """Decorates a training function whose first argument is a state: all ranks start from rank 0's. After a failure it is
-    rolled back to its last commit and HorovodInternalError is raised: this version does not go on by itself."""
-    return run_fn(func, _reset)
+    """Decorates a training function whose first argument is a state: all ranks start from rank 0's. When a rank is lost, the
+    others go back to their last commit and begin again without it, in a job of `coordrun --min-np`; see coordd.elastic."""
+    return run_fn(func, _basics.await_generation)
