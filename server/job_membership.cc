@@ -199,7 +199,9 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   const bool was_intact = damage_ == Damage::kNone;
   damage_ = damage;
   if (was_intact) {
-    if (reforming_.Broken(reason, damage == Damage::kLost, damage == Damage::kLeft, now))
+    // What was asked for is no failure, however often.
+    const bool explained = damage == Damage::kLost || damage == Damage::kAsked;
+    if (reforming_.Broken(reason, explained, damage == Damage::kLeft, now))
       rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
@@ -290,6 +292,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
                       std::move(by_rank));
   kv_.Open(generation());
+  newcomers_told_ = 0;
   waiting_changed_ = rendezvous_.waiting() > 0;  // they came while this was being stored
   int32_t nodes = 0;
   for (const NodeRun& run : topology.runs) nodes += run.nodes;
@@ -328,20 +331,31 @@ void JobState::DeliverMembership(SessionId session, const Worker& worker, const 
 void JobState::TellWaiting(absl::Time now, Effects& effects) {
   if (!waiting_changed_ || now < next_waiting_at_) return;
   waiting_changed_ = false;
-  Deliver deliver;
+  std::vector<SessionId> waiting, members;
   for (const auto& [session, worker] : workers_) {
-    if (worker.generation == Generation{0}) deliver.to.push_back(session);
+    (worker.generation == Generation{0} ? waiting : members).push_back(session);
   }
-  if (deliver.to.empty()) return;
+  // Members, where they can do something about it.
+  const bool news =
+      reforming_.wanted() && negotiating() && newcomers_told_ != rendezvous_.waiting();
+  if (!news) members.clear();
+  if (waiting.empty() && members.empty()) return;
   next_waiting_at_ = now + kWaitingInterval;
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
-  v1::Waiting* waiting = message->mutable_waiting();
-  waiting->set_joined(rendezvous_.waiting());
-  waiting->set_min_workers(rendezvous_.options().min_workers);
-  waiting->set_max_workers(rendezvous_.options().max_workers);
-  waiting->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
-  deliver.message = std::move(message);
-  effects.outgoing.push_back(std::move(deliver));
+  if (!waiting.empty()) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
+    v1::Waiting* told = message->mutable_waiting();
+    told->set_joined(rendezvous_.waiting());
+    told->set_min_workers(rendezvous_.options().min_workers);
+    told->set_max_workers(rendezvous_.options().max_workers);
+    told->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
+    effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
+  }
+  if (!members.empty()) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+    newcomers_told_ = rendezvous_.waiting();
+    message->mutable_newcomers()->set_waiting(newcomers_told_);
+    effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+  }
 }
 
 std::string JobState::Who(const Worker& worker) const {

@@ -73,6 +73,9 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       status = ValidateRecoveryReport(message.recovery_report());
       if (status.ok()) OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
       break;
+    case v1::WorkerMessage::kChangeMembers:
+      OnChangeMembers(worker, now, effects);
+      break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
       if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);

@@ -97,7 +97,7 @@ class JobState {
   };
   using Workers = std::map<SessionId, Worker>;
   // How the current generation has ended, so far. Members hear of it again when it gets worse.
-  enum class Damage { kNone, kLeft, kCollectiveFailed, kLost };
+  enum class Damage { kNone, kLeft, kAsked, kCollectiveFailed, kLost };
 
   // job_state.cc
   bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
@@ -140,6 +140,7 @@ class JobState {
   void NoteAwaited(absl::Time now, Effects& effects);
 
   // job_reforming.cc
+  void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
   // REQUIRES: a member of a generation that is over and will be followed by another.
   void OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
                         absl::Time now, Effects& effects);
@@ -195,6 +196,7 @@ class JobState {
 
   std::deque<v1::Departure> departures_;  // newest last
   bool waiting_changed_ = false;
+  int32_t newcomers_told_ = 0;  // to the members
   absl::Time next_waiting_at_ = absl::InfinitePast();
 };
 

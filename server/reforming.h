@@ -44,7 +44,8 @@ class Reforming {
   std::optional<std::string> Verdict(absl::Time now) const;
 
   // The generation is over; whether another one follows. `lost`: a member has gone without a
-  // goodbye; `left`: one has said goodbye, which is the end of the job for all.
+  // goodbye, or the members have asked for the end; `left`: one has said goodbye, which is the end
+  // of the job for all.
   bool Broken(const std::string& reason, bool lost, bool left, absl::Time now);
   void Lost() { fruitless_ = 0; }  // another member, after that
   // Those who are left have all reported: the next generation can form.

@@ -102,6 +102,8 @@ void Control::StepLocked(ControlEvent& event, absl::Time now) {
     StepLocked(std::move(*ended), now);
   } else if (auto* failed = std::get_if<ConnectFailed>(&event)) {
     StepLocked(std::move(*failed), now);
+  } else if (auto* change = std::get_if<MembersMayChange>(&event)) {
+    StepLocked(*change, now);
   } else if (std::holds_alternative<LeaveRequested>(event)) {
     StepLocked(LeaveRequested{}, now);
   } else if (std::holds_alternative<StopForced>(event)) {
@@ -266,6 +268,8 @@ void Control::Do(FailWork& action) {
 }
 
 void Control::Do(AbortExecution&) { active_->Abort(); }
+
+void Control::Do(NewcomersWait& action) { hooks_.newcomers_wait(action.count); }
 
 void Control::Do(GenerationEnded& action) { hooks_.generation_ended(action); }
 

@@ -28,7 +28,7 @@ class WorkerMetrics;
 
 struct TurnDue {};  // somebody else's step has left the control thread something to do
 using ControlEvent = std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, ConnectFailed,
-                                  LeaveRequested, StopForced, TurnDue>;
+                                  MembersMayChange, LeaveRequested, StopForced, TurnDue>;
 
 // Calls for process sets that wait for the control thread; a caller that finds the queue full
 // blocks to its deadline. Everything else is bounded elsewhere and never refused: coordd speaks
@@ -42,7 +42,8 @@ struct ControlHooks {
   // who have only one.
   std::function<absl::StatusOr<std::shared_ptr<GenerationPlane>>(const v1::CoordinatorMessage&)>
       enter_generation;
-  std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
+  std::function<void(int32_t)> newcomers_wait;  // so many
+  std::function<void()> stopped;                // the goodbye is said, or forced; nothing follows
 };
 
 // WorkerState is stepped under a lock, by the thread "control" (messages, deadlines, reports,
@@ -126,6 +127,7 @@ class Control {
   void Do(GenerationEnded& action);
   void Do(TraceBegin& action);
   void Do(TraceEnd& action);
+  void Do(NewcomersWait& action);
   void Do(EnterNext& action);
   void Do(CloseStream& action);
   void Do(Stopped& action);

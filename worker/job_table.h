@@ -53,9 +53,10 @@ struct EnterNext {
   v1::CoordinatorMessage membership;
   std::vector<std::unique_ptr<BatchJob>> held;
 };
-using ControlAction = std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall,
-                                   LaunchJob, FailWork, AbortExecution, GenerationEnded, EnterNext,
-                                   TraceBegin, TraceEnd, CloseStream, Stopped>;
+using ControlAction =
+    std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
+                 AbortExecution, GenerationEnded, NewcomersWait, EnterNext, TraceBegin, TraceEnd,
+                 CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

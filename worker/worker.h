@@ -71,6 +71,13 @@ class Worker {
   // Works of older ones have failed. Returns at once while the generation is alive.
   // DEADLINE_EXCEEDED; otherwise why no generation follows.
   virtual absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) = 0;
+  // Workers that wait to become members, as far as this rank knows: ranks may differ for a moment.
+  // 0 in a job that ends with its first generation.
+  virtual int32_t newcomers() const = 0;
+  // Collective, with WorkerOptions::on_failure kRaise: all ranks have come to a point at which
+  // others may join them, and have agreed to call it. Ends the generation (what is pending fails)
+  // and waits for the next one, as AwaitGeneration does; those who wait are in it.
+  virtual absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;

@@ -60,11 +60,14 @@ struct ConnectFailed {  // of the data plane of this generation
   absl::Status status;
   std::optional<Rank> suspect;
 };
+struct MembersMayChange {  // the program has come to a point at which others may join it
+  Generation generation;   // in which it is
+};
 struct LeaveRequested {};  // finish what is planned, then say goodbye
 struct StopForced {};      // the time for that is over
 using WorkerEvent =
     std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded, BatchDone,
-                 ProgramWaits, ConnectFailed, LeaveRequested, StopForced>;
+                 ProgramWaits, ConnectFailed, MembersMayChange, LeaveRequested, StopForced>;
 
 // --- out, to be carried out in this order ---
 struct SendMessage {
@@ -111,6 +114,9 @@ struct GenerationEnded {   // the error of every further call, until the program
   absl::Status status;
   bool for_good = true;  // no generation follows
 };
+struct NewcomersWait {  // so many workers wait to become members
+  int32_t count = 0;
+};
 struct EnterGeneration {  // precedes everything of the next generation
   v1::CoordinatorMessage membership;
 };
@@ -132,7 +138,7 @@ struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
 using WorkerEffect =
     std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
-                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, EnterGeneration,
-                 TraceBegin, TraceEnd, CloseStream, Stopped>;
+                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, NewcomersWait,
+                 EnterGeneration, TraceBegin, TraceEnd, CloseStream, Stopped>;
 
 }  // namespace coordd

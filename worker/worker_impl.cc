@@ -107,6 +107,7 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },
           [this](const v1::CoordinatorMessage& membership) { return MakeDataPlane(membership); },
+          [this](int32_t count) { newcomers_.store(count, std::memory_order_relaxed); },
           [this] {
             MutexLock lock(&mu_);
             stopped_ = true;

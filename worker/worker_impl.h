@@ -1,6 +1,7 @@
 // The root object of a worker: makes the parts, connects them, takes them apart. (io)
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,6 +53,8 @@ class WorkerImpl final : public Worker {
   absl::Status status() const override;
   absl::Status AwaitEnd(absl::Time deadline) override;
   absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) override;
+  int32_t newcomers() const override { return newcomers_.load(std::memory_order_relaxed); }
+  absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                       absl::Time deadline) override;
@@ -113,6 +116,9 @@ class WorkerImpl final : public Worker {
   // Constant after Start.
   std::string metrics_address_;
   std::unique_ptr<Runtime> runtime_;
+
+  // Thread-safe by itself.
+  std::atomic<int32_t> newcomers_ = 0;
 
   // Guarded by mu_.
   mutable Mutex mu_;

@@ -157,4 +157,28 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
   return view_->placement;
 }
 
+absl::StatusOr<Placement> WorkerImpl::ChangeMembers(absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  if (options_.on_failure == OnFailure::kEnd) {
+    return absl::FailedPreconditionError(
+        "the members of this job do not change: expected COORDD_ON_FAILURE=raise on all of them");
+  }
+  Generation current;
+  {
+    MutexLock lock(&mu_);
+    current = view_->placement.generation;
+  }
+  runtime_->inbox.PushUnbounded(MembersMayChange{current});
+  {
+    MutexLock lock(&mu_);
+    auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !status_.ok(); };
+    clock_.Await(&mu_, &changed_, ended, deadline);
+    if (status_.ok()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "generation ", ToInt(current), " has not ended yet: rank 0 asks coordd for it"));
+    }
+  }
+  return AwaitGeneration(deadline);
+}
+
 }  // namespace coordd

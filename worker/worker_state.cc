@@ -147,6 +147,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     case v1::CoordinatorMessage::kTrace:
       OnTrace(message.trace(), now, out);
       return;
+    case v1::CoordinatorMessage::kNewcomers:
+      out.push_back(NewcomersWait{message.newcomers().waiting()});
+      return;
     case v1::CoordinatorMessage::kProcessSetChange:
       OnProcessSetChange(message.process_set_change(), out);
       return;

@@ -146,6 +146,7 @@ class WorkerState {
   void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(MembersMayChange& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 

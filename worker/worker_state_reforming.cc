@@ -140,7 +140,17 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   }
   next_heartbeat_ = now;
   lease_until_ = std::max(lease_until_, now + options_.lease);
+  out.push_back(NewcomersWait{0});
   out.push_back(EnterGeneration{message});
+}
+
+void WorkerState::On(MembersMayChange& in, absl::Time, std::vector<WorkerEffect>& out) {
+  // All ranks have come to this point: one speaks for them.
+  if (in.generation != options_.generation || !end_.ok() || expects_next_ || leaving_) return;
+  if (ToInt(options_.rank) != 0 || options_.on_failure == OnFailure::kEnd) return;
+  v1::WorkerMessage message;
+  message.mutable_change_members();
+  Send(std::move(message), out);
 }
 
 // The data plane of this generation has not come into being.

@@ -217,6 +217,23 @@ coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker, double t
   });
 }
 
+int32_t coordd_worker_newcomers(const coordd_worker_t* worker) {
+  return worker == nullptr ? 0 : worker->worker->newcomers();
+}
+
+coordd_status_t coordd_worker_change_members(coordd_worker_t* worker, double timeout_seconds,
+                                             coordd_placement_t* placement) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    COORDD_ASSIGN_OR_RETURN(const coordd::Placement next,
+                            worker->worker->ChangeMembers(coordd::Clock::Real().Now() + timeout));
+    if (placement == nullptr) return absl::OkStatus();
+    return coordd::CopyOut(coordd::ToPlacement(next), placement, "placement");
+  });
+}
+
 int32_t coordd_rank(const coordd_worker_t* worker) {
   return worker == nullptr ? -1 : worker->worker->placement().rank;
 }

@@ -36,7 +36,8 @@
  * Revision 2 added process sets, join, reduce, gather, send, receive and the grouped reducescatter;
  * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
  * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream;
- * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED.
+ * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED;
+ * revision 7 coordd_worker_newcomers and coordd_worker_change_members.
  * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
  * coordd_unregister (memory that takes part without a staging copy). None of them is exported
  * before it works.
@@ -58,7 +59,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 6
+#define COORDD_ABI_VERSION 7
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -284,6 +285,18 @@ COORDD_API coordd_status_t coordd_worker_placement(const coordd_worker_t* worker
 COORDD_API coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker,
                                                           double timeout_seconds,
                                                           coordd_placement_t* placement);
+
+/* With on_failure "raise": how many workers wait to become members, as far as this rank knows;
+ * ranks may differ for a moment. */
+COORDD_API int32_t coordd_worker_newcomers(const coordd_worker_t* worker);
+
+/* Collective, with on_failure "raise": all ranks have come to a point at which others may join
+ * them, have agreed to call this (by an allreduce of coordd_worker_newcomers, say) and have nothing
+ * pending. Ends the generation and waits for the next one, as coordd_worker_await_generation does;
+ * those who wait are in it, behind the old ranks, which keep their order. */
+COORDD_API coordd_status_t coordd_worker_change_members(coordd_worker_t* worker,
+                                                        double timeout_seconds,
+                                                        coordd_placement_t* placement);
 
 /* Members of the placement one by one; -1 when worker is NULL. */
 COORDD_API int32_t coordd_rank(const coordd_worker_t* worker);

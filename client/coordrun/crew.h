@@ -27,7 +27,7 @@ class CrewEvents {
   // `host`: empty for this machine.
   virtual void WorkerStarted(int32_t worker, const std::string& host, pid_t pid) = 0;
   virtual void WorkerLine(int32_t worker, Stream stream, absl::string_view line) = 0;
-  // Once for each.
+  // Once for each start.
   virtual void WorkerEnded(int32_t worker, const ProcessEnd& end) = 0;
   // A sentence for the user about a host or a launcher.
   virtual void Notice(absl::string_view sentence) = 0;
@@ -51,6 +51,12 @@ class Crew {
 
   // NOT_FOUND, PERMISSION_DENIED: the command cannot be run. REQUIRES: ready().
   virtual absl::Status Start(CrewEvents& events) = 0;
+
+  // Starts a worker again that has ended; WorkerStarted and WorkerEnded follow once more. What the
+  // first one's descendants still write is dropped.
+  virtual absl::Status Restart(int32_t /*worker*/, CrewEvents& /*events*/) {
+    return absl::UnimplementedError("workers are started again on this machine only");
+  }
 
   // Appends what to wait for; the same number of entries each time after Start.
   virtual void Await(std::vector<pollfd>& fds) = 0;

@@ -195,6 +195,7 @@ void Launcher::RunWorkers() {
     Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_}));
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
+    RestartWorkers();
     if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
       output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
@@ -203,6 +204,18 @@ void Launcher::RunWorkers() {
       AskCoordinator();
     }
     for (const int signal : state_->TakeSignals()) crew_->Signal(signal, clock_.Now());
+  }
+}
+
+void Launcher::RestartWorkers() {
+  for (int32_t worker : state_->TakeRestarts(clock_.Now())) {
+    const absl::Status started = crew_->Restart(worker, *this);
+    if (started.ok()) state_->WorkerRestarted(worker, clock_.Now());
+    const auto index = static_cast<size_t>(worker);
+    output_.Say(started.ok() ? absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is started again (pid ", report_.pids[index], ")")
+                             : absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is not started again: ", started.message()));
   }
 }
 

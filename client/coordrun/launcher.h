@@ -63,6 +63,7 @@ class Launcher : private CrewEvents {
   // Asks coordd; what it says is added to the report. Nothing: it does not answer.
   std::optional<v1::ServerState> AskCoordinator();
   // Some workers have ended well, others run: whether those can.
+  void RestartWorkers();
   void LookForEarlyExit(absl::Time now);
   void RemoveMarker();
 

@@ -15,14 +15,28 @@ LocalCrew::LocalCrew(std::vector<std::string> command, std::string directory,
                      std::vector<WorkerOrder> orders)
     : command_(std::move(command)), directory_(std::move(directory)), orders_(std::move(orders)) {}
 
+absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order,
+                                                      CrewEvents& events) const {
+  COORDD_ASSIGN_OR_RETURN(
+      ChildProcess process,
+      ChildProcess::Start(
+          {.command = command_, .environment = order.environment, .directory = directory_}));
+  events.WorkerStarted(order.index, "", process.pid());
+  return Worker{order.index, std::move(process), {}, {}};
+}
+
 absl::Status LocalCrew::Start(CrewEvents& events) {
   for (const WorkerOrder& order : orders_) {
-    COORDD_ASSIGN_OR_RETURN(
-        ChildProcess process,
-        ChildProcess::Start(
-            {.command = command_, .environment = order.environment, .directory = directory_}));
-    events.WorkerStarted(order.index, "", process.pid());
-    workers_.push_back(Worker{order.index, std::move(process), {}, {}});
+    COORDD_ASSIGN_OR_RETURN(Worker worker, StartOne(order, events));
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCrew::Restart(int32_t worker, CrewEvents& events) {
+  for (size_t i = 0; i < orders_.size(); ++i) {
+    if (orders_[i].index != worker) continue;
+    COORDD_ASSIGN_OR_RETURN(workers_[i], StartOne(orders_[i], events));
   }
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@ class LocalCrew : public Crew {
 
   // After a failure some of them may run: KillAll.
   absl::Status Start(CrewEvents& events) override;
+  absl::Status Restart(int32_t worker, CrewEvents& events) override;
   void Await(std::vector<pollfd>& fds) override;
   void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
   void Signal(int signal, absl::Time now) override;
@@ -39,12 +40,14 @@ class LocalCrew : public Crew {
     LineSplitter out_lines, err_lines;
   };
 
+  absl::StatusOr<Worker> StartOne(const WorkerOrder& order, CrewEvents& events) const;
+
   // Constant after construction.
   const std::vector<std::string> command_;
   const std::string directory_;
   const std::vector<WorkerOrder> orders_;
 
-  std::vector<Worker> workers_;
+  std::vector<Worker> workers_;  // as orders_
 };
 
 }  // namespace coordd

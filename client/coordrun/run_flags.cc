@@ -71,6 +71,10 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
                  "made for it: coordd.torch.elastic, or COORDD_ON_FAILURE [all are needed]")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  app.add_option("--max-restarts", options->max_restarts,
+                 "with --min-np: start workers that fail again, so many times in all [0]")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("-H", options->hosts, "hosts and how many workers each takes: h1:4,h2:4, n[1-8]:4")
       ->type_name("HOSTS");
   app.add_option("--hostfile", options->hostfile,

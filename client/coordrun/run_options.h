@@ -18,7 +18,8 @@ struct RunOptions {
   int32_t np = 1;  // workers to start; -H and an allocation tell it, too
   bool np_given = false;
   int32_t min_np = 0;  // the run goes on without those that fail as long as so many do not; 0: np
-  int32_t size = 0;    // workers of the job in all; 0: np
+  int32_t max_restarts = 0;          // of workers that have failed, in all; with min_np
+  int32_t size = 0;                  // workers of the job in all; 0: np
   int32_t first_rank = 0;            // COORDD_RANK of the first one here
   std::vector<std::string> command;  // program and arguments
   bool horovod = false;              // it is a Horovod script: see horovod_flag.h

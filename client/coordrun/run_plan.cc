@@ -263,6 +263,11 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
     return absl::InvalidArgumentError(
         absl::StrCat("--min-np is ", options.min_np, ": expected at most -np, ", plan.np));
   }
+  if (options.max_restarts > 0 && (options.min_np == 0 || plan.launcher != LauncherKind::kLocal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-restarts is ", options.max_restarts,
+                     ": expected --min-np with it, and workers on this machine"));
+  }
   if (options.min_np > 0 && plan.launcher == LauncherKind::kMpirun) {
     return absl::InvalidArgumentError(
         "--min-np with launcher mpirun, which ends all processes when one fails: expected ssh, "

@@ -37,10 +37,14 @@ RunState::RunState(const RunOptions& options, absl::Time start)
       start_(start),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
-      alive_(options.np) {}
+      alive_(options.np),
+      restarts_left_(options.max_restarts) {
+  for (Worker& worker : workers_) worker.started = start;
+}
 
 void RunState::Enter(Phase phase, absl::Time now) {
   phase_ = phase;
+  CancelRestarts();
   if (phase != Phase::kLingering) blame_is_final_ = true;  // from now on, signals are ours
   switch (phase) {
     case Phase::kRunning:
@@ -74,17 +78,59 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   if (worker.end) return;
   worker.end = end;
-  worker.ran = now - start_;
+  worker.ran = now - worker.started;
   --alive_;
   if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
+  if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
   if (EnoughAreLeft()) {
     lost_.push_back(local_rank);
+    PlanRestart(worker, now);
     return;
   }
   first_failure_ = local_rank;
   blame_end_ = now + kBlameWindow;
   Enter(Phase::kLingering, now);
+}
+
+bool RunState::RestartsAreDue() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.restart_at != absl::InfiniteFuture();
+  });
+}
+
+void RunState::PlanRestart(Worker& worker, absl::Time now) {
+  const bool finishing = std::any_of(workers_.begin(), workers_.end(), [](const Worker& other) {
+    return other.end && other.end->ok();
+  });
+  if (restarts_left_ == 0 || finishing) return;
+  --restarts_left_;
+  constexpr int32_t kMostDoublings = 6;
+  const int32_t doublings = std::min(worker.restarts, kMostDoublings);
+  worker.restart_at = now + std::min(absl::Seconds(1 << doublings), absl::Minutes(1));
+}
+
+void RunState::CancelRestarts() {
+  for (Worker& worker : workers_) worker.restart_at = absl::InfiniteFuture();
+}
+
+std::vector<int32_t> RunState::TakeRestarts(absl::Time now) {
+  std::vector<int32_t> due;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].restart_at > now) continue;
+    workers_[i].restart_at = absl::InfiniteFuture();
+    due.push_back(static_cast<int32_t>(i));
+  }
+  return due;
+}
+
+void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  worker.end.reset();
+  worker.started = now;
+  ++worker.restarts;
+  ++alive_;
+  std::erase(lost_, local_rank);
 }
 
 void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time now) {
@@ -134,7 +180,11 @@ void RunState::Tick(absl::Time now) {
 }
 
 absl::Time RunState::NextDeadline() const {
-  if (phase_ == Phase::kRunning) return timeout_;
+  if (phase_ == Phase::kRunning) {
+    absl::Time next = timeout_;
+    for (const Worker& worker : workers_) next = std::min(next, worker.restart_at);
+    return next;
+  }
   return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);
 }
 

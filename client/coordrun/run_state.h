@@ -40,11 +40,16 @@ class RunState {
   struct Worker {
     std::optional<ProcessEnd> end;
     absl::Duration ran;
+    absl::Time started;
+    int32_t restarts = 0;
+    absl::Time restart_at = absl::InfiniteFuture();
   };
 
   RunState(const RunOptions& options, absl::Time start);
 
   void WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
+  // One of TakeRestarts has been started.
+  void WorkerRestarted(int32_t local_rank, absl::Time now);
   // The coordd of this run has ended while workers need it.
   void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
   // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
@@ -59,8 +64,10 @@ class RunState {
   absl::Time NextDeadline() const;
   // Signals to send to every worker that is alive, in this order; empty afterwards.
   std::vector<int> TakeSignals();
+  // Who is to be started again now; each is then WorkerRestarted, or stays lost.
+  std::vector<int32_t> TakeRestarts(absl::Time now);
 
-  bool all_ended() const { return alive_ == 0; }
+  bool all_ended() const { return alive_ == 0 && !RestartsAreDue(); }
   bool ending() const { return phase_ != Phase::kRunning; }
   bool timed_out() const { return timed_out_; }
   bool interrupted() const { return interrupt_ != 0; }
@@ -88,6 +95,10 @@ class RunState {
   void Enter(Phase phase, absl::Time now);
   bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
   bool EnoughAreLeft() const;
+  bool RestartsAreDue() const;
+  void PlanRestart(Worker& worker, absl::Time now);
+  // The program comes to its end, or is being ended: nobody is started any more.
+  void CancelRestarts();
 
   // Constant after construction.
   const int32_t min_np_;
@@ -99,6 +110,7 @@ class RunState {
   std::vector<Worker> workers_;
   int32_t alive_;
   std::vector<int> signals_;
+  int32_t restarts_left_;
   std::vector<int32_t> lost_;
   std::optional<int32_t> first_failure_;
   absl::Time blame_end_ = absl::InfiniteFuture();

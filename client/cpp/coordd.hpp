@@ -70,6 +70,19 @@ class Worker {
     if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
     return placement;
   }
+  // Workers that wait to become members, and, when all ranks have agreed to it, the generation in
+  // which they are.
+  int32_t newcomers() const { return coordd_worker_newcomers(handle_); }
+  Expected<coordd_placement_t> TryChangeMembers(std::chrono::duration<double> timeout) {
+    coordd_placement_t placement = COORDD_PLACEMENT_INIT;
+    const coordd_status_t code =
+        coordd_worker_change_members(handle_, timeout.count(), &placement);
+    if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
+    return placement;
+  }
+  coordd_placement_t ChangeMembers(std::chrono::duration<double> timeout) {
+    return TryChangeMembers(timeout).value();
+  }
   coordd_placement_t AwaitGeneration(std::chrono::duration<double> timeout) {
     return TryAwaitGeneration(timeout).value();
   }

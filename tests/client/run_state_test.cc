@@ -58,6 +58,45 @@ TEST(RunState, GoesOnWithoutWorkersAsLongAsEnoughAreLeft) {
   EXPECT_EQ(state.exit_status(), 0);
 }
 
+TEST(RunState, StartsLostWorkersAgainAfterAWhile) {
+  RunOptions options = Options(2);
+  options.min_np = 1;
+  options.max_restarts = 2;
+  RunState state(options, kStart);
+  state.WorkerEnded(1, kKilled, At(5));
+  EXPECT_THAT(state.lost(), ElementsAre(1));
+  EXPECT_EQ(state.NextDeadline(), At(6));
+  EXPECT_THAT(state.TakeRestarts(At(5.9)), IsEmpty());
+  EXPECT_THAT(state.TakeRestarts(At(6)), ElementsAre(1));
+  state.WorkerRestarted(1, At(6));
+  EXPECT_THAT(state.lost(), IsEmpty());
+  EXPECT_EQ(state.alive(), 2);
+  // The next time it takes twice as long.
+  state.WorkerEnded(1, kExit3, At(7));
+  EXPECT_EQ(state.workers()[1].ran, absl::Seconds(1));
+  EXPECT_EQ(state.NextDeadline(), At(9));
+  EXPECT_THAT(state.TakeRestarts(At(9)), ElementsAre(1));
+  state.WorkerRestarted(1, At(9));
+  // Those were all.
+  state.WorkerEnded(1, kExit3, At(10));
+  EXPECT_EQ(state.NextDeadline(), absl::InfiniteFuture());
+  EXPECT_THAT(state.lost(), ElementsAre(1));
+}
+
+TEST(RunState, StartsNobodyAgainWhenTheProgramComesToItsEnd) {
+  RunOptions options = Options(3);
+  options.min_np = 1;
+  options.max_restarts = 5;
+  RunState state(options, kStart);
+  state.WorkerEnded(1, kKilled, At(5));
+  EXPECT_FALSE(state.all_ended());
+  state.WorkerEnded(0, kGood, At(5.5));
+  EXPECT_THAT(state.TakeRestarts(At(100)), IsEmpty());
+  state.WorkerEnded(2, kKilled, At(101));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 0);
+}
+
 TEST(RunState, EndsWhenFewerThanTheMinimumAreLeft) {
   RunOptions options = Options(3);
   options.min_np = 2;

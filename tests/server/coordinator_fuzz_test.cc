@@ -127,6 +127,10 @@ class Fuzz {
       message.mutable_recovery_report()->add_lanes()->set_launched(static_cast<int64_t>(Below(3)));
       return message;
     }
+    if (Below(calm_ ? 600 : 60) == 0) {
+      message.mutable_change_members();
+      return message;
+    }
     switch (calm_ && Below(20) > 0 ? 9 : Below(40)) {
       case 0:
         break;  // no body

@@ -147,6 +147,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat(
           "waiting joined=", message.waiting().joined(), " min=", message.waiting().min_workers(),
           " max=", message.waiting().max_workers(), " ", Quoted(message.waiting().reason()));
+    case v1::CoordinatorMessage::kNewcomers:
+      return absl::StrCat("newcomers ", message.newcomers().waiting());
     case v1::CoordinatorMessage::kShutdown:
       return absl::StrCat("shutdown ", Quoted(message.shutdown().reason()), generation);
     case v1::CoordinatorMessage::kProcessSetChange:

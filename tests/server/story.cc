@@ -158,6 +158,10 @@ bool Story::Worker(const Command& command) {
     v1::WorkerMessage message = From(command);
     message.mutable_recovery_report();
     Step(SessionMessage{SessionOf(command).id, message});
+  } else if (command.verb == "change") {
+    v1::WorkerMessage message = From(command);
+    message.mutable_change_members();
+    Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
     message.mutable_leave()->set_reason(command.Get("reason", ""));

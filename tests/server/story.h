@@ -10,6 +10,7 @@
 //   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
 //   its end
 //   report NAME [gen=]      what it executed of a generation that is over has ended
+//   change NAME [gen=]      the members may change now
 //   ack NAME [id=] | break NAME [id= reason=] | frozen NAME [id=] launched=      about schedules
 //   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason=]        lost NAME
 //   [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL     [job=

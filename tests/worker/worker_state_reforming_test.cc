@@ -40,6 +40,30 @@ TEST(WorkerStateReforming, WhatIsPendingFailsWithTheNameOfWhoWasLost) {
   EXPECT_TRUE(IsGenerationChanged(member.failure(3)));
 }
 
+TEST(WorkerStateReforming, RankZeroAsksForAChangeOfMembers) {
+  Survivor member;
+  v1::CoordinatorMessage news = member.Message();
+  news.mutable_newcomers()->set_waiting(2);
+  member.Say(news);
+  ASSERT_THAT(member.All<NewcomersWait>(), SizeIs(1));
+  EXPECT_EQ(member.All<NewcomersWait>()[0].count, 2);
+  constexpr v1::WorkerMessage::BodyCase kChange = v1::WorkerMessage::kChangeMembers;
+  member.Turn(MembersMayChange{Generation{7}});  // another generation's
+  EXPECT_THAT(member.sent(kChange), IsEmpty());
+  member.Turn(MembersMayChange{Generation{1}});
+  EXPECT_THAT(member.sent(kChange), SizeIs(1));
+  // The generation has ended by then: nobody has to ask.
+  member.Lose();
+  member.Clear();
+  member.Turn(MembersMayChange{Generation{1}});
+  EXPECT_THAT(member.sent(kChange), IsEmpty());
+  // In the next one somebody else is rank 0.
+  member.NextGeneration(/*rank=*/1, /*size=*/2);
+  EXPECT_EQ(member.All<NewcomersWait>()[0].count, 0);
+  member.Turn(MembersMayChange{Generation{2}});
+  EXPECT_THAT(member.sent(kChange), IsEmpty());
+}
+
 TEST(WorkerStateReforming, ReportsOnceNothingExecutesAnyMore) {
   Survivor member;
   member.Submit({Gradient("a"), Gradient("b")});

@@ -41,6 +41,7 @@ class _State:
         self.forked_from: Optional[int] = None  # process id of the parent that was initialised
         self.abandoned = []  # the parent's worker in a forked child: never freed there
         self.at_end = []  # called when the generation is over and nothing of it is left
+        self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye
 
 
@@ -121,7 +122,13 @@ def shutdown() -> None:
         _end_membership()
 
 
+def membership() -> int:
+    """Another number in each membership of this process: for what the ranks of one have learned of each other."""
+    return _state.membership
+
+
 def _end_membership() -> None:
+    _state.membership += 1
     for call in _state.at_end:
         call()
     _process_sets.unregister_all()
@@ -135,6 +142,24 @@ def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     with _state.lock:
         _state.place = worker().await_generation(timeout_seconds)
         _end_membership()
+
+
+def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
+    """Collective: all ranks have come to a point at which others may join them, have agreed to call this and have nothing
+    pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already."""
+    with _state.lock:
+        _state.place = worker().change_members(timeout_seconds)
+        _end_membership()
+
+
+def newcomers() -> int:
+    """Workers that wait to become members, as far as this rank knows: ranks may differ for a moment."""
+    return worker().newcomers()
+
+
+def members_may_change() -> bool:
+    """Whether a generation follows another in this job: COORDD_ON_FAILURE is the same on all ranks."""
+    return os.environ.get("COORDD_ON_FAILURE", "end") != "end"
 
 
 def fail() -> None:

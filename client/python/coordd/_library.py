@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 6
+REQUIRED_ABI_VERSION = 7
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -131,6 +131,7 @@ class Library:
         quick.coordd_launch_place.argtypes = [POINTER(Options), POINTER(Launch)]
         quick.coordd_worker_placement.argtypes = [c_void_p, POINTER(Placement)]
         quick.coordd_worker_status.argtypes = [c_void_p]
+        quick.coordd_worker_newcomers.argtypes = [c_void_p]
         quick.coordd_worker_metrics_address.argtypes = [c_void_p]
         quick.coordd_worker_metrics_address.restype = c_char_p
         quick.coordd_work_poll.argtypes = [c_void_p]
@@ -147,6 +148,7 @@ class Library:
         blocking.coordd_worker_start.argtypes = [POINTER(Options), POINTER(c_void_p)]
         blocking.coordd_worker_shutdown.argtypes = [c_void_p, c_double]
         blocking.coordd_worker_await_generation.argtypes = [c_void_p, c_double, POINTER(Placement)]
+        blocking.coordd_worker_change_members.argtypes = [c_void_p, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
 

@@ -120,8 +120,19 @@ class Worker:
         """After an error with the code GENERATION_CHANGED (options ``on_failure="raise"``): waits until the survivors have
         formed the next generation, and takes note of it; the new place, which ``place`` is from then on. Can be interrupted
         by Ctrl-C. HorovodInternalError: no generation follows, or not in time."""
+        return self._next_place(self._library.blocking.coordd_worker_await_generation, timeout_seconds)
+
+    def change_members(self, timeout_seconds: float) -> Place:
+        """Collective: all ranks have come to a point at which others may join them, and have agreed to it. Otherwise as
+        await_generation()."""
+        return self._next_place(self._library.blocking.coordd_worker_change_members, timeout_seconds)
+
+    def newcomers(self) -> int:
+        """Workers that wait to become members, as far as this rank knows; 0 in a job whose members do not change."""
+        return self._library.quick.coordd_worker_newcomers(self.pointer)
+
+    def _next_place(self, wait, timeout_seconds: float) -> Place:
         placement = _library.initialised(_library.Placement())
-        wait = self._library.blocking.coordd_worker_await_generation
         end = time.monotonic() + timeout_seconds
         while True:
             left = max(0.0, end - time.monotonic())

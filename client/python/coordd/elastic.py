@@ -2,10 +2,10 @@
 
 A job that was started with ``coordrun --min-np N`` (or COORDD_ON_FAILURE=raise) goes on without a rank that was lost, as long as
 N are left: the others form the next generation, take the state back to their last commit, give everyone rank 0's, call the
-reset callbacks and run the function again. Their processes, models and data stay where they are. In any other job a loss
-ends run() with HorovodInternalError, the state being back at its last commit.
-
-What this version of coordd does not do yet: ranks that are added while the job runs, so HostsUpdatedInterrupt is never raised.
+reset callbacks and run the function again. Their processes, models and data stay where they are. A worker that is started
+while the job runs (one that ``coordrun --max-restarts`` starts again, or another coordrun of the same job) waits until all
+ranks commit, and is a member from then on. In any other job a loss ends run() with HorovodInternalError, the state being back at its
+last commit.
 """
 
 import copy
@@ -45,7 +45,7 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp, update_res) -> None:
-        """Takes note of a change of hosts: nothing, in this version."""
+        """For programs that override it: nothing here calls it, since ranks learn of newcomers from coordd."""
 
     def commit(self) -> None:
         """Saves the state as that to which restore() goes back."""
@@ -53,7 +53,13 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt when the members are about to change: never, in this version."""
+        """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members. A collective of a few microseconds
+        in a job whose members may change; else nothing."""
+        if _basics.members_may_change() and self._agree_on(_basics.newcomers()) > 0:
+            raise HostsUpdatedInterrupt()
+
+    def _agree_on(self, newcomers: int) -> int:
+        return self._bcast_object(newcomers, 0)
 
     def save(self) -> None:
         raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
+from coordd import _basics
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
@@ -228,13 +229,16 @@ class GradientExchange:
                  groups: List[Tuple[str, List[torch.Tensor]]], use_buckets: bool):
         self.options = options
         self.passes = passes
-        self.active = bool(options.process_set.included()) and (options.process_set.size() or 0) > 1
+        alone = (options.process_set.size() or 0) <= 1 and not _basics.members_may_change()
+        self.active = bool(options.process_set.included()) and not alone
+        self._membership = _basics.membership()
         self._names = names
         self._units: Dict[torch.Tensor, _Unit] = {}
         self._left: Dict[torch.Tensor, int] = {}  # backward passes to go, for those that have had one in this step
         self._in_flight: List[_Unit] = []  # in the order of submission
         self._hooks: List[Any] = []
-        self._buckets_to_come = use_buckets
+        self._use_buckets = self._buckets_to_come = use_buckets
+        self._single_names: Dict[torch.Tensor, str] = {}
         if self.active:
             for name, parameters in groups:
                 unit = _Group(name, parameters, options)
@@ -253,6 +257,7 @@ class GradientExchange:
             for index, parameter in enumerate(group["params"]):
                 if parameter.requires_grad and parameter not in self._units:
                     name = self._names.get(parameter) or f"parameter.{group_index}.{index}"
+                    self._single_names[parameter] = name
                     self._watch(parameter, _Single(name, parameter, self.options))
 
     def _watch(self, parameter: torch.Tensor, unit: _Unit) -> None:
@@ -261,6 +266,7 @@ class GradientExchange:
 
     def gradient_is_there(self, parameter: torch.Tensor) -> None:
         """Called by the backward pass when parameter.grad is complete. AssertionError: too often in this step."""
+        self._meet_the_others()
         unit = self._units[parameter]
         left = self._left.get(parameter, self.passes) - 1
         if unit.handle is not None or left < 0:
@@ -280,6 +286,7 @@ class GradientExchange:
 
     def finish_step(self) -> None:
         """Submits what has not been, waits for everything and leaves the results in the parameters' gradients."""
+        self._meet_the_others()
         for unit in dict.fromkeys(self._units.values()):
             if unit.handle is None and any(map(_is_wanted, unit.parameters)):
                 self._submit(unit)
@@ -312,6 +319,16 @@ class GradientExchange:
             pass
 
     # --- buckets ---
+
+    def _meet_the_others(self) -> None:
+        """Ranks that have just joined know of no buckets: all make them anew, in the first step with them."""
+        if self._membership == _basics.membership():
+            return
+        self._membership = _basics.membership()
+        self._buckets_to_come = self._use_buckets
+        for parameter, unit in self._units.items():
+            if isinstance(unit, _Bucket):
+                self._units[parameter] = _Single(self._single_names[parameter], parameter, self.options)
 
     def _make_buckets(self) -> None:
         singles = [unit for unit in self._units.values() if isinstance(unit, _Single)]

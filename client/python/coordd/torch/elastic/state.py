@@ -98,6 +98,9 @@ def set_handler_registry(registry: List[Tuple[type, type]]) -> None:
     _registry = registry
 
 
+_newcomers = torch.zeros(1, dtype=torch.int32)
+
+
 class TorchState(ObjectState):
     """state.model, state.optimizer and everything else that it was given by name: objects that a handler knows, and any
     others that can be pickled."""
@@ -118,6 +121,10 @@ class TorchState(ObjectState):
             object.__setattr__(self, name, handler.value)
         super().__init__(broadcast_object, mpi_ops.rank,
                          **{name: value for name, value in values.items() if name not in handlers})
+
+    def _agree_on(self, newcomers: int) -> int:
+        _newcomers[0] = newcomers
+        return int(mpi_ops.allreduce_(_newcomers, name="coordd.elastic.newcomers", op=mpi_ops.Max)[0])
 
     def save(self) -> None:
         for handler in self._handlers.values():
