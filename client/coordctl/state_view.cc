@@ -166,8 +166,7 @@ std::string DepartureText(const v1::Departure& departure) {
   // The detail is a predicate that tells the cause, too. Whoever was no member yet has no rank.
   const std::string who =
       departure.rank() < 0 ? "a worker" : absl::StrCat("rank ", departure.rank());
-  return absl::StrCat(who, " (host ", departure.hostname(), ", pid ",
-                      departure.pid(), ") ",
+  return absl::StrCat(who, " (host ", departure.hostname(), ", pid ", departure.pid(), ") ",
                       departure.detail().empty() ? Name(departure.cause()) : departure.detail());
 }
 

@@ -75,8 +75,7 @@ class Worker {
   int32_t newcomers() const { return coordd_worker_newcomers(handle_); }
   Expected<coordd_placement_t> TryChangeMembers(std::chrono::duration<double> timeout) {
     coordd_placement_t placement = COORDD_PLACEMENT_INIT;
-    const coordd_status_t code =
-        coordd_worker_change_members(handle_, timeout.count(), &placement);
+    const coordd_status_t code = coordd_worker_change_members(handle_, timeout.count(), &placement);
     if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
     return placement;
   }
