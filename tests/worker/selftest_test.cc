@@ -72,6 +72,8 @@ class SpoilingWorker final : public Worker {
     work->Complete(absl::OkStatus(), std::move(batch.tensors()[0].result));
     return work;
   }
+  int32_t newcomers() const override { return 0; }
+  absl::StatusOr<Placement> ChangeMembers(absl::Time) override { return Placement(); }
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
     return Submit(std::move(submission));
   }
