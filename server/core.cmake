@@ -1,5 +1,5 @@
 # PURE: what decides. No gRPC, no thread, no clock, no socket.
-coordd_library(coordd_server_core BUSY
+coordd_library(coordd_server_core BUSY PURE
   SOURCES admission.cc coordinator_state.cc digest.cc end_rule.cc fusion_planner.cc generation_plan.cc
           generation_schedules.cc
           generation_sets.cc generation_stalls.cc generation_state.cc invariants.cc job_describe.cc job_durability.cc
