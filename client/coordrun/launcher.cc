@@ -221,9 +221,11 @@ void Launcher::RestartWorkers() {
 
 void Launcher::LookForEarlyExit(absl::Time now) {
   if (now < early_look_ || state_->ending()) return;
-  early_look_ = absl::InfiniteFuture();
+  // Who was started again may still be on its way to coordd.
+  early_look_ = state_->only_restarted_are_alive() ? now + kEarlyLook : absl::InfiniteFuture();
   const auto view = FetchView();
   if (!view) return;
+  if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
   if (const auto found = FindEarlyExit(*view, *state_, report_)) {
     state_->Blame(found->worker, found->completes, now);
   }

@@ -152,6 +152,20 @@ std::optional<EarlyExit> FindEarlyExit(const v1::ServerState& state, const RunSt
   return std::nullopt;
 }
 
+bool OnlyLatecomersAreLeft(const v1::ServerState& state, const RunState& run,
+                           const RunReport& report) {
+  if (!run.only_restarted_are_alive()) return false;
+  std::set<int32_t> waiting;
+  for (const v1::JobState& job : state.jobs()) {
+    if (job.name() != report.job || job.phase() != v1::JOB_PHASE_GATHERING) continue;
+    for (const v1::WorkerState& worker : job.workers()) waiting.insert(worker.pid());
+  }
+  for (size_t w = 0; w < run.workers().size(); ++w) {
+    if (!run.workers()[w].end && waiting.count(report.pids[w]) == 0) return false;
+  }
+  return true;
+}
+
 void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
                       RunReport* report) {
   for (const v1::JobState& job : state.jobs()) {

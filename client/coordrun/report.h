@@ -51,6 +51,11 @@ struct EarlyExit {
 std::optional<EarlyExit> FindEarlyExit(const v1::ServerState& state, const RunState& run,
                                        const RunReport& report);
 
+// Whether some workers have ended well and all that are alive wait for a generation of their own:
+// they were started again too late.
+bool OnlyLatecomersAreLeft(const v1::ServerState& state, const RunState& run,
+                           const RunReport& report);
+
 // To the report's view: of workers that coordd has lost although they ended well, what that means.
 void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
                       RunReport* report);

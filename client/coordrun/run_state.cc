@@ -148,6 +148,24 @@ void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, now);
 }
 
+bool RunState::only_restarted_are_alive() const {
+  bool some_are_through = false;
+  for (const Worker& worker : workers_) {
+    some_are_through = some_are_through || (worker.end && worker.end->ok());
+    if (!worker.end && worker.restarts == 0) return false;
+  }
+  return some_are_through && alive_ > 0;
+}
+
+void RunState::Finish(absl::Time now) {
+  if (phase_ != Phase::kRunning) return;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].end) lost_.push_back(static_cast<int32_t>(i));
+  }
+  signals_.push_back(SIGTERM);
+  Enter(Phase::kTerminating, now);
+}
+
 void RunState::SignalReceived(int signal, absl::Time now) {
   if (!EndsTheRun(signal)) {
     signals_.push_back(signal);

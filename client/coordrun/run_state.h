@@ -52,6 +52,8 @@ class RunState {
   void WorkerRestarted(int32_t local_rank, absl::Time now);
   // The coordd of this run has ended while workers need it.
   void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
+  // The program has come to its end without those who are alive: they are ended, and count as lost.
+  void Finish(absl::Time now);
   // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
   // passed on.
   void SignalReceived(int signal, absl::Time now);
@@ -81,6 +83,8 @@ class RunState {
   // Without whom the run went on, in the order of their ends.
   const std::vector<int32_t>& lost() const { return lost_; }
   int32_t alive() const { return alive_; }
+  // Some have ended well, and all that are alive were started again.
+  bool only_restarted_are_alive() const;
   // Blame's; empty: the first failure's end tells.
   const std::string& blame_reason() const { return blame_reason_; }
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }

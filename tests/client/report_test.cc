@@ -96,6 +96,36 @@ TEST_F(RunReportTest, JsonTellsEachRanksEnd) {
   EXPECT_EQ(json["ranks"][2]["pid"], 102);
 }
 
+TEST_F(RunReportTest, AnElasticRunSaysWhoWasLostAndDoesNotWaitForLatecomers) {
+  options_.min_np = 1;
+  options_.max_restarts = 1;
+  RunState run(options_, kStart);
+  run.WorkerEnded(1, {.code = 0, .signal = SIGKILL}, kStart + absl::Seconds(2));
+  EXPECT_EQ(LossText(options_, run, report_, 1),
+            "rank 1 (pid 101) was killed by SIGKILL after 2.0 s; 2 workers go on");
+  for (int32_t worker : run.TakeRestarts(kStart + absl::Seconds(3)))
+    run.WorkerRestarted(worker, kStart + absl::Seconds(3));
+  run.WorkerEnded(0, {}, kStart + absl::Seconds(4));
+  report_.job = "train";
+  v1::ServerState state;
+  v1::JobState* job = state.add_jobs();
+  job->set_name("train");
+  job->set_phase(v1::JOB_PHASE_GATHERING);
+  job->add_workers()->set_pid(101);
+  EXPECT_FALSE(OnlyLatecomersAreLeft(state, run, report_)) << "rank 2 is alive";
+  run.WorkerEnded(2, {}, kStart + absl::Seconds(5));
+  EXPECT_TRUE(OnlyLatecomersAreLeft(state, run, report_));
+  job->set_phase(v1::JOB_PHASE_RUNNING);
+  EXPECT_FALSE(OnlyLatecomersAreLeft(state, run, report_)) << "it is in a generation";
+  run.Finish(kStart + absl::Seconds(6));
+  EXPECT_THAT(run.TakeSignals(), testing::ElementsAre(SIGTERM));
+  run.WorkerEnded(1, {.code = 0, .signal = SIGTERM}, kStart + absl::Seconds(6));
+  EXPECT_EQ(run.exit_status(), 0);
+  EXPECT_THAT(SummaryText(options_, run, report_),
+              HasSubstr("1 was lost, the others exited with status 0"));
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(options_, run, report_))["lost"][0], 1);
+}
+
 TEST_F(RunReportTest, TellsAnEndWithoutAGoodbyeAndOneBeforeJoining) {
   RunState run(options_, kStart);
   run.WorkerEnded(1, {}, kStart);
