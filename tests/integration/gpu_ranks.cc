@@ -413,6 +413,8 @@ void Collectives(Rank& r, int steps) {
 void Train(Rank& r, int dies_at) {
   const int64_t shape[] = {1000};
   float* const data = r.Upload(Filled(1000, 1.0f));
+  // Who dies before all have started fails the others' start. If one dies now, the loop says so.
+  coordd_barrier(r.worker(), "started", nullptr);
   for (int step = 0;; ++step) {
     if (step == dies_at) raise(SIGKILL);
     coordd_tensor_t tensor = r.Tensor("gradient", COORDD_FLOAT32, data, data, shape);
