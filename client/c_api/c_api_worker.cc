@@ -204,17 +204,27 @@ coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
   });
 }
 
-coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker, double timeout_seconds,
-                                               coordd_placement_t* placement) {
+namespace {
+
+coordd_status_t NextPlacement(
+    coordd_worker_t* worker, double timeout_seconds, coordd_placement_t* placement,
+    absl::StatusOr<coordd::Placement> (coordd::Worker::*wait)(absl::Time)) {
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
     COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
                             coordd::TimeoutFromSeconds(timeout_seconds));
     COORDD_ASSIGN_OR_RETURN(const coordd::Placement next,
-                            worker->worker->AwaitGeneration(coordd::Clock::Real().Now() + timeout));
+                            (worker->worker.get()->*wait)(coordd::Clock::Real().Now() + timeout));
     if (placement == nullptr) return absl::OkStatus();
     return coordd::CopyOut(coordd::ToPlacement(next), placement, "placement");
   });
+}
+
+}  // namespace
+
+coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker, double timeout_seconds,
+                                               coordd_placement_t* placement) {
+  return NextPlacement(worker, timeout_seconds, placement, &coordd::Worker::AwaitGeneration);
 }
 
 int32_t coordd_worker_newcomers(const coordd_worker_t* worker) {
@@ -223,15 +233,7 @@ int32_t coordd_worker_newcomers(const coordd_worker_t* worker) {
 
 coordd_status_t coordd_worker_change_members(coordd_worker_t* worker, double timeout_seconds,
                                              coordd_placement_t* placement) {
-  return AtBorder([&]() -> absl::Status {
-    if (worker == nullptr) return coordd::NullArgument("worker");
-    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
-                            coordd::TimeoutFromSeconds(timeout_seconds));
-    COORDD_ASSIGN_OR_RETURN(const coordd::Placement next,
-                            worker->worker->ChangeMembers(coordd::Clock::Real().Now() + timeout));
-    if (placement == nullptr) return absl::OkStatus();
-    return coordd::CopyOut(coordd::ToPlacement(next), placement, "placement");
-  });
+  return NextPlacement(worker, timeout_seconds, placement, &coordd::Worker::ChangeMembers);
 }
 
 int32_t coordd_rank(const coordd_worker_t* worker) {

@@ -413,8 +413,7 @@ void Collectives(Rank& r, int steps) {
 void Train(Rank& r, int dies_at) {
   const int64_t shape[] = {1000};
   float* const data = r.Upload(Filled(1000, 1.0f));
-  // Who dies before all have started fails the others' start. If one dies now, the loop says so.
-  coordd_barrier(r.worker(), "started", nullptr);
+  coordd_barrier(r.worker(), "started", nullptr);  // who dies earlier fails the others' start
   for (int step = 0;; ++step) {
     if (step == dies_at) raise(SIGKILL);
     coordd_tensor_t tensor = r.Tensor("gradient", COORDD_FLOAT32, data, data, shape);
@@ -423,7 +422,6 @@ void Train(Rank& r, int dies_at) {
         coordd_allreduce_async(r.worker(), &tensor, COORDD_AVERAGE, nullptr, &work);
     if (status == COORDD_OK) status = coordd_work_wait_on_stream(work, r.stream(), -1);
     if (status != COORDD_OK) {
-      // The next call says who it was.
       const std::string text = coordd_last_error();
       coordd_work_release(work);
       // What was held at the gate has let go: the program knows.

@@ -334,7 +334,7 @@ def _start_horovods_timeline() -> None:
 
 
 # --- what is in this build -------------------------------------------------------------------------------------------
-# Scripts ask these to choose a device or an operator. coordd uses neither MPI nor Gloo, and reduces host memory only.
+# Scripts ask these to choose a device or an operator.
 
 
 def mpi_threads_supported() -> bool:
