@@ -53,7 +53,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members. A collective of a few microseconds
+        """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members. A small collective
         in a job whose members may change; else nothing."""
         if _basics.members_may_change() and self._agree_on(_basics.newcomers()) > 0:
             raise HostsUpdatedInterrupt()
