@@ -12,7 +12,7 @@ TensorsSubmitted JobTable::Add(std::vector<TensorJob> jobs) {
   if (!jobs.empty()) values.generation = jobs.front().generation;
   for (TensorJob& job : jobs) {
     const TensorId id{++last_id_};
-    values.tensors.push_back({id, job.spec(), job.deadline});
+    values.tensors.push_back({id, job.shared_spec(), job.deadline});
     waiting_.emplace(id, std::move(job));
   }
   return values;
@@ -120,7 +120,7 @@ void JobTable::SubmitAgain(InterruptedBatch interrupted) {
   for (size_t i = 0; i < jobs.size(); ++i) {
     const TensorId id = interrupted.tensors[i];
     if (launched_.erase(id) == 0) continue;  // absent: this rank has no data
-    again_.tensors.push_back({id, jobs[i].spec(), jobs[i].deadline});
+    again_.tensors.push_back({id, jobs[i].shared_spec(), jobs[i].deadline});
     waiting_.emplace(id, std::move(jobs[i]));
   }
 }

@@ -31,7 +31,7 @@ ScheduledLane::ScheduledLane(int64_t id, LaneId lane, ProcessSetId process_set,
 void ScheduledLane::FormUnits() {
   absl::flat_hash_map<std::string, size_t> last_batch_of;
   for (const Slot& slot : slots_)
-    if (!slot.spec.group.empty()) last_batch_of[slot.spec.group] = slot.batch;
+    if (!slot.spec->group.empty()) last_batch_of[slot.spec->group] = slot.batch;
   size_t reach = 0;  // the last batch that groups so far reach
   for (size_t i = 0; i < batches_.size(); ++i) {
     Range& batch = batches_[i];
@@ -40,7 +40,7 @@ void ScheduledLane::FormUnits() {
     batch.unit = units_.size() - 1;
     units_.back().size += batch.end - batch.begin;
     for (size_t slot = batch.begin; slot < batch.end; ++slot) {
-      const std::string& group = slots_[slot].spec.group;
+      const std::string& group = slots_[slot].spec->group;
       if (!group.empty()) reach = std::max(reach, last_batch_of.at(group));
     }
   }
@@ -49,7 +49,7 @@ void ScheduledLane::FormUnits() {
 std::vector<bool> ScheduledLane::NeedingEveryRank() const {
   std::vector<bool> needing;
   for (const Range& range : batches_)
-    needing.push_back(NeedsEveryRank(slots_[range.begin].spec.kind));
+    needing.push_back(NeedsEveryRank(slots_[range.begin].spec->kind));
   return needing;
 }
 
@@ -70,7 +70,7 @@ absl::Status ScheduledLane::Take(size_t index, HeldTensor tensor, absl::Time now
   Slot& slot = slots_[index];
   COORDD_CHECK(ToInt(slot.held.id) == 0 && ToInt(tensor.id) != 0);
   slot.held = std::move(tensor);
-  slot.differs = !SameCall(slot.spec, slot.held.spec);
+  slot.differs = !SameCall(*slot.spec, *slot.held.spec);
   Unit& unit = units_[batches_[slot.batch].unit];
   ++unit.held;
   ++held_;
@@ -82,18 +82,17 @@ absl::Status ScheduledLane::Take(size_t index, HeldTensor tensor, absl::Time now
 }
 
 absl::Status ScheduledLane::Differs(const Slot& slot) const {
-  const TensorSpec& now = slot.held.spec;
-  if (now.group != slot.spec.group || now.group_size != slot.spec.group_size) {
+  const TensorSpec& now = *slot.held.spec;
+  if (now.group != slot.spec->group || now.group_size != slot.spec->group_size) {
     auto group = [](const TensorSpec& spec) {
       return spec.group.empty() ? "none" : absl::StrCat(spec.group, " of ", spec.group_size);
     };
     return absl::FailedPreconditionError(absl::StrCat("tensor ", now.name, " came in group ",
                                                       group(now), ", its schedule has group ",
-                                                      group(slot.spec)));
+                                                      group(*slot.spec)));
   }
-  return absl::FailedPreconditionError(absl::StrCat("tensor ", slot.held.spec.name, " came as ",
-                                                    ToString(slot.held.spec), ", its schedule has ",
-                                                    ToString(slot.spec)));
+  return absl::FailedPreconditionError(absl::StrCat("tensor ", now.name, " came as ", ToString(now),
+                                                    ", its schedule has ", ToString(*slot.spec)));
 }
 
 std::optional<ScheduledLane::Batch> ScheduledLane::Next() {
@@ -196,7 +195,7 @@ std::vector<std::string> ScheduledLane::Missing(size_t limit) const {
   for (const Slot& slot : slots_) {
     if (batches_[slot.batch].unit != NextRange().unit || ToInt(slot.held.id) != 0) continue;
     if (names.size() == limit) break;
-    names.push_back(slot.spec.name);
+    names.push_back(slot.spec->name);
   }
   return names;
 }

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "worker/shared_spec.h"
 #include "worker/worker_events.h"
 
 namespace coordd {
@@ -20,7 +21,7 @@ namespace coordd {
 // A tensor that the program has submitted and whose batch is not launched.
 struct HeldTensor {
   TensorId id;  // 0: none
-  TensorSpec spec;
+  SharedSpec spec;
   absl::Time submitted_at;
   absl::Time deadline;  // withdrawn: by when the schedule has to have been cut
   absl::Status withdrawn;
@@ -48,7 +49,7 @@ class ScheduledLane {
 
   // One for each name.
   size_t slots() const { return slots_.size(); }
-  const TensorSpec& spec(size_t slot) const { return slots_[slot].spec; }
+  const TensorSpec& spec(size_t slot) const { return *slots_[slot].spec; }
   // Whether it is the name of a group of the schedule: such a group comes whole, or breaks it.
   bool HasGroup(absl::string_view group) const;
   // By batch: whether no rank can end it before every rank has launched it.
@@ -100,7 +101,7 @@ class ScheduledLane {
 
  private:
   struct Slot {
-    TensorSpec spec;
+    SharedSpec spec;
     size_t batch = 0;
     HeldTensor held;
     bool differs = false;  // what is held is not what the schedule says

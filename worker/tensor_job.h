@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "worker/shared_spec.h"
 #include "worker/work.h"
 
 namespace coordd {
@@ -36,6 +37,7 @@ struct TensorJob {
   WorkResult result;
 
   const TensorSpec& spec() const { return work->spec(); }
+  SharedSpec shared_spec() const { return SharedSpec(work, work->spec()); }
 };
 
 }  // namespace coordd

@@ -11,6 +11,7 @@
 #include "common/tensor_spec.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
+#include "worker/shared_spec.h"
 #include "worker/trace_chunks.h"
 
 namespace coordd {
@@ -21,7 +22,7 @@ using TensorId = StrongInt<struct TensorIdTag, int64_t>;
 // --- in ---
 struct SubmittedTensor {
   TensorId id;
-  TensorSpec spec;
+  SharedSpec spec;
   absl::Time deadline;
 };
 struct TensorsSubmitted {  // one tensor, or a whole group

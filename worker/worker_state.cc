@@ -24,27 +24,27 @@ void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>
 
 void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
   for (SubmittedTensor& tensor : in.tensors) {
-    const std::string& name = tensor.spec.name;
+    const std::string& name = tensor.spec->name;
     if (in.again && TakeAgain(tensor, now, out)) continue;
     // The last three are refused by Worker::Submit already; this keeps the state valid whatever
     // comes.
     absl::Status refused = end_;
     if (leaving_) refused = absl::CancelledError("this worker is shutting down");
     if (refused.ok() && IsOutdated(in.generation)) refused = change_;
-    if (refused.ok() && !process_sets_.IsMember(tensor.spec.process_set))
+    if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
-          "process set ", ToInt(tensor.spec.process_set), " has been removed, or never was"));
+          "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
     if (refused.ok() && ToInt(join_) != 0)
       refused = absl::FailedPreconditionError(
           "this rank has joined, expected nothing more until the join ends");
-    if (refused.ok() && by_name_.contains(TensorKey(tensor.spec.process_set, name)))
+    if (refused.ok() && by_name_.contains(TensorKey(tensor.spec->process_set, name)))
       refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
       out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
     if (!schedules_.empty() && TakeScheduled(tensor, now, out)) continue;
-    const bool joins = tensor.spec.kind == CollectiveKind::kJoin;
+    const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
     if (joins) join_ = tensor.id;
     Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
     if (joins) FillSchedules(now, out);
@@ -55,7 +55,7 @@ void WorkerState::Add(TensorId id, Pending pending) {
   unreported_.push_back(id);
   deadlines_.emplace(pending.deadline, id);
   const auto added = pending_.emplace(id, std::move(pending));
-  const TensorSpec& spec = added.first->second.spec;
+  const TensorSpec& spec = *added.first->second.spec;
   by_name_.emplace(TensorKey(spec.process_set, spec.name), id);
 }
 
@@ -223,18 +223,18 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
     return;
   }
   if (batch.overdue && !continues()) {
-    for (const auto& [id, name] : batch.tensors) {
+    for (const auto& [id, spec] : batch.tensors) {
       absl::Status why = end_;
-      if (name == batch.overdue_tensor)
+      if (spec->name == batch.overdue_tensor)
         why = absl::DeadlineExceededError(
             absl::StrCat("still executing at its deadline; ", end_.message()));
-      out.push_back(FailTensor{id, ForTensor(name, why)});
+      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     }
     return;
   }
   if (aborted_ && !continues()) {
-    for (const auto& [id, name] : batch.tensors)
-      out.push_back(FailTensor{id, ForTensor(name, end_)});
+    for (const auto& [id, spec] : batch.tensors)
+      out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
     return;
   }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
@@ -254,8 +254,8 @@ void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>&
   for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
   unreported_.clear();
   if (expects_next_) {
-    for (const auto& [id, name] : awaiting_verdict_)
-      out.push_back(FailTensor{id, ForTensor(name, why)});
+    for (const auto& [id, spec] : awaiting_verdict_)
+      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     awaiting_verdict_.clear();
   }
   std::vector<TensorId> reported;
@@ -265,7 +265,7 @@ void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>&
   for (auto& [id, scheduled] : schedules_) {
     scheduled.lane->Freeze();
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec.name, why)});
+      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
   }
   if (ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
 }
@@ -302,7 +302,7 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<Worker
 
 void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
   for (const auto& [id, pending] : pending_)
-    out.push_back(FailTensor{id, ForTensor(pending.spec.name, end_)});
+    out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
   by_name_.clear();
   pending_.clear();
   join_ = TensorId{};
@@ -311,14 +311,14 @@ void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
   unreported_.clear();
   for (auto& [id, scheduled] : schedules_) {
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec.name, end_)});
+      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
   }
   scheduled_.clear();
   schedules_.clear();
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
-  for (const auto& [id, name] : awaiting_verdict_)
-    out.push_back(FailTensor{id, ForTensor(name, end_)});
+  for (const auto& [id, spec] : awaiting_verdict_)
+    out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
   awaiting_verdict_.clear();
   verdict_deadline_ = absl::InfiniteFuture();
 }
@@ -331,16 +331,16 @@ void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect
 
 void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,
                        std::vector<WorkerEffect>& out) {
-  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec.name, status)});
+  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
   Erase(tensor);
 }
 
-TensorSpec WorkerState::Erase(PendingMap::iterator tensor) {
+SharedSpec WorkerState::Erase(PendingMap::iterator tensor) {
   Pending& pending = tensor->second;
   if (tensor->first == join_) join_ = TensorId{};
-  by_name_.erase(TensorKey(pending.spec.process_set, pending.spec.name));
+  by_name_.erase(TensorKey(pending.spec->process_set, pending.spec->name));
   deadlines_.erase({pending.deadline, tensor->first});
-  TensorSpec spec = std::move(pending.spec);
+  SharedSpec spec = std::move(pending.spec);
   pending_.erase(tensor);
   return spec;
 }

@@ -20,6 +20,7 @@
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
 #include "worker/scheduled_lane.h"
+#include "worker/shared_spec.h"
 #include "worker/worker_events.h"
 
 namespace coordd {
@@ -114,14 +115,14 @@ class WorkerState {
   // Unique among what is pending; the name is that of the Pending.
   using TensorKey = std::pair<ProcessSetId, absl::string_view>;
   struct Pending {
-    TensorSpec spec;
+    SharedSpec spec;
     absl::Time submitted_at;
     absl::Time deadline;  // withdrawn: by when coordd has to answer
     bool reported = false;
     absl::Status withdrawn;  // why; OK: it is not
   };
   struct Executing {
-    std::vector<std::pair<TensorId, std::string>> tensors;
+    std::vector<std::pair<TensorId, SharedSpec>> tensors;
     std::string first_tensor;    // by name, also when this rank has not submitted it
     std::string overdue_tensor;  // whose deadline comes first
     absl::Time launched_at;
@@ -165,7 +166,7 @@ class WorkerState {
   // Moves one of the batch's tensors from pending to executing.
   void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
                   LaunchBatch& launch);
-  static void AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline, Executing& executing);
+  static void AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline, Executing& executing);
   void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
   void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
   void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
@@ -228,7 +229,7 @@ class WorkerState {
   void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
   // Fails a pending tensor and forgets it.
   void Fail(PendingMap::iterator tensor, absl::Status status, std::vector<WorkerEffect>& out);
-  TensorSpec Erase(PendingMap::iterator tensor);
+  SharedSpec Erase(PendingMap::iterator tensor);
   void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
   void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, absl::Time now,
                 std::vector<WorkerEffect>& out);
@@ -285,7 +286,7 @@ class WorkerState {
 
   // Tensors of batches that failed here, until coordd says who is to blame or until the next
   // generation.
-  std::vector<std::pair<TensorId, std::string>> awaiting_verdict_;
+  std::vector<std::pair<TensorId, SharedSpec>> awaiting_verdict_;
   absl::Status local_failure_;
   absl::Time verdict_deadline_ = absl::InfiniteFuture();
 

@@ -36,7 +36,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
     if (found == pending_.end() || !found->second.reported) {
       COORDD_ASSIGN_OR_RETURN(absent, AbsentSpec(batch, i));
     }
-    const TensorSpec& spec = absent.has_value() ? *absent : found->second.spec;
+    const TensorSpec& spec = absent.has_value() ? *absent : *found->second.spec;
     if (first.has_value() && !FusesWith(*first, spec)) {
       return absl::InternalError(absl::StrCat(
           "coordd planned tensor ", spec.name, " (", ToString(spec), ") in one batch with ",
@@ -67,14 +67,14 @@ void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executi
   AddExecuting(id, Erase(found), deadline, executing);
 }
 
-void WorkerState::AddExecuting(TensorId id, TensorSpec spec, absl::Time deadline,
+void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline,
                                Executing& executing) {
-  if (HasPayload(spec.kind)) executing.bytes += SizeBytes(spec);
+  if (HasPayload(spec->kind)) executing.bytes += SizeBytes(*spec);
   if (deadline < executing.deadline) {
     executing.deadline = deadline;
-    executing.overdue_tensor = spec.name;
+    executing.overdue_tensor = spec->name;
   }
-  executing.tensors.emplace_back(id, std::move(spec.name));
+  executing.tensors.emplace_back(id, std::move(spec));
 }
 
 WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
@@ -86,7 +86,7 @@ WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_
   found = by_name_.find(TensorKey(ProcessSetId{}, name));
   if (found == by_name_.end()) return pending_.end();
   const auto pending = pending_.find(found->second);
-  const TensorSpec& spec = pending->second.spec;
+  const TensorSpec& spec = *pending->second.spec;
   const bool meant = IsPairwise(spec.kind) && process_sets_.Contains(process_set, spec.peer_rank);
   return meant ? pending : pending_.end();
 }
@@ -143,7 +143,7 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
       absl::StrCat("process set ", ToInt(ended), " has been removed"));
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
-    if (tensor->second.spec.process_set == ended) {
+    if (tensor->second.spec->process_set == ended) {
       std::erase(unreported_, tensor->first);
       Fail(tensor, why, out);
     }

@@ -54,7 +54,7 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
     Pending& pending = tensor->second;
     if (!pending.withdrawn.ok()) {
       Fail(tensor, pending.withdrawn, out);  // coordd's answer will not come
-    } else if (!OutlivesGeneration(pending.spec)) {
+    } else if (!OutlivesGeneration(*pending.spec)) {
       Fail(tensor, change_, out);
     } else {
       pending.reported = false;
@@ -68,11 +68,11 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
 
 bool WorkerState::TakeAgain(SubmittedTensor& tensor, absl::Time now,
                             std::vector<WorkerEffect>& out) {
-  if (!OutlivesGeneration(tensor.spec) || !Validate(tensor.spec, options_.size).ok()) {
-    out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec.name, change_)});
+  if (!OutlivesGeneration(*tensor.spec) || !Validate(*tensor.spec, options_.size).ok()) {
+    out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
     return true;
   }
-  if (tensor.spec.kind == CollectiveKind::kJoin) join_ = tensor.id;
+  if (tensor.spec->kind == CollectiveKind::kJoin) join_ = tensor.id;
   Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
   // It is older than what has come since.
   std::sort(unreported_.begin(), unreported_.end());
@@ -132,7 +132,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   // A root that was one.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
-    if (!Validate(tensor->second.spec, options_.size).ok()) {
+    if (!Validate(*tensor->second.spec, options_.size).ok()) {
       std::erase(unreported_, tensor->first);
       Fail(tensor, change_, out);
     }

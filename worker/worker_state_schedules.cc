@@ -96,7 +96,7 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
     Pending& pending = tensor->second;
-    const auto slot = scheduled_.find(TensorKey(pending.spec.process_set, pending.spec.name));
+    const auto slot = scheduled_.find(TensorKey(pending.spec->process_set, pending.spec->name));
     if (slot != scheduled_.end() && slot->second.lane == &lane) {
       const TensorId tensor_id = tensor->first;
       std::erase(unreported_, tensor_id);
@@ -115,7 +115,7 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
 
 bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
                                 std::vector<WorkerEffect>& out) {
-  const TensorSpec& spec = tensor.spec;
+  const TensorSpec& spec = *tensor.spec;
   const auto found = scheduled_.find(TensorKey(spec.process_set, spec.name));
   if (found == scheduled_.end()) {
     if (spec.group.empty()) return false;
@@ -185,7 +185,7 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   launch.sequence = batch.sequence;
   launch.process_set = lane.process_set();
   Executing executing;
-  executing.first_tensor = batch.tensors.front().spec.name;
+  executing.first_tensor = batch.tensors.front().spec->name;
   launch.ready_at = now;
   launch.begins_cycle = lane.BeginsCycle(batch.sequence);
   executing.launched_at = now;
@@ -193,8 +193,8 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   for (HeldTensor& tensor : batch.tensors) {
     launch.tensors.push_back(tensor.id);
     if (ToInt(tensor.id) == 0) {
-      if (FirstDimensionMayDiffer(tensor.spec.kind)) tensor.spec.shape[0] = 0;
-      launch.absent.push_back(std::move(tensor.spec));
+      TensorSpec& absent = launch.absent.emplace_back(*tensor.spec);
+      if (FirstDimensionMayDiffer(absent.kind)) absent.shape[0] = 0;
       continue;
     }
     const bool in_time = tensor.withdrawn.ok();
@@ -296,7 +296,7 @@ void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>
 
 void WorkerState::BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out) {
   BreakSchedule(lane,
-                absl::StrCat("tensor ", lane.Oldest()->spec.name, " waits for ",
+                absl::StrCat("tensor ", lane.Oldest()->spec->name, " waits for ",
                              WhatIsMissing(lane), ", which the program has not submitted"),
                 out);
 }
@@ -341,7 +341,7 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
       EndGeneration(
           GenerationEndedError(
               options_.generation,
-              absl::StrCat("tensor ", held->spec.name,
+              absl::StrCat("tensor ", held->spec->name,
                            " was given up, and its schedule was not cut ",
                            SecondsText(kWithdrawalAnswer), " later: other ranks execute it"),
               absl::StatusCode::kUnavailable),
@@ -352,7 +352,7 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
         absl::StrCat("its batch was not complete ", SecondsText(now - held->submitted_at),
                      " after rank ", ToInt(options_.rank), " had submitted it, without ",
                      WhatIsMissing(lane), " (generation ", ToInt(options_.generation), ")"));
-    held->withdrawn = ForTensor(held->spec.name, why);
+    held->withdrawn = ForTensor(held->spec->name, why);
     held->deadline = now + kWithdrawalAnswer;
     BreakSchedule(lane, held->withdrawn.message(), out);
   }

@@ -73,12 +73,13 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
     if (deadline > now) break;
     const Pending& pending = pending_.at(id);
     if (!pending.withdrawn.ok()) {
-      EndGeneration(GenerationEndedError(
-                        options_.generation,
-                        absl::StrCat("coordd did not answer the withdrawal of tensor ",
-                                     pending.spec.name, " within ", SecondsText(kWithdrawalAnswer)),
-                        absl::StatusCode::kUnavailable),
-                    /*abort=*/false, out);
+      EndGeneration(
+          GenerationEndedError(
+              options_.generation,
+              absl::StrCat("coordd did not answer the withdrawal of tensor ", pending.spec->name,
+                           " within ", SecondsText(kWithdrawalAnswer)),
+              absl::StatusCode::kUnavailable),
+          /*abort=*/false, out);
       return;
     }
     late.push_back(id);
@@ -110,7 +111,7 @@ void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Sta
   };
   for (TensorId id : tensors) {
     const auto tensor = pending_.find(id);
-    const TensorSpec& spec = tensor->second.spec;
+    const TensorSpec& spec = *tensor->second.spec;
     tensor->second.withdrawn = ForTensor(spec.name, why);
     SetDeadline(tensor, now + kWithdrawalAnswer);
     // A message is about one set.
@@ -160,7 +161,7 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
     Pending& pending = pending_.at(id);
     pending.reported = true;
     v1::TensorSpec spec;
-    ToProto(pending.spec, &spec);
+    ToProto(*pending.spec, &spec);
     const int64_t size = static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes;
     if (bytes > 0 && bytes + size > kMaxReportBytes) {
       Send(std::move(message), out);
@@ -189,7 +190,7 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
   for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
   std::map<LaneId, const Pending*> oldest;  // pending_ is ordered by age
   for (const auto& [id, pending] : pending_) {
-    const LaneId lane{ToInt(pending.spec.process_set)};
+    const LaneId lane{ToInt(pending.spec->process_set)};
     if (oldest.emplace(lane, &pending).second) lanes.try_emplace(lane, LaneProgress{lane});
   }
   for (const auto& [id, scheduled] : schedules_) lanes.try_emplace(id, LaneProgress{id});
@@ -206,14 +207,14 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
     }
     const auto waiting = oldest.find(id);
     if (waiting == oldest.end()) continue;
-    SetWaiting(waiting->second->spec.name, now - waiting->second->submitted_at, position);
+    SetWaiting(waiting->second->spec->name, now - waiting->second->submitted_at, position);
   }
   Send(std::move(message), out);
 }
 
 void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position) {
   if (const HeldTensor* held = scheduled.lane->Oldest())
-    SetWaiting(held->spec.name, now - held->submitted_at, position);
+    SetWaiting(held->spec->name, now - held->submitted_at, position);
   for (const CycleMarks::Mark& mark : scheduled.marks->Take()) {
     v1::LaneMark& told = *position.add_marks();
     told.set_cycles(mark.cycles);

@@ -43,7 +43,7 @@ class Lane {
     std::vector<std::string> names;
     lane_.Freeze();
     const absl::StatusOr<std::vector<HeldTensor>> behind = lane_.Cut(position);
-    for (const HeldTensor& held : *behind) names.push_back(held.spec.name);
+    for (const HeldTensor& held : *behind) names.push_back(held.spec->name);
     return names;
   }
   ScheduledLane* operator->() { return &lane_; }
@@ -138,7 +138,7 @@ TEST(ScheduledLaneTest, ARankWithoutDataFillsUpToTheCut) {
   auto first = lane->NextWithAbsent();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(ToInt(first->tensors[0].id), 0);
-  EXPECT_EQ(first->tensors[0].spec.name, "a");
+  EXPECT_EQ(first->tensors[0].spec->name, "a");
   EXPECT_NE(ToInt(first->tensors[1].id), 0);
   EXPECT_TRUE(lane->NextWithAbsent().has_value());
   EXPECT_FALSE(lane->NextWithAbsent().has_value());
