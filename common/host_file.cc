@@ -1,6 +1,7 @@
 // The part of host_list.h that is about hosts with slots.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,6 +1,7 @@
 #include "common/host_list.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"

@@ -1,6 +1,7 @@
 #include "common/launcher_special.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"

@@ -1,6 +1,8 @@
 // The two macros for absl::Status. Everything else about statuses is Abseil's own.
 #pragma once
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "common/clock.h"
 #include "common/mutex.h"

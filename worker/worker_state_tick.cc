@@ -1,4 +1,5 @@
 // What WorkerState does at the end of a turn: deadlines, reports, heartbeats, the goodbye.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

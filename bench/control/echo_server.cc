@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 

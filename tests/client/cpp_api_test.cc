@@ -1,8 +1,10 @@
 // coordd.hpp as a C++17 program sees it, one of the workers that coordrun starts.
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordd/coordd.hpp"

@@ -1,5 +1,7 @@
 #include "client/coordrun/line_splitter.h"
 
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

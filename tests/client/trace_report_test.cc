@@ -1,5 +1,7 @@
 #include "client/coordctl/trace_report.h"
 
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,7 @@
 #include "common/address.h"
 
+#include <utility>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,8 @@
 // CoordinatorState under random inputs, sensible and not, in any order: after each step its state
 // is consistent and its history keeps the invariants. Afterwards the faults stop, and a generation
 // must form.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

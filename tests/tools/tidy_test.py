@@ -90,6 +90,15 @@ class TidyTest(unittest.TestCase):
     def test_an_include_in_a_comment_does_not_count(self):
         self.assert_found({"server/a.cc": '// #include "worker/work.h"\n'})
 
+    def test_a_header_that_only_a_precompiled_one_brings(self):
+        text = "#pragma once\nstd::vector<int> v = absl::StrJoin(v, x);\n"
+        self.assert_found({"worker/a.h": text}, "worker/a.h:2: found std::vector without its header, expected #include <vector>",
+                          'worker/a.h:2: found absl::StrJoin without its header, expected #include "absl/strings/str_join.h"')
+
+    def test_a_header_that_another_file_brings(self):
+        self.assert_found({"worker/a.h": "#pragma once\n#include <vector>\n", "worker/b.h": '#pragma once\n#include "worker/a.h"\n',
+                           "worker/b.cc": '#include "worker/b.h"\nstd::vector<int> v;\n'})
+
     def test_banned_calls(self):
         for call in ("absl::Now()", 'getenv("X")', 'std::getenv("X")', "rand()", "srand(1)", "std::random_device d",
                      "std::this_thread::sleep_for(x)", "usleep(5)", "sleep(1)", "absl::SleepFor(x)", "t.detach()",

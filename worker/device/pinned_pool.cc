@@ -1,5 +1,6 @@
 #include "worker/device/pinned_pool.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace coordd {

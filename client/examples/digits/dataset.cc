@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 extern const unsigned char kDigitsCsvGz[];
 extern const size_t kDigitsCsvGzSize;

@@ -1,5 +1,7 @@
 #include "worker/device/device_runtime.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 
 #include "tests/support/gpu/fake_gpu.h"

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"

@@ -1,6 +1,7 @@
 // A backend for host memory out of one for device memory, so that the conformance suite runs on it.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
