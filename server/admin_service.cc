@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/grpc_status.h"
 #include "common/tsan_annotations.h"
 
@@ -130,6 +131,21 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext*,
     call->Answer(
         {grpc::StatusCode::UNAVAILABLE, "coordd is stopping, or has more to do than it can"});
   }
+  return call;
+}
+
+grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext*,
+                                                  const v1::GetEventsRequest* request,
+                                                  v1::EventList* response) {
+  auto* call = new Call();
+  if (request->after() < 0 || request->limit() < 0) {
+    call->Answer({grpc::StatusCode::INVALID_ARGUMENT,
+                  absl::StrCat("events after ", request->after(), ", at most ", request->limit(),
+                               ": expected no negative number")});
+    return call;
+  }
+  *response = events_.Read(*request);
+  call->Answer(grpc::Status::OK);
   return call;
 }
 

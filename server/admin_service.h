@@ -9,6 +9,7 @@
 #include "common/mutex.h"
 #include "coordd/v1/admin.grpc.pb.h"
 #include "server/effects.h"
+#include "server/event_log.h"
 #include "server/inbox.h"
 
 namespace coordd {
@@ -17,8 +18,8 @@ namespace coordd {
 class AdminService final : public v1::Admin::CallbackService {
  public:
   // `complete` adds what the state does not know: version, addresses, uptime.
-  AdminService(Inbox& inbox, std::function<void(v1::ServerState*)> complete)
-      : complete_(std::move(complete)), inbox_(inbox) {}
+  AdminService(Inbox& inbox, const EventLog& events, std::function<void(v1::ServerState*)> complete)
+      : complete_(std::move(complete)), inbox_(inbox), events_(events) {}
 
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);
@@ -35,6 +36,10 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context,
                                   const v1::TraceRequest* request,
                                   v1::TraceReply* response) override;
+  // Answered at once.
+  grpc::ServerUnaryReactor* GetEvents(grpc::CallbackServerContext* context,
+                                      const v1::GetEventsRequest* request,
+                                      v1::EventList* response) override;
   // The call, when nobody has answered it yet: the caller answers it now.
   TraceCallReactor* Take(CallId id);
   void Cancel(CallId id);
@@ -42,8 +47,9 @@ class AdminService final : public v1::Admin::CallbackService {
   // Constant after construction.
   const std::function<void(v1::ServerState*)> complete_;
 
-  // Thread-safe by itself.
+  // Thread-safe by themselves.
   Inbox& inbox_;
+  const EventLog& events_;
 
   // Guarded by mu_.
   Mutex mu_;

@@ -69,7 +69,8 @@ class GrpcCoordServer final : public CoordServer {
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
         sessions_(clock, coordinator_.inbox(), metrics_),
         store_(coordinator_.inbox(), metrics_),
-        admin_(coordinator_.inbox(), [this](v1::ServerState* state) { Complete(state); }) {}
+        admin_(coordinator_.inbox(), coordinator_.events(),
+               [this](v1::ServerState* state) { Complete(state); }) {}
 
   ~GrpcCoordServer() override { Stop("coordd is stopping"); }
 

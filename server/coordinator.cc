@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/thread.h"
+#include "server/job_record.h"
 #include "server/server_metrics.h"
 
 namespace coordd {
@@ -15,28 +16,12 @@ void LogEvent(const Event& event) {
   if (event.text.empty()) return;
   const std::string where =
       event.job.empty() ? std::string() : absl::StrCat("job ", event.job, ": ");
-  switch (event.kind) {
-    case Event::Kind::kTensorsPlanned:
-      COORDD_LOG(kDebug, where, event.text);
-      return;
-    case Event::Kind::kWorkerDeparted:
-      if (event.cause == v1::DEPARTURE_CAUSE_LEFT) {
-        COORDD_LOG(kInfo, where, event.text);
-      } else {
-        COORDD_LOG(kWarning, where, event.text);
-      }
-      return;
-    case Event::Kind::kJoinRefused:
-    case Event::Kind::kTensorFailed:
-    case Event::Kind::kProcessSetRefused:
-    case Event::Kind::kStallBegan:
-    case Event::Kind::kNotStored:
-    case Event::Kind::kProtocolError:
-      COORDD_LOG(kWarning, where, event.text);
-      return;
-    default:
-      COORDD_LOG(kInfo, where, event.text);
-      return;
+  if (event.kind == Event::Kind::kTensorsPlanned) {
+    COORDD_LOG(kDebug, where, event.text);
+  } else if (IsWarning(event)) {
+    COORDD_LOG(kWarning, where, event.text);
+  } else {
+    COORDD_LOG(kInfo, where, event.text);
   }
 }
 
@@ -44,13 +29,14 @@ void LogEvent(const Event& event) {
 
 Coordinator::Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock,
                          ServerMetrics& metrics)
-    : clock_(clock), metrics_(metrics), inbox_(clock), state_(options, epoch) {}
+    : clock_(clock), metrics_(metrics), inbox_(clock), events_(epoch), state_(options, epoch) {}
 
 Coordinator::Coordinator(const ServerOptions& options, const RestoredState& restored, Clock& clock,
                          ServerMetrics& metrics)
     : clock_(clock),
       metrics_(metrics),
       inbox_(clock),
+      events_(restored.epoch),
       state_(options, restored, clock.Now(), at_start_) {}
 
 Coordinator::~Coordinator() { Stop("coordd is stopping"); }
@@ -68,7 +54,7 @@ void Coordinator::Stop(const std::string& reason) {
 }
 
 void Coordinator::Run() {
-  CarryOut(at_start_);
+  CarryOut(at_start_, clock_.Now());
   while (!inbox_.Finished()) {
     const absl::Time deadline = std::min(state_.NextDeadline(), outlets_.next_deadline());
     Turn(inbox_.TakeAll(deadline));
@@ -90,13 +76,13 @@ void Coordinator::Turn(std::vector<Inbox::Item> batch) {
     }
   }
   state_.Tick(now, effects);
-  CarryOut(effects);
+  CarryOut(effects, now);
   for (SessionId session : ended) outlets_.session_ended(session);
   outlets_.tick(now);
   metrics_.OnTurn(clock_.Now() - now);  // measures, decides nothing
 }
 
-void Coordinator::CarryOut(Effects& effects) {
+void Coordinator::CarryOut(Effects& effects, absl::Time now) {
   for (Outgoing& out : effects.outgoing) {
     if (const auto* deliver = std::get_if<Deliver>(&out)) {
       outlets_.deliver(*deliver);
@@ -111,6 +97,7 @@ void Coordinator::CarryOut(Effects& effects) {
   for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));
   for (const Event& event : effects.events) {
     LogEvent(event);
+    events_.Add(event, now);
     metrics_.OnEvent(event);
     outlets_.event(event);
   }

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "server/coordinator_state.h"
+#include "server/event_log.h"
 #include "server/inbox.h"
 
 namespace coordd {
@@ -48,6 +49,7 @@ class Coordinator {
   void Start(CoordinatorOutlets outlets);
 
   Inbox& inbox() { return inbox_; }
+  const EventLog& events() const { return events_; }
 
   // The state for operators; `job` empty: all. Blocks the caller. UNAVAILABLE: coordd is stopping,
   // busy, or did not answer by `deadline`.
@@ -60,15 +62,16 @@ class Coordinator {
  private:
   void Run();
   void Turn(std::vector<Inbox::Item> batch);
-  void CarryOut(Effects& effects);
+  void CarryOut(Effects& effects, absl::Time now);
 
   // Constant after construction, but for outlets_, set before the thread starts.
   Clock& clock_;
   ServerMetrics& metrics_;
   CoordinatorOutlets outlets_;
 
-  // Thread-safe by itself.
+  // Thread-safe by themselves.
   Inbox inbox_;
+  EventLog events_;
 
   // Touched by the coordinator thread only, once it has started.
   Effects at_start_;  // of the state's construction, carried out in the first turn

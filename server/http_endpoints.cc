@@ -1,8 +1,12 @@
 #include "server/http_endpoints.h"
 
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/proto_json.h"
 #include "server/coordinator.h"
 #include "server/prometheus_targets.h"
@@ -20,6 +24,27 @@ HttpResponse NotReady(const absl::Status& why) {
   response.status = 503;
   response.body = absl::StrCat("503: ", why.message(), "\n");
   return response;
+}
+
+// "job=train&limit=5"; nullopt: nobody knows what it asks for.
+std::optional<v1::GetEventsRequest> EventsAskedFor(const std::string& query) {
+  v1::GetEventsRequest request;
+  for (absl::string_view part : absl::StrSplit(query, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, '=');
+    int64_t number = 0;
+    if (pair.first == "job") {
+      request.set_job(std::string(pair.second));  // no name needs an encoding
+    } else if (!absl::SimpleAtoi(pair.second, &number) || number < 0) {
+      return std::nullopt;
+    } else if (pair.first == "after") {
+      request.set_after(number);
+    } else if (pair.first == "limit" && number <= static_cast<int64_t>(kEventsKept)) {
+      request.set_limit(static_cast<int32_t>(number));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return request;
 }
 
 }  // namespace
@@ -49,6 +74,15 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
     const auto state = describe();
     if (!state.ok()) return NotReady(state.status());
     return HttpResponse{200, kJson, ToJson(*state, /*pretty=*/false) + "\n"};
+  };
+  handlers["/v1/events"] = [&coordinator](const std::string& query) {
+    const auto request = EventsAskedFor(query);
+    if (request.has_value())
+      return HttpResponse{200, kJson, ToJson(coordinator.events().Read(*request), false) + "\n"};
+    return HttpResponse{
+        .status = 400,
+        .body = absl::StrCat("400: found ", query, ", expected after=NUMBER, limit=COUNT (at most ",
+                             kEventsKept, ") or job=NAME\n")};
   };
   handlers["/v1/targets"] = [describe](const std::string&) {
     const auto state = describe();

@@ -23,6 +23,7 @@ extern const char kStatusPage[];
 //   /healthz     200 while the process serves
 //   /readyz      200 when the coordinator thread answers, else 503 with the reason
 //   /v1/jobs     ServerState as JSON
+//   /v1/events   EventList as JSON; ?after=NUMBER, ?limit=COUNT, ?job=NAME
 //   /v1/targets  Prometheus HTTP service discovery
 // `complete` adds to a state what the coordinator does not know. All arguments outlive the server.
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,

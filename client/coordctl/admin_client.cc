@@ -51,4 +51,10 @@ absl::StatusOr<v1::TraceReply> FetchTrace(const Target& target, const v1::TraceR
   return Ask<v1::TraceRequest, v1::TraceReply>(target, timeout, request, &v1::Admin::Stub::Trace);
 }
 
+absl::StatusOr<v1::EventList> FetchEvents(const Target& target, const v1::GetEventsRequest& request,
+                                          absl::Duration timeout) {
+  return Ask<v1::GetEventsRequest, v1::EventList>(target, timeout, request,
+                                                  &v1::Admin::Stub::GetEvents);
+}
+
 }  // namespace coordd

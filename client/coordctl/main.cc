@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordctl/events_view.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
 #include "client/coordctl/trace_report.h"
@@ -18,6 +20,7 @@
 #include "common/auto_coordinator.h"
 #include "common/build_info.h"
 #include "common/certs.h"
+#include "common/clock.h"
 #include "common/connection_file.h"
 #include "common/environment.h"
 #include "common/host_list.h"
@@ -34,6 +37,8 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 // coordd records for five minutes at most, and collects for ten seconds.
 constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
+// How soon `events --follow` shows what has happened.
+constexpr absl::Duration kFollowInterval = absl::Milliseconds(500);
 
 enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4 };
 constexpr char kExitCodes[] =
@@ -47,6 +52,8 @@ struct Arguments {
   std::string directory;
   std::vector<std::string> names;
   int days = 365;
+  int limit = 0;
+  bool follow = false;
   int steps = 0;
   double seconds = 0;
   std::string output;
@@ -122,6 +129,49 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   const TraceSummary summary = Summarize(*reply);
   Print(arguments.json ? ToJson(summary, file) : ToText(summary, file));
   return kOk;
+}
+
+// With --json and --follow, an object a line.
+void PrintEvents(const Arguments& arguments, const v1::EventList& list) {
+  if (arguments.json && !arguments.follow) {
+    Print(ToJson(list, /*pretty=*/false));
+  } else if (!arguments.follow) {
+    Print(EventsText(list, absl::LocalTimeZone()));
+  } else {
+    for (const v1::JobEvent& event : list.events())
+      Print(arguments.json ? ToJson(event, false) : EventText(event, absl::LocalTimeZone()));
+  }
+  std::fflush(stdout);
+}
+
+int Events(const Arguments& arguments, const Environment& environment) {
+  const absl::StatusOr<Target> target = FindTarget(arguments, environment);
+  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  v1::GetEventsRequest request;
+  request.set_job(arguments.job);
+  request.set_limit(arguments.limit);
+  int64_t epoch = 0;
+  bool lost = false;
+  Mutex mu;
+  CondVar never;
+  for (;;) {
+    const absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
+    // Who follows wants to see, above all, how a coordd that has gone comes back.
+    if (!list.ok() && (!arguments.follow || epoch == 0)) return Report(list.status(), kFailed);
+    if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
+    if (list.ok()) {
+      request = NextRequest(request, *list, epoch);
+      // Of one that was started again, what it had said until now is asked for next.
+      if (epoch == 0 || epoch == list->epoch()) PrintEvents(arguments, *list);
+      epoch = list->epoch();
+      lost = false;
+    }
+    if (!arguments.follow) return kOk;
+    MutexLock lock(&mu);
+    Clock& clock = Clock::Real();
+    clock.Await(
+        &mu, &never, [] { return false; }, clock.Now() + kFollowInterval);
+  }
 }
 
 std::string StateJson(const v1::ServerState& state) { return ToJson(state, /*pretty=*/false); }
@@ -229,6 +279,19 @@ void AddTraceCommand(CLI::App& app, Arguments* arguments) {
   AddTargetOptions(trace, arguments);
 }
 
+void AddEventsCommand(CLI::App& app, Arguments* arguments) {
+  CLI::App* events = app.add_subcommand(
+      "events",
+      "What has happened: who joined, left or was lost and why, which generation followed, what "
+      "stalled. docs/RUNBOOK.md says what to do about each line");
+  events->add_option("JOB", arguments->job, "only this one");
+  events->add_option("--limit", arguments->limit, "only the newest so many")
+      ->check(CLI::Range(1, 8192));
+  events->add_flag("--follow,-f", arguments->follow,
+                   "go on, until Ctrl-C; with --json a line for each event");
+  AddTargetOptions(events, arguments);
+}
+
 void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
   CLI::App* expand = app.add_subcommand(
       "expand", "One host a line of lists in Slurm's notation: 'n[1-3,7],login1'");
@@ -267,6 +330,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 36500))
       ->capture_default_str();
   for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
+  AddEventsCommand(app, &arguments);
   AddTraceCommand(app, &arguments);
   AddLaunchCommands(app, &arguments);
   for (CLI::App* command : app.get_subcommands({})) {
@@ -281,6 +345,7 @@ int Main(int argc, char** argv) {
   const Environment environment = ReadEnvironment();
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
   if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
+  if (app.got_subcommand("events")) return Events(arguments, environment);
   if (app.got_subcommand("trace")) return Trace(arguments, environment);
   if (check_build->parsed()) return CheckBuild(arguments, environment);
   if (certs->parsed()) return MakeCerts(arguments);

@@ -1,5 +1,6 @@
 """Members that go away: the others learn at once who and why, and nothing stays behind."""
 
+import json
 import os
 import signal
 import time
@@ -40,6 +41,13 @@ class DeparturesTest(processes.TestCase):
             self.assertIn(f"pid {victim.pid}", text)
             self.assertIn("lost", text)
         self.assertLess(time.monotonic() - start, ALLOWED_S)
+        status, text = self.run_command(program("coordctl"), "events", "test", "--json",
+                                        environment=processes.clean_environment(XDG_RUNTIME_DIR=self.daemon.runtime))
+        self.assertEqual(status, 0, text)
+        lost = [event for event in json.loads(text)["events"] if event["kind"] == "worker_departed"]
+        self.assertEqual([event["warning"] for event in lost], [True])
+        self.assertIn(f"rank 2 (host {os.uname().nodename.split('.')[0]}", lost[0]["text"])
+        self.assertIn(f"pid {victim.pid}) was lost", lost[0]["text"])
         for worker in others:
             text = worker.ask("submit next float32 1 1")
             self.assertTrue(text.startswith("ABORTED ") and "rank 2" in text, text)

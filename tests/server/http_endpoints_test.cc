@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/temp_directory.h"
 #include "tests/support/test_server.h"
@@ -13,6 +15,7 @@ namespace coordd {
 namespace {
 
 using nlohmann::json;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -40,6 +43,36 @@ TEST(HttpEndpoints, ShowTheStateAsJson) {
   EXPECT_EQ(state["jobs"][0]["phase"], "running");
   EXPECT_EQ(state["jobs"][0]["workers"].size(), 2u);
   EXPECT_THAT(answer.body, Not(HasSubstr("secret")));  // the job's token
+}
+
+TEST(HttpEndpoints, ListWhatHasHappened) {
+  TestServer server;
+  {
+    TwoWorkers job(server);
+    RawWorker other(server.Channel());
+    ASSERT_TRUE(other.Send(JoinMessage("other", "x", 1)));
+    ASSERT_TRUE(other.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());
+    // Answered in a turn of its own, behind the one whose messages have come.
+    ASSERT_EQ(server.Get("/readyz").status, 200);
+    json list = json::parse(server.Get("/v1/events?job=train").body);
+    std::vector<std::string> kinds;
+    for (const json& event : list["events"]) {
+      EXPECT_EQ(event["job"], "train");
+      EXPECT_FALSE(event["warning"]);
+      kinds.push_back(event["kind"]);
+    }
+    EXPECT_THAT(kinds,
+                ElementsAre("job_created", "worker_joined", "worker_joined", "generation_formed"));
+    const int64_t number = list["events"][3]["number"];
+    list = json::parse(server.Get("/v1/events?job=other&after=" + std::to_string(number)).body);
+    EXPECT_FALSE(list["events"].empty());
+    EXPECT_EQ(list["events"][0]["job"], "other");
+    list = json::parse(server.Get("/v1/events?limit=1").body);
+    ASSERT_EQ(list["events"].size(), 1u);
+    EXPECT_EQ(list["events"][0]["kind"], "generation_formed");
+  }
+  EXPECT_THAT(server.Get("/v1/events?limit=many").body, HasSubstr("expected after=NUMBER"));
+  EXPECT_EQ(server.Get("/v1/events?since=3").status, 400);
 }
 
 TEST(HttpEndpoints, ServeAPageThatNeedsNothingFromElsewhere) {

@@ -93,6 +93,12 @@ class StatusPage(unittest.TestCase):
     def test_says_whom_a_gathering_job_waits_for(self):
         self.assertIn("1 of 4 workers so far", verdict(self.document, "queue"))
 
+    def test_lists_what_has_happened(self):
+        section = re.search('<section class="job events">(.*?)</section>', self.document, re.S).group(1)
+        rows = [re.sub("<[^>]*>", " ", row) for row in re.findall("<tr>(.*?)</tr>", section, re.S)]
+        self.assertEqual(len(rows), 12, "the newest")
+        self.assertTrue(any("digits" in row and "rank 1 (host node1, pid 4101) was lost" in row for row in rows), rows)
+
     def test_has_no_error(self):
         self.assertEqual(self.console, [])
         self.assertNotIn("does not answer", self.document)
@@ -119,9 +125,12 @@ class StatusPage(unittest.TestCase):
                 worker["hostname"] = worker["activity"] = worker["node_id"] = evil
             for stalled in job["stalled"]:
                 stalled["name"] = evil
-        document, _ = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        happened = {"events": [{"unix_seconds": 0, "job": evil, "generation": 1, "warning": True, "text": "lost: " + evil}]}
+        url = serve_once(self, page, json.dumps(state).encode(), json.dumps(happened).encode())
+        document, _ = browse(url, virtual_ms=500)
         self.assertNotIn("<img", document)
         self.assertIn("&lt;img", document)
+        self.assertIn("lost: &lt;img", document)
 
     def test_shows_process_sets_and_who_has_joined(self):
         page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
@@ -151,13 +160,13 @@ class StatusPage(unittest.TestCase):
         self.assertEqual(console, [])
 
 
-def serve_once(test, page, state):
-    """URL of a server that gives the page and one answer of /v1/jobs, then only breaks connections."""
-    answers = [state]
+def serve_once(test, page, state, events=None):
+    """URL of a server that gives the page and one answer of /v1/jobs and /v1/events, then only breaks connections."""
+    answers = {"/v1/jobs": state, "/v1/events": events}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            body = page if self.path == "/" else answers.pop() if self.path == "/v1/jobs" and answers else None
+            body = page if self.path == "/" else answers.pop(self.path.split("?")[0], None)
             if body is None:
                 self.connection.close()
                 return

@@ -1,0 +1,112 @@
+#include "server/event_log.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/protocol_bounds.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// UNSPECIFIED: it is not kept.
+v1::EventKind KindOf(Event::Kind kind) {
+  switch (kind) {
+    case Event::Kind::kJobCreated:
+      return v1::EVENT_KIND_JOB_CREATED;
+    case Event::Kind::kJobEnded:
+      return v1::EVENT_KIND_JOB_ENDED;
+    case Event::Kind::kWorkerJoined:
+      return v1::EVENT_KIND_WORKER_JOINED;
+    case Event::Kind::kJoinRefused:
+      return v1::EVENT_KIND_JOIN_REFUSED;
+    case Event::Kind::kWorkerDeparted:
+      return v1::EVENT_KIND_WORKER_DEPARTED;
+    case Event::Kind::kGenerationFormed:
+      return v1::EVENT_KIND_GENERATION_FORMED;
+    case Event::Kind::kGenerationEnded:
+      return v1::EVENT_KIND_GENERATION_ENDED;
+    case Event::Kind::kTensorFailed:
+      return v1::EVENT_KIND_TENSOR_FAILED;
+    case Event::Kind::kStallBegan:
+      return v1::EVENT_KIND_STALL_BEGAN;
+    case Event::Kind::kStallEnded:
+      return v1::EVENT_KIND_STALL_ENDED;
+    case Event::Kind::kProcessSetChanged:
+      return v1::EVENT_KIND_PROCESS_SET_CHANGED;
+    case Event::Kind::kProcessSetRefused:
+      return v1::EVENT_KIND_PROCESS_SET_REFUSED;
+    case Event::Kind::kRankJoined:
+      return v1::EVENT_KIND_RANK_JOINED;
+    case Event::Kind::kScheduleBegan:
+      return v1::EVENT_KIND_SCHEDULE_BEGAN;
+    case Event::Kind::kScheduleBroken:
+      return v1::EVENT_KIND_SCHEDULE_BROKEN;
+    case Event::Kind::kTraced:
+      return v1::EVENT_KIND_TRACED;
+    case Event::Kind::kProtocolError:
+      return v1::EVENT_KIND_PROTOCOL_ERROR;
+    case Event::Kind::kJobRestored:
+      return v1::EVENT_KIND_JOB_RESTORED;
+    case Event::Kind::kNotStored:
+      return v1::EVENT_KIND_NOT_STORED;
+    case Event::Kind::kAsleep:
+      return v1::EVENT_KIND_ASLEEP;
+    case Event::Kind::kTensorsPlanned:
+    case Event::Kind::kStaleMessage:
+      break;
+  }
+  return v1::EVENT_KIND_UNSPECIFIED;
+}
+
+}  // namespace
+
+bool IsWarning(const Event& event) {
+  switch (event.kind) {
+    case Event::Kind::kWorkerDeparted:
+      return event.cause != v1::DEPARTURE_CAUSE_LEFT;
+    case Event::Kind::kJoinRefused:
+    case Event::Kind::kTensorFailed:
+    case Event::Kind::kProcessSetRefused:
+    case Event::Kind::kStallBegan:
+    case Event::Kind::kNotStored:
+    case Event::Kind::kProtocolError:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void EventLog::Add(const Event& event, absl::Time now) {
+  const v1::EventKind kind = KindOf(event.kind);
+  if (kind == v1::EVENT_KIND_UNSPECIFIED || event.text.empty()) return;
+  v1::JobEvent kept;
+  kept.set_unix_seconds(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
+  kept.set_kind(kind);
+  kept.set_warning(IsWarning(event));
+  kept.set_job(event.job);
+  kept.set_generation(event.generation);
+  kept.set_cause(event.cause);
+  kept.set_text(Truncated(event.text, kMaxReasonBytes));
+  MutexLock lock(&mu_);
+  kept.set_number(++last_number_);
+  events_.push_back(std::move(kept));
+  if (events_.size() > kEventsKept) events_.pop_front();
+}
+
+v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {
+  v1::EventList list;
+  list.set_epoch(ToInt(epoch_));
+  MutexLock lock(&mu_);
+  list.set_forgotten(events_.empty() ? 0 : events_.front().number() - 1);
+  for (auto event = events_.rbegin(); event != events_.rend(); ++event) {
+    if (event->number() <= request.after()) break;
+    if (request.limit() > 0 && list.events_size() == request.limit()) break;
+    if (request.job().empty() || event->job() == request.job()) *list.add_events() = *event;
+  }
+  std::reverse(list.mutable_events()->pointer_begin(), list.mutable_events()->pointer_end());
+  return list;
+}
+
+}  // namespace coordd

@@ -1,0 +1,41 @@
+// What has happened, for operators: the newest events in memory.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/time/time.h"
+#include "common/mutex.h"
+#include "common/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "server/effects.h"
+
+namespace coordd {
+
+// Enough for a day of a job that loses a worker every minute; some 2 MiB.
+inline constexpr size_t kEventsKept = 8192;
+
+// Whether somebody should look at it: a warning in the log.
+bool IsWarning(const Event& event);
+
+// Thread-safe: the coordinator thread adds, whoever is asked reads.
+class EventLog {
+ public:
+  explicit EventLog(Epoch epoch) : epoch_(epoch) {}
+
+  // Keeps it, unless it is one of those that come with every step (plans) or in floods (messages
+  // that were dropped).
+  void Add(const Event& event, absl::Time now);
+  v1::EventList Read(const v1::GetEventsRequest& request) const;
+
+ private:
+  // Constant after construction.
+  const Epoch epoch_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  std::deque<v1::JobEvent> events_ ABSL_GUARDED_BY(mu_);
+  int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace coordd
