@@ -85,6 +85,8 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
     }
     late.push_back(id);
   }
+  // Others may wait for what coordd has not heard of yet: it is told, and that it is withdrawn.
+  if (!late.empty()) Report(out);
   for (TensorId id : late) {
     const auto tensor = pending_.find(id);
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(

@@ -204,6 +204,19 @@ TEST(WorkerState, AsksToWithdrawATensorAtItsDeadlineAndWaitsForTheAnswer) {
   EXPECT_THAT(member.state().status(), IsOk());
 }
 
+// Those that wait for it have to hear of it.
+TEST(WorkerState, ReportsATensorWhoseDeadlineComesBeforeTheEndOfTheTurnAndWithdrawsIt) {
+  Member member;
+  member.Submit({Gradient("a")}, /*timeout=*/absl::ZeroDuration());
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+  const auto asked = member.sent(v1::WorkerMessage::kTensorsWithdrawn);
+  ASSERT_THAT(asked, SizeIs(1));
+  EXPECT_THAT(asked[0].tensors_withdrawn().names(), ElementsAre("a"));
+  EXPECT_THAT(member.All<FailTensor>(), IsEmpty());
+  member.Fail("a", absl::StatusCode::kCancelled, "rank 0 withdrew it");
+  EXPECT_THAT(member.All<FailTensor>(), SizeIs(1));
+}
+
 TEST(WorkerState, ExecutesATensorWhosePlanCrossesItsWithdrawal) {
   Member member;
   member.Submit({Gradient("a")}, absl::Seconds(3));
