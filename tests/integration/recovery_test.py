@@ -1,9 +1,13 @@
 """Jobs that outlive a worker: kill -9, and the others go on in the next generation."""
 
+import json
+import os
+import re
 import signal
+import tempfile
 
 from tests.support import processes
-from tests.support.processes import ScriptedWorker, wait_for
+from tests.support.processes import ScriptedWorker, program, wait_for
 
 STEPS = 60
 
@@ -94,6 +98,24 @@ class RecoveryTest(processes.TestCase):
         self.assertEqual(fresh.ask("leave"), "ok")
         self.assertTrue(wait_for(lambda: "left" in last.ask("status")))
         self.assertTrue(last.ask("next").startswith("ABORTED "))
+
+    def test_digits_trains_the_weights_of_one_process_whoever_is_killed(self):
+        folder = tempfile.mkdtemp(dir=self.daemon.runtime)
+        one, many = os.path.join(folder, "one"), os.path.join(folder, "many")
+        status, text = self.run_command(program("digits"), "--quiet", "--dump-weights", one)
+        self.assertEqual(status, 0, text)
+        # Rank 0 is whom the others would ask.
+        for crash, restarts in (("1:40", "1"), ("0:300", "0")):
+            status, text = self.run_command(
+                program("coordrun"), "-np", "3", "--min-np", "1", "--max-restarts", restarts, "--coordinator", self.daemon.listen,
+                "--", program("digits"), "--elastic", "--crash", crash, "--json", "--dump-weights", many)
+            self.assertEqual(status, 0, text)
+            self.assertRegex(text, f"rank {crash[0]} .*was lost", text)
+            last = json.loads(re.search(r'{"job":"digits-elastic".*}', text).group())
+            self.assertGreaterEqual(last["generation"], 2)
+            status, difference = self.run_command(program("digits"), "compare", one, many)
+            self.assertEqual(status, 0, difference)
+            self.assertLessEqual(float(difference), 1e-4)
 
 
 if __name__ == "__main__":

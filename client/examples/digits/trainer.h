@@ -1,6 +1,7 @@
 // Data-parallel training, as people write it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,6 +23,10 @@ struct TrainerOptions {
   double learning_rate = 0.1;
   double momentum = 0.9;
   std::string checkpoint;  // file; empty: none. If it is there, training goes on from it
+  // Goes on with the others when a worker is lost, and with those who come. The worker was started
+  // with on_failure "raise".
+  bool elastic = false;
+  int64_t crash_at = -1;  // kills itself before this step, counted over all epochs; -1: never
 };
 
 struct EpochReport {
@@ -30,38 +35,72 @@ struct EpochReport {
   double images_per_second = 0;   // of all workers together
 };
 
+// A change of members, as the worker that is rank 0 after it saw it.
+struct ChangeReport {
+  std::string reason;  // of the end of the last generation; empty: others had come
+  int64_t generation = 0;
+  int size = 0;            // workers from now on
+  double seconds = 0;      // from the failed call, or from the agreement, to where it goes on
+  int epoch = 0;           // from 1, and
+  int64_t image = 0;       // from 0: where that is
+  int64_t steps_lost = 0;  // made by a worker, and not by rank 0: they are made again
+};
+
 // One worker's training loop. Without a `worker` the process trains alone. Not thread-safe.
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, const Dataset& dataset,
           std::optional<coordd::Worker> worker);
 
-  // Trains up to options.epochs; `report` is called on every worker after each epoch. Throws
-  // coordd::Error when the job ends early.
-  void Train(const std::function<void(const EpochReport&)>& report);
-
-  double TestAccuracy();
+  // Called on every worker after each epoch, and after each change of members.
+  struct Reports {
+    std::function<void(const EpochReport&)> epoch;
+    std::function<void(const ChangeReport&)> change;
+  };
+  // Trains up to options.epochs; returns the accuracy on the test images. Throws coordd::Error when
+  // the job ends early.
+  double Train(const Reports& reports);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const Parameters& parameters() const { return model_.parameters(); }
 
  private:
-  void StartFromRank0();
-  Score Step(const std::vector<int>& order, int64_t begin, int64_t end);
+  // How far training is, besides the weights.
+  struct Progress {
+    int epochs_done = 0;
+    int64_t image = 0;  // images of this epoch that have been learned from
+    Score score;        // of these: of this worker, when elastic of all
+  };
+
+  void Start();
+  // All get what rank 0 has. How many steps more one of them had made.
+  int64_t Sync();
+  double TrainToEnd(const Reports& reports);
+  void Step(const std::vector<int>& order, int64_t end);
   void Apply(const Layer<double>& gradient, int64_t images, Layer<float>& velocity,
              Layer<float>& weights) const;
+  int64_t steps_done() const;
   coordd::Work SumOverWorkers(const std::string& name, Layer<double>& gradient);
   Score SumOverWorkers(const std::string& name, const Score& score);
+  double TestAccuracy();
+
+  // elastic.cc: what it takes to go on with other members.
+  void Recover(const coordd::Error& lost, const Reports& reports);
+  void TakeNewcomers(const Reports& reports);
+  // Waits for the next generation, and begins it with what rank 0 has.
+  void GoOn(const std::string& reason, coordd::Expected<coordd_placement_t> next,
+            const Reports& reports);
 
   const TrainerOptions options_;
   const Dataset& dataset_;
-  const int rank_;
-  const int size_;
+  int rank_ = 0, size_ = 1;
   Perceptron model_;
   Gradients gradients_;
   Parameters velocity_;
-  int epochs_done_ = 0;
+  Progress progress_;
+  bool newcomers_ = false;  // others wait to become members: equal on all workers after a step
+  std::chrono::steady_clock::time_point interrupted_at_;
   // Last, so that it ends first: the buffers above are coordd's while a sum is under way, also when
   // an exception leaves Train.
   std::optional<coordd::Worker> worker_;
