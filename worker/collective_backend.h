@@ -21,6 +21,7 @@
 namespace coordd {
 
 class DeviceEvent;    // worker/device/device_handles.h
+struct MappedLane;    // worker/mapped_lane.h
 class DeviceKernels;  // worker/device/device_kernels.h
 using CudaStream = struct CudaStreamHandle*;
 
@@ -97,6 +98,16 @@ class CollectiveBackend {
   // of different lanes progress independently; the batches of one lane are of one group.
   // INVALID_ARGUMENT: the arguments contradict each other; `done` is then never called.
   virtual absl::Status Launch(CollectiveArgs args, Done done) = 0;
+
+  // A lane on which a thread of the program runs collectives by itself, among these ranks of the
+  // layout, strictly increasing, this one among them: nothing is launched on it. nullptr: they do
+  // not share mapped memory, which all of them are told alike. RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::shared_ptr<MappedLane>> OpenMappedLane(
+      LaneId /*lane*/, absl::Span<const Rank> /*ranks*/) {
+    return nullptr;
+  }
+  // Nothing runs on it any more; its last collective ended well.
+  virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
   // it while anything is in flight, and now and then (with each heartbeat) when nothing is: a peer

@@ -119,40 +119,43 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
 }
 
 void Executor::DriveUntilIdle() {
-  IdleWait idle(options_.polling_threads, options_.cores);
+  IdleWait wait(options_.polling_threads, options_.cores);
   while (true) {
     if (Turn()) {
-      idle.Reset();
-    } else if (in_flight_.empty()) {
+      wait.Reset();
+    } else if (idle()) {
       return;
     } else {
-      idle.Wait();
+      wait.Wait();
     }
   }
 }
 
 void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
   waiter_ = &waiter;
-  IdleWait idle(options_.polling_threads, options_.cores);
+  IdleWait wait(options_.polling_threads, options_.cores);
   while (!waiter.done()) {
     if (Turn()) {
-      idle.Reset();
-    } else if (in_flight_.empty()) {
+      wait.Reset();
+    } else if (idle()) {
       break;  // what it waits for is elsewhere: not planned, or with the control thread
-    } else if (idle.Wait() && clock_.Now() >= deadline) {
+    } else if (wait.Wait() && clock_.Now() >= deadline) {
       break;
     }
   }
   waiter_ = nullptr;
-  // Its own end is something for the executor's thread to do, too.
-  seat_.Leave(/*more=*/!in_flight_.empty() || to_launch_ > 0 || ended_lanes_ > 0 ||
-              stopping_.load(std::memory_order_acquire));
+  seat_.Leave(LeavesSomething());
+}
+
+// Its own end is something for the executor's thread to do, too.
+bool Executor::LeavesSomething() const {
+  return !idle() || to_launch_ > 0 || ended_lanes_ > 0 || stopping_.load(std::memory_order_acquire);
 }
 
 bool Executor::Turn() {
   if (seat_.TakeCall()) TakeInputs();
   bool moved = LaunchReady();
-  if (!in_flight_.empty()) {
+  if (!idle()) {
     moved = backend_->Progress() || moved;
     moved = CollectFinished() || moved;
   }

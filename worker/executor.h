@@ -27,6 +27,10 @@
 
 namespace coordd {
 
+class GenerationEnd;  // worker/generation_end.h
+struct CommOpening;   // executor_comms.cc
+struct DirectRun;
+
 // Two, so that the completion thread unpacks one while the other is in an exchange.
 inline constexpr int kFusionBuffers = 2;
 // Batches of one lane whose payload the backend has at one time: enough to keep it busy while
@@ -84,6 +88,18 @@ class Executor {
   void EndGroup(ProcessSetId process_set);
   // Thread-safe. Nothing follows on the lane of a schedule: it ends when the last batch has.
   void EndLane(LaneId lane);
+
+  // Comms (worker/comm.h), by threads of the program. Thread-safe, once connected; executor_comms.cc.
+  // Opens a lane among these ranks. nullptr: they exchange messages, by RunDirect. ABORTED;
+  // RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<MappedLane>> OpenComm(LaneId lane, std::vector<Rank> ranks);
+  // `mapped`: what OpenComm has returned, if its last collective ended well.
+  void CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped);
+  // Executes one collective of the lane, and drives the data plane meanwhile if nobody else does.
+  // At the deadline, and some time after the end of the generation, the data plane is aborted: its
+  // buffers would otherwise stay in use. Statuses: as CollectiveBackend::Launch and its `done`;
+  // DEADLINE_EXCEEDED.
+  absl::Status RunDirect(CollectiveArgs args, absl::Time deadline, const GenerationEnd& end);
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
@@ -110,8 +126,13 @@ class Executor {
   struct LaneEnded {
     LaneId lane;
   };
-  using Input =
-      std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded>;
+  struct CommClosed {
+    LaneId lane;
+    std::shared_ptr<MappedLane> mapped;
+  };
+  using Input = std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded,
+                             LaneEnded, std::shared_ptr<CommOpening>, CommClosed,
+                             std::shared_ptr<DirectRun>>;
   enum class Stage { kSizes, kPayload };
   struct Lane {
     std::deque<std::unique_ptr<BatchJob>> waiting;
@@ -146,6 +167,16 @@ class Executor {
   void Take(GroupDefined& defined) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(GroupEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(LaneEnded& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(std::shared_ptr<CommOpening>& opening) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(CommClosed& closed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(std::shared_ptr<DirectRun>& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept
+      ABSL_UNLOCK_FUNCTION(seat_);
+  // Whether the backend has anything of ours.
+  bool idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_) {
+    return in_flight_.empty() && direct_runs_ == 0;
+  }
+  bool LeavesSomething() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   // Launches what may be launched now; returns whether anything was.
   bool LaunchReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   bool LaunchNext(Lane& lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
@@ -196,6 +227,7 @@ class Executor {
   int64_t to_launch_ ABSL_GUARDED_BY(seat_) = 0;  // batches in lanes_ that are not in flight
   int64_t ended_lanes_ ABSL_GUARDED_BY(seat_) = 0;
   std::deque<std::unique_ptr<InFlight>> in_flight_ ABSL_GUARDED_BY(seat_);
+  int direct_runs_ ABSL_GUARDED_BY(seat_) = 0;  // that the backend has
   std::vector<absl::Span<std::byte>> fusion_buffers_ ABSL_GUARDED_BY(seat_);
   std::vector<int> free_buffers_ ABSL_GUARDED_BY(seat_);
   const Work* waiter_ ABSL_GUARDED_BY(seat_) = nullptr;  // for whom a caller drives

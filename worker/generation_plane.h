@@ -4,8 +4,10 @@
 #include <memory>
 
 #include "common/store.h"
+#include "worker/comm_numbers.h"
 #include "worker/data_plane.h"
 #include "worker/executor.h"
+#include "worker/generation_end.h"
 #include "worker/nccl/device_plane.h"
 
 namespace coordd {
@@ -13,6 +15,9 @@ namespace coordd {
 // Constant once made; what the members themselves allow from which thread they say. Works and
 // callers may refer to it when its generation is over and it is stopped.
 struct GenerationPlane {
+  // Thread-safe: comms of the generation look at them.
+  GenerationEnd end;
+  CommNumbers comm_numbers;
   // What launched batches refer to is declared before.
   std::unique_ptr<Store> store;  // keys of the generation
   std::unique_ptr<Executor> executor;

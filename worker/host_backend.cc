@@ -16,6 +16,11 @@ absl::Status AbortedStatus() {
   return absl::AbortedError("the generation's collectives were aborted");
 }
 
+absl::Status TooManyLanes(LaneId id) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "lane ", ToInt(id), ": a rank has at most ", NodeBoard::kEntries, " lanes at a time"));
+}
+
 }  // namespace
 
 HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options,
@@ -97,6 +102,30 @@ void HostBackend::EndLane(LaneId id) {
   ReleaseEndedLanes();
 }
 
+absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
+    LaneId id, absl::Span<const Rank> ranks) {
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
+  const Group group = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
+  if (group.memories.empty()) return nullptr;
+  ReleaseEndedLanes();
+  auto lane = std::make_shared<MappedLane>();
+  lane->arena = arena_;
+  lane->options = options_.node;
+  lane->node = std::make_unique<NodeLane>(id, group.memories, ToInt(group.layout.self()));
+  if (!lane->node->claimed()) return TooManyLanes(id);
+  COORDD_ASSIGN_OR_RETURN(lane->staging,
+                          arena_->Allocate(NodeCollectiveRun::MaxStagingBytes(options_.node)));
+  return lane;
+}
+
+void HostBackend::CloseMappedLane(std::shared_ptr<MappedLane> closed) {
+  Lane& lane = ended_.emplace_back();
+  lane.node = std::move(closed->node);
+  lane.staging = closed->staging;
+  ReleaseEndedLanes();
+}
+
 void HostBackend::ReleaseEndedLanes() {
   ended_.remove_if([this](Lane& lane) {
     if (!lane.node->Release()) return false;
@@ -158,8 +187,7 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
         std::make_unique<NodeLane>(id, batch.group->memories, ToInt(batch.group->layout.self()));
     if (!lane.node->claimed()) {
       lane.node.reset();
-      return FailAll(absl::ResourceExhaustedError(absl::StrCat(
-          "lane ", ToInt(id), ": a rank has at most ", NodeBoard::kEntries, " lanes at a time")));
+      return FailAll(TooManyLanes(id));
     }
   }
   const int64_t staging_bytes =

@@ -15,6 +15,7 @@
 #include "worker/aligned_buffer.h"
 #include "worker/collective_backend.h"
 #include "worker/collective_run.h"
+#include "worker/mapped_lane.h"
 #include "worker/node_arena.h"
 #include "worker/node_run.h"
 #include "worker/transport.h"
@@ -53,6 +54,9 @@ class HostBackend final : public CollectiveBackend {
   absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
   void EndGroup(ProcessSetId group) override;
   void EndLane(LaneId lane) override;
+  absl::StatusOr<std::shared_ptr<MappedLane>> OpenMappedLane(LaneId id,
+                                                             absl::Span<const Rank> ranks) override;
+  void CloseMappedLane(std::shared_ptr<MappedLane> closed) override;
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
@@ -98,7 +102,7 @@ class HostBackend final : public CollectiveBackend {
 
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<NodeArena> arena_;      // nullptr: everything through the transport
+  std::shared_ptr<NodeArena> arena_;      // nullptr: everything through the transport
   std::map<Rank, absl::Status> lost_;     // of the node, with an arena
   std::byte unsent_{};                    // what they would say if they ever said anything
   std::map<ProcessSetId, Group> groups_;  // empty: not connected

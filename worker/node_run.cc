@@ -67,7 +67,11 @@ int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLa
   const bool shows = lane.IsMapped(InputOf(args));
   const bool gives =
       !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
-  return shows && gives ? 0 : kStagingBuffers * options.staging_buffer_bytes;
+  return shows && gives ? 0 : MaxStagingBytes(options);
+}
+
+int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
+  return kStagingBuffers * options.staging_buffer_bytes;
 }
 
 NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,

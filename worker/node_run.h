@@ -36,6 +36,8 @@ class NodeCollectiveRun {
   // How much `staging` a member needs; 0 where all that others have to reach is mapped.
   static int64_t StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
                               const NodeRunOptions& options);
+  // The most that it needs for any.
+  static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
   // `args` are valid; args.root counts the members. They, the lane and `staging`, which lies in
   // this rank's NodeMemory, 64-byte aligned, outlive the run.

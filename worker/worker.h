@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/store.h"
 #include "common/tensor_spec.h"
+#include "worker/comm.h"
 #include "worker/work.h"
 #include "worker/worker_options.h"
 
@@ -102,6 +103,16 @@ class Worker {
   virtual absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) = 0;
   // Members in their order; 0: all ranks. INVALID_ARGUMENT: there is no such set.
   virtual absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const = 0;
+
+  // Collective: every member of the set calls it with the same name. A comm of this generation,
+  // whose calls have `timeout` each, as this one (0: WorkerOptions::collective_timeout). What is
+  // agreed on is two tensors called "coordd.comm/NAME/...". INVALID_ARGUMENT: there is no such set,
+  // a bad name; ALREADY_EXISTS: this rank is making one of this name; RESOURCE_EXHAUSTED: too many,
+  // here or on another member; FAILED_PRECONDITION: a member has joined (it has no more data);
+  // UNIMPLEMENTED: with WorkerOptions::on_failure kContinue; as Submit and Work.
+  virtual absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId process_set,
+                                                           const std::string& name,
+                                                           absl::Duration timeout) = 0;
 
   // Writes what this rank executes, and when, to a file that Perfetto opens, as long as
   // StopTimeline is not called. Rank 0 does; others only if the path has "{rank}" in it, which is

@@ -60,6 +60,7 @@ struct ConnectFailed {  // of the data plane of this generation
   Generation generation;
   absl::Status status;
   std::optional<Rank> suspect;
+  bool was_connected = false;  // it failed later, in a comm
 };
 struct MembersMayChange {  // the program has come to a point at which others may join it
   Generation generation;   // in which it is

@@ -391,6 +391,10 @@ absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
       clock_.Await(&mu_, &changed_, has_stopped, absl::InfiniteFuture());
     }
   }
+  {
+    MutexLock lock(&mu_);
+    EndComms(absl::CancelledError("this worker has left the job"));
+  }
   TearDown();
   MutexLock lock(&mu_);
   if (status_.ok()) status_ = absl::CancelledError("this worker has left the job");

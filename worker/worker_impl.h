@@ -64,6 +64,9 @@ class WorkerImpl final : public Worker {
                                              absl::Duration timeout) override;
   absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
   absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const override;
+  absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId process_set,
+                                                   const std::string& name,
+                                                   absl::Duration timeout) override;
   absl::Status StartTimeline(const std::string& path, bool mark_steps) override;
   absl::Status StopTimeline() override;
   Store& store() override;
@@ -105,6 +108,11 @@ class WorkerImpl final : public Worker {
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(const View& view, ProcessSetId process_set) const;
   absl::StatusOr<ProcessSetId> AskForProcessSet(ProcessSetAsked asked);
+  // One number of each member of a set, reduced.
+  absl::StatusOr<int64_t> Agree(ProcessSetId process_set, std::string tensor, ReduceOp op,
+                                int64_t number, absl::Duration timeout);
+  // Comms of what callers know or will know end with this.
+  void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends all threads; the goodbye is said or forced before.
   void TearDown();
 

@@ -113,9 +113,16 @@ void WorkerImpl::OnGenerationEnded(const GenerationEnded& ended) {
   MutexLock lock(&mu_);
   // The program has to hear of the first end that it does not know of.
   if (status_.ok() || ended.for_good) status_ = ended.status;
+  EndComms(ended.status);
   ended_for_good_ = ended_for_good_ || ended.for_good;
   if (!ended.for_good) next_ = nullptr;
   changed_.NotifyAll();
+}
+
+void WorkerImpl::EndComms(const absl::Status& why) {
+  for (const ViewPtr& view : {view_, next_}) {
+    if (view != nullptr) view->plane->end.Set(why);
+  }
 }
 
 Placement WorkerImpl::placement() const {

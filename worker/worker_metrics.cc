@@ -92,21 +92,6 @@ struct WorkerMetrics::Series {
         .Set(1);
   }
 
-  // Looked up by their labels once: that takes as long as everything else that ends a tensor.
-  struct Succeeded {
-    prometheus::Counter* tensors = nullptr;
-    prometheus::Counter* payload_bytes = nullptr;
-  };
-  Succeeded SucceededOf(CollectiveKind kind, absl::string_view backend) {
-    MutexLock lock(&mu);
-    Succeeded& found = succeeded[{kind, std::string(backend)}];
-    if (found.tensors == nullptr) {
-      found.tensors = &collectives.Add(Labels(kind, backend, absl::StatusCode::kOk));
-      found.payload_bytes = &payload_bytes.Add(Labels(kind, backend));
-    }
-    return found;
-  }
-
   // Thread-safe by itself.
   Counters& collectives;
   Counters& payload_bytes;
@@ -140,9 +125,21 @@ void WorkerMetrics::RecordCollective(CollectiveKind kind, absl::string_view back
     series_->collectives.Add(Labels(kind, backend, code)).Increment();
     return;
   }
-  const Series::Succeeded succeeded = series_->SucceededOf(kind, backend);
-  succeeded.payload_bytes->Increment(static_cast<double>(payload_bytes));
-  succeeded.tensors->Increment();
+  SucceededOf(kind, backend).Record(payload_bytes);
+}
+WorkerMetrics::Succeeded WorkerMetrics::SucceededOf(CollectiveKind kind,
+                                                    absl::string_view backend) {
+  MutexLock lock(&series_->mu);
+  Succeeded& found = series_->succeeded[{kind, std::string(backend)}];
+  if (found.tensors_ == nullptr) {
+    found.tensors_ = &series_->collectives.Add(Labels(kind, backend, absl::StatusCode::kOk));
+    found.payload_bytes_ = &series_->payload_bytes.Add(Labels(kind, backend));
+  }
+  return found;
+}
+void WorkerMetrics::Succeeded::Record(int64_t payload_bytes) const {
+  payload_bytes_->Increment(static_cast<double>(payload_bytes));
+  tensors_->Increment();
 }
 void WorkerMetrics::RecordNegotiation(absl::Duration reported_to_planned) {
   series_->negotiation.Observe(absl::ToDoubleSeconds(reported_to_planned));

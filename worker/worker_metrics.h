@@ -12,6 +12,7 @@
 #include "common/types.h"
 
 namespace prometheus {
+class Counter;
 class Registry;
 }  // namespace prometheus
 
@@ -26,6 +27,18 @@ class WorkerMetrics {
   // One tensor has ended. `code`: its status.
   void RecordCollective(CollectiveKind kind, absl::string_view backend, absl::StatusCode code,
                         int64_t payload_bytes);
+  // Of one kind on one backend, looked up once: that takes as long as everything else that ends a
+  // tensor. Thread-safe; not longer than the metrics.
+  class Succeeded {
+   public:
+    void Record(int64_t payload_bytes) const;
+
+   private:
+    friend class WorkerMetrics;
+    prometheus::Counter* tensors_ = nullptr;
+    prometheus::Counter* payload_bytes_ = nullptr;
+  };
+  Succeeded SucceededOf(CollectiveKind kind, absl::string_view backend);
   void RecordNegotiation(absl::Duration reported_to_planned);
   void RecordExecution(absl::Duration launched_to_done);
   void RecordHeartbeatLag(absl::Duration lag);

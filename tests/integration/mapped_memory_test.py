@@ -35,6 +35,21 @@ class MappedMemoryTest(processes.TestCase):
         daemon.end()
         self.assert_nothing_left()
 
+    def test_a_rank_that_is_killed_while_others_are_in_calls_of_a_comm(self):
+        daemon = self.coordd("--settling-window", "10m")
+        cases = [(transport, on_failure, instant_us) for transport in ("mapped", "shm")
+                 for on_failure, instant_us in (("end", 0), ("end", 3001), ("raise", 700), ("raise", 20001))]
+        for number, (transport, on_failure, instant_us) in enumerate(cases):
+            environment = processes.clean_environment(
+                COORDD_ADDR=daemon.listen, COORDD_JOB_ID=f"comm-{number}", COORDD_LAUNCHER="none", COORDD_TRANSPORT=transport,
+                COORDD_ON_FAILURE=on_failure, COORDD_MIN_WORKERS=2 if on_failure == "raise" else 3, COORDD_MAX_WORKERS=3)
+            ranks = [self.start(processes.Process([program("comm_test"), "die", str(instant_us)], environment))
+                     for _ in range(3)]
+            statuses = sorted(rank.wait() for rank in ranks)
+            self.assertEqual(statuses, [-signal.SIGKILL, 0, 0], [rank.text() for rank in ranks])
+        daemon.end()
+        self.assert_nothing_left()
+
 
 if __name__ == "__main__":
     processes.main()

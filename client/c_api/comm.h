@@ -1,0 +1,90 @@
+/* coordd: comms. A part of coordd.h, which includes it: include that. */
+#ifndef COORDD_COMM_H_
+#define COORDD_COMM_H_
+
+#ifndef COORDD_COORDD_H_
+#error "include coordd/coordd.h"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- comms -----------------------------------------------------------------------------------
+ *
+ * A comm is the members of a process set with an order of their own: collectives without names,
+ * which every member calls in the same order, and which run at once on the calling thread. Nothing
+ * is negotiated: for a program that has one order anyway this is the shortest way, a few hundred
+ * nanoseconds for a few bytes among processes of one node that share mapped memory
+ * (COORDD_TRANSPORT). Named collectives go on beside it, without an order between the two.
+ *
+ *     coordd_comm_t* comm = NULL;
+ *     coordd_comm_create(worker, 0, "training", 0, &comm);
+ *     coordd_comm_allreduce(comm, gradient, gradient, 256, COORDD_FLOAT32, COORDD_SUM);
+ *     coordd_comm_free(comm);
+ *
+ * Host memory only. One thread at a time per comm (FAILED_PRECONDITION otherwise); different comms
+ * do not wait for each other. Members that call different collectives, or with different sizes, get
+ * an error, a deadline, or a wrong result: nobody compares them first.
+ *
+ * Every call returns when its output is complete and nobody reads its input any more, or with
+ * INVALID_ARGUMENT (nothing has been done, the comm can still be used), DEADLINE_EXCEEDED (who was
+ * not there), FAILED_PRECONDITION (an earlier call failed, or this is the child of a fork), or the
+ * end of the generation, as coordd_worker_status. After any error but the first the comm is over,
+ * like the generation of a lost member: free it, and make another one, after
+ * coordd_worker_await_generation where a generation follows. */
+typedef struct coordd_comm coordd_comm_t;
+
+/* A collective of the process set (0: all ranks): every member calls it with the same name, 1 to
+ * 256 bytes. `timeout_seconds`: of this call, and of each call of the comm; 0: the worker's. On
+ * success *comm is to be given to coordd_comm_free, otherwise it is NULL. Errors: INVALID_ARGUMENT;
+ * ALREADY_EXISTS this rank is making one of this name; RESOURCE_EXHAUSTED 1,024 comms and other
+ * lanes at a time, 4,096 comms in one generation; FAILED_PRECONDITION a member has no more data
+ * (coordd_join); UNIMPLEMENTED with on_failure "continue"; as any collective. */
+COORDD_API coordd_status_t coordd_comm_create(coordd_worker_t* worker, int32_t process_set,
+                                              const char* name, double timeout_seconds,
+                                              coordd_comm_t** comm);
+
+/* Local, not a collective: all that it takes part in has ended. It may follow
+ * coordd_worker_destroy. NULL is allowed. */
+COORDD_API void coordd_comm_free(coordd_comm_t* comm);
+
+/* This process among the members, which are counted from 0 in the order of their ranks, and how
+ * many they are. -1: NULL. */
+COORDD_API int32_t coordd_comm_rank(const coordd_comm_t* comm);
+COORDD_API int32_t coordd_comm_size(const coordd_comm_t* comm);
+
+/* `count` elements of `input`, combined element by element into `count` of `output` on all members,
+ * the same bits everywhere. Equal pointers: in place; otherwise they do not overlap. */
+COORDD_API coordd_status_t coordd_comm_allreduce(coordd_comm_t* comm, const void* input,
+                                                 void* output, int64_t count, coordd_dtype_t dtype,
+                                                 coordd_op_t op);
+
+/* `input` has a block of `count` elements for each member; `output`, of `count` elements, receives
+ * this member's, combined. In place: `output` is this member's block of `input`. */
+COORDD_API coordd_status_t coordd_comm_reducescatter(coordd_comm_t* comm, const void* input,
+                                                     void* output, int64_t count,
+                                                     coordd_dtype_t dtype, coordd_op_t op);
+
+/* `count` elements of `buffer` on member `root`, to `buffer` on all others. */
+COORDD_API coordd_status_t coordd_comm_broadcast(coordd_comm_t* comm, void* buffer, int64_t count,
+                                                 coordd_dtype_t dtype, int32_t root);
+
+/* `count` elements of each member, in their order, to `output`, which has room for count elements
+ * of each. In place: `input` is this member's block of `output`. */
+COORDD_API coordd_status_t coordd_comm_allgather(coordd_comm_t* comm, const void* input,
+                                                 void* output, int64_t count, coordd_dtype_t dtype);
+
+/* Block i of `input`, `count` elements, to member i; from it to block i of `output`. Not in
+ * place. */
+COORDD_API coordd_status_t coordd_comm_alltoall(coordd_comm_t* comm, const void* input,
+                                                void* output, int64_t count, coordd_dtype_t dtype);
+
+/* Returns once all members have called it. */
+COORDD_API coordd_status_t coordd_comm_barrier(coordd_comm_t* comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* COORDD_COMM_H_ */

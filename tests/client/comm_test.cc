@@ -1,0 +1,247 @@
+// Comms as a C++17 program sees them, one of the workers that coordrun starts: every operation, on
+// sizes around each change of algorithm, beside named collectives; then what is refused. With
+// "die MICROSECONDS": what the others make of it when rank 0 is killed so much later.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordd/coordd.hpp"
+
+namespace {
+
+using coordd::Comm;
+using coordd::Op;
+using coordd::View;
+using Floats = std::vector<float>;
+
+void Check(bool good, const char* what, int line) {
+  if (good) return;
+  std::fprintf(stderr, "comm_test.cc:%d: %s does not hold; last error: %s\n", line, what,
+               coordd_last_error());
+  std::exit(1);
+}
+#define CHECK(condition) Check((condition), #condition, __LINE__)
+
+constexpr int64_t kCounts[] = {0, 1, 14, 128, 129, 5000, 100003, 2500000};
+
+// What `rank` has at `index`: sums of a few of them are exact.
+float Value(int rank, int64_t index) { return static_cast<float>((rank + 1) * (index % 1009 + 1)); }
+
+Floats Input(int rank, int64_t count) {
+  Floats values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = Value(rank, i);
+  return values;
+}
+
+float SumAt(int size, int64_t index) { return Value(size * (size + 1) / 2 - 1, index); }
+
+void TestReductions(Comm& comm, int64_t count) {
+  const int size = comm.size(), rank = comm.rank();
+  Floats input = Input(rank, count), sum(input.size()), part(input.size());
+  comm.Allreduce(input.data(), sum.data(), count, Op::kSum);
+  CHECK(input == Input(rank, count));
+  for (int64_t i = 0; i < count; ++i) CHECK(sum[static_cast<size_t>(i)] == SumAt(size, i));
+  comm.Allreduce(input.data(), input.data(), count, Op::kAverage);
+  for (int64_t i = 0; i < count; i += 97)
+    CHECK(input[static_cast<size_t>(i)] == SumAt(size, i) * (1.f / static_cast<float>(size)));
+
+  Floats all = Input(rank, count * size);
+  comm.Reducescatter(all.data(), part.data(), count, Op::kSum);
+  for (int64_t i = 0; i < count; ++i)
+    CHECK(part[static_cast<size_t>(i)] == SumAt(size, rank * count + i));
+  comm.Reducescatter(all.data(), all.data() + rank * count, count, Op::kSum);
+  CHECK(std::memcmp(all.data() + rank * count, part.data(), part.size() * sizeof(float)) == 0);
+}
+
+void TestMoves(Comm& comm, int64_t count) {
+  const int size = comm.size(), rank = comm.rank();
+  for (int root = 0; root < size; ++root) {
+    Floats buffer = Input(rank, count);
+    comm.Broadcast(buffer.data(), count, root);
+    CHECK(buffer == Input(root, count));
+  }
+  const Floats input = Input(rank, count);
+  Floats all(input.size() * static_cast<size_t>(size)), in_place(all.size());
+  comm.Allgather(input.data(), all.data(), count);
+  std::copy(input.begin(), input.end(), in_place.begin() + rank * count);
+  comm.Allgather(in_place.data() + rank * count, in_place.data(), count);
+  CHECK(in_place == all);
+  const Floats mine = Input(rank, count * size);
+  Floats theirs(mine.size());
+  comm.Alltoall(mine.data(), theirs.data(), count);
+  for (int r = 0; r < size; ++r) {
+    for (int64_t i = 0; i < count; ++i) {
+      const size_t at = static_cast<size_t>(r * count + i);
+      CHECK(all[at] == Value(r, i) && theirs[at] == Value(r, rank * count + i));
+    }
+  }
+}
+
+// Lanes come and go, more of them than a board has entries; some are never used.
+void TestManyComms(coordd::Worker& worker) {
+  for (int i = 0; i < 40; ++i) {
+    Comm first = worker.MakeComm("first"), second = worker.MakeComm("second");
+    Comm* const order[] = {&first, &second};
+    int32_t sum = 1;
+    for (int j = 0; j < i % 3; ++j) {
+      int32_t one = 1;
+      order[j % 2]->Allreduce(&one, &sum, 1, Op::kSum);
+      CHECK(sum == worker.size());
+    }
+  }
+}
+
+// A rank may make two at once, each rank in another order.
+void TestMakingAtOnce(coordd::Worker& worker) {
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&worker, name = std::to_string((i + worker.rank()) % 3)] {
+        Comm comm = worker.MakeComm(name);
+        for (int32_t n = 0; n < 20; ++n) {
+          int32_t sum = n + std::stoi(name);
+          const int32_t expected = sum * comm.size();
+          comm.Allreduce(&sum, &sum, 1, Op::kSum);
+          CHECK(sum == expected);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+void TestBesideNames(coordd::Worker& worker, Comm& comm) {
+  std::thread named([&worker] {
+    for (int i = 0; i < 20; ++i) {
+      Floats values(50000, 1.f);
+      worker.Allreduce("named", View(values), Op::kSum);
+      CHECK(values.back() == static_cast<float>(worker.size()));
+    }
+  });
+  for (int i = 0; i < 200; ++i) {
+    int64_t largest = comm.rank() * 1000 + i;
+    comm.Allreduce(&largest, &largest, 1, Op::kMax);
+    CHECK(largest == (comm.size() - 1) * 1000 + i);
+    comm.Barrier();
+  }
+  named.join();
+}
+
+void TestSomeRanks(coordd::Worker& worker) {
+  if (worker.size() < 3) return;
+  const int32_t ranks[] = {0, 2};
+  int32_t set = 0;
+  CHECK(coordd_process_set_add(worker.handle(), ranks, 2, 60, &set) == COORDD_OK);
+  if (worker.rank() == 1) {
+    CHECK(worker.TryMakeComm("two", {}, set).code() == COORDD_INVALID_ARGUMENT);
+  } else {
+    Comm comm = worker.MakeComm("two", {}, set);
+    CHECK(comm.size() == 2 && comm.rank() == worker.rank() / 2);
+    TestReductions(comm, 20000);
+    TestMoves(comm, 20000);
+  }
+  worker.Barrier();
+  CHECK(coordd_process_set_remove(worker.handle(), set, 60) == COORDD_OK);
+}
+
+void TestRefusals(coordd::Worker& worker, Comm& comm) {
+  CHECK(worker.TryMakeComm("").code() == COORDD_INVALID_ARGUMENT);
+  CHECK(worker.TryMakeComm("nowhere", {}, 99).code() == COORDD_INVALID_ARGUMENT);
+  float values[4] = {1, 2, 3, 4};
+  CHECK(comm.TryBroadcast(values, 4, comm.size()).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(comm.TryAllreduce<float>(nullptr, values, 4, Op::kSum).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(comm.TryAllreduce(values, values, -1, Op::kSum).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(comm.TryAllreduce(values, values, INT64_MAX, Op::kSum).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(comm.TryAllreduce(values, values + 1, 3, Op::kSum).code() == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_comm_allreduce(comm.handle(), values, values, 4, 77, COORDD_SUM) ==
+        COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_comm_allreduce(comm.handle(), values, values, 4, COORDD_FLOAT32, 77) ==
+        COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_comm_barrier(nullptr) == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_comm_create(worker.handle(), 0, "x", -1, nullptr) == COORDD_INVALID_ARGUMENT);
+  comm.Barrier();  // it can still be used
+  const pid_t child = fork();
+  if (child == 0) _exit(comm.TryBarrier().code() == COORDD_FAILED_PRECONDITION ? 0 : 1);
+  int status = 1;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+// A member that does not come: the others say who. Only over mapped memory, where the generation
+// goes on.
+void TestLateness(coordd::Worker& worker) {
+  if (worker.size() == 1) return;
+  Comm comm = worker.MakeComm("late", std::chrono::milliseconds(300));
+  if (worker.rank() != 0) {
+    const coordd::Expected<> late = comm.TryBarrier();
+    CHECK(late.code() == COORDD_DEADLINE_EXCEEDED);
+    CHECK(late.message().find("rank 0") != std::string::npos);
+    CHECK(comm.TryBarrier().code() == COORDD_FAILED_PRECONDITION);
+  }
+  worker.Barrier();
+}
+
+// Rank 0 is killed at some instant while the others are in calls.
+int DieAtSomeInstant(coordd::Worker& worker, int instant) {
+  Comm comm = worker.MakeComm("dying");
+  const int64_t count = instant % 2 == 0 ? 3 : 1000000;
+  Floats values(static_cast<size_t>(count));
+  // Behind it all have a comm.
+  coordd::Expected<> done = comm.TryBarrier();
+  std::thread killer;
+  if (worker.rank() == 0) {
+    killer = std::thread([instant] {
+      std::this_thread::sleep_for(std::chrono::microseconds(instant));
+      kill(getpid(), SIGKILL);
+    });
+  }
+  while (done.ok()) done = comm.TryAllreduce(values.data(), values.data(), count, Op::kSum);
+  CHECK(done.message().find("rank 0") != std::string::npos);
+  CHECK(done.code() == COORDD_ABORTED || done.code() == COORDD_GENERATION_CHANGED);
+  CHECK(comm.TryBarrier().code() == done.code());
+  if (!worker.status().ok() && worker.status().code() != COORDD_GENERATION_CHANGED) return 0;
+  const coordd_placement_t next = worker.AwaitGeneration(std::chrono::seconds(60));
+  CHECK(next.size == 2 && next.generation == 2);
+  CHECK(comm.TryBarrier().code() == COORDD_GENERATION_CHANGED);  // it stays that of the first
+  Comm again = worker.MakeComm("dying");
+  const Floats ones(values.size(), 1.f);
+  again.Allreduce(ones.data(), values.data(), count, Op::kSum);
+  CHECK(values.front() == 2.f && values.back() == 2.f);
+  worker.Barrier();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    coordd::Worker worker = coordd::Worker::Start();
+    if (argc == 3 && std::string(argv[1]) == "die")
+      return DieAtSomeInstant(worker, std::atoi(argv[2]));
+    Comm comm = worker.MakeComm("test");
+    CHECK(comm.size() == worker.size() && comm.rank() == worker.rank());
+    for (const int64_t count : kCounts) {
+      TestReductions(comm, count);
+      TestMoves(comm, count);
+    }
+    TestManyComms(worker);
+    TestMakingAtOnce(worker);
+    TestBesideNames(worker, comm);
+    TestSomeRanks(worker);
+    TestRefusals(worker, comm);
+    if (argc == 2 && std::string(argv[1]) == "mapped") TestLateness(worker);
+    worker.Barrier();
+    worker.Shutdown(std::chrono::seconds(10));
+    CHECK(!comm.TryBarrier().ok());  // outlives it
+  } catch (const coordd::Error& error) {
+    std::fprintf(stderr, "comm_test: %s: %s\n", error.code_name(), error.what());
+    return 1;
+  }
+  return 0;
+}
