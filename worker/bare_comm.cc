@@ -53,8 +53,8 @@ absl::Status BareComm::Check(const CommCall& call) const {
                                                    ", expected 0 to ", kMaxCount / size()));
   }
   if (call.kind == CollectiveKind::kBroadcast && (call.root < 0 || call.root >= size())) {
-    return absl::InvalidArgumentError(absl::StrCat("broadcast: root is ", call.root,
-                                                   ", expected a member, 0 to ", size() - 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("broadcast: root is ", call.root, ", expected a member, 0 to ", size() - 1));
   }
   const bool needs_memory = call.count > 0 && call.kind != CollectiveKind::kBarrier;
   if (needs_memory && (call.output == nullptr || (HasInput(call.kind) && call.input == nullptr))) {
@@ -137,10 +137,9 @@ absl::Status BareComm::RunMapped() {
     for (int32_t m = 0; m < size(); ++m) {
       if (run.WaitsFor(m)) missing.push_back(parts_.ranks[static_cast<size_t>(m)]);
     }
-    return Named(absl::DeadlineExceededError(
-        absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": rank ",
-                     absl::StrJoin(missing, ", "), " had not come as far within ",
-                     absl::FormatDuration(parts_.timeout))));
+    return Named(absl::DeadlineExceededError(absl::StrCat(
+        Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
+        " had not come as far within ", absl::FormatDuration(parts_.timeout))));
   }
   return run.status().ok() ? absl::OkStatus() : Named(run.status());
 }
@@ -155,9 +154,9 @@ absl::Status BareComm::RunByMessages() {
   // Nobody else can execute anything either.
   const absl::Status verdict = plane.end.Await(*parts_.clock, parts_.clock->Now() + kVerdictWait);
   if (absl::IsDeadlineExceeded(status)) {
-    return Named(absl::DeadlineExceededError(absl::StrCat(Name(args_.kind), " number ",
-                                                          args_.sequence, ": ", status.message(),
-                                                          "; ", verdict.message())));
+    return Named(
+        absl::DeadlineExceededError(absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ",
+                                                 status.message(), "; ", verdict.message())));
   }
   return verdict.ok() ? Named(status) : verdict;
 }

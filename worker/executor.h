@@ -89,9 +89,9 @@ class Executor {
   // Thread-safe. Nothing follows on the lane of a schedule: it ends when the last batch has.
   void EndLane(LaneId lane);
 
-  // Comms (worker/comm.h), by threads of the program. Thread-safe, once connected; executor_comms.cc.
-  // Opens a lane among these ranks. nullptr: they exchange messages, by RunDirect. ABORTED;
-  // RESOURCE_EXHAUSTED.
+  // Comms (worker/comm.h), by threads of the program. Thread-safe, once connected;
+  // executor_comms.cc. Opens a lane among these ranks. nullptr: they exchange messages, by
+  // RunDirect. ABORTED; RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<MappedLane>> OpenComm(LaneId lane, std::vector<Rank> ranks);
   // `mapped`: what OpenComm has returned, if its last collective ended well.
   void CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped);
@@ -130,9 +130,9 @@ class Executor {
     LaneId lane;
     std::shared_ptr<MappedLane> mapped;
   };
-  using Input = std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded,
-                             LaneEnded, std::shared_ptr<CommOpening>, CommClosed,
-                             std::shared_ptr<DirectRun>>;
+  using Input =
+      std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded,
+                   std::shared_ptr<CommOpening>, CommClosed, std::shared_ptr<DirectRun>>;
   enum class Stage { kSizes, kPayload };
   struct Lane {
     std::deque<std::unique_ptr<BatchJob>> waiting;

@@ -17,8 +17,8 @@ absl::Status AbortedStatus() {
 }
 
 absl::Status TooManyLanes(LaneId id) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "lane ", ToInt(id), ": a rank has at most ", NodeBoard::kEntries, " lanes at a time"));
+  return absl::ResourceExhaustedError(absl::StrCat("lane ", ToInt(id), ": a rank has at most ",
+                                                   NodeBoard::kEntries, " lanes at a time"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "common/mutex.h"
 #include "common/random.h"
 #include "common/store.h"
+#include "worker/bare_comm.h"
 #include "worker/fork_guard.h"
 #include "worker/join_session.h"
 #include "worker/nccl/gpu_access.h"
@@ -111,6 +112,8 @@ class WorkerImpl final : public Worker {
   // One number of each member of a set, reduced.
   absl::StatusOr<int64_t> Agree(ProcessSetId process_set, std::string tensor, ReduceOp op,
                                 int64_t number, absl::Duration timeout);
+  // Tries once to make a lane with a number that is free on all members; whether one was.
+  absl::StatusOr<bool> FindLane(ProcessSetId process_set, int attempt, BareComm::Parts& parts);
   // Comms of what callers know or will know end with this.
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Ends all threads; the goodbye is said or forced before.

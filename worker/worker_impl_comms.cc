@@ -24,8 +24,8 @@ constexpr int64_t kCannot = int64_t{1} << 40;
 
 }  // namespace
 
-absl::StatusOr<int64_t> WorkerImpl::Agree(ProcessSetId process_set, std::string tensor,
-                                          ReduceOp op, int64_t number, absl::Duration timeout) {
+absl::StatusOr<int64_t> WorkerImpl::Agree(ProcessSetId process_set, std::string tensor, ReduceOp op,
+                                          int64_t number, absl::Duration timeout) {
   Submission submission;
   submission.spec.name = std::move(tensor);
   submission.spec.kind = CollectiveKind::kAllreduce;
@@ -50,9 +50,9 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
                                                    " bytes, expected 1 to ", kMaxNameBytes));
   }
   if (options_.on_failure == OnFailure::kContinue) {
-    return absl::UnimplementedError(absl::StrCat(
-        "comm ", name, ": its calls cannot be repeated with on_failure continue; expected end or "
-                       "raise"));
+    return absl::UnimplementedError(
+        absl::StrCat("comm ", name, ": its calls cannot be repeated with on_failure continue; ",
+                     "expected end or raise"));
   }
   BareComm::Parts parts;
   parts.name = name;
@@ -73,43 +73,50 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
     runtime_->inbox.PushUnbounded(
         ConnectFailed{generation, why, SuspectRank(why), /*was_connected=*/true});
   };
-  std::vector<Rank> members;
-  for (int32_t rank : parts.ranks) members.push_back(Rank{rank});
-  const int64_t size = static_cast<int64_t>(members.size());
-  GenerationPlane& plane = *view->plane;
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
-    const std::string tensor = absl::StrCat("coordd.comm/", name, "/", attempt);
-    COORDD_ASSIGN_OR_RETURN(const int64_t number,
-                            Agree(process_set, absl::StrCat(tensor, "/number"), ReduceOp::kMax,
-                                  plane.comm_numbers.Propose(), timeout));
-    if (number >= kMaxComms) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "comm ", name, ": a rank makes at most ", kMaxComms, " comms in one generation"));
-    }
-    parts.lane = LaneId{kFirstCommLane + static_cast<int32_t>(number)};
-    const bool taken = plane.comm_numbers.Take(static_cast<int32_t>(number));
-    absl::StatusOr<std::shared_ptr<MappedLane>> opened = nullptr;
-    if (taken) opened = plane.executor->OpenComm(parts.lane, members);
-    const bool has_lane = taken && opened.ok();
-    const absl::StatusOr<int64_t> said =
-        Agree(process_set, absl::StrCat(tensor, "/lane"), ReduceOp::kSum,
-              has_lane ? kTakes : (taken ? kCannot : kIsTaken), timeout);
-    if (said.ok() && *said == size) {
-      parts.mapped = *std::move(opened);
-      return std::make_unique<BareComm>(std::move(parts));
-    }
-    if (has_lane) plane.executor->CloseComm(parts.lane, *std::move(opened));
-    COORDD_RETURN_IF_ERROR(said.status());
-    COORDD_RETURN_IF_ERROR(opened.status());
-    if (*said >= kCannot)
-      return absl::ResourceExhaustedError(
-          absl::StrCat("comm ", name, ": another member has no room for it"));
-    if (*said < size)
-      return absl::FailedPreconditionError(
-          absl::StrCat("comm ", name, ": a member has joined, it has no more data"));
+    COORDD_ASSIGN_OR_RETURN(const bool found, FindLane(process_set, attempt, parts));
+    if (found) return std::make_unique<BareComm>(std::move(parts));
   }
   return absl::ResourceExhaustedError(absl::StrCat(
       "comm ", name, ": ", kMaxAttempts, " attempts to find a number that no other comm has"));
+}
+
+absl::StatusOr<bool> WorkerImpl::FindLane(ProcessSetId process_set, int attempt,
+                                          BareComm::Parts& parts) {
+  const std::string tensor = absl::StrCat("coordd.comm/", parts.name, "/", attempt);
+  GenerationPlane& plane = *parts.plane;
+  COORDD_ASSIGN_OR_RETURN(const int64_t number,
+                          Agree(process_set, absl::StrCat(tensor, "/number"), ReduceOp::kMax,
+                                plane.comm_numbers.Propose(), parts.timeout));
+  if (number >= kMaxComms) {
+    return absl::ResourceExhaustedError(absl::StrCat("comm ", parts.name, ": a rank makes at most ",
+                                                     kMaxComms, " comms in one generation"));
+  }
+  parts.lane = LaneId{kFirstCommLane + static_cast<int32_t>(number)};
+  const bool taken = plane.comm_numbers.Take(static_cast<int32_t>(number));
+  absl::StatusOr<std::shared_ptr<MappedLane>> opened = nullptr;
+  std::vector<Rank> members;
+  for (int32_t rank : parts.ranks) members.push_back(Rank{rank});
+  const int64_t size = static_cast<int64_t>(members.size());
+  if (taken) opened = plane.executor->OpenComm(parts.lane, std::move(members));
+  const bool has_lane = taken && opened.ok();
+  const int64_t says = has_lane ? kTakes : taken ? kCannot : kIsTaken;
+  const absl::StatusOr<int64_t> said =
+      Agree(process_set, absl::StrCat(tensor, "/lane"), ReduceOp::kSum, says, parts.timeout);
+  if (said.ok() && *said == size) {
+    parts.mapped = *std::move(opened);
+    return true;
+  }
+  if (has_lane) plane.executor->CloseComm(parts.lane, *std::move(opened));
+  COORDD_RETURN_IF_ERROR(said.status());
+  COORDD_RETURN_IF_ERROR(opened.status());
+  if (*said >= kCannot) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("comm ", parts.name, ": another member has no room for it"));
+  }
+  if (*said >= kIsTaken) return false;
+  return absl::FailedPreconditionError(
+      absl::StrCat("comm ", parts.name, ": a member has joined, it has no more data"));
 }
 
 }  // namespace coordd

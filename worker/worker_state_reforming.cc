@@ -156,10 +156,10 @@ void WorkerState::On(MembersMayChange& in, absl::Time, std::vector<WorkerEffect>
 // The data plane of this generation has not come into being.
 void WorkerState::On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out) {
   if (in.generation != options_.generation || !end_.ok() || !local_failure_.ok()) return;
-  local_failure_ = absl::Status(in.status.code(),
-                                absl::StrCat("the data plane of rank ", ToInt(options_.rank),
-                                             in.was_connected ? " failed: " : " could not be connected: ",
-                                             in.status.message()));
+  local_failure_ = absl::Status(
+      in.status.code(), absl::StrCat("the data plane of rank ", ToInt(options_.rank),
+                                     in.was_connected ? " failed: " : " could not be connected: ",
+                                     in.status.message()));
   SendFailed(BatchKey{LaneId{0}, 0}, "", local_failure_.message(), in.suspect, out);
   verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
 }

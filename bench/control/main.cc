@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/collectives/flags.h"
 #include "bench/control/echo_server.h"
 #include "bench/control/job_start.h"
 #include "bench/control/process_start.h"
@@ -29,6 +30,7 @@ constexpr char kDescription[] =
   coordd-bench control --cached --nodes 64,256,1024    ... and how it grows
   coordd-bench control --idle --ranks 1024
   coordd-bench control --state --ranks 64,27648,98304  coordd's decisions alone
+  coordd-bench collectives --ranks 2 --transport mapped  real processes: collectives on host memory (bench/peers compares)
 
 Each starts a coordd of its own and ends it. Rounds take turns with rounds through a gRPC server that does nothing but hold as
 many streams ("bare"), so that ratios mean something on a busy machine too; absolute figures need a quiet one.
@@ -168,16 +170,19 @@ void RaiseFileLimit() {
 
 int Main(int argc, char** argv) {
   Flags flags;
+  CollectivesFlags collectives;
   CLI::App app(kDescription, "coordd-bench");
   app.require_subcommand(1);
   app.fallthrough();
   app.add_flag("--json", flags.json, "One JSON object on the last line");
   AddControl(app, flags);
   AddOthers(app, flags);
+  AddCollectives(app, collectives);
   CLI11_PARSE(app, argc, argv);
   RaiseFileLimit();
   if (app.got_subcommand("echo-server"))
     return RunEchoServer(flags.echo_sessions, flags.echo_ready_fd);
+  if (app.got_subcommand("collectives")) return RunCollectives(collectives, flags.json);
   if (const char* wrong = WhatIsWrong(app, flags); wrong != nullptr) {
     std::fprintf(stderr, "coordd-bench: %s; see --help\n", wrong);
     return 2;

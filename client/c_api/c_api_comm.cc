@@ -23,9 +23,8 @@ coordd_status_t Run(coordd_comm_t* comm, const CommCall& call) {
     }
     const int32_t op = static_cast<int32_t>(call.op);
     if (Reduces(call.kind) && (op < COORDD_SUM || op > COORDD_PRODUCT)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Name(call.kind), ": op is ", op,
-                       ": expected COORDD_SUM (1) to COORDD_PRODUCT (5)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          Name(call.kind), ": op is ", op, ": expected COORDD_SUM (1) to COORDD_PRODUCT (5)"));
     }
     return comm->comm->Run(call);
   });

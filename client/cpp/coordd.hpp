@@ -26,8 +26,8 @@ inline namespace cpp {
 
 // --- collectives without names -----------------------------------------------------------------
 
-// A comm (comm.h); Worker::MakeComm makes it. Movable. One thread at a time. Counts are of elements,
-// as there.
+// A comm (comm.h); Worker::MakeComm makes it. Movable. One thread at a time. Counts are of
+// elements, as there.
 class Comm {
  public:
   Comm() = default;  // of nobody

@@ -4,10 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <string>
 #include <thread>
 #include <vector>
@@ -187,6 +190,16 @@ void TestLateness(coordd::Worker& worker) {
   worker.Barrier();
 }
 
+void KillMyselfAfter(int microseconds) {
+  sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGKILL;
+  timer_t timer = {};
+  CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+  const itimerspec once = {{0, 0}, {0, microseconds * 1000L + 1}};
+  CHECK(timer_settime(timer, 0, &once, nullptr) == 0);
+}
+
 // Rank 0 is killed at some instant while the others are in calls.
 int DieAtSomeInstant(coordd::Worker& worker, int instant) {
   Comm comm = worker.MakeComm("dying");
@@ -194,13 +207,7 @@ int DieAtSomeInstant(coordd::Worker& worker, int instant) {
   Floats values(static_cast<size_t>(count));
   // Behind it all have a comm.
   coordd::Expected<> done = comm.TryBarrier();
-  std::thread killer;
-  if (worker.rank() == 0) {
-    killer = std::thread([instant] {
-      std::this_thread::sleep_for(std::chrono::microseconds(instant));
-      kill(getpid(), SIGKILL);
-    });
-  }
+  if (worker.rank() == 0) KillMyselfAfter(instant);
   while (done.ok()) done = comm.TryAllreduce(values.data(), values.data(), count, Op::kSum);
   CHECK(done.message().find("rank 0") != std::string::npos);
   CHECK(done.code() == COORDD_ABORTED || done.code() == COORDD_GENERATION_CHANGED);

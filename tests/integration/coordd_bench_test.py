@@ -51,8 +51,25 @@ class CoorddBenchTest(processes.TestCase):
         self.assertLessEqual(found["joined_ms"], found["first_barrier_ms"])
         self.assert_nothing_left()
 
+    def test_collectives_of_real_processes(self):
+        for path, transport in (("bare", "mapped"), ("bare", "shm"), ("scheduled", "mapped"), ("negotiated", "shm")):
+            found = self.bench("collectives", "--ranks", "2", "--max", "4096", "--seconds", "0.001", "--path", path,
+                               "--transport", transport)
+            # 4 to 4096 bytes; blocks of one float from 16 bytes on.
+            cells = {(row["op"], row["in_place"]): 0 for row in found["rows"]}
+            for row in found["rows"]:
+                cells[row["op"], row["in_place"]] += 1
+                self.assertGreater(row["p50_us"], 0)
+            blocks = 5 if path == "bare" else 0
+            expected = {("allreduce", 0): 6, ("allreduce", 1): 6, ("allgather", 0): 5, ("allgather", 1): blocks,
+                        ("broadcast", 0): 6, ("reduce_scatter", 0): 5, ("reduce_scatter", 1): blocks,
+                        ("alltoall", 0): 5, ("barrier", 0): 1}
+            self.assertEqual(cells, {cell: count for cell, count in expected.items() if count > 0})
+        self.assert_nothing_left()
+
     def test_what_cannot_be_measured_is_refused(self):
-        for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"]):
+        for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"],
+                          ["collectives", "--ops", "sum"], ["collectives", "--buffers", "registered"]):
             status, text = self.run_command(program("coordd-bench"), *arguments)
             self.assertNotEqual(status, 0, text)
 

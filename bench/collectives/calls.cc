@@ -1,0 +1,93 @@
+#include "bench/collectives/calls.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace coordd::bench {
+
+void Check(coordd_status_t status) {
+  if (status == COORDD_OK) return;
+  std::fprintf(stderr, "collectives_rank: %s\n", coordd_last_error());
+  std::_Exit(1);
+}
+
+Calls::Calls(Path path) : path_(path) {
+  Check(coordd_worker_start(nullptr, &worker_));
+  if (path == Path::kBare) Check(coordd_comm_create(worker_, 0, "bench", 0, &comm_));
+}
+
+Calls::~Calls() {
+  coordd_comm_free(comm_);
+  coordd_worker_destroy(worker_);
+}
+
+bool Calls::Has(const Cell& cell) const {
+  return path_ == Path::kBare || !cell.in_place || cell.operation == kAllreduce;
+}
+
+void Calls::Run(const Cell& cell) {
+  if (path_ == Path::kBare) {
+    RunBare(cell);
+  } else {
+    RunNamed(cell);
+  }
+}
+
+void Calls::Leave() {
+  Check(coordd_barrier(worker_, nullptr, nullptr));
+  Check(coordd_worker_shutdown(worker_, 10));
+}
+
+void Calls::RunBare(const Cell& cell) {
+  const int64_t count = cell.bytes / int64_t{sizeof(float)};
+  const int64_t block = count / size();
+  const int64_t own = cell.in_place ? rank() * block : 0;
+  const float* const input = cell.in_place ? cell.output : cell.input;
+  switch (cell.operation) {
+    case kAllreduce:
+      return Check(
+          coordd_comm_allreduce(comm_, input, cell.output, count, COORDD_FLOAT32, COORDD_SUM));
+    case kAllgather:
+      return Check(coordd_comm_allgather(comm_, input + own, cell.output, block, COORDD_FLOAT32));
+    case kBroadcast:
+      return Check(coordd_comm_broadcast(comm_, cell.output, count, COORDD_FLOAT32, 0));
+    case kReduceScatter:
+      return Check(coordd_comm_reducescatter(comm_, input, cell.output + own, block, COORDD_FLOAT32,
+                                             COORDD_SUM));
+    case kAlltoall:
+      return Check(coordd_comm_alltoall(comm_, input, cell.output, block, COORDD_FLOAT32));
+    default:
+      return Check(coordd_comm_barrier(comm_));
+  }
+}
+
+void Calls::RunNamed(const Cell& cell) {
+  const int64_t count = cell.bytes / int64_t{sizeof(float)};
+  const int64_t block = count / size();
+  name_ = path_ == Path::kScheduled ? kOperationNames[cell.operation] : std::to_string(++calls_);
+  const int64_t gathered = cell.operation == kAllgather ? block : count;
+  coordd_tensor_t tensor = COORDD_TENSOR_INIT;
+  tensor.name = name_.c_str();
+  tensor.dtype = COORDD_FLOAT32;
+  tensor.input = cell.in_place || cell.operation == kBroadcast ? cell.output : cell.input;
+  tensor.output = cell.output;
+  tensor.output_capacity_bytes = cell.bytes;
+  tensor.shape = &gathered;
+  tensor.ndim = 1;
+  switch (cell.operation) {
+    case kAllreduce:
+      return Check(coordd_allreduce(worker_, &tensor, COORDD_SUM, nullptr, nullptr));
+    case kAllgather:
+      return Check(coordd_allgather(worker_, &tensor, nullptr, nullptr));
+    case kBroadcast:
+      return Check(coordd_broadcast(worker_, &tensor, 0, nullptr, nullptr));
+    case kReduceScatter:
+      return Check(coordd_reducescatter(worker_, &tensor, COORDD_SUM, nullptr, nullptr));
+    case kAlltoall:
+      return Check(coordd_alltoall(worker_, &tensor, nullptr, 0, nullptr, nullptr));
+    default:
+      return Check(coordd_barrier(worker_, name_.c_str(), nullptr));
+  }
+}
+
+}  // namespace coordd::bench

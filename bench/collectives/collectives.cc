@@ -1,0 +1,217 @@
+#include "bench/collectives/collectives.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "bench/control/server_process.h"
+#include "common/status_macros.h"
+#include "worker/unique_fd.h"
+
+extern char** environ;
+
+namespace coordd::bench {
+namespace {
+
+constexpr int kBoardFd = 3;   // of a rank
+constexpr int kLookMs = 100;  // how often at who has ended
+
+absl::Status Unavailable(absl::string_view what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+std::vector<std::string> EnvironmentOf(const CollectivesOptions& options, const HostPort& coordd,
+                                       absl::string_view job, int32_t rank) {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!absl::StartsWith(*variable, "COORDD_")) variables.emplace_back(*variable);
+  }
+  variables.push_back(absl::StrCat("COORDD_ADDR=", coordd.ToString()));
+  variables.push_back(absl::StrCat("COORDD_JOB_ID=", job));
+  variables.push_back(absl::StrCat("COORDD_RANK=", rank));
+  variables.push_back(absl::StrCat("COORDD_SIZE=", options.plan.ranks));
+  variables.push_back(absl::StrCat("COORDD_TRANSPORT=", options.transport));
+  variables.push_back(absl::StrCat("COORDD_ON_FAILURE=", options.on_failure));
+  variables.push_back("COORDD_LAUNCHER=none");
+  variables.push_back("COORDD_LOG_LEVEL=error");
+  return variables;
+}
+
+// The ranks of one job; ended with it.
+class Ranks {
+ public:
+  Ranks() = default;
+  ~Ranks() {
+    for (const pid_t pid : pids_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  absl::Status Start(std::vector<std::string> environment, int board, int standard_output) {
+    std::vector<char*> variables;
+    for (std::string& variable : environment) variables.push_back(variable.data());
+    variables.push_back(nullptr);
+    std::string program = BesideUs("../bench/collectives_rank");
+    char* const arguments[] = {program.data(), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, standard_output, 1);
+    posix_spawn_file_actions_adddup2(&actions, board, kBoardFd);
+    pid_t pid = 0;
+    errno = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, variables.data());
+    posix_spawn_file_actions_destroy(&actions);
+    if (errno != 0) return Unavailable(program);
+    pids_.push_back(pid);
+    return absl::OkStatus();
+  }
+
+  // Whether one has failed: then the others wait for it for ever in the bench's own barrier.
+  bool OneHasFailed() {
+    for (auto pid = pids_.begin(); pid != pids_.end();) {
+      int status = 0;
+      const bool ended = waitpid(*pid, &status, WNOHANG) != 0;
+      failed_ = failed_ || (ended && status != 0);
+      pid = ended ? pids_.erase(pid) : pid + 1;
+    }
+    return failed_;
+  }
+  // Waits for their own ends, if none has failed. UNAVAILABLE: one has.
+  absl::Status Collect() {
+    while (!failed_ && !pids_.empty()) {
+      int status = 0;
+      waitpid(pids_.back(), &status, 0);
+      pids_.pop_back();
+      failed_ = status != 0;
+    }
+    return failed_ ? absl::UnavailableError("a rank failed (its reason is above)")
+                   : absl::OkStatus();
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+  bool failed_ = false;
+};
+
+absl::Status RunJob(const CollectivesOptions& options, const HostPort& coordd,
+                    absl::string_view job, absl::FunctionRef<void(absl::string_view)> take) {
+  UniqueFd memory(memfd_create("coordd-bench", MFD_CLOEXEC));
+  if (memory.get() < 0 || ftruncate(memory.get(), sizeof(Board)) != 0)
+    return Unavailable("memory for the ranks' moments");
+  if (pwrite(memory.get(), &options.plan, sizeof(options.plan), 0) != sizeof(options.plan))
+    return Unavailable("the plan for the ranks");
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return Unavailable("no pipe");
+  const UniqueFd ours(ends[0]);
+  UniqueFd theirs(ends[1]);
+  Ranks ranks;
+  for (int32_t rank = 0; rank < options.plan.ranks; ++rank) {
+    COORDD_RETURN_IF_ERROR(
+        ranks.Start(EnvironmentOf(options, coordd, job, rank), memory.get(), theirs.get()));
+  }
+  theirs = UniqueFd();
+  std::string text;
+  // Until the last rank has closed its end.
+  for (bool open = true; open;) {
+    pollfd waiting = {.fd = ours.get(), .events = POLLIN, .revents = 0};
+    if (poll(&waiting, 1, kLookMs) <= 0) {
+      if (ranks.OneHasFailed()) break;
+      continue;
+    }
+    char some[4096];
+    const ssize_t size = read(ours.get(), some, sizeof(some));
+    open = size > 0;
+    if (open) text.append(some, static_cast<size_t>(size));
+    for (size_t end = 0; (end = text.find('\n')) != std::string::npos; text.erase(0, end + 1))
+      take(absl::string_view(text).substr(0, end));
+  }
+  return ranks.Collect();
+}
+
+}  // namespace
+
+const char* const kCollectivesColumns =
+    "peer,ranks,op,in_place,bytes,iterations,p50_us,p99_us,p50_from_first_entry_us,mean_b2b_us,"
+    "p50_b2b_us,p99_b2b_us,preempted";
+
+absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
+  if (list.empty()) return (1u << kOperations) - 1;
+  uint32_t bits = 0;
+  for (const std::string& name : absl::StrSplit(list, ',')) {
+    const auto found = std::find(std::begin(kOperationNames), std::end(kOperationNames), name);
+    if (found == std::end(kOperationNames)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--ops: \"", name, "\" is none of allreduce, allgather, broadcast, ",
+                       "reduce_scatter, alltoall, barrier"));
+    }
+    bits |= 1u << (found - std::begin(kOperationNames));
+  }
+  return bits;
+}
+
+absl::Status CanBeMeasured(const CollectivesOptions& options) {
+  if (options.plan.registered) {
+    return absl::InvalidArgumentError(
+        "--buffers registered: this version of coordd has no coordd_alloc yet, expected private");
+  }
+  if (options.on_failure == "continue" && options.plan.path == Path::kBare) {
+    return absl::InvalidArgumentError(
+        "--path bare: comms cannot repeat their calls yet, expected --on-failure raise");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCollectives(const CollectivesOptions& options,
+                                absl::FunctionRef<void(absl::string_view)> take) {
+  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
+  for (int32_t repeat = 0; repeat < options.repeats; ++repeat) {
+    COORDD_RETURN_IF_ERROR(
+        RunJob(options, coordd->address(), absl::StrCat("collectives-", repeat), take));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<nlohmann::json> CollectivesAsJson(const CollectivesOptions& options) {
+  constexpr const char* kPaths[] = {"bare", "scheduled", "negotiated"};
+  nlohmann::json rows = nlohmann::json::array();
+  const std::vector<std::string> names = absl::StrSplit(kCollectivesColumns, ',');
+  COORDD_RETURN_IF_ERROR(MeasureCollectives(options, [&](absl::string_view line) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ',');
+    nlohmann::json row;
+    for (size_t i = 0; i < std::min(fields.size(), names.size()); ++i) {
+      double number = 0;
+      if (absl::SimpleAtod(fields[i], &number)) {
+        row[names[i]] = number;
+      } else {
+        row[names[i]] = fields[i];
+      }
+    }
+    rows.push_back(std::move(row));
+  }));
+  return nlohmann::json{{"ranks", options.plan.ranks},
+                        {"path", kPaths[static_cast<size_t>(options.plan.path)]},
+                        {"buffers", options.plan.registered ? "registered" : "private"},
+                        {"transport", options.transport},
+                        {"on_failure", options.on_failure},
+                        {"rows", std::move(rows)}};
+}
+
+}  // namespace coordd::bench

@@ -1,0 +1,39 @@
+// Collectives between real processes, measured as the peers' programs are. (io)
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "bench/collectives/board.h"
+
+namespace coordd::bench {
+
+struct CollectivesOptions {
+  CollectivesPlan plan;
+  std::string transport = "auto";    // COORDD_TRANSPORT
+  std::string on_failure = "raise";  // COORDD_ON_FAILURE
+  int32_t repeats = 1;
+};
+
+// Names of columns, as the programs in bench/peers print them.
+extern const char* const kCollectivesColumns;
+
+// The bits of a list such as "allreduce,barrier"; empty: all. INVALID_ARGUMENT: what is none.
+absl::StatusOr<uint32_t> OperationsFrom(const std::string& list);
+
+// INVALID_ARGUMENT: in one sentence, what of it cannot be measured.
+absl::Status CanBeMeasured(const CollectivesOptions& options);
+
+// Starts a coordd and, `repeats` times, a job of that many ranks (bench/collectives/rank.cc);
+// `take` gets each row, without its end of line, as it is there. UNAVAILABLE: a rank failed.
+absl::Status MeasureCollectives(const CollectivesOptions& options,
+                                absl::FunctionRef<void(absl::string_view row)> take);
+
+// {"transport": ..., ..., "rows": [{"op": ..., ...}]}.
+absl::StatusOr<nlohmann::json> CollectivesAsJson(const CollectivesOptions& options);
+
+}  // namespace coordd::bench
