@@ -35,8 +35,5 @@ inline constexpr int64_t kPlanMessageBytes = 256 << 10;
 // devices (worker/nccl/nccl_route.h), below 2^20 (worker/transport.h: a tag has twenty bits).
 inline constexpr int32_t kFirstScheduleLane = 1 << 19;
 inline constexpr int64_t kMaxSchedules = 1 << 18;  // in one generation; then lanes of devices
-// The last ones below 2^20 - 1 (worker/host_backend.cc has that one): lanes of comms.
-inline constexpr int32_t kMaxComms = 4096;  // of one rank in one generation
-inline constexpr int32_t kFirstCommLane = (1 << 20) - 1 - kMaxComms;
 
 }  // namespace coordd

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "worker/bare_comm.h"
 #include "worker/peer_status.h"

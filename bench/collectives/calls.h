@@ -1,11 +1,11 @@
-// One operation of the benchmark, as a program would call it.
+// One operation of the benchmark, as a program of some library would call it. A library is a file
+// that implements this: calls_coordd.cc; bench/peers has those of the peers.
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <memory>
 
 #include "bench/collectives/board.h"
-#include "coordd/coordd.h"
 
 namespace coordd::bench {
 
@@ -18,35 +18,29 @@ struct Cell {
   float* output = nullptr;  // in place: both
 };
 
-// One thread. A call that fails ends the process, with a sentence on stderr.
+// One thread. What fails ends the process, with a sentence on stderr.
 class Calls {
  public:
-  explicit Calls(Path path);
-  ~Calls();
-  Calls(const Calls&) = delete;
-  Calls& operator=(const Calls&) = delete;
+  // Joins the others. A library may change its arguments.
+  static std::unique_ptr<Calls> Start(const CollectivesPlan& plan, int* argc, char*** argv);
+  virtual ~Calls() = default;
 
-  int32_t rank() const { return coordd_rank(worker_); }
-  int32_t size() const { return coordd_size(worker_); }
+  virtual int32_t rank() const = 0;
 
-  // Whether this path has such a call: that of names has no gathering or scattering in place.
-  bool Has(const Cell& cell) const;
-  void Run(const Cell& cell);
+  // Memory for one of the two buffers, aligned to 2 MiB; nullptr: any will do.
+  virtual float* Buffer(int64_t /*bytes*/) { return nullptr; }
+  // Whether there is such a call.
+  virtual bool Has(const Cell& cell) const = 0;
+  // Before the first Run of a cell.
+  virtual void Prepare(const Cell& /*cell*/) {}
+  virtual void Run(const Cell& cell) = 0;
+  // Whether a rank's part of a reduce_scatter in place goes to the front of the buffer, not to
+  // where its block is.
+  virtual bool ScattersToTheFront() const { return false; }
+  // For those who wait in the bench's own barrier, now and then.
+  virtual void Progress() {}
   // All ranks have come as far; then it says goodbye.
-  void Leave();
-
- private:
-  void RunBare(const Cell& cell);
-  void RunNamed(const Cell& cell);
-
-  const Path path_;
-  coordd_worker_t* worker_ = nullptr;
-  coordd_comm_t* comm_ = nullptr;
-  int64_t calls_ = 0;
-  std::string name_;
+  virtual void Leave() = 0;
 };
-
-// Ends the process unless it is OK.
-void Check(coordd_status_t status);
 
 }  // namespace coordd::bench

@@ -29,28 +29,31 @@ extern char** environ;
 namespace coordd::bench {
 namespace {
 
-constexpr int kBoardFd = 3;   // of a rank
 constexpr int kLookMs = 100;  // how often at who has ended
 
 absl::Status Unavailable(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-std::vector<std::string> EnvironmentOf(const CollectivesOptions& options, const HostPort& coordd,
-                                       absl::string_view job, int32_t rank) {
+// Ours without what is coordd's.
+std::vector<std::string> CleanEnvironment() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!absl::StartsWith(*variable, "COORDD_")) variables.emplace_back(*variable);
   }
-  variables.push_back(absl::StrCat("COORDD_ADDR=", coordd.ToString()));
-  variables.push_back(absl::StrCat("COORDD_JOB_ID=", job));
-  variables.push_back(absl::StrCat("COORDD_RANK=", rank));
-  variables.push_back(absl::StrCat("COORDD_SIZE=", options.plan.ranks));
-  variables.push_back(absl::StrCat("COORDD_TRANSPORT=", options.transport));
-  variables.push_back(absl::StrCat("COORDD_ON_FAILURE=", options.on_failure));
-  variables.push_back("COORDD_LAUNCHER=none");
-  variables.push_back("COORDD_LOG_LEVEL=error");
   return variables;
+}
+
+std::vector<std::string> MemberVariables(const CollectivesOptions& options, const HostPort& coordd,
+                                         absl::string_view job, int32_t rank) {
+  return {absl::StrCat("COORDD_ADDR=", coordd.ToString()),
+          absl::StrCat("COORDD_JOB_ID=", job),
+          absl::StrCat("COORDD_RANK=", rank),
+          absl::StrCat("COORDD_SIZE=", options.plan.ranks),
+          absl::StrCat("COORDD_TRANSPORT=", options.transport),
+          absl::StrCat("COORDD_ON_FAILURE=", options.on_failure),
+          "COORDD_LAUNCHER=none",
+          "COORDD_LOG_LEVEL=error"};
 }
 
 // The ranks of one job; ended with it.
@@ -66,20 +69,20 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  absl::Status Start(std::vector<std::string> environment, int board, int standard_output) {
-    std::vector<char*> variables;
+  absl::Status Start(std::vector<std::string> command, std::vector<std::string> environment,
+                     int standard_output) {
+    std::vector<char*> arguments, variables;
+    for (std::string& argument : command) arguments.push_back(argument.data());
     for (std::string& variable : environment) variables.push_back(variable.data());
+    arguments.push_back(nullptr);
     variables.push_back(nullptr);
-    std::string program = BesideUs("../bench/collectives_rank");
-    char* const arguments[] = {program.data(), nullptr};
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, standard_output, 1);
-    posix_spawn_file_actions_adddup2(&actions, board, kBoardFd);
     pid_t pid = 0;
-    errno = posix_spawn(&pid, program.c_str(), &actions, nullptr, arguments, variables.data());
+    errno = posix_spawn(&pid, arguments[0], &actions, nullptr, arguments.data(), variables.data());
     posix_spawn_file_actions_destroy(&actions);
-    if (errno != 0) return Unavailable(program);
+    if (errno != 0) return Unavailable(command.front());
     pids_.push_back(pid);
     return absl::OkStatus();
   }
@@ -111,7 +114,26 @@ class Ranks {
   bool failed_ = false;
 };
 
-absl::Status RunJob(const CollectivesOptions& options, const HostPort& coordd,
+// `coordd`: nullptr: a peer's ranks.
+absl::Status StartRanks(const CollectivesOptions& options, const ServerProcess* coordd,
+                        absl::string_view job, int board, int standard_output, Ranks& ranks) {
+  std::vector<std::string> environment = CleanEnvironment();
+  const std::string file = absl::StrCat("/proc/", getpid(), "/fd/", board);
+  environment.push_back(absl::StrCat("COORDD_BENCH_BOARD=", file));
+  environment.push_back(absl::StrCat("COORDD_BENCH_PEER=", options.peer));
+  if (coordd == nullptr)
+    return ranks.Start({"/bin/sh", "-c", options.command}, std::move(environment), standard_output);
+  for (int32_t rank = 0; rank < options.plan.ranks; ++rank) {
+    std::vector<std::string> variables = environment;
+    for (std::string& variable : MemberVariables(options, coordd->address(), job, rank))
+      variables.push_back(std::move(variable));
+    COORDD_RETURN_IF_ERROR(ranks.Start({BesideUs("../bench/collectives_rank"), file, options.peer},
+                                       std::move(variables), standard_output));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunJob(const CollectivesOptions& options, const ServerProcess* coordd,
                     absl::string_view job, absl::FunctionRef<void(absl::string_view)> take) {
   UniqueFd memory(memfd_create("coordd-bench", MFD_CLOEXEC));
   if (memory.get() < 0 || ftruncate(memory.get(), sizeof(Board)) != 0)
@@ -123,10 +145,7 @@ absl::Status RunJob(const CollectivesOptions& options, const HostPort& coordd,
   const UniqueFd ours(ends[0]);
   UniqueFd theirs(ends[1]);
   Ranks ranks;
-  for (int32_t rank = 0; rank < options.plan.ranks; ++rank) {
-    COORDD_RETURN_IF_ERROR(
-        ranks.Start(EnvironmentOf(options, coordd, job, rank), memory.get(), theirs.get()));
-  }
+  COORDD_RETURN_IF_ERROR(StartRanks(options, coordd, job, memory.get(), theirs.get(), ranks));
   theirs = UniqueFd();
   std::string text;
   // Until the last rank has closed its end.
@@ -181,10 +200,13 @@ absl::Status CanBeMeasured(const CollectivesOptions& options) {
 
 absl::Status MeasureCollectives(const CollectivesOptions& options,
                                 absl::FunctionRef<void(absl::string_view)> take) {
-  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
+  std::unique_ptr<ServerProcess> coordd;
+  if (options.command.empty()) {
+    COORDD_ASSIGN_OR_RETURN(coordd, ServerProcess::StartCoordd({}));
+  }
   for (int32_t repeat = 0; repeat < options.repeats; ++repeat) {
     COORDD_RETURN_IF_ERROR(
-        RunJob(options, coordd->address(), absl::StrCat("collectives-", repeat), take));
+        RunJob(options, coordd.get(), absl::StrCat("collectives-", repeat), take));
   }
   return absl::OkStatus();
 }

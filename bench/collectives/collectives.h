@@ -17,6 +17,10 @@ struct CollectivesOptions {
   std::string transport = "auto";    // COORDD_TRANSPORT
   std::string on_failure = "raise";  // COORDD_ON_FAILURE
   int32_t repeats = 1;
+  // Instead of coordd: what a shell starts, which brings all ranks into being, and its name in the
+  // rows. The first two arguments of each: $COORDD_BENCH_BOARD and $COORDD_BENCH_PEER.
+  std::string command;
+  std::string peer = "coordd";
 };
 
 // Names of columns, as the programs in bench/peers print them.

@@ -75,6 +75,8 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
   command->add_option("--repeats", flags.options.repeats, "Jobs, one behind the other")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_option("--command", flags.options.command)->group("");  // bench/peers/run
+  command->add_option("--peer", flags.options.peer)->group("");
   command->add_flag("--stale", plan.stale, "Buffers are left alone between operations");
   command->add_flag("--csv", flags.csv, "One line for each cell; the default");
 }

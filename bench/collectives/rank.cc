@@ -1,11 +1,12 @@
-// A rank of `coordd-bench collectives`; descriptor 3 is the memory of the board. Measures as the
-// programs do that measure the peers, so that rows can be joined:
+// A rank of `coordd-bench collectives`, and of bench/peers. Its arguments: the file that the board
+// lies in, the name of what is measured, and what the library needs. All are measured alike:
 //
 // Latency of an operation: from the last rank's entry to the last one's exit; all meet before each
 // one in a barrier of their own. With two ranks, each on a core of its own, operations in which one
 // lost its core do not count. Buffers are the same each time; unless the plan says otherwise each
 // rank writes its whole input and reads its whole output between two operations, as a training
 // does. Then the same number of operations one behind the other.
+#include <fcntl.h>
 #include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -18,6 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -56,16 +59,22 @@ float* PrivateBuffer(int64_t bytes) {
 
 class Rank {
  public:
-  explicit Rank(Board& board)
-      : board_(board), plan_(board.plan), calls_(plan_.path), rank_(calls_.rank()) {
-    // Behind the start of coordd's threads, which may run anywhere.
+  Rank(Board& board, Calls& calls, std::string peer)
+      : board_(board),
+        plan_(board.plan),
+        calls_(calls),
+        rank_(calls.rank()),
+        peer_(std::move(peer)) {
+    // Behind the start of the library's threads, which may run anywhere.
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(static_cast<size_t>(rank_ % plan_.cores), &set);
     sched_setaffinity(0, sizeof(set), &set);
     const int64_t bytes = plan_.bytes_max + 4096;
-    input_ = PrivateBuffer(bytes);
-    output_ = PrivateBuffer(bytes);
+    input_ = calls_.Buffer(bytes);
+    output_ = calls_.Buffer(bytes);
+    if (input_ == nullptr) input_ = PrivateBuffer(bytes);
+    if (output_ == nullptr) output_ = PrivateBuffer(bytes);
     std::memset(input_, 0, static_cast<size_t>(plan_.bytes_max));
     std::memset(output_, 0, static_cast<size_t>(plan_.bytes_max));
   }
@@ -102,7 +111,9 @@ class Rank {
       board_.rounds.store(round + 1, std::memory_order_release);
       return;
     }
-    while (board_.rounds.load(std::memory_order_acquire) == round) {
+    constexpr uint32_t kLooksBetween = 256;
+    for (uint32_t looks = 1; board_.rounds.load(std::memory_order_acquire) == round; ++looks) {
+      if (looks % kLooksBetween == 0) calls_.Progress();
       if (plan_.ranks > 2) {
         sched_yield();
       } else {
@@ -122,6 +133,7 @@ class Rank {
   }
 
   void Measure(const Cell& cell) {
+    calls_.Prepare(cell);
     CheckResult(cell);
     Meet();
     calls_.Run(cell);
@@ -201,8 +213,8 @@ class Rank {
     std::vector<double> in_a_row_us;
     for (int64_t i = 0; i < row.iterations; ++i)
       in_a_row_us.push_back(static_cast<double>(moments.in_ns[i]) / 1e3);
-    std::printf("coordd,%d,%s,%d,%lld,%lld,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f\n", plan_.ranks,
-                kOperationNames[row.cell.operation], row.cell.in_place ? 1 : 0,
+    std::printf("%s,%d,%s,%d,%lld,%lld,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f\n", peer_.c_str(),
+                plan_.ranks, kOperationNames[row.cell.operation], row.cell.in_place ? 1 : 0,
                 static_cast<long long>(row.cell.bytes), static_cast<long long>(row.iterations),
                 Quantile(row.latency_us, 0.5), Quantile(row.latency_us, 0.99),
                 Quantile(row.from_first_entry_us, 0.5), row.mean_us, Quantile(in_a_row_us, 0.5),
@@ -246,7 +258,7 @@ class Rank {
     const bool by_sender = cell.operation == kAllgather || cell.operation == kAlltoall;
     int64_t from = 0, until = by_sender ? block * plan_.ranks : count;
     if (cell.operation == kReduceScatter) {
-      from = cell.in_place ? rank_ * block : 0;
+      from = cell.in_place && !calls_.ScattersToTheFront() ? rank_ * block : 0;
       until = from + block;
     }
     for (int64_t i = from; i < until && cell.operation != kBarrier; ++i) {
@@ -269,8 +281,9 @@ class Rank {
 
   Board& board_;
   const CollectivesPlan& plan_;
-  Calls calls_;
+  Calls& calls_;
   const int32_t rank_;
+  const std::string peer_;
   float* input_ = nullptr;
   float* output_ = nullptr;
 };
@@ -278,15 +291,18 @@ class Rank {
 }  // namespace
 }  // namespace coordd::bench
 
-int main() {
-  constexpr int kBoardFd = 3;
+int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const int board = argc < 3 ? -1 : open(argv[1], O_RDWR | O_CLOEXEC);
   void* const memory =
-      mmap(nullptr, sizeof(coordd::bench::Board), PROT_READ | PROT_WRITE, MAP_SHARED, kBoardFd, 0);
+      mmap(nullptr, sizeof(coordd::bench::Board), PROT_READ | PROT_WRITE, MAP_SHARED, board, 0);
   if (memory == MAP_FAILED) {
-    std::fprintf(stderr, "collectives_rank: is started by `coordd-bench collectives`\n");
+    std::fprintf(stderr, "%s: is started by `coordd-bench collectives` and bench/peers\n", argv[0]);
     return 2;
   }
-  coordd::bench::Rank(*static_cast<coordd::bench::Board*>(memory)).MeasureAll();
+  auto& shared = *static_cast<coordd::bench::Board*>(memory);
+  const std::string peer = argv[2];
+  const auto calls = coordd::bench::Calls::Start(shared.plan, &argc, &argv);
+  coordd::bench::Rank(shared, *calls, peer).MeasureAll();
   return 0;
 }

@@ -1,47 +1,67 @@
-#include "bench/collectives/calls.h"
-
+// Calls of coordd, by its C interface.
 #include <cstdio>
 #include <cstdlib>
+#include <string>
+
+#include "bench/collectives/calls.h"
+#include "coordd/coordd.h"
 
 namespace coordd::bench {
+namespace {
 
+// Ends the process unless it is OK.
 void Check(coordd_status_t status) {
   if (status == COORDD_OK) return;
   std::fprintf(stderr, "collectives_rank: %s\n", coordd_last_error());
   std::_Exit(1);
 }
 
-Calls::Calls(Path path) : path_(path) {
-  Check(coordd_worker_start(nullptr, &worker_));
-  if (path == Path::kBare) Check(coordd_comm_create(worker_, 0, "bench", 0, &comm_));
-}
-
-Calls::~Calls() {
-  coordd_comm_free(comm_);
-  coordd_worker_destroy(worker_);
-}
-
-bool Calls::Has(const Cell& cell) const {
-  return path_ == Path::kBare || !cell.in_place || cell.operation == kAllreduce;
-}
-
-void Calls::Run(const Cell& cell) {
-  if (path_ == Path::kBare) {
-    RunBare(cell);
-  } else {
-    RunNamed(cell);
+class CoorddCalls final : public Calls {
+ public:
+  explicit CoorddCalls(Path path) : path_(path) {
+    Check(coordd_worker_start(nullptr, &worker_));
+    rank_ = coordd_rank(worker_);
+    size_ = coordd_size(worker_);
+    if (path == Path::kBare) Check(coordd_comm_create(worker_, 0, "bench", 0, &comm_));
   }
-}
+  ~CoorddCalls() override {
+    coordd_comm_free(comm_);
+    coordd_worker_destroy(worker_);
+  }
 
-void Calls::Leave() {
-  Check(coordd_barrier(worker_, nullptr, nullptr));
-  Check(coordd_worker_shutdown(worker_, 10));
-}
+  int32_t rank() const override { return rank_; }
+  // Names have no gathering or scattering in place.
+  bool Has(const Cell& cell) const override {
+    return path_ == Path::kBare || !cell.in_place || cell.operation == kAllreduce;
+  }
+  void Run(const Cell& cell) override {
+    if (path_ == Path::kBare) {
+      RunBare(cell);
+    } else {
+      RunNamed(cell);
+    }
+  }
+  void Leave() override {
+    Check(coordd_barrier(worker_, nullptr, nullptr));
+    Check(coordd_worker_shutdown(worker_, 10));
+  }
 
-void Calls::RunBare(const Cell& cell) {
+ private:
+  void RunBare(const Cell& cell);
+  void RunNamed(const Cell& cell);
+
+  const Path path_;
+  coordd_worker_t* worker_ = nullptr;
+  coordd_comm_t* comm_ = nullptr;
+  int32_t rank_ = 0, size_ = 1;
+  int64_t calls_ = 0;
+  std::string name_;
+};
+
+void CoorddCalls::RunBare(const Cell& cell) {
   const int64_t count = cell.bytes / int64_t{sizeof(float)};
-  const int64_t block = count / size();
-  const int64_t own = cell.in_place ? rank() * block : 0;
+  const int64_t block = count / size_;
+  const int64_t own = cell.in_place ? rank_ * block : 0;
   const float* const input = cell.in_place ? cell.output : cell.input;
   switch (cell.operation) {
     case kAllreduce:
@@ -61,9 +81,9 @@ void Calls::RunBare(const Cell& cell) {
   }
 }
 
-void Calls::RunNamed(const Cell& cell) {
+void CoorddCalls::RunNamed(const Cell& cell) {
   const int64_t count = cell.bytes / int64_t{sizeof(float)};
-  const int64_t block = count / size();
+  const int64_t block = count / size_;
   name_ = path_ == Path::kScheduled ? kOperationNames[cell.operation] : std::to_string(++calls_);
   const int64_t gathered = cell.operation == kAllgather ? block : count;
   coordd_tensor_t tensor = COORDD_TENSOR_INIT;
@@ -88,6 +108,12 @@ void Calls::RunNamed(const Cell& cell) {
     default:
       return Check(coordd_barrier(worker_, name_.c_str(), nullptr));
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Calls> Calls::Start(const CollectivesPlan& plan, int* /*argc*/, char*** /*argv*/) {
+  return std::make_unique<CoorddCalls>(plan.path);
 }
 
 }  // namespace coordd::bench
