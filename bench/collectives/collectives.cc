@@ -174,7 +174,7 @@ const char* const kCollectivesColumns =
 absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
   if (list.empty()) return (1u << kOperations) - 1;
   uint32_t bits = 0;
-  for (const std::string& name : absl::StrSplit(list, ',')) {
+  for (const absl::string_view name : absl::StrSplit(list, ',')) {
     const auto found = std::find(std::begin(kOperationNames), std::end(kOperationNames), name);
     if (found == std::end(kOperationNames)) {
       return absl::InvalidArgumentError(
