@@ -37,8 +37,9 @@ class MappedMemoryTest(processes.TestCase):
 
     def test_a_rank_that_is_killed_while_others_are_in_calls_of_a_comm(self):
         daemon = self.coordd("--settling-window", "10m")
-        cases = [(transport, on_failure, instant_us) for transport in ("mapped", "shm")
-                 for on_failure, instant_us in (("end", 0), ("end", 3001), ("raise", 700), ("raise", 20001))]
+        # Odd instants: large tensors.
+        cases = [("mapped", "end", 0), ("mapped", "end", 3001), ("mapped", "raise", 700), ("mapped", "raise", 20001),
+                 ("shm", "end", 3001), ("shm", "raise", 700)]
         for number, (transport, on_failure, instant_us) in enumerate(cases):
             environment = processes.clean_environment(
                 COORDD_ADDR=daemon.listen, COORDD_JOB_ID=f"comm-{number}", COORDD_LAUNCHER="none", COORDD_TRANSPORT=transport,
