@@ -30,7 +30,12 @@ BareComm::BareComm(Parts parts)
     : parts_(std::move(parts)), backend_name_(parts_.plane->executor->backend_name()) {}
 
 BareComm::~BareComm() {
-  if (fork_guard_.InChild()) return;
+  if (fork_guard_.InChild()) {
+    // Its threads are not there, and where its memory was mapped may be somebody else's: both are
+    // left alone for good.
+    static_cast<void>(std::make_unique<Parts>(parts_).release());
+    return;
+  }
   // What a failed collective has said stays there for those who still look, as long as the
   // generation lives.
   if (failure_.ok()) parts_.plane->executor->CloseComm(parts_.lane, parts_.mapped);
