@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace coordd {
@@ -9,7 +10,9 @@ namespace coordd {
 std::string EventText(const v1::JobEvent& event, absl::TimeZone zone) {
   const absl::Time time = absl::UnixEpoch() + absl::Seconds(event.unix_seconds());
   std::string about = event.job().empty() ? "coordd" : event.job();
-  if (event.generation() > 0) absl::StrAppend(&about, ", generation ", event.generation());
+  // Many sentences begin with it.
+  if (event.generation() > 0 && !absl::StartsWith(event.text(), "generation "))
+    absl::StrAppend(&about, ", generation ", event.generation());
   return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone),
                       event.warning() ? "  warning  " : "           ", about, ": ", event.text());
 }

@@ -31,6 +31,11 @@ TEST(EventsText, HasALineForEachWithTimeJobAndGeneration) {
             "2026-11-21 22:31:04           coordd: coordd was not running for 3s\n"
             "2026-11-21 22:31:05  warning  train, generation 3: rank 2 (host node3, pid 4711) was "
             "lost: killed by signal 9\n");
+  v1::JobEvent formed = Two().events(1);
+  formed.set_warning(false);
+  formed.set_text("generation 3 formed: 4 ranks on 2 nodes");
+  EXPECT_EQ(EventText(formed, absl::UTCTimeZone()),
+            "2026-11-21 22:31:05           train: generation 3 formed: 4 ranks on 2 nodes");
   EXPECT_EQ(EventsText(v1::EventList(), absl::UTCTimeZone()), "Nothing has happened yet.\n");
 }
 
