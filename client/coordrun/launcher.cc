@@ -226,6 +226,8 @@ void Launcher::LookForEarlyExit(absl::Time now) {
   const auto view = FetchView();
   if (!view) return;
   if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
+  // Only with a coordd of our own: it knows nobody but our workers.
+  if (!coordinator_.process) return;
   if (const auto found = FindEarlyExit(*view, *state_, report_)) {
     state_->Blame(found->worker, found->completes, now);
   }
@@ -347,8 +349,8 @@ void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   state_->WorkerEnded(worker, end, now);
   if (state_->lost().size() > lost)
     output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker)));
-  // Only with a coordd of our own: it knows nobody but our workers.
-  if (end.ok() && coordinator_.process) early_look_ = std::min(early_look_, now + kEarlyLook);
+  if (end.ok() && (coordinator_.process || options_.max_restarts > 0))
+    early_look_ = std::min(early_look_, now + kEarlyLook);
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

@@ -107,8 +107,7 @@ class RecoveryTest(processes.TestCase):
         # Rank 0 is whom the others would ask.
         for crash, restarts in (("1:40", "1"), ("0:300", "0")):
             status, text = self.run_command(
-                program("coordrun"), "-np", "3", "--min-np", "1", "--max-restarts", restarts, "--coordinator", self.daemon.listen,
-                "--", program("digits"), "--elastic", "--crash", crash, "--json", "--dump-weights", many)
+                program("coordrun"), "-np", "3", "--min-np", "1", "--max-restarts", restarts, "--", program("digits"), "--elastic", "--crash", crash, "--json", "--dump-weights", many)
             self.assertEqual(status, 0, text)
             self.assertRegex(text, f"rank {crash[0]} .*was lost", text)
             last = json.loads(re.search(r'{"job":"digits-elastic".*}', text).group())

@@ -72,6 +72,10 @@ class SpoilingWorker final : public Worker {
     work->Complete(absl::OkStatus(), std::move(batch.tensors()[0].result));
     return work;
   }
+  absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId, const std::string&,
+                                                   absl::Duration) override {
+    return absl::UnimplementedError("no comm here");
+  }
   int32_t newcomers() const override { return 0; }
   absl::StatusOr<Placement> ChangeMembers(absl::Time) override { return Placement(); }
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
