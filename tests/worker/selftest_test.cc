@@ -15,6 +15,7 @@
 #include "common/store_memory.h"
 #include "tests/support/status_matchers.h"
 #include "worker/batch_job.h"
+#include "worker/comm.h"
 #include "worker/loopback_backend.h"
 #include "worker/selftest_cases.h"
 #include "worker/submission_check.h"
