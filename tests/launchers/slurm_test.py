@@ -180,12 +180,18 @@ class WorkersAloneTest(SlurmCase):
         if not os.path.exists(library) or os.environ.get("COORDD_SANITIZE"):
             self.skipTest("no libcoordd.so that Python can load")
         self.environment.update(COORDD_LIBRARY=library, PYTHONPATH=os.path.join(ROOT, "client", "python"))
-        status, text = self.slurm("srun", "-N2", "-n4", sys.executable, "-c", """
+        # coordd is task 0's and ends with it, so that this one waits until the others have come.
+        status, text = self.slurm("srun", "-N2", "-n4", sys.executable, "-c", f"""
 import os
+import time
 from coordd import _basics
 own = int(os.environ["SLURM_PROCID"])
 _basics.init(comm=[0, 2] if own % 2 == 0 else [3, 1])
-print(f"task {own} is {_basics.rank()} of {_basics.size()}")
+print(f"task {{own}} is {{_basics.rank()}} of {{_basics.size()}}")
+here = [f"{self.folder}/here-{{task}}" for task in range(4)]
+open(here[own], "w").close()
+while not all(map(os.path.exists, here)):
+    time.sleep(0.05)
 """)
         self.assertEqual(status, 0, text)
         for line in ("task 0 is 0 of 2", "task 2 is 1 of 2", "task 3 is 0 of 2", "task 1 is 1 of 2"):
