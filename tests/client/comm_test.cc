@@ -60,7 +60,7 @@ void TestReductions(Comm& comm, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     CHECK(part[static_cast<size_t>(i)] == SumAt(size, rank * count + i));
   comm.Reducescatter(all.data(), all.data() + rank * count, count, Op::kSum);
-  CHECK(std::memcmp(all.data() + rank * count, part.data(), part.size() * sizeof(float)) == 0);
+  CHECK(std::equal(part.begin(), part.end(), all.begin() + rank * count));
 }
 
 void TestMoves(Comm& comm, int64_t count) {
