@@ -24,6 +24,8 @@ inline constexpr int64_t kMaxTraceChunkBytes = 256 << 10;        // of its batch
 inline constexpr int64_t kMaxLaneReports = 65536;  // a set for each pair of ranks of a large job
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
 inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels
+inline constexpr int64_t kMaxLaunchBytes = 128;          // run, worker and start
+inline constexpr int64_t kMaxLastWordBytes = 256;        // a line of stderr in an error
 
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
 // own bound of a message is 1 MiB here.

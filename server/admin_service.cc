@@ -134,6 +134,39 @@ grpc::ServerUnaryReactor* AdminService::GetState(grpc::CallbackServerContext*,
   return call;
 }
 
+grpc::ServerUnaryReactor* AdminService::ReportExits(grpc::CallbackServerContext*,
+                                                    const v1::ReportExitsRequest* request,
+                                                    v1::ReportExitsReply* response) {
+  auto* call = new Call();
+  CallId id;
+  {
+    MutexLock lock(&mu_);
+    id = CallId{--last_id_};
+    reporting_[id] = [call, response](const ExitsAnswer& answer) {
+      response->set_known(answer.known);
+      call->Answer(ToGrpc(answer.status));
+    };
+  }
+  if (!inbox_.Offer(Inbound(ExitsReported{id, *request}))) {
+    CarryOut(ExitsAnswer{
+        .call = id,
+        .status = absl::UnavailableError("coordd is stopping, or has more to do than it can")});
+  }
+  return call;
+}
+
+void AdminService::CarryOut(ExitsAnswer&& answer) {
+  std::function<void(const ExitsAnswer&)> finish;
+  {
+    MutexLock lock(&mu_);
+    const auto found = reporting_.find(answer.call);
+    if (found == reporting_.end()) return;
+    finish = std::move(found->second);
+    reporting_.erase(found);
+  }
+  finish(answer);
+}
+
 grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext*,
                                                   const v1::GetEventsRequest* request,
                                                   v1::EventList* response) {

@@ -23,6 +23,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);
+  void CarryOut(ExitsAnswer&& answer);
   // Answers every trace that is under way, and every one that still comes, with `status`.
   void CloseAll(const absl::Status& status);
 
@@ -36,6 +37,10 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* Trace(grpc::CallbackServerContext* context,
                                   const v1::TraceRequest* request,
                                   v1::TraceReply* response) override;
+  // Answered on the coordinator thread.
+  grpc::ServerUnaryReactor* ReportExits(grpc::CallbackServerContext* context,
+                                        const v1::ReportExitsRequest* request,
+                                        v1::ReportExitsReply* response) override;
   // Answered at once.
   grpc::ServerUnaryReactor* GetEvents(grpc::CallbackServerContext* context,
                                       const v1::GetEventsRequest* request,
@@ -55,6 +60,8 @@ class AdminService final : public v1::Admin::CallbackService {
   Mutex mu_;
   int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;  // negative: the store's calls are numbered from 1
   std::map<CallId, TraceCallReactor*> tracing_ ABSL_GUARDED_BY(mu_);
+  // Whatever the inbox has taken of these is answered.
+  std::map<CallId, std::function<void(const ExitsAnswer&)>> reporting_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -72,7 +72,7 @@ class GrpcCoordServer final : public CoordServer {
         admin_(coordinator_.inbox(), coordinator_.events(),
                [this](v1::ServerState* state) { Complete(state); }) {}
 
-  ~GrpcCoordServer() override { Stop("coordd is stopping"); }
+  ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
 
   absl::Status Run() {
     COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options_.tls));
@@ -106,14 +106,14 @@ class GrpcCoordServer final : public CoordServer {
   size_t sessions() const override { return sessions_.size(); }
   const StateLoss& state_loss() const override { return *state_.loss; }
 
-  void Stop(const std::string& reason) override {
+  void Stop(const std::string& reason, absl::Duration resume_within) override {
     if (std::exchange(stopped_, true)) return;
     if (connection_written_) unlink(options_.connection_file.c_str());
     std::thread http_end = StartThread("stop-http", [this] { http_.reset(); });
     if (server_ != nullptr && server_->GetHealthCheckService() != nullptr)
       server_->GetHealthCheckService()->Shutdown();
     // First what the state has to say, then the end of every stream and call, then the port.
-    coordinator_.Stop(reason);
+    coordinator_.Stop(reason, resume_within);
     const absl::Status gone = absl::UnavailableError(reason);
     sessions_.CloseAll(gone);
     store_.CloseAll(gone);
@@ -135,6 +135,7 @@ class GrpcCoordServer final : public CoordServer {
         .session_ended = [this](SessionId id) { sessions_.OnSessionEnded(id); },
         .store_reply = [this](StoreReply&& reply) { store_.CarryOut(std::move(reply)); },
         .trace_answer = [this](TraceAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
+        .exits_answer = [this](ExitsAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
         .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
         .event =
             [targets](const Event& event) {

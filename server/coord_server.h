@@ -59,7 +59,9 @@ class CoordServer {
   virtual const StateLoss& state_loss() const = 0;
 
   // Tells the workers why, lets what is written go out, closes the ports: within 2 s. Idempotent.
-  virtual void Stop(const std::string& reason) = 0;
+  // `resume_within`: it is started again on its state by then, so jobs go on; 0: they end.
+  virtual void Stop(const std::string& reason, absl::Duration resume_within) = 0;
+  void Stop(const std::string& reason) { Stop(reason, absl::ZeroDuration()); }
 };
 
 }  // namespace coordd

@@ -46,9 +46,9 @@ void Coordinator::Start(CoordinatorOutlets outlets) {
   thread_ = StartThread("coordinator", [this] { Run(); });
 }
 
-void Coordinator::Stop(const std::string& reason) {
+void Coordinator::Stop(const std::string& reason, absl::Duration resume_within) {
   if (std::exchange(stopped_, true) || !thread_.joinable()) return;
-  inbox_.Push(Inbound(StopRequested{reason}));
+  inbox_.Push(Inbound(StopRequested{reason, resume_within}));
   inbox_.Close();
   thread_.join();
 }
@@ -90,8 +90,10 @@ void Coordinator::CarryOut(Effects& effects, absl::Time now) {
       outlets_.close_session(*close);
     } else if (auto* reply = std::get_if<StoreReply>(&out)) {
       outlets_.store_reply(std::move(*reply));
+    } else if (auto* answer = std::get_if<TraceAnswer>(&out)) {
+      outlets_.trace_answer(std::move(*answer));
     } else {
-      outlets_.trace_answer(std::get<TraceAnswer>(std::move(out)));
+      outlets_.exits_answer(std::get<ExitsAnswer>(std::move(out)));
     }
   }
   for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));

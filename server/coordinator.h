@@ -27,6 +27,7 @@ struct CoordinatorOutlets {
   std::function<void(SessionId)> session_ended;  // after the state has seen SessionEnded
   std::function<void(StoreReply&&)> store_reply;
   std::function<void(TraceAnswer&&)> trace_answer = {};  // never called without a TraceCall
+  std::function<void(ExitsAnswer&&)> exits_answer = {};  // nor this without ExitsReported
   std::function<void(Persist&&)> persist = {};           // never called without something restored
   std::function<void(const Event&)> event;               // after it was logged and counted
   // Deadlines of the sessions themselves (first message, slow close), which the state does not
@@ -56,8 +57,8 @@ class Coordinator {
   absl::StatusOr<v1::ServerState> Describe(const std::string& job, absl::Time deadline);
 
   // Tells the state to stop, carries out what it decides, answers what is queued, ends the thread.
-  // Idempotent.
-  void Stop(const std::string& reason);
+  // Idempotent. `resume_within`: as StopRequested.
+  void Stop(const std::string& reason, absl::Duration resume_within = absl::ZeroDuration());
 
  private:
   void Run();

@@ -9,6 +9,7 @@
 #include "common/version.h"
 #include "server/job_record.h"
 #include "server/job_state.h"
+#include "server/process_exit.h"
 #include "server/validate_message.h"
 
 namespace coordd {
@@ -32,7 +33,7 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, Epoch epoch)
 CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredState& restored,
                                    absl::Time now, Effects& effects)
     : options_(options),
-      durability_{.on = true, .cluster_id = restored.cluster_id},
+      durability_{.on = true, .cluster_id = restored.cluster_id, .outlives = restored.outlives},
       epoch_(restored.epoch),
       last_forgotten_(restored.last_forgotten) {
   for (const auto& [name, record] : restored.jobs) {
@@ -56,6 +57,7 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
                         [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
                         [&](const StoreCall& m) { OnStoreCall(m, effects); },
                         [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
+                        [&](const ExitsReported& m) { OnExits(m, now, effects); },
                         [&](const CallCancelled& m) { OnCancelled(m, effects); },
                         [&](const StopRequested& m) { OnStop(m, now, effects); },
                         [&](const Persisted& m) { OnPersisted(m, now, effects); }},
@@ -131,9 +133,20 @@ void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Ef
   closed_.erase(in.session);
   const auto it = job_of_session_.find(in.session);
   if (it == job_of_session_.end()) return;
-  JobState& job = *jobs_.at(it->second);
-  job_of_session_.erase(it);
-  job.OnSessionEnded(in.session, in.detail, now, effects);
+  gone_.insert(in.session);
+  jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, now, effects);
+}
+
+void CoordinatorState::OnExits(const ExitsReported& in, absl::Time now, Effects& effects) {
+  ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
+  if (answer.status.ok()) {
+    const auto job = jobs_.find(in.request.job());
+    answer.status = job != jobs_.end()
+                        ? job->second->OnExits(in.request, now, &answer.known, effects)
+                        : absl::NotFoundError(absl::StrCat(
+                              "there is no job ", OneLine(Truncated(in.request.job(), 128))));
+  }
+  effects.outgoing.push_back(std::move(answer));
 }
 
 void CoordinatorState::OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
@@ -175,13 +188,11 @@ absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, ab
                      kVersion, " speaks version ", kProtocolVersion));
   }
   COORDD_RETURN_IF_ERROR(ValidateJoin(join));
-  if (join.has_resume()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("coordd ", kVersion,
-                     " cannot resume a session: the generation is over, "
-                     "join anew"));
-  }
   const auto it = jobs_.find(join.job());
+  if (join.has_resume() && it == jobs_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", join.worker_id(), " cannot resume: this coordd knows no job ", join.job()));
+  }
   if (it != jobs_.end()) return it->second->Join(session, join, now, effects);
   if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(effects)) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -242,7 +253,7 @@ void CoordinatorState::OnCancelled(const CallCancelled& in, Effects& effects) {
 
 void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& effects) {
   stopping_ = true;
-  for (const auto& [name, job] : jobs_) job->Stop(in.reason, now, effects);
+  for (const auto& [name, job] : jobs_) job->Stop(in, now, effects);
 }
 
 // A job may have gone, and one of its name may have come, since it was asked for.
@@ -278,7 +289,28 @@ void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::
   jobs_.erase(it);
 }
 
-void CoordinatorState::Settle(const Effects& effects, size_t first) {
+// To those whose stream has ended nothing is said any more, though a job may still count them.
+void CoordinatorState::DropUnheard(Effects& effects, size_t first) {
+  const auto unheard = [this](Outgoing& out) {
+    if (const auto* close = std::get_if<CloseSession>(&out)) return gone_.contains(close->session);
+    auto* deliver = std::get_if<Deliver>(&out);
+    if (deliver == nullptr) return false;
+    std::erase_if(deliver->to, [this](SessionId session) { return gone_.contains(session); });
+    return deliver->to.empty();
+  };
+  auto& out = effects.outgoing;
+  out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), unheard),
+            out.end());
+  for (auto session = gone_.begin(); session != gone_.end();) {
+    const auto job = job_of_session_.find(*session);
+    const bool counted = jobs_.at(job->second)->Has(*session);
+    if (!counted) job_of_session_.erase(job);
+    session = counted ? std::next(session) : gone_.erase(session);
+  }
+}
+
+void CoordinatorState::Settle(Effects& effects, size_t first) {
+  if (!gone_.empty()) DropUnheard(effects, first);
   for (size_t i = first; i < effects.outgoing.size(); ++i) {
     if (const auto* close = std::get_if<CloseSession>(&effects.outgoing[i])) {
       job_of_session_.erase(close->session);

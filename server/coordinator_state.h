@@ -55,6 +55,7 @@ class CoordinatorState {
   absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   void OnStoreCall(const StoreCall& in, Effects& effects);
   void OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects);
+  void OnExits(const ExitsReported& in, absl::Time now, Effects& effects);
   void OnCancelled(const CallCancelled& in, Effects& effects);
   void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
   void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);
@@ -66,7 +67,8 @@ class CoordinatorState {
   // Notices that this process itself was not running, before it blames the workers.
   void NoticeSleep(absl::Time now, Effects& effects);
   // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
-  void Settle(const Effects& effects, size_t first);
+  void Settle(Effects& effects, size_t first);
+  void DropUnheard(Effects& effects, size_t first);
 
   const ServerOptions options_;
   const Durability durability_;
@@ -74,6 +76,7 @@ class CoordinatorState {
   std::map<std::string, std::unique_ptr<JobState>> jobs_;
   size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
   std::map<SessionId, std::string> job_of_session_;
+  std::set<SessionId> gone_;    // whose streams have ended, while their job still counts them
   std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
   std::map<CallId, std::string> job_of_call_;  // calls that wait
   // A job that comes back under the name of a forgotten one must not repeat its generations.

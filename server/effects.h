@@ -52,19 +52,25 @@ struct TraceCall {
   CallId call;
   v1::TraceRequest request;
 };
+struct ExitsReported {
+  CallId call;
+  v1::ReportExitsRequest request;
+};
 struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
   CallId call;
 };
 struct StopRequested {
   std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
+  // It is started again on its state within this time, and its jobs go on. 0: it is their end.
+  absl::Duration resume_within = absl::ZeroDuration();
 };
 struct Persisted {  // the answer to a Persist that asked for one
   std::string job;
   Generation generation;
   absl::Status status = {};  // see StateStore::Commit
 };
-using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, TraceCall, CallCancelled,
-                             StopRequested, Persisted>;
+using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, TraceCall, ExitsReported,
+                             CallCancelled, StopRequested, Persisted>;
 
 // --- out, to be carried out in this order ---
 struct Deliver {
@@ -88,7 +94,12 @@ struct TraceAnswer {
   absl::Status status = {};
   v1::TraceReply reply = {};
 };
-using Outgoing = std::variant<Deliver, CloseSession, StoreReply, TraceAnswer>;
+struct ExitsAnswer {
+  CallId call;
+  absl::Status status = {};
+  int32_t known = 0;
+};
+using Outgoing = std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer>;
 
 // To be stored, in the order in which they were made. What depends on it being stored waits for the
 // answer; nothing else does.
@@ -120,9 +131,11 @@ struct Event {
     kTraced,
     kProtocolError,
     kStaleMessage,  // of an older generation: dropped
+    kJobResumed,    // all members have come back to their generation
     kJobRestored,   // known from before coordd was started again
     kNotStored,     // a generation could not be stored, so it was not announced
     kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
+    kProcessEnded,  // how a process ended, told after its departure
   };
   Kind kind = Kind::kJobCreated;
   std::string job = {};

@@ -19,7 +19,8 @@ struct EndWatchOptions {
   pid_t owner = 0;  // --exit-with; 0: nobody
 };
 
-// SIGTERM, SIGINT and SIGHUP end coordd; SIGUSR2 from its owner says that the job is over, as the
+// SIGTERM, SIGINT and SIGHUP end coordd; SIGUSR1 does, too, but so that its jobs go on when it is
+// started again; SIGUSR2 from its owner says that the job is over, as the
 // owner's own end does.
 sigset_t EndSignals();
 

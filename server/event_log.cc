@@ -1,8 +1,8 @@
 #include "server/event_log.h"
 
-#include <algorithm>
-#include <string>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/protocol_bounds.h"
 #include "server/validate_message.h"
@@ -49,10 +49,14 @@ v1::EventKind KindOf(Event::Kind kind) {
       return v1::EVENT_KIND_PROTOCOL_ERROR;
     case Event::Kind::kJobRestored:
       return v1::EVENT_KIND_JOB_RESTORED;
+    case Event::Kind::kJobResumed:
+      return v1::EVENT_KIND_JOB_RESUMED;
     case Event::Kind::kNotStored:
       return v1::EVENT_KIND_NOT_STORED;
     case Event::Kind::kAsleep:
       return v1::EVENT_KIND_ASLEEP;
+    case Event::Kind::kProcessEnded:
+      return v1::EVENT_KIND_PROCESS_ENDED;
     case Event::Kind::kTensorsPlanned:
     case Event::Kind::kStaleMessage:
       break;
@@ -72,6 +76,7 @@ bool IsWarning(const Event& event) {
     case Event::Kind::kStallBegan:
     case Event::Kind::kNotStored:
     case Event::Kind::kProtocolError:
+    case Event::Kind::kProcessEnded:
       return true;
     default:
       return false;
@@ -81,7 +86,8 @@ bool IsWarning(const Event& event) {
 void EventLog::Add(const Event& event, absl::Time now) {
   const v1::EventKind kind = KindOf(event.kind);
   if (kind == v1::EVENT_KIND_UNSPECIFIED || event.text.empty()) return;
-  v1::JobEvent kept;
+  auto added = std::make_shared<v1::JobEvent>();
+  v1::JobEvent& kept = *added;
   kept.set_unix_seconds(absl::ToDoubleSeconds(now - absl::UnixEpoch()));
   kept.set_kind(kind);
   kept.set_warning(IsWarning(event));
@@ -91,21 +97,25 @@ void EventLog::Add(const Event& event, absl::Time now) {
   kept.set_text(Truncated(event.text, kMaxReasonBytes));
   MutexLock lock(&mu_);
   kept.set_number(++last_number_);
-  events_.push_back(std::move(kept));
+  events_.push_back(std::move(added));
   if (events_.size() > kEventsKept) events_.pop_front();
 }
 
 v1::EventList EventLog::Read(const v1::GetEventsRequest& request) const {
   v1::EventList list;
   list.set_epoch(ToInt(epoch_));
-  MutexLock lock(&mu_);
-  list.set_forgotten(events_.empty() ? 0 : events_.front().number() - 1);
-  for (auto event = events_.rbegin(); event != events_.rend(); ++event) {
-    if (event->number() <= request.after()) break;
-    if (request.limit() > 0 && list.events_size() == request.limit()) break;
-    if (request.job().empty() || event->job() == request.job()) *list.add_events() = *event;
+  const size_t limit =
+      request.limit() > 0 ? static_cast<size_t>(request.limit()) : size_t{kEventsKept};
+  std::vector<std::shared_ptr<const v1::JobEvent>> found;  // newest first
+  {
+    MutexLock lock(&mu_);
+    list.set_forgotten(events_.empty() ? 0 : events_.front()->number() - 1);
+    for (auto event = events_.rbegin(); event != events_.rend() && found.size() < limit; ++event) {
+      if ((*event)->number() <= request.after()) break;
+      if (request.job().empty() || (*event)->job() == request.job()) found.push_back(*event);
+    }
   }
-  std::reverse(list.mutable_events()->pointer_begin(), list.mutable_events()->pointer_end());
+  for (auto event = found.rbegin(); event != found.rend(); ++event) *list.add_events() = **event;
   return list;
 }
 

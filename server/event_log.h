@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 
 #include "absl/time/time.h"
 #include "common/mutex.h"
@@ -34,7 +35,8 @@ class EventLog {
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  std::deque<v1::JobEvent> events_ ABSL_GUARDED_BY(mu_);
+  // Shared, so that the coordinator thread waits for pointers to be copied only.
+  std::deque<std::shared_ptr<const v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -46,6 +46,12 @@ std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewMessage() const {
   return message;
 }
 
+std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewOrdered() {
+  auto message = NewMessage();
+  message->set_position(++position_);
+  return message;
+}
+
 void GenerationState::Plan(absl::Time now, Effects& effects) {
   TouchTouched();
   const std::set<ProcessSetId> ready = std::move(ready_);
@@ -71,12 +77,12 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
 
   Event event{.kind = Event::Kind::kTensorsPlanned, .job = identity_.job};
   event.generation = ToInt(identity_.generation);
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+  std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   int64_t message_bytes = 0;
   for (const std::vector<size_t>& batch : batches) {
     if (message_bytes > kPlanMessageBytes) {
       effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
-      message = NewMessage();
+      message = NewOrdered();
       message_bytes = 0;
     }
     v1::FusedBatch* fused = message->mutable_plan()->add_batches();
@@ -103,7 +109,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
 }
 
 void GenerationState::PlanJoin(Rank last, Effects& effects) {
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+  std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   v1::FusedBatch* batch = message->mutable_plan()->add_batches();
   batch->set_sequence(++states_.at(ProcessSetId{0})->sequence);
   batch->add_tensors(kJoinName);
@@ -112,7 +118,7 @@ void GenerationState::PlanJoin(Rank last, Effects& effects) {
   ++batches_planned_;
 }
 
-void GenerationState::AnnouncePair(SetState& set, Effects& effects) const {
+void GenerationState::AnnouncePair(SetState& set, Effects& effects) {
   if (!set.is_pair || std::exchange(set.announced, true)) return;
   v1::ProcessSetChange change;
   change.set_process_set(ToInt(set.id));

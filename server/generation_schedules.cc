@@ -65,7 +65,7 @@ void GenerationState::MaybeSchedule(SetState& set, Effects& effects) {
 }
 
 void GenerationState::DeliverSchedule(const ScheduleTable::Schedule& schedule,
-                                      const std::vector<SessionId>& to, Effects& effects) const {
+                                      const std::vector<SessionId>& to, Effects& effects) {
   std::shared_ptr<v1::CoordinatorMessage> message;
   int64_t bytes = 0;
   for (const std::vector<TensorSpec>& batch : schedule.batches) {
@@ -74,7 +74,7 @@ void GenerationState::DeliverSchedule(const ScheduleTable::Schedule& schedule,
         message->mutable_schedule()->set_more(true);
         effects.outgoing.push_back(Deliver{to, std::move(message)});
       }
-      message = NewMessage();
+      message = NewOrdered();
       message->mutable_schedule()->set_id(schedule.id);
       message->mutable_schedule()->set_lane(ToInt(schedule.lane));
       message->mutable_schedule()->set_process_set(ToInt(schedule.process_set));
@@ -101,9 +101,9 @@ absl::Status GenerationState::OnScheduleBreak(Rank rank, const v1::ScheduleBreak
 }
 
 void GenerationState::Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules,
-                             absl::string_view why, Effects& effects) const {
+                             absl::string_view why, Effects& effects) {
   for (const ScheduleTable::Schedule* schedule : schedules) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+    std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
     message->mutable_freeze()->set_id(schedule->id);
     effects.outgoing.push_back(
         Deliver{states_.at(schedule->process_set)->sessions, std::move(message)});
@@ -121,7 +121,7 @@ absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& re
   if (!cut.has_value()) return absl::OkStatus();
   SetState& set = *states_.at(cut->process_set);
   set.detector.Ended(cut->was_of_use);
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+  std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   message->mutable_cut()->set_id(cut->id);
   message->mutable_cut()->set_position(cut->position);
   effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});

@@ -81,8 +81,7 @@ absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& pr
   return ends;
 }
 
-void GenerationState::DeliverRefusals(const std::vector<FailedRequest>& failed,
-                                      Effects& effects) const {
+void GenerationState::DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects) {
   for (const FailedRequest& failure : failed) {
     v1::ProcessSetChange change;
     change.set_request(failure.number);
@@ -97,8 +96,10 @@ void GenerationState::DeliverRefusals(const std::vector<FailedRequest>& failed,
 }
 
 void GenerationState::DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
-                                    Effects& effects) const {
-  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage();
+                                    Effects& effects) {
+  // A refusal changes nothing, and may be owed to others still.
+  std::shared_ptr<v1::CoordinatorMessage> message =
+      change.code() == 0 ? NewOrdered() : NewMessage();
   *message->mutable_process_set_change() = change;
   effects.outgoing.push_back(Deliver{std::move(to), std::move(message)});
 }

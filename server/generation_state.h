@@ -25,6 +25,7 @@
 #include "server/process_set_requests.h"
 #include "server/process_sets.h"
 #include "server/readiness_table.h"
+#include "server/resume_merge.h"
 #include "server/schedule_detector.h"
 #include "server/schedule_table.h"
 #include "server/server_options.h"
@@ -34,7 +35,8 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe.
 //
 // Implemented in generation_state.cc (what comes in), generation_sets.cc (process sets and joins),
-// generation_plan.cc (what goes out), generation_schedules.cc (what ranks execute without asking)
+// generation_plan.cc (what goes out), generation_resume.cc (what was before coordd was started
+// again), generation_schedules.cc (what ranks execute without asking)
 // and generation_stalls.cc (time, and what operators see).
 class GenerationState {
  public:
@@ -46,6 +48,9 @@ class GenerationState {
   };
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
+  // Goes on where its ranks are, as they have reported to a coordd that was started again. Once,
+  // before anything else. INTERNAL: they cannot have come there.
+  absl::Status Restore(const ResumedGeneration& resumed);
   GenerationState(const GenerationState&) = delete;
   GenerationState& operator=(const GenerationState&) = delete;
 
@@ -147,19 +152,22 @@ class GenerationState {
   void Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects);
   absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, absl::Time now,
                                      Effects& effects);
-  void DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects) const;
+  void DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects);
   void DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
-                     Effects& effects) const;
+                     Effects& effects);
   void PlanBeforeJoinEnds(absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
   void Join(Rank rank, absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
   void EndJoin();
 
   // generation_plan.cc
   std::shared_ptr<v1::CoordinatorMessage> NewMessage() const;
+  // With the next position: for what several ranks are told, who act on it. In the order in which
+  // it is sent.
+  std::shared_ptr<v1::CoordinatorMessage> NewOrdered();
   void Plan(absl::Time now, Effects& effects);
   void PlanSet(SetState& set, absl::Time now, Effects& effects);
   void PlanJoin(Rank last, Effects& effects);
-  void AnnouncePair(SetState& set, Effects& effects) const;
+  void AnnouncePair(SetState& set, Effects& effects);
   void DeliverFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
   void NoteFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
   void Emit(Event::Kind kind, std::string text, int64_t tensors, absl::StatusCode code,
@@ -171,9 +179,9 @@ class GenerationState {
                const std::vector<std::vector<size_t>>& batches);
   void MaybeSchedule(SetState& set, Effects& effects);
   void DeliverSchedule(const ScheduleTable::Schedule& schedule, const std::vector<SessionId>& to,
-                       Effects& effects) const;
+                       Effects& effects);
   void Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules, absl::string_view why,
-              Effects& effects) const;
+              Effects& effects);
   bool MustWait(const Deferred& what) const;
   bool Defer(Deferred what, Effects& effects);
   void RunDeferred(absl::Time now, Effects& effects);
@@ -207,6 +215,7 @@ class GenerationState {
   std::set<ProcessSetId> ready_;                              // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;   // next stalls; not InfiniteFuture
 
+  int64_t position_ = 0;  // of the last NewOrdered
   int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;
   int64_t bytes_planned_ = 0;

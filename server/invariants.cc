@@ -1,6 +1,7 @@
 #include "server/invariants.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -61,6 +62,8 @@ void HistoryChecker::Saw(const Inbound& in) {
     calls_.insert(call->call);
   } else if (const auto* trace = std::get_if<TraceCall>(&in)) {
     calls_.insert(trace->call);
+  } else if (const auto* exits = std::get_if<ExitsReported>(&in)) {
+    calls_.insert(exits->call);
   } else if (const auto* cancelled = std::get_if<CallCancelled>(&in)) {
     calls_.erase(cancelled->call);
   } else if (const auto* persisted = std::get_if<Persisted>(&in)) {
@@ -72,6 +75,12 @@ void HistoryChecker::SawRestart() {
   sessions_.clear();
   closed_.clear();
   calls_.clear();
+  for (auto& [id, generation] : generations_) {
+    generation.session_of_rank.clear();
+    // Who has heard that another one follows comes back and says so; perhaps nobody has.
+    if (generation.reforms) generation.ended = generation.reforms = false;
+    generation.interrupted = !generation.ended;
+  }
   // A number that was proposed and not stored was never heard of.
   proposed_.clear();
   for (const auto& [job, generation] : stored_) {
@@ -96,10 +105,16 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
   if (closed_.contains(session)) return;
   const auto it = sessions_.find(session);
   if (it == sessions_.end()) {
-    if (message.has_join()) sessions_[session].job = message.join().job();
+    if (message.join().has_resume()) {
+      SawResumingJoin(session, message.join());
+    } else if (message.has_join()) {
+      sessions_[session].job = message.join().job();
+    }
     return;
   }
   Member& member = it->second;
+  if (member.resuming && message.has_resume_report())
+    member.report.MergeFrom(message.resume_report());
   const bool is_current = message.generation() == ToInt(member.generation) &&
                           message.epoch() == member.epoch && member.rank >= 0;
   if (!is_current) return;
@@ -140,7 +155,10 @@ absl::Status HistoryChecker::Saw(const Effects& effects) {
       sessions_.erase(close->session);
     } else {
       const auto* reply = std::get_if<StoreReply>(&out);
-      const CallId call = reply != nullptr ? reply->call : std::get<TraceAnswer>(out).call;
+      const auto* exits = std::get_if<ExitsAnswer>(&out);
+      const CallId call = reply != nullptr   ? reply->call
+                          : exits != nullptr ? exits->call
+                                             : std::get<TraceAnswer>(out).call;
       if (calls_.erase(call) == 0)
         broken_ = Broken("an answer to a call that does not wait for one");
     }
@@ -159,6 +177,12 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
   if (it == sessions_.end()) return Broken("a message to a session that is closed or unknown");
   Member& member = it->second;
   if (message.has_membership()) return SawMembership(session, member, message);
+  if (message.has_resumed()) return SawResumed(session, member, message);
+  if (message.position() > 0) {
+    if (message.position() <= member.position) return Broken("positions that do not grow");
+    member.position = message.position();
+  }
+  if (member.resuming && message.position() > 0) return SawMissed(member, message);
   if (message.generation() != ToInt(member.generation)) {
     return Broken("a message of generation ", message.generation(), " to a member of ",
                   ToInt(member.generation));
@@ -169,6 +193,7 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
   if (message.has_cut()) return SawCut(member, message.cut());
   if (message.has_tensor_failures()) return SawFailures(member, message.tensor_failures());
   if (message.has_abort()) {
+    if (std::exchange(member.resuming, false)) member.epoch = message.epoch();
     GenerationRecord& generation = generations_[{member.job, member.generation}];
     if (message.abort().reforms() && !message.abort().in_flight())
       return Broken("a generation that follows a goodbye");
@@ -190,10 +215,7 @@ absl::Status HistoryChecker::SawSchedule(Member& member, const v1::Schedule& sch
   }
   auto& tensors = member.schedules[schedule.id()];
   if (!tensors.empty()) return Broken("schedule ", schedule.id(), " twice");
-  for (const v1::ScheduledBatch& batch : schedule.batches()) {
-    for (const v1::TensorSpec& tensor : batch.tensors())
-      tensors.emplace_back(schedule.process_set(), tensor.name());
-  }
+  tensors = TensorsOf(schedule);
   const auto [first, is_new] =
       generation.schedules.emplace(schedule.id(), schedule.SerializeAsString());
   if (is_new || first->second == schedule.SerializeAsString()) return absl::OkStatus();
@@ -213,13 +235,22 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
                                            const v1::CoordinatorMessage& message) {
   const v1::Membership& m = message.membership();
   const GenerationId id{member.job, Generation{message.generation()}};
+  if (member.resuming && id.second > member.generation) {
+    // It waits for the next one, and that is this one.
+    Member waits;
+    waits.job = member.job;
+    member = std::move(waits);
+  }
   if (member.rank >= 0) return Broken("a second Membership for one session");
   Generation& newest = newest_[member.job];
   const bool is_new = !generations_.contains(id);
   if (is_new && id.second <= newest) {
     return Broken("generation ", message.generation(), " follows ", ToInt(newest));
   }
-  if (!is_new && !announced_.contains(id)) return Broken("a member joins a generation late");
+  const bool again = !is_new && generations_.at(id).interrupted;  // it had not heard
+  if (!is_new && !announced_.contains(id) && !again)
+    return Broken("a member joins a generation late");
+  if (again) ForgetUnheard(id);
   if (durable_ && !stored_.contains(id)) {
     return Broken("generation ", ToInt(id.second), " is announced before it is stored");
   }
@@ -315,12 +346,14 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
     if (known == generation.sets.end()) return Broken("the end of an unknown process set ", set);
     const std::vector<int32_t>& ranks = known->second.ranks;
     const bool was_in = std::find(ranks.begin(), ranks.end(), member.rank) != ranks.end();
+    known->second.ended = true;
     if (was_in && member.sets.erase(set) == 0) return Broken("process set ", set, " ends twice");
     return absl::OkStatus();
   }
   const SetRecord record{{change.ranks().begin(), change.ranks().end()}, request};
   const auto [it, is_new] = generation.sets.try_emplace(set, record);
-  if (set <= 0 || it->second != record) return Broken("process set ", set, " is announced twice");
+  if (set <= 0 || it->second.ended || it->second != record)
+    return Broken("process set ", set, " is announced twice");
   const bool is_in =
       std::find(record.ranks.begin(), record.ranks.end(), member.rank) != record.ranks.end();
   if (request == 0 && (!is_in || record.ranks.size() != 2)) return Broken("a pair of others");
@@ -346,6 +379,8 @@ absl::Status HistoryChecker::SawFailures(Member& member, const v1::TensorFailure
 
 absl::Status HistoryChecker::CheckComplete(const GenerationId& id) const {
   const GenerationRecord& generation = generations_.at(id);
+  // Announced again for its end only: who is missing is lost.
+  if (generation.ended) return absl::OkStatus();
   if (static_cast<int32_t>(generation.session_of_rank.size()) == generation.size) {
     return absl::OkStatus();
   }

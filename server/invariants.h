@@ -34,6 +34,10 @@ namespace coordd {
 //  I9      a set is announced to its members before its first plan and has none after its end; all
 //          ranks get the same answer to a request for a set, once; no number is used twice
 //  I10     all members of a process set get the same schedules and the same cuts
+//
+// After a restart of coordd the members of a generation come back, and what nobody has heard never
+// happened. Nothing is planned before all are back (I8): each hears what others had heard and it
+// had not, as it was said then, and Resumed; and all hear Resumed, or their Membership, at once.
 class HistoryChecker {
  public:
   // `durable`: what was not stored must not be announced.
@@ -42,7 +46,7 @@ class HistoryChecker {
   void Saw(const Inbound& in);
   absl::Status Saw(const Effects& effects);
   // coordd has died, all its streams are gone, and another goes on from what is stored. What was
-  // announced before stays announced.
+  // announced before stays announced, and its members may come back to it.
   void SawRestart();
 
  private:
@@ -58,10 +62,14 @@ class HistoryChecker {
     std::set<int64_t> open_requests;
     std::set<int32_t> sets = {0};  // announced to it and not ended
     std::map<int64_t, std::vector<std::pair<int32_t, std::string>>> schedules;  // tensors, by id
+    bool resuming = false;  // it has not heard Resumed yet
+    int64_t position = 0;   // that it has heard
+    v1::ResumeReport report;
   };
   struct SetRecord {
     std::vector<int32_t> ranks;
     int64_t request = 0;  // 0: a pair
+    bool ended = false;
     bool operator==(const SetRecord&) const = default;
   };
   struct GenerationRecord {
@@ -74,7 +82,8 @@ class HistoryChecker {
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
     bool ended = false;
-    bool reforms = false;
+    bool reforms = false;      // that another one follows
+    bool interrupted = false;  // coordd has died since, and its members have not come back yet
   };
   using GenerationId = std::pair<std::string, Generation>;
 
@@ -91,6 +100,13 @@ class HistoryChecker {
   absl::Status CheckComplete(const GenerationId& id) const;
 
   absl::Status SawPersist(const Persist& persist);
+
+  // invariants_resume.cc
+  void SawResumingJoin(SessionId session, const v1::Join& join);
+  absl::Status SawMissed(Member& member, const v1::CoordinatorMessage& message);
+  absl::Status SawResumed(SessionId session, Member& member, const v1::CoordinatorMessage& message);
+  void ForgetUnheard(const GenerationId& id);
+  static std::vector<std::pair<int32_t, std::string>> TensorsOf(const v1::Schedule& schedule);
 
   const bool durable_;
   std::set<GenerationId> stored_;

@@ -84,6 +84,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_bytes_per_second(std::max(0.0, slowest));
   state->set_batches_total(batches_before_ + batches_executed());
   state->set_bytes_total(bytes_before_ + bytes_executed());
+  if (resume_.has_value()) state->set_size(resume_->size());
   if (!generation_.has_value()) return;
   state->set_size(generation_->size());
   state->set_process_sets(generation_->process_sets());
@@ -130,12 +131,13 @@ void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Tim
     state->set_waiting_seconds(absl::ToDoubleSeconds(FromProto(lane->waiting())));
   }
   state->set_activity(Activity(worker));
-  if (!is_member) return;
+  if (!is_member || !generation_.has_value()) return;
   state->set_arrival_lag_seconds(absl::ToDoubleSeconds(generation_->ArrivalLag(worker.place.rank)));
 }
 
 std::string JobState::Activity(const Worker& worker) const {
   if (worker.generation == Generation{0}) return "waiting for a generation";
+  if (resume_.has_value()) return "back, waiting for the other ranks";
   if (damage_ != Damage::kNone) return "winding up";
   if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
     const auto pending =

@@ -45,6 +45,8 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   record.set_max_workers(rendezvous_.options().max_workers);
   ToProto(rendezvous_.options().settling_window, record.mutable_settling_window());
   record.set_on_failure(static_cast<v1::OnFailure>(reforming_.on_failure()));
+  const std::vector<v1::LaneRepair> repairs = Repairs(sessions);
+  record.mutable_repairs()->Assign(repairs.begin(), repairs.end());
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {
@@ -104,28 +106,20 @@ void JobState::Restore(const v1::JobRecord& record, absl::Time now, Effects& eff
   rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
   reforming_ = Reforming({.on_failure = FromProto(record.on_failure()),
                           .report_window = options_.lease,
-                          .timeout = options_.reform_timeout});
+                          .timeout = options_.reform_timeout,
+                          .reset_limit = options_.reset_limit});
   token_hash_ = record.token_hash();
   started_ = true;
-  awaited_members_ = record.members_size();
-  awaited_until_ = now + options_.lease;
+  const absl::Duration time = options_.lease + options_.resume_grace;
+  resume_.emplace(record, now + time);
+  resume_since_ = now;
+  rendezvous_.Await();
+  kv_.Open(generation());
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
-                    record.members_size(), " members, who have ",
-                    absl::FormatDuration(options_.lease), " to come back"),
+                    record.members_size(), " members, who have ", absl::FormatDuration(time),
+                    " to come back"),
        effects);
-}
-
-void JobState::NoteAwaited(absl::Time now, Effects& effects) {
-  if (now < awaited_until_) return;
-  awaited_until_ = absl::InfiniteFuture();
-  rendezvous_.Abandon(now);
-  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
-  Emit(Event::Kind::kJobEnded,
-       absl::StrCat("none of the ", awaited_members_, " members of generation ",
-                    ToInt(generation()), " came back"),
-       effects);
-  PersistEnd(effects);
 }
 
 }  // namespace coordd

@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "server/job_record.h"
 #include "server/job_state.h"
+#include "server/process_exit.h"
 #include "server/validate_message.h"
 
 namespace coordd {
@@ -18,8 +19,15 @@ namespace {
 constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
 constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
 
-// How an error message continues after "rank 2 (host node3, pid 4711) ".
-std::string What(v1::DepartureCause cause, absl::string_view detail) {
+// How an error message continues after "rank 2 (host node3, pid 4711) ". `exit`: absent if nobody
+// has told.
+std::string What(v1::DepartureCause cause, absl::string_view detail,
+                 const std::optional<v1::ProcessExit>& exit) {
+  const bool lost = cause == v1::DEPARTURE_CAUSE_CONNECTION_LOST;
+  if (lost && exit.has_value()) {
+    return absl::StrCat("was lost: ", ExitText(*exit),
+                        EndedWell(*exit) ? " without a goodbye" : "");
+  }
   switch (cause) {
     case v1::DEPARTURE_CAUSE_LEFT:
       return absl::StrCat("left", detail.empty() ? "" : ": ", detail);
@@ -35,11 +43,6 @@ std::string What(v1::DepartureCause cause, absl::string_view detail) {
   }
 }
 
-void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure) {
-  if (departures.size() == kMaxDepartures) departures.pop_front();
-  departures.push_back(departure);
-}
-
 absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agreed,
                             const std::string& worker) {
   if (given == 0 || given == agreed) return absl::OkStatus();
@@ -49,8 +52,18 @@ absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agree
 
 }  // namespace
 
+void JobState::PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure) {
+  if (departures.size() == kMaxDepartures) departures.pop_front();
+  departures.push_back(departure);
+}
+
 absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
                             Effects& effects) {
+  const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();
+  if (resume_.has_value() && (is_member || join.has_resume())) {
+    return JoinToResume(session, join, now, effects);
+  }
+  if (join.has_resume()) return RefuseResume(join);
   if (ended()) {
     COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(Start(join, now));
@@ -63,7 +76,6 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
     COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(rendezvous_.CheckRoom());
   }
-  awaited_until_ = absl::InfiniteFuture();  // somebody is there: the job goes on
   COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
   Worker worker;
   worker.join = join;
@@ -98,7 +110,8 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
   options.lease = options_.lease;
   reforming_ = Reforming({.on_failure = FromProto(join.on_failure()),
                           .report_window = options_.lease,
-                          .timeout = options_.reform_timeout});
+                          .timeout = options_.reform_timeout,
+                          .reset_limit = options_.reset_limit});
   if (options.max_workers > 0 && options.min_workers > options.max_workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
@@ -160,10 +173,16 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
                       absl::Time now, Effects& effects) {
   const auto it = workers_.find(session);
   COORDD_CHECK(it != workers_.end());
+  if (IsReturned(it->second)) {  // it may come again
+    DropReturned(session);
+    if (resume_->complete()) FinishResume(now, effects);
+    return;
+  }
   const Worker worker = std::move(it->second);
   workers_.erase(it);
+  if (worker.departs_at != absl::InfiniteFuture()) --departing_;
   const bool is_member = worker.generation != Generation{0};
-  const std::string what = Truncated(OneLine(What(cause, detail)), kMaxReasonBytes);
+  const std::string what = Truncated(OneLine(What(cause, detail, worker.exit)), kMaxReasonBytes);
 
   v1::Departure departure;
   departure.set_rank(is_member ? ToInt(worker.place.rank) : -1);
@@ -172,6 +191,8 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   departure.set_pid(worker.join.pid());
   departure.set_cause(cause);
   departure.set_detail(what);
+  departure.set_launch(worker.join.launch());
+  if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
   PushBounded(departures_, departure);
   Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
 
@@ -206,9 +227,13 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
   }
-  damage_reason_ =
-      Truncated(OneLine(absl::StrCat("generation ", ToInt(generation()), " ended: ", reason)),
-                kMaxReasonBytes);
+  const bool last = reforming_.wanted() && reforming_.limit_reached();
+  damage_reason_ = Truncated(
+      OneLine(absl::StrCat(
+          "generation ", ToInt(generation()), " ended: ", reason,
+          last ? absl::StrCat("; none follows: --reset-limit ", options_.reset_limit, " is reached")
+               : "")),
+      kMaxReasonBytes);
   std::vector<SessionId> members;
   for (const auto& [session, worker] : workers_) {
     if (worker.generation == Generation{0}) continue;
@@ -325,6 +350,7 @@ void JobState::DeliverMembership(SessionId session, const Worker& worker, const 
   membership->set_store_prefix(KvState::GenerationPrefix(generation()));
   membership->set_job_min_workers(rendezvous_.options().min_workers);
   membership->set_job_max_workers(rendezvous_.options().max_workers);
+  if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
 }
 
@@ -336,8 +362,8 @@ void JobState::TellWaiting(absl::Time now, Effects& effects) {
     (worker.generation == Generation{0} ? waiting : members).push_back(session);
   }
   // Members, where they can do something about it.
-  const bool news =
-      reforming_.wanted() && negotiating() && newcomers_told_ != rendezvous_.waiting();
+  const bool news = reforming_.wanted() && !reforming_.limit_reached() && negotiating() &&
+                    newcomers_told_ != rendezvous_.waiting();
   if (!news) members.clear();
   if (waiting.empty() && members.empty()) return;
   next_waiting_at_ = now + kWaitingInterval;

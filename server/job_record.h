@@ -18,6 +18,7 @@ struct RestoredState {
   Epoch epoch;
   std::map<std::string, v1::JobRecord> jobs;  // by name
   Generation last_forgotten;                  // the highest of jobs that are gone
+  bool outlives = true;                       // the process: false of state in memory
 };
 
 // DATA_LOSS: names the record that is not one. Generations of adopted state grow by

@@ -26,6 +26,7 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
                          Effects& effects) {
   Worker& worker = workers_.at(session);
   worker.last_heard = now;
+  if (IsReturned(worker)) return OnResuming(session, worker, message, now, effects);
   rendezvous_.Heard(session, now);
   if (!IsCurrent(worker, session, message, now, effects)) return;
   absl::Status status;
@@ -89,6 +90,7 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       if (status.ok()) trace_.OnChunk(worker.place.rank, message.trace_chunk(), now, effects);
       break;
     case v1::WorkerMessage::kJoin:
+    case v1::WorkerMessage::kResumeReport:
       status = absl::InvalidArgumentError("a second Join in one session");
       break;
     case v1::WorkerMessage::BODY_NOT_SET:
@@ -198,6 +200,7 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
                                   absl::Time now, Effects& effects) {
+  if (departing_ > 0) return;  // whoever is departing is why
   std::string reason = absl::StrCat(
       Who(worker), " reported that ",
       failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(), " failed");
@@ -208,7 +211,10 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
     absl::StrAppend(&reason, "; it blames ",
                     it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
   }
-  if (reforming_.wanted() && damage_ == Damage::kNone) {
+  // With a launcher the departure says more: worth the wait where the end of the generation is the
+  // end of the job, too.
+  const bool explains = reforming_.wanted() || !worker.join.launch().empty();
+  if (explains && damage_ == Damage::kNone) {
     reforming_.Failed(reason, now);
   } else {
     EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
@@ -230,11 +236,6 @@ void JobState::ProtocolError(SessionId session, const absl::Status& why, absl::T
   effects.outgoing.push_back(CloseSession{session, why});
 }
 
-void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
-                              Effects& effects) {
-  Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
-}
-
 void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   absl::Status status;
   if (ended()) {
@@ -250,6 +251,7 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
 }
 
 void JobState::Tick(absl::Time now, Effects& effects) {
+  WatchDeparting(now, effects);
   for (SessionId session : rendezvous_.Expired(now)) {
     const absl::Duration silent = now - workers_.at(session).last_heard;
     const std::string detail =
@@ -268,9 +270,9 @@ void JobState::Tick(absl::Time now, Effects& effects) {
   if (ToInt(trace_.lane()) != 0 && negotiating() && !generation_->IsScheduled(trace_.lane()))
     trace_.EndEarly("the program has stopped repeating its steps", now, effects);
   trace_.Tick(now, effects);
+  WatchResume(now, effects);
   WatchReforming(now, effects);
   Propose(now, effects);
-  NoteAwaited(now, effects);
   TellWaiting(now, effects);
 }
 
@@ -278,43 +280,56 @@ absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
   if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
   if (waiting_changed_) next = std::min(next, next_waiting_at_);
-  return std::min({next, awaited_until_, trace_.NextDeadline(), reforming_.NextDeadline()});
+  if (resume_.has_value()) next = std::min(next, resume_->deadline());
+  next = std::min(next, NextDeparture());
+  return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
 void JobState::Forgive(absl::Duration gap) {
   reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
+  if (resume_.has_value()) resume_->Forgive(gap);
   if (generation_.has_value()) generation_->Forgive(gap);
 }
 
-void JobState::Stop(absl::string_view reason, absl::Time now, Effects& effects) {
+void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects) {
   const bool had_workers = !workers_.empty();
   const bool was_running = !ended();
+  // What nobody remembers nobody can resume.
+  const bool returns = durability_.outlives && stop.resume_within > absl::ZeroDuration();
   // In the status as in the message: gRPC may drop a message that a failing status follows.
-  const absl::Status stopping = absl::UnavailableError(reason);
+  const absl::Status stopping = absl::UnavailableError(stop.reason);
+  // Whoever could resume has to know that it is not meant to.
+  const bool final = durability_.outlives && !returns;
+  const absl::Status ending = final ? absl::AbortedError(stop.reason) : stopping;
   if (generation_.has_value()) generation_->End(effects);
   std::map<Generation, std::vector<SessionId>> sessions;
   for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);
   for (const auto& [generation, to] : sessions) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation);
-    message->mutable_shutdown()->set_reason(std::string(reason));
+    message->mutable_shutdown()->set_reason(stop.reason);
+    if (returns) ToProto(stop.resume_within, message->mutable_shutdown()->mutable_resume_within());
     effects.outgoing.push_back(Deliver{to, std::move(message)});
   }
   trace_.Fail(stopping, effects);
   kv_.Clear(stopping, effects);
   for (const auto& [session, worker] : workers_) {
-    effects.outgoing.push_back(CloseSession{session, stopping});
+    // Who waits tries again, at another coordd perhaps.
+    const bool waits = worker.generation == Generation{0};
+    effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
     rendezvous_.Remove(session, now);
   }
   workers_.clear();
+  departing_ = 0;
   reforming_.Ended();
+  resume_.reset();
   admission_.Clear();
   old_incarnations_.clear();
   ForgetGeneration();
   damage_ = Damage::kNone;
   waiting_changed_ = false;
-  if (had_workers) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
-  if (was_running) PersistEnd(effects);
+  if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
+  if (was_running && !returns) PersistEnd(effects);
   started_ = false;
 }
 
@@ -367,21 +382,27 @@ absl::Status JobState::CheckConsistency() const {
       continue;
     }
     ++members;
+    if (resume_.has_value()) {
+      if (resume_->session_of(worker.place.rank) == session) continue;
+      return absl::InternalError(
+          absl::StrCat("worker ", worker.join.worker_id(), " has not come back"));
+    }
     if (worker.generation != generation() || !generation_.has_value() ||
         generation_->session_of(worker.place.rank) != session) {
       return absl::InternalError(
           absl::StrCat("worker ", worker.join.worker_id(), " is in the wrong place"));
     }
   }
-  if (waiting != rendezvous_.waiting() || members != rendezvous_.members()) {
+  const int32_t formed = rendezvous_.members() + (resume_.has_value() ? resume_->back() : 0);
+  if (waiting != rendezvous_.waiting() || members != formed) {
     return absl::InternalError("rendezvous and workers differ");
   }
   const bool intact = generation_.has_value() && damage_ == Damage::kNone;
   if (intact != (rendezvous_.phase() == RendezvousPhase::kFormed)) {
     return absl::InternalError("damage and phase differ");
   }
-  const bool stay = intact || reforming_.open();
-  const size_t admitted = static_cast<size_t>(waiting + (stay ? members : 0));
+  const bool counted = intact || reforming_.open() || resume_.has_value();
+  const size_t admitted = static_cast<size_t>(waiting + (counted ? members : 0));
   if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
   if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->CheckConsistency());
   return absl::OkStatus();

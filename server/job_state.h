@@ -24,6 +24,7 @@
 #include "server/reforming.h"
 #include "server/rendezvous_state.h"
 #include "server/repair_plan.h"
+#include "server/resume_state.h"
 #include "server/server_options.h"
 #include "server/topology.h"
 #include "server/trace_state.h"
@@ -33,16 +34,20 @@ namespace coordd {
 // PURE; `now` must not decrease. Not thread-safe: one owner.
 //
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
-// job_durability.cc (what is stored), job_reforming.cc (what follows a generation that lost a
-// member) and job_describe.cc (what operators see).
+// job_durability.cc (what is stored), job_resume.cc (a generation that goes on after a restart of
+// coordd), job_reforming.cc (what follows a generation that lost a member), job_exits.cc (why a
+// stream has ended) and job_describe.cc (what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
   JobState(std::string name, const ServerOptions& options, const Durability& durability,
            Epoch epoch, Generation last, absl::Time now);
 
-  // From before coordd was started again. Its token, its limits and its last generation are known;
-  // its members have a lease to come back, then the job has ended. REQUIRES: new.
+  // From before coordd was started again. Its token, its limits and its last generation are known,
+  // and who its members were. Each has a lease and a grace to resume its session, or to join anew
+  // if it had not heard of the generation; meanwhile nothing is planned and nobody else is
+  // admitted. Then the generation goes on; if one is missing, it ends as at any loss. REQUIRES:
+  // new.
   void Restore(const v1::JobRecord& record, absl::Time now, Effects& effects);
   // What was to be stored is, or not.
   void OnPersisted(Generation generation, const absl::Status& status, absl::Time now,
@@ -53,8 +58,14 @@ class JobState {
   // REQUIRES of these two: the session has joined this job and is not gone.
   void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
                  Effects& effects);
+  // It departs now, or as soon as its launcher has told why, in a moment at the latest; until then
+  // Has(session).
   void OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
                       Effects& effects);
+  bool Has(SessionId session) const { return workers_.contains(session); }
+  // UNAUTHENTICATED. `known`: how many of them have been workers. REQUIRES: ValidateExits is OK.
+  absl::Status OnExits(const v1::ReportExitsRequest& request, absl::Time now, int32_t* known,
+                       Effects& effects);
 
   void OnStoreCall(const StoreCall& call, Effects& effects);
   // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
@@ -68,13 +79,13 @@ class JobState {
   // coordd was not running for `gap`.
   void Forgive(absl::Duration gap);
   // coordd is going away: all sessions are told why (one sentence) and closed.
-  void Stop(absl::string_view reason, absl::Time now, Effects& effects);
+  void Stop(const StopRequested& stop, absl::Time now, Effects& effects);
 
   void Describe(absl::Time now, v1::JobState* state) const;
 
   bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
   absl::Time ended_since() const { return rendezvous_.phase_since(); }
-  bool has_members() const { return rendezvous_.members() > 0; }
+  bool has_members() const { return rendezvous_.members() > 0 || resume_.has_value(); }
   size_t workers() const { return workers_.size(); }
   int64_t waiting_calls() const { return kv_.waiting() + (traced() ? 1 : 0); }
   Generation generation() const { return rendezvous_.generation(); }
@@ -93,7 +104,11 @@ class JobState {
     absl::Time last_heard;
     v1::Heartbeat heartbeat;  // the last one
     absl::Time heartbeat_at = absl::InfinitePast();
-    double bytes_per_second = 0;  // between the last two heartbeats
+    double bytes_per_second = 0;          // between the last two heartbeats
+    std::optional<v1::ProcessExit> exit;  // from its launcher
+    // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
+    absl::Time departs_at = absl::InfiniteFuture();
+    std::string stream_end;
   };
   using Workers = std::map<SessionId, Worker>;
   // How the current generation has ended, so far. Members hear of it again when it gets worse.
@@ -137,7 +152,26 @@ class JobState {
   void Propose(absl::Time now, Effects& effects);
   v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
   void PersistEnd(Effects& effects) const;
-  void NoteAwaited(absl::Time now, Effects& effects);
+
+  // job_resume.cc
+  absl::Status JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
+                            Effects& effects);
+  absl::Status RefuseResume(const v1::Join& join);
+  void AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
+                   Effects& effects);
+  void OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
+                  absl::Time now, Effects& effects);
+  void DropReturned(SessionId session);
+  void WatchResume(absl::Time now, Effects& effects);
+  void FinishResume(absl::Time now, Effects& effects);
+  void FailResume(Damage damage, const std::string& reason,
+                  const std::vector<v1::Departure>& departures, absl::Time now, Effects& effects);
+  absl::StatusOr<Topology> ResumedTopology() const;
+  v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
+  static void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure);
+  bool IsReturned(const Worker& worker) const {
+    return resume_.has_value() && worker.generation != Generation{0};
+  }
 
   // job_reforming.cc
   void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
@@ -153,6 +187,11 @@ class JobState {
   void CheckReports(absl::Time now, Effects& effects);
   void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
   void GiveUpReforming(absl::Time now, Effects& effects);
+
+  // job_exits.cc
+  bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
+  void WatchDeparting(absl::Time now, Effects& effects);
+  absl::Time NextDeparture() const;
 
   // job_describe.cc
   void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -170,10 +209,10 @@ class JobState {
   std::string token_;
   std::string token_hash_;
 
-  // Of a restored job, until somebody has come: when nobody is expected any more, and how many were
-  // in it.
-  absl::Time awaited_until_ = absl::InfiniteFuture();
-  int32_t awaited_members_ = 0;
+  // Of a restored job, until its generation goes on or has ended. Those who are back are in
+  // workers_, and not in rendezvous_.
+  std::optional<ResumeState> resume_;
+  absl::Time resume_since_;
   int32_t failed_writes_ = 0;  // since the last that was stored
   std::string not_stored_;     // why, of the last one; empty: it was
 
@@ -181,6 +220,7 @@ class JobState {
   Reforming reforming_;
   Admission admission_;  // those who wait, and the members of an intact generation
   Workers workers_;
+  int32_t departing_ = 0;  // of them, those whose stream has ended
   KvState kv_;
   TraceState trace_;
 
@@ -196,7 +236,7 @@ class JobState {
 
   std::deque<v1::Departure> departures_;  // newest last
   bool waiting_changed_ = false;
-  int32_t newcomers_told_ = 0;  // to the members
+  int32_t newcomers_told_ = 0;  // to the members; -1: unknown
   absl::Time next_waiting_at_ = absl::InfinitePast();
 };
 

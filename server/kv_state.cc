@@ -67,6 +67,11 @@ void KvState::Call(const StoreCall& call, Effects& effects) {
   for (Outgoing& out : woken.outgoing) effects.outgoing.push_back(std::move(out));
 }
 
+void KvState::Restore(const std::string& key, std::string value, Effects& effects) {
+  if (values_.contains(key) || value.size() > static_cast<size_t>(Store::kMaxValueBytes)) return;
+  if (CheckKey(key).ok() && CheckRoom(key, value.size()).ok()) Put(key, std::move(value), effects);
+}
+
 void KvState::Cancel(CallId call) {
   const auto it = key_of_call_.find(call);
   if (it == key_of_call_.end()) return;

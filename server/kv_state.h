@@ -36,6 +36,9 @@ class KvState {
   // Answers now, or for a Get of a missing key as soon as it is set. Whatever answers come of it
   // are appended to `effects`.
   void Call(const StoreCall& call, Effects& effects);
+  // What a client had stored before coordd was started again. Nothing where there is a value, or
+  // where there may be none.
+  void Restore(const std::string& key, std::string value, Effects& effects);
   void Cancel(CallId call);  // no answer is wanted any more
 
   // The job is over: answers whoever waits and forgets everything.

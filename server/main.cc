@@ -22,6 +22,7 @@
 #include "server/coord_server.h"
 #include "server/end_watch.h"
 #include "server/server_flags.h"
+#include "server/service_notify.h"
 
 namespace coordd {
 namespace {
@@ -58,6 +59,12 @@ void SayReady(const CoordServer& server, int fd) {
   close(fd);
 }
 
+// systemd, or whoever else waits for it.
+void TellService(const std::string& state) {
+  const absl::Status told = NotifyService(ReadEnvironment(), state);
+  if (!told.ok()) COORDD_LOG(kWarning, told.message());
+}
+
 // Nothing but a directory that is ours alone, as launchers make them for one run.
 void RemoveOwnDirectory(const std::string& path) {
   struct stat found = {};
@@ -67,6 +74,9 @@ void RemoveOwnDirectory(const std::string& path) {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
 }
+
+// SIGUSR1: an upgrade or a move to another machine. What it takes, and somebody who has to look.
+constexpr absl::Duration kResumeWithin = absl::Minutes(5);
 
 // How soon a standby notices that nobody leads any more, beside what etcd takes.
 constexpr absl::Duration kStandbyInterval = absl::Milliseconds(200);
@@ -80,7 +90,10 @@ absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch
         absl::IsAlreadyExists(state.status()) || absl::IsUnavailable(state.status());
     if (state.ok() || !flags.standby || !passes) return state;
     const std::string why(state.status().message());
-    if (said != why) COORDD_LOG(kInfo, "standing by: ", why);
+    if (said != why) {
+      COORDD_LOG(kInfo, "standing by: ", why);
+      TellService(absl::StrCat("READY=1\nSTATUS=stands by: ", why));  // it has started
+    }
     said = why;
     const std::string end = watch.AwaitBefore(kStandbyInterval);
     if (!end.empty()) return absl::CancelledError(end);
@@ -125,15 +138,21 @@ int Main(int argc, char** argv) {
     return kExitCannotListen;
   }
   SayReady(**server, flags->ready_fd);
+  TellService(
+      absl::StrCat("READY=1\nSTATUS=serves workers at ", (*server)->listen_address().ToString()));
 
   const std::string why = watch->Await(**server, Clock::Real());
   ExitWithin(absl::Milliseconds(1500));
   pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // a second one ends the process at once
-  const std::string reason = absl::StrCat("coordd is stopping (", why, ")");
-  COORDD_LOG(kInfo, reason);
-  RemoveOwnDirectory(flags->remove_directory);
+  TellService("STOPPING=1");
   const bool lost = !(*server)->state_loss().why().ok();
-  (*server)->Stop(reason);
+  // In the second case another coordd goes on with them.
+  const bool jobs_go_on = why == "SIGUSR1" || lost;
+  const std::string reason = absl::StrCat(
+      jobs_go_on ? "coordd makes room for another (" : "coordd is stopping (", why, ")");
+  COORDD_LOG(kInfo, reason);
+  if (!jobs_go_on) RemoveOwnDirectory(flags->remove_directory);
+  (*server)->Stop(reason, jobs_go_on ? kResumeWithin : absl::ZeroDuration());
   return lost ? kExitState : kExitStopped;
 }
 

@@ -35,6 +35,26 @@ std::string ToString(const ProcessSetProposal& proposal) {
                                             : absl::StrCat("remove ", ToInt(proposal.remove));
 }
 
+void ProcessSetRequests::Restore(const std::vector<int64_t>& answered) {
+  last_ = answered;
+  const auto [least, most] = std::minmax_element(last_.begin(), last_.end());
+  // Who is so far behind hears nothing at all of the first ones.
+  first_ = std::max(*least, *most - static_cast<int64_t>(kMaxOpen)) + 1;
+  for (int64_t& last : last_) last = std::max(last, first_ - 1);
+  for (int64_t number = first_; number <= *most; ++number) {
+    const absl::Status why = absl::AbortedError(
+        absl::StrCat("process set request ", number,
+                     ": had failed on other ranks before coordd was started again"));
+    Open& open = open_.emplace_back(
+        Open{.proposal = {}, .first_rank = {}, .since = {}, .in = RankSet(all_), .fault = {}});
+    open.fault = TensorFault{why, kNobody};
+    for (int32_t rank = 0; rank < all_.size(); ++rank) {
+      if (last_[static_cast<size_t>(rank)] >= number) open.in.Insert(Rank{rank});
+    }
+  }
+  DropAnswered();
+}
+
 absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
                                          const ProcessSetProposal& proposal, const RankSet& joined,
                                          absl::Time now, std::optional<AgreedRequest>& agreed,

@@ -57,6 +57,10 @@ class ProcessSetRequests {
   explicit ProcessSetRequests(const MemberList& all)  // which outlives it
       : all_(all), last_(static_cast<size_t>(all.size())) {}
 
+  // From before coordd was started again: by rank, up to which number its requests are answered.
+  // One that is answered for some only has failed for all. REQUIRES: nothing was requested yet.
+  void Restore(const std::vector<int64_t>& answered);
+
   // A status breaks the protocol (numbers with a gap; too many open): the session ends with it.
   // `joined`: each was given to Joined since it has joined.
   absl::Status Request(Rank rank, int64_t number, const ProcessSetProposal& proposal,

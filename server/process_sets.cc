@@ -98,6 +98,16 @@ absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
   return id;
 }
 
+absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair) {
+  COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
+  if (id.value <= last_id_ || (is_pair && ranks.size() != 2)) {
+    return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(id), " of ", ranks.size(),
+                                                   " ranks behind set ", last_id_));
+  }
+  last_id_ = id.value - 1;  // the next number is this one
+  return is_pair ? PairOf(ranks[0], ranks[1]).status() : Add(ranks).status();
+}
+
 std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
   const auto it = pairs_of_.find(rank);
   return it == pairs_of_.end() ? std::vector<ProcessSetId>() : it->second;

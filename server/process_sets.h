@@ -1,6 +1,7 @@
 // The process sets of one generation: their numbers and their members.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,6 +43,10 @@ class ProcessSets {
   // many sets.
   absl::StatusOr<ProcessSetId> PairOf(Rank a, Rank b);
   std::vector<ProcessSetId> PairsOf(Rank rank) const;
+
+  // A set that there was before coordd was started again. Statuses: as Add.
+  absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair);
+  void SkipNumbersUpTo(int32_t id) { last_id_ = std::max(last_id_, id); }
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
   int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }

@@ -19,7 +19,7 @@ bool Reforming::Broken(const std::string& reason, bool lost, bool left, absl::Ti
   blame_until_ = absl::InfiniteFuture();
   const bool fruitful = lost || now - formed_at_ >= kFruitfulLife;
   fruitless_ = lost ? 0 : fruitful ? 1 : fruitless_ + 1;
-  open_ = wanted() && !left && fruitless_ <= kMaxFruitlessGenerations;
+  open_ = wanted() && !left && fruitless_ <= kMaxFruitlessGenerations && !limit_reached();
   if (!open_) return false;
   reason_ = reason;
   report_by_ = now + options_.report_window;
@@ -32,6 +32,7 @@ void Reforming::Gathering(absl::Time now) {
 }
 
 void Reforming::Formed(absl::Time now) {
+  if (open_) ++resets_;
   GiveUp();
   formed_at_ = now;
 }

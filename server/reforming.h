@@ -25,6 +25,7 @@ struct ReformingOptions {
   OnFailure on_failure = OnFailure::kEnd;
   absl::Duration report_window = absl::Seconds(10);  // for a member that is there to report
   absl::Duration timeout = absl::Minutes(10);        // for min_workers to be there again
+  int32_t reset_limit = 0;                           // of generations that follow another; 0: none
 };
 
 //   alive --Failed--> blaming --Verdict, or Broken--> open --all have reported--> gathering
@@ -38,8 +39,10 @@ class Reforming {
   OnFailure on_failure() const { return options_.on_failure; }
   bool wanted() const { return options_.on_failure != OnFailure::kEnd; }
 
-  // A member says that a collective has failed. REQUIRES: wanted, and the generation is intact.
+  // A member says that a collective has failed. REQUIRES: the generation is intact.
   void Failed(const std::string& reason, absl::Time now);
+  // A departure is about to: nobody else's word is needed.
+  void Explained() { blame_until_ = absl::InfiniteFuture(); }
   // No departure has explained a failure: the generation has to end. Its reason.
   std::optional<std::string> Verdict(absl::Time now) const;
 
@@ -56,7 +59,8 @@ class Reforming {
   // Nobody is left.
   void Ended() { *this = Reforming(options_); }
 
-  bool open() const { return open_; }                    // from Broken to Formed
+  bool open() const { return open_; }  // from Broken to Formed
+  bool limit_reached() const { return options_.reset_limit > 0 && resets_ >= options_.reset_limit; }
   const std::string& reason() const { return reason_; }  // of Broken
   // Those who have not reported by now are not waited for any more.
   bool ReportsAreOverdue(absl::Time now) const { return open_ && now >= report_by_; }
@@ -74,6 +78,7 @@ class Reforming {
   absl::Time report_by_ = absl::InfiniteFuture();
   absl::Time form_by_ = absl::InfiniteFuture();
   int32_t fruitless_ = 0;
+  int32_t resets_ = 0;  // generations that have followed another
   absl::Time formed_at_ = absl::InfinitePast();
 };
 

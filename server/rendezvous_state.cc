@@ -1,6 +1,7 @@
 #include "server/rendezvous_state.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,7 +58,7 @@ void RendezvousState::Remove(SessionId session, absl::Time now) {
   rejoined_.erase(session);
   // Nobody is left of those who could go on: it is a job that gathers, as at the start.
   if (rejoined_.empty() && phase_ == RendezvousPhase::kGathering) only_rejoined_ = false;
-  if (phase_ == RendezvousPhase::kGathering && waiting_.empty()) {
+  if (phase_ == RendezvousPhase::kGathering && waiting_.empty() && !awaiting_) {
     Enter(RendezvousPhase::kEnded, now);
   }
 }
@@ -101,7 +102,7 @@ int32_t RendezvousState::candidates() const {
 }
 
 absl::Time RendezvousState::FormsAt() const {
-  if (phase_ != RendezvousPhase::kGathering || candidates() < options_.min_workers) {
+  if (phase_ != RendezvousPhase::kGathering || awaiting_ || candidates() < options_.min_workers) {
     return absl::InfiniteFuture();
   }
   absl::Time due = last_join_;
@@ -116,9 +117,17 @@ std::optional<std::vector<SessionId>> RendezvousState::Propose(absl::Time now) {
   if (!proposal_.empty() || FormsAt() > now) return std::nullopt;
   COORDD_CHECK(lease_end_.empty());
   ++proposed_.value;
-  for (const auto& [order, session] : waiting_) {
-    if (!only_rejoined_ || rejoined_.contains(session)) proposal_.push_back(session);
-  }
+  // While members of the last generation were awaited, more may have come than there is room for.
+  const auto take = [this](bool rejoined) {
+    for (const auto& [order, session] : waiting_) {
+      const size_t room = options_.max_workers > 0 ? static_cast<size_t>(options_.max_workers)
+                                                   : std::numeric_limits<size_t>::max();
+      if (rejoined_.contains(session) == rejoined && proposal_.size() < room)
+        proposal_.push_back(session);
+    }
+  };
+  take(/*rejoined=*/true);
+  if (!only_rejoined_) take(/*rejoined=*/false);
   return proposal_;
 }
 
@@ -155,9 +164,20 @@ void RendezvousState::Withdraw(Generation number, absl::Time retry_at) {
   retry_at_ = retry_at;
 }
 
-void RendezvousState::Abandon(absl::Time now) {
-  COORDD_CHECK(phase_ == RendezvousPhase::kGathering && waiting_.empty());
-  Enter(RendezvousPhase::kEnded, now);
+void RendezvousState::Resume(const std::vector<SessionId>& members, absl::Time now) {
+  COORDD_CHECK(awaiting_ && lease_end_.empty() && !members.empty());
+  awaiting_ = false;
+  proposal_.clear();
+  for (SessionId session : members) lease_end_[session] = now + options_.lease;
+  first_lease_end_ = now + options_.lease;
+  Enter(RendezvousPhase::kFormed, now);
+}
+
+void RendezvousState::StopAwaiting(absl::Time now) {
+  COORDD_CHECK(awaiting_ && lease_end_.empty());
+  awaiting_ = false;
+  after_loss_ = true;
+  Enter(waiting_.empty() ? RendezvousPhase::kEnded : RendezvousPhase::kGathering, now);
 }
 
 absl::Time RendezvousState::NextDeadline() const {
@@ -183,6 +203,10 @@ std::string RendezvousState::Reason(absl::Time now) const {
     case RendezvousPhase::kGathering:
       break;
   }
+  if (awaiting_) {
+    return absl::StrCat("the members of generation ", ToInt(generation_),
+                        " may come back to it, since coordd was started again");
+  }
   if (candidates() < options_.min_workers) {
     return absl::StrCat(candidates(), " of at least ", options_.min_workers,
                         only_rejoined_ ? " workers are left" : " workers have joined");
@@ -203,7 +227,7 @@ absl::Status RendezvousState::CheckConsistency() const {
     return absl::InternalError(
         absl::StrCat("phase ", static_cast<int>(phase_), " with ", members(), " members"));
   }
-  if (phase_ == RendezvousPhase::kGathering && waiting_.empty() &&
+  if (phase_ == RendezvousPhase::kGathering && waiting_.empty() && !awaiting_ &&
       last_join_ != absl::InfinitePast()) {
     return absl::InternalError("gathering though nobody waits");
   }

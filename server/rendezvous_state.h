@@ -71,11 +71,16 @@ class RendezvousState {
   std::optional<std::vector<SessionId>> Confirm(Generation number, absl::Time now);
   // Both at once, where nothing has to happen in between.
   std::optional<std::vector<SessionId>> TryForm(absl::Time now);
+
+  // The members of the last generation may come back to it: until one of the other two is called,
+  // nothing forms, and nobody's going ends the job. REQUIRES: gathering, and nobody waits.
+  void Await() { awaiting_ = true; }
+  // They have. The generation has formed again, of these, who do not wait.
+  void Resume(const std::vector<SessionId>& members, absl::Time now);
+  // They have not: whoever waits is all there is.
+  void StopAwaiting(absl::Time now);
   // It may not be announced. The next one is due at `retry_at` at the earliest.
   void Withdraw(Generation number, absl::Time retry_at);
-  // Nobody of those who were expected has come, and nobody is expected any more.
-  // REQUIRES: gathering, and nobody waits.
-  void Abandon(absl::Time now);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
 
   // coordd was not running for `gap`: nobody could renew, so every lease is that much longer.
@@ -108,6 +113,7 @@ class RendezvousState {
   Generation proposed_;              // at least generation_
   std::vector<SessionId> proposal_;  // empty: none is open
   absl::Time retry_at_ = absl::InfinitePast();
+  bool awaiting_ = false;
   int64_t arrivals_ = 0;
   std::map<int64_t, SessionId> waiting_;  // in order of arrival
   std::map<SessionId, int64_t> arrival_;  // key of each waiting session in waiting_

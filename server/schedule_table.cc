@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -39,6 +40,33 @@ const ScheduleTable::Schedule& ScheduleTable::Begin(ProcessSetId process_set,
       static_cast<size_t>(members.size()),
       std::count_if(schedule.batches.begin(), schedule.batches.end(), needs_all));
   return schedules_.emplace(id, std::move(schedule)).first->second;
+}
+
+absl::Status ScheduleTable::Restore(int64_t id, ProcessSetId process_set, const MemberList& members,
+                                    ScheduleBatches batches, bool frozen) {
+  const int64_t before = last_id_;
+  last_id_ = id - 1;  // the next number is this one
+  bool valid = id > before && HasRoom() && !batches.empty();
+  absl::flat_hash_set<std::string> names;
+  for (const auto& batch : batches) {
+    valid = valid && !batch.empty();
+    for (const TensorSpec& spec : batch) {
+      valid = valid && names.insert(spec.name).second;
+      const auto set = by_name_.find(process_set);
+      valid = valid && (set == by_name_.end() || !set->second.contains(spec.name));
+    }
+  }
+  if (!valid) {
+    last_id_ = before;
+    return absl::InvalidArgumentError(absl::StrCat("schedule ", id, " behind schedule ", before,
+                                                   " has no batches, or tensors of "
+                                                   "another one"));
+  }
+  Begin(process_set, members, std::move(batches));
+  Schedule& schedule = schedules_.at(id);
+  for (Rank rank : members.Ranks()) schedule.acknowledged.Insert(rank);
+  schedule.breaking = frozen;
+  return absl::OkStatus();
 }
 
 bool ScheduleTable::Supersedes(ProcessSetId process_set, Rank rank, absl::string_view name) const {

@@ -1,6 +1,7 @@
 // The schedules that are in force in a generation, how they end, and who is behind in them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -71,6 +72,12 @@ class ScheduleTable {
   // `members` outlives it.
   const Schedule& Begin(ProcessSetId process_set, const MemberList& members,
                         ScheduleBatches batches);
+
+  // One that was in force before coordd was started again, and that all members have heard of.
+  // `frozen`: the members will say how far they have come. INVALID_ARGUMENT: it cannot have been.
+  absl::Status Restore(int64_t id, ProcessSetId process_set, const MemberList& members,
+                       ScheduleBatches batches, bool frozen);
+  void SkipNumbersUpTo(int64_t id) { last_id_ = std::max(last_id_, id); }
 
   // A report by `rank` that is to be dropped: it crossed the Schedule, which took the tensor along.
   bool Supersedes(ProcessSetId process_set, Rank rank, absl::string_view name) const;

@@ -35,7 +35,8 @@ Durations are written 500ms, 10s, 5m or 1h; a bare number is seconds.
 
 constexpr char kFooter[] = R"(
 Exit codes: 0 stopped by SIGTERM or SIGINT (workers are told, the ports close, within 2 s; a second
-signal ends it at once); 2 a flag is wrong; 3 an address cannot be had or a file not be written;
+signal ends it at once) or by SIGUSR1 (the same, but the jobs go on with the coordd that is started
+next on the same state); 2 a flag is wrong; 3 an address cannot be had or a file not be written;
 4 the state of --store cannot be used, or another coordd has taken it over.)";
 
 absl::StatusOr<absl::Duration> ParseFlagDuration(const std::string& text) {
@@ -207,9 +208,14 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
               "The same after a worker was lost");
   AddDuration(app, "--reform-timeout", options.reform_timeout,
               "How long the survivors of a loss wait for min-workers to be there again");
+  AddNumber(app, "--reset-limit", options.reset_limit,
+            "Generations that may follow a job's first one; 0: no limit");
   AddDuration(app, "--heartbeat-interval", options.heartbeat_interval,
               "How often workers say that they live");
   AddDuration(app, "--lease", options.lease, "A worker silent for this long is lost");
+  AddDuration(
+      app, "--resume-grace", options.resume_grace,
+      "After a start, members of jobs that were running have a lease and this to come back");
   AddDuration(app, "--stall-warning", options.stall_warning,
               "Report a tensor that some ranks have waited for this long");
   AddDuration(app, "--stall-abort", options.stall_abort, "… and make it an error on all ranks");

@@ -311,10 +311,12 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kProcessSetRefused:
     case Event::Kind::kRankJoined:
     case Event::Kind::kJobRestored:
+    case Event::Kind::kJobResumed:
     case Event::Kind::kNotStored:
     case Event::Kind::kScheduleBegan:
     case Event::Kind::kScheduleBroken:
     case Event::Kind::kTraced:
+    case Event::Kind::kProcessEnded:
       break;  // states, not counts: SetState
   }
 }

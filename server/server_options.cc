@@ -42,8 +42,11 @@ absl::Status ServerOptions::Validate() const {
                                        absl::Hours(1), "settling_window_after_loss"));
   COORDD_RETURN_IF_ERROR(
       ExpectBetween(absl::ZeroDuration(), reform_timeout, day, "reform_timeout"));
+  COORDD_RETURN_IF_ERROR(ExpectAtLeast(0, reset_limit, "reset_limit"));
   COORDD_RETURN_IF_ERROR(ExpectBetween(absl::Milliseconds(10), heartbeat_interval, absl::Hours(1),
                                        "heartbeat_interval"));
+  COORDD_RETURN_IF_ERROR(Expect(resume_grace >= absl::ZeroDuration() && resume_grace <= day,
+                                "resume_grace", absl::FormatDuration(resume_grace), "0 to a day"));
   COORDD_RETURN_IF_ERROR(
       Expect(lease >= 2 * heartbeat_interval && lease <= day, "lease", absl::FormatDuration(lease),
              absl::StrCat("at least twice the heartbeat_interval of ",

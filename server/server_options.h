@@ -23,9 +23,14 @@ struct ServerOptions {
   // How long the survivors of a generation wait for min_workers to be there again. Ten minutes: a
   // node is restarted and its processes are started in less. Then the job ends.
   absl::Duration reform_timeout = absl::Minutes(10);
+  // Generations that follow the first one of a job; then a loss is its end. 0: no limit.
+  int32_t reset_limit = 0;
 
   absl::Duration heartbeat_interval = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);  // at least twice the interval
+  // Members of a job that was known when coordd was started have a lease and this long to come
+  // back: two attempts of a worker that looks for coordd every two seconds.
+  absl::Duration resume_grace = absl::Seconds(5);
 
   // A tensor that some ranks have submitted and others have not is reported after stall_warning and
   // becomes an error on all ranks after stall_abort. Five minutes: longer than a validation pass on

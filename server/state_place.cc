@@ -139,6 +139,7 @@ absl::StatusOr<OpenedState> OpenState(const StatePlace& place, const StateStoreO
       const StoredState stored,
       opened.store->Open([loss = opened.loss](const absl::Status& why) { loss->Raise(why); }));
   COORDD_ASSIGN_OR_RETURN(opened.restored, ParseRecords(stored));
+  opened.restored.outlives = place.kind != StatePlace::Kind::kMemory;
   return opened;
 }
 

@@ -107,6 +107,7 @@ absl::Status ValidateJoin(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));
   COORDD_RETURN_IF_ERROR(
       CheckWord("metrics_address", join.metrics_address(), 0, kMaxMetricsAddressBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("launch", join.launch(), 0, kMaxLaunchBytes));
   if (!v1::OnFailure_IsValid(join.on_failure())) {
     return Invalid("on_failure", absl::StrCat(join.on_failure()), "one that this version knows");
   }

@@ -16,8 +16,9 @@ namespace {
 
 // Elements of a call: far beyond any memory, so that no size overflows.
 constexpr int64_t kMaxCount = int64_t{1} << 44;
-// What coordd says about a failure of the data plane comes by then: as WorkerState waits for it.
-constexpr absl::Duration kVerdictWait = absl::Seconds(10);
+// WorkerState ends the generation when coordd has not said within a second who is to blame for a
+// failure of the data plane; a control thread that does not run for a while gets ten times that.
+constexpr absl::Duration kVerdictPatience = absl::Seconds(10);
 
 // Of one buffer, in blocks.
 bool HasInput(CollectiveKind kind) {
@@ -111,7 +112,10 @@ absl::Status BareComm::Run(const CommCall& call) {
     ++args_.sequence;
     status = parts_.mapped != nullptr ? RunMapped() : RunByMessages();
     if (status.ok() && call.op == ReduceOp::kAverage) Divide(call);
-    if (!status.ok()) failure_ = status;
+    if (!status.ok()) {
+      failure_ = status;
+      parts_.plane->comm_failed.store(true, std::memory_order_release);
+    }
     Count(call, status);
   }
   in_call_.store(false, std::memory_order_release);
@@ -157,7 +161,8 @@ absl::Status BareComm::RunByMessages() {
   if (plane.end.ended()) return plane.end.status();
   parts_.report_failure(status);
   // Nobody else can execute anything either.
-  const absl::Status verdict = plane.end.Await(*parts_.clock, parts_.clock->Now() + kVerdictWait);
+  const absl::Status verdict =
+      plane.end.Await(*parts_.clock, parts_.clock->Now() + kVerdictPatience);
   if (absl::IsDeadlineExceeded(status)) {
     return Named(
         absl::DeadlineExceededError(absl::StrCat(Name(args_.kind), " number ", args_.sequence, ": ",

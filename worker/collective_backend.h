@@ -22,6 +22,7 @@ namespace coordd {
 
 class DeviceEvent;    // worker/device/device_handles.h
 struct MappedLane;    // worker/mapped_lane.h
+class NodeArena;      // worker/node_arena.h
 class DeviceKernels;  // worker/device/device_kernels.h
 using CudaStream = struct CudaStreamHandle*;
 
@@ -108,6 +109,9 @@ class CollectiveBackend {
   }
   // Nothing runs on it any more; its last collective ended well.
   virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
+
+  // Where memory comes from that the node's ranks have mapped; once connected. nullptr: nothing is.
+  virtual std::shared_ptr<NodeArena> arena() const { return nullptr; }
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
   // it while anything is in flight, and now and then (with each heartbeat) when nothing is: a peer

@@ -12,9 +12,10 @@
 
 namespace coordd {
 
-Control::Control(WorkerStateOptions options, Parts parts, std::shared_ptr<GenerationPlane> plane,
-                 ControlHooks hooks)
+Control::Control(WorkerStateOptions options, Parts parts, Stream stream,
+                 std::shared_ptr<GenerationPlane> plane, ControlHooks hooks)
     : parts_(parts),
+      make_link_(std::move(stream.make_link)),
       hooks_(std::move(hooks)),
       state_(options, parts.clock.Now()),
       table_({options.generation,
@@ -26,7 +27,8 @@ Control::Control(WorkerStateOptions options, Parts parts, std::shared_ptr<Genera
              options.rank, parts.clock),
       sleeps_until_(absl::InfinitePast()),
       plane_(std::move(plane)),
-      active_(plane_->data_plane.get()) {}
+      active_(plane_->data_plane.get()),
+      link_(std::move(stream.link)) {}
 
 Control::~Control() { Join(); }
 
@@ -58,6 +60,7 @@ void Control::FailRest(const absl::Status& status) {
   for (ControlEvent& event : parts_.inbox.TakeAll(absl::InfinitePast())) {
     if (auto* call = std::get_if<ProcessSetCall>(&event)) call->reply->Deliver(status);
   }
+  link_.reset();
 }
 
 void Control::Run(std::vector<ControlEvent> early) {
@@ -234,12 +237,36 @@ void Control::UpdateMetrics() {
 }
 
 void Control::Do(SendMessage& action) {
-  const absl::Status sent = parts_.link.Send(std::move(action.message));
+  const bool resumes = action.message.join().has_resume();
+  const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();
+  SendToCoordinator(std::move(action.message));
+  if (resumes) SendStored(resume);
+}
+
+// The first part of the report that follows.
+void Control::SendStored(const v1::Resume& resume) {
+  v1::WorkerMessage message;
+  auto flush = [&] {
+    message.set_epoch(resume.epoch());
+    message.set_generation(resume.generation());
+    message.mutable_resume_report()->set_more(true);
+    SendToCoordinator(std::move(message));
+    message.Clear();
+  };
+  for (v1::StoredKey& key : hooks_.stored()) {
+    *message.mutable_resume_report()->add_stored() = std::move(key);
+    if (static_cast<int64_t>(message.ByteSizeLong()) > kMaxReportBytes) flush();
+  }
+  if (message.has_resume_report()) flush();
+}
+
+void Control::SendToCoordinator(v1::WorkerMessage message) {
+  const absl::Status sent = link_->Send(std::move(message));
   // The end of the stream arrives as an event of its own; a full outbox means that coordd has
   // stopped reading, which ends it.
   if (absl::IsResourceExhausted(sent)) {
     COORDD_LOG(kWarning, "giving up the connection to coordd: ", sent.message());
-    parts_.link.Cancel();
+    link_->Cancel();
   }
 }
 
@@ -326,7 +353,22 @@ void Control::Do(TraceEnd& action) {
   Do(last);
 }
 
-void Control::Do(CloseStream&) { parts_.link.Close(); }
+void Control::Do(OpenStream& action) {
+  link_.reset();  // its end is no news, or is of a stream that was given up
+  link_ = make_link_();
+  ControlInbox& inbox = parts_.inbox;
+  const int64_t stream = action.stream;
+  link_->Start({.on_message =
+                    [&inbox, stream](v1::CoordinatorMessage message) {
+                      inbox.PushUnbounded(CoordinatorSaid{std::move(message), stream});
+                    },
+                .on_closed =
+                    [&inbox, stream](absl::Status status) {
+                      inbox.PushUnbounded(StreamEnded{std::move(status), stream});
+                    }});
+}
+
+void Control::Do(CloseStream&) { link_->Close(); }
 
 void Control::Do(Stopped&) { hooks_.stopped(); }
 

@@ -13,6 +13,7 @@
 #include "common/bounded_queue.h"
 #include "common/clock.h"
 #include "common/mutex.h"
+#include "worker/coordinator_link.h"
 #include "worker/job_table.h"
 #include "worker/process_set_table.h"
 #include "worker/worker_events.h"
@@ -21,7 +22,6 @@
 namespace coordd {
 
 class Completion;
-class CoordinatorLink;
 class DataPlane;
 struct GenerationPlane;
 class WorkerMetrics;
@@ -43,7 +43,9 @@ struct ControlHooks {
   std::function<absl::StatusOr<std::shared_ptr<GenerationPlane>>(const v1::CoordinatorMessage&)>
       enter_generation;
   std::function<void(int32_t)> newcomers_wait;  // so many
-  std::function<void()> stopped;                // the goodbye is said, or forced; nothing follows
+  // What this worker has in the store, for a coordd that was started again. Must not block.
+  std::function<std::vector<v1::StoredKey>()> stored = {};
+  std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
 };
 
 // WorkerState is stepped under a lock, by the thread "control" (messages, deadlines, reports,
@@ -63,16 +65,19 @@ class Control {
  public:
   struct Parts {
     ControlInbox& inbox;
-    CoordinatorLink& link;
     Completion& completion;
     ProcessSetTable& process_sets;
     WorkerMetrics& metrics;
     TraceRecorder& trace;
     Clock& clock;
   };
+  struct Stream {
+    std::unique_ptr<CoordinatorLink> link;  // on which the worker has joined
+    LinkFactory make_link;                  // another, when that has ended
+  };
   // `plane`: of the first generation.
-  Control(WorkerStateOptions options, Parts parts, std::shared_ptr<GenerationPlane> plane,
-          ControlHooks hooks);
+  Control(WorkerStateOptions options, Parts parts, Stream stream,
+          std::shared_ptr<GenerationPlane> plane, ControlHooks hooks);
   ~Control();
 
   // `early`: what came through the inbox behind the Membership. Once.
@@ -92,7 +97,7 @@ class Control {
 
   // Joins the thread, which ends by itself after `stopped`, or once the inbox is closed. From then
   // on nothing is decided. Then, when the executor has stopped, FailRest fails with `status` what
-  // has no end yet.
+  // has no end yet, and ends the stream.
   void Join();
   void FailRest(const absl::Status& status);
 
@@ -117,6 +122,8 @@ class Control {
   void UpdateMetrics();
 
   void Do(SendMessage& action);
+  void SendToCoordinator(v1::WorkerMessage message);
+  void SendStored(const v1::Resume& resume);
   void Do(DefineGroup& action);
   void Do(EndProcessSet& action);
   void Do(EndLane& action);
@@ -129,11 +136,13 @@ class Control {
   void Do(TraceEnd& action);
   void Do(NewcomersWait& action);
   void Do(EnterNext& action);
+  void Do(OpenStream& action);
   void Do(CloseStream& action);
   void Do(Stopped& action);
 
   // Constant after construction.
   const Parts parts_;
+  const LinkFactory make_link_;
   const ControlHooks hooks_;
 
   // Guarded by mu_.
@@ -150,6 +159,9 @@ class Control {
 
   // Touched by whoever carries out.
   DataPlane* active_;  // of plane_
+
+  // Touched by whoever carries out what is to be done, one thread at a time; then by the owner's.
+  std::unique_ptr<CoordinatorLink> link_;
 
   // Touched by the owner's thread.
   std::thread thread_;

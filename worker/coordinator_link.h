@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
 
@@ -42,5 +43,8 @@ class CoordinatorLink {
   // Ends the stream now, whatever is queued. on_closed follows with CANCELLED. Idempotent.
   virtual void Cancel() = 0;
 };
+
+// A new stream each time, not started. Where coordd has several addresses, each to the next.
+using LinkFactory = std::function<std::unique_ptr<CoordinatorLink>()>;
 
 }  // namespace coordd

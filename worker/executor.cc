@@ -25,6 +25,7 @@ Executor::Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> b
                    Clock& clock, Finished finished)
     : options_(options),
       backend_name_(backend->name().data(), backend->name().size()),
+      arena_(backend->arena()),
       finished_(std::move(finished)),
       clock_(clock),
       seat_owner_(std::make_shared<DriverSeat>([this](const Work& waiter, absl::Time deadline) {

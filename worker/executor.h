@@ -108,6 +108,8 @@ class Executor {
   // For the Works that are launched here.
   const std::shared_ptr<DriverSeat>& seat() const { return seat_owner_; }
   const std::string& backend_name() const { return backend_name_; }
+  // As CollectiveBackend's; may outlive this.
+  const std::shared_ptr<NodeArena>& arena() const { return arena_; }
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
   int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
 
@@ -202,6 +204,7 @@ class Executor {
   // Constant after construction.
   const ExecutorOptions options_;
   const std::string backend_name_;
+  const std::shared_ptr<NodeArena> arena_;
   const Finished finished_;
   Clock& clock_;
   const std::shared_ptr<DriverSeat> seat_owner_;

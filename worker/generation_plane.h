@@ -1,6 +1,7 @@
 // What carries tensors in one generation, and goes with it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "common/store.h"
@@ -18,6 +19,8 @@ struct GenerationPlane {
   // Thread-safe: comms of the generation look at them.
   GenerationEnd end;
   CommNumbers comm_numbers;
+  // Members of a comm that has failed here may still write to what its call was given.
+  std::atomic<bool> comm_failed = false;
   // What launched batches refer to is declared before.
   std::unique_ptr<Store> store;  // keys of the generation
   std::unique_ptr<Executor> executor;

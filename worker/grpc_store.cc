@@ -21,6 +21,8 @@ namespace {
 
 // The service demands a deadline; this stands for "for ever".
 constexpr absl::Duration kMaxWait = absl::Hours(24);
+// How often a call that waits for a connection asks whether coordd is somewhere else by now.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
 
 absl::Status CheckKey(absl::string_view key) {
   if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
@@ -32,8 +34,8 @@ absl::Status CheckKey(absl::string_view key) {
 
 class GrpcStore final : public Store {
  public:
-  GrpcStore(std::shared_ptr<grpc::Channel> channel, StoreCredentials credentials, Clock& clock)
-      : stub_(v1::Store::NewStub(channel)), credentials_(std::move(credentials)), clock_(clock) {}
+  GrpcStore(ChannelSource channel, StoreCredentials credentials, Clock& clock)
+      : channel_(std::move(channel)), credentials_(std::move(credentials)), clock_(clock) {}
 
   absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
     COORDD_RETURN_IF_ERROR(CheckKey(key));
@@ -46,8 +48,8 @@ class GrpcStore final : public Store {
     request.set_key(std::string(key));
     request.set_value(std::move(value));
     v1::SetResponse response;
-    return Repeat(deadline, [&](grpc::ClientContext* context) {
-      return stub_->Set(context, request, &response);
+    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.Set(context, request, &response);
     });
   }
 
@@ -57,9 +59,10 @@ class GrpcStore final : public Store {
     Sign(request.mutable_caller());
     request.set_key(std::string(key));
     v1::GetResponse response;
-    const absl::Status status = Repeat(deadline, [&](grpc::ClientContext* context) {
-      return stub_->Get(context, request, &response);
-    });
+    const absl::Status status =
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Get(context, request, &response);
+        });
     if (absl::IsDeadlineExceeded(status)) {
       return absl::DeadlineExceededError(
           absl::StrCat("store key ", key, ": nobody set it in time"));
@@ -75,8 +78,8 @@ class GrpcStore final : public Store {
     request.set_key(std::string(key));
     request.set_delta(delta);
     v1::AddResponse response;
-    COORDD_RETURN_IF_ERROR(Once(deadline, [&](grpc::ClientContext* context) {
-      return stub_->Add(context, request, &response);
+    COORDD_RETURN_IF_ERROR(Once(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.Add(context, request, &response);
     }));
     return response.sum();
   }
@@ -87,26 +90,38 @@ class GrpcStore final : public Store {
     Sign(request.mutable_caller());
     request.set_prefix(std::string(prefix));
     v1::DeletePrefixResponse response;
-    return Repeat(deadline, [&](grpc::ClientContext* context) {
-      return stub_->DeletePrefix(context, request, &response);
+    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.DeletePrefix(context, request, &response);
     });
   }
 
  private:
-  using Call = absl::FunctionRef<grpc::Status(grpc::ClientContext*)>;
+  using Call = absl::FunctionRef<grpc::Status(v1::Store::Stub&, grpc::ClientContext*)>;
 
   void Sign(v1::StoreCaller* caller) const {
     caller->set_job(credentials_.job);
     caller->set_token(credentials_.token);
   }
 
+  static std::chrono::system_clock::time_point After(absl::Duration duration) {
+    return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(duration);
+  }
+
   // One try, which waits for the connection if there is none.
   absl::Status Once(absl::Time deadline, Call call) {
+    std::shared_ptr<grpc::Channel> channel = channel_();
+    for (;;) {
+      const absl::Duration left = deadline - clock_.Now();
+      if (channel->WaitForConnected(After(std::clamp(left, absl::ZeroDuration(), kLookAgain))))
+        break;
+      if (left <= kLookAgain)
+        return absl::DeadlineExceededError("coordd could not be reached in time");
+      channel = channel_();
+    }
     grpc::ClientContext context;
-    const absl::Duration left = std::min(deadline - clock_.Now(), kMaxWait);
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(left));
-    context.set_wait_for_ready(true);
-    return FromGrpc(call(&context));
+    context.set_deadline(After(std::min(deadline - clock_.Now(), kMaxWait)));
+    const std::unique_ptr<v1::Store::Stub> stub = v1::Store::NewStub(channel);
+    return FromGrpc(call(*stub, &context));
   }
 
   absl::Status Repeat(absl::Time deadline, Call call) {
@@ -126,15 +141,15 @@ class GrpcStore final : public Store {
     }
   }
 
-  const std::unique_ptr<v1::Store::Stub> stub_;
+  const ChannelSource channel_;
   const StoreCredentials credentials_;
   Clock& clock_;
 };
 
 }  // namespace
 
-std::unique_ptr<Store> NewGrpcStore(std::shared_ptr<grpc::Channel> channel,
-                                    StoreCredentials credentials, Clock& clock) {
+std::unique_ptr<Store> NewGrpcStore(ChannelSource channel, StoreCredentials credentials,
+                                    Clock& clock) {
   return std::make_unique<GrpcStore>(std::move(channel), std::move(credentials), clock);
 }
 

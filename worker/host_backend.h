@@ -57,6 +57,7 @@ class HostBackend final : public CollectiveBackend {
   absl::StatusOr<std::shared_ptr<MappedLane>> OpenMappedLane(LaneId id,
                                                              absl::Span<const Rank> ranks) override;
   void CloseMappedLane(std::shared_ptr<MappedLane> closed) override;
+  std::shared_ptr<NodeArena> arena() const override { return arena_; }
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;

@@ -18,6 +18,18 @@ constexpr int32_t kYields = 200;
 constexpr int64_t kSleepNanosecondsMin = 20'000;
 constexpr int32_t kSleepsPerDoubling = 16;
 
+// Among threads that poll a yield takes microseconds; a slice of the kernel's is 3 ms or more.
+constexpr int64_t kSliceNanoseconds = 1'000'000;
+// One more try costs a slice: a hundredth of the longest time between two.
+constexpr int64_t kCrowdedNanosecondsMin = 10'000'000;
+constexpr int64_t kCrowdedNanosecondsMax = 500'000'000;
+
+int64_t NowNanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
 void PauseCpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -33,8 +45,24 @@ void SleepNanoseconds(int64_t nanoseconds) {
 
 }  // namespace
 
+thread_local IdleWait::Crowd IdleWait::crowd_;
+
 IdleWait::IdleWait(int32_t polling_threads, int32_t cores)
     : spins_(polling_threads <= cores ? kSpins : 0) {}
+
+void IdleWait::Yield() {
+  const int64_t before = NowNanoseconds();
+  // With more threads than cores the peer needs this one: it is worth a slice.
+  if (spins_ > 0 && before < crowd_.until_ns) return PauseCpu();
+  sched_yield();
+  const int64_t after = NowNanoseconds();
+  if (after - before < kSliceNanoseconds) {
+    crowd_.for_ns = 0;
+  } else {
+    crowd_.for_ns = std::clamp(2 * crowd_.for_ns, kCrowdedNanosecondsMin, kCrowdedNanosecondsMax);
+    crowd_.until_ns = after + crowd_.for_ns;
+  }
+}
 
 bool IdleWait::Wait() {
   // The counter stops where it makes no difference any more.
@@ -46,7 +74,7 @@ bool IdleWait::Wait() {
     return false;
   }
   if (waits_ <= spins_ + kYields) {
-    sched_yield();
+    Yield();
     return true;
   }
   const int32_t doublings = (waits_ - spins_ - kYields) / kSleepsPerDoubling;

@@ -8,6 +8,12 @@ namespace coordd {
 // One thread. First spins (what it waits for is usually a microsecond away), then yields (the peer
 // may need this very core), then sleeps, longer each time up to kSleepMax. This is the one place of
 // the worker that sleeps: a Transport over shared memory has nothing to block on.
+//
+// Where somebody computes on this core, such as a data loader, who yields gets it back when the
+// other's time slice is over, milliseconds later; who sleeps gets it as soon as it wakes. So a
+// thread that a yield has cost a slice spins a little longer and then sleeps instead, for a while,
+// and for longer each time it finds that out again. (Not with more threads than cores: the peer
+// needs the core then.)
 class IdleWait {
  public:
   // Wake-ups of a rank that waits long for a peer: 2,000 a second, some 2 % of a core.
@@ -30,6 +36,15 @@ class IdleWait {
 
   // Touched by the owner's thread.
   int32_t waits_ = 0;  // since the last Reset
+
+  // Of each thread, whatever it waits for.
+  struct Crowd {
+    int64_t until_ns = 0;  // on the monotonic clock: no yielding before
+    int64_t for_ns = 0;    // how long it was the last time; 0: the last yield was short
+  };
+  static thread_local Crowd crowd_;
+
+  void Yield();
 };
 
 }  // namespace coordd

@@ -56,7 +56,7 @@ struct EnterNext {
 using ControlAction =
     std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
                  AbortExecution, GenerationEnded, NewcomersWait, EnterNext, TraceBegin, TraceEnd,
-                 CloseStream, Stopped>;
+                 OpenStream, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

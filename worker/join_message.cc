@@ -42,6 +42,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.mutable_host()->set_node_id(host.node_id);
   for (const std::string& label : options.topology) join.mutable_host()->add_topology(label);
   join.set_pid(pid);
+  join.set_launch(options.launch_id);
   join.set_launcher_rank(options.launcher_rank);
   join.set_launcher_local_rank(options.launcher_local_rank);
   join.mutable_versions()->set_protocol(kProtocolVersion);
@@ -119,6 +120,8 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.state.heartbeat_interval = std::max(heartbeat, kMinHeartbeat);
   place.state.lease = std::max(FromProto(membership.lease()), 2 * place.state.heartbeat_interval);
   place.state.received_sequence = message.sequence();
+  place.state.cluster_id = membership.cluster_id();
+  place.state.session = membership.session();
   return place;
 }
 

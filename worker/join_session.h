@@ -1,7 +1,6 @@
 // From nothing to a place in a generation: connects, joins, waits for the Membership.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +14,6 @@
 #include "worker/coordinator_link.h"
 
 namespace coordd {
-
-using LinkFactory = std::function<std::unique_ptr<CoordinatorLink>()>;
 
 struct JoinRequest {
   v1::Join join;

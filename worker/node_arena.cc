@@ -2,9 +2,11 @@
 
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +55,7 @@ absl::Status NodeArena::Connect(const GroupLayout& layout, Store& store, absl::T
       ToInt(layout.self()) - ToInt(layout.first_rank_of(layout.node_of(layout.self())));
   if (memories_.empty()) COORDD_RETURN_IF_ERROR(CreateAndHandOver(layout, store, deadline));
   own_ = memories_[static_cast<size_t>(self)];
+  MutexLock lock(&mu_);
   allocator_.emplace(BoardBytes(), RoundedDown(static_cast<int64_t>(own_.size())));
   return absl::OkStatus();
 }
@@ -109,8 +112,12 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
 }
 
 absl::StatusOr<absl::Span<std::byte>> NodeArena::Allocate(int64_t size_bytes) {
-  COORDD_CHECK(allocator_.has_value());  // Connect comes first
-  const std::optional<ArenaAllocator::Block> block = allocator_->Allocate(size_bytes);
+  std::optional<ArenaAllocator::Block> block;
+  {
+    MutexLock lock(&mu_);
+    COORDD_CHECK(allocator_.has_value());  // Connect comes first
+    block = allocator_->Allocate(size_bytes);
+  }
   if (block)
     return own_.subspan(static_cast<size_t>(block->offset_bytes), static_cast<size_t>(size_bytes));
   return absl::ResourceExhaustedError(absl::StrCat("no room for ", size_bytes,
@@ -118,12 +125,42 @@ absl::StatusOr<absl::Span<std::byte>> NodeArena::Allocate(int64_t size_bytes) {
                                                    own_.size(), " bytes"));
 }
 
+absl::Span<std::byte> NodeArena::PagesOf(absl::Span<std::byte> block) const {
+  constexpr size_t kPage = ArenaAllocator::kGranularityBytes;
+  return {block.data(), (block.size() + kPage - 1) / kPage * kPage};
+}
+
 void NodeArena::Free(absl::Span<std::byte> block) {
-  const ArenaAllocator::Block freed = allocator_->Free(block.data() - own_.data());
+  // Before somebody else can have it.
+  GiveBackPages(block);
+  MutexLock lock(&mu_);
+  allocator_->Free(block.data() - own_.data());
+}
+
+void NodeArena::GiveBackPages(absl::Span<std::byte> block) {
   // Of a test's private memory it gives nothing back, which does no harm.
-  if (!segments_.empty()) {
-    madvise(own_.data() + freed.offset_bytes, static_cast<size_t>(freed.size_bytes), MADV_REMOVE);
+  if (segments_.empty()) return;
+  const absl::Span<std::byte> pages = PagesOf(block);
+  // What MakePrivate has replaced is not a file's.
+  if (madvise(pages.data(), pages.size(), MADV_REMOVE) != 0)
+    madvise(pages.data(), pages.size(), MADV_DONTNEED);
+}
+
+absl::Status NodeArena::MakePrivate(absl::Span<std::byte> block) {
+  if (segments_.empty()) return absl::OkStatus();
+  const absl::Span<std::byte> pages = PagesOf(block);
+  void* const copy = mmap(nullptr, pages.size(), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (copy != MAP_FAILED) {
+    std::memcpy(copy, pages.data(), pages.size());
+    // The sanitizers' mremap loses the new address.
+    const int64_t moved = syscall(SYS_mremap, copy, pages.size(), pages.size(),
+                                  MREMAP_MAYMOVE | MREMAP_FIXED, pages.data());
+    if (moved != -1) return absl::OkStatus();
+    munmap(copy, pages.size());
   }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for a private copy of ", block.size(), " bytes"));
 }
 
 }  // namespace coordd

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/mutex.h"
 #include "common/store.h"
 #include "worker/arena_allocator.h"
 #include "worker/group_layout.h"
@@ -31,7 +32,7 @@ struct NodeArenaOptions {
 // no descriptor travels and nothing is mapped. It begins with the rank's NodeBoard; the rest is
 // given out as blocks. Children of a fork do not have it. The memory has no name and ends with the
 // last process that has it mapped; who looks at whose end is not the arena's business
-// (HostBackend). One thread; Abort: any.
+// (HostBackend). One thread connects; what follows, and Abort: any.
 class NodeArena {
  public:
   // Less is an error: fusion buffers would not fit.
@@ -58,6 +59,12 @@ class NodeArena {
   absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
   // Gives the pages back. REQUIRES: allocated here; no other rank uses it any more.
   void Free(absl::Span<std::byte> block);
+  // The same where other ranks may still use it: its range is not given out again. What they write
+  // takes pages anew.
+  void GiveBackPages(absl::Span<std::byte> block);
+  // From now on only this process has these bytes, as they are at this moment; the range is not
+  // given out again. RESOURCE_EXHAUSTED: nothing has changed.
+  absl::Status MakePrivate(absl::Span<std::byte> block);
 
   // What is asked of the kernel: no more than the machine's memory, than a file may have, and
   // than the address space holds of as many arenas as the node has ranks. Limits: negative if there
@@ -67,6 +74,7 @@ class NodeArena {
 
  private:
   absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
+  absl::Span<std::byte> PagesOf(absl::Span<std::byte> block) const;
 
   // Constant after construction.
   const NodeArenaOptions options_;
@@ -75,11 +83,14 @@ class NodeArena {
   // Thread-safe by itself.
   std::atomic<bool> aborted_ = false;
 
-  // Touched by the owner's thread.
+  // Constant after Connect.
   std::vector<ShmSegment> segments_;  // as memories_; empty where these are a test's
   std::vector<NodeMemory> memories_;
   NodeMemory own_;
-  std::optional<ArenaAllocator> allocator_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  std::optional<ArenaAllocator> allocator_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

@@ -128,7 +128,16 @@ absl::Status ReadCoordinator(const Environment& environment, WorkerOptions* opti
   const std::string* address = Find(environment, "COORDD_ADDR");
   options->auto_coordinator = address == nullptr || *address == "auto";
   if (options->auto_coordinator) return absl::OkStatus();
-  COORDD_ASSIGN_OR_RETURN(options->coordinator, ReadAddress("COORDD_ADDR", *address));
+  // Several: of one coordd after the other, as they stand by for each other.
+  bool first = true;
+  for (const absl::string_view one : absl::StrSplit(*address, ',')) {
+    COORDD_ASSIGN_OR_RETURN(HostPort parsed, ReadAddress("COORDD_ADDR", std::string(one)));
+    if (std::exchange(first, false)) {
+      options->coordinator = std::move(parsed);
+    } else {
+      options->further_coordinators.push_back(std::move(parsed));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -199,6 +208,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadCoordinator(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadLaunch(environment, facts, &options));
   if (const std::string* job = Find(environment, "COORDD_JOB_ID")) options.job = *job;
+  if (const std::string* id = Find(environment, "COORDD_LAUNCH_ID")) options.launch_id = *id;
   COORDD_RETURN_IF_ERROR(ReadToken(environment, &options.token));
   if (const std::string* cert = Find(environment, "COORDD_TLS_CERT")) options.tls.cert = *cert;
   if (const std::string* key = Find(environment, "COORDD_TLS_KEY")) options.tls.key = *key;
@@ -225,6 +235,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   const std::string* mark = Find(environment, "COORDD_TIMELINE_MARK_CYCLES");
   options.timeline_mark_steps = mark != nullptr && *mark != "0";
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_JOIN_TIMEOUT", &options.join_timeout));
+  COORDD_RETURN_IF_ERROR(
+      ReadSeconds(environment, "COORDD_RESUME_TIMEOUT", &options.resume_timeout));
   COORDD_RETURN_IF_ERROR(ReadSeconds(environment, "COORDD_TIMEOUT", &options.collective_timeout));
   return options;
 }

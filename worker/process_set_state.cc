@@ -20,7 +20,7 @@ v1::ProcessSetRequest ProcessSetState::Ask(ProcessSetAsked asked, absl::Time now
       ToInt(asked.remove) != 0
           ? absl::StrCat("the removal of process set ", ToInt(asked.remove))
           : absl::StrCat("the process set of ranks [", absl::StrJoin(asked.ranks, ", "), "]");
-  requests_.emplace(last_request_, Request{asked.token, what, now, asked.deadline, {}});
+  requests_.emplace(last_request_, Request{asked.token, message, what, now, asked.deadline, {}});
   return message;
 }
 
@@ -75,10 +75,15 @@ absl::Status ProcessSetState::Define(const v1::ProcessSetChange& change,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::ProcessSetRequest>> ProcessSetState::Withdraw(absl::Time now) {
+absl::StatusOr<std::vector<v1::ProcessSetRequest>> ProcessSetState::Withdraw(absl::Time now,
+                                                                             bool answerable) {
   std::vector<v1::ProcessSetRequest> messages;
   for (auto& [number, request] : requests_) {
     if (request.deadline > now) continue;
+    if (!request.withdrawn.ok() && !answerable) {
+      request.deadline = now + kWithdrawalAnswer;
+      continue;
+    }
     if (!request.withdrawn.ok()) {
       return absl::UnavailableError(absl::StrCat("coordd did not answer the withdrawal of ",
                                                  request.what, " within ",
@@ -108,6 +113,51 @@ void ProcessSetState::FailRequests(const absl::Status& why, std::vector<WorkerEf
         ProcessSetId{}});
   }
   requests_.clear();
+}
+
+absl::StatusOr<int64_t> ProcessSetState::AnsweredRequests() const {
+  const int64_t answered = last_request_ - static_cast<int64_t>(requests_.size());
+  if (requests_.empty() || requests_.begin()->first == answered + 1) return answered;
+  return absl::UnimplementedError(
+      absl::StrCat("its request ", requests_.begin()->first,
+                   " for a process set is open, and a later one is answered"));
+}
+
+std::vector<v1::ProcessSetRequest> ProcessSetState::AskAnew(absl::Time now) {
+  std::vector<v1::ProcessSetRequest> messages;
+  for (auto& [number, request] : requests_) {
+    messages.push_back(request.message);
+    if (request.withdrawn.ok()) continue;
+    request.deadline = now + kWithdrawalAnswer;
+    messages.emplace_back();
+    messages.back().set_request(number);
+    messages.back().set_withdrawn(true);
+  }
+  return messages;
+}
+
+bool ProcessSetState::IsFirstOf(ProcessSetId process_set) const {
+  if (ToInt(process_set) == 0) return ToInt(self_) == 0;
+  const auto found = sets_.find(process_set);
+  return found != sets_.end() && found->second.ranks.front() == ToInt(self_);
+}
+
+std::optional<v1::ProcessSetChange> ProcessSetState::Announced(ProcessSetId process_set) const {
+  const auto found = sets_.find(process_set);
+  if (found == sets_.end()) return std::nullopt;
+  const Set& set = found->second;
+  v1::ProcessSetChange change;
+  change.set_process_set(ToInt(process_set));
+  change.set_request(set.for_pair ? 0 : 1);  // a pair is what nobody has asked for
+  change.mutable_ranks()->Assign(set.ranks.begin(), set.ranks.end());
+  return change;
+}
+
+std::vector<v1::ProcessSetChange> ProcessSetState::SetsOfFirstRank() const {
+  std::vector<v1::ProcessSetChange> changes;
+  for (const auto& [id, set] : sets_)
+    if (set.ranks.front() == ToInt(self_)) changes.push_back(*Announced(id));
+  return changes;
 }
 
 bool ProcessSetState::IsMember(ProcessSetId process_set) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ class ProcessSetState {
   // Applies what coordd says. INTERNAL: it contradicts what was said before.
   absl::Status OnChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
 
-  // The withdrawals that are due. UNAVAILABLE: coordd did not answer one.
-  absl::StatusOr<std::vector<v1::ProcessSetRequest>> Withdraw(absl::Time now);
+  // The withdrawals that are due. UNAVAILABLE: coordd did not answer one, although it was there to
+  // do so (`answerable`).
+  absl::StatusOr<std::vector<v1::ProcessSetRequest>> Withdraw(absl::Time now, bool answerable);
   absl::Time NextDeadline() const;
 
   // Ends every open request.
@@ -46,6 +48,17 @@ class ProcessSetState {
   bool Contains(ProcessSetId process_set, int32_t rank) const;
   bool has_requests() const { return !requests_.empty(); }
 
+  // For another coordd (docs/design/recovery.md). Requests are answered up to this one, and none
+  // behind it is; UNIMPLEMENTED: one behind it is, which cannot be said.
+  absl::StatusOr<int64_t> AnsweredRequests() const;
+  // The messages that ask for what is open once more.
+  std::vector<v1::ProcessSetRequest> AskAnew(absl::Time now);
+  // The set as it was announced; none: it does not exist.
+  std::optional<v1::ProcessSetChange> Announced(ProcessSetId process_set) const;
+  // The sets whose first rank this is, as they were announced.
+  std::vector<v1::ProcessSetChange> SetsOfFirstRank() const;
+  bool IsFirstOf(ProcessSetId process_set) const;
+
  private:
   struct Set {
     std::vector<int32_t> ranks;
@@ -54,6 +67,7 @@ class ProcessSetState {
   };
   struct Request {
     int64_t token = 0;
+    v1::ProcessSetRequest message;
     std::string what;
     absl::Time asked_at;
     absl::Time deadline;     // withdrawn: by when coordd has to answer

@@ -53,6 +53,13 @@ std::vector<bool> ScheduledLane::NeedingEveryRank() const {
   return needing;
 }
 
+std::vector<const TensorSpec*> ScheduledLane::SpecsOf(size_t batch) const {
+  std::vector<const TensorSpec*> specs;
+  for (size_t i = batches_[batch].begin; i < batches_[batch].end; ++i)
+    specs.push_back(&*slots_[i].spec);
+  return specs;
+}
+
 bool ScheduledLane::HasGroup(absl::string_view group) const { return groups_.contains(group); }
 
 // Where the batch comes next.

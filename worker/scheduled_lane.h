@@ -50,6 +50,7 @@ class ScheduledLane {
   // One for each name.
   size_t slots() const { return slots_.size(); }
   const TensorSpec& spec(size_t slot) const { return *slots_[slot].spec; }
+  std::vector<const TensorSpec*> SpecsOf(size_t batch) const;
   // Whether it is the name of a group of the schedule: such a group comes whole, or breaks it.
   bool HasGroup(absl::string_view group) const;
   // By batch: whether no rank can end it before every rank has launched it.

@@ -1,6 +1,7 @@
 #include "worker/worker.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/build_info.h"
@@ -8,6 +9,7 @@
 #include "common/status_macros.h"
 #include "worker/auto_coordinator.h"
 #include "worker/backend_factory.h"
+#include "worker/coordinator_channels.h"
 #include "worker/device/device_runtime.h"
 #include "worker/grpc_coordinator_link.h"
 #include "worker/grpc_store.h"
@@ -49,11 +51,15 @@ absl::StatusOr<WorkerOptions> Resolve(WorkerOptions options, Clock& clock) {
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wanted, Clock& clock) {
   COORDD_RETURN_IF_ERROR(wanted.Validate());
   COORDD_ASSIGN_OR_RETURN(const WorkerOptions options, Resolve(wanted, clock));
-  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                          OpenChannel(options.coordinator, options.tls));
+  std::vector<HostPort> addresses = {options.coordinator};
+  addresses.insert(addresses.end(), options.further_coordinators.begin(),
+                   options.further_coordinators.end());
+  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<CoordinatorChannels> channels,
+                          CoordinatorChannels::Open(std::move(addresses), options.tls));
   WorkerSeams seams;
-  seams.make_link = [channel] { return NewGrpcCoordinatorLink(channel); };
-  seams.store = NewGrpcStore(channel, {options.job, options.token}, clock);
+  seams.make_link = [channels] { return NewGrpcCoordinatorLink(channels->Next()); };
+  seams.store =
+      NewGrpcStore([channels] { return channels->Current(); }, {options.job, options.token}, clock);
   seams.make_backend = [options, &clock](const GroupLayout& layout) {
     return MakeBackend(options, layout, clock);
   };

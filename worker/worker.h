@@ -114,6 +114,19 @@ class Worker {
                                                            const std::string& name,
                                                            absl::Duration timeout) = 0;
 
+  // Memory for tensors and buffers of collectives, 64-byte aligned, all zero, until FreeMemory or
+  // the worker's end. Where the ranks of a node map each other's memory, what lies in it takes part
+  // without a copy, until the generation ends: after AwaitGeneration or ChangeMembers it is private
+  // memory, with the same address and contents; nobody else touches it while these are called.
+  // Children of a fork do not have it. INVALID_ARGUMENT; RESOURCE_EXHAUSTED; the generation's end.
+  virtual absl::StatusOr<void*> AllocateMemory(int64_t size_bytes) = 0;
+  // REQUIRES: no collective that is pending or has failed uses it. INVALID_ARGUMENT: it is not what
+  // AllocateMemory has returned.
+  virtual absl::Status FreeMemory(void* memory) = 0;
+  // Whether these bytes take part without a copy. INVALID_ARGUMENT: private pages, which nobody can
+  // map; FAILED_PRECONDITION: AllocateMemory's, but private, and why.
+  virtual absl::Status CheckMapped(const void* memory, int64_t size_bytes) const = 0;
+
   // Writes what this rank executes, and when, to a file that Perfetto opens, as long as
   // StopTimeline is not called. Rank 0 does; others only if the path has "{rank}" in it, which is
   // replaced. `mark_steps`: an event where a repetition of a schedule begins. INVALID_ARGUMENT: it

@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/types.h"
+#include "common/utf8.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd {
@@ -39,10 +40,5 @@ std::string StoppingText(const v1::Shutdown& shutdown);
 
 // "600 s", "1.5 s": seconds as people write them.
 std::string SecondsText(absl::Duration duration);
-
-// The protocol's strings are UTF-8 (RFC 3629): a message with another one cannot be read.
-bool IsUtf8(absl::string_view text);
-// At most `max_bytes` of `text`, whole characters; what is not UTF-8 becomes '?'.
-std::string ShortenedText(absl::string_view text, size_t max_bytes);
 
 }  // namespace coordd

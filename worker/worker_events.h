@@ -40,9 +40,11 @@ struct ProcessSetAsked {
 };
 struct CoordinatorSaid {
   v1::CoordinatorMessage message;
+  int64_t stream = 0;  // on which it came: the first, or that of an OpenStream
 };
 struct StreamEnded {
   absl::Status status;
+  int64_t stream = 0;
 };
 struct BatchDone {  // every LaunchBatch is answered by exactly one
   LaneId lane;
@@ -136,11 +138,16 @@ struct TraceEnd {
   int64_t batches_per_cycle = 0;
   int64_t from_cycle = 0, until_cycle = 0;
 };
+// The connection is gone: a new one, to another address of coordd. The messages that follow go
+// there.
+struct OpenStream {
+  int64_t stream = 0;  // 1, 2, 3, …
+};
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
 using WorkerEffect =
     std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
                  LaunchBatch, FailTensor, AbortExecution, GenerationEnded, NewcomersWait,
-                 EnterGeneration, TraceBegin, TraceEnd, CloseStream, Stopped>;
+                 EnterGeneration, TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
 
 }  // namespace coordd

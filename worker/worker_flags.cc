@@ -57,6 +57,7 @@ constexpr Flag kFlags[] = {
     {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
     {"--transport", "COORDD_TRANSPORT", "auto, mapped, shm or ucx"},
     {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},
+    {"--resume-timeout", "COORDD_RESUME_TIMEOUT", "Seconds without coordd before everything fails"},
     {"--timeout", "COORDD_TIMEOUT", "Seconds that a collective may take"},
     {"--log-level", "COORDD_LOG_LEVEL", "debug, info, warning or error"},
 };

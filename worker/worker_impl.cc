@@ -42,6 +42,7 @@ WorkerImpl::WorkerImpl(WorkerOptions options, WorkerSeams seams, Clock& clock)
 WorkerImpl::~WorkerImpl() {
   if (fork_guard_.InChild()) {
     static_cast<void>(runtime_.release());
+    static_cast<void>(memory_.release());
     return;
   }
   Shutdown(kDestructorTimeout).IgnoreError();
@@ -56,7 +57,7 @@ absl::Status WorkerImpl::Start() {
   request.deadline = clock_.Now() + options_.join_timeout;
   COORDD_ASSIGN_OR_RETURN(JoinedSession session, JoinSession(request, runtime_->seams.make_link,
                                                              runtime_->inbox, clock_, random));
-  return StartRuntime(std::move(session));
+  return StartRuntime(std::move(request.join), std::move(session));
 }
 
 absl::Status WorkerImpl::StartMetrics() {
@@ -80,10 +81,11 @@ absl::Status WorkerImpl::StartMetrics() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
+absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
   Runtime& r = *runtime_;
-  r.link = std::move(session.link);
   COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(session.membership));
+  place.state.join = std::move(join);
+  place.state.resume_timeout = options_.resume_timeout;
   place.state.on_failure = options_.on_failure;
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<GenerationPlane> plane,
                           MakeDataPlane(session.membership));
@@ -102,17 +104,19 @@ absl::Status WorkerImpl::StartRuntime(JoinedSession session) {
                       std::move(interrupted)});
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.link, *r.completion, r.process_sets, r.metrics, r.trace, clock_},
-      std::move(plane),
+      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_},
+      Control::Stream{std::move(session.link), r.seams.make_link}, std::move(plane),
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },
           [this](const v1::CoordinatorMessage& membership) { return MakeDataPlane(membership); },
           [this](int32_t count) { newcomers_.store(count, std::memory_order_relaxed); },
+          [&r] { return r.store.Stored(); },
           [this] {
             MutexLock lock(&mu_);
             stopped_ = true;
             changed_.NotifyAll();
           }});
+  // Control first: the lease must not run out while the data plane connects.
   r.completion->Start();
   r.control->Start(std::move(session.early));
   COORDD_RETURN_IF_ERROR(AwaitFirstGeneration(ToInt(place.state.rank)));
@@ -421,7 +425,6 @@ void WorkerImpl::TearDown() {
     r.stager_ended = true;
     if (r.stager != nullptr) r.stager->Stop();
   }
-  r.link.reset();
   r.http.reset();
 }
 

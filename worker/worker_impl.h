@@ -16,6 +16,7 @@
 #include "worker/fork_guard.h"
 #include "worker/join_session.h"
 #include "worker/nccl/gpu_access.h"
+#include "worker/rank_memory.h"
 #include "worker/submission_check.h"
 #include "worker/worker.h"
 
@@ -68,6 +69,9 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId process_set,
                                                    const std::string& name,
                                                    absl::Duration timeout) override;
+  absl::StatusOr<void*> AllocateMemory(int64_t size_bytes) override;
+  absl::Status FreeMemory(void* memory) override;
+  absl::Status CheckMapped(const void* memory, int64_t size_bytes) const override;
   absl::Status StartTimeline(const std::string& path, bool mark_steps) override;
   absl::Status StopTimeline() override;
   Store& store() override;
@@ -85,7 +89,7 @@ class WorkerImpl final : public Worker {
   using ViewPtr = std::shared_ptr<const View>;
 
   absl::Status StartMetrics();
-  absl::Status StartRuntime(JoinedSession session);
+  absl::Status StartRuntime(v1::Join join, JoinedSession session);
   void BeginWithTimeline();
   absl::Status AwaitFirstGeneration(int32_t rank);
   // Makes the data plane of a generation, which then connects, and makes it the one to come.
@@ -130,6 +134,9 @@ class WorkerImpl final : public Worker {
 
   // Thread-safe by itself.
   std::atomic<int32_t> newcomers_ = 0;
+
+  // Constant after construction; thread-safe by itself.
+  std::unique_ptr<RankMemory> memory_ = std::make_unique<RankMemory>();
 
   // Guarded by mu_.
   mutable Mutex mu_;

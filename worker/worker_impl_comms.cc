@@ -1,4 +1,4 @@
-// The part of WorkerImpl that makes comms.
+// The part of WorkerImpl that makes comms, and memory for them.
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -116,6 +116,23 @@ absl::StatusOr<bool> WorkerImpl::FindLane(ProcessSetId process_set, int attempt,
   if (*said >= kIsTaken) return false;
   return absl::FailedPreconditionError(
       absl::StrCat("comm ", parts.name, ": a member has joined, it has no more data"));
+}
+
+absl::StatusOr<void*> WorkerImpl::AllocateMemory(int64_t size_bytes) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  // With kContinue a collective is repeated in the next generation, while somebody may still be
+  // writing the result of the last one.
+  return memory_->Allocate(size_bytes, view->plane, options_.on_failure != OnFailure::kContinue);
+}
+
+absl::Status WorkerImpl::FreeMemory(void* memory) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->Free(memory);
+}
+
+absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->CheckMapped(memory, size_bytes);
 }
 
 }  // namespace coordd

@@ -24,7 +24,10 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
   const bool continues = options_.on_failure == OnFailure::kContinue;
   auto made = std::make_shared<GenerationPlane>();
   GenerationPlane& plane = *made;
-  plane.store = std::make_unique<PrefixStore>(place.store_prefix, *r.seams.store);
+  // Keys of generations end with them, here as at coordd.
+  r.store.Forget(r.generation_prefix);
+  r.generation_prefix = place.store_prefix;
+  plane.store = std::make_unique<PrefixStore>(place.store_prefix, r.store);
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   plane.executor = std::make_unique<Executor>(
       ExecutorOptions{options_.fusion_buffer_bytes, placement.local_size, cores, continues},
@@ -147,10 +150,17 @@ absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
 
 absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  MutexLock lock(&mu_);
   auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return status_.ok() || ended_for_good_ || (next_ != nullptr && next_connected_);
   };
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(&mu_, &changed_, decided, deadline);
+    if (status_.ok()) return view_->placement;
+  }
+  // Before anything can be submitted to the next generation.
+  COORDD_RETURN_IF_ERROR(memory_->TakeBack());
+  MutexLock lock(&mu_);
   clock_.Await(&mu_, &changed_, decided, deadline);
   if (status_.ok()) return view_->placement;
   if (ended_for_good_) return status_;

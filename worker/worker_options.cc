@@ -53,6 +53,7 @@ absl::Status WorkerOptions::Validate() const {
                    absl::StrCat("at most ", kMaxTopologyLabels));
   for (const auto& [name, timeout] :
        {std::pair("the join timeout (COORDD_JOIN_TIMEOUT)", join_timeout),
+        std::pair("the resume timeout (COORDD_RESUME_TIMEOUT)", resume_timeout),
         std::pair("the connect timeout", connect_timeout),
         std::pair("the collective timeout (COORDD_TIMEOUT)", collective_timeout)}) {
     if (timeout <= absl::ZeroDuration())

@@ -24,12 +24,15 @@ namespace coordd {
 enum class TransportChoice { kAuto, kMapped, kShm, kUcx };
 
 struct WorkerOptions {
-  HostPort coordinator;           // COORDD_ADDR
-  bool auto_coordinator = false;  // COORDD_ADDR absent or "auto": found or started
-  std::string job = "default";    // COORDD_JOB_ID, else the launcher's name for this start
-  std::string token;              // contents of COORDD_TOKEN_FILE; empty: none
-  TlsFiles tls;                   // COORDD_TLS_CERT, COORDD_TLS_KEY, COORDD_TLS_CA
-  std::string worker_id;          // empty: hostname-pid-random
+  HostPort coordinator;                        // COORDD_ADDR, the first one
+  std::vector<HostPort> further_coordinators;  // … and those that stand by, or may take over
+  bool auto_coordinator = false;               // COORDD_ADDR absent or "auto": found or started
+  std::string job = "default";  // COORDD_JOB_ID, else the launcher's name for this start
+  std::string token;            // contents of COORDD_TOKEN_FILE; empty: none
+  TlsFiles tls;                 // COORDD_TLS_CERT, COORDD_TLS_KEY, COORDD_TLS_CA
+  std::string worker_id;        // empty: hostname-pid-random
+  // COORDD_LAUNCH_ID: what whoever has started this process calls it, and reports its end under.
+  std::string launch_id;
   // COORDD_MIN_WORKERS, COORDD_MAX_WORKERS; else COORDD_SIZE, else the launcher's size; 0: coordd's
   // default.
   int32_t min_workers = 0;
@@ -58,6 +61,8 @@ struct WorkerOptions {
 
   absl::Duration join_timeout =
       absl::Minutes(5);  // COORDD_JOIN_TIMEOUT seconds: from Start to the first membership
+  // COORDD_RESUME_TIMEOUT seconds: without coordd, before everything fails.
+  absl::Duration resume_timeout = absl::Minutes(5);
   absl::Duration connect_timeout = absl::Seconds(60);  // data plane of a generation
   absl::Duration collective_timeout =
       absl::Minutes(10);  // COORDD_TIMEOUT seconds: every submitted tensor ends by then

@@ -4,6 +4,7 @@
 #include <prometheus/registry.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "common/http_server.h"
@@ -12,6 +13,7 @@
 #include "worker/device/device_stager.h"
 #include "worker/generation_plane.h"
 #include "worker/pending_names.h"
+#include "worker/remembering_store.h"
 #include "worker/timeline_file.h"
 #include "worker/worker_impl.h"
 #include "worker/worker_metrics.h"
@@ -20,14 +22,14 @@ namespace coordd {
 
 // Keys of programs are apart from those of the runtime's generations.
 //
-// Members end in the reverse order: the link last but one, so that nothing speaks into an inbox
-// that has gone.
+// Members end in the reverse order: nothing speaks into an inbox that has gone.
 struct WorkerImpl::Runtime {
   Runtime(WorkerSeams seams, Clock& clock)
       : seams(std::move(seams)),
         gpus(std::move(this->seams.gpus)),
         metrics(registry),
-        program_store("program/", *this->seams.store),
+        store(*this->seams.store),
+        program_store("program/", store),
         inbox(kMaxControlEvents, clock) {}
 
   WorkerSeams seams;
@@ -35,13 +37,14 @@ struct WorkerImpl::Runtime {
   prometheus::Registry registry;
   WorkerMetrics metrics;
   TraceRecorder trace;
+  RememberingStore store;
   PrefixStore program_store;
   PendingNames names;
   ProcessSetTable process_sets;
   ControlInbox inbox;
   std::unique_ptr<HttpServer> http;
-  std::unique_ptr<CoordinatorLink> link;
   std::unique_ptr<Completion> completion;
+  std::string generation_prefix;  // of the last one; touched where data planes are made
   std::unique_ptr<Control> control;
 
   // Guarded by timeline_mu.

@@ -1,6 +1,7 @@
 #include "worker/worker_state.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 #include <variant>
 
@@ -14,6 +15,10 @@ namespace coordd {
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
       process_sets_(options.rank, options.size),
+      epoch_(options.epoch),
+      session_(options.session),
+      random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
+      backoff_(BackoffOptions{}, random_),
       received_sequence_(options.received_sequence),
       next_heartbeat_(now),
       lease_until_(now + options.lease) {}
@@ -87,6 +92,7 @@ void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffe
 // long: a case for each kind of message
 void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
   const v1::CoordinatorMessage& message = in.message;
+  if (!IsOfThisSession(in, out)) return;
   if (message.sequence() != received_sequence_ + 1) {
     ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
                                received_sequence_ + 1),
@@ -94,17 +100,15 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     return;
   }
   received_sequence_ = message.sequence();
-  const bool older =
-      message.epoch() < ToInt(options_.epoch) || message.generation() < ToInt(options_.generation);
-  const bool newer =
-      message.epoch() > ToInt(options_.epoch) || message.generation() > ToInt(options_.generation);
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
     case v1::CoordinatorMessage::kShutdown:
-      EndGeneration(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
-                                         absl::StatusCode::kUnavailable),
-                    /*abort=*/false, out);
+      // It comes back: the end of the stream, which follows, is all that happens.
+      if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
+      GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
+                                  absl::StatusCode::kUnavailable),
+             out);
       return;
     case v1::CoordinatorMessage::kLeaseAck:
       OnLeaseAck(message.lease_ack(), now);
@@ -112,19 +116,26 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
     default:
       break;
   }
-  if (older) return;  // refused by number
-  if (newer && message.has_membership() && expects_next_ &&
-      message.epoch() == ToInt(options_.epoch)) {
+  if (message.generation() < ToInt(options_.generation)) return;  // refused by number
+  const bool next = message.generation() > ToInt(options_.generation);
+  if (next && message.has_membership() && expects_next_ && message.epoch() == ToInt(epoch_)) {
     OnMembership(message, now, out);
     return;
   }
-  if (newer) {
+  if (next || message.epoch() > ToInt(epoch_)) {
     ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
-                               message.generation(), "; this worker is in epoch ",
-                               ToInt(options_.epoch), ", generation ", ToInt(options_.generation)),
+                               message.generation(), "; this worker is in epoch ", ToInt(epoch_),
+                               ", generation ", ToInt(options_.generation)),
                   out);
     return;
   }
+  position_ = message.position();
+  OnGenerationMessage(message, now, out);
+  Log(std::move(in.message));
+}
+
+void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
+                                      std::vector<WorkerEffect>& out) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kPlan:
       OnPlan(message.plan(), now, out);
@@ -152,6 +163,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       return;
     case v1::CoordinatorMessage::kProcessSetChange:
       OnProcessSetChange(message.process_set_change(), out);
+      return;
+    case v1::CoordinatorMessage::kResumed:
+      OnResumed(message.resumed(), now, out);
       return;
     case v1::CoordinatorMessage::kMembership:
       ProtocolError("coordd sent a second membership of one generation", out);
@@ -186,19 +200,28 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
 }
 
 void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (in.stream != stream_) return;  // one that was given up
+  if (MayResume(in.status)) {
+    Detach(in.status, now, out);
+    return;
+  }
+  const bool refused = link_ == Link::kResuming;
+  link_ = Link::kAttached;  // nothing more is tried
   stream_ended_ = true;
   if (!left_ && (end_.ok() || expects_next_)) {
-    const absl::string_view detail =
-        in.status.ok() ? "without giving a reason" : in.status.message();
-    const absl::Status why = GenerationEndedError(
-        options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
-        absl::IsUnavailable(in.status) ? absl::StatusCode::kUnavailable
-                                       : absl::StatusCode::kAborted);
-    if (expects_next_) {
-      EndForGood(why, out);
-    } else {
-      EndGeneration(why, /*abort=*/false, out);
-    }
+    const absl::string_view detail = !in.status.ok() ? in.status.message()
+                                     : refused       ? "it gives no reason"
+                                                     : "without giving a reason";
+    // ABORTED: coordd stops, and its Shutdown was lost on the way.
+    const bool stops = absl::IsUnavailable(in.status) || absl::IsAborted(in.status);
+    GiveUp(
+        refused
+            ? GenerationEndedError(options_.generation,
+                                   absl::StrCat("coordd does not take this rank back: ", detail))
+            : GenerationEndedError(
+                  options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
+                  stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
+        out);
   }
   // coordd will say nothing more about who was lost.
   if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
@@ -216,6 +239,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
     left_behind_deadline_ = now + kLeftBehindWait;
   if (in.status.ok()) {
     NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? now : in.ended_at);
+    if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
     ++batches_completed_;
@@ -241,7 +265,7 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   if (local_failure_.ok() && !aborted_) {
     local_failure_ = in.status;
     SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
-    verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
+    verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
   }
   for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
 }
@@ -274,7 +298,8 @@ void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out
   leaving_ = true;
   EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
                 /*abort=*/true, out);
-  // The end of the stream is not waited for.
+  // Neither coordd nor the end of the stream is waited for.
+  link_ = Link::kAttached;
   left_ = true;
   stream_ended_ = true;
   verdict_deadline_ = now;
@@ -315,6 +340,11 @@ void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
   }
   scheduled_.clear();
   schedules_.clear();
+  log_.Clear();
+  if (!expects_next_) {
+    if (link_ == Link::kDetached) stream_ended_ = true;  // there is nothing to come back for
+    link_ = Link::kAttached;
+  }
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
   for (const auto& [id, spec] : awaiting_verdict_)
@@ -325,8 +355,10 @@ void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
 
 void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out) {
   SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, out);
-  EndGeneration(GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal),
-                /*abort=*/true, out);
+  const absl::Status why =
+      GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
+  if (expects_next_) return EndForGood(why, out);
+  EndGeneration(why, /*abort=*/true, out);
 }
 
 void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,

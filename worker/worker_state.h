@@ -14,11 +14,14 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/backoff.h"
+#include "common/random.h"
 #include "common/types.h"
 #include "worker/clock_offset.h"
 #include "worker/cycle_marks.h"
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
+#include "worker/received_log.h"
 #include "worker/scheduled_lane.h"
 #include "worker/shared_spec.h"
 #include "worker/worker_events.h"
@@ -50,6 +53,14 @@ struct WorkerStateOptions {
   absl::Duration lease = absl::Seconds(10);
   int64_t received_sequence = 0;  // of the Membership
   OnFailure on_failure = OnFailure::kEnd;
+
+  // Of the coordd that may be started again on its state, so that this rank resumes its session;
+  // empty: it remembers nothing, and a lost connection is the end of the generation.
+  std::string cluster_id;
+  int64_t session = 0;                                 // Membership.session
+  v1::Join join;                                       // what this worker had joined with
+  absl::Duration resume_timeout = absl::Seconds(300);  // without coordd
+  uint64_t seed = 1;                                   // of the jitter between attempts
 };
 
 // PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
@@ -76,9 +87,15 @@ struct WorkerStateOptions {
 // of which another rank has given its program the result. Those this rank holds, too, and coordd
 // names them.
 //
+// When the connection is lost, and coordd has state that outlives it, the rank is detached: what
+// was planned executes, scheduled lanes go on, what is new waits. It connects again and again, says
+// how far it has come, hears what it has missed, and reports anew what is without an answer. If its
+// generation is over by then, it says that, and hears of the next one, or that it has to report
+// (again) what became of the last.
+//
 // Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time), worker_state_schedules.cc, worker_state_reforming.cc and
-// worker_state_trace.cc.
+// worker_state_tick.cc (time), worker_state_schedules.cc, worker_state_reforming.cc,
+// worker_state_resume.cc and worker_state_trace.cc.
 class WorkerState {
  public:
   WorkerState(const WorkerStateOptions& options, absl::Time now);
@@ -96,8 +113,11 @@ class WorkerState {
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
-    return (!unreported_.empty() && !expects_next_) || (leaving_ && !stopped_) || report_is_due();
+    return (!unreported_.empty() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
+           report_is_due();
   }
+  // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
+  bool attached() const { return link_ == Link::kAttached; }
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return stopped_; }
 
@@ -129,12 +149,19 @@ class WorkerState {
     absl::Time deadline;
     int64_t bytes = 0;
     bool overdue = false;
+    // Once it is complete, every member of the set has received what coordd has told them up to
+    // this position. 0: it may be complete without them.
+    int64_t proves = 0;
+    ProcessSetId process_set;
   };
   using BatchKey = std::pair<LaneId, int64_t>;
   struct Scheduled {
     std::unique_ptr<ScheduledLane> lane;
     std::unique_ptr<CycleMarks> marks;
-    bool broken = false;  // coordd has been told
+    bool broken = false;   // coordd has been told
+    std::string why;       // it was broken
+    bool frozen = false;   // coordd has asked for it
+    int64_t position = 0;  // of its announcement
     // Whether somebody waits for what the lane holds, silent since then, is asked next.
     absl::Time silent_since = absl::InfiniteFuture();
     absl::Duration next_question = kBlockedSilence;
@@ -152,6 +179,8 @@ class WorkerState {
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
   void OnLeaseAck(const v1::LeaseAck& ack, absl::Time now);
+  void OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
+                           std::vector<WorkerEffect>& out);
   void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
   // The pending tensor that a plan or a failure for this set means; end(): none.
   using PendingMap = std::map<TensorId, Pending>;
@@ -179,7 +208,10 @@ class WorkerState {
   bool IsOutdated(Generation submitted_for) const {
     return !continues() && ToInt(submitted_for) != 0 && submitted_for < options_.generation;
   }
-  bool report_is_due() const { return reforms_ && !reported_ && !leaving_ && executing_.empty(); }
+  void AskForChange(std::vector<WorkerEffect>& out);
+  bool report_is_due() const {
+    return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
+  }
   void ReportRecovery(std::vector<WorkerEffect>& out);
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
   // The generation is over, and programs need not know: everything goes on in the next one.
@@ -191,6 +223,9 @@ class WorkerState {
   void NoteInterrupted(BatchKey batch, bool has_result);
   // No generation follows.
   void EndForGood(absl::Status why, std::vector<WorkerEffect>& out);
+  // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
+  void GiveUp(absl::Status why, std::vector<WorkerEffect>& out);
+  bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
   // worker_state_schedules.cc
   void OnSchedule(const v1::Schedule& schedule, absl::Time now, std::vector<WorkerEffect>& out);
@@ -223,6 +258,23 @@ class WorkerState {
   void EndTraceWhenComplete(absl::Time now, std::vector<WorkerEffect>& out);
   void EndTrace(bool send, absl::Time now, std::vector<WorkerEffect>& out);
 
+  // worker_state_resume.cc
+  enum class Link { kAttached, kDetached, kResuming };
+  bool MayResume(const absl::Status& ended) const;
+  void Detach(const absl::Status& why, absl::Time now, std::vector<WorkerEffect>& out);
+  void TryAgain(absl::Time now, std::vector<WorkerEffect>& out);
+  void Reattached(absl::Time now);
+  // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
+  // again.
+  bool IsOfThisSession(const CoordinatorSaid& in, std::vector<WorkerEffect>& out);
+  void OnResumed(const v1::Resumed& resumed, absl::Time now, std::vector<WorkerEffect>& out);
+  void SendResume(std::vector<WorkerEffect>& out);
+  std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
+  void ReportAnew(absl::Time now, std::vector<WorkerEffect>& out);
+  void ReportSchedulesAnew(std::vector<WorkerEffect>& out);
+  void Log(v1::CoordinatorMessage message);
+  static bool NeedsEverybody(const TensorSpec& spec);
+
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
   void FailEverything(std::vector<WorkerEffect>& out);
@@ -233,6 +285,8 @@ class WorkerState {
   void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
   void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, absl::Time now,
                 std::vector<WorkerEffect>& out);
+  void SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why, absl::Time now,
+                     std::vector<WorkerEffect>& out);
   void WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out);
 
   void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
@@ -294,13 +348,30 @@ class WorkerState {
   bool aborted_ = false;  // AbortExecution was given
   // This generation is over, and as far as this rank knows another one follows it.
   bool expects_next_ = false;
-  bool reforms_ = false;   // coordd has said so
-  bool reported_ = false;  // RecoveryReport was sent: nothing of it executes
-  absl::Status change_;    // why the last generation ended; OK: this is the first
+  bool reforms_ = false;           // the coordd that this rank has a session with has said so
+  bool reported_ = false;          // RecoveryReport was sent: nothing of it executes
+  bool asked_for_change_ = false;  // of members, in this generation
+  std::vector<v1::Departure> departures_;  // as coordd has named them
+  absl::Status change_;                    // why the last generation ended; OK: this is the first
   bool leaving_ = false;
   bool left_ = false;  // Leave was sent
   bool stream_ended_ = false;
   bool stopped_ = false;
+
+  Link link_ = Link::kAttached;
+  Epoch epoch_;
+  int64_t session_;
+  int64_t position_ = 0;  // of the message at hand
+  ProcessSetId to_;       // of the schedule that it freezes or cuts
+  ReceivedLog log_;
+  int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
+  int64_t last_schedule_ = 0;
+  Random random_;
+  Backoff backoff_;
+  absl::Time detached_since_;
+  absl::Status detached_because_;
+  absl::Time next_attempt_ = absl::InfiniteFuture();
+  int64_t stream_ = 0;  // the latest
 
   int64_t received_sequence_;
   absl::Time next_heartbeat_;

@@ -1,5 +1,6 @@
 // What WorkerState makes of coordd's plans, of tensors that failed and of process sets that
 // changed.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -28,6 +29,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
   }
   launch.ready_at = now;
   executing.first_tensor = batch.tensors(0);
+  executing.process_set = launch.process_set;
   executing.deadline = absl::InfiniteFuture();
   std::optional<TensorSpec> first;
   for (int i = 0; i < batch.tensors_size(); ++i) {
@@ -43,6 +45,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
           first->name, " (", ToString(*first), "), with which it cannot travel"));
     }
     if (!first.has_value()) first = spec;
+    if (NeedsEverybody(spec)) executing.proves = position_;
     if (absent.has_value()) {
       launch.tensors.push_back(TensorId{});
       launch.absent.push_back(*std::move(absent));
@@ -132,12 +135,16 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<Wor
 void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
                                      std::vector<WorkerEffect>& out) {
   if (!end_.ok() || expects_next_) return;  // nobody will use it
+  const std::optional<v1::ProcessSetChange> before =
+      process_sets_.Announced(ProcessSetId{change.process_set()});
   const absl::Status applied = process_sets_.OnChange(change, out);
   if (!applied.ok()) {
     ProtocolError(applied.message(), out);
     return;
   }
+  last_process_set_ = std::max(last_process_set_, change.process_set());
   if (change.code() != 0 || !change.ranks().empty()) return;
+  if (before.has_value()) log_.NoteEnded(*before);
   const ProcessSetId ended{change.process_set()};
   const absl::Status why = absl::FailedPreconditionError(
       absl::StrCat("process set ", ToInt(ended), " has been removed"));

@@ -11,7 +11,12 @@
 namespace coordd {
 
 void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (link_ == Link::kResuming) {
+    Reattached(now);  // there is nothing to resume, but a session
+    reported_ = false;
+  }
   const absl::Status why = GenerationEndedBy(options_.generation, abort);
+  departures_.assign(abort.departures().begin(), abort.departures().end());
   EndGeneration(why, abort.in_flight(), out);
   reforms_ = expects_next_ && abort.reforms();
   if (expects_next_ && !reforms_) EndForGood(why, out);
@@ -24,6 +29,11 @@ void WorkerState::EndForGood(absl::Status why, std::vector<WorkerEffect>& out) {
   end_ = std::move(why);
   out.push_back(GenerationEnded{end_});
   FailEverything(out);
+}
+
+void WorkerState::GiveUp(absl::Status why, std::vector<WorkerEffect>& out) {
+  if (expects_next_) return EndForGood(std::move(why), out);
+  EndGeneration(std::move(why), /*abort=*/false, out);
 }
 
 bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
@@ -48,6 +58,7 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
   }
   scheduled_.clear();
   schedules_.clear();
+  log_.Clear();
   unreported_.clear();
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
@@ -118,7 +129,18 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   if (!place.ok()) return EndForGood(place.status(), out);
   EndTrace(/*send=*/false, now, out);
   place->state.on_failure = options_.on_failure;
-  options_ = place->state;
+  place->state.join = std::move(options_.join);
+  place->state.resume_timeout = options_.resume_timeout;
+  place->state.seed = options_.seed;
+  options_ = std::move(place->state);
+  session_ = options_.session;
+  log_ = ReceivedLog();
+  position_ = 0;
+  last_process_set_ = 0;
+  last_schedule_ = 0;
+  departures_.clear();
+  // It was formed before coordd was started again, and this rank had not heard of it.
+  if (link_ == Link::kResuming) Reattached(now);
   process_sets_ = ProcessSetState(options_.rank, options_.size);
   sequencer_ = PlanSequencer();
   interrupted_.clear();
@@ -128,7 +150,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   local_failure_ = absl::OkStatus();
   verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
-  aborted_ = expects_next_ = reforms_ = reported_ = false;
+  aborted_ = expects_next_ = reforms_ = reported_ = asked_for_change_ = false;
   // A root that was one.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
@@ -148,6 +170,12 @@ void WorkerState::On(MembersMayChange& in, absl::Time, std::vector<WorkerEffect>
   // All ranks have come to this point: one speaks for them.
   if (in.generation != options_.generation || !end_.ok() || expects_next_ || leaving_) return;
   if (ToInt(options_.rank) != 0 || options_.on_failure == OnFailure::kEnd) return;
+  asked_for_change_ = true;
+  AskForChange(out);
+}
+
+void WorkerState::AskForChange(std::vector<WorkerEffect>& out) {
+  if (!asked_for_change_) return;
   v1::WorkerMessage message;
   message.mutable_change_members();
   Send(std::move(message), out);
@@ -161,7 +189,7 @@ void WorkerState::On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect
                                      in.was_connected ? " failed: " : " could not be connected: ",
                                      in.status.message()));
   SendFailed(BatchKey{LaneId{0}, 0}, "", local_failure_.message(), in.suspect, out);
-  verdict_deadline_ = stream_ended_ ? now : now + kVerdictWait;
+  verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
 }
 
 }  // namespace coordd

@@ -35,6 +35,7 @@ void WorkerState::OnSchedule(const v1::Schedule& schedule, absl::Time now,
         out);
     return;
   }
+  last_schedule_ = std::max(last_schedule_, schedule.id());
   incoming_.MergeFrom(schedule);
   if (!schedule.more()) BeginSchedule(now, out);
 }
@@ -78,6 +79,7 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
   }
   const LaneId id{schedule.lane()};
   Scheduled& added = schedules_[id];
+  added.position = position_;
   added.lane = std::make_unique<ScheduledLane>(
       schedule.id(), id, ProcessSetId{schedule.process_set()}, *std::move(batches));
   ScheduledLane& lane = *added.lane;
@@ -189,9 +191,11 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   launch.ready_at = now;
   launch.begins_cycle = lane.BeginsCycle(batch.sequence);
   executing.launched_at = now;
+  executing.process_set = launch.process_set;
   executing.deadline = absl::InfiniteFuture();
   for (HeldTensor& tensor : batch.tensors) {
     launch.tensors.push_back(tensor.id);
+    if (NeedsEverybody(*tensor.spec)) executing.proves = schedules_.at(launch.lane).position;
     if (ToInt(tensor.id) == 0) {
       TensorSpec& absent = launch.absent.emplace_back(*tensor.spec);
       if (FirstDimensionMayDiffer(absent.kind)) absent.shape[0] = 0;
@@ -212,6 +216,7 @@ void WorkerState::BreakSchedule(ScheduledLane& lane, absl::string_view why,
                                 std::vector<WorkerEffect>& out) {
   Scheduled& scheduled = schedules_.at(lane.lane());
   if (std::exchange(scheduled.broken, true) || lane.frozen()) return;
+  scheduled.why = std::string(why);
   v1::WorkerMessage message;
   message.mutable_schedule_break()->set_id(lane.id());
   message.mutable_schedule_break()->set_reason(ShortenedText(why, kMaxReasonBytes));
@@ -232,7 +237,9 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& 
                   out);
     return;
   }
+  to_ = lane->process_set();
   lane->Freeze();
+  schedules_.at(lane->lane()).frozen = true;
   v1::WorkerMessage message;
   message.mutable_freeze_reply()->set_id(freeze.id());
   message.mutable_freeze_reply()->set_launched(lane->launched());
@@ -246,6 +253,7 @@ void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEf
     ProtocolError(absl::StrCat("coordd cut schedule ", cut.id(), ", which it had not frozen"), out);
     return;
   }
+  to_ = lane->process_set();
   absl::StatusOr<std::vector<HeldTensor>> behind = lane->Cut(cut.position());
   if (absl::IsInternal(behind.status())) {
     ProtocolError(behind.status().message(), out);
@@ -337,6 +345,10 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
   if (lane.earliest_deadline() > now) return;
   for (HeldTensor* held : lane.AllHeld()) {
     if (held->deadline > now) continue;
+    if (!held->withdrawn.ok() && !attached()) {
+      held->deadline = now + kWithdrawalAnswer;  // coordd cannot have answered
+      continue;
+    }
     if (!held->withdrawn.ok()) {
       EndGeneration(
           GenerationEndedError(

@@ -41,13 +41,16 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
       why = absl::Status(end_.code(), absl::StrCat(end_.message(), "; ", local_failure_.message()));
     EndGeneration(std::move(why), /*abort=*/true, out);
   }
-  if (now >= lease_until_ && end_.ok()) {
-    EndGeneration(GenerationEndedError(
-                      options_.generation,
-                      absl::StrCat("coordd has not answered this rank's heartbeats for ",
-                                   SecondsText(options_.lease), ": it may count the rank as lost"),
-                      absl::StatusCode::kUnavailable),
-                  /*abort=*/false, out);
+  TryAgain(now, out);
+  if (now >= lease_until_ && counts_lease()) {
+    const absl::Status silent = absl::UnavailableError(
+        absl::StrCat("coordd has not answered this rank's heartbeats for ",
+                     SecondsText(options_.lease), ": it may count the rank as lost"));
+    if (MayResume(silent)) {
+      Detach(silent, now, out);
+    } else {
+      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), out);
+    }
   }
   Report(out);
   ReportRecovery(out);
@@ -58,8 +61,12 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
 absl::Time WorkerState::NextDeadline() const {
   if (stopped_) return absl::InfiniteFuture();
   absl::Time next = verdict_deadline_;
-  if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
-  if (end_.ok()) next = std::min(next, lease_until_);
+  if (!attached()) {
+    next = std::min({next, next_attempt_, detached_since_ + options_.resume_timeout});
+  } else {
+    if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
+    if (counts_lease()) next = std::min(next, lease_until_);
+  }
   next = std::min({next, process_sets_.NextDeadline(), NextScheduleDeadline()});
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!aborted_) {
@@ -73,7 +80,7 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
   for (const auto& [deadline, id] : deadlines_) {
     if (deadline > now) break;
     const Pending& pending = pending_.at(id);
-    if (!pending.withdrawn.ok()) {
+    if (!pending.withdrawn.ok() && attached()) {
       EndGeneration(
           GenerationEndedError(
               options_.generation,
@@ -89,6 +96,10 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
   if (!late.empty()) Report(out);
   for (TensorId id : late) {
     const auto tensor = pending_.find(id);
+    if (!tensor->second.withdrawn.ok()) {
+      SetDeadline(tensor, now + kWithdrawalAnswer);  // coordd cannot have answered
+      continue;
+    }
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
         "not every rank had submitted it ", SecondsText(now - tensor->second.submitted_at),
         " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
@@ -103,11 +114,20 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
 
 void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why,
                            absl::Time now, std::vector<WorkerEffect>& out) {
+  for (TensorId id : tensors) {
+    Pending& pending = pending_.at(id);
+    pending.withdrawn = ForTensor(pending.spec->name, why);
+  }
+  SendWithdrawn(tensors, why.message(), now, out);
+}
+
+void WorkerState::SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why,
+                                absl::Time now, std::vector<WorkerEffect>& out) {
   v1::WorkerMessage message;
   int64_t bytes = 0;
   auto flush = [&] {
     if (bytes == 0) return;
-    message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why.message(), kMaxDetailBytes));
+    message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why, kMaxDetailBytes));
     Send(std::move(message), out);
     message.Clear();
     bytes = 0;
@@ -115,7 +135,6 @@ void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Sta
   for (TensorId id : tensors) {
     const auto tensor = pending_.find(id);
     const TensorSpec& spec = *tensor->second.spec;
-    tensor->second.withdrawn = ForTensor(spec.name, why);
     SetDeadline(tensor, now + kWithdrawalAnswer);
     // A message is about one set.
     if (message.tensors_withdrawn().process_set() != ToInt(spec.process_set)) flush();
@@ -128,7 +147,8 @@ void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Sta
 }
 
 void WorkerState::WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out) {
-  absl::StatusOr<std::vector<v1::ProcessSetRequest>> due = process_sets_.Withdraw(now);
+  absl::StatusOr<std::vector<v1::ProcessSetRequest>> due =
+      process_sets_.Withdraw(now, /*answerable=*/attached());
   if (!due.ok()) {
     EndGeneration(
         GenerationEndedError(options_.generation, due.status().message(), due.status().code()),
@@ -157,7 +177,7 @@ void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out)
 }
 
 void WorkerState::Report(std::vector<WorkerEffect>& out) {
-  if (expects_next_) return;  // in the next generation
+  if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
   v1::WorkerMessage message;
   int64_t bytes = 0;
   for (TensorId id : unreported_) {
@@ -179,7 +199,7 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
 }
 
 void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (now < next_heartbeat_ || stream_ended_ || left_) return;
+  if (now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
   heartbeat_lag_ = now - next_heartbeat_;
   next_heartbeat_ = now + options_.heartbeat_interval;
   v1::WorkerMessage message;
@@ -227,6 +247,7 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
 
 void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out) {
   if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
+  if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
   if (!left_) {
     left_ = true;
     EndTrace(/*send=*/true, now, out);
@@ -238,6 +259,8 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
     message.mutable_leave()->set_reason("shut down by its program");
     message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
     message.mutable_leave()->set_batches_completed(batches_completed_);
+    // Also to one that has not taken it back yet: there is nothing to be told.
+    if (link_ == Link::kResuming) link_ = Link::kAttached;
     Send(std::move(message), out);
     out.push_back(CloseStream{});
   }
@@ -248,8 +271,8 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
 }
 
 void WorkerState::Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out) {
-  if (stream_ended_) return;
-  message.set_epoch(ToInt(options_.epoch));
+  if (stream_ended_ || !attached()) return;
+  message.set_epoch(ToInt(epoch_));
   message.set_generation(ToInt(options_.generation));
   out.push_back(SendMessage{std::move(message)});
 }

@@ -51,8 +51,8 @@ void WorkerState::EndTraceWhenComplete(absl::Time now, std::vector<WorkerEffect>
 void WorkerState::EndTrace(bool send, absl::Time now, std::vector<WorkerEffect>& out) {
   if (tracing_.id == 0) return;
   TraceEnd end;
-  end.send = send && !stream_ended_;
-  end.chunk.set_epoch(ToInt(options_.epoch));
+  end.send = send && !stream_ended_ && attached();
+  end.chunk.set_epoch(ToInt(epoch_));
   end.chunk.set_generation(ToInt(options_.generation));
   end.chunk.mutable_trace_chunk()->set_id(tracing_.id);
   end.clock = {clock_offset_.known(), clock_offset_.offset(), clock_offset_.error(now)};

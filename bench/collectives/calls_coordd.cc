@@ -18,11 +18,12 @@ void Check(coordd_status_t status) {
 
 class CoorddCalls final : public Calls {
  public:
-  explicit CoorddCalls(Path path) : path_(path) {
+  explicit CoorddCalls(const CollectivesPlan& plan)
+      : path_(plan.path), registered_(plan.registered) {
     Check(coordd_worker_start(nullptr, &worker_));
     rank_ = coordd_rank(worker_);
     size_ = coordd_size(worker_);
-    if (path == Path::kBare) Check(coordd_comm_create(worker_, 0, "bench", 0, &comm_));
+    if (path_ == Path::kBare) Check(coordd_comm_create(worker_, 0, "bench", 0, &comm_));
   }
   ~CoorddCalls() override {
     coordd_comm_free(comm_);
@@ -30,6 +31,18 @@ class CoorddCalls final : public Calls {
   }
 
   int32_t rank() const override { return rank_; }
+  float* Buffer(int64_t bytes) override {
+    if (!registered_) return nullptr;
+    constexpr int64_t kAlignment = int64_t{2} << 20;
+    void* memory = nullptr;
+    Check(coordd_alloc(worker_, bytes + kAlignment, &memory));
+    const uintptr_t aligned =
+        (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) / kAlignment * kAlignment;
+    memory = reinterpret_cast<void*>(aligned);
+    // Figures of memory that nobody maps would be something else.
+    if (size_ > 1) Check(coordd_register(worker_, memory, bytes));
+    return static_cast<float*>(memory);
+  }
   // Names have no gathering or scattering in place.
   bool Has(const Cell& cell) const override {
     return path_ == Path::kBare || !cell.in_place || cell.operation == kAllreduce;
@@ -51,6 +64,7 @@ class CoorddCalls final : public Calls {
   void RunNamed(const Cell& cell);
 
   const Path path_;
+  const bool registered_;
   coordd_worker_t* worker_ = nullptr;
   coordd_comm_t* comm_ = nullptr;
   int32_t rank_ = 0, size_ = 1;
@@ -113,7 +127,7 @@ void CoorddCalls::RunNamed(const Cell& cell) {
 }  // namespace
 
 std::unique_ptr<Calls> Calls::Start(const CollectivesPlan& plan, int* /*argc*/, char*** /*argv*/) {
-  return std::make_unique<CoorddCalls>(plan.path);
+  return std::make_unique<CoorddCalls>(plan);
 }
 
 }  // namespace coordd::bench

@@ -187,9 +187,9 @@ absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
 }
 
 absl::Status CanBeMeasured(const CollectivesOptions& options) {
-  if (options.plan.registered) {
+  if (options.plan.registered && options.on_failure == "continue") {
     return absl::InvalidArgumentError(
-        "--buffers registered: this version of coordd has no coordd_alloc yet, expected private");
+        "--buffers registered: memory is private with on_failure continue, expected raise or end");
   }
   if (options.on_failure == "continue" && options.plan.path == Path::kBare) {
     return absl::InvalidArgumentError(

@@ -16,6 +16,7 @@
 #include "bench/control/process_start.h"
 #include "bench/control/rounds.h"
 #include "bench/control/state_rounds.h"
+#include "bench/recovery/flags.h"
 
 namespace coordd::bench {
 namespace {
@@ -31,6 +32,8 @@ constexpr char kDescription[] =
   coordd-bench control --idle --ranks 1024
   coordd-bench control --state --ranks 64,27648,98304  coordd's decisions alone
   coordd-bench collectives --ranks 2 --transport mapped  real processes: collectives on host memory (bench/peers compares)
+  coordd-bench recovery --workers 4 --kills 100        real processes, of which one is killed, a fresh job each time
+  coordd-bench recovery --workers 4 --kills 100 --victim coordd   one job, under which coordd is killed once a second
 
 Each starts a coordd of its own and ends it. Rounds take turns with rounds through a gRPC server that does nothing but hold as
 many streams ("bare"), so that ratios mean something on a busy machine too; absolute figures need a quiet one.
@@ -168,9 +171,17 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+absl::StatusOr<nlohmann::json> Measure(const CLI::App& app, const Flags& flags,
+                                       const RecoveryFlags& recovery) {
+  if (app.got_subcommand("recovery")) return MeasureRecovery(recovery);
+  if (app.got_subcommand("control")) return MeasureControl(flags);
+  return MeasureProcesses({.ranks = flags.ranks[0], .rounds = flags.rounds > 0 ? flags.rounds : 7});
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   CollectivesFlags collectives;
+  RecoveryFlags recovery;
   CLI::App app(kDescription, "coordd-bench");
   app.require_subcommand(1);
   app.fallthrough();
@@ -178,6 +189,7 @@ int Main(int argc, char** argv) {
   AddControl(app, flags);
   AddOthers(app, flags);
   AddCollectives(app, collectives);
+  AddRecovery(app, recovery);
   CLI11_PARSE(app, argc, argv);
   RaiseFileLimit();
   if (app.got_subcommand("echo-server"))
@@ -187,11 +199,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "coordd-bench: %s; see --help\n", wrong);
     return 2;
   }
-  absl::StatusOr<nlohmann::json> result =
-      app.got_subcommand("rendezvous")
-          ? MeasureProcesses(
-                {.ranks = flags.ranks[0], .rounds = flags.rounds > 0 ? flags.rounds : 7})
-          : MeasureControl(flags);
+  absl::StatusOr<nlohmann::json> result = Measure(app, flags, recovery);
   if (!result.ok()) {
     std::fprintf(stderr, "coordd-bench: %s\n", result.status().ToString().c_str());
     return 1;

@@ -75,7 +75,8 @@ def print_table(result):
     print(f"| of it in Python | {' and '.join(map(str, cost['python_part_us']))} | | | |")
     for what, name in (("async allreduce on the caller's thread, us per tensor", "allreduce_async__us"),
                        ("the same, grouped, in place", "grouped_allreduce_async__us_per_tensor"),
-                       ("the same, grouped, into new tensors", "grouped_allreduce_async_us_per_tensor")):
+                       ("the same, grouped, into new tensors", "grouped_allreduce_async_us_per_tensor"),
+                       ("of it torch's making of a tensor", "torch_empty_like_us")):
         print(f"| {what} | {cost[name]} | | | {horovods('submit_cost', name)} |")
     parts = step["communication_ms"]
     print(f"| communication part of a step, ms | {parts['coordd']} | {parts['ddp_hook']} | {parts['ddp']} "

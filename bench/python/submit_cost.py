@@ -47,6 +47,11 @@ def grouped(count, rounds, submit):
     return round(statistics.median(figures), 2)
 
 
+def grouped_alone(count, rounds, call):
+    """Microseconds per tensor of what torch does by itself for results in new tensors."""
+    return round(statistics.median(timed_us(call)[0] for _ in range(rounds)) / count, 2)
+
+
 def synchronous(rounds):
     tensor = torch.zeros(1)
     figures = [timed_us(lambda: hvd.allreduce_(tensor, name="sync"), time.perf_counter)[0] for _ in range(rounds)]
@@ -100,6 +105,7 @@ def main():
             count, rounds, lambda: hvd.grouped_allreduce_async_(tensors, name="all")),
         "grouped_allreduce_async_us_per_tensor": grouped(
             count, rounds, lambda: hvd.grouped_allreduce_async(tensors, name="all")),
+        "torch_empty_like_us": grouped_alone(count, rounds, lambda: list(map(torch.empty_like, tensors))),
         "allreduce_4_bytes_us": synchronous(rounds * 20),
         **({"python_part_us": python_part()} if peer.NAME == "coordd" else {}),
         "torch": torch.__version__, "python": sys.version.split()[0],

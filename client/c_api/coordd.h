@@ -37,10 +37,8 @@
  * revision 3 coordd_allreduce_for, coordd_launch_place, and the options launcher and port_range;
  * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream;
  * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED;
- * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h).
- * To come, with names that are set aside: coordd_alloc, coordd_free, coordd_register,
- * coordd_unregister (memory that takes part without a staging copy). None of them is exported
- * before it works.
+ * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h);
+ * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -59,7 +57,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 8
+#define COORDD_ABI_VERSION 9
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -415,5 +413,6 @@ COORDD_API const char* coordd_check_build(int32_t json);
 
 #include "collectives.h" /* process sets and collectives */
 #include "comm.h"        /* collectives without names */
+#include "memory.h"      /* memory that takes part without a copy */
 
 #endif /* COORDD_COORDD_H_ */

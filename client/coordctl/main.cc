@@ -159,6 +159,11 @@ int Events(const Arguments& arguments, const Environment& environment) {
     // Who follows wants to see, above all, how a coordd that has gone comes back.
     if (!list.ok() && (!arguments.follow || epoch == 0)) return Report(list.status(), kFailed);
     if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
+    if (list.ok() && !arguments.follow && !arguments.job.empty() && list->events().empty()) {
+      return Report(absl::NotFoundError(absl::StrCat("coordd at ", target->address,
+                                                     " knows no event of a job ", arguments.job)),
+                    kNoJob);
+    }
     if (list.ok()) {
       request = NextRequest(request, *list, epoch);
       // Of one that was started again, what it had said until now is asked for next.

@@ -72,7 +72,7 @@ int Agent::Run() {
     Turn(ordered_ ? absl::InfiniteFuture() : orders_end);
     if (!ordered_ && clock_.Now() >= orders_end) return 1;
   }
-  while (!ended_ && alive_ > 0) Turn(absl::InfiniteFuture());
+  while (!ended_ && !failed_ && (alive_ > 0 || orders_.stay)) Turn(absl::InfiniteFuture());
   const absl::Time drain_end = clock_.Now() + kDrain;
   while (!ended_ && crew_ != nullptr && !crew_->drained() && clock_.Now() < drain_end) {
     Turn(drain_end);
@@ -122,8 +122,25 @@ void Agent::ReadOrders() {
 void Agent::Obey(absl::string_view line) {
   if (!ordered_) return TakeOrders(line);
   if (line == kStartOrder && !started_) return StartWorkers();
-  const int signal = ParseSignalOrder(line);
-  if (signal != 0 && crew_ != nullptr) crew_->Signal(signal, clock_.Now());
+  if (line == kFinishOrder) orders_.stay = false;
+  if (crew_ == nullptr) return;
+  int32_t worker = -1;
+  const int signal = ParseSignalOrder(line, &worker);
+  if (signal != 0 && worker < 0) crew_->Signal(signal, clock_.Now());
+  if (signal != 0 && worker >= 0) crew_->SignalOne(worker, signal);
+  if (const int32_t again = ParseRestartOrder(line); again >= 0) RestartWorker(again);
+}
+
+void Agent::RestartWorker(int32_t worker) {
+  // Several agents may read the same orders.
+  const bool ours =
+      std::any_of(orders_.workers.begin(), orders_.workers.end(),
+                  [worker](const OrderedWorker& ordered) { return ordered.index == worker; });
+  if (!ours) return;
+  const absl::Status status = crew_->Restart(worker, *this);
+  if (status.ok()) return;
+  Tell(CannotRunMessage{absl::IsNotFound(status) ? 127 : 126, std::string(status.message()),
+                        worker});
 }
 
 void Agent::TakeOrders(absl::string_view line) {
@@ -247,9 +264,10 @@ void Agent::StartWorkers() {
   Tell(CannotRunMessage{absl::IsNotFound(status) ? 127 : 126, std::string(status.message())});
 }
 
-void Agent::WorkerStarted(int32_t worker, const std::string& /*host*/, pid_t pid) {
+void Agent::WorkerStarted(int32_t worker, const std::string& /*host*/, pid_t pid,
+                          const std::string& launch) {
   ++alive_;
-  Tell(WorkerStartedMessage{worker, pid});
+  Tell(WorkerStartedMessage{worker, pid, launch});
 }
 
 void Agent::WorkerLine(int32_t worker, Stream stream, absl::string_view line) {

@@ -31,7 +31,8 @@ class Agent : private CrewEvents {
   int Run();
 
  private:
-  void WorkerStarted(int32_t worker, const std::string& host, pid_t pid) override;
+  void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                     const std::string& launch) override;
   void WorkerLine(int32_t worker, Stream stream, absl::string_view line) override;
   void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
   void Notice(absl::string_view sentence) override;
@@ -45,6 +46,7 @@ class Agent : private CrewEvents {
   absl::Status WriteFiles();
   absl::Status CheckHost();
   void StartWorkers();
+  void RestartWorker(int32_t worker);
   Environment EnvironmentOf(const OrderedWorker& worker) const;
   void Tell(const AgentMessage& message);
   void Send(const Frame& frame);

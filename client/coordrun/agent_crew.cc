@@ -63,6 +63,7 @@ void AgentCrew::Fail(Host& host, const std::string& sentence) {
     problems_.push_back(sentence);
   }
   host.failed = true;
+  host.problem = sentence;
 }
 
 bool AgentCrew::ready() const {
@@ -108,6 +109,56 @@ absl::Status AgentCrew::Start(CrewEvents& /*events*/) {
   started_ = true;
   for (const auto& host : hosts_) host->channel.Write(kStartOrder);
   return absl::OkStatus();
+}
+
+AgentCrew::Host* AgentCrew::HostOf(int32_t worker) const {
+  for (auto host = hosts_.rbegin(); host != hosts_.rend(); ++host) {
+    const auto& workers = (*host)->channel.request().workers;
+    if (std::find(workers.begin(), workers.end(), worker) != workers.end()) return host->get();
+  }
+  return nullptr;
+}
+
+absl::Status AgentCrew::Restart(int32_t worker, CrewEvents& /*events*/) {
+  Host* host = HostOf(worker);
+  const bool usable = host != nullptr && !host->failed && !host->finished &&
+                      !host->channel.over() && !host->channel.end().has_value();
+  if (!usable) return OpenTo(worker);
+  host->released.erase(worker);
+  host->alive.insert(worker);
+  host->channel.Write(RestartOrder(worker));
+  return absl::OkStatus();
+}
+
+// Its agent's report is answered with the order to start.
+absl::Status AgentCrew::OpenTo(int32_t worker) {
+  if (options_.channel_of == nullptr)
+    return absl::UnavailableError("the connection to its host has ended");
+  auto host = std::make_unique<Host>(options_.channel_of(worker));
+  if (const absl::Status status = host->channel.Open(); !status.ok()) return status;
+  hosts_.push_back(std::move(host));
+  return absl::OkStatus();
+}
+
+void AgentCrew::Release(int32_t worker) {
+  Host* host = HostOf(worker);
+  if (host == nullptr || host->finished) return;
+  host->released.insert(worker);
+  if (host->released.size() < host->channel.request().workers.size()) return;
+  host->finished = true;
+  host->channel.Write(kFinishOrder);
+}
+
+void AgentCrew::Finish() {
+  for (const auto& host : hosts_) {
+    host->finished = true;
+    host->channel.Write(kFinishOrder);
+  }
+}
+
+void AgentCrew::SignalOne(int32_t worker, int signal) {
+  if (Host* host = HostOf(worker); host != nullptr)
+    host->channel.Write(SignalOneOrder(worker, signal));
 }
 
 void AgentCrew::Await(std::vector<pollfd>& fds) {
@@ -163,7 +214,7 @@ void AgentCrew::TakeMessage(Host& host, int32_t agent, const AgentMessage& messa
     TakeReport(host, *report, now);
   } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
     if (host.alive.count(started->worker) == 0) return;
-    events.WorkerStarted(started->worker, Where(host, agent), started->pid);
+    events.WorkerStarted(started->worker, Where(host, agent), started->pid, started->launch);
   } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
     if (host.alive.erase(ended->worker) > 0) events.WorkerEnded(ended->worker, ended->end);
   } else {
@@ -172,7 +223,12 @@ void AgentCrew::TakeMessage(Host& host, int32_t agent, const AgentMessage& messa
     events.Notice(
         absl::StrCat("coordrun: ", where.empty() ? "" : HostText(where) + ": ", cannot.reason));
     const bool shared = host.channel.request().shared;
-    for (const int32_t worker : shared ? std::set<int32_t>{agent} : host.alive) {
+    const bool one = cannot.worker >= 0;
+    // A copy: they are erased.
+    const std::set<int32_t> concerned = one      ? std::set<int32_t>{cannot.worker}
+                                        : shared ? std::set<int32_t>{agent}
+                                                 : host.alive;
+    for (const int32_t worker : concerned) {
       if (host.alive.erase(worker) > 0) {
         events.WorkerEnded(worker, {.code = cannot.status, .signal = 0});
       }
@@ -191,6 +247,7 @@ void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now
   }
   if (!report.problem.empty()) return Fail(host, absl::StrCat(name, ": ", report.problem));
   reports_.push_back({report, request.host, host.asked, now});
+  if (started_) host.channel.Write(kStartOrder);  // it came later than the others
 }
 
 void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
@@ -201,7 +258,9 @@ void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
     Fail(host, options_.explain(request, *host.channel.end(), noise));
   }
   if (!started_ || host.alive.empty()) return;
-  if (cut_off_ == absl::InfiniteFuture()) {
+  if (host.failed) {
+    events.Notice(absl::StrCat("coordrun: ", host.problem));
+  } else if (cut_off_ == absl::InfiniteFuture()) {
     events.Notice(absl::StrCat("coordrun: ", Named(request), ": the connection has ended (",
                                request.command[0], " ", host.channel.end()->ToString(),
                                noise.empty() ? "" : ": ", noise.empty() ? "" : noise.back(),

@@ -25,6 +25,8 @@ struct AgentCrewOptions {
                             const std::vector<std::string>& noise)>
       explain;
   bool verbose = false;  // noise is told while it comes
+  // The way to a worker that no channel leads to, or only one that has ended; null: there is none.
+  std::function<ChannelRequest(int32_t worker)> channel_of = nullptr;
 };
 
 class AgentCrew : public Crew {
@@ -38,10 +40,14 @@ class AgentCrew : public Crew {
   std::vector<HostReport> reports() const override;
 
   absl::Status Start(CrewEvents& events) override;
+  absl::Status Restart(int32_t worker, CrewEvents& events) override;
+  void Release(int32_t worker) override;
+  void Finish() override;
   void Await(std::vector<pollfd>& fds) override;
   void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
   absl::Time NextDeadline() const override { return cut_off_; }
   void Signal(int signal, absl::Time now) override;
+  void SignalOne(int32_t worker, int signal) override;
   bool drained() const override;
   void KillAll() override;
 
@@ -52,11 +58,17 @@ class AgentCrew : public Crew {
           alive(channel.request().workers.begin(), channel.request().workers.end()) {}
     AgentChannel channel;
     std::set<int32_t> alive;  // workers whose end is not known
-    size_t answered = 0;      // agents
+    std::set<int32_t> released;
+    size_t answered = 0;    // agents
+    bool finished = false;  // told to end with its workers
+    std::string problem;    // why it failed
     bool failed = false;
     absl::Time asked;
   };
 
+  // Through which the worker was started last; null: none.
+  Host* HostOf(int32_t worker) const;
+  absl::Status OpenTo(int32_t worker);
   void OpenMore(absl::Time now);
   void Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events);
   void TakeMessage(Host& host, int32_t agent, const AgentMessage& message, absl::Time now,

@@ -134,6 +134,7 @@ AgentOrders OrdersFrom(const Json& json) {
   orders.coordinators = NarrowList(json.at("coordinators"));
   orders.marker = Text(json, "marker");
   orders.look = json.at("look").get<bool>();
+  orders.stay = json.at("stay").get<bool>();
   return orders;
 }
 
@@ -141,7 +142,8 @@ AgentMessage MessageFrom(const Json& json) {
   const std::string type = Text(json, "type");
   if (type == "report") return ReportFrom(json);
   if (type == "started") {
-    return WorkerStartedMessage{json.at("worker").get<int32_t>(), json.at("pid").get<pid_t>()};
+    return WorkerStartedMessage{json.at("worker").get<int32_t>(), json.at("pid").get<pid_t>(),
+                                Text(json, "launch")};
   }
   if (type == "ended") {
     WorkerEndedMessage message;
@@ -150,7 +152,8 @@ AgentMessage MessageFrom(const Json& json) {
     message.end.signal = json.at("signal").get<int>();
     return message;
   }
-  return CannotRunMessage{json.at("status").get<int>(), Text(json, "reason")};
+  return CannotRunMessage{json.at("status").get<int>(), Text(json, "reason"),
+                          json.at("worker").get<int32_t>()};
 }
 
 absl::Status Malformed(absl::string_view text, const char* why) {
@@ -163,10 +166,29 @@ absl::Status Malformed(absl::string_view text, const char* why) {
 
 std::string SignalOrder(int signal) { return absl::StrCat("signal ", signal); }
 
-int ParseSignalOrder(absl::string_view line) {
+std::string SignalOneOrder(int32_t worker, int signal) {
+  return absl::StrCat("signal ", signal, " ", worker);
+}
+
+std::string RestartOrder(int32_t worker) { return absl::StrCat("restart ", worker); }
+
+int ParseSignalOrder(absl::string_view line, int32_t* worker) {
   int signal = 0;
-  if (!absl::ConsumePrefix(&line, "signal ") || !absl::SimpleAtoi(line, &signal)) return 0;
+  *worker = -1;
+  if (!absl::ConsumePrefix(&line, "signal ")) return 0;
+  const size_t space = line.find(' ');
+  if (space != absl::string_view::npos) {
+    if (!absl::SimpleAtoi(line.substr(space + 1), worker) || *worker < 0) return 0;
+    line = line.substr(0, space);
+  }
+  if (!absl::SimpleAtoi(line, &signal)) return 0;
   return signal > 0 && signal < 65 ? signal : 0;
+}
+
+int32_t ParseRestartOrder(absl::string_view line) {
+  int32_t worker = -1;
+  if (!absl::ConsumePrefix(&line, "restart ") || !absl::SimpleAtoi(line, &worker)) return -1;
+  return worker < 0 ? -1 : worker;
 }
 
 std::string OrdersLine(const AgentOrders& orders) {
@@ -189,7 +211,8 @@ std::string OrdersLine(const AgentOrders& orders) {
                      {"workers", std::move(workers)},
                      {"coordinators", WideList(orders.coordinators)},
                      {"marker", Widen(orders.marker)},
-                     {"look", orders.look}};
+                     {"look", orders.look},
+                     {"stay", orders.stay}};
   return json.dump();
 }
 
@@ -198,7 +221,10 @@ std::string MessageLine(const AgentMessage& message) {
   if (const auto* report = std::get_if<AgentReport>(&message)) {
     json = ReportJson(*report);
   } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
-    json = {{"type", "started"}, {"worker", started->worker}, {"pid", started->pid}};
+    json = {{"type", "started"},
+            {"worker", started->worker},
+            {"pid", started->pid},
+            {"launch", Widen(started->launch)}};
   } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
     json = {{"type", "ended"},
             {"worker", ended->worker},
@@ -206,7 +232,10 @@ std::string MessageLine(const AgentMessage& message) {
             {"signal", ended->end.signal}};
   } else {
     const auto& cannot = std::get<CannotRunMessage>(message);
-    json = {{"type", "cannot"}, {"status", cannot.status}, {"reason", Widen(cannot.reason)}};
+    json = {{"type", "cannot"},
+            {"status", cannot.status},
+            {"reason", Widen(cannot.reason)},
+            {"worker", cannot.worker}};
   }
   return json.dump();
 }

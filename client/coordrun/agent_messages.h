@@ -17,7 +17,7 @@
 namespace coordd {
 
 // Of these messages. An agent of another revision is refused by name.
-inline constexpr int kAgentProtocol = 1;
+inline constexpr int kAgentProtocol = 2;
 // A line of orders: the environment of a shell has 2 MiB at most.
 inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;
 
@@ -55,11 +55,17 @@ struct AgentOrders {
   std::vector<std::string> coordinators;
   std::string marker;  // a file that coordrun has put into `directory`; empty: none
   bool look = true;    // whether to report what only the preflight asks for
+  // Workers may be started again: the agent stays, also without any, until it is told to finish.
+  bool stay = false;
 };
 
-// The next line lets the workers start; further ones pass a signal on.
+// The next line lets the workers start; further ones pass a signal on, or start one again that has
+// ended. An agent that stays ends with its workers after the last one.
 inline constexpr char kStartOrder[] = "start";
-std::string SignalOrder(int signal);  // "signal 15"
+inline constexpr char kFinishOrder[] = "finish";
+std::string SignalOrder(int signal);                     // "signal 15"
+std::string RestartOrder(int32_t worker);                // "restart 3"
+std::string SignalOneOrder(int32_t worker, int signal);  // "signal 15 3"
 
 // What an agent finds on its host.
 struct AgentReport {
@@ -83,6 +89,7 @@ struct AgentReport {
 struct WorkerStartedMessage {
   int32_t worker = 0;
   pid_t pid = 0;
+  std::string launch = "";  // its COORDD_LAUNCH_ID
 };
 struct WorkerEndedMessage {
   int32_t worker = 0;
@@ -92,6 +99,7 @@ struct WorkerEndedMessage {
 struct CannotRunMessage {
   int status = 126;
   std::string reason;
+  int32_t worker = -1;  // that was to be started again; -1: all
 };
 
 using AgentMessage =
@@ -105,7 +113,9 @@ std::string MessageLine(const AgentMessage& message);
 // INVALID_ARGUMENT: says what is wrong; FAILED_PRECONDITION: another revision.
 absl::StatusOr<AgentOrders> ParseOrders(absl::string_view line);
 absl::StatusOr<AgentMessage> ParseMessage(absl::string_view text);
-// The signal of a SignalOrder; 0: it is none.
-int ParseSignalOrder(absl::string_view line);
+// The signal of a SignalOrder or a SignalOneOrder; 0: it is none. `worker`: of the latter; -1: all.
+int ParseSignalOrder(absl::string_view line, int32_t* worker);
+// The worker of a RestartOrder; -1: it is none.
+int32_t ParseRestartOrder(absl::string_view line);
 
 }  // namespace coordd

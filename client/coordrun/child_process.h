@@ -30,8 +30,8 @@ class ChildProcess {
  public:
   // NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE: names the program and why it cannot be run.
   // FAILED_PRECONDITION: the directory is not there.
-  // REQUIRES: the process has one thread, which blocks the signals that it waits for; the child
-  // gets none blocked.
+  // REQUIRES: the calling thread blocks the signals that the process waits for; the child gets none
+  // blocked. (Other threads do not matter: the child does nothing but what a signal handler may.)
   static absl::StatusOr<ChildProcess> Start(const ChildRequest& request);
 
   pid_t pid() const { return pid_; }

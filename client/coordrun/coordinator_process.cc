@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMaxReadyBytes = 4096;
 // Since the last worker joined. An import of torch on a busy machine is through by then.
 constexpr char kElasticSettlingWindow[] = "30s";
+constexpr char kGrowingSettlingWindow[] = "2s";
 
 std::string ReadAvailable(int fd) {
   std::string text(kMaxReadyBytes, '\0');
@@ -51,19 +52,19 @@ std::string CoordinatorProgram() {
 }
 
 std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
-                                            const std::string& listen, const TlsFiles& tls,
-                                            int ready_fd) {
+                                            const CoordinatorSetup& setup, int ready_fd) {
   std::vector<std::string> command = {program,
                                       "--listen",
-                                      listen,
+                                      setup.listen,
                                       "--http",
-                                      options.http,
+                                      setup.http,
                                       "--ready-fd",
                                       absl::StrCat(ready_fd),
                                       "--log-level",
                                       "warning",
                                       "--store",
-                                      "memory"};  // it ends with the run
+                                      setup.store};
+  const TlsFiles& tls = setup.tls;
   if (tls.enabled()) {
     for (const std::string& argument :
          {std::string("--tls-cert"), tls.cert, std::string("--tls-key"), tls.key,
@@ -79,7 +80,14 @@ std::vector<std::string> CoordinatorCommand(const std::string& program, const Ru
     // The first generation has all that come; that --min-np are there is no reason to go without
     // the slower ones.
     command.push_back("--settling-window");
-    command.push_back(kElasticSettlingWindow);
+    const bool grows = !options.discovery_script.empty();  // who comes later is taken in then
+    command.push_back(grows ? kGrowingSettlingWindow : kElasticSettlingWindow);
+    command.push_back("--reform-timeout");
+    command.push_back(absl::FormatDuration(options.elastic_timeout));
+    if (options.reset_limit > 0) {
+      command.push_back("--reset-limit");
+      command.push_back(absl::StrCat(options.reset_limit));
+    }
   }
   command.insert(command.end(), options.coordd_arguments.begin(), options.coordd_arguments.end());
   return command;
@@ -99,7 +107,7 @@ absl::StatusOr<CoordinatorAddresses> ParseReadyLine(const std::string& line) {
 }
 
 absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
-                                                    const std::string& listen, const TlsFiles& tls,
+                                                    const CoordinatorSetup& setup,
                                                     const Environment& environment,
                                                     absl::Time deadline, Clock& clock) {
   int ends[2];
@@ -108,7 +116,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
   }
   UniqueFd ready(ends[0]), theirs(ends[1]);
   const ChildRequest request = {
-      .command = CoordinatorCommand(CoordinatorProgram(), options, listen, tls, theirs.get()),
+      .command = CoordinatorCommand(CoordinatorProgram(), options, setup, theirs.get()),
       .environment = environment,
       .inherited_fd = theirs.get()};
   COORDD_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(request));

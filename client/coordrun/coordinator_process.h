@@ -14,11 +14,17 @@
 
 namespace coordd {
 
-// The arguments with which coordrun starts `program`. `tls`: coordd's files; empty: none. Values
-// in, values out.
+// Where the coordd of a run listens and what it keeps. When it is started again, the same.
+struct CoordinatorSetup {
+  std::string listen;            // host:port
+  std::string http;              // host:port or "off"
+  std::string store = "memory";  // as --store
+  TlsFiles tls;                  // coordd's files; empty: none
+};
+
+// The arguments with which coordrun starts `program`. Values in, values out.
 std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
-                                            const std::string& listen, const TlsFiles& tls,
-                                            int ready_fd);
+                                            const CoordinatorSetup& setup, int ready_fd);
 // The coordd that lies beside this program, else the one in PATH.
 std::string CoordinatorProgram();
 
@@ -38,7 +44,7 @@ struct CoordinatorProcess {
 // Starts the coordd that lies beside this program, else the one in PATH, and waits until it
 // listens. NOT_FOUND: there is none. UNAVAILABLE, DEADLINE_EXCEEDED: with what it wrote to stderr.
 absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
-                                                    const std::string& listen, const TlsFiles& tls,
+                                                    const CoordinatorSetup& setup,
                                                     const Environment& environment,
                                                     absl::Time deadline, Clock& clock);
 

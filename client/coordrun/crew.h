@@ -24,8 +24,9 @@ namespace coordd {
 class CrewEvents {
  public:
   virtual ~CrewEvents() = default;
-  // `host`: empty for this machine.
-  virtual void WorkerStarted(int32_t worker, const std::string& host, pid_t pid) = 0;
+  // `host`: empty for this machine. `launch`: its COORDD_LAUNCH_ID; empty: none.
+  virtual void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                             const std::string& launch) = 0;
   virtual void WorkerLine(int32_t worker, Stream stream, absl::string_view line) = 0;
   // Once for each start.
   virtual void WorkerEnded(int32_t worker, const ProcessEnd& end) = 0;
@@ -52,11 +53,16 @@ class Crew {
   // NOT_FOUND, PERMISSION_DENIED: the command cannot be run. REQUIRES: ready().
   virtual absl::Status Start(CrewEvents& events) = 0;
 
-  // Starts a worker again that has ended; WorkerStarted and WorkerEnded follow once more. What the
-  // first one's descendants still write is dropped.
+  // Starts a worker again that has ended; WorkerStarted and WorkerEnded follow once more, at once
+  // or later. What the first one's descendants still write is dropped. UNAVAILABLE: its host is
+  // gone.
   virtual absl::Status Restart(int32_t /*worker*/, CrewEvents& /*events*/) {
-    return absl::UnimplementedError("workers are started again on this machine only");
+    return absl::UnimplementedError("this launcher does not start workers again");
   }
+  // The worker's host is gone: what waits for it there ends with it, unless it is started again.
+  virtual void Release(int32_t /*worker*/) {}
+  // Nobody is started any more: whatever waits for that on other hosts ends with its workers.
+  virtual void Finish() {}
 
   // Appends what to wait for; the same number of entries each time after Start.
   virtual void Await(std::vector<pollfd>& fds) = 0;
@@ -67,6 +73,8 @@ class Crew {
 
   // To every worker that is alive.
   virtual void Signal(int signal, absl::Time now) = 0;
+  // To one of them, if it is alive.
+  virtual void SignalOne(int32_t /*worker*/, int /*signal*/) {}
   // Whether all that the workers wrote has been told.
   virtual bool drained() const = 0;
   // Kills and collects whatever it has started. Blocks up to a second.

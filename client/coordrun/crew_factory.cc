@@ -1,5 +1,6 @@
 #include "client/coordrun/crew_factory.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -45,6 +46,7 @@ absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   orders.coordinators = in.coordinator.addresses;
   orders.marker = in.marker;
   orders.look = in.options.checks;
+  orders.stay = in.options.max_restarts > 0 || !in.options.discovery_script.empty();
   COORDD_ASSIGN_OR_RETURN(const Environment common,
                           CommonVariables(in.options, rendezvous, in.environment));
   for (const auto& [name, value] : common) {
@@ -74,8 +76,12 @@ ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrde
   for (int32_t i = 0; i < host.count; ++i) {
     const int32_t rank = host.first_rank + i;
     orders.workers.push_back(
-        {rank, PlaceVariables(
-                   {.rank = rank, .size = in.plan.np, .local_rank = i, .local_size = host.count})});
+        {rank,
+         PlaceVariables({.rank = rank,
+                         .size = std::max(in.plan.np, rank + 1),  // who comes later is beyond it
+
+                         .local_rank = host.first_local + i,
+                         .local_size = host.local_size > 0 ? host.local_size : host.count})});
     channel.workers.push_back(rank);
   }
   channel.orders = OrdersLine(orders);
@@ -96,6 +102,15 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
   int32_t number = 0;
   for (const HostRanks& host : in.plan.hosts) {
     options.channels.push_back(SshChannel(in, host, orders, number++));
+  }
+  if (in.place_of != nullptr) {
+    // Each agent counts the starts of its workers: their names differ from those of other agents.
+    options.channel_of = [in, orders, number](int32_t worker) mutable {
+      AgentOrders mine = orders;
+      mine.environment["COORDD_LAUNCH_ID"] =
+          absl::StrCat(in.coordinator.rendezvous.launch_id, "-", number);
+      return SshChannel(in, in.place_of(worker), std::move(mine), number++);
+    };
   }
   return std::make_unique<AgentCrew>(std::move(options));
 }

@@ -1,6 +1,7 @@
 // The crew of a plan. (io)
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct CrewInputs {
   std::string self;                // the path of this coordrun
   std::string directory;           // the working directory here
   std::string marker;              // see AgentOrders::marker
+  // With --host-discovery-script: where a worker is to be started that was in no plan.
+  std::function<HostRanks(int32_t worker)> place_of = {};
 };
 
 // NOT_FOUND: -x names a variable that is not set. UNAVAILABLE: a secret's file cannot be read.

@@ -134,7 +134,12 @@ absl::StatusOr<std::string> DryRunText(const RunOptions& options, const RunPlan&
     const TlsFiles tls = options.tls ? ServerTlsFiles(certificates) : TlsFiles{};
     if (options.tls) rendezvous.tls = WorkerTlsFiles(certificates);
     std::vector<std::string> command =
-        CoordinatorCommand(CoordinatorProgram(), options, listen, tls, /*ready_fd=*/3);
+        CoordinatorCommand(CoordinatorProgram(), options,
+                           {.listen = listen,
+                            .http = options.http,
+                            .store = absl::StrCat("sqlite:", kDirectory, "/state"),
+                            .tls = tls},
+                           /*ready_fd=*/3);
     absl::StrAppend(&text, "# coordd on this machine, with certificates for this run\n",
                     Quoted(command), "\n");
     rendezvous.address = plan.launcher == LauncherKind::kLocal ? "127.0.0.1:PORT" : "ADDRESS:PORT";

@@ -40,7 +40,7 @@ absl::Status ExternalCrew::Start(CrewEvents& events) {
   events.Notice(ExternalInstructions(options_, plan_.np, variables_));
   events.Notice(absl::StrCat("coordrun: waiting for ", plan_.np, " workers at ",
                              rendezvous_.address, "; Ctrl-C ends coordd"));
-  for (int32_t worker = 0; worker < plan_.np; ++worker) events.WorkerStarted(worker, "", 0);
+  for (int32_t worker = 0; worker < plan_.np; ++worker) events.WorkerStarted(worker, "", 0, "");
   return absl::OkStatus();
 }
 

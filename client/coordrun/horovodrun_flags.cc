@@ -22,10 +22,6 @@ struct Flag {
   const char* with;
 };
 
-constexpr char kElastic[] =
-    "workers that are added while a job runs are not there yet: expected -np, and --min-np to go "
-    "on "
-    "without those that fail";
 constexpr char kTuning[] =
     "there is nothing to tune here: how tensors are packed and reduced is measured, not set; leave "
     "it out";
@@ -90,13 +86,8 @@ constexpr Flag kFlags[] = {
     {"--prefix-output-with-timestamp", Does::kAnswer,
      "lines carry the rank; pipe them through ts(1) for the time"},
     {"--min-num-proc", Does::kRename, "--min-np"},
-    {"--max-np", Does::kAnswer, kElastic},
-    {"--max-num-proc", Does::kAnswer, kElastic},
-    {"--slots-per-host", Does::kAnswer, kElastic},
-    {"--elastic-timeout", Does::kPrefix, "--coordd-arg=--reform-timeout="},
-    {"--reset-limit", Does::kAnswer, kElastic},
-    {"--blacklist-cooldown-range", Does::kAnswer, kElastic},
-    {"--host-discovery-script", Does::kAnswer, kElastic},
+    {"--max-num-proc", Does::kRename, "--max-np"},
+    {"--slots", Does::kRename, "--slots-per-host"},
 };
 
 const Flag* Find(const std::string& name) {

@@ -30,7 +30,10 @@ constexpr absl::Duration kCoordinatorStop = absl::Seconds(3);
 constexpr absl::Duration kDrain = absl::Seconds(1);
 // The loop stands still meanwhile.
 constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
-constexpr size_t kTailLines = 5;
+// At the end of a run, when nothing else is to be done: it says who was lost.
+constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
+// At the end of a run, for coordd to hear how the last workers have ended.
+constexpr absl::Duration kTellWithin = absl::Seconds(2);
 // What others have to end, too, when a worker has ended well.
 constexpr absl::Duration kEarlyLook = absl::Seconds(1);
 
@@ -65,6 +68,11 @@ std::string MakeMarker(const RunOptions& options, const RunPlan& plan, const std
   return path->empty() ? "" : name;
 }
 
+// coordd that ends so soon after its start will do so again. Whoever kills it from outside takes
+// longer to find it.
+constexpr absl::Duration kQuickDeath = absl::Milliseconds(500);
+constexpr int kMaxQuickDeaths = 5;
+
 HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& clock) {
   HostReport here;
   here.asked = clock.Now();
@@ -87,7 +95,8 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
       environment_(std::move(environment)),
       clock_(clock),
       start_(clock.Now()),
-      output_(options, !Has(environment_, "NO_COLOR")) {}
+      output_(options, !Has(environment_, "NO_COLOR")),
+      slots_(options.max_np) {}
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
@@ -129,20 +138,29 @@ absl::Status Launcher::Prepare() {
   report_.pids.assign(static_cast<size_t>(plan_.np), 0);
   report_.hosts.assign(static_cast<size_t>(plan_.np), "");
   tails_.assign(static_cast<size_t>(plan_.np), TailLines(kTailLines));
+  launches_.assign(static_cast<size_t>(plan_.np), "");
   if (options_.verbose) {
     output_.Say(absl::StrCat("coordrun: ", plan_.np, plan_.np == 1 ? " worker" : " workers",
                              ", launcher ", ToString(plan_.launcher), ": ", plan_.reason));
   }
   COORDD_ASSIGN_OR_RETURN(coordinator_,
                           SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
-  COORDD_ASSIGN_OR_RETURN(crew_,
-                          MakeCrew({.options = options_,
-                                    .plan = plan_,
-                                    .coordinator = coordinator_,
-                                    .environment = environment_,
-                                    .self = OwnPath(),
-                                    .directory = WorkingDirectory(options_),
-                                    .marker = MakeMarker(options_, plan_, directory_, &marker_)}));
+  COORDD_ASSIGN_OR_RETURN(
+      crew_, MakeCrew({.options = options_,
+                       .plan = plan_,
+                       .coordinator = coordinator_,
+                       .environment = environment_,
+                       .self = OwnPath(),
+                       .directory = WorkingDirectory(options_),
+                       .marker = MakeMarker(options_, plan_, directory_, &marker_),
+                       .place_of = [this](int32_t worker) { return PlaceOf(worker); }}));
+  if (options_.discovery_script.empty()) return absl::OkStatus();
+  discovery_ = std::make_unique<HostDiscovery>(options_.discovery_script, options_.slots_per_host,
+                                               environment_);
+  std::vector<HostSlots> planned;  // in the order of their ranks, which the book keeps
+  for (const HostRanks& host : plan_.hosts)
+    planned.push_back({.host = host.host, .slots = host.count, .user = host.user});
+  slots_.Update(planned);
   return absl::OkStatus();
 }
 
@@ -186,13 +204,16 @@ absl::Status Launcher::Check() {
 
 absl::Status Launcher::StartWorkers() {
   state_ = std::make_unique<RunState>(options_, clock_.Now());
-  return crew_->Start(*this);
+  COORDD_RETURN_IF_ERROR(crew_->Start(*this));
+  StartReporter();
+  return absl::OkStatus();
 }
 
 void Launcher::RunWorkers() {
   bool told = false;
   while (!state_->all_ended()) {
-    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_}));
+    const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
+    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
     RestartWorkers();
@@ -201,21 +222,11 @@ void Launcher::RunWorkers() {
       output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
                                "; ending the others"));
       // While they still wait: who is missing is the answer to most questions.
-      AskCoordinator();
+      AskCoordinator(kViewTimeout);
     }
     for (const int signal : state_->TakeSignals()) crew_->Signal(signal, clock_.Now());
-  }
-}
-
-void Launcher::RestartWorkers() {
-  for (int32_t worker : state_->TakeRestarts(clock_.Now())) {
-    const absl::Status started = crew_->Restart(worker, *this);
-    if (started.ok()) state_->WorkerRestarted(worker, clock_.Now());
-    const auto index = static_cast<size_t>(worker);
-    output_.Say(started.ok() ? absl::StrCat("coordrun: rank ", options_.first_rank + worker,
-                                            " is started again (pid ", report_.pids[index], ")")
-                             : absl::StrCat("coordrun: rank ", options_.first_rank + worker,
-                                            " is not started again: ", started.message()));
+    for (const auto& [worker, signal] : state_->TakeSingleSignals())
+      crew_->SignalOne(worker, signal);
   }
 }
 
@@ -223,8 +234,11 @@ void Launcher::LookForEarlyExit(absl::Time now) {
   if (now < early_look_ || state_->ending()) return;
   // Who was started again may still be on its way to coordd.
   early_look_ = state_->only_restarted_are_alive() ? now + kEarlyLook : absl::InfiniteFuture();
-  const auto view = FetchView();
-  if (!view) return;
+  const auto view = FetchView(kViewTimeout);
+  if (!view) {
+    early_look_ = now + kEarlyLook;
+    return;
+  }
   if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
   // Only with a coordd of our own: it knows nobody but our workers.
   if (!coordinator_.process) return;
@@ -234,6 +248,7 @@ void Launcher::LookForEarlyExit(absl::Time now) {
 }
 
 void Launcher::DrainWorkers() {
+  crew_->Finish();
   const absl::Time deadline = clock_.Now() + kDrain;
   while (!crew_->drained() && clock_.Now() < deadline) Turn(deadline);
   for (const TailLines& tail : tails_) report_.tails.push_back(tail.lines());
@@ -241,8 +256,9 @@ void Launcher::DrainWorkers() {
 
 void Launcher::Finish() {
   report_.wall = clock_.Now() - start_;
+  if (reporter_ != nullptr) reporter_->Flush(kTellWithin);
   if (coordinator_.process || state_->exit_status() != 0) {
-    const auto view = AskCoordinator();
+    const auto view = AskCoordinator(kLastViewTimeout);
     if (view && state_->exit_status() != 0) ExplainLostExits(*view, options_, *state_, &report_);
   }
   output_.Say(SummaryText(options_, *state_, report_));
@@ -276,17 +292,17 @@ void Launcher::KillEverything() {
   StopCoordinator();
 }
 
-std::optional<v1::ServerState> Launcher::FetchView() const {
+std::optional<v1::ServerState> Launcher::FetchView(absl::Duration timeout) const {
   const Rendezvous& rendezvous = coordinator_.rendezvous;
   if (rendezvous.address.empty()) return std::nullopt;
   if (coordinator_.process && coordinator_.process->process.reaped()) return std::nullopt;
-  auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, kViewTimeout);
+  auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, timeout);
   if (!state.ok()) return std::nullopt;
   return *std::move(state);
 }
 
-std::optional<v1::ServerState> Launcher::AskCoordinator() {
-  auto state = FetchView();
+std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
+  auto state = FetchView(timeout);
   if (state) AddView(*state, report_.job, &report_);
   return state;
 }
@@ -300,6 +316,10 @@ void Launcher::Turn(absl::Time until) {
   add(coordd != nullptr && !coordd->reaped() ? coordd->pidfd() : -1);
   add(coordd != nullptr ? coordd->out().get() : -1);
   add(coordd != nullptr ? coordd->err().get() : -1);
+  // The script is asked while workers run.
+  const bool discovers = discovery_ != nullptr && state_ != nullptr && !state_->ending();
+  const size_t script = fds.size();
+  if (discovers) discovery_->Await(fds);
   const size_t own = fds.size();
   if (crew_ != nullptr) crew_->Await(fds);
   const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
@@ -312,6 +332,11 @@ void Launcher::Turn(absl::Time until) {
   });
   if (crew_ != nullptr) {
     crew_->Handle(absl::MakeConstSpan(fds).subspan(own), clock_.Now(), *this);
+  }
+  if (discovers) {
+    const auto hosts =
+        discovery_->Handle(absl::MakeConstSpan(fds).subspan(script, own - script), clock_.Now());
+    if (hosts) TakeHosts(*hosts);
   }
   if (fds[2].revents != 0 || fds[3].revents != 0) ReadCoordinator();
   if (fds[1].revents != 0) ReapCoordinator();
@@ -330,12 +355,45 @@ void Launcher::ReadCoordinator() {
 void Launcher::ReapCoordinator() {
   const std::optional<ProcessEnd> end = coordinator_.process->process.Reap();
   if (!end) return;
-  if (workers_needed_coordinator_ && state_) state_->CoordinatorEnded(*end, clock_.Now());
+  if (!workers_needed_coordinator_ || !state_ || state_->ending()) return;
+  if (!RestartCoordinator(*end)) state_->CoordinatorEnded(*end, clock_.Now());
 }
 
-void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid) {
-  report_.pids[static_cast<size_t>(worker)] = pid;
-  report_.hosts[static_cast<size_t>(worker)] = host;
+// The workers keep what they have and come back to it.
+bool Launcher::RestartCoordinator(const ProcessEnd& end) {
+  if (coordinator_.setup.store == "memory") return false;
+  const absl::Time died = clock_.Now();
+  const bool quick = died - coordinator_since_ < kQuickDeath;
+  quick_deaths_ = quick ? quick_deaths_ + 1 : 0;
+  if (quick_deaths_ >= kMaxQuickDeaths) {
+    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), ", ", quick_deaths_,
+                             " times as soon as it had been started: it is not started again"));
+    return false;
+  }
+  ReadCoordinator();  // its last words
+  absl::Status started;
+  do {
+    // It may die before it listens, too.
+    started = coordd::RestartCoordinator(options_, environment_, clock_, &coordinator_);
+  } while (absl::IsUnavailable(started) && ++quick_deaths_ < kMaxQuickDeaths);
+  coordinator_since_ = clock_.Now();
+  if (!started.ok()) {
+    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(),
+                             "; it is not started again: ", started.message()));
+    return false;
+  }
+  output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), " and was started again after ",
+                           absl::ToInt64Milliseconds(coordinator_since_ - died), " ms"));
+  return true;
+}
+
+void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                             const std::string& launch) {
+  const auto index = static_cast<size_t>(worker);
+  report_.pids[index] = pid;
+  report_.hosts[index] = host;
+  launches_[index] = launch;
+  tails_[index] = TailLines(kTailLines);  // what it says in this life
 }
 
 void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line) {
@@ -346,9 +404,11 @@ void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line)
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   const absl::Time now = clock_.Now();
   const size_t lost = state_->lost().size();
+  ReportExit(worker, end);
   state_->WorkerEnded(worker, end, now);
   if (state_->lost().size() > lost)
-    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker)));
+    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker,
+                                                    tails_[static_cast<size_t>(worker)].lines())));
   if (end.ok() && (coordinator_.process || options_.max_restarts > 0))
     early_look_ = std::min(early_look_, now + kEarlyLook);
 }

@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/coordrun/crew.h"
+#include "client/coordrun/exit_reporter.h"
+#include "client/coordrun/host_discovery.h"
 #include "client/coordrun/line_splitter.h"
 #include "client/coordrun/output.h"
 #include "client/coordrun/report.h"
@@ -18,14 +20,15 @@
 #include "client/coordrun/run_options.h"
 #include "client/coordrun/run_plan.h"
 #include "client/coordrun/run_state.h"
+#include "client/coordrun/slot_book.h"
 #include "common/clock.h"
 #include "common/environment.h"
 
 namespace coordd {
 
-// One thread: a poll loop. REQUIRES: it is the only thread of the process until Run returns (gRPC's
-// own come up when coordd is asked for its view, after the last fork), under RunSupervised: what it
-// leaves behind is ended there.
+// One thread: a poll loop. REQUIRES: it is the only thread of the process when Run begins (gRPC's
+// own come up once the workers have been started), under RunSupervised: what it leaves behind is
+// ended there.
 class Launcher : private CrewEvents {
  public:
   // `options` and `plan` are valid, agree on np and outlive this object. `directory` exists, is for
@@ -39,7 +42,8 @@ class Launcher : private CrewEvents {
 
  private:
   // CrewEvents.
-  void WorkerStarted(int32_t worker, const std::string& host, pid_t pid) override;
+  void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                     const std::string& launch) override;
   void WorkerLine(int32_t worker, Stream stream, absl::string_view line) override;
   void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
   void Notice(absl::string_view sentence) override;
@@ -48,6 +52,9 @@ class Launcher : private CrewEvents {
   absl::Status ConnectCrew();
   absl::Status Check();
   absl::Status StartWorkers();
+  // From now on coordd hears how workers end.
+  void StartReporter();
+  void ReportExit(int32_t worker, const ProcessEnd& end);
   void RunWorkers();
   void DrainWorkers();
   void Finish();
@@ -59,13 +66,20 @@ class Launcher : private CrewEvents {
   void Turn(absl::Time until);
   void ReadCoordinator();
   void ReapCoordinator();
-  std::optional<v1::ServerState> FetchView() const;
+  // Whether it runs again; if not, it is not worth another try.
+  bool RestartCoordinator(const ProcessEnd& end);
+  std::optional<v1::ServerState> FetchView(absl::Duration timeout) const;
   // Asks coordd; what it says is added to the report. Nothing: it does not answer.
-  std::optional<v1::ServerState> AskCoordinator();
+  std::optional<v1::ServerState> AskCoordinator(absl::Duration timeout);
   // Some workers have ended well, others run: whether those can.
   void RestartWorkers();
+  // What a discovery script has said.
+  void TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts);
+  HostRanks PlaceOf(int32_t worker) const;
   void LookForEarlyExit(absl::Time now);
   void RemoveMarker();
+
+  static constexpr size_t kTailLines = 5;
 
   // Constant after construction.
   const RunOptions& options_;
@@ -80,13 +94,20 @@ class Launcher : private CrewEvents {
   RunCoordinator coordinator_;
   LineSplitter coordinator_out_, coordinator_err_;
   std::unique_ptr<Crew> crew_;
+  std::unique_ptr<HostDiscovery> discovery_;  // null: the hosts are those of the plan
+  SlotBook slots_;
+  std::string discovery_problem_;  // as it was told last
   std::unique_ptr<RunState> state_;
+  std::unique_ptr<ExitReporter> reporter_;  // null: nobody is told
   RunReport report_;
-  std::vector<TailLines> tails_;  // of each worker
-  int interrupted_by_ = 0;        // a signal that came before the workers were started
-  std::string marker_;            // a file in the working directory, while hosts are looked at
+  std::vector<TailLines> tails_;       // of each worker
+  std::vector<std::string> launches_;  // likewise: what it is called, for coordd
+  int interrupted_by_ = 0;             // a signal that came before the workers were started
+  std::string marker_;                 // a file in the working directory, while hosts are looked at
   absl::Time early_look_ = absl::InfiniteFuture();
   bool workers_needed_coordinator_ = true;
+  absl::Time coordinator_since_ = absl::InfinitePast();
+  int quick_deaths_ = 0;  // of coordd, one after the other
 };
 
 }  // namespace coordd

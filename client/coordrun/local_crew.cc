@@ -7,27 +7,38 @@
 #include <utility>
 
 #include "client/coordrun/read_lines.h"
+#include "client/coordrun/worker_environment.h"
 #include "common/status_macros.h"
 
 namespace coordd {
+namespace {
+
+bool Readable(int fd) {
+  pollfd look = {.fd = fd, .events = POLLIN, .revents = 0};
+  return poll(&look, 1, 0) > 0;
+}
+
+}  // namespace
 
 LocalCrew::LocalCrew(std::vector<std::string> command, std::string directory,
                      std::vector<WorkerOrder> orders)
     : command_(std::move(command)), directory_(std::move(directory)), orders_(std::move(orders)) {}
 
-absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order,
+absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order, int32_t start,
                                                       CrewEvents& events) const {
-  COORDD_ASSIGN_OR_RETURN(
-      ChildProcess process,
-      ChildProcess::Start(
-          {.command = command_, .environment = order.environment, .directory = directory_}));
-  events.WorkerStarted(order.index, "", process.pid());
-  return Worker{order.index, std::move(process), {}, {}};
+  ChildRequest request = {
+      .command = command_, .environment = order.environment, .directory = directory_};
+  const auto run = request.environment.find("COORDD_LAUNCH_ID");
+  const bool reported = run != request.environment.end();
+  if (reported) run->second = LaunchId(run->second, order.index, start);
+  COORDD_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(request));
+  events.WorkerStarted(order.index, "", process.pid(), reported ? run->second : "");
+  return Worker{order.index, std::move(process), {}, {}, start};
 }
 
 absl::Status LocalCrew::Start(CrewEvents& events) {
   for (const WorkerOrder& order : orders_) {
-    COORDD_ASSIGN_OR_RETURN(Worker worker, StartOne(order, events));
+    COORDD_ASSIGN_OR_RETURN(Worker worker, StartOne(order, 0, events));
     workers_.push_back(std::move(worker));
   }
   return absl::OkStatus();
@@ -36,7 +47,7 @@ absl::Status LocalCrew::Start(CrewEvents& events) {
 absl::Status LocalCrew::Restart(int32_t worker, CrewEvents& events) {
   for (size_t i = 0; i < orders_.size(); ++i) {
     if (orders_[i].index != worker) continue;
-    COORDD_ASSIGN_OR_RETURN(workers_[i], StartOne(orders_[i], events));
+    COORDD_ASSIGN_OR_RETURN(workers_[i], StartOne(orders_[i], workers_[i].start + 1, events));
   }
   return absl::OkStatus();
 }
@@ -66,12 +77,32 @@ void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time /*now*/, CrewEve
       });
     }
     if (fds[3 * i].revents == 0) continue;
-    if (const auto end = worker.process.Reap()) events.WorkerEnded(worker.index, *end);
+    const auto end = worker.process.Reap();
+    if (!end) continue;
+    ReadLastWords(worker, events);
+    events.WorkerEnded(worker.index, *end);
+  }
+}
+
+// What it wrote last is there, also what it never ended with a line. Its descendants may hold the
+// pipe open; they are not waited for.
+void LocalCrew::ReadLastWords(Worker& worker, CrewEvents& events) {
+  constexpr int kMostReads = 16;  // a pipe holds 64 KiB
+  for (int i = 0; i < kMostReads && worker.process.err_open(); ++i) {
+    if (!Readable(worker.process.err().get())) return;
+    ReadLines(worker.process.err(), worker.err_lines,
+              [&](absl::string_view line) { events.WorkerLine(worker.index, Stream::kErr, line); });
   }
 }
 
 void LocalCrew::Signal(int signal, absl::Time /*now*/) {
   for (const Worker& worker : workers_) worker.process.Signal(signal);
+}
+
+void LocalCrew::SignalOne(int32_t worker, int signal) {
+  for (const Worker& known : workers_) {
+    if (known.index == worker) known.process.Signal(signal);
+  }
 }
 
 bool LocalCrew::drained() const {

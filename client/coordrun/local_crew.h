@@ -30,6 +30,7 @@ class LocalCrew : public Crew {
   void Await(std::vector<pollfd>& fds) override;
   void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
   void Signal(int signal, absl::Time now) override;
+  void SignalOne(int32_t worker, int signal) override;
   bool drained() const override;
   void KillAll() override;
 
@@ -38,9 +39,13 @@ class LocalCrew : public Crew {
     int32_t index;
     ChildProcess process;
     LineSplitter out_lines, err_lines;
+    int32_t start = 0;  // how often it had been started before
   };
 
-  absl::StatusOr<Worker> StartOne(const WorkerOrder& order, CrewEvents& events) const;
+  absl::StatusOr<Worker> StartOne(const WorkerOrder& order, int32_t start,
+                                  CrewEvents& events) const;
+
+  static void ReadLastWords(Worker& worker, CrewEvents& events);
 
   // Constant after construction.
   const std::vector<std::string> command_;

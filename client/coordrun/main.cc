@@ -8,6 +8,7 @@
 
 #include "client/coordrun/agent.h"
 #include "client/coordrun/dry_run.h"
+#include "client/coordrun/host_discovery.h"
 #include "client/coordrun/launch_address.h"
 #include "client/coordrun/launcher.h"
 #include "client/coordrun/run_directory.h"
@@ -31,7 +32,12 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-absl::StatusOr<RunPlan> Plan(const RunOptions& options, const Environment& environment) {
+absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment, Clock& clock) {
+  if (!options.discovery_script.empty()) {
+    COORDD_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts,
+                            DiscoverFirstHosts(options, environment, clock));
+    UseDiscovered(hosts, &options);
+  }
   PlanInputs inputs;
   inputs.environment = environment;
   const LaunchFacts facts = ThisLaunchFacts();
@@ -57,7 +63,7 @@ int Main(int argc, char** argv) {
   if (flags.agent) return RunAgent(environment, clock);
 
   RunOptions& options = flags.options;
-  const auto plan = Plan(options, environment);
+  const auto plan = Plan(options, environment, clock);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   options.np = plan->np;
   if (options.dry_run) {

@@ -82,7 +82,7 @@ absl::Status MpirunCrew::Start(CrewEvents& events) {
       process_, ChildProcess::Start({.command = MpirunCommand(options_, plan_, library, names_),
                                      .environment = environment_}));
   for (int32_t worker = 0; worker < plan_.np; ++worker) {
-    events.WorkerStarted(worker, "", process_->pid());
+    events.WorkerStarted(worker, "", process_->pid(), "");
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -40,23 +41,29 @@ Output::Output(const RunOptions& options, bool colour)
 absl::Status Output::OpenFiles() {
   if (options_.output_directory.empty()) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(MakeFolder(options_.output_directory));
-  for (int32_t r = 0; r < options_.np; ++r) {
-    const int32_t rank = options_.first_rank + r;
-    std::string stem = absl::StrCat(options_.output_directory, "/rank-", rank, ".");
-    if (options_.output_as_horovod) {
-      stem = absl::StrCat(options_.output_directory, "/rank.", rank);
-      COORDD_RETURN_IF_ERROR(MakeFolder(stem));
-      stem += "/std";
+  for (int32_t r = 0; r < options_.np; ++r) COORDD_RETURN_IF_ERROR(OpenFilesOf(r));
+  return absl::OkStatus();
+}
+
+absl::Status Output::OpenFilesOf(int32_t local_rank) {
+  if (options_.output_directory.empty()) return absl::OkStatus();
+  const int32_t rank = options_.first_rank + local_rank;
+  std::string stem = absl::StrCat(options_.output_directory, "/rank-", rank, ".");
+  if (options_.output_as_horovod) {
+    stem = absl::StrCat(options_.output_directory, "/rank.", rank);
+    COORDD_RETURN_IF_ERROR(MakeFolder(stem));
+    stem += "/std";
+  }
+  const size_t first = static_cast<size_t>(local_rank) * 2;
+  files_.resize(std::max(files_.size(), first + 2));
+  for (const size_t i : {first, first + 1}) {
+    const std::string path = stem + (i == first ? "out" : "err");
+    UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file.open()) {
+      return absl::UnavailableError(
+          absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
     }
-    for (const char* kind : {"out", "err"}) {
-      const std::string path = stem + kind;
-      UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (!file.open()) {
-        return absl::UnavailableError(
-            absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
-      }
-      files_.push_back(std::move(file));
-    }
+    files_[i] = std::move(file);
   }
   return absl::OkStatus();
 }
@@ -68,9 +75,8 @@ void Output::WorkerLine(int32_t local_rank, Stream stream, absl::string_view lin
                                                           out ? colour_out_ : colour_err_)
                                              : std::string();
   WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
-  if (files_.empty()) return;
-  WriteAll(files_[static_cast<size_t>(local_rank) * 2 + (out ? 0 : 1)].get(),
-           absl::StrCat(line, "\n"));
+  const size_t file = static_cast<size_t>(local_rank) * 2 + (out ? 0 : 1);
+  if (file < files_.size()) WriteAll(files_[file].get(), absl::StrCat(line, "\n"));
 }
 
 void Output::CoordinatorLine(absl::string_view line) {

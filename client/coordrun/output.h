@@ -22,6 +22,8 @@ class Output {
 
   // Makes the files of --output-dir. UNAVAILABLE: names the file.
   absl::Status OpenFiles();
+  // Of one more worker.
+  absl::Status OpenFilesOf(int32_t local_rank);
 
   // A line without its end.
   void WorkerLine(int32_t local_rank, Stream stream, absl::string_view line);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
+#include "client/coordrun/last_words.h"
 
 namespace coordd {
 namespace {
@@ -39,9 +40,9 @@ std::string ReducedText(const RunReport& report) {
 // "ranks 0, 1, 3 exited with status 1": equal ends together, in order of their first rank.
 std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState& state) {
   std::vector<std::pair<std::string, std::string>> groups;  // end, ranks
-  for (int32_t r = 0; r < options.np; ++r) {
+  for (int32_t r = 0; r < static_cast<int32_t>(state.workers().size()); ++r) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
-    if (state.first_failure() == r) continue;
+    if (state.first_failure() == r || worker.away) continue;
     const std::string end = worker.end ? worker.end->ToString() : "was not collected";
     const std::string rank = absl::StrCat(options.first_rank + r);
     bool found = false;
@@ -72,8 +73,11 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     const std::string end = absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran));
     if (state.lost().empty())
       return absl::StrCat(RankText(options, report, *first), " failed first: it ", end);
-    return absl::StrCat(RankText(options, report, *first), " ", end,
-                        " as well, and fewer than --min-np ", options.min_np, " are left");
+    return absl::StrCat(
+        RankText(options, report, *first), " ", end,
+        options.discovery_script.empty()
+            ? absl::StrCat(" as well, and fewer than --min-np ", options.min_np, " are left")
+            : " as well, and nobody is left");
   }
   if (state.timed_out()) {
     return absl::StrCat("the run was not done after --timeout ",
@@ -85,17 +89,20 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
   if (state.coordinator_end()) {
     return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
   }
+  if (state.deserted()) return "no worker is left: their hosts are gone";
   if (state.lost().empty()) return "all workers exited with status 0";
   return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
                       " lost, the others exited with status 0");
 }
 
 std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
-                     int32_t worker) {
+                     int32_t worker, const std::deque<std::string>& tail) {
   const RunState::Worker& lost = state.workers()[static_cast<size_t>(worker)];
-  return absl::StrCat(RankText(options, report, worker), " ", lost.end->ToString(), " after ",
-                      Seconds(lost.ran), "; ", state.alive(),
-                      state.alive() == 1 ? " worker goes on" : " workers go on");
+  const std::vector<std::string> words = LastWords(tail);
+  return absl::StrCat(
+      RankText(options, report, worker), " ", lost.end->ToString(), " after ", Seconds(lost.ran),
+      words.empty() ? "" : absl::StrCat(" (last on stderr: ", words.back(), ")"), "; ",
+      state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
 }
 
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
@@ -210,7 +217,7 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
 std::string SummaryJson(const RunOptions& options, const RunState& state, const RunReport& report) {
   using Json = nlohmann::ordered_json;
   Json ranks = Json::array();
-  for (int32_t r = 0; r < options.np; ++r) {
+  for (int32_t r = 0; r < static_cast<int32_t>(state.workers().size()); ++r) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(r)];
     const auto index = static_cast<size_t>(r);
     Json row = {{"rank", options.first_rank + r}, {"pid", report.pids[index]}};

@@ -31,9 +31,10 @@ struct RunReport {
 // ended, for the moment when that begins.
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report);
 
-// "rank 2 (pid 4711) was killed by SIGKILL after 1.2 s; 3 workers go on". REQUIRES: it has ended.
+// "rank 2 (pid 4711) was killed by SIGKILL after 1.2 s (last on stderr: out of memory); 3 workers
+// go on". REQUIRES: it has ended.
 std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
-                     int32_t worker);
+                     int32_t worker, const std::deque<std::string>& tail);
 
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some.

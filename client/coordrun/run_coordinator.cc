@@ -7,6 +7,7 @@
 #include "client/coordrun/run_directory.h"
 #include "common/address.h"
 #include "common/certs.h"
+#include "common/random.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -14,6 +15,9 @@ namespace {
 
 // A coordd that does not listen within this time never will.
 constexpr absl::Duration kStartWithin = absl::Seconds(10);
+
+// So that no two runs are taken for one another.
+constexpr int kLaunchIdBytes = 8;
 
 std::string Variable(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
@@ -68,6 +72,10 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   Rendezvous& rendezvous = result.rendezvous;
   rendezvous.job = JobName(options, environment);
   rendezvous.token_file = options.token_file;
+  const bool sees_ends = plan.launcher == LauncherKind::kLocal ||
+                         plan.launcher == LauncherKind::kSsh ||
+                         plan.launcher == LauncherKind::kSrun;
+  if (sees_ends) rendezvous.launch_id = SecretHex(kLaunchIdBytes);
   if (!options.coordinator.empty()) {
     COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, &rendezvous));
     return result;
@@ -79,7 +87,10 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   const std::string listen_host = ParseHostPort(listen)->host;
   COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                           ServerNames(options, listen_host));
-  TlsFiles server_tls;
+  CoordinatorSetup& setup = result.setup;
+  setup.listen = listen;
+  setup.http = options.http;
+  setup.store = absl::StrCat("sqlite:", directory, "/state");
   if (options.tls) {
     const std::string certificates = directory + "/tls";
     CertOptions certs;
@@ -87,11 +98,20 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
     for (const std::string& name : OwnNames()) certs.server_names.push_back(name);
     COORDD_RETURN_IF_ERROR(MakeCertificates(certificates, certs));
     unlink((certificates + "/ca.key").c_str());  // nothing more is to be signed in this run
-    server_tls = ServerTlsFiles(certificates);
+    setup.tls = ServerTlsFiles(certificates);
     rendezvous.tls = WorkerTlsFiles(certificates);
   }
-  COORDD_ASSIGN_OR_RETURN(result.process, StartCoordinator(options, listen, server_tls, environment,
-                                                           clock.Now() + kStartWithin, clock));
+  auto started = StartCoordinator(options, setup, environment, clock.Now() + kStartWithin, clock);
+  if (absl::IsUnavailable(started.status())) {
+    // State that is on no disk of this machine (the directory is on a network file system) cannot
+    // be trusted: then the run does not survive its coordd.
+    setup.store = "memory";
+    started = StartCoordinator(options, setup, environment, clock.Now() + kStartWithin, clock);
+  }
+  COORDD_RETURN_IF_ERROR(started.status());
+  result.process = *std::move(started);
+  setup.listen = result.process->addresses.listen;
+  if (!result.process->addresses.http.empty()) setup.http = result.process->addresses.http;
   rendezvous.address = result.process->addresses.listen;
   if (plan.launcher == LauncherKind::kLocal) return result;
   const uint16_t port = ParseHostPort(rendezvous.address)->port;
@@ -100,6 +120,15 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   }
   if (!result.addresses.empty()) rendezvous.address = result.addresses[0];
   return result;
+}
+
+absl::Status RestartCoordinator(const RunOptions& options, const Environment& environment,
+                                Clock& clock, RunCoordinator* coordinator) {
+  COORDD_ASSIGN_OR_RETURN(CoordinatorProcess process,
+                          StartCoordinator(options, coordinator->setup, environment,
+                                           clock.Now() + kStartWithin, clock));
+  coordinator->process = std::move(process);
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

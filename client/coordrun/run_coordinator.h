@@ -19,6 +19,7 @@ namespace coordd {
 struct RunCoordinator {
   Rendezvous rendezvous;
   std::optional<CoordinatorProcess> process;  // when it was started here
+  CoordinatorSetup setup;                     // with which it is started again
   // host:port by which other machines may reach it, best first; empty: rendezvous.address as it is.
   std::vector<std::string> addresses;
 };
@@ -31,6 +32,10 @@ absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKin
 absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,
                                                 const std::string& directory,
                                                 const Environment& environment, Clock& clock);
+
+// Starts it again where it was. Statuses: as StartCoordinator.
+absl::Status RestartCoordinator(const RunOptions& options, const Environment& environment,
+                                Clock& clock, RunCoordinator* coordinator);
 
 // The name of the job in this run.
 std::string JobName(const RunOptions& options, const Environment& environment);

@@ -57,6 +57,37 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration* target,
       ->type_name("SECONDS");
 }
 
+void AddElastic(CLI::App& app, RunOptions* options) {
+  app.add_option("--host-discovery-script", options->discovery_script,
+                 "a command that prints the hosts that are there now, 'host' or 'host:slots' a "
+                 "line; asked every second: workers are started on those that come and ended on "
+                 "those that go")
+      ->type_name("COMMAND");
+  app.add_option("--max-np", options->max_np, "with it: at most so many workers [no limit]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--slots-per-host", options->slots_per_host,
+                 "of a host for which it prints no number")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--reset-limit", options->reset_limit,
+                 "after so many changes of members a lost worker is the end of the job [none]")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  AddDuration(app, "--elastic-timeout", &options->elastic_timeout,
+              "for --min-np workers to be there, at the start and after a loss [600]");
+  app.add_option_function<std::vector<double>>(
+         "--blacklist-cooldown-range",
+         [options](const std::vector<double>& range) {
+           options->cooldown_min = absl::Seconds(range[0]);
+           options->cooldown_max = absl::Seconds(range[1]);
+         },
+         "how long a slot whose worker has failed is not used: from, doubling, to [1 60]")
+      ->expected(2)
+      ->type_name("SECONDS");
+}
+
 void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option_function<int32_t>(
          "-n,--np",
@@ -75,6 +106,7 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
                  "with --min-np: start workers that fail again, so many times in all [0]")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
+  AddElastic(app, options);
   app.add_option("-H", options->hosts, "hosts and how many workers each takes: h1:4,h2:4, n[1-8]:4")
       ->type_name("HOSTS");
   app.add_option("--hostfile", options->hostfile,
@@ -188,7 +220,10 @@ size_t CommandBegin(const CLI::App& app, const std::vector<std::string>& argumen
     const bool is_long = absl::StartsWith(name, "--");
     const CLI::Option* option = app.get_option_no_throw(is_long ? name : name.substr(0, 2));
     const bool value_within = !is_long && name.size() > 2;  // -n4
-    if (option != nullptr && option->get_items_expected_max() > 0 && !value_within) ++i;
+    if (option == nullptr || value_within) continue;
+    // Lists have no bound; of them, each word has a flag of its own.
+    const int least = std::max(option->get_items_expected_min(), 0);
+    i += static_cast<size_t>(std::max(least, std::min(option->get_items_expected_max(), 1)));
   }
   return arguments.size();
 }

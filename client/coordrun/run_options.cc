@@ -19,11 +19,41 @@ absl::Status CheckAddress(const char* option, const std::string& text, bool may_
   return absl::OkStatus();
 }
 
+absl::Status CheckElastic(const RunOptions& options) {
+  const bool discovers = !options.discovery_script.empty();
+  if (discovers && (!options.hosts.empty() || !options.hostfile.empty())) {
+    return absl::InvalidArgumentError(
+        "--host-discovery-script tells the hosts: expected no -H and no --hostfile with it");
+  }
+  if (discovers && !options.launcher.empty() && options.launcher != "ssh") {
+    return absl::InvalidArgumentError(absl::StrCat("--host-discovery-script with --launcher ",
+                                                   options.launcher, ": expected ssh, or none"));
+  }
+  const int32_t least = options.min_np > 0 ? options.min_np : options.np_given ? options.np : 1;
+  if (options.max_np > 0 && options.max_np < least) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-np is ", options.max_np,
+                                                   ": expected at least ", least,
+                                                   options.min_np > 0 ? " (--min-np)" : " (-np)"));
+  }
+  if (options.max_np > 0 && !discovers && options.np_given && options.np > options.max_np) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np is ", options.np, ": expected at most --max-np ", options.max_np));
+  }
+  if (options.cooldown_min <= absl::ZeroDuration() || options.cooldown_max < options.cooldown_min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--blacklist-cooldown-range is ", absl::FormatDuration(options.cooldown_min),
+                     " to ", absl::FormatDuration(options.cooldown_max),
+                     ": expected a positive number and one that is not smaller"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunOptions::Validate() const {
   if (np < 1)
     return absl::InvalidArgumentError(absl::StrCat("-np is ", np, ": expected 1 or more"));
+  COORDD_RETURN_IF_ERROR(CheckElastic(*this));
   const int32_t all = size == 0 ? np : size;
   if (first_rank < 0 || first_rank + np > all) {
     return absl::InvalidArgumentError(

@@ -18,7 +18,16 @@ struct RunOptions {
   int32_t np = 1;  // workers to start; -H and an allocation tell it, too
   bool np_given = false;
   int32_t min_np = 0;  // the run goes on without those that fail as long as so many do not; 0: np
-  int32_t max_restarts = 0;          // of workers that have failed, in all; with min_np
+  int32_t max_restarts = 0;  // of workers that have failed, in all; with min_np
+  // Hosts that come and go: a command of the shell that prints those that are there.
+  std::string discovery_script;
+  int32_t max_np = 0;          // workers at a time; 0: as many as there are slots
+  int32_t slots_per_host = 1;  // of a host for which it prints none
+  int32_t reset_limit = 0;     // changes of members after which a loss is the end; 0: none
+  // For min_np workers to be there, at the start and after a loss.
+  absl::Duration elastic_timeout = absl::Minutes(10);
+  // A slot whose worker has failed is used again after the first, then twice as long each time.
+  absl::Duration cooldown_min = absl::Seconds(1), cooldown_max = absl::Minutes(1);
   int32_t size = 0;                  // workers of the job in all; 0: np
   int32_t first_rank = 0;            // COORDD_RANK of the first one here
   std::vector<std::string> command;  // program and arguments

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -126,14 +127,16 @@ absl::Status PlaceOnHosts(const RunOptions& options, const PlanInputs& inputs, R
     if (count == 0) break;
     plan->hosts.push_back({.host = host.host,
                            .user = host.user,
-                           .here = options.launcher.empty() && Here(host.host, inputs.hostname),
+                           .here = IsHere(options, host.host, inputs.hostname),
                            .first_rank = rank,
                            .count = count});
     rank += count;
   }
   const bool all_here = std::all_of(plan->hosts.begin(), plan->hosts.end(),
                                     [](const HostRanks& host) { return host.here; });
-  if (all_here && plan->launcher == LauncherKind::kSsh) {
+  // What comes later may be elsewhere.
+  const bool fixed = options.discovery_script.empty();
+  if (fixed && all_here && plan->launcher == LauncherKind::kSsh) {
     plan->launcher = LauncherKind::kLocal;
     plan->reason += ", which is this machine";
     plan->hosts.clear();
@@ -172,6 +175,10 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
   if (!options.launcher.empty()) {
     plan->reason = absl::StrCat("--launcher ", options.launcher);
     return *LauncherFrom(options.launcher);
+  }
+  if (!options.discovery_script.empty()) {
+    plan->reason = "--host-discovery-script names hosts";
+    return LauncherKind::kSsh;
   }
   if (NamesHosts(options)) {
     plan->reason = options.hosts.empty() ? "--hostfile names hosts" : "-H names hosts";
@@ -220,6 +227,26 @@ std::optional<LauncherKind> LauncherFrom(const std::string& name) {
   return std::nullopt;
 }
 
+bool IsHere(const RunOptions& options, const std::string& host, const std::string& hostname) {
+  if (!options.launcher.empty()) return false;
+  return Here(host, hostname) ||
+         (!options.discovery_script.empty() && absl::StartsWith(host, "127."));
+}
+
+void UseDiscovered(const std::vector<HostSlots>& hosts, RunOptions* options) {
+  std::vector<std::string> named;
+  int64_t slots = 0;
+  for (const HostSlots& host : hosts) {
+    named.push_back(absl::StrCat(host.host, ":", host.slots));
+    slots += host.slots;
+  }
+  if (options->min_np == 0) options->min_np = options->np_given ? options->np : 1;
+  const int64_t most = options->max_np > 0 ? options->max_np : kMaxWorkers;
+  options->np = static_cast<int32_t>(std::min(slots, most));
+  options->np_given = true;
+  options->hosts = absl::StrJoin(named, ",");
+}
+
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
   RunPlan plan;
   plan.launcher = Choose(options, inputs, &plan);
@@ -263,10 +290,11 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
     return absl::InvalidArgumentError(
         absl::StrCat("--min-np is ", options.min_np, ": expected at most -np, ", plan.np));
   }
-  if (options.max_restarts > 0 && (options.min_np == 0 || plan.launcher != LauncherKind::kLocal)) {
+  if (options.max_restarts > 0 &&
+      (options.min_np == 0 || plan.launcher == LauncherKind::kExternal)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--max-restarts is ", options.max_restarts,
-                     ": expected --min-np with it, and workers on this machine"));
+                     ": expected --min-np with it, and launcher local, ssh or srun"));
   }
   if (options.min_np > 0 && plan.launcher == LauncherKind::kMpirun) {
     return absl::InvalidArgumentError(

@@ -39,6 +39,8 @@ struct HostRanks {
   bool here = false;      // this machine, by name: no ssh
   int32_t first_rank = 0;
   int32_t count = 0;
+  int32_t first_local = 0;  // local rank of the first of them
+  int32_t local_size = 0;   // ranks on the host in all; 0: count
   friend bool operator==(const HostRanks&, const HostRanks&) = default;
 };
 
@@ -49,6 +51,13 @@ struct RunPlan {
   int32_t cpus_per_task = 0;     // of srun, which has not taken it from sbatch since Slurm 22.05
   std::string reason;            // why this launcher: "-H names other hosts"
 };
+
+// Whether `host` is this machine, by name: with --host-discovery-script 127.x.y.z is, too.
+bool IsHere(const RunOptions& options, const std::string& host, const std::string& hostname);
+
+// What a discovery script has found first, as if it had been named by -H; np is what they have room
+// for, --max-np at most.
+void UseDiscovered(const std::vector<HostSlots>& hosts, RunOptions* options);
 
 // INVALID_ARGUMENT, FAILED_PRECONDITION: one sentence that says what to do instead.
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs);

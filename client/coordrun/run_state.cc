@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,13 +33,18 @@ std::string ProcessEnd::ToString() const {
 
 RunState::RunState(const RunOptions& options, absl::Time start)
     : min_np_(options.min_np),
+      hosts_change_(!options.discovery_script.empty()),
       linger_(options.linger),
       grace_(options.grace),
+      cooldown_min_(options.cooldown_min),
+      cooldown_max_(options.cooldown_max),
       start_(start),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
       alive_(options.np),
-      restarts_left_(options.max_restarts) {
+      restarts_left_(hosts_change_ && options.max_restarts == 0
+                         ? std::numeric_limits<int32_t>::max()
+                         : options.max_restarts) {
   for (Worker& worker : workers_) worker.started = start;
 }
 
@@ -69,6 +75,8 @@ bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) con
 }
 
 bool RunState::EnoughAreLeft() const {
+  // coordd waits for min_np. Whoever is alive may have the state.
+  if (hosts_change_) return alive_ > 0;
   const auto failed = [](const Worker& worker) { return worker.end && !worker.end->ok(); };
   const auto failures = std::count_if(workers_.begin(), workers_.end(), failed);
   return min_np_ > 0 && static_cast<int64_t>(workers_.size()) - failures >= min_np_;
@@ -80,6 +88,14 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   worker.end = end;
   worker.ran = now - worker.started;
   --alive_;
+  worker.kill_at = absl::InfiniteFuture();
+  if (worker.away) {
+    if (!worker.comes_back || phase_ != Phase::kRunning) return;
+    worker.away = worker.comes_back = false;
+    worker.unused = true;
+    worker.restart_at = now;
+    return;
+  }
   if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
   if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
@@ -99,15 +115,51 @@ bool RunState::RestartsAreDue() const {
   });
 }
 
-void RunState::PlanRestart(Worker& worker, absl::Time now) {
-  const bool finishing = std::any_of(workers_.begin(), workers_.end(), [](const Worker& other) {
-    return other.end && other.end->ok();
+bool RunState::SomeAreThrough() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.end && worker.end->ok() && !worker.away && !worker.unused;
   });
-  if (restarts_left_ == 0 || finishing) return;
+}
+
+// Of the slot alone: others on its host go on, and are used again.
+void RunState::PlanRestart(Worker& worker, absl::Time now) {
+  if (restarts_left_ == 0 || SomeAreThrough()) return;
   --restarts_left_;
-  constexpr int32_t kMostDoublings = 6;
-  const int32_t doublings = std::min(worker.restarts, kMostDoublings);
-  worker.restart_at = now + std::min(absl::Seconds(1 << doublings), absl::Minutes(1));
+  constexpr int32_t kMostDoublings = 20;
+  constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
+  if (worker.ran >= kForgivenAfter) worker.strikes = 0;
+  const int32_t doublings = std::min(worker.strikes++, kMostDoublings);
+  worker.restart_at = now + std::min(cooldown_min_ * (1 << doublings), cooldown_max_);
+}
+
+void RunState::AddSlot(absl::Time now) {
+  Worker& worker = workers_.emplace_back();
+  worker.end = ProcessEnd{};
+  worker.started = now;
+  worker.away = worker.late = true;
+}
+
+void RunState::SlotCame(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (!worker.away || phase_ != Phase::kRunning || SomeAreThrough()) return;
+  if (!worker.end) {
+    worker.comes_back = true;
+    return;
+  }
+  worker.away = false;
+  worker.unused = true;
+  worker.restart_at = now;
+}
+
+void RunState::SlotWent(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  worker.away = true;
+  worker.comes_back = false;
+  worker.restart_at = absl::InfiniteFuture();
+  std::erase(lost_, local_rank);  // it would not be started again anyway
+  if (worker.end || phase_ != Phase::kRunning) return;
+  single_signals_.emplace_back(local_rank, SIGTERM);
+  worker.kill_at = now + grace_;
 }
 
 void RunState::CancelRestarts() {
@@ -127,10 +179,16 @@ std::vector<int32_t> RunState::TakeRestarts(absl::Time now) {
 void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   worker.end.reset();
+  worker.unused = false;
   worker.started = now;
   ++worker.restarts;
   ++alive_;
   std::erase(lost_, local_rank);
+}
+
+void RunState::RestartFailed(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (hosts_change_ && phase_ == Phase::kRunning) PlanRestart(worker, now);
 }
 
 void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time now) {
@@ -149,12 +207,14 @@ void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
 }
 
 bool RunState::only_restarted_are_alive() const {
-  bool some_are_through = false;
   for (const Worker& worker : workers_) {
-    some_are_through = some_are_through || (worker.end && worker.end->ok());
-    if (!worker.end && worker.restarts == 0) return false;
+    if (!worker.end && worker.restarts == 0 && !worker.late) return false;
   }
-  return some_are_through && alive_ > 0;
+  return SomeAreThrough() && alive_ > 0;
+}
+
+bool RunState::deserted() const {
+  return hosts_change_ && all_ended() && !first_failure_ && !SomeAreThrough();
 }
 
 void RunState::Finish(absl::Time now) {
@@ -186,6 +246,11 @@ void RunState::Tick(absl::Time now) {
     signals_.push_back(SIGTERM);
     Enter(Phase::kTerminating, now);
   }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (now < workers_[i].kill_at) continue;
+    workers_[i].kill_at = absl::InfiniteFuture();
+    single_signals_.emplace_back(static_cast<int32_t>(i), SIGKILL);
+  }
   // Without a failure there is nobody to blame.
   if (phase_ == Phase::kLingering && (!first_failure_ || now >= blame_end_)) blame_is_final_ = true;
   if (now < phase_end_) return;
@@ -200,13 +265,18 @@ void RunState::Tick(absl::Time now) {
 absl::Time RunState::NextDeadline() const {
   if (phase_ == Phase::kRunning) {
     absl::Time next = timeout_;
-    for (const Worker& worker : workers_) next = std::min(next, worker.restart_at);
+    for (const Worker& worker : workers_)
+      next = std::min({next, worker.restart_at, worker.kill_at});
     return next;
   }
   return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);
 }
 
 std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }
+
+std::vector<std::pair<int32_t, int>> RunState::TakeSingleSignals() {
+  return std::exchange(single_signals_, {});
+}
 
 int RunState::exit_status() const {
   if (first_failure_) {
@@ -216,7 +286,7 @@ int RunState::exit_status() const {
   if (timed_out_) return kTimeoutStatus;
   if (interrupt_ != 0) return 128 + interrupt_;
   if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);
-  return 0;
+  return deserted() ? 1 : 0;
 }
 
 }  // namespace coordd

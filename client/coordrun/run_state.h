@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -34,7 +35,8 @@ std::string SignalName(int signal);
 //   running --signal, timeout--------------------^   second signal -------^
 //
 // In an elastic run (RunOptions::min_np) a worker that fails is *lost* as long as enough others
-// have not failed, and the run goes on. Not thread-safe: one owner. `now` must not decrease.
+// have not failed, and the run goes on; where hosts come and go, as long as anybody is alive. Not
+// thread-safe: one owner. `now` must not decrease.
 class RunState {
  public:
   struct Worker {
@@ -43,6 +45,13 @@ class RunState {
     absl::Time started;
     int32_t restarts = 0;
     absl::Time restart_at = absl::InfiniteFuture();
+    int32_t strikes = 0;  // failures in a row, each soon after a start: they double the wait
+    // Of a run whose hosts come and go. `away`: its slot is not there, so that it is not started,
+    // and its end is none of the run's. `late`: it was not among the first.
+    bool away = false, late = false;
+    bool comes_back = false;  // its slot is there again before it has ended
+    bool unused = false;      // its slot is there, and it has not been started since
+    absl::Time kill_at = absl::InfiniteFuture();
   };
 
   RunState(const RunOptions& options, absl::Time start);
@@ -50,6 +59,13 @@ class RunState {
   void WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
   // One of TakeRestarts has been started.
   void WorkerRestarted(int32_t local_rank, absl::Time now);
+  // One of them could not be: it stays lost, or is tried again where hosts come and go.
+  void RestartFailed(int32_t local_rank, absl::Time now);
+  // Slots of hosts that come and go (RunOptions::discovery_script): room for one more worker, which
+  // is away; it has a host now, and is to be started; it has none any more, and is told to end.
+  void AddSlot(absl::Time now);
+  void SlotCame(int32_t local_rank, absl::Time now);
+  void SlotWent(int32_t local_rank, absl::Time now);
   // The coordd of this run has ended while workers need it.
   void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
   // The program has come to its end without those who are alive: they are ended, and count as lost.
@@ -66,6 +82,8 @@ class RunState {
   absl::Time NextDeadline() const;
   // Signals to send to every worker that is alive, in this order; empty afterwards.
   std::vector<int> TakeSignals();
+  // The same to single workers.
+  std::vector<std::pair<int32_t, int>> TakeSingleSignals();
   // Who is to be started again now; each is then WorkerRestarted, or stays lost.
   std::vector<int32_t> TakeRestarts(absl::Time now);
 
@@ -83,8 +101,10 @@ class RunState {
   // Without whom the run went on, in the order of their ends.
   const std::vector<int32_t>& lost() const { return lost_; }
   int32_t alive() const { return alive_; }
-  // Some have ended well, and all that are alive were started again.
+  // Some have ended well, and all that are alive were started later than the first.
   bool only_restarted_are_alive() const;
+  // Nobody has ended well, and nobody is to blame: hosts came and went until none was left.
+  bool deserted() const;
   // Blame's; empty: the first failure's end tells.
   const std::string& blame_reason() const { return blame_reason_; }
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
@@ -100,13 +120,15 @@ class RunState {
   bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
   bool EnoughAreLeft() const;
   bool RestartsAreDue() const;
+  bool SomeAreThrough() const;
   void PlanRestart(Worker& worker, absl::Time now);
   // The program comes to its end, or is being ended: nobody is started any more.
   void CancelRestarts();
 
   // Constant after construction.
   const int32_t min_np_;
-  const absl::Duration linger_, grace_;
+  const bool hosts_change_;
+  const absl::Duration linger_, grace_, cooldown_min_, cooldown_max_;
   const absl::Time start_, timeout_;
 
   Phase phase_ = Phase::kRunning;
@@ -114,6 +136,7 @@ class RunState {
   std::vector<Worker> workers_;
   int32_t alive_;
   std::vector<int> signals_;
+  std::vector<std::pair<int32_t, int>> single_signals_;
   int32_t restarts_left_;
   std::vector<int32_t> lost_;
   std::optional<int32_t> first_failure_;

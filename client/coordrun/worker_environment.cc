@@ -17,11 +17,18 @@ constexpr const char* kOfThisMachine[] = {
 constexpr const char* kPrefixesOfThisMachine[] = {
     "SSH_", "XDG_", "DBUS_", "SLURM", "PMI_", "PMIX_", "OMPI_", "MPIEXEC_", "LS_COLOR", "WINDOW"};
 
+constexpr int32_t kNoLimit = 1 << 17;  // coordd's own bound of a job
+
 bool OfThisMachine(const std::string& name) {
   const auto is = [&name](const char* known) { return name == known; };
   const auto begins = [&name](const char* prefix) { return absl::StartsWith(name, prefix); };
   return std::any_of(std::begin(kOfThisMachine), std::end(kOfThisMachine), is) ||
          std::any_of(std::begin(kPrefixesOfThisMachine), std::end(kPrefixesOfThisMachine), begins);
+}
+
+int32_t MostWorkers(const RunOptions& options) {
+  if (!options.discovery_script.empty()) return options.max_np > 0 ? options.max_np : kNoLimit;
+  return options.size == 0 ? options.np : options.size;
 }
 
 }  // namespace
@@ -44,6 +51,10 @@ Environment TransferredEnvironment(const Environment& inherited) {
   return environment;
 }
 
+std::string LaunchId(const std::string& run, int32_t worker, int32_t start) {
+  return absl::StrCat(run, ".", worker, ".", start);
+}
+
 Environment PlaceVariables(const WorkerPlace& place) {
   return {{"COORDD_RANK", absl::StrCat(place.rank)},
           {"COORDD_SIZE", absl::StrCat(place.size)},
@@ -56,13 +67,14 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
   Environment environment = {{"COORDD_ADDR", rendezvous.address},
                              {"COORDD_JOB_ID", rendezvous.job},
                              {"COORDD_TOKEN_FILE", rendezvous.token_file},
+                             {"COORDD_LAUNCH_ID", rendezvous.launch_id},  // the crew adds the rest
                              {"COORDD_TLS_CA", rendezvous.tls.ca},
                              {"COORDD_TLS_CERT", rendezvous.tls.cert},
                              {"COORDD_TLS_KEY", rendezvous.tls.key},
                              {"COORDD_METRICS", options.metrics == "off" ? "" : options.metrics}};
   if (options.min_np > 0) {
     environment["COORDD_MIN_WORKERS"] = absl::StrCat(options.min_np);
-    environment["COORDD_MAX_WORKERS"] = absl::StrCat(options.size == 0 ? options.np : options.size);
+    environment["COORDD_MAX_WORKERS"] = absl::StrCat(MostWorkers(options));
     environment["COORDD_ON_FAILURE"] = "raise";
   }
   if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;

@@ -18,6 +18,9 @@ struct Rendezvous {
   std::string job;
   std::string token_file;  // empty: no token
   TlsFiles tls;            // a worker's; empty: no TLS
+  // Of this run, unique: what begins COORDD_LAUNCH_ID of each worker. Empty: coordrun does not see
+  // how they end.
+  std::string launch_id = "";
 };
 
 // The variables of a worker that coordrun decides beside Rendezvous.
@@ -25,6 +28,9 @@ struct WorkerPlace {
   int32_t rank = 0, size = 1;
   int32_t local_rank = 0, local_size = 1;
 };
+
+// What a worker of this run is called in its `start`-th life, from 0: COORDD_LAUNCH_ID.
+std::string LaunchId(const std::string& run, int32_t worker, int32_t start);
 
 // COORDD_RANK and those with it, as hints.
 Environment PlaceVariables(const WorkerPlace& place);

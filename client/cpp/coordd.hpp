@@ -95,6 +95,46 @@ class Comm {
   coordd_comm_t* handle_ = nullptr;
 };
 
+// --- memory ------------------------------------------------------------------------------------
+
+// Memory of coordd_alloc (memory.h); Worker::Allocate makes it. Movable. Ends before its worker.
+template <typename T>
+class Memory {
+ public:
+  Memory() = default;  // nothing
+  Memory(coordd_worker_t* worker, T* data, int64_t size)
+      : worker_(worker), data_(data), size_(size) {}
+  Memory(Memory&& other) noexcept
+      : worker_(other.worker_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(worker_, other.worker_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Memory() {
+    if (data_ != nullptr) coordd_free(worker_, data_);
+  }
+
+  T* data() const { return data_; }
+  int64_t size() const { return size_; }  // elements
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+  // Whether the other ranks of the node have it mapped; if not, why.
+  Expected<> IsMapped() const {
+    return internal::Check(
+        coordd_register(worker_, data_, size_ * static_cast<int64_t>(sizeof(T))));
+  }
+
+ private:
+  coordd_worker_t* worker_ = nullptr;
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 // --- the worker --------------------------------------------------------------------------------
 
 // This process as a member of a job. Movable; its end says goodbye.
@@ -174,6 +214,21 @@ class Worker {
   Comm MakeComm(const std::string& name, std::chrono::duration<double> timeout = {},
                 int process_set = 0) {
     return TryMakeComm(name, timeout, process_set).value();
+  }
+
+  // `count` elements, at least 1, all zero, of a type that is only bytes.
+  template <typename T>
+  Expected<Memory<T>> TryAllocate(int64_t count) {
+    static_assert(std::is_trivially_copyable<T>::value, "a type that is only bytes");
+    void* memory = nullptr;
+    const coordd_status_t code =
+        coordd_alloc(handle_, count * static_cast<int64_t>(sizeof(T)), &memory);
+    if (code != COORDD_OK) return internal::Failure<Memory<T>>(code);
+    return Memory<T>(handle_, static_cast<T*>(memory), count);
+  }
+  template <typename T>
+  Memory<T> Allocate(int64_t count) {
+    return TryAllocate<T>(count).value();
   }
 
   // In place. The view's memory belongs to coordd until the work is done.

@@ -75,6 +75,7 @@ TEST(AgentMessages, OrdersArriveAsTheyWere) {
   orders.workers = {{7, {{"COORDD_RANK", "7"}}}};
   orders.coordinators = {"10.0.0.1:5"};
   orders.look = false;
+  orders.stay = true;
   const std::string line = OrdersLine(orders);
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto read = ParseOrders(line);
@@ -92,6 +93,7 @@ TEST(AgentMessages, OrdersArriveAsTheyWere) {
   EXPECT_EQ(read->workers[0].environment.at("COORDD_RANK"), "7");
   EXPECT_EQ(read->coordinators, orders.coordinators);
   EXPECT_FALSE(read->look);
+  EXPECT_TRUE(read->stay);
 }
 
 TEST(AgentMessages, TheEndOfAWorkerArrives) {
@@ -114,21 +116,35 @@ TEST(AgentMessages, AReportOfAnotherRevisionTellsItsVersion) {
 }
 
 TEST(AgentMessages, NonsenseIsRefusedInOneSentence) {
-  for (const char* text : {"", "{}", "[]", "{\"protocol\":1}", "{\"protocol\":\"x\"}"}) {
+  for (const char* text : {"", "{}", "[]", "{\"protocol\":2}", "{\"protocol\":\"x\"}"}) {
     EXPECT_THAT(ParseOrders(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected")))
         << text;
   }
-  EXPECT_THAT(ParseOrders("{\"protocol\":2}"),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("revision 2")));
+  EXPECT_THAT(ParseOrders("{\"protocol\":1}"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("revision 1")));
   EXPECT_FALSE(ParseMessage("{\"type\":\"ended\"}").ok());
 }
 
 TEST(AgentMessages, SignalsAreNumbers) {
-  EXPECT_EQ(ParseSignalOrder(SignalOrder(SIGTERM)), SIGTERM);
-  for (const char* text : {"signal", "signal x", "signal 0", "signal 99", "start"}) {
-    EXPECT_EQ(ParseSignalOrder(text), 0) << text;
+  int32_t worker = 0;
+  EXPECT_EQ(ParseSignalOrder(SignalOrder(SIGTERM), &worker), SIGTERM);
+  EXPECT_EQ(worker, -1);
+  EXPECT_EQ(ParseSignalOrder(SignalOneOrder(3, SIGKILL), &worker), SIGKILL);
+  EXPECT_EQ(worker, 3);
+  for (const char* text : {"signal", "signal x", "signal 0", "signal 99", "signal 9 x", "start"}) {
+    EXPECT_EQ(ParseSignalOrder(text, &worker), 0) << text;
   }
+}
+
+TEST(AgentMessages, AWorkerIsStartedAgainByItsNumber) {
+  EXPECT_EQ(ParseRestartOrder(RestartOrder(12)), 12);
+  for (const char* text : {"restart", "restart x", "restart -1", "start"}) {
+    EXPECT_EQ(ParseRestartOrder(text), -1) << text;
+  }
+  const auto read = ParseMessage(MessageLine(CannotRunMessage{127, "train is gone", 12}));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(std::get<CannotRunMessage>(*read).worker, 12);
 }
 
 }  // namespace

@@ -154,6 +154,51 @@ void TestSomeRanks(coordd::Worker& worker) {
   CHECK(coordd_process_set_remove(worker.handle(), set, 60) == COORDD_OK);
 }
 
+// Memory of coordd_alloc: mapped by the others or private, collectives work alike.
+void TestMemory(coordd::Worker& worker, Comm& comm, bool maps) {
+  const int size = comm.size(), rank = comm.rank();
+  for (const int64_t count : {int64_t{1}, int64_t{129}, int64_t{100003}, int64_t{3000000}}) {
+    coordd::Memory<float> input = worker.Allocate<float>(count);
+    coordd::Memory<float> output = worker.Allocate<float>(count * size);
+    CHECK(input[count - 1] == 0 && output[count * size - 1] == 0);
+    CHECK(input.IsMapped().ok() == maps);
+    for (int64_t i = 0; i < count; ++i) input[i] = Value(rank, i);
+    comm.Allreduce(input.data(), output.data(), count, Op::kSum);
+    for (int64_t i = 0; i < count; ++i) CHECK(output[i] == SumAt(size, i));
+    comm.Allgather(input.data(), output.data(), count);
+    for (int64_t i = 0; i < count * size; ++i)
+      CHECK(output[i] == Value(static_cast<int>(i / count), i % count));
+    comm.Reducescatter(output.data(), output.data() + rank * count, count, Op::kMax);
+    for (int64_t i = 0; i < count; ++i) CHECK(output[rank * count + i] == Value(rank, i));
+    comm.Broadcast(input.data(), count, size - 1);
+    CHECK(input[count - 1] == Value(size - 1, count - 1));
+    comm.Allreduce(input.data(), input.data(), count, Op::kMin);
+    CHECK(input[count - 1] == Value(size - 1, count - 1));
+    // By a name, with private memory on one side.
+    Floats own(static_cast<size_t>(count), 1.f);
+    if (rank == 0) {
+      worker.Allreduce("in memory", View(own), Op::kSum);
+    } else {
+      std::fill(input.begin(), input.end(), 1.f);
+      worker.Allreduce("in memory", View(input.data(), count), Op::kSum);
+      std::copy(input.begin(), input.end(), own.begin());
+    }
+    CHECK(own.front() == static_cast<float>(size) && own.back() == static_cast<float>(size));
+  }
+  Floats elsewhere(10);
+  coordd_worker_t* const handle = worker.handle();
+  CHECK(coordd_register(handle, elsewhere.data(), 40) == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_free(handle, elsewhere.data()) == COORDD_INVALID_ARGUMENT);
+  void* memory = elsewhere.data();
+  CHECK(coordd_alloc(handle, 0, &memory) == COORDD_INVALID_ARGUMENT && memory == nullptr);
+  CHECK(coordd_alloc(handle, int64_t{1} << 50, &memory) == COORDD_RESOURCE_EXHAUSTED);
+  CHECK(coordd_free(handle, nullptr) == COORDD_OK);
+  coordd::Memory<char> block = worker.Allocate<char>(5000);
+  const coordd_status_t inside = maps ? COORDD_OK : COORDD_FAILED_PRECONDITION;
+  CHECK(coordd_register(handle, block.data() + 4000, 1000) == inside);
+  CHECK(coordd_register(handle, block.data() + 4000, 1001) == COORDD_INVALID_ARGUMENT);
+}
+
 void TestRefusals(coordd::Worker& worker, Comm& comm) {
   CHECK(worker.TryMakeComm("").code() == COORDD_INVALID_ARGUMENT);
   CHECK(worker.TryMakeComm("nowhere", {}, 99).code() == COORDD_INVALID_ARGUMENT);
@@ -204,7 +249,8 @@ void KillMyselfAfter(int microseconds) {
 int DieAtSomeInstant(coordd::Worker& worker, int instant) {
   Comm comm = worker.MakeComm("dying");
   const int64_t count = instant % 2 == 0 ? 3 : 1000000;
-  Floats values(static_cast<size_t>(count));
+  coordd::Memory<float> values = worker.Allocate<float>(count + 1);
+  values[count] = 7.f;
   // Behind it all have a comm.
   coordd::Expected<> done = comm.TryBarrier();
   if (worker.rank() == 0) KillMyselfAfter(instant);
@@ -217,9 +263,15 @@ int DieAtSomeInstant(coordd::Worker& worker, int instant) {
   CHECK(next.size == 2 && next.generation == 2);
   CHECK(comm.TryBarrier().code() == COORDD_GENERATION_CHANGED);  // it stays that of the first
   Comm again = worker.MakeComm("dying");
-  const Floats ones(values.size(), 1.f);
+  // Nobody else has it any more, with what was in it.
+  CHECK(!values.IsMapped().ok() && values[count] == 7.f);
+  const Floats ones(static_cast<size_t>(count), 1.f);
   again.Allreduce(ones.data(), values.data(), count, Op::kSum);
-  CHECK(values.front() == 2.f && values.back() == 2.f);
+  CHECK(values[0] == 2.f && values[count - 1] == 2.f && values[count] == 7.f);
+  coordd::Memory<float> anew = worker.Allocate<float>(count);
+  CHECK(anew.IsMapped().ok() == (std::string(std::getenv("COORDD_TRANSPORT")) == "mapped"));
+  again.Allreduce(ones.data(), anew.data(), count, Op::kSum);
+  CHECK(anew[0] == 2.f && anew[count - 1] == 2.f);
   worker.Barrier();
   return 0;
 }
@@ -242,7 +294,9 @@ int main(int argc, char** argv) {
     TestBesideNames(worker, comm);
     TestSomeRanks(worker);
     TestRefusals(worker, comm);
-    if (argc == 2 && std::string(argv[1]) == "mapped") TestLateness(worker);
+    const bool maps = argc == 2 && std::string(argv[1]) == "mapped";
+    TestMemory(worker, comm, maps);
+    if (maps) TestLateness(worker);
     worker.Barrier();
     worker.Shutdown(std::chrono::seconds(10));
     CHECK(!comm.TryBarrier().ok());  // outlives it

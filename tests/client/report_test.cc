@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/coordrun/last_words.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -55,6 +56,27 @@ TEST_F(RunReportTest, NamesTheRankThatFailedFirstWithItsLastWords) {
       "  | giving up");
 }
 
+TEST(LastWords, AreCleanAndShort) {
+  EXPECT_EQ(CleanLine("a\tb\x07"), "a b");
+  EXPECT_EQ(CleanLine("\x1b[1;31mred\x1b[0m \x1b]text"), "red text");
+  EXPECT_EQ(CleanLine("50%\r100%\r"), "100%");
+  EXPECT_EQ(CleanLine("\x1b["), "");
+  EXPECT_EQ(CleanLine("caf\xc3\xa9 \xff"), "caf?? ?");  // no UTF-8: what is not ASCII goes
+  EXPECT_EQ(CleanLine(std::string(300, 'x')), std::string(200, 'x') + "...");
+  EXPECT_THAT(LastWords({"1", "2", "", "3", "  ", "4"}), ElementsAre("2", "3", "4"));
+  EXPECT_THAT(LastWords({}), ::testing::IsEmpty());
+}
+
+TEST(LastWords, GoWithTheEnd) {
+  const v1::ProcessExit killed = ToProto({.code = 0, .signal = SIGSEGV}, {"bad pointer"}, "");
+  EXPECT_EQ(killed.signal(), SIGSEGV);
+  EXPECT_THAT(killed.last_words(), ElementsAre("bad pointer"));
+  const v1::ProcessExit lost = ToProto({.code = 255, .signal = 0, .lost = true}, {}, "its host");
+  EXPECT_TRUE(lost.unreachable());
+  EXPECT_EQ(lost.code(), 0);  // that of ssh
+  EXPECT_EQ(lost.reason(), "its host");
+}
+
 TEST_F(RunReportTest, IsOneLineWhenAllIsWell) {
   RunState state(options_, kStart);
   EndAll(state, {}, {}, {});
@@ -101,8 +123,11 @@ TEST_F(RunReportTest, AnElasticRunSaysWhoWasLostAndDoesNotWaitForLatecomers) {
   options_.max_restarts = 1;
   RunState run(options_, kStart);
   run.WorkerEnded(1, {.code = 0, .signal = SIGKILL}, kStart + absl::Seconds(2));
-  EXPECT_EQ(LossText(options_, run, report_, 1),
+  EXPECT_EQ(LossText(options_, run, report_, 1, {}),
             "rank 1 (pid 101) was killed by SIGKILL after 2.0 s; 2 workers go on");
+  EXPECT_EQ(LossText(options_, run, report_, 1, {"loading", "\x1b[31mout of memory\x1b[0m", " "}),
+            "rank 1 (pid 101) was killed by SIGKILL after 2.0 s (last on stderr: out of memory); 2 "
+            "workers go on");
   for (int32_t worker : run.TakeRestarts(kStart + absl::Seconds(3)))
     run.WorkerRestarted(worker, kStart + absl::Seconds(3));
   run.WorkerEnded(0, {}, kStart + absl::Seconds(4));

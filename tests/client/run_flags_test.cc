@@ -89,13 +89,12 @@ TEST(RunFlags, RequiringRdmaIsAVariableOfTheWorkers) {
 }
 
 TEST(RunFlags, AnswersWhatHasNoCounterpart) {
-  for (const char* flag : {"--max-np", "--autotune", "--config-file", "--jsrun", "-cb",
-                           "--mpi-args", "--host-discovery-script"}) {
+  for (const char* flag : {"--autotune", "--config-file", "--jsrun", "-cb", "--mpi-args"}) {
     const auto translated = TranslateHorovodrun({flag, "value"});
     ASSERT_FALSE(translated.ok()) << flag;
     EXPECT_THAT(std::string(translated.status().message()), HasSubstr(std::string(flag) + ": "));
   }
-  EXPECT_EQ(ParseRunFlags({"--max-np", "2", "true"}).exit, kExitUsage);
+  EXPECT_EQ(ParseRunFlags({"--jsrun", "true"}).exit, kExitUsage);
 }
 
 TEST(RunFlags, AnElasticRunHasAMinimum) {
@@ -104,8 +103,38 @@ TEST(RunFlags, AnElasticRunHasAMinimum) {
   EXPECT_EQ(flags.options.np, 4);
   EXPECT_EQ(ParseRunFlags({"--min-num-proc", "3", "./train"}).options.min_np, 3);
   EXPECT_EQ(ParseRunFlags({"-np", "4", "--min-np", "0", "./train"}).exit, kExitUsage);
-  EXPECT_THAT(ParseRunFlags({"--elastic-timeout", "60", "./train"}).options.coordd_arguments,
-              ElementsAre("--reform-timeout=60"));
+  EXPECT_EQ(ParseRunFlags({"--elastic-timeout", "60", "./train"}).options.elastic_timeout,
+            absl::Minutes(1));
+}
+
+TEST(RunFlags, TakesHorovodsFlagsForHostsThatComeAndGo) {
+  const RunFlags flags =
+      ParseRunFlags({"--min-num-proc", "2", "--max-num-proc", "4", "--host-discovery-script",
+                     "./hosts.sh -v", "--slots", "2", "--reset-limit", "3",
+                     "--blacklist-cooldown-range", "2", "100", "python", "train.py"});
+  ASSERT_FALSE(flags.exit.has_value());
+  const RunOptions& options = flags.options;
+  EXPECT_EQ(options.min_np, 2);
+  EXPECT_EQ(options.max_np, 4);
+  EXPECT_EQ(options.discovery_script, "./hosts.sh -v");
+  EXPECT_EQ(options.slots_per_host, 2);
+  EXPECT_EQ(options.reset_limit, 3);
+  EXPECT_EQ(options.cooldown_min, absl::Seconds(2));
+  EXPECT_EQ(options.cooldown_max, absl::Seconds(100));
+  EXPECT_THAT(options.command, ElementsAre("python", "train.py"));
+}
+
+TEST(RunFlags, RefusesWhatContradictsAScript) {
+  const std::vector<std::string> script = {"--host-discovery-script", "./hosts.sh"};
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"-H", "a:1"},
+                                               {"--launcher", "srun"},
+                                               {"--min-np", "3", "--max-np", "2"},
+                                               {"--blacklist-cooldown-range", "5", "1"}}) {
+    std::vector<std::string> arguments = script;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.push_back("true");
+    EXPECT_EQ(ParseRunFlags(arguments).exit, kExitUsage) << more[0];
+  }
 }
 
 TEST(Commands, SshAsksNoQuestionsAndCarriesNoSecret) {

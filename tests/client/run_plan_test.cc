@@ -1,5 +1,6 @@
 #include "client/coordrun/run_plan.h"
 
+#include "client/coordrun/slot_book.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
@@ -9,12 +10,38 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 const Environment kBatchScript = {{"SLURM_JOB_ID", "7"},
                                   {"SLURM_NTASKS", "6"},
                                   {"SLURM_JOB_NUM_NODES", "2"},
                                   {"SLURM_PROCID", "0"}};
+
+std::vector<HostSlots> Found(const std::string& text) {
+  const auto hosts = ParseDiscovered(text, 2);
+  return hosts.ok() ? *hosts : std::vector<HostSlots>();
+}
+
+TEST(SlotBook, KeepsWhoIsThereAndFillsHostsInOrder) {
+  EXPECT_EQ(SlotsOf(Found("a:1\n\n b \nc:0\n")), 3);
+  EXPECT_FALSE(ParseDiscovered("a:many", 2).ok());
+  SlotBook book(3);
+  EXPECT_THAT(book.Update(Found("a:2\nb:2")).start, ElementsAre(0, 1, 2));
+  EXPECT_THAT(book.Update(Found("b:2\na:2")).start, IsEmpty());
+  // Room is for whoever is there already, then in the order in which they are told.
+  const SlotChange gone = book.Update(Found("c:1\nb:2\na:1"));
+  EXPECT_THAT(gone.end, ElementsAre(1));
+  EXPECT_THAT(gone.start, ElementsAre(3));
+  EXPECT_EQ(book.slots()[3].host, "c");
+  EXPECT_THAT(gone.sentences, ElementsAre("host c is there: rank 3", "host a is gone: rank 1"));
+  // A host that comes back has its slots again.
+  EXPECT_THAT(book.Update(Found("b:2")).end, ElementsAre(0, 3));
+  EXPECT_THAT(book.Update(Found("b:2\na:4")).start, ElementsAre(0));
+  EXPECT_EQ(book.wanted(), 3);
+  EXPECT_EQ(book.slots()[4].host, "b");
+  EXPECT_EQ(book.slots()[4].local_rank, 1);
+}
 
 RunOptions Options() {
   RunOptions options;

@@ -11,6 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Optional;
+using ::testing::Pair;
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 constexpr ProcessEnd kGood = {};
@@ -95,6 +96,75 @@ TEST(RunState, StartsNobodyAgainWhenTheProgramComesToItsEnd) {
   state.WorkerEnded(2, kKilled, At(101));
   EXPECT_TRUE(state.all_ended());
   EXPECT_EQ(state.exit_status(), 0);
+}
+
+RunOptions Discovering(int32_t np) {
+  RunOptions options = Options(np);
+  options.min_np = 2;
+  options.discovery_script = "hosts";
+  options.cooldown_min = absl::Seconds(2);
+  options.cooldown_max = absl::Seconds(5);
+  return options;
+}
+
+TEST(RunState, SlotsThatComeAreStartedAndThoseThatGoAreEnded) {
+  RunState state(Discovering(1), kStart);
+  for (int i = 0; i < 2; ++i) state.AddSlot(kStart);
+  EXPECT_EQ(state.alive(), 1);
+  state.SlotCame(1, At(1));
+  state.SlotCame(2, At(1));
+  EXPECT_THAT(state.TakeRestarts(At(1)), ElementsAre(1, 2));
+  state.WorkerRestarted(1, At(1));
+  state.WorkerRestarted(2, At(1));
+  EXPECT_EQ(state.alive(), 3);
+  // Its end is none of the run's; it has the time that all have to end.
+  state.SlotWent(0, At(2));
+  EXPECT_THAT(state.TakeSingleSignals(), ElementsAre(Pair(0, SIGTERM)));
+  state.Tick(state.NextDeadline());
+  EXPECT_THAT(state.TakeSingleSignals(), ElementsAre(Pair(0, SIGKILL)));
+  state.WorkerEnded(0, kKilled, At(8));
+  EXPECT_FALSE(state.ending());
+  EXPECT_THAT(state.lost(), IsEmpty());
+  // One that comes back while it is still there is started when it has ended.
+  state.SlotWent(1, At(9));
+  state.SlotCame(1, At(9.5));
+  EXPECT_THAT(state.TakeRestarts(At(9.5)), IsEmpty());
+  state.WorkerEnded(1, kTerminated, At(10));
+  EXPECT_THAT(state.TakeRestarts(At(10)), ElementsAre(1));
+  state.WorkerRestarted(1, At(10));
+  state.WorkerEnded(1, kGood, At(20));
+  EXPECT_TRUE(state.only_restarted_are_alive());
+  state.WorkerEnded(2, kGood, At(20));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 0);
+}
+
+TEST(RunState, WithHostsThatChangeOnlyTheLastFailureEndsTheRun) {
+  RunState state(Discovering(2), kStart);
+  state.WorkerEnded(0, kExit3, At(1));
+  EXPECT_FALSE(state.ending());
+  // A slot that fails is used again after its own cooldown: 2, 4, 5, 5, ... seconds.
+  double now = 1;
+  for (const double wait : {2, 4, 5, 5}) {
+    EXPECT_EQ(state.NextDeadline(), At(now + wait));
+    now += wait;
+    EXPECT_THAT(state.TakeRestarts(At(now)), ElementsAre(0));
+    state.WorkerRestarted(0, At(now));
+    state.WorkerEnded(0, kExit3, At(now));
+  }
+  state.RestartFailed(0, At(now));
+  EXPECT_EQ(state.NextDeadline(), At(now + 5));
+  state.WorkerEnded(1, kKilled, At(now));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 137);
+}
+
+TEST(RunState, WithoutAnyHostLeftTheRunHasFailed) {
+  RunState state(Discovering(1), kStart);
+  state.SlotWent(0, At(1));
+  state.WorkerEnded(0, kTerminated, At(1));
+  EXPECT_TRUE(state.deserted());
+  EXPECT_EQ(state.exit_status(), 1);
 }
 
 TEST(RunState, EndsWhenFewerThanTheMinimumAreLeft) {

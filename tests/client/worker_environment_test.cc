@@ -155,11 +155,15 @@ TEST(CoordinatorCommand, NamesEveryAddressAndFile) {
   RunOptions options = Options(1);
   options.http = "off";
   options.coordd_arguments = {"--stall-abort", "60"};
-  EXPECT_THAT(
-      CoordinatorCommand("coordd", options, "127.0.0.1:0", {.cert = "c", .key = "k", .ca = "a"}, 7),
-      ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
-                  "--log-level", "warning", "--store", "memory", "--tls-cert", "c", "--tls-key",
-                  "k", "--tls-ca", "a", "--stall-abort", "60"));
+  EXPECT_THAT(CoordinatorCommand("coordd", options,
+                                 {.listen = "127.0.0.1:0",
+                                  .http = "off",
+                                  .store = "sqlite:d",
+                                  .tls = {.cert = "c", .key = "k", .ca = "a"}},
+                                 7),
+              ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
+                          "--log-level", "warning", "--store", "sqlite:d", "--tls-cert", "c",
+                          "--tls-key", "k", "--tls-ca", "a", "--stall-abort", "60"));
 }
 
 TEST(ParseReadyLine, TakesCoorddsAddresses) {

@@ -52,9 +52,10 @@ class CoorddBenchTest(processes.TestCase):
         self.assert_nothing_left()
 
     def test_collectives_of_real_processes(self):
-        for path, transport in (("bare", "mapped"), ("bare", "shm"), ("scheduled", "mapped"), ("negotiated", "shm")):
+        for path, transport, buffers in (("bare", "mapped", "registered"), ("bare", "shm", "private"),
+                                         ("scheduled", "mapped", "private"), ("negotiated", "shm", "private")):
             found = self.bench("collectives", "--ranks", "2", "--max", "4096", "--seconds", "0.001", "--path", path,
-                               "--transport", transport)
+                               "--transport", transport, "--buffers", buffers)
             # 4 to 4096 bytes; blocks of one float from 16 bytes on.
             cells = {(row["op"], row["in_place"]): 0 for row in found["rows"]}
             for row in found["rows"]:
@@ -67,9 +68,30 @@ class CoorddBenchTest(processes.TestCase):
             self.assertEqual(cells, {cell: count for cell, count in expected.items() if count > 0})
         self.assert_nothing_left()
 
+    def test_a_killed_worker_costs_no_step_and_is_named(self):
+        found = self.bench("recovery", "--workers", "3", "--kills", "2", "--elements", "1000")
+        self.assertEqual((found["workers"], found["kills"], found["generations"]), (3, 2, 2))
+        for field in ("steps_lost", "hung", "wrong_culprit", "wrong_results", "ended_badly"):
+            self.assertEqual(found[field], 0, (field, found))
+        # Each survivor's program has heard of it; of what else was under way, too.
+        self.assertGreaterEqual(found["failed_collectives"], 4)
+        self.assertGreater(found["p50_ms"], 0)
+        self.assertGreaterEqual(found["worst_ms"], found["p50_ms"])
+        self.assert_nothing_left()
+
+    def test_a_killed_coordd_costs_nothing(self):
+        found = self.bench("recovery", "--workers", "2", "--kills", "3", "--victim", "coordd", "--interval", "0.2",
+                           "--elements", "1000")
+        self.assertEqual((found["victim"], found["generations"]), ("coordd", 1))
+        for field in ("steps_lost", "hung", "failed_collectives", "wrong_results", "ended_badly"):
+            self.assertEqual(found[field], 0, (field, found))
+        self.assertGreater(found["ready_worst_ms"], 0)
+        self.assert_nothing_left()
+
     def test_what_cannot_be_measured_is_refused(self):
         for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"],
-                          ["collectives", "--ops", "sum"], ["collectives", "--buffers", "registered"]):
+                          ["collectives", "--ops", "sum"], ["collectives", "--buffers", "registered", "--on-failure", "continue"],
+                          ["recovery", "--workers", "1"], ["recovery", "--victim", "rank 1"]):
             status, text = self.run_command(program("coordd-bench"), *arguments)
             self.assertNotEqual(status, 0, text)
 

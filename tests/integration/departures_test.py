@@ -44,6 +44,10 @@ class DeparturesTest(processes.TestCase):
         status, text = self.run_command(program("coordctl"), "events", "test", "--json",
                                         environment=processes.clean_environment(XDG_RUNTIME_DIR=self.daemon.runtime))
         self.assertEqual(status, 0, text)
+        status, refusal = self.run_command(program("coordctl"), "events", "nobody",
+                                           environment=processes.clean_environment(XDG_RUNTIME_DIR=self.daemon.runtime))
+        self.assertEqual(status, 4, refusal)
+        self.assertIn("no event of a job nobody", refusal)
         lost = [event for event in json.loads(text)["events"] if event["kind"] == "worker_departed"]
         self.assertEqual([event["warning"] for event in lost], [True])
         self.assertIn(f"rank 2 (host {os.uname().nodename.split('.')[0]}", lost[0]["text"])

@@ -110,6 +110,7 @@ class RecoveryTest(processes.TestCase):
                 program("coordrun"), "-np", "3", "--min-np", "1", "--max-restarts", restarts, "--", program("digits"), "--elastic", "--crash", crash, "--json", "--dump-weights", many)
             self.assertEqual(status, 0, text)
             self.assertRegex(text, f"rank {crash[0]} .*was lost", text)
+            self.assertRegex(text, f"rank {crash[0]} .*was killed by SIGKILL", text)
             last = json.loads(re.search(r'{"job":"digits-elastic".*}', text).group())
             self.assertGreaterEqual(last["generation"], 2)
             status, difference = self.run_command(program("digits"), "compare", one, many)

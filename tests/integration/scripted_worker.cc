@@ -12,6 +12,8 @@
 //                          made; change: goes on until there is one, then STEPS more;
 //                          -> "ok STEPS GENERATION SIZE"
 //   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
+//   steps FILE [unique]    steps of five tensors, every result checked, until FILE is there and all
+//                          ranks know -> "ok STEPS"; unique: of names that never come again
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
 //   exit | die             ends the process at once, without a goodbye; die: by SIGKILL
 //
@@ -77,6 +79,7 @@ class Script {
     if (command == "large") return Large(name, in);
     if (command == "train") return Train(name, in);
     if (command == "next") return Next();
+    if (command == "steps") return Steps(name, in);
     if (command == "fork") return Fork();
     if (command == "exit") _exit(0);
     if (command == "die") raise(SIGKILL);
@@ -189,6 +192,42 @@ class Script {
     auto work = worker_.TryAllreduceAsync(name, std::move(tensor), op);
     if (!work.ok()) return coordd::Expected<>(work.code(), work.message());
     return work.value().TryWait();
+  }
+
+  std::string Steps(const std::string& stop_file, std::istringstream& in) {
+    constexpr int kTensors = 5, kElements = 1000;
+    std::string names;
+    in >> names;
+    const int rank = worker_.rank(), ranks = worker_.size();
+    std::vector<std::vector<double>> data(kTensors, std::vector<double>(kElements));
+    for (int64_t step = 0;; ++step) {
+      const std::string prefix = names == "unique" ? "u" + std::to_string(step) + "." : "t";
+      std::vector<coordd::Work> works;
+      for (int i = 0; i < kTensors; ++i) {
+        std::fill(data[i].begin(), data[i].end(), static_cast<double>(step * 8 + i + rank));
+        auto work = worker_.TryAllreduceAsync(prefix + std::to_string(i),
+                                              coordd::View<double>(data[i].data(), kElements),
+                                              coordd::Op::kSum, coordd::CallOptions());
+        if (!work.ok()) return std::string(coordd_status_name(work.code())) + " " + work.message();
+        works.push_back(std::move(work.value()));
+      }
+      double stop = access(stop_file.c_str(), F_OK) == 0 ? 1 : 0;
+      auto all = worker_.TryAllreduceAsync(prefix + "stop", coordd::View<double>(&stop, 1),
+                                           coordd::Op::kMax, coordd::CallOptions());
+      if (!all.ok()) return std::string(coordd_status_name(all.code())) + " " + all.message();
+      works.push_back(std::move(all.value()));
+      for (coordd::Work& work : works) {
+        const coordd::Expected<> result = work.TryWait();
+        if (!result.ok()) return Answer(result);
+      }
+      for (int i = 0; i < kTensors; ++i) {
+        const double expected = static_cast<double>(ranks) * static_cast<double>(step * 8 + i) +
+                                static_cast<double>(ranks * (ranks - 1) / 2);
+        for (double value : data[i])
+          if (value != expected) return "WRONG value in step " + std::to_string(step);
+      }
+      if (stop > 0) return "ok " + std::to_string(step + 1);
+    }
   }
 
   std::string Fork() {

@@ -2,10 +2,16 @@
 
 import re
 import signal
+import socket
+import types
 import unittest
 
 from tests.support import etcd, processes
 from tests.support.processes import program, wait_for
+
+
+# Whoever was a member and has died is soon given up.
+IMPATIENT = ("--lease", "1s", "--heartbeat-interval", "300ms", "--resume-grace", "0s")
 
 
 @unittest.skipUnless(etcd.installed(), "no etcd is installed here (Debian: etcd-server): coordd --standby is not tested")
@@ -14,10 +20,10 @@ class StandbyTest(processes.TestCase):
         super().setUp()
         self.store = ("--store", f"etcd:{etcd.start(self).address}/lab7", "--store-lease", "1s")
 
-    def standby(self):
+    def standby(self, *arguments, listen="127.0.0.1:0"):
         process = self.start(processes.Process(
-            [program("coordd"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--connection-file", "",
-             "--standby", *self.store]))
+            [program("coordd"), "--listen", listen, "--http", "127.0.0.1:0", "--connection-file", "",
+             "--standby", *self.store, *arguments]))
         self.assertTrue(wait_for(lambda: "standing by" in process.text()), process.text())
         return process
 
@@ -34,7 +40,7 @@ class StandbyTest(processes.TestCase):
         workers = self.workers(leader, 2, job="run7")
         before = leader.json("/v1/jobs")
         self.assertEqual((before["epoch"], before["jobs"][0]["generation"]), (1, 1))
-        standby = self.standby()
+        standby = self.standby(*IMPATIENT)
         self.assertIn(f"pid {leader.pid}", standby.text())
         self.assertNotIn(" ready: ", standby.text())
         leader.signal(signal.SIGKILL)
@@ -44,9 +50,36 @@ class StandbyTest(processes.TestCase):
         after = self.taken_over(standby)
         self.assertEqual(after["epoch"], 2)
         self.assertEqual(after["cluster_id"], before["cluster_id"])
-        self.assertEqual([(job["name"], job["phase"]) for job in after["jobs"]], [("run7", "gathering")])
+        self.assertEqual([job["name"] for job in after["jobs"]], ["run7"])
+        # It waits for them, though not for long.
+        self.assertIn("known from before: generation 1 had 2 members", standby.text())
         self.workers(standby, 2, job="run7")
         self.assertEqual(standby.json("/v1/jobs")["jobs"][0]["generation"], 2)
+
+    def test_a_running_job_goes_on_under_the_standby(self):
+        leader = self.coordd(*self.store)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        standby = self.standby(listen=address)
+        both = types.SimpleNamespace(listen=f"{leader.listen},{address}")
+        workers = self.workers(both, 3, min_workers=2, COORDD_ON_FAILURE="raise")
+        leader.signal(signal.SIGKILL)
+        leader.wait()
+        for worker in workers:
+            worker.tell("submit a float32 2 1")
+        self.assertEqual([worker.answer() for worker in workers], ["ok"] * 3)
+        self.assertEqual([worker.ask("wait a") for worker in workers], ["ok 3 3"] * 3)
+        self.assertEqual(self.taken_over(standby)["jobs"][0]["generation"], 1)
+        # The next generation finds its addresses in the store of the new one.
+        workers[1].tell("die")
+        rest = [workers[0], workers[2]]
+        for worker in rest:
+            self.assertIn("GENERATION_CHANGED", worker.ask("barrier"))
+            worker.tell("next")
+        self.assertEqual([worker.answer() for worker in rest], ["ok 2 0 2", "ok 2 1 2"])
+        for worker in rest:
+            worker.tell("barrier")
+        self.assertEqual([worker.answer() for worker in rest], ["ok"] * 2)
 
     def test_a_leader_that_wakes_up_after_its_lease_ends_itself(self):
         leader = self.coordd(*self.store)

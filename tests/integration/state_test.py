@@ -13,6 +13,10 @@ FULL_DISK = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
              'mount -t tmpfs -o size=256k,mode=700 none "$0" && exec "$@"']
 
 
+# Whoever was a member and has died is soon given up.
+IMPATIENT = ("--lease", "1s", "--heartbeat-interval", "300ms", "--resume-grace", "0s")
+
+
 def may_mount():
     command = ["unshare", "--mount", "--propagation", "private", "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -56,18 +60,21 @@ class StateTest(processes.TestCase):
         self.assertEqual(again.metric("coordd_epoch"), 2)
         stranger = self.start(processes.ScriptedWorker(again.listen, COORDD_JOB_ID="run7", COORDD_JOIN_TIMEOUT=60))
         self.assertIn("token", stranger.answer())
-        self.workers(again, 2, job="run7", COORDD_TOKEN_FILE=token)
-        self.assertEqual(again.json("/v1/jobs")["jobs"][0]["generation"], 2)
         environment = processes.clean_environment(XDG_RUNTIME_DIR=again.runtime)
         self.assertIn("epoch 2", self.run_command(program("coordctl"), "status", environment=environment)[1])
+        self.killed(again)
+        impatient = self.coordd(*self.store, *IMPATIENT)
+        self.assertEqual(self.workers(impatient, 2, job="run7", COORDD_TOKEN_FILE=token)[0].place["generation"], "2")
+        self.assertEqual(impatient.json("/v1/jobs")["jobs"][0]["generation"], 2)
 
     def test_numbers_grow_however_often_it_is_killed(self):
         seen = []
         for _ in range(6):
-            coordd = self.coordd(*self.store, "--lease", "4s", "--heartbeat-interval", "1s")
+            coordd = self.coordd(*self.store, *IMPATIENT)
             workers = self.workers(coordd, 1)
             state = coordd.json("/v1/jobs")
             seen.append((state["epoch"], state["jobs"][0]["generation"]))
+            self.assertEqual(workers[0].place["generation"], str(seen[-1][1]))
             self.killed(coordd)
             for worker in workers:
                 worker.end()
@@ -89,7 +96,7 @@ class StateTest(processes.TestCase):
         self.assertEqual(status, 4, text)
         self.assertIn("is a copy", text)
         self.assertIn("--adopt-state", text)
-        adopted = self.coordd("--store", f"sqlite:{copy}", "--adopt-state")
+        adopted = self.coordd("--store", f"sqlite:{copy}", "--adopt-state", *IMPATIENT)
         self.assertGreater(adopted.json("/v1/jobs")["epoch"], 1_000_000)
         self.workers(adopted, 1)
         self.assertGreater(adopted.json("/v1/jobs")["jobs"][0]["generation"], 1_000_000)

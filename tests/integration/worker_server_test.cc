@@ -73,7 +73,8 @@ class WorkerServerTest : public ::testing::Test {
         links_[static_cast<size_t>(rank)] = link.get();
         return link;
       };
-      seams.store = NewGrpcStore(*channel, {options.job, options.token}, Clock::Real());
+      seams.store =
+          NewGrpcStore([channel] { return *channel; }, {options.job, options.token}, Clock::Real());
       seams.make_backend = [options](const GroupLayout& layout) {
         return MakeBackend(options, layout, Clock::Real());
       };

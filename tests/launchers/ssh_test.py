@@ -79,6 +79,18 @@ class SshTest(LauncherCase):
         self.assertIn("ranks 0, 1, 3 were killed by SIGTERM", text)
         self.assert_clean()
 
+    def test_a_worker_that_fails_is_started_again_on_its_host(self):
+        # Nobody trains before rank 2 is there again: else they might be through first.
+        died, back = self.file("died"), self.file("back")
+        script = (f'if [ $COORDD_RANK = 2 ]; then [ -e {died} ] || {{ touch {died}; kill -9 $$; }}; touch {back}; fi; '
+                  f'until [ -e {back} ]; do sleep 0.05; done; exec {program("digits")} --elastic --epochs 2 --json')
+        status, text = self.over_ssh(THREE, "--min-np", "1", "--max-restarts", "1", "--", "bash", "-c", script)
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"rank 2 \(host 127\.0\.0\.2, pid \d+\) was killed by SIGKILL after .*; 3 workers go on")
+        self.assertIn("rank 2 is started again (host 127.0.0.2)", text)
+        self.assertIn('"job":"digits-elastic","workers":4,', text)
+        self.assert_clean()
+
     def test_signals_reach_every_host(self):
         run = self.started("-H", THREE, *self.hosts.arguments, "--", "bash", "-c",
                            'trap "echo tidy; exit 0" TERM; echo up; while :; do sleep 0.05; done')

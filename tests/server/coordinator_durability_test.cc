@@ -1,16 +1,9 @@
-// What CoordinatorState stores before it announces it, and what it knows after a restart. The disk
-// is this test.
+// What CoordinatorState stores before it announces it, and what it knows after a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-
-#include "absl/strings/str_cat.h"
-#include "server/coordinator_state.h"
 #include "server/job_record.h"
-#include "tests/server/builders.h"
+#include "tests/server/durability_fixture.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -19,103 +12,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Code = absl::StatusCode;
-
-class CoordinatorDurabilityTest : public ::testing::Test {
- protected:
-  void SetUp() override { Restart(); }
-  void TearDown() override { EXPECT_THAT(state_->CheckConsistency(), IsOk()); }
-
-  // Another coordd on the same disk.
-  Effects Restart() {
-    const auto restored = ParseRecords({"c0ffee", Epoch{++epoch_}, disk_});
-    EXPECT_THAT(restored, IsOk());
-    Effects effects;
-    state_ = std::make_unique<CoordinatorState>(options_, *restored, now_, effects);
-    return effects;
-  }
-  Effects Do(const Inbound& in) {
-    Effects effects;
-    state_->Step(in, now_, effects);
-    state_->Tick(now_, effects);
-    return effects;
-  }
-  Effects Join(int64_t session, int32_t size, const std::string& token = "secret",
-               int32_t max = -1) {
-    v1::WorkerMessage message;
-    *message.mutable_join() = JoinOf(absl::StrCat("w", session));
-    message.mutable_join()->set_token(token);
-    message.mutable_join()->mutable_limits()->set_min_workers(size);
-    message.mutable_join()->mutable_limits()->set_max_workers(max < 0 ? size : max);
-    return Do(SessionMessage{SessionId{session}, message});
-  }
-  Effects Leave(int64_t session, int64_t generation) {
-    v1::WorkerMessage message = MessageOf(Epoch{epoch_}, Generation{generation});
-    message.mutable_leave();
-    return Do(SessionMessage{SessionId{session}, message});
-  }
-  Effects Pass(absl::Duration duration) {
-    now_ += duration;
-    Effects effects;
-    state_->Tick(now_, effects);
-    return effects;
-  }
-  void Write(const Effects& effects) {
-    for (const Persist& persist : effects.persist) {
-      for (const StateWrite& write : persist.writes) {
-        if (write.value.has_value()) {
-          disk_[write.key] = *write.value;
-        } else {
-          disk_.erase(write.key);
-        }
-      }
-    }
-  }
-  // Everything that asks for it is stored, and said to be.
-  Effects Store(const Effects& effects) {
-    Write(effects);
-    Effects all;
-    for (const Persist& persist : effects.persist) {
-      if (persist.generation == Generation{0}) continue;
-      Effects more = Do(Persisted{persist.job, persist.generation});
-      all.outgoing.insert(all.outgoing.end(), more.outgoing.begin(), more.outgoing.end());
-      all.events.insert(all.events.end(), more.events.begin(), more.events.end());
-    }
-    return all;
-  }
-  static std::vector<int64_t> Announced(const Effects& effects) {
-    std::vector<int64_t> generations;
-    for (const Outgoing& out : effects.outgoing) {
-      const auto* deliver = std::get_if<Deliver>(&out);
-      if (deliver != nullptr && deliver->message->has_membership()) {
-        generations.push_back(deliver->message->generation());
-      }
-    }
-    return generations;
-  }
-  static std::string Text(const Effects& effects, Event::Kind kind) {
-    for (const Event& event : effects.events) {
-      if (event.kind == kind) return event.text;
-    }
-    return "none";
-  }
-  static absl::Status Refusal(const Effects& effects) {
-    for (const Outgoing& out : effects.outgoing) {
-      if (const auto* close = std::get_if<CloseSession>(&out)) return close->status;
-    }
-    return absl::OkStatus();
-  }
-  v1::JobState Job() const {
-    v1::ServerState state;
-    state_->Describe("train", now_, &state);
-    return state.jobs_size() == 1 ? state.jobs(0) : v1::JobState();
-  }
-
-  ServerOptions options_;
-  std::map<std::string, std::string> disk_;
-  int64_t epoch_ = 0;
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-  std::unique_ptr<CoordinatorState> state_;
-};
 
 TEST_F(CoordinatorDurabilityTest, AnnouncesAGenerationOnceItIsStored) {
   Join(1, 2);
@@ -230,7 +126,10 @@ TEST_F(CoordinatorDurabilityTest, KnowsItsJobsAfterARestart) {
   EXPECT_THAT(Refusal(Join(2, 1, "wrong")), StatusIs(Code::kUnauthenticated, HasSubstr("token")));
   EXPECT_THAT(Refusal(Join(6, 1, "")), StatusIs(Code::kUnauthenticated, HasSubstr("no token")));
   EXPECT_THAT(Refusal(Join(3, 5)), StatusIs(Code::kFailedPrecondition, HasSubstr("min_workers")));
-  EXPECT_THAT(Announced(Store(Join(4, 1))), testing::ElementsAre(2));
+  // Nobody else is admitted before its member had time to come back.
+  EXPECT_THAT(Announced(Store(Join(4, 1))), testing::IsEmpty());
+  EXPECT_THAT(Announced(Store(PassInTurns(options_.lease + options_.resume_grace))),
+              testing::ElementsAre(2));
   // Who proved to have the token is the measure from now on.
   EXPECT_THAT(Refusal(Join(5, 1, "wrong")), StatusIs(Code::kUnauthenticated, HasSubstr("token")));
 }
@@ -239,18 +138,161 @@ TEST_F(CoordinatorDurabilityTest, AJobWhoseMembersDoNotComeBackHasEnded) {
   Store(Join(1, 1));
   const Effects restored = Restart();
   EXPECT_THAT(Text(restored, Event::Kind::kJobRestored), HasSubstr("1 members"));
-  EXPECT_THAT(Text(Pass(options_.lease - absl::Seconds(1)), Event::Kind::kJobEnded), "none");
+  const absl::Duration time = options_.lease + options_.resume_grace;
+  EXPECT_THAT(Text(Pass(time - absl::Seconds(1)), Event::Kind::kJobEnded), "none");
   EXPECT_LE(state_->NextDeadline(), now_ + absl::Seconds(1));
   const Effects ended = Pass(absl::Seconds(1));
-  EXPECT_THAT(Text(ended, Event::Kind::kJobEnded), HasSubstr("came back"));
+  EXPECT_THAT(Text(ended, Event::Kind::kWorkerDeparted), HasSubstr("did not come back"));
+  EXPECT_THAT(Text(ended, Event::Kind::kJobEnded), Not("none"));
   Write(ended);
   EXPECT_EQ(Job().phase(), v1::JOB_PHASE_ENDED);
   // The name is free for others, the number is not.
   EXPECT_THAT(Announced(Store(Join(2, 1, "another token"))), testing::ElementsAre(2));
 }
 
+TEST_F(CoordinatorDurabilityTest, AGenerationGoesOnWhenAllItsMembersAreBack) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  EXPECT_THAT(Resumed(Resume(11, 0)), testing::IsEmpty());
+  const Effects waits = Join(3, 2);  // who comes new waits for the next generation
+  EXPECT_THAT(Refusal(waits), IsOk());
+  const Effects resumed = Resume(12, 1);
+  EXPECT_THAT(Resumed(resumed), testing::ElementsAre(11, 12));
+  EXPECT_TRUE(resumed.persist.empty());
+  EXPECT_THAT(Text(resumed, Event::Kind::kJobResumed), HasSubstr("all 2 ranks are back"));
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Job().generation(), 1);
+}
+
+TEST_F(CoordinatorDurabilityTest, WhoLacksAPlanThatAnotherHasHeardIsTold) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  Resume(11, 0, Launched(2, {PlanAt(4, 1, "a"), PlanAt(6, 2, "b")}), "c0ffee", 6);
+  const Effects resumed = Resume(12, 1, Launched(1, {PlanAt(4, 1, "a")}), "c0ffee", 4);
+  EXPECT_THAT(Resumed(resumed), testing::ElementsAre(11, 12));
+  std::vector<std::string> told;
+  for (const Outgoing& out : resumed.outgoing) {
+    const auto* deliver = std::get_if<Deliver>(&out);
+    if (deliver == nullptr || !deliver->message->has_plan()) continue;
+    EXPECT_THAT(deliver->to, testing::ElementsAre(SessionId{12}));
+    EXPECT_EQ(deliver->message->epoch(), epoch_);
+    EXPECT_EQ(deliver->message->position(), 6);
+    told.push_back(deliver->message->plan().batches(0).tensors(0));
+  }
+  EXPECT_THAT(told, testing::ElementsAre("b"));
+}
+
+TEST_F(CoordinatorDurabilityTest, RanksThatWereToldDifferentThingsCannotGoOn) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  Resume(11, 0, Launched(1, {PlanAt(4, 1, "a")}), "c0ffee", 4);
+  const Effects ended = Resume(12, 1, Launched(1, {PlanAt(4, 1, "b")}), "c0ffee", 4);
+  EXPECT_THAT(Resumed(ended), testing::IsEmpty());
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("ranks 0 and 1 were told different things"));
+}
+
+TEST_F(CoordinatorDurabilityTest, WhatWasForgottenCannotBeToldAgain) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  v1::ResumeReport report = Launched(2, {PlanAt(6, 2, "b")});
+  report.add_forgotten()->set_position(4);
+  Resume(11, 0, report, "c0ffee", 6);
+  const Effects ended = Resume(12, 1, {}, "c0ffee", 0);
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("rank 1 had not received what rank 0"));
+}
+
+TEST_F(CoordinatorDurabilityTest, AReportIsNoWayToHaveOtherRanksToldAnythingElse) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  v1::CoordinatorMessage abort;
+  abort.set_generation(1);
+  abort.set_position(4);
+  abort.mutable_abort()->set_reason("made up");
+  Resume(11, 0, Launched(0, {abort}), "c0ffee", 4);
+  const Effects ended = Resume(12, 1);
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("rank 0 has a message of another kind"));
+}
+
+TEST_F(CoordinatorDurabilityTest, AMemberThatHadNotHeardOfItsGenerationIsToldAgain) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  EXPECT_THAT(Announced(Join(2, 2)), testing::IsEmpty());  // worker w2, as before
+  const Effects resumed = Resume(11, 0);
+  EXPECT_THAT(Announced(resumed), testing::ElementsAre(1));
+  EXPECT_THAT(Resumed(resumed), testing::ElementsAre(11));
+}
+
+TEST_F(CoordinatorDurabilityTest, AMemberThatDoesNotComeBackEndsTheGenerationByName) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  Resume(11, 0);
+  const Effects ended = PassInTurns(options_.lease + options_.resume_grace);
+  EXPECT_THAT(Aborted(ended).reason(),
+              HasSubstr("rank 1 (host node0, pid 4711) was lost: it did not come back within 15s"));
+  EXPECT_TRUE(Aborted(ended).in_flight());
+  ASSERT_EQ(Aborted(ended).departures_size(), 1);
+  EXPECT_EQ(Aborted(ended).departures(0).rank(), 1);
+  // The other comes too late.
+  EXPECT_THAT(Refusal(Resume(12, 1)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("did not come back")));
+}
+
+TEST_F(CoordinatorDurabilityTest, AStreamThatBreaksBeforeAllAreBackLeavesThePlaceOpen) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  Restart();
+  Resume(11, 0);
+  Do(SessionEnded{SessionId{11}, "broken"});
+  EXPECT_THAT(Resumed(Resume(12, 1)), testing::IsEmpty());
+  EXPECT_THAT(Resumed(Resume(13, 0)), testing::ElementsAre(13, 12));
+}
+
+TEST_F(CoordinatorDurabilityTest, SaysWhyAWorkerCannotResume) {
+  Join(1, 2);
+  Store(Join(2, 2));
+  EXPECT_THAT(Refusal(Resume(10, 0)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("goes on without it")));
+  Restart();
+  EXPECT_THAT(Refusal(Resume(11, 0, {}, "another")),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("was in cluster another")));
+  EXPECT_THAT(Refusal(Resume(12, 7)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("is not rank 7")));
+  v1::WorkerMessage stranger;
+  *stranger.mutable_join() = JoinOf("w1");
+  stranger.mutable_join()->set_token("wrong");
+  stranger.mutable_join()->mutable_resume()->set_generation(1);
+  const Inbound from_stranger(SessionMessage{SessionId{14}, stranger});
+  EXPECT_THAT(Refusal(Do(from_stranger)), StatusIs(Code::kUnauthenticated, HasSubstr("token")));
+  Resume(15, 0);
+  Resume(16, 1);
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_THAT(Refusal(Do(SessionMessage{SessionId{17}, stranger})),
+              StatusIs(Code::kUnauthenticated, HasSubstr("token")));
+  disk_.clear();
+  Restart();
+  EXPECT_THAT(Refusal(Resume(13, 0)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("knows no job")));
+}
+
+TEST_F(CoordinatorDurabilityTest, AStopThatHandsOverEndsNoJob) {
+  Store(Join(1, 1));
+  const Effects stopped = Do(StopRequested{"an upgrade", absl::Minutes(1)});
+  EXPECT_TRUE(stopped.persist.empty());
+  EXPECT_THAT(Refusal(stopped), StatusIs(Code::kUnavailable, HasSubstr("an upgrade")));
+  Restart();
+  EXPECT_THAT(Resumed(Resume(11, 0)), testing::ElementsAre(11));
+}
+
 TEST_F(CoordinatorDurabilityTest, NeverUsesANumberAgain) {
   for (int64_t number = 1; number <= 6; ++number) {
+    Write(Pass(options_.lease + options_.resume_grace));  // nobody of those before comes back
     EXPECT_THAT(Announced(Store(Join(number, 1))), testing::ElementsAre(number));
     if (number % 2 == 0) {
       Write(Leave(number, number));  // the job ends, and is known to have
@@ -295,32 +337,6 @@ TEST_F(CoordinatorDurabilityTest, AnAnswerToAnEarlierProposalChangesNothing) {
     EXPECT_THAT(Announced(Do(late)), testing::IsEmpty());
   }
   EXPECT_THAT(Announced(Store(second)), testing::ElementsAre(2, 2));
-}
-
-TEST(JobRecord, AdoptedStateGoesOnFarBehindWhatItMayHaveLost) {
-  v1::JobRecord record;
-  record.set_generation(7);
-  StoredState stored{"c0ffee", Epoch{kAdoptionStride + 3}, {}, /*adopted=*/true};
-  const StateWrite job = JobWrite("train", record);
-  const StateWrite forgotten = ForgottenWrite(Generation{4});
-  stored.records = {{job.key, *job.value}, {forgotten.key, *forgotten.value}};
-  const auto restored = ParseRecords(stored);
-  ASSERT_THAT(restored, IsOk());
-  EXPECT_EQ(restored->jobs.at("train").generation(), 7 + kAdoptionStride);
-  EXPECT_EQ(restored->last_forgotten, Generation{4 + kAdoptionStride});
-}
-
-TEST(JobRecord, SaysWhichRecordIsNone) {
-  EXPECT_THAT(ParseRecords({"c0ffee", Epoch{1}, {{"job/train", "\xff\xff"}}}),
-              StatusIs(Code::kDataLoss, HasSubstr("job/train")));
-}
-
-TEST(JobRecord, TokenHashesTellNothingAndDiffer) {
-  EXPECT_EQ(TokenHash("c", "j", ""), "");
-  EXPECT_EQ(TokenHash("c", "j", "t"), TokenHash("c", "j", "t"));
-  EXPECT_NE(TokenHash("c", "j", "t"), TokenHash("d", "j", "t"));
-  EXPECT_NE(TokenHash("c", "j", "t"), TokenHash("c", "k", "t"));
-  EXPECT_NE(TokenHash("c", "jt", ""), TokenHash("c", "j", "t"));
 }
 
 }  // namespace

@@ -115,6 +115,7 @@ class Fuzz {
     if (Below(20) == 0) join->mutable_host()->add_topology("rack");
     if (Below(20) == 0) join->mutable_resume();
     join->set_traces(Below(8) > 0);
+    if (Below(2) == 0) join->set_launch(absl::StrCat("launch", Below(12)));
     if (Below(10) == 0) {
       v1::Device* device = join->add_devices();
       device->set_kind(v1::MEMORY_KIND_CUDA);
@@ -320,6 +321,17 @@ class Fuzz {
       call.request.set_seconds(static_cast<double>(Below(3)));
       return Step(call);
     }
+    if (Below(4) == 0) {
+      ExitsReported call{CallId{++last_call_}, {}};
+      call.request.set_job(absl::StrCat("job", Below(4)));
+      call.request.set_token(Below(20) == 0 ? "wrong" : "secret");
+      for (uint64_t i = Below(4); i > 0; --i) {
+        v1::LaunchedExit* exit = call.request.add_exits();
+        exit->set_launch(absl::StrCat("launch", Below(12)));
+        exit->mutable_exit()->set_signal(static_cast<int32_t>(Below(3)));
+      }
+      return Step(call);
+    }
     StoreCall call{.call = CallId{++last_call_},
                    .job = absl::StrCat("job", Below(4)),
                    .token = Below(20) == 0 ? "wrong" : "secret",
@@ -427,7 +439,7 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   int64_t for_joined = 0;
   int64_t sets = 0;
   int64_t joins = 0;
-  for (uint64_t seed = 1; seed <= 240; ++seed) {
+  for (uint64_t seed = 1; seed <= 320; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Fuzz fuzz(seed);
     for (int step = 0; step < 1500; ++step) {

@@ -38,6 +38,7 @@ class World {
     if (what < 50) return HeartbeatAll();
     if (what < 75) return DiskGoesOn(Below(6) == 0);
     if (what < 77) return Crash();
+    if (what < 92 && !away_.empty()) return ComeBack();
     now_ += absl::Milliseconds(static_cast<int64_t>(Below(1500)));
     if (Below(40) == 0) now_ += absl::Minutes(2);
     return Tick();
@@ -70,7 +71,8 @@ class World {
     return formed_ == before + 3 ? absl::OkStatus() : absl::InternalError("nothing formed");
   }
 
-  int64_t formed() const { return formed_; }
+  int64_t formed() const { return formed_; }    // members that heard of their generation
+  int64_t resumed() const { return resumed_; }  // members that went on in it after a crash
   int64_t crashes() const { return crashes_; }
 
  private:
@@ -81,13 +83,19 @@ class World {
         bug_ == Bug::kForgetJobs && epoch_ > 0 ? std::map<std::string, std::string>() : disk_;
     auto restored = ParseRecords({"c0ffee", Epoch{++epoch_}, records});
     if (!restored.ok()) return restored.status();
+    // Whatever coordd was told before it died: what is there now is stored.
+    for (const auto& [name, record] : restored->jobs)
+      if (record.running()) history_.Saw(Persisted{name, Generation{record.generation()}});
     if (bug_ == Bug::kResetGenerations) {
       for (auto& [name, record] : restored->jobs) record.set_generation(0);
     }
     Effects effects;
     state_ = std::make_unique<CoordinatorState>(options_, *restored, now_, effects);
     history_.SawRestart();
+    away_.clear();
+    for (const auto& [session, generation] : sessions_) away_.push_back(members_.at(session));
     sessions_.clear();
+    members_.clear();
     writes_.clear();
     return Take(effects);
   }
@@ -139,6 +147,26 @@ class World {
     return status;
   }
 
+  // A member of before the crash resumes, unless its generation has ended meanwhile. Who waited
+  // joins again: it may be a member of what was stored and not announced.
+  absl::Status ComeBack() {
+    const size_t index = Below(away_.size());
+    const v1::Join join = away_[index];
+    away_.erase(away_.begin() + static_cast<int64_t>(index));
+    const SessionId session{++last_session_};
+    sessions_[session] = join.resume().generation();
+    members_[session] = join;
+    v1::WorkerMessage hello;
+    *hello.mutable_join() = join;
+    absl::Status status = Step(SessionMessage{session, hello});
+    if (!status.ok() || !sessions_.contains(session) || !join.has_resume()) return status;
+    v1::WorkerMessage report;
+    report.set_epoch(join.resume().epoch());
+    report.set_generation(join.resume().generation());
+    report.mutable_resume_report();
+    return Step(SessionMessage{session, report});
+  }
+
   absl::Status Join() {
     v1::WorkerMessage message;
     v1::Join* join = message.mutable_join();
@@ -149,6 +177,7 @@ class World {
     join->mutable_limits()->set_min_workers(static_cast<int32_t>(job) + 1);
     join->mutable_limits()->set_max_workers(static_cast<int32_t>(job) + (Below(30) == 0 ? 2 : 1));
     sessions_[SessionId{last_session_}] = 0;
+    members_[SessionId{last_session_}] = *join;
     return Step(SessionMessage{SessionId{last_session_}, message});
   }
   SessionId Any() {
@@ -198,9 +227,18 @@ class World {
     for (const Outgoing& out : effects.outgoing) {
       if (const auto* close = std::get_if<CloseSession>(&out)) sessions_.erase(close->session);
       const auto* deliver = std::get_if<Deliver>(&out);
-      if (deliver == nullptr || !deliver->message->has_membership()) continue;
+      if (deliver == nullptr) continue;
+      const v1::CoordinatorMessage& message = *deliver->message;
+      if (message.has_resumed()) ++resumed_;
+      if (message.has_resumed()) members_[deliver->to.front()].mutable_resume()->set_epoch(epoch_);
+      if (!message.has_membership()) continue;
       ++formed_;
-      sessions_[deliver->to.front()] = deliver->message->generation();
+      sessions_[deliver->to.front()] = message.generation();
+      v1::Resume& resume = *members_[deliver->to.front()].mutable_resume();
+      resume.set_cluster_id("c0ffee");
+      resume.set_epoch(epoch_);
+      resume.set_generation(message.generation());
+      resume.set_rank(message.membership().rank());
     }
     absl::Status status = history_.Saw(effects);
     if (status.ok()) status = state_->CheckConsistency();
@@ -223,9 +261,12 @@ class World {
   std::map<std::string, std::string> disk_;
   std::deque<Persist> writes_;
   std::map<SessionId, int64_t> sessions_;  // with their generation
+  std::map<SessionId, v1::Join> members_;  // with what they would resume
+  std::vector<v1::Join> away_;             // since the last crash
   int64_t epoch_ = 0;
   int64_t last_session_ = 0;
   int64_t formed_ = 0;
+  int64_t resumed_ = 0;
   int64_t crashes_ = 0;
 };
 
@@ -242,18 +283,21 @@ uint64_t NoticedAt(Bug bug, uint64_t seeds) {
 
 TEST(DurabilityFuzz, NoGenerationIsAnnouncedTwiceWhateverDies) {
   int64_t formed = 0;
+  int64_t resumed = 0;
   int64_t crashes = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     World world(seed, Bug::kNone);
-    for (int step = 0; step < 600; ++step) {
+    for (int step = 0; step < 900; ++step) {
       ASSERT_THAT(world.RandomStep(), IsOk()) << "step " << step;
     }
     ASSERT_THAT(world.HealAndForm(), IsOk());
     formed += world.formed();
+    resumed += world.resumed();
     crashes += world.crashes();
   }
   EXPECT_GT(formed, 4000);
+  EXPECT_GT(resumed, 200);
   EXPECT_GT(crashes, 1000);
 }
 

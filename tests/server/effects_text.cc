@@ -116,17 +116,12 @@ std::string ToText(const TraceAnswer& answer, const EffectNames& names) {
   return text;
 }
 
-constexpr const char* kEventNames[] = {"job_created",      "job_ended",
-                                       "worker_joined",    "join_refused",
-                                       "worker_departed",  "generation_formed",
-                                       "generation_ended", "tensors_planned",
-                                       "tensor_failed",    "stall_began",
-                                       "stall_ended",      "set_changed",
-                                       "set_refused",      "rank_joined",
-                                       "schedule_began",   "schedule_broken",
-                                       "traced",           "protocol_error",
-                                       "stale_message",    "job_restored",
-                                       "not_stored",       "asleep"};
+constexpr const char* kEventNames[] = {
+    "job_created",       "job_ended",        "worker_joined",   "join_refused",  "worker_departed",
+    "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
+    "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "schedule_began",
+    "schedule_broken",   "traced",           "protocol_error",  "stale_message", "job_resumed",
+    "job_restored",      "not_stored",       "asleep",          "process_ended"};
 
 }  // namespace
 
@@ -161,6 +156,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat("cut schedule ", message.cut().id(), " at ", message.cut().position());
     case v1::CoordinatorMessage::kTrace:
       return ToText(message.trace());
+    case v1::CoordinatorMessage::kResumed:
+      return absl::StrCat("resumed", generation);
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }
@@ -190,6 +187,12 @@ std::string ToText(const Outgoing& out, const EffectNames& names) {
                         close->status.ok() ? "" : " " + Quoted(close->status.message()));
   }
   if (const auto* answer = std::get_if<TraceAnswer>(&out)) return ToText(*answer, names);
+  if (const auto* answer = std::get_if<ExitsAnswer>(&out)) {
+    return absl::StrCat("told ", names.call(answer->call), " ",
+                        absl::StatusCodeToString(answer->status.code()),
+                        answer->status.ok() ? absl::StrCat(" known=", answer->known)
+                                            : " " + Quoted(answer->status.message()));
+  }
   const auto& reply = std::get<StoreReply>(out);
   std::string text = absl::StrCat("reply ", names.call(reply.call), " ",
                                   absl::StatusCodeToString(reply.status.code()));

@@ -102,6 +102,7 @@ void Story::SetOptions(const Command& command) {
   options_.max_pending_tensors_per_job = command.Number("max_pending", 1 << 20);
   options_.max_store_keys_per_job = command.Number("max_keys", 1 << 20);
   options_.reform_timeout = DurationOf(command.Get("reform_timeout", "10m"));
+  options_.reset_limit = static_cast<int32_t>(command.Number("reset_limit", 0));
   options_.ended_job_retention = DurationOf(command.Get("retention", "1h"));
   const absl::Status valid = options_.Validate();
   if (!valid.ok()) lines_.push_back(std::string(valid.message()));
@@ -189,6 +190,8 @@ bool Story::StoreOrTime(const Command& command) {
     call.request.set_seconds(static_cast<double>(command.Number("seconds", 0)));
     calls_[command.Get("as", "trace")] = call.call;
     Step(call);
+  } else if (command.verb == "exit") {
+    Exit(command);
   } else if (command.verb == "cancel") {
     Step(CallCancelled{calls_[command.words[0]]});
   } else if (command.verb == "tick") {
@@ -205,6 +208,23 @@ bool Story::StoreOrTime(const Command& command) {
     return false;
   }
   return true;
+}
+
+void Story::Exit(const Command& command) {
+  ExitsReported in{CallId{++last_id_}, {}};
+  in.request.set_job(command.Get("job", "train"));
+  in.request.set_token(command.Get("token", "secret"));
+  v1::LaunchedExit* exit = in.request.add_exits();
+  exit->set_launch(command.words[0]);
+  exit->set_hostname(command.Get("node", "n0"));
+  exit->set_pid(static_cast<int32_t>(command.Number("pid", 0)));
+  exit->mutable_exit()->set_signal(static_cast<int32_t>(command.Number("signal", 0)));
+  exit->mutable_exit()->set_code(static_cast<int32_t>(command.Number("code", 0)));
+  exit->mutable_exit()->set_reason(command.Get("reason", ""));
+  if (command.named.contains("words"))
+    exit->mutable_exit()->add_last_words(command.Get("words", ""));
+  calls_["exit"] = in.call;
+  Step(in);
 }
 
 void Story::Join(const Command& command) {
@@ -241,6 +261,7 @@ void Story::Join(const Command& command) {
   }
   if (const auto named = OnFailureFromName(command.Get("on_failure", "")))
     join->set_on_failure(static_cast<v1::OnFailure>(*named));
+  join->set_launch(command.Get("launch", ""));
   join->set_executes_schedules(command.Number("schedules", 0) == 1);
   join->set_traces(command.Number("traces", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);

@@ -3,8 +3,8 @@
 //
 //   join NAME [job= token= id= node= labels=x/y lrank= lslot= min= max= settle= protocol= gpu=
 //   nccl=
-//              resume=1 schedules=1 on_failure=]                              a worker's stream
-//              begins with Join
+//              resume=1 schedules=1 on_failure= launch=]                              a worker's
+//              stream begins with Join
 //   ready NAME TENSOR[4,2]... [kind= dtype= op= root= peer= group= size= set= gen=]
 //   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= detail=]
 //   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
@@ -12,6 +12,7 @@
 //   report NAME [gen=]      what it executed of a generation that is over has ended
 //   change NAME [gen=]      the members may change now
 //   ack NAME [id=] | break NAME [id= reason=] | frozen NAME [id=] launched=      about schedules
+//   exit LAUNCH [signal= code= words= reason= token= job=]     a launcher tells how it has ended
 //   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason=]        lost NAME
 //   [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL     [job=
 //   token=] silent NAME     from now on sends no heartbeats; all others do, every two seconds of
@@ -58,6 +59,7 @@ class Story {
   void SetOptions(const Command& command);
   bool Worker(const Command& command);  // whether it knows the verb
   bool StoreOrTime(const Command& command);
+  void Exit(const Command& command);
   void Join(const Command& command);
   void Ready(const Command& command);
   void Schedule(const Command& command);

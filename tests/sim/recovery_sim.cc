@@ -27,28 +27,17 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options)
       random_(seed),
       now_(absl::FromUnixSeconds(1'000'000)),
       workers_(static_cast<size_t>(options.workers)),
-      kills_left_(options.kills) {
-  ServerOptions server;
-  server.stall_warning = absl::Minutes(5);
-  server.stall_abort = absl::Minutes(10);
-  coordd_ = std::make_unique<CoordinatorState>(server, Epoch{5});
+      kills_left_(options.kills),
+      crashes_left_(options.crashes),
+      changes_left_(options.changes) {
+  server_.stall_warning = absl::Minutes(5);
+  server_.stall_abort = absl::Minutes(10);
 }
 
 absl::Status RecoverySim::Run() {
   const absl::Time start = now_;
-  for (int32_t w = 0; w < options_.workers; ++w) {
-    WorkerModel& worker = workers_[static_cast<size_t>(w)];
-    worker.session = SessionId{w + 1};
-    v1::WorkerMessage message;
-    v1::Join& join = *message.mutable_join();
-    join = JoinOf(absl::StrCat("w", w));
-    join.set_launcher_rank(w);
-    join.set_executes_schedules(true);
-    join.set_on_failure(v1::ON_FAILURE_CONTINUE);
-    join.mutable_limits()->set_min_workers(1);
-    join.mutable_limits()->set_max_workers(options_.workers);
-    worker.to_coordd.emplace_back(std::move(message));
-  }
+  COORDD_RETURN_IF_ERROR(StartCoordd());
+  for (int32_t w = 0; w < options_.workers; ++w) SendJoin(w);
   for (int64_t steps = 0; !Finished(); ++steps) {
     if (steps > kMaxSteps || now_ - start > kMaxTime) {
       std::string waits;
@@ -68,7 +57,8 @@ absl::Status RecoverySim::Run() {
 
 bool RecoverySim::Finished() const {
   return std::all_of(workers_.begin(), workers_.end(), [this](const WorkerModel& worker) {
-    return !worker.alive || (worker.step == options_.steps && worker.open.empty());
+    const bool changed = worker.wants_to_end == 0 || worker.generation > worker.wants_to_end;
+    return !worker.alive || (worker.step == options_.steps && worker.open.empty() && changed);
   });
 }
 
@@ -81,6 +71,9 @@ bool RecoverySim::CanRun(const WorkerModel& worker) const {
 absl::Status RecoverySim::Step() {
   const bool running = members_.contains(1);
   if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
+  if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
+  if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
+  if (coordd_ != nullptr && crashes_left_ > 0 && random_.Below(200) == 0) return Crash();
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
@@ -90,7 +83,7 @@ absl::Status RecoverySim::Step() {
         if (!worker.to_coordd.empty()) return ToCoordd(w);
         break;
       case 1:
-        if (worker.alive && !worker.from_coordd.empty()) return ToWorker(w);
+        if (worker.alive && (!worker.from_coordd.empty() || worker.ends)) return ToWorker(w);
         break;
       case 2:
         if (worker.alive && CanRun(worker)) return RunProgram(w);
@@ -104,7 +97,7 @@ absl::Status RecoverySim::Step() {
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
     if (!worker.to_coordd.empty()) return ToCoordd(w);
     if (!worker.alive) continue;
-    if (!worker.from_coordd.empty()) return ToWorker(w);
+    if (!worker.from_coordd.empty() || worker.ends) return ToWorker(w);
     if (CanRun(worker)) return RunProgram(w);
     bool moved = false;
     COORDD_RETURN_IF_ERROR(MoveData(w, moved));
@@ -115,6 +108,7 @@ absl::Status RecoverySim::Step() {
 }
 
 absl::Status RecoverySim::PassTime() {
+  if (coordd_ == nullptr) return StartCoordd();
   absl::Time next = coordd_->NextDeadline();
   for (const WorkerModel& worker : workers_)
     if (worker.alive && worker.state != nullptr)
@@ -139,7 +133,21 @@ absl::Status RecoverySim::Kill() {
   victim.from_coordd.clear();
   // Part of what it has sent may not have left the machine.
   while (!victim.to_coordd.empty() && random_.Below(2) == 0) victim.to_coordd.pop_back();
-  victim.to_coordd.push_back(std::nullopt);
+  if (ToInt(victim.session) != 0) victim.to_coordd.push_back(std::nullopt);
+  return absl::OkStatus();
+}
+
+// Rank 0 of the newest generation, wherever the others are.
+absl::Status RecoverySim::AskForChange() {
+  for (const auto& [w, rank] : members_.rbegin()->second) {
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    const bool is_there =
+        worker.alive && worker.state != nullptr && worker.generation == members_.rbegin()->first;
+    if (rank != 0 || !is_there) continue;
+    --changes_left_;
+    worker.wants_to_end = worker.generation;
+    return Turn(w, MembersMayChange{Generation{worker.generation}});
+  }
   return absl::OkStatus();
 }
 
@@ -165,11 +173,15 @@ absl::Status RecoverySim::ToCoordd(int32_t w) {
   std::optional<v1::WorkerMessage> message = std::move(worker.to_coordd.front());
   worker.to_coordd.pop_front();
   Inbound in = SessionEnded{worker.session, "killed"};
-  if (message.has_value()) in = SessionMessage{worker.session, *std::move(message)};
+  if (message.has_value()) {
+    if (!message->resume_report().over().empty()) ++over_;
+    in = SessionMessage{worker.session, *std::move(message)};
+  }
   history_.Saw(in);
   Effects effects;
   coordd_->Step(in, now_, effects);
   if (random_.Below(2) == 0) coordd_->Tick(now_, effects);
+  if (!message.has_value()) worker.session = SessionId{};
   return TakeCoordd(effects);
 }
 
@@ -177,41 +189,44 @@ absl::Status RecoverySim::TakeCoordd(const Effects& effects) {
   COORDD_RETURN_IF_ERROR(history_.Saw(effects));
   COORDD_RETURN_IF_ERROR(coordd_->CheckConsistency());
   for (const Outgoing& out : effects.outgoing) {
-    if (std::holds_alternative<CloseSession>(out))
-      return Wrong("a session is closed: ", std::get<CloseSession>(out).status.ToString());
-    const auto* deliver = std::get_if<coordd::Deliver>(&out);
-    if (deliver == nullptr) continue;
-    for (SessionId session : deliver->to) {
-      WorkerModel& worker = workers_[static_cast<size_t>(ToInt(session)) - 1];
-      if (!worker.alive) continue;
-      v1::CoordinatorMessage message = *deliver->message;
-      message.set_sequence(++worker.sequence);
-      if (message.has_membership())
-        members_[message.generation()][static_cast<int32_t>(ToInt(session)) - 1] =
-            message.membership().rank();
-      worker.from_coordd.push_back(std::move(message));
+    if (const auto* close = std::get_if<CloseSession>(&out)) {
+      COORDD_RETURN_IF_ERROR(OnClosed(*close));
+    } else if (const auto* deliver = std::get_if<coordd::Deliver>(&out)) {
+      for (SessionId session : deliver->to)
+        COORDD_RETURN_IF_ERROR(Deliver(session, *deliver->message));
     }
-    // Who dies before it hears of it is a member all the same.
-    if (deliver->message->has_membership())
-      members_[deliver->message->generation()][static_cast<int32_t>(ToInt(deliver->to.front())) -
-                                               1] = deliver->message->membership().rank();
   }
+  return Store(effects);
+}
+
+absl::Status RecoverySim::Deliver(SessionId session, const v1::CoordinatorMessage& message) {
+  const int32_t w = worker_of_.at(session);
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  // Who dies before it hears of it is a member all the same.
+  if (message.has_membership()) members_[message.generation()][w] = message.membership().rank();
+  if (message.has_resumed()) ++resumed_;
+  if (!worker.alive || worker.session != session) return absl::OkStatus();
+  v1::CoordinatorMessage copy = message;
+  copy.set_sequence(++worker.sequence);
+  worker.from_coordd.push_back(std::move(copy));
   return absl::OkStatus();
 }
 
 absl::Status RecoverySim::ToWorker(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (worker.from_coordd.empty()) return EndStream(w);
   v1::CoordinatorMessage message = std::move(worker.from_coordd.front());
   worker.from_coordd.pop_front();
   if (worker.state == nullptr) {
     if (!message.has_membership()) return absl::OkStatus();
     COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
     place.state.on_failure = OnFailure::kContinue;
+    place.state.join = JoinFor(w);
     worker.generation = message.generation();
     worker.state = std::make_unique<WorkerState>(place.state, now_);
     return absl::OkStatus();
   }
-  return Turn(w, CoordinatorSaid{std::move(message)});
+  return Turn(w, CoordinatorSaid{std::move(message), worker.stream});
 }
 
 absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
@@ -238,7 +253,12 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendMessage>(&effect)) {
-      worker.to_coordd.emplace_back(std::move(send->message));
+      const bool forgotten = options_.bug == RecoveryBug::kChangeNotAskedAgain && crashes() > 0 &&
+                             send->message.has_change_members();
+      if (ToInt(worker.session) != 0 && !forgotten)
+        worker.to_coordd.emplace_back(std::move(send->message));
+    } else if (const auto* open = std::get_if<coordd::OpenStream>(&effect)) {
+      OpenStream(w, open->stream);
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
       COORDD_RETURN_IF_ERROR(OnLaunch(w, *launch));
     } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
@@ -370,6 +390,7 @@ absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membe
           {id, Gradient(worker.open.at(id).name, {4}), now_ + absl::Minutes(10)});
   }
   worker.aborted = false;
+  if (membership.epoch() != epoch_of_[membership.generation()]) ++told_again_;
   if (again.tensors.empty()) return absl::OkStatus();
   std::vector<WorkerEffect> out;
   worker.state->Step(std::move(again), now_, out);

@@ -1,6 +1,6 @@
-// coordd's state and the states of n workers that go on when some of them die: whatever the order
-// of events, each survivor gets each result once, all get the same, and it is exact over the
-// members of its generation.
+// coordd's state and the states of n workers that go on when some of them die, and when coordd
+// dies, which is started again on what it had stored: whatever the order of events, each survivor
+// gets each result once, all get the same, and it is exact over the members of its generation.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,17 @@ namespace coordd {
 // Mistakes that the simulator must notice.
 enum class RecoveryBug {
   kNone,
-  kSkipsRepair,          // a survivor submits anew what others have given to their programs
-  kBufferReusedTooEarly  // a rank completes a batch before all hold its result
+  kSkipsRepair,           // a survivor submits anew what others have given to their programs
+  kBufferReusedTooEarly,  // a rank completes a batch before all hold its result
+  kPlanIsNotStored,       // coordd has forgotten what was to be repaired when it is started again
+  kChangeNotAskedAgain    // a rank that is back does not repeat what it has asked for
 };
 
 struct RecoverySimOptions {
   int32_t workers = 4;
   int32_t kills = 1;
+  int32_t crashes = 0;  // of coordd
+  int32_t changes = 0;  // of members, that rank 0 asks for
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -48,6 +52,11 @@ class RecoverySim {
   int64_t held() const { return held_; }    // batches whose interrupted results counted
   int64_t again() const { return again_; }  // batches that were submitted anew
   int64_t scheduled_batches() const { return scheduled_batches_; }
+  int64_t changes() const { return options_.changes - changes_left_; }
+  int64_t crashes() const { return options_.crashes - crashes_left_; }
+  int64_t resumed() const { return resumed_; }        // ranks that went on in their generation
+  int64_t over() const { return over_; }              // that came back after the end of theirs
+  int64_t told_again() const { return told_again_; }  // of a generation formed before a crash
 
  private:
   using BatchKey = std::pair<LaneId, int64_t>;
@@ -60,13 +69,16 @@ class RecoverySim {
     bool has_result = false;
   };
   struct WorkerModel {
-    SessionId session;
+    SessionId session;  // 0: it has no stream
+    int64_t stream = 0;
+    bool ends = false;  // the stream has, behind from_coordd
     bool alive = true;
     std::unique_ptr<WorkerState> state;
     std::deque<std::optional<v1::WorkerMessage>> to_coordd;  // nullopt: the stream ends
     std::deque<v1::CoordinatorMessage> from_coordd;
     int64_t sequence = 0;
     int64_t generation = 0;
+    int64_t wants_to_end = 0;  // the generation that it has asked to change; 0: none
     bool aborted = false;
     int32_t step = 0;
     std::vector<int32_t> to_submit;  // tensors of this step, in an order of its own
@@ -90,6 +102,7 @@ class RecoverySim {
   absl::Status ToCoordd(int32_t w);
   absl::Status ToWorker(int32_t w);
   absl::Status Kill();
+  absl::Status AskForChange();
   // Something that may happen in the data plane of this worker; whether anything did.
   absl::Status MoveData(int32_t w, bool& moved);
   absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
@@ -100,19 +113,39 @@ class RecoverySim {
   absl::Status OnEnter(int32_t w, const v1::CoordinatorMessage& membership);
   absl::Status OnResult(int32_t w, TensorId id, int64_t generation);
   absl::Status TakeCoordd(const Effects& effects);
+  absl::Status Deliver(SessionId session, const v1::CoordinatorMessage& message);
+
+  // recovery_sim_faults.cc
+  absl::Status StartCoordd();
+  absl::Status Crash();
+  absl::Status Store(const Effects& effects);
+  absl::Status OnClosed(const CloseSession& close);
+  void OpenStream(int32_t w, int64_t stream);
+  void SendJoin(int32_t w);
+  v1::Join JoinFor(int32_t w) const;
+  absl::Status EndStream(int32_t w);
 
   const RecoverySimOptions options_;
   Random random_;
   absl::Time now_;
-  std::unique_ptr<CoordinatorState> coordd_;
-  HistoryChecker history_;
+  ServerOptions server_;
+  std::unique_ptr<CoordinatorState> coordd_;  // none: it has died
+  std::map<std::string, std::string> disk_;
+  int64_t epoch_ = 4;
+  int64_t last_session_ = 0;
+  std::map<SessionId, int32_t> worker_of_;  // also of streams that have ended
+  HistoryChecker history_{/*durable=*/true};
   std::vector<WorkerModel> workers_;
   int32_t kills_left_;
+  int32_t crashes_left_;
+  int32_t changes_left_;
+  std::map<int64_t, int64_t> epoch_of_;                    // in which each generation was stored
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
+  int64_t resumed_ = 0, over_ = 0, told_again_ = 0;
 };
 
 }  // namespace coordd

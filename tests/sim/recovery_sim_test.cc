@@ -30,11 +30,54 @@ TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   EXPECT_GT(scheduled, 1000);
 }
 
+TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
+  int64_t crashes = 0, resumed = 0, over = 0, told_again = 0, held = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    RecoverySimOptions options;
+    options.workers = 2 + static_cast<int32_t>(seed % 4);
+    options.kills = 1 + static_cast<int32_t>(seed / 4 % 3);
+    options.crashes = 1 + static_cast<int32_t>(seed / 12 % 3);
+    RecoverySim sim(seed, options);
+    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
+    crashes += sim.crashes();
+    resumed += sim.resumed();
+    over += sim.over();
+    told_again += sim.told_again();
+    held += sim.held();
+  }
+  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(resumed, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(over, 100);
+  EXPECT_GT(told_again, 30);
+  EXPECT_GT(held, 10);
+}
+
+TEST(RecoverySim, MembersMayChangeWhileCoorddDies) {
+  int64_t changes = 0, crashes = 0, generations = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    RecoverySimOptions options;
+    options.workers = 2 + static_cast<int32_t>(seed % 4);
+    options.kills = static_cast<int32_t>(seed / 4 % 2);
+    options.crashes = static_cast<int32_t>(seed / 8 % 3);
+    options.changes = 1 + static_cast<int32_t>(seed / 24 % 2);
+    RecoverySim sim(seed, options);
+    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
+    changes += sim.changes();
+    crashes += sim.crashes();
+    generations += sim.generations();
+  }
+  EXPECT_GT(changes, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(generations, static_cast<int64_t>(2 * kSeeds));
+}
+
 // Whether one of the seeds notices the mistake.
-bool Noticed(RecoveryBug bug) {
+bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     RecoverySimOptions options;
     options.kills = 2;
+    options.crashes = crashes;
+    options.changes = changes;
     options.bug = bug;
     if (!RecoverySim(seed, options).Run().ok()) return true;
   }
@@ -43,6 +86,14 @@ bool Noticed(RecoveryBug bug) {
 
 TEST(RecoverySim, NoticesASurvivorThatSkipsARepair) {
   EXPECT_TRUE(Noticed(RecoveryBug::kSkipsRepair));
+}
+
+TEST(RecoverySim, NoticesARepairPlanThatDiesWithCoordd) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kPlanIsNotStored, /*crashes=*/2));
+}
+
+TEST(RecoverySim, NoticesAChangeOfMembersThatIsNotAskedForAgain) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kChangeNotAskedAgain, /*crashes=*/2, /*changes=*/2));
 }
 
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {

@@ -27,33 +27,25 @@ absl::Status Wrong(const Args&... args) {
 
 }  // namespace
 
-ScheduleSim::ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug)
+ScheduleSim::ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug,
+                         SimFaults faults)
     : bug_(bug),
+      faults_(faults),
       random_(seed),
       now_(absl::FromUnixSeconds(1'000'000)),
       programs_(std::move(programs)),
       ranks_(programs_.size()) {
-  ServerOptions options;
-  options.max_batch_bytes = 4096;
-  options.stall_warning = absl::Minutes(5);
-  options.stall_abort = absl::Minutes(10);
-  coordd_ = std::make_unique<CoordinatorState>(options, Epoch{5});
-  for (size_t i = 0; i < ranks_.size(); ++i)
-    ranks_[i].session = SessionId{static_cast<int64_t>(i) + 1};
+  options_.max_batch_bytes = 4096;
+  options_.stall_warning = absl::Minutes(5);
+  options_.stall_abort = absl::Minutes(10);
 }
 
 absl::Status ScheduleSim::Run() {
   const absl::Time start = now_;
-  const int32_t size = static_cast<int32_t>(ranks_.size());
-  for (int32_t rank = 0; rank < size; ++rank) {
+  COORDD_RETURN_IF_ERROR(StartCoordd());
+  for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
     sets_[ProcessSetId{0}].push_back(rank);
-    v1::WorkerMessage message;
-    *message.mutable_join() = JoinOf(absl::StrCat("w", rank));
-    message.mutable_join()->set_launcher_rank(rank);
-    message.mutable_join()->set_executes_schedules(true);
-    message.mutable_join()->mutable_limits()->set_min_workers(size);
-    message.mutable_join()->mutable_limits()->set_max_workers(size);
-    ranks_[static_cast<size_t>(rank)].to_coordd.push_back(std::move(message));
+    SendJoin(rank);
   }
   for (int64_t steps = 0; !Finished(); ++steps) {
     if (steps > kMaxSteps || now_ - start > kMaxTime) {
@@ -80,6 +72,10 @@ bool ScheduleSim::Finished() const {
 // One thing that may happen now, chosen by chance; time passes only when nothing may.
 absl::Status ScheduleSim::Step() {
   const uint64_t n = ranks_.size();
+  if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
+  if (coordd_ != nullptr && crashes_ < faults_.crashes && random_.Below(150) == 0) return Crash();
+  if (breaks_ < faults_.breaks && !all_are_back() && random_.Below(10) == 0)
+    return BreakStream(static_cast<int32_t>(random_.Below(n)));
   for (int tries = 0; tries < 12; ++tries) {
     const int32_t rank = static_cast<int32_t>(random_.Below(n));
     RankState& state = ranks_[static_cast<size_t>(rank)];
@@ -88,7 +84,7 @@ absl::Status ScheduleSim::Step() {
         if (!state.to_coordd.empty()) return ToCoordd(rank);
         break;
       case 1:
-        if (!state.from_coordd.empty()) return ToWorker(rank);
+        if (!state.from_coordd.empty() || state.ends) return ToWorker(rank);
         break;
       case 2:
         if (state.worker != nullptr && !Blocked(state) &&
@@ -103,7 +99,7 @@ absl::Status ScheduleSim::Step() {
   for (int32_t rank = 0; rank < static_cast<int32_t>(n); ++rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     if (!state.to_coordd.empty()) return ToCoordd(rank);
-    if (!state.from_coordd.empty()) return ToWorker(rank);
+    if (!state.from_coordd.empty() || state.ends) return ToWorker(rank);
     if (state.worker != nullptr && !Blocked(state) &&
         state.next_op < programs_[static_cast<size_t>(rank)].size())
       return RunProgram(rank);
@@ -115,6 +111,7 @@ absl::Status ScheduleSim::Step() {
   }
   for (const auto& [key, batch] : batches_)
     if (batch.launched.size() == Members(batch.set).size()) return FinishBatch();
+  if (coordd_ == nullptr) return StartCoordd();
   absl::Time next = coordd_->NextDeadline();
   for (const RankState& state : ranks_)
     if (state.worker != nullptr) next = std::min(next, state.worker->NextDeadline());
@@ -185,6 +182,10 @@ absl::Status ScheduleSim::RunProgram(int32_t rank) {
 
 absl::Status ScheduleSim::ToCoordd(int32_t rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
+  if (coordd_ == nullptr) {
+    state.to_coordd.clear();  // nobody reads it
+    return absl::OkStatus();
+  }
   if (bug_ == PlantedBug::kReportNotDropped && state.to_coordd.size() > 1 &&
       state.to_coordd[1].has_schedule_ack() && state.to_coordd[0].has_tensors_ready()) {
     std::swap(state.to_coordd[0], state.to_coordd[1]);
@@ -204,20 +205,28 @@ absl::Status ScheduleSim::ToCoordd(int32_t rank) {
 absl::Status ScheduleSim::TakeCoordd(Effects effects) {
   COORDD_RETURN_IF_ERROR(history_.Saw(effects));
   COORDD_RETURN_IF_ERROR(coordd_->CheckConsistency());
+  COORDD_RETURN_IF_ERROR(Store(effects));
   for (const Outgoing& out : effects.outgoing) {
-    if (std::holds_alternative<CloseSession>(out))
-      return Wrong("a session is closed: ", std::get<CloseSession>(out).status.ToString());
+    const auto* close = std::get_if<CloseSession>(&out);
+    if (close != nullptr &&
+        ranks_[static_cast<size_t>(rank_of_.at(close->session))].session == close->session)
+      return Wrong("a session is closed: ", close->status.ToString());
     const auto* deliver = std::get_if<coordd::Deliver>(&out);
     if (deliver == nullptr) continue;
     if (deliver->message->has_schedule()) ++schedules_;
     if (deliver->message->has_cut()) ++cuts_;
-    for (SessionId session : deliver->to)
-      Deliver(ranks_[static_cast<size_t>(ToInt(session)) - 1], *deliver->message);
+    for (SessionId session : deliver->to) {
+      RankState& to = ranks_[static_cast<size_t>(rank_of_.at(session))];
+      if (to.session == session) Deliver(to, *deliver->message);
+    }
   }
   return absl::OkStatus();
 }
 
 void ScheduleSim::Deliver(RankState& to, v1::CoordinatorMessage message) {
+  const bool missed = to.worker != nullptr && !to.worker->attached() && message.position() > 0;
+  if (missed && bug_ == PlantedBug::kMissedNotTold) return;
+  missed_ += missed ? 1 : 0;
   message.set_sequence(++to.sequence);
   if (bug_ == PlantedBug::kCutTooEarly && message.has_cut() && message.cut().position() > 0)
     message.mutable_cut()->set_position(message.cut().position() - 1);
@@ -226,11 +235,16 @@ void ScheduleSim::Deliver(RankState& to, v1::CoordinatorMessage message) {
 
 absl::Status ScheduleSim::ToWorker(int32_t rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
+  if (state.from_coordd.empty()) return EndStream(rank);
+  const bool is_back = state.worker != nullptr && state.worker->attached() && !state.ends;
+  if (is_back && !state.lost.empty() && random_.Below(4) == 0) return StrayMessage(rank);
   v1::CoordinatorMessage message = std::move(state.from_coordd.front());
   if (state.worker == nullptr) {
     state.from_coordd.pop_front();
     if (!message.has_membership()) return absl::OkStatus();
-    COORDD_ASSIGN_OR_RETURN(const MemberPlace place, ParseMembership(message));
+    COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
+    place.state.join = JoinFor(rank);
+    place.state.seed = random_.Next();
     state.worker = std::make_unique<WorkerState>(place.state, now_);
     return absl::OkStatus();
   }
@@ -255,7 +269,7 @@ absl::Status ScheduleSim::ToWorker(int32_t rank) {
   if (state.frozen_by_bug.has_value() && message.has_freeze() && state.from_coordd.size() == 1)
     return absl::OkStatus();
   state.from_coordd.pop_front();
-  return Turn(rank, CoordinatorSaid{std::move(message)});
+  return Turn(rank, CoordinatorSaid{std::move(message), state.stream});
 }
 
 absl::Status ScheduleSim::Turn(int32_t rank, WorkerEvent event) {
@@ -279,8 +293,15 @@ absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) 
   for (WorkerEffect& effect : effects) {
     if (auto* send = std::get_if<SendMessage>(&effect)) {
       const bool twice = state.frozen_by_bug.has_value() && send->message.has_freeze_reply();
-      if (!twice) state.to_coordd.push_back(std::move(send->message));
+      const bool forgotten = bug_ == PlantedBug::kUnansweredNotReported && crashes_ > 0 &&
+                             rank == 0 && send->message.has_tensors_ready() &&
+                             random_.Below(9) == 0;
+      if (!twice && !forgotten && ToInt(state.session) != 0)
+        state.to_coordd.push_back(std::move(send->message));
+    } else if (const auto* open = std::get_if<coordd::OpenStream>(&effect)) {
+      OpenStream(rank, open->stream);
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
+      while_away_ += state.worker->attached() ? 0 : 1;
       COORDD_RETURN_IF_ERROR(OnLaunch(rank, *launch));
     } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
       return Wrong("rank ", rank, ": ", fail->status.ToString());

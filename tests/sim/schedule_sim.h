@@ -38,11 +38,24 @@ enum class PlantedBug {
   kLaunchesWhenFrozen,  // a rank answers that it is frozen and goes on
   kReportNotDropped,    // coordd counts a report that crossed the Schedule
   kNoBreak,             // a batch that stays incomplete breaks nothing
+  // Of a coordd that is started again:
+  kPlansBeforeAllAreBack,  // it does not wait for the last member
+  kGenerationsStartAnew,   // it has forgotten their numbers
+  kNoFencing,              // a rank takes what an earlier coordd said for the new one's
+  kMissedNotTold,          // who lacks something that others have heard is not told
+  kUnansweredNotReported,  // a rank that is back does not report what has no answer
+};
+
+// What else goes wrong.
+struct SimFaults {
+  int64_t crashes = 0;  // of coordd, which is started again on its state
+  int64_t breaks = 0;   // of streams of ranks that are coming back
 };
 
 class ScheduleSim {
  public:
-  ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug = PlantedBug::kNone);
+  ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug = PlantedBug::kNone,
+              SimFaults faults = {});
 
   // Until all programs have ended. INTERNAL: what went wrong, and when.
   absl::Status Run();
@@ -55,6 +68,9 @@ class ScheduleSim {
   int64_t cuts() const { return cuts_; }
   int64_t reports() const { return reports_; }  // messages with tensors
   absl::Duration longest_wait() const { return longest_wait_; }
+  int64_t crashes() const { return crashes_; }
+  int64_t missed() const { return missed_; }          // messages that were told again
+  int64_t while_away() const { return while_away_; }  // batches launched without coordd
 
  private:
   struct Submitted {
@@ -63,11 +79,14 @@ class ScheduleSim {
     absl::Time at;
   };
   struct RankState {
-    SessionId session;
+    SessionId session;  // 0: it has no stream
     std::unique_ptr<WorkerState> worker;
     std::deque<v1::WorkerMessage> to_coordd;
     std::deque<v1::CoordinatorMessage> from_coordd;
-    int64_t sequence = 0;  // of messages from coordd
+    bool ends = false;  // the stream has, behind from_coordd
+    int64_t stream = 0;
+    std::deque<v1::CoordinatorMessage> lost;  // that an earlier coordd had said to it
+    int64_t sequence = 0;                     // of messages from coordd
     size_t next_op = 0;
     std::map<TensorId, Submitted> open;
     std::map<std::string, int64_t> instances;
@@ -97,19 +116,38 @@ class ScheduleSim {
   absl::Status Take(int32_t rank, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t rank, const LaunchBatch& launch);
   absl::Status TakeCoordd(Effects effects);
+
+  // schedule_sim_faults.cc
+  absl::Status StartCoordd();
+  absl::Status Crash();
+  absl::Status BreakStream(int32_t rank);
+  absl::Status EndStream(int32_t rank);
+  void SendJoin(int32_t rank);
+  v1::Join JoinFor(int32_t rank) const;
+  void OpenStream(int32_t rank, int64_t stream);
+  absl::Status Store(const Effects& effects);
+  absl::Status StrayMessage(int32_t rank);
+  bool all_are_back() const;
   void Deliver(RankState& to, v1::CoordinatorMessage message);
   std::vector<int32_t> Members(ProcessSetId set) const;
 
   const PlantedBug bug_;
+  const SimFaults faults_;
   Random random_;
   absl::Time now_;
-  std::unique_ptr<CoordinatorState> coordd_;
-  HistoryChecker history_;
+  ServerOptions options_;
+  std::unique_ptr<CoordinatorState> coordd_;  // none: it has crashed
+  HistoryChecker history_{/*durable=*/true};
+  std::map<std::string, std::string> disk_;
+  int64_t epoch_ = 4;
+  int64_t last_session_ = 0;
+  std::map<SessionId, int32_t> rank_of_;
   std::vector<SimProgram> programs_;
   std::vector<RankState> ranks_;
   std::map<ProcessSetId, std::vector<int32_t>> sets_;
   std::map<std::pair<LaneId, int64_t>, Batch> batches_;
   int64_t scheduled_batches_ = 0, negotiated_batches_ = 0, schedules_ = 0, cuts_ = 0, reports_ = 0;
+  int64_t crashes_ = 0, breaks_ = 0, missed_ = 0, while_away_ = 0;
   absl::Duration longest_wait_;
 };
 

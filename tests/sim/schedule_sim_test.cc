@@ -187,6 +187,55 @@ TEST(ScheduleSimTest, AMetricNowAndThenAndAValidationPassBreakNothing) {
   EXPECT_EQ(sim.cuts(), 0);
 }
 
+TEST(ResumeSimTest, NoInterleavingOfCrashesLosesOrDoublesAnything) {
+  int64_t crashes = 0, missed = 0, while_away = 0, scheduled = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    const SimFaults faults{.crashes = static_cast<int64_t>(1 + seed % 5),
+                           .breaks = static_cast<int64_t>(seed % 4)};
+    ScheduleSim sim(seed, RandomPrograms(seed), PlantedBug::kNone, faults);
+    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
+    crashes += sim.crashes();
+    missed += sim.missed();
+    while_away += sim.while_away();
+    scheduled += sim.scheduled_batches();
+  }
+  // It has tried what it is about.
+  EXPECT_GT(crashes, 200);
+  EXPECT_GT(missed, 100);
+  EXPECT_GT(while_away, 100);
+  EXPECT_GT(scheduled, 1000);
+}
+
+TEST(ResumeSimTest, ASteadyProgramGoesOnByScheduleWhateverBecomesOfCoordd) {
+  std::vector<SimProgram> programs(3);
+  for (SimProgram& program : programs) {
+    for (int step = 0; step < 200; ++step) {
+      for (int i = 0; i < 5; ++i) program.push_back(Submit(Gradient(absl::StrCat("g", i), {100})));
+      program.push_back({.kind = Kind::kWait});
+    }
+  }
+  ScheduleSim sim(7, programs, PlantedBug::kNone, {.crashes = 20});
+  ASSERT_THAT(sim.Run(), IsOk());
+  EXPECT_EQ(sim.crashes(), 20);
+  EXPECT_EQ(sim.cuts(), 0);
+}
+
+class PlantedResumeBugTest : public testing::TestWithParam<PlantedBug> {};
+
+TEST_P(PlantedResumeBugTest, IsNoticed) {
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    ScheduleSim sim(seed, RandomPrograms(seed), GetParam(), {.crashes = 3});
+    if (!sim.Run().ok()) return;
+  }
+  FAIL() << "400 seeds noticed nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(Bugs, PlantedResumeBugTest,
+                         testing::Values(PlantedBug::kPlansBeforeAllAreBack,
+                                         PlantedBug::kGenerationsStartAnew, PlantedBug::kNoFencing,
+                                         PlantedBug::kMissedNotTold,
+                                         PlantedBug::kUnansweredNotReported));
+
 class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
 
 TEST_P(PlantedBugTest, IsNoticed) {

@@ -40,6 +40,7 @@ TEST(OptionsFromEnvironment, TakeDefaultsFromAnEmptyEnvironment) {
 TEST(OptionsFromEnvironment, ReadEveryVariable) {
   const auto options = WorkerOptionsFrom({{"COORDD_ADDR", "[::1]:29650"},
                                           {"COORDD_JOB_ID", "bert"},
+                                          {"COORDD_LAUNCH_ID", "c2f0.3.1"},
                                           {"COORDD_RANK", "3"},
                                           {"COORDD_SIZE", "8"},
                                           {"COORDD_LOCAL_RANK", "1"},
@@ -54,6 +55,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   ASSERT_THAT(options, IsOk());
   EXPECT_EQ(options->coordinator, (HostPort{"::1", 29650}));
   EXPECT_EQ(options->job, "bert");
+  EXPECT_EQ(options->launch_id, "c2f0.3.1");
   EXPECT_EQ(options->launcher_rank, 3);
   EXPECT_EQ(options->launcher_local_rank, 1);
   EXPECT_EQ(options->min_workers, 4);

@@ -77,6 +77,11 @@ class SpoilingWorker final : public Worker {
                                                    absl::Duration) override {
     return absl::UnimplementedError("no comm here");
   }
+  absl::StatusOr<void*> AllocateMemory(int64_t) override {
+    return absl::UnimplementedError("no memory here");
+  }
+  absl::Status FreeMemory(void*) override { return absl::OkStatus(); }
+  absl::Status CheckMapped(const void*, int64_t) const override { return absl::OkStatus(); }
   int32_t newcomers() const override { return 0; }
   absl::StatusOr<Placement> ChangeMembers(absl::Time) override { return Placement(); }
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {

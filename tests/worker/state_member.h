@@ -25,12 +25,20 @@ inline TensorSpec Gradient(const std::string& name, std::vector<int64_t> shape =
 // Drives a WorkerState as the control thread does, one turn per call, and sorts what comes out.
 class Member {
  public:
-  explicit Member(absl::Time start = kStart, OnFailure on_failure = OnFailure::kEnd)
-      : now_(start), state_(Options(on_failure), start) {
+  explicit Member(absl::Time start = kStart) : Member(start, Options()) {}
+  Member(absl::Time start, const WorkerStateOptions& options)
+      : now_(start), state_(options, start) {
     Tick();
     Clear();  // the first heartbeat
   }
 
+  // Of a coordd whose state outlives it.
+  static WorkerStateOptions LastingOptions(OnFailure on_failure = OnFailure::kEnd) {
+    WorkerStateOptions options = Options(on_failure);
+    options.cluster_id = "c0ffee";
+    options.join.set_worker_id("w0");
+    return options;
+  }
   static WorkerStateOptions Options(OnFailure on_failure = OnFailure::kEnd) {
     WorkerStateOptions options;
     options.on_failure = on_failure;

@@ -19,7 +19,7 @@ constexpr v1::WorkerMessage::BodyCase kReport = v1::WorkerMessage::kRecoveryRepo
 // Rank 0 of 3, where the loss of a member is not the end.
 class Survivor : public Member {
  public:
-  Survivor() : Member(kStart, OnFailure::kRaise) {}
+  Survivor() : Member(kStart, Options(OnFailure::kRaise)) {}
   void Lose() {
     Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost: its stream ended", /*in_flight=*/true,
           /*reforms=*/true);
@@ -195,7 +195,7 @@ TEST(WorkerStateReforming, AMembershipBeforeItsReportBreaksTheProtocol) {
 // Rank 0 of 3, whose program need not know of a loss.
 class Continuer : public Member {
  public:
-  Continuer() : Member(kStart, OnFailure::kContinue) {}
+  Continuer() : Member(kStart, Options(OnFailure::kContinue)) {}
   void Lose() {
     Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost: its stream ended", /*in_flight=*/true,
           /*reforms=*/true);

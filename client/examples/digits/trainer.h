@@ -35,7 +35,7 @@ struct EpochReport {
   double images_per_second = 0;   // of all workers together
 };
 
-// A change of members, as the worker that is rank 0 after it saw it.
+// A change of members, as this worker saw it.
 struct ChangeReport {
   std::string reason;  // of the end of the last generation; empty: others had come
   int64_t generation = 0;

@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 7
+REQUIRED_ABI_VERSION = 9
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -151,6 +151,9 @@ class Library:
         blocking.coordd_worker_change_members.argtypes = [c_void_p, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
+        blocking.coordd_alloc.argtypes = [c_void_p, c_int64, POINTER(c_void_p)]
+        blocking.coordd_free.argtypes = [c_void_p, c_void_p]
+        blocking.coordd_register.argtypes = [c_void_p, c_void_p, c_int64]
 
 
 def _own_symbols_first() -> int:

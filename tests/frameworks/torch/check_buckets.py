@@ -157,3 +157,22 @@ def check_models_that_are_gone_are_freed():
     del model, optimizer
     gc.collect()
     assert gone() is None
+
+
+@on_sizes(1, 2)
+def check_tensors_in_mapped_memory():
+    for tensor, shape, dtype in ((hvd.mapped_zeros(5), (5,), torch.float32),
+                                 (hvd.mapped_zeros(300, 1000, dtype=torch.float64), (300, 1000), torch.float64),
+                                 (hvd.mapped_zeros((2, 3), dtype=torch.int64), (2, 3), torch.int64),
+                                 (hvd.mapped_zeros(0, 4), (0, 4), torch.float32),
+                                 (hvd.mapped_zeros(()), (), torch.float32)):
+        assert tensor.shape == shape and tensor.dtype == dtype and not tensor.any()
+        ones = torch.ones(shape, dtype=dtype)
+        tensor.add_(ones)
+        assert torch.equal(hvd.allreduce(tensor, op=hvd.Sum), ones * hvd.size())
+        hvd.allreduce_(tensor, op=hvd.Sum)
+        assert torch.equal(tensor, ones * hvd.size())
+    rows = hvd.mapped_zeros(4, 10)[2:]  # a part of it keeps the whole
+    gc.collect()
+    hvd.broadcast_(rows.fill_(hvd.rank()), root_rank=hvd.size() - 1)
+    assert torch.equal(rows, torch.full((2, 10), float(hvd.size() - 1)))

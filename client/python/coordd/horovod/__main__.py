@@ -1,6 +1,8 @@
 """python -m coordd.horovod SCRIPT [ARGUMENTS] | -m MODULE [ARGUMENTS] | -c TEXT [ARGUMENTS]
+python -m coordd.horovod HOROVODRUN'S-FLAGS python SCRIPT [ARGUMENTS]
 
-Runs a program as python would, with ``import horovod`` finding coordd: in it, and in processes that it starts.
+Runs a program as python would, with ``import horovod`` finding coordd: in it, and in processes that it starts. With horovodrun's
+flags (-np 4, -H, --min-np, --host-discovery-script, ...) it is `coordrun --horovod`, which takes them.
 """
 
 import io
@@ -10,6 +12,7 @@ import sys
 import types
 
 import coordd.horovod
+from coordd.horovod.runner import _find_coordrun
 
 
 def _new_main(path=None) -> types.ModuleType:
@@ -42,6 +45,9 @@ def main() -> None:
     if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
         print(__doc__.strip())
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c"):
+        coordrun = _find_coordrun()
+        os.execv(coordrun, [coordrun, "--horovod", *arguments])
     coordd.horovod.install()
     paths = [coordd.horovod.SEARCH_PATH, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))

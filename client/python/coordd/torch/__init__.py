@@ -17,9 +17,10 @@ from coordd.torch.mpi_ops import __all__ as _operations
 from coordd.torch.optimizer import DistributedOptimizer
 from coordd.torch.sync_batch_norm import SyncBatchNorm
 from coordd.torch import elastic
+from coordd.torch._submit import mapped_zeros
 
 if torch.distributed.is_available():
     from coordd.torch import ddp_hook
 
 __all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "allgather_object", "broadcast_object",
-           "broadcast_optimizer_state", "broadcast_parameters", "elastic", *_operations]
+           "broadcast_optimizer_state", "broadcast_parameters", "elastic", "mapped_zeros", *_operations]

@@ -19,6 +19,7 @@ from coordd import _basics
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
+from coordd.torch._submit import mapped_zeros
 
 _HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # torch 2.1
 
@@ -155,7 +156,7 @@ class _Bucket(_Unit):
         for parameter in parameters:
             offsets.append(elements)
             elements += _padded_elements(parameter)
-        self._flat = torch.zeros(elements, dtype=first.dtype, device=first.device)
+        self._flat = _zeros(elements, first)
         self._views = {parameter: self._flat.as_strided(parameter.shape, parameter.stride(), offset)
                        for parameter, offset in zip(parameters, offsets)}
         self._reduction = options.reduction()
@@ -199,6 +200,17 @@ class _Bucket(_Unit):
                 parameter.grad = view
 
 
+def _zeros(elements: int, like: torch.Tensor) -> torch.Tensor:
+    """Of the parameter's type and device; in host memory that the node's ranks have mapped, if there is such memory."""
+    if like.device.type == "cpu":
+        try:
+            return mapped_zeros(elements, dtype=like.dtype)
+        except HorovodInternalError as error:
+            if error.code != "RESOURCE_EXHAUSTED":
+                raise
+    return torch.zeros(elements, dtype=like.dtype, device=like.device)
+
+
 def _write_back(parameter, submitted, context, compression) -> None:
     if submitted is parameter.grad:
         return
@@ -234,6 +246,7 @@ class GradientExchange:
         self._membership = _basics.membership()
         self._names = names
         self._units: Dict[torch.Tensor, _Unit] = {}
+        self._arrivals: Dict[torch.Tensor, int] = {}  # which gradient of the first step was there when
         self._left: Dict[torch.Tensor, int] = {}  # backward passes to go, for those that have had one in this step
         self._in_flight: List[_Unit] = []  # in the order of submission
         self._hooks: List[Any] = []
@@ -276,6 +289,8 @@ class GradientExchange:
                 f"{self.passes}?")
         self._left[parameter] = left
         if left == 0:
+            if self._buckets_to_come:
+                self._arrivals.setdefault(parameter, len(self._arrivals))
             unit.arrived(parameter)
             if unit.is_complete():
                 self._submit(unit)
@@ -337,7 +352,7 @@ class GradientExchange:
         sizes: Dict[Any, int] = {}
         limit = FIRST_BUCKET_BYTES
         finished: List[List[_Single]] = []
-        for unit in reversed(agreed):  # the last parameters' gradients are there first
+        for unit in self._by_arrival(agreed):
             parameter = unit.parameters[0]
             key = (parameter.dtype, parameter.device)
             buckets.setdefault(key, []).append(unit)
@@ -352,6 +367,18 @@ class GradientExchange:
                              [unit.parameters[0] for unit in units], self.options)
             for unit in units:
                 self._units[unit.parameters[0]] = bucket
+
+    def _by_arrival(self, units: List[_Single]) -> List[_Single]:
+        """In the order in which their gradients were there in the first step, on average over the ranks; those that a rank
+        had none for come last."""
+        if not units:
+            return []
+        last = len(self._units)
+        own = torch.tensor([self._arrivals.get(unit.parameters[0], last) for unit in units], dtype=torch.int64)
+        self._arrivals.clear()
+        sums = mpi_ops.allreduce(own, name="optimizer.arrivals", op=mpi_ops.Sum, process_set=self.options.process_set)
+        order = sorted(range(len(units)), key=sums.tolist().__getitem__)
+        return [units[index] for index in order]
 
     def _agreed(self, singles: List[_Single]) -> List[_Single]:
         """Those that every rank can put into a bucket, in the same order in memory."""

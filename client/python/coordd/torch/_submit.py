@@ -235,6 +235,23 @@ def owned_tensor(work: Work, index: int, kind: Tuple[Any, Any]) -> torch.Tensor:
     return torch.frombuffer(result.buffer(), dtype=dtype).view(result.shape)
 
 
+def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """A tensor of zeros in host memory that the other ranks of the node have mapped: collectives on it, and on parts of it,
+    need no copy. Size and dtype as of torch.zeros(). With one rank, or where ranks do not map each other's memory
+    (COORDD_TRANSPORT=mapped does), it is like any other tensor; and it becomes one when a rank is lost. A child of a fork,
+    such as a data loader, must not touch it.
+
+    HorovodInternalError: not initialised, the generation has ended, or there is no memory."""
+    dtype = dtype or torch.get_default_dtype()
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    count = shape.numel()
+    if count == 0:
+        return torch.zeros(shape, dtype=dtype)
+    element_size = torch.empty((), dtype=dtype).element_size()
+    memory = _native.MappedMemory(_basics.worker(), count * element_size)
+    return torch.frombuffer(memory.buffer(), dtype=dtype).view(shape)
+
+
 def require_same_bytes(output: torch.Tensor, expected_elements: int, like: torch.Tensor, what: str) -> None:
     """ValueError: the caller's output does not hold exactly the result."""
     check(output, f"{what} (output)")

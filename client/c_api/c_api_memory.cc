@@ -1,0 +1,32 @@
+// Memory for collectives.
+#include "client/c_api/c_api_internal.h"
+#include "common/status_macros.h"
+
+extern "C" {
+
+coordd_status_t coordd_alloc(coordd_worker_t* worker, int64_t size_bytes, void** memory) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (memory == nullptr) return coordd::NullArgument("memory");
+    *memory = nullptr;
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(*memory, worker->worker->AllocateMemory(size_bytes));
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_free(coordd_worker_t* worker, void* memory) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    return memory == nullptr ? absl::OkStatus() : worker->worker->FreeMemory(memory);
+  });
+}
+
+coordd_status_t coordd_register(coordd_worker_t* worker, const void* memory, int64_t size_bytes) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (memory == nullptr) return coordd::NullArgument("memory");
+    return worker->worker->CheckMapped(memory, size_bytes);
+  });
+}
+
+}  // extern "C"

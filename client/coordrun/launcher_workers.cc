@@ -1,0 +1,103 @@
+// What a run does about workers that end and hosts that come and go.
+#include <signal.h>
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/coordrun/last_words.h"
+#include "client/coordrun/launcher.h"
+#include "common/host_identity.h"
+
+namespace coordd {
+
+void Launcher::StartReporter() {
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  if (rendezvous.launch_id.empty()) return;
+  std::ostringstream token;
+  if (!rendezvous.token_file.empty()) token << std::ifstream(rendezvous.token_file).rdbuf();
+  auto reporter = ExitReporter::Start({rendezvous.address, rendezvous.tls}, rendezvous.job,
+                                      std::string(absl::StripAsciiWhitespace(token.str())));
+  if (reporter.ok()) reporter_ = *std::move(reporter);
+}
+
+void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
+  const auto index = static_cast<size_t>(worker);
+  if (reporter_ == nullptr || launches_[index].empty()) return;
+  v1::LaunchedExit exit;
+  exit.set_launch(launches_[index]);
+  exit.set_hostname(report_.hosts[index].empty() ? ThisHost("").hostname : report_.hosts[index]);
+  exit.set_pid(report_.pids[index]);
+  exit.set_rank(options_.first_rank + worker);
+  const bool ours = end.signal == SIGTERM || end.signal == SIGKILL;
+  const char* reason = !ours                           ? ""
+                       : state_->workers()[index].away ? "its host is gone"
+                       : state_->ending()              ? "coordrun was ending the run"
+                                                       : "";
+  *exit.mutable_exit() = ToProto(end, tails_[index].lines(), reason);
+  reporter_->Report(std::move(exit));
+}
+
+void Launcher::RestartWorkers() {
+  for (int32_t worker : state_->TakeRestarts(clock_.Now())) {
+    const auto index = static_cast<size_t>(worker);
+    report_.pids[index] = 0;  // elsewhere it is told later
+    const absl::Status started = crew_->Restart(worker, *this);
+    if (started.ok()) {
+      state_->WorkerRestarted(worker, clock_.Now());
+    } else {
+      state_->RestartFailed(worker, clock_.Now());
+    }
+    const std::string host = report_.hosts[index];
+    const std::string where =
+        host.empty() ? absl::StrCat("pid ", report_.pids[index]) : absl::StrCat("host ", host);
+    const RunState::Worker& course = state_->workers()[index];
+    const char* again = course.late && course.restarts == 1 ? "" : " again";
+    output_.Say(started.ok() ? absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is started", again, " (", where, ")")
+                             : absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is not started again: ", started.message()));
+  }
+}
+
+HostRanks Launcher::PlaceOf(int32_t worker) const {
+  const Slot& slot = slots_.slots()[static_cast<size_t>(worker)];
+  return {.host = slot.host,
+          .user = slot.user,
+          .here = IsHere(options_, slot.host, ThisHost("").hostname),
+          .first_rank = worker,
+          .count = 1,
+          .first_local = slot.local_rank,
+          .local_size = slot.local_size};
+}
+
+void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
+  const std::string problem(hosts.status().message());
+  if (!hosts.ok() && problem != discovery_problem_)
+    output_.Say(absl::StrCat("coordrun: ", problem, "; the hosts stay as they are"));
+  discovery_problem_ = problem;
+  if (!hosts.ok() || state_->ending()) return;
+  const SlotChange change = slots_.Update(*hosts);
+  for (const std::string& sentence : change.sentences)
+    output_.Say(absl::StrCat("coordrun: ", sentence));
+  const absl::Time now = clock_.Now();
+  while (state_->workers().size() < slots_.slots().size()) {
+    const auto worker = static_cast<int32_t>(state_->workers().size());
+    state_->AddSlot(now);
+    report_.pids.push_back(0);
+    report_.hosts.push_back(slots_.slots()[static_cast<size_t>(worker)].host);
+    tails_.emplace_back(kTailLines);
+    launches_.emplace_back();
+    if (const absl::Status opened = output_.OpenFilesOf(worker); !opened.ok())
+      output_.Say(absl::StrCat("coordrun: ", opened.message()));
+  }
+  for (const int32_t worker : change.end) {
+    state_->SlotWent(worker, now);
+    crew_->Release(worker);
+  }
+  for (const int32_t worker : change.start) state_->SlotCame(worker, now);
+}
+
+}  // namespace coordd

@@ -1,0 +1,109 @@
+#include "client/coordrun/slot_book.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace coordd {
+namespace {
+
+constexpr int32_t kMaxSlotsOfHost = 4096;
+
+// "host b: slots of ranks 2, 3 are there".
+std::vector<std::string> Sentences(const std::vector<Slot>& slots,
+                                   const std::vector<int32_t>& workers, const char* what) {
+  std::map<std::string, std::vector<int32_t>> by_host;
+  for (const int32_t worker : workers)
+    by_host[slots[static_cast<size_t>(worker)].host].push_back(worker);
+  std::vector<std::string> sentences;
+  for (const auto& [host, ranks] : by_host) {
+    sentences.push_back(absl::StrCat("host ", host, " ", what,
+                                     ranks.size() == 1 ? ": rank " : ": ranks ",
+                                     absl::StrJoin(ranks, ", ")));
+  }
+  return sentences;
+}
+
+}  // namespace
+
+int32_t SlotBook::IndexOf(const HostSlots& host, int32_t local_rank) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].host == host.host && slots_[i].local_rank == local_rank)
+      return static_cast<int32_t>(i);
+  }
+  slots_.push_back({.host = host.host, .user = host.user, .local_rank = local_rank});
+  return static_cast<int32_t>(slots_.size() - 1);
+}
+
+int32_t SlotBook::wanted() const {
+  return static_cast<int32_t>(
+      std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.wanted; }));
+}
+
+SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
+  SlotChange change;
+  std::map<std::string, int32_t> room;
+  for (const HostSlots& host : hosts) room[host.host] = std::max(host.slots, 1);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    const auto host = room.find(slot.host);
+    const bool there = host != room.end() && slot.local_rank < host->second;
+    if (there) slot.local_size = host->second;
+    if (slot.wanted && !there) change.end.push_back(static_cast<int32_t>(i));
+    slot.wanted = slot.wanted && there;
+  }
+  int32_t count = wanted();
+  for (const HostSlots& host : hosts) {
+    for (int32_t local = 0; local < std::max(host.slots, 1); ++local) {
+      if (most_ > 0 && count >= most_) break;
+      const int32_t index = IndexOf(host, local);
+      Slot& slot = slots_[static_cast<size_t>(index)];
+      if (slot.wanted) continue;
+      slot.wanted = true;
+      slot.local_size = std::max(host.slots, 1);
+      change.start.push_back(index);
+      ++count;
+    }
+  }
+  change.sentences = Sentences(slots_, change.start, "is there");
+  for (std::string& gone : Sentences(slots_, change.end, "is gone"))
+    change.sentences.push_back(std::move(gone));
+  return change;
+}
+
+absl::StatusOr<std::vector<HostSlots>> ParseDiscovered(const std::string& text,
+                                                       int32_t slots_per_host) {
+  std::vector<HostSlots> hosts;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty()) continue;
+    HostSlots host = {.host = std::string(line), .slots = slots_per_host};
+    const size_t colon = line.rfind(':');
+    if (colon != absl::string_view::npos) {
+      host.host = std::string(line.substr(0, colon));
+      if (!absl::SimpleAtoi(line.substr(colon + 1), &host.slots) || host.slots < 0 ||
+          host.slots > kMaxSlotsOfHost) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the line '", line.substr(0, 100), "': expected HOST or HOST:SLOTS"));
+      }
+    }
+    const bool known = std::any_of(hosts.begin(), hosts.end(),
+                                   [&](const HostSlots& other) { return other.host == host.host; });
+    if (host.slots > 0 && !host.host.empty() && !known) hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+int64_t SlotsOf(absl::Span<const HostSlots> hosts) {
+  int64_t slots = 0;
+  for (const HostSlots& host : hosts) slots += std::max(host.slots, 1);
+  return slots;
+}
+
+}  // namespace coordd

@@ -1,0 +1,52 @@
+// A generation that goes on under a coordd that was started again. docs/design/recovery.md, part B.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/status_macros.h"
+#include "server/generation_state.h"
+
+namespace coordd {
+namespace {
+
+absl::Status Impossible(const absl::Status& why) { return absl::InternalError(why.message()); }
+
+}  // namespace
+
+absl::Status GenerationState::Restore(const ResumedGeneration& resumed) {
+  for (const ResumedGeneration::Set& set : resumed.sets) {
+    if (set.id != ProcessSetId{0}) {
+      const absl::Status restored = sets_.Restore(set.id, set.ranks, set.is_pair);
+      if (!restored.ok()) return Impossible(restored);
+      SetState& added = AddSet(set.id, set.is_pair ? ProcessSetId{0} : set.id, *sets_.Find(set.id));
+      added.is_pair = set.is_pair;
+      added.announced = set.is_pair;
+    }
+    states_.at(set.id)->sequence = set.launched;
+  }
+  sets_.SkipNumbersUpTo(resumed.last_process_set);
+  for (const ResumedGeneration::Scheduled& entry : resumed.schedules) {
+    const v1::Schedule& schedule = entry.schedule;
+    const MemberList& members = *sets_.Find(ProcessSetId{schedule.process_set()});
+    ScheduleBatches batches;
+    for (const v1::ScheduledBatch& batch : schedule.batches()) {
+      std::vector<TensorSpec>& specs = batches.emplace_back();
+      for (const v1::TensorSpec& proto : batch.tensors()) {
+        absl::StatusOr<TensorSpec> spec = FromProto(proto);
+        const absl::Status valid = spec.ok() ? Validate(*spec, size()) : spec.status();
+        if (!valid.ok()) return Impossible(valid);
+        specs.push_back(*std::move(spec));
+      }
+    }
+    const absl::Status restored =
+        schedules_.Restore(schedule.id(), ProcessSetId{schedule.process_set()}, members,
+                           std::move(batches), entry.frozen);
+    if (!restored.ok()) return Impossible(restored);
+  }
+  schedules_.SkipNumbersUpTo(resumed.last_schedule);
+  requests_.Restore(resumed.answered_requests);
+  position_ = resumed.position;
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

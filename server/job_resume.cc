@@ -1,0 +1,289 @@
+// A generation that goes on after coordd was started again: its members come back one after the
+// other, and nothing happens before all have. docs/design/recovery.md, part B.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/check.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
+#include "common/status_macros.h"
+#include "server/job_state.h"
+#include "server/validate_message.h"
+
+namespace coordd {
+
+absl::Status JobState::RefuseResume(const v1::Join& join) {
+  if (started_) COORDD_RETURN_IF_ERROR(CheckToken(join.token()));  // before it is told anything
+  const int64_t theirs = join.resume().generation();
+  if (damage_ != Damage::kNone && theirs == ToInt(generation()))
+    return absl::FailedPreconditionError(damage_reason_);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker ", join.worker_id(), " cannot resume: generation ", theirs, " of job ", name_,
+      theirs == ToInt(generation()) && generation_.has_value() ? " goes on without it"
+                                                               : " is over"));
+}
+
+// A member, or somebody who says that it is one.
+absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
+                                    Effects& effects) {
+  COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
+  if (join.has_resume()) {
+    COORDD_ASSIGN_OR_RETURN(const Rank rank, resume_->Check(join, durability_.cluster_id, epoch_));
+    AddReturned(session, join, rank, now, effects);
+    if (join.resume().generation() == ToInt(generation())) {
+      resume_->Came(rank, session, join.resume().position());
+      return absl::OkStatus();
+    }
+    // It had reported what became of its generation, and has not heard of this one.
+    resume_->Came(rank, session, std::nullopt);
+    if (resume_->complete()) FinishResume(now, effects);
+    return absl::OkStatus();
+  }
+  const Rank rank = *resume_->Find(join.worker_id());
+  if (resume_->member(rank).pid() != join.pid()) {
+    const std::string what = absl::StrCat("was replaced: a newer process, pid ", join.pid(),
+                                          ", joined with its worker id");
+    FailResume(Damage::kLost, absl::StrCat("rank ", ToInt(rank), " ", what),
+               {DepartureOf(rank, v1::DEPARTURE_CAUSE_EVICTED, what)}, now, effects);
+    return Join(session, join, now, effects);
+  }
+  // It has not heard of the generation: it is told again.
+  AddReturned(session, join, rank, now, effects);
+  resume_->Came(rank, session, std::nullopt);
+  if (resume_->complete()) FinishResume(now, effects);
+  return absl::OkStatus();
+}
+
+void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
+                           Effects& effects) {
+  // Of the same process, and its end has not been seen.
+  if (const auto earlier = resume_->session_of(rank)) {
+    DropReturned(*earlier);
+    effects.outgoing.push_back(CloseSession{
+        *earlier, absl::FailedPreconditionError("a newer stream of this worker has come")});
+  }
+  Worker worker;
+  worker.join = join;
+  worker.join.clear_token();
+  worker.join.clear_resume();
+  worker.generation = generation();
+  worker.place.rank = rank;
+  worker.last_heard = now;
+  admission_.Add(join);
+  workers_.emplace(session, std::move(worker));
+}
+
+void JobState::DropReturned(SessionId session) {
+  const auto it = workers_.find(session);
+  resume_->Gone(it->second.place.rank);
+  admission_.Remove(it->second.join);
+  workers_.erase(it);
+}
+
+void JobState::OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
+                          absl::Time now, Effects& effects) {
+  const Rank rank = worker.place.rank;
+  const bool unaware = message.generation() != ToInt(generation()) || resume_->is_new(rank);
+  if (unaware && !message.has_leave()) {
+    OnStale(worker, message, effects);  // it has not heard of the generation yet
+    return;
+  }
+  absl::Status status;
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kResumeReport:
+      status = resume_->Report(rank, message.resume_report());
+      if (status.ok() && resume_->complete()) FinishResume(now, effects);
+      break;
+    case v1::WorkerMessage::kLeave: {
+      status = ValidateLeave(message.leave());
+      if (!status.ok()) break;
+      const std::string what = absl::StrCat("left", message.leave().reason().empty() ? "" : ": ",
+                                            message.leave().reason());
+      const v1::Departure departure = DepartureOf(rank, v1::DEPARTURE_CAUSE_LEFT, what);
+      const std::string reason = absl::StrCat(Who(worker), " ", what);
+      DropReturned(session);
+      effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+      FailResume(Damage::kLeft, reason, {departure}, now, effects);
+      return;
+    }
+    case v1::WorkerMessage::kHeartbeat:
+      break;  // its lease begins when all are back
+    default:
+      status = absl::InvalidArgumentError(
+          "a message before Resumed that is no ResumeReport and no Leave");
+  }
+  if (!status.ok()) ProtocolError(session, status, now, effects);
+}
+
+void JobState::WatchResume(absl::Time now, Effects& effects) {
+  if (!resume_.has_value() || now < resume_->deadline()) return;
+  std::vector<v1::Departure> departures;
+  std::string who;
+  const std::string what =
+      absl::StrCat("was lost: it did not come back within ",
+                   absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
+                   " after coordd was started again");
+  for (Rank rank : resume_->Missing()) {
+    departures.push_back(DepartureOf(rank, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, what));
+    if (who.empty())
+      who = absl::StrCat("rank ", ToInt(rank), " (host ", resume_->member(rank).hostname(),
+                         ", pid ", resume_->member(rank).pid(), ")");
+  }
+  FailResume(
+      Damage::kLost,
+      absl::StrCat(
+          who, departures.size() == 1 ? "" : absl::StrCat(" and ", departures.size() - 1, " more"),
+          " ", what),
+      departures, now, effects);
+}
+
+v1::Departure JobState::DepartureOf(Rank rank, v1::DepartureCause cause,
+                                    absl::string_view what) const {
+  const v1::MemberRecord& member = resume_->member(rank);
+  v1::Departure departure;
+  departure.set_rank(ToInt(rank));
+  departure.set_worker_id(member.worker_id());
+  departure.set_hostname(member.hostname());
+  departure.set_pid(member.pid());
+  departure.set_cause(cause);
+  departure.set_detail(Truncated(OneLine(what), kMaxReasonBytes));
+  return departure;
+}
+
+// Of the ranks as they were.
+absl::StatusOr<Topology> JobState::ResumedTopology() const {
+  std::vector<TopologyMember> members;
+  for (int32_t rank = 0; rank < resume_->size(); ++rank) {
+    TopologyMember member;
+    member.worker_id = resume_->member(Rank{rank}).worker_id();
+    member.node_id = resume_->member(Rank{rank}).node_id();
+    members.push_back(std::move(member));
+  }
+  Topology topology = OrderRanks(members);
+  for (size_t rank = 0; rank < topology.member_of_rank.size(); ++rank) {
+    if (topology.member_of_rank[rank] == rank) continue;
+    return absl::InternalError("the ranks of a node were not consecutive in what was stored");
+  }
+  return topology;
+}
+
+void JobState::FinishResume(absl::Time now, Effects& effects) {
+  if (const auto over = resume_->over()) {
+    absl::string_view reason = *over;
+    absl::ConsumePrefix(&reason, absl::StrCat("generation ", ToInt(generation()), " ended: "));
+    const std::vector<v1::Departure> lost = resume_->Lost();
+    FailResume(lost.empty() ? Damage::kCollectiveFailed : Damage::kLost, std::string(reason), lost,
+               now, effects);
+    return;
+  }
+  absl::StatusOr<ResumedGeneration> resumed = resume_->Merged();
+  absl::StatusOr<Topology> topology = ResumedTopology();
+  absl::Status status = resumed.ok() ? topology.status() : resumed.status();
+  std::vector<SessionId> by_rank;
+  bool schedules = true;
+  for (int32_t rank = 0; rank < resume_->size(); ++rank) {
+    by_rank.push_back(*resume_->session_of(Rank{rank}));
+    Worker& worker = workers_.at(by_rank.back());
+    schedules = schedules && worker.join.executes_schedules();
+    if (topology.ok()) worker.place = topology->places[static_cast<size_t>(rank)];
+    worker.last_heard = now;
+  }
+  if (status.ok()) {
+    generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
+                        by_rank);
+    status = generation_->Restore(*resumed);
+  }
+  if (!status.ok()) {
+    generation_.reset();
+    FailResume(
+        Damage::kCollectiveFailed,
+        absl::StrCat("it could not go on after coordd was started again: ", status.message()), {},
+        now, effects);
+    return;
+  }
+  const ResumeState back = *std::exchange(resume_, std::nullopt);
+  rendezvous_.Resume(by_rank, now);
+  for (int32_t rank = 0; rank < back.size(); ++rank) {
+    const SessionId session = by_rank[static_cast<size_t>(rank)];
+    const bool is_new = back.is_new(Rank{rank});
+    if (is_new)
+      DeliverMembership(session, workers_.at(session), *topology, back.repairs(), effects);
+    for (const auto& missed : resumed->missed[static_cast<size_t>(rank)]) {
+      auto message = std::make_shared<v1::CoordinatorMessage>(*missed);
+      message->set_epoch(ToInt(epoch_));
+      message->set_generation(ToInt(generation()));
+      effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+    }
+    if (is_new) continue;
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+    message->mutable_resumed()->set_session(ToInt(session));
+    ToProto(options_.heartbeat_interval, message->mutable_resumed()->mutable_heartbeat_interval());
+    ToProto(options_.lease, message->mutable_resumed()->mutable_lease());
+    effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+  }
+  for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, effects);
+  newcomers_told_ = -1;  // what the members have heard of them nobody knows
+  waiting_changed_ = true;
+  Emit(Event::Kind::kJobResumed,
+       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
+                    " ranks are back ",
+                    absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
+                    " after coordd was started again"),
+       effects);
+}
+
+// The generation ends as at any loss, for those who are back. Where another one follows, who has
+// not heard of it yet hears of it and of its end, since it may have been in the one before.
+void JobState::FailResume(Damage damage, const std::string& reason,
+                          const std::vector<v1::Departure>& departures, absl::Time now,
+                          Effects& effects) {
+  const absl::StatusOr<Topology> topology = ResumedTopology();
+  const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
+  const ResumeState back = *std::exchange(resume_, std::nullopt);
+  for (const v1::Departure& departure : departures) {
+    PushBounded(departures_, departure);
+    PushBounded(generation_departures_, departure);
+    Emit(Event::Kind::kWorkerDeparted,
+         absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
+                      departure.pid(), ") ", departure.detail()),
+         effects, departure.cause());
+  }
+  std::vector<SessionId> by_rank, present;
+  for (int32_t rank = 0; rank < back.size(); ++rank) {
+    const auto session = back.session_of(Rank{rank});
+    by_rank.push_back(session.value_or(SessionId{0}));
+    if (!session.has_value()) continue;
+    if (tells_all && back.is_new(Rank{rank})) {
+      Worker& worker = workers_.at(*session);
+      worker.place = topology->places[static_cast<size_t>(rank)];
+      DeliverMembership(*session, worker, *topology, back.repairs(), effects);
+    }
+    if (tells_all || !back.is_new(Rank{rank})) {
+      present.push_back(*session);
+      continue;
+    }
+    // It has heard of no generation that could end: it comes again, as a new one.
+    admission_.Remove(workers_.at(*session).join);
+    workers_.erase(*session);
+    by_rank.back() = SessionId{0};
+    effects.outgoing.push_back(
+        CloseSession{*session, absl::UnavailableError(absl::StrCat("join again: ", reason))});
+  }
+  if (present.empty()) {
+    kv_.Close(generation(), effects);
+    generation_departures_.clear();
+    Emit(Event::Kind::kGenerationEnded,
+         absl::StrCat("generation ", ToInt(generation()), " ended: ", reason), effects);
+    rendezvous_.StopAwaiting(now);
+    waiting_changed_ = true;
+    NoteGone(now, effects);
+    return;
+  }
+  rendezvous_.Resume(present, now);
+  generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), false}, options_,
+                      std::move(by_rank));
+  EndGeneration(damage, reason, now, effects);
+}
+
+}  // namespace coordd

@@ -1,0 +1,29 @@
+// What a launcher tells about a process that has ended, in words. PURE
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "coordd/v1/admin.pb.h"
+#include "coordd/v1/types.pb.h"
+
+namespace coordd {
+
+// How long the end of a member's stream waits for the launcher to tell why, when one has started
+// the member: it learns of the end in the same moment, and is a message away. Members in the middle
+// of a collective stand still meanwhile.
+inline constexpr absl::Duration kExitWait = absl::Milliseconds(100);
+
+// Exits in a request, as large as a launcher sends them; well below gRPC's 1 MiB.
+inline constexpr int kMaxExits = 1024;
+
+// "it was killed by SIGKILL; last on stderr: out of memory"; one line.
+std::string ExitText(const v1::ProcessExit& exit);
+// It ended by itself, with status 0.
+bool EndedWell(const v1::ProcessExit& exit);
+
+// INVALID_ARGUMENT: names the field, what was found and what was expected.
+absl::Status ValidateExits(const v1::ReportExitsRequest& request);
+
+}  // namespace coordd

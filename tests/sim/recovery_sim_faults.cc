@@ -1,0 +1,107 @@
+// coordd dies and is started again on what it had stored: what has been sent arrives up to a point
+// that differs from worker to worker.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "server/job_record.h"
+#include "tests/server/builders.h"
+#include "tests/sim/recovery_sim.h"
+
+namespace coordd {
+
+absl::Status RecoverySim::StartCoordd() {
+  COORDD_ASSIGN_OR_RETURN(RestoredState restored, ParseRecords({"c0ffee", Epoch{++epoch_}, disk_}));
+  if (options_.bug == RecoveryBug::kPlanIsNotStored) {
+    for (auto& [name, record] : restored.jobs) record.clear_repairs();
+  }
+  Effects effects;
+  coordd_ = std::make_unique<CoordinatorState>(server_, restored, now_, effects);
+  history_.SawRestart();
+  return TakeCoordd(effects);
+}
+
+absl::Status RecoverySim::Crash() {
+  --crashes_left_;
+  coordd_.reset();
+  for (WorkerModel& worker : workers_) {
+    worker.to_coordd.clear();
+    const uint64_t arrives = random_.Below(worker.from_coordd.size() + 1);
+    while (worker.from_coordd.size() > arrives) worker.from_coordd.pop_back();
+    worker.ends = worker.ends || ToInt(worker.session) != 0;
+    worker.session = SessionId{};
+  }
+  return absl::OkStatus();
+}
+
+// The disk is quick. What it stores last before coordd dies may not have been announced.
+absl::Status RecoverySim::Store(const Effects& effects) {
+  for (const Persist& persist : effects.persist) {
+    for (const StateWrite& write : persist.writes) {
+      if (write.value.has_value()) {
+        disk_[write.key] = *write.value;
+      } else {
+        disk_.erase(write.key);
+      }
+    }
+    if (persist.generation == Generation{0}) continue;
+    epoch_of_[ToInt(persist.generation)] = epoch_;
+    const Inbound persisted(Persisted{persist.job, persist.generation});
+    history_.Saw(persisted);
+    if (crashes_left_ > 0 && random_.Below(4) == 0) return Crash();
+    Effects more;
+    coordd_->Step(persisted, now_, more);
+    COORDD_RETURN_IF_ERROR(TakeCoordd(more));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::OnClosed(const CloseSession& close) {
+  WorkerModel& worker = workers_[static_cast<size_t>(worker_of_.at(close.session))];
+  if (!worker.alive || worker.session != close.session) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a session is closed: ", close.status.ToString()));
+}
+
+v1::Join RecoverySim::JoinFor(int32_t w) const {
+  v1::Join join = JoinOf(absl::StrCat("w", w));
+  join.set_launcher_rank(w);
+  join.set_executes_schedules(true);
+  join.set_on_failure(v1::ON_FAILURE_CONTINUE);
+  join.mutable_limits()->set_min_workers(1);
+  join.mutable_limits()->set_max_workers(options_.workers);
+  return join;
+}
+
+void RecoverySim::OpenStream(int32_t w, int64_t stream) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  worker.to_coordd.clear();
+  worker.from_coordd.clear();
+  worker.sequence = 0;
+  worker.stream = stream;
+  worker.session = SessionId{};
+  worker.ends = coordd_ == nullptr;  // nobody listens
+  if (worker.ends) return;
+  worker.session = SessionId{++last_session_};
+  worker_of_[worker.session] = w;
+}
+
+void RecoverySim::SendJoin(int32_t w) {
+  OpenStream(w, 0);
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (ToInt(worker.session) == 0) return;
+  v1::WorkerMessage message;
+  *message.mutable_join() = JoinFor(w);
+  worker.to_coordd.emplace_back(std::move(message));
+}
+
+absl::Status RecoverySim::EndStream(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  worker.ends = false;
+  if (worker.state == nullptr) {
+    SendJoin(w);  // it has not heard of a generation: it joins again
+    return absl::OkStatus();
+  }
+  return Turn(w, StreamEnded{absl::UnavailableError("the stream broke"), worker.stream});
+}
+
+}  // namespace coordd

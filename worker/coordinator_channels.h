@@ -1,0 +1,46 @@
+// The ways to coordd: one channel after the other, over all its addresses. (io)
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/mutex.h"
+#include "common/tls.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace coordd {
+
+// Thread-safe.
+class CoordinatorChannels {
+ public:
+  // `addresses`: of one coordd after the other, as they stand by for each other; at least one.
+  // Statuses: as OpenChannel, which is called for the first.
+  static absl::StatusOr<std::shared_ptr<CoordinatorChannels>> Open(std::vector<HostPort> addresses,
+                                                                   TlsFiles tls);
+
+  // For a new session: the first one, then each time a new one to the next address. (One that has
+  // failed waits before it looks again, and the time between attempts is not gRPC's to choose.)
+  std::shared_ptr<grpc::Channel> Next();
+  // Where coordd was last looked for.
+  std::shared_ptr<grpc::Channel> Current() const;
+
+ private:
+  CoordinatorChannels(std::vector<HostPort> addresses, TlsFiles tls,
+                      std::shared_ptr<grpc::Channel> first);
+
+  // Constant after construction.
+  const std::vector<HostPort> addresses_;
+  const TlsFiles tls_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  size_t attempts_ ABSL_GUARDED_BY(mu_) = 0;
+  std::shared_ptr<grpc::Channel> current_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

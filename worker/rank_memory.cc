@@ -1,0 +1,97 @@
+#include "worker/rank_memory.h"
+
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+namespace {
+
+// Beyond what a process can address.
+constexpr int64_t kMaxBytes = int64_t{1} << 47;
+
+}  // namespace
+
+absl::StatusOr<void*> RankMemory::Allocate(int64_t size_bytes,
+                                           std::shared_ptr<GenerationPlane> plane, bool maps) {
+  if (size_bytes <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory of ", size_bytes, " bytes, expected at least 1"));
+  }
+  Block block;
+  if (maps) block.arena = plane->executor->arena();
+  if (block.arena != nullptr) {
+    COORDD_ASSIGN_OR_RETURN(block.bytes, block.arena->Allocate(size_bytes));
+    block.plane = std::move(plane);
+  } else {
+    if (size_bytes <= kMaxBytes) block.own = AlignedBuffer(size_bytes);
+    if (block.own.data() == nullptr)
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size_bytes, " bytes"));
+    block.bytes = block.own.span();
+    std::memset(block.bytes.data(), 0, block.bytes.size());
+  }
+  std::byte* const begin = block.bytes.data();
+  MutexLock lock(&mu_);
+  blocks_.emplace(begin, std::move(block));
+  return begin;
+}
+
+absl::Status RankMemory::Free(void* memory) {
+  Block block;
+  {
+    MutexLock lock(&mu_);
+    const auto found = blocks_.find(static_cast<const std::byte*>(memory));
+    if (found == blocks_.end()) {
+      return absl::InvalidArgumentError(
+          "the memory to free is not what coordd_alloc has returned, or it is free already");
+    }
+    block = std::move(found->second);
+    blocks_.erase(found);
+  }
+  if (block.arena == nullptr) return absl::OkStatus();
+  if (block.plane == nullptr || block.plane->end.ended() ||
+      block.plane->comm_failed.load(std::memory_order_acquire)) {
+    block.arena->GiveBackPages(block.bytes);
+  } else {
+    block.arena->Free(block.bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) const {
+  const std::byte* const begin = static_cast<const std::byte*>(memory);
+  const std::less_equal<const std::byte*> not_behind;
+  MutexLock lock(&mu_);
+  const auto after = blocks_.upper_bound(begin);
+  if (size_bytes >= 0 && after != blocks_.begin()) {
+    const Block& block = std::prev(after)->second;
+    const std::byte* const end = block.bytes.data() + block.bytes.size();
+    if (not_behind(begin, end) && size_bytes <= end - begin) {
+      if (block.plane != nullptr && !block.plane->end.ended()) return absl::OkStatus();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "memory of ", size_bytes, " bytes is coordd_alloc's, but private to this process: ",
+          block.arena == nullptr
+              ? "this worker maps nothing (COORDD_TRANSPORT=mapped does, with other ranks on the "
+                "node, unless COORDD_ON_FAILURE is continue)"
+              : "it is of a generation that has ended, expected memory that is allocated anew"));
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "memory of ", size_bytes, " bytes is private to this process, other processes cannot map ",
+      "it; expected a part of what coordd_alloc has returned"));
+}
+
+absl::Status RankMemory::TakeBack() {
+  MutexLock lock(&mu_);
+  for (auto& [begin, block] : blocks_) {
+    if (block.plane == nullptr || !block.plane->end.ended()) continue;
+    COORDD_RETURN_IF_ERROR(block.arena->MakePrivate(block.bytes));
+    block.plane = nullptr;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd
