@@ -109,7 +109,7 @@ void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
   bool forgave = false;
   for (const auto& [name, job] : jobs_) {
     if (!job->has_members()) continue;
-    job->Forgive(gap);
+    job->Forgive(gap, now);
     forgave = true;
   }
   if (!forgave) return;

@@ -31,7 +31,8 @@ void JobState::Propose(absl::Time now, Effects& effects) {
   const auto sessions = rendezvous_.Propose(now);
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
-  effects.persist.push_back({name_, number, {JobWrite(name_, RecordOf(*sessions))}});
+  record_ = RecordOf(*sessions);
+  effects.persist.push_back({name_, number, {JobWrite(name_, record_)}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
   if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
 }
@@ -60,6 +61,7 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
     entry->set_node_id(join.host().node_id());
     entry->set_pid(join.pid());
     entry->set_session(ToInt(sessions[member]));
+    entry->set_launch(join.launch());
   }
   return record;
 }
@@ -110,15 +112,13 @@ void JobState::Restore(const v1::JobRecord& record, absl::Time now, Effects& eff
                           .reset_limit = options_.reset_limit});
   token_hash_ = record.token_hash();
   started_ = true;
-  const absl::Duration time = options_.lease + options_.resume_grace;
-  resume_.emplace(record, now + time);
-  resume_since_ = now;
-  rendezvous_.Await();
+  record_ = record;
   kv_.Open(generation());
+  AwaitMembers("coordd was started again", now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
-                    record.members_size(), " members, who have ", absl::FormatDuration(time),
-                    " to come back"),
+                    record.members_size(), " members, who have ",
+                    absl::FormatDuration(resume_->deadline() - now), " to come back"),
        effects);
 }
 

@@ -10,6 +10,11 @@
 #include "server/validate_message.h"
 
 namespace coordd {
+namespace {
+
+constexpr absl::string_view kSlept = "coordd was not running for a while";
+
+}  // namespace
 
 // Who is lost is told once, with the reason: a launcher that will tell it is a moment late at most.
 // Where nobody waits for the news, nobody waits for the reason.
@@ -18,6 +23,7 @@ void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl:
   Worker& worker = workers_.at(session);
   const bool may_be_explained = !worker.join.launch().empty() && !worker.exit.has_value();
   if (!may_be_explained || !negotiating() || worker.generation == Generation{0}) {
+    if (IsExcused(now) && worker.generation != Generation{0}) return Suspend(kSlept, now, effects);
     return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
   }
   worker.departs_at = now + kExitWait;
@@ -33,11 +39,12 @@ absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, absl::Time
     if (NoteExit(exit, effects)) ++*known;
   }
   WatchDeparting(now, effects);
+  if (resume_.has_value() && resume_->complete()) FinishResume(now, effects);
   return absl::OkStatus();
 }
 
 bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
-  bool known = false;
+  bool known = resume_.has_value() && NoteLostMember(in);
   for (auto& [session, worker] : workers_) {
     if (worker.join.launch() != in.launch()) continue;
     worker.exit = in.exit();
@@ -80,6 +87,7 @@ void JobState::WatchDeparting(absl::Time now, Effects& effects) {
     if (worker.exit.has_value() || worker.departs_at <= now)
       due.emplace_back(worker.departs_at, session);
   }
+  if (!due.empty() && IsExcused(now)) return Suspend(kSlept, now, effects);
   std::sort(due.begin(), due.end());
   for (const auto& [at, session] : due) {
     const std::string detail = workers_.at(session).stream_end;

@@ -23,11 +23,7 @@ constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
 // has told.
 std::string What(v1::DepartureCause cause, absl::string_view detail,
                  const std::optional<v1::ProcessExit>& exit) {
-  const bool lost = cause == v1::DEPARTURE_CAUSE_CONNECTION_LOST;
-  if (lost && exit.has_value()) {
-    return absl::StrCat("was lost: ", ExitText(*exit),
-                        EndedWell(*exit) ? " without a goodbye" : "");
-  }
+  if (cause == v1::DEPARTURE_CAUSE_CONNECTION_LOST && exit.has_value()) return LossText(*exit);
   switch (cause) {
     case v1::DEPARTURE_CAUSE_LEFT:
       return absl::StrCat("left", detail.empty() ? "" : ": ", detail);
@@ -59,6 +55,9 @@ void JobState::PushBounded(std::deque<v1::Departure>& departures, const v1::Depa
 
 absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
                             Effects& effects) {
+  if (join.has_resume() && !resume_.has_value() && HasLostItsStream(join)) {
+    Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), now, effects);
+  }
   const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();
   if (resume_.has_value() && (is_member || join.has_resume())) {
     return JoinToResume(session, join, now, effects);

@@ -1,5 +1,5 @@
-// A generation that goes on after coordd was started again: its members come back one after the
-// other, and nothing happens before all have. docs/design/recovery.md, part B.
+// A generation that goes on after coordd was started again, or has slept: its members come back one
+// after the other, and nothing happens before all have. docs/design/recovery.md, part B.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,9 +9,78 @@
 #include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "server/job_state.h"
+#include "server/process_exit.h"
 #include "server/validate_message.h"
 
 namespace coordd {
+
+void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
+  resume_.emplace(record_, now + options_.lease + options_.resume_grace);
+  resume_since_ = now;
+  resume_after_ = std::string(after);
+  rendezvous_.Await();
+}
+
+// The generation goes on, and its member wants its place back: it has lost its stream, whatever is
+// known of that here.
+bool JobState::HasLostItsStream(const v1::Join& join) {
+  if (!durability_.outlives || !negotiating() || !CheckToken(join.token()).ok()) return false;
+  const ResumeState members(record_, absl::InfiniteFuture());
+  return join.resume().generation() == ToInt(generation()) &&
+         members.Check(join, durability_.cluster_id, epoch_).ok();
+}
+
+// As if coordd had been started again, but for what it knows of the past.
+void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects) {
+  const absl::Status why =
+      absl::UnavailableError(absl::StrCat("coordd takes up generation ", ToInt(generation()),
+                                          " of job ", name_, " anew, since ", after));
+  std::vector<v1::LaunchedExit> ended;
+  for (const auto& [session, worker] : workers_) {
+    effects.outgoing.push_back(CloseSession{session, why});
+    if (!worker.exit.has_value()) continue;
+    ended.emplace_back().set_launch(worker.join.launch());
+    *ended.back().mutable_exit() = *worker.exit;
+  }
+  trace_.EndEarly(std::string(why.message()), now, effects);
+  workers_.clear();
+  departing_ = 0;
+  admission_.Clear();
+  generation_->End(effects);
+  generation_.reset();
+  reforming_.Suspended();
+  rendezvous_ = RendezvousState(rendezvous_.options(), generation(), now);
+  waiting_changed_ = false;
+  AwaitMembers(after, now);
+  Emit(Event::Kind::kJobRestored,
+       absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
+                    ": its ", resume_->size(), " members have ",
+                    absl::FormatDuration(resume_->deadline() - now), " to come back"),
+       effects);
+  for (const v1::LaunchedExit& exit : ended) NoteLostMember(exit);
+}
+
+// One that has ended well may have said goodbye, of which the others know; one whose end nobody saw
+// may live.
+bool JobState::NoteLostMember(const v1::LaunchedExit& in) {
+  if (in.launch().empty() || EndedWell(in.exit()) || in.exit().unreachable()) return false;
+  for (int32_t rank = 0; rank < resume_->size(); ++rank) {
+    if (resume_->member(Rank{rank}).launch() != in.launch()) continue;
+    const std::string what = LossText(in.exit());
+    v1::Departure departure = DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, what);
+    departure.set_launch(in.launch());
+    *departure.mutable_exit() = in.exit();
+    resume_->NoteLost(departure, absl::StrCat(Who(Rank{rank}), " ", what));
+    return true;
+  }
+  return false;
+}
+
+std::string JobState::Who(Rank rank) const {
+  const v1::MemberRecord& member = resume_->member(rank);
+  return absl::StrCat("rank ", ToInt(rank), " (host ", member.hostname(), ", pid ", member.pid(),
+                      ")");
+}
 
 absl::Status JobState::RefuseResume(const v1::Join& join) {
   if (started_) COORDD_RETURN_IF_ERROR(CheckToken(join.token()));  // before it is told anything
@@ -123,12 +192,10 @@ void JobState::WatchResume(absl::Time now, Effects& effects) {
   const std::string what =
       absl::StrCat("was lost: it did not come back within ",
                    absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
-                   " after coordd was started again");
+                   " after ", resume_after_);
   for (Rank rank : resume_->Missing()) {
     departures.push_back(DepartureOf(rank, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, what));
-    if (who.empty())
-      who = absl::StrCat("rank ", ToInt(rank), " (host ", resume_->member(rank).hostname(),
-                         ", pid ", resume_->member(rank).pid(), ")");
+    if (who.empty()) who = Who(rank);
   }
   FailResume(
       Damage::kLost,
@@ -196,10 +263,9 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
   }
   if (!status.ok()) {
     generation_.reset();
-    FailResume(
-        Damage::kCollectiveFailed,
-        absl::StrCat("it could not go on after coordd was started again: ", status.message()), {},
-        now, effects);
+    FailResume(Damage::kCollectiveFailed,
+               absl::StrCat("it could not go on after ", resume_after_, ": ", status.message()), {},
+               now, effects);
     return;
   }
   const ResumeState back = *std::exchange(resume_, std::nullopt);
@@ -229,7 +295,7 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
        absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
                     " ranks are back ",
                     absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
-                    " after coordd was started again"),
+                    " after ", resume_after_),
        effects);
 }
 

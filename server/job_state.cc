@@ -285,7 +285,8 @@ absl::Time JobState::NextDeadline() const {
   return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
-void JobState::Forgive(absl::Duration gap) {
+void JobState::Forgive(absl::Duration gap, absl::Time now) {
+  excused_until_ = now + options_.lease;
   reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
   if (resume_.has_value()) resume_->Forgive(gap);

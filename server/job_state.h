@@ -76,8 +76,9 @@ class JobState {
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;
 
-  // coordd was not running for `gap`.
-  void Forgive(absl::Duration gap);
+  // coordd was not running for `gap`. For a lease from now on, a member whose stream ends has lost
+  // patience, not its life: all members come back as after a start of coordd.
+  void Forgive(absl::Duration gap, absl::Time now);
   // coordd is going away: all sessions are told why (one sentence) and closed.
   void Stop(const StopRequested& stop, absl::Time now, Effects& effects);
 
@@ -157,6 +158,14 @@ class JobState {
   absl::Status JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
                             Effects& effects);
   absl::Status RefuseResume(const v1::Join& join);
+  void AwaitMembers(absl::string_view after, absl::Time now);
+  bool HasLostItsStream(const v1::Join& join);
+  bool IsExcused(absl::Time now) const {
+    return durability_.outlives && negotiating() && now < excused_until_;
+  }
+  void Suspend(absl::string_view after, absl::Time now, Effects& effects);
+  bool NoteLostMember(const v1::LaunchedExit& in);
+  std::string Who(Rank rank) const;  // REQUIRES: resume_
   void AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
                    Effects& effects);
   void OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
@@ -209,10 +218,13 @@ class JobState {
   std::string token_;
   std::string token_hash_;
 
-  // Of a restored job, until its generation goes on or has ended. Those who are back are in
-  // workers_, and not in rendezvous_.
+  v1::JobRecord record_;  // of the last generation that was proposed
+  // Of a job that was restored or suspended, until its generation goes on or has ended. Those who
+  // are back are in workers_, and not in rendezvous_.
   std::optional<ResumeState> resume_;
   absl::Time resume_since_;
+  std::string resume_after_;  // what has happened, as in "after coordd was started again"
+  absl::Time excused_until_ = absl::InfinitePast();
   int32_t failed_writes_ = 0;  // since the last that was stored
   std::string not_stored_;     // why, of the last one; empty: it was
 

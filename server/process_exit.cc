@@ -66,6 +66,10 @@ std::string ExitText(const v1::ProcessExit& exit) {
   return OneLine(text);
 }
 
+std::string LossText(const v1::ProcessExit& exit) {
+  return absl::StrCat("was lost: ", ExitText(exit), EndedWell(exit) ? " without a goodbye" : "");
+}
+
 bool EndedWell(const v1::ProcessExit& exit) {
   return exit.signal() == 0 && exit.code() == 0 && !exit.unreachable();
 }

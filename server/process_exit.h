@@ -20,6 +20,8 @@ inline constexpr int kMaxExits = 1024;
 
 // "it was killed by SIGKILL; last on stderr: out of memory"; one line.
 std::string ExitText(const v1::ProcessExit& exit);
+// How an error message continues after "rank 2 (host node3, pid 4711) ".
+std::string LossText(const v1::ProcessExit& exit);
 // It ended by itself, with status 0.
 bool EndedWell(const v1::ProcessExit& exit);
 

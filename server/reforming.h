@@ -56,6 +56,8 @@ class Reforming {
   void Formed(absl::Time now);
   // It never will.
   void GiveUp();
+  // The members of an intact generation come back: who has failed fails again.
+  void Suspended() { blame_until_ = absl::InfiniteFuture(); }
   // Nobody is left.
   void Ended() { *this = Reforming(options_); }
 

@@ -63,6 +63,11 @@ void ResumeState::Gone(Rank rank) {
   member = Member();
 }
 
+void ResumeState::NoteLost(const v1::Departure& departure, const std::string& reason) {
+  if (!over_.has_value()) over_ = reason;
+  lost_.try_emplace(departure.rank(), departure);
+}
+
 absl::Status ResumeState::Report(Rank rank, const v1::ResumeReport& part) {
   Member& member = At(rank);
   member.bytes += static_cast<int64_t>(part.ByteSizeLong());

@@ -20,9 +20,9 @@
 
 namespace coordd {
 
-// PURE. One for a restored job whose record has members, until each of them has resumed, or one has
-// not in time. Nothing is planned and nobody else is admitted while it exists: whoever is missing
-// may have been told what nobody else knows.
+// PURE. One for a job whose members have to come back, until each of them has, or one has not in
+// time. Nothing is planned and nobody else is admitted while it exists: whoever is missing may have
+// been told what nobody else knows.
 class ResumeState {
  public:
   // What one member may report in all: its messages are bounded, and so is what it keeps
@@ -51,6 +51,8 @@ class ResumeState {
   // Its report then is empty. REQUIRES: nobody has the place.
   void Came(Rank rank, SessionId session, std::optional<int64_t> position);
   void Gone(Rank rank);  // its stream has ended; it may come again
+  // It will not, since its process has ended: the generation is over, for `reason`.
+  void NoteLost(const v1::Departure& departure, const std::string& reason);
   // INVALID_ARGUMENT: it has reported all already, or too much.
   absl::Status Report(Rank rank, const v1::ResumeReport& part);
 

@@ -289,6 +289,7 @@ class WorkerState {
                      std::vector<WorkerEffect>& out);
   void WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out);
 
+  void NoticeSleep(absl::Time now);
   void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
   void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
   void Report(std::vector<WorkerEffect>& out);
@@ -376,6 +377,7 @@ class WorkerState {
   int64_t received_sequence_;
   absl::Time next_heartbeat_;
   absl::Time lease_until_;
+  absl::Time last_tick_ = absl::InfiniteFuture();
   absl::Duration heartbeat_lag_;
   absl::Duration arrival_lag_;
   int64_t collectives_completed_ = 0;

@@ -30,6 +30,7 @@ void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePositio
 
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
+  NoticeSleep(now);
   CheckDeadlines(now, out);
   WithdrawProcessSets(now, out);
   CheckExecuting(now, out);
@@ -73,6 +74,14 @@ absl::Time WorkerState::NextDeadline() const {
     for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
   }
   return next;
+}
+
+// Half a lease without a turn, though heartbeats alone make for several: whatever coordd has said
+// meanwhile is still to be read, its refusal too.
+void WorkerState::NoticeSleep(absl::Time now) {
+  const bool slept = attached() && now - last_tick_ > options_.lease / 2;
+  last_tick_ = now;
+  if (slept) lease_until_ = std::max(lease_until_, now + options_.lease / 2);
 }
 
 void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out) {

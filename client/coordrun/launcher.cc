@@ -36,6 +36,7 @@ constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
 constexpr absl::Duration kTellWithin = absl::Seconds(2);
 // What others have to end, too, when a worker has ended well.
 constexpr absl::Duration kEarlyLook = absl::Seconds(1);
+constexpr absl::Duration kLongestEarlyWait = absl::Seconds(30);
 
 bool Has(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
@@ -235,10 +236,12 @@ void Launcher::LookForEarlyExit(absl::Time now) {
   // Who was started again may still be on its way to coordd.
   early_look_ = state_->only_restarted_are_alive() ? now + kEarlyLook : absl::InfiniteFuture();
   const auto view = FetchView(kViewTimeout);
-  if (!view) {
-    early_look_ = now + kEarlyLook;
-    return;
+  // Nor need the others have come by now; or they never will, and then this is not worth much.
+  if (!view || NobodyHasCome(*view, report_)) {
+    early_look_ = now + early_wait_;
+    early_wait_ = std::min(2 * early_wait_, kLongestEarlyWait);
   }
+  if (!view) return;
   if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
   // Only with a coordd of our own: it knows nobody but our workers.
   if (!coordinator_.process) return;
@@ -409,8 +412,9 @@ void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   if (state_->lost().size() > lost)
     output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker,
                                                     tails_[static_cast<size_t>(worker)].lines())));
-  if (end.ok() && (coordinator_.process || options_.max_restarts > 0))
-    early_look_ = std::min(early_look_, now + kEarlyLook);
+  if (!end.ok() || (!coordinator_.process && options_.max_restarts == 0)) return;
+  early_look_ = std::min(early_look_, now + kEarlyLook);
+  early_wait_ = kEarlyLook;
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

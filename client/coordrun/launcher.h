@@ -105,6 +105,7 @@ class Launcher : private CrewEvents {
   int interrupted_by_ = 0;             // a signal that came before the workers were started
   std::string marker_;                 // a file in the working directory, while hosts are looked at
   absl::Time early_look_ = absl::InfiniteFuture();
+  absl::Duration early_wait_;  // until another one, if that tells nothing
   bool workers_needed_coordinator_ = true;
   absl::Time coordinator_since_ = absl::InfinitePast();
   int quick_deaths_ = 0;  // of coordd, one after the other

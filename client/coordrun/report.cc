@@ -137,6 +137,14 @@ void AddView(const v1::ServerState& state, const std::string& job, RunReport* re
   }
 }
 
+bool NobodyHasCome(const v1::ServerState& state, const RunReport& report) {
+  for (const v1::JobState& job : state.jobs()) {
+    if (job.name() != report.job) continue;
+    return job.workers().empty() && job.departures().empty();
+  }
+  return true;
+}
+
 std::optional<EarlyExit> FindEarlyExit(const v1::ServerState& state, const RunState& run,
                                        const RunReport& report) {
   for (const v1::JobState& job : state.jobs()) {

@@ -43,6 +43,9 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
 // What coordd says about the job: to the view what is not in it yet, and the figures.
 void AddView(const v1::ServerState& state, const std::string& job, RunReport* report);
 
+// No worker of the run is in the job, or has been.
+bool NobodyHasCome(const v1::ServerState& state, const RunReport& report);
+
 // Workers that have ended well but not for the others: the first one that coordd has not seen join
 // while the job waits for it. Nothing: none. `completes`: see RunState::Blame.
 struct EarlyExit {

@@ -156,11 +156,15 @@ TEST_F(RunReportTest, TellsAnEndWithoutAGoodbyeAndOneBeforeJoining) {
   run.WorkerEnded(1, {}, kStart);
   report_.job = "train";
   v1::ServerState state;
+  EXPECT_TRUE(NobodyHasCome(state, report_));
   v1::JobState* job = state.add_jobs();
   job->set_name("train");
   job->set_phase(v1::JOB_PHASE_GATHERING);
   EXPECT_FALSE(FindEarlyExit(state, run, report_)) << "nobody uses coordd";
+  EXPECT_TRUE(NobodyHasCome(state, report_));
   job->set_joined(2);
+  job->add_workers()->set_pid(100);
+  EXPECT_FALSE(NobodyHasCome(state, report_));
   const auto early = FindEarlyExit(state, run, report_);
   ASSERT_TRUE(early);
   EXPECT_EQ(early->worker, 1);
@@ -173,6 +177,8 @@ TEST_F(RunReportTest, TellsAnEndWithoutAGoodbyeAndOneBeforeJoining) {
   lost->set_pid(101);
   lost->set_cause(v1::DEPARTURE_CAUSE_CONNECTION_LOST);
   EXPECT_FALSE(FindEarlyExit(state, run, report_)) << "it had joined";
+  job->clear_workers();
+  EXPECT_FALSE(NobodyHasCome(state, report_));
   ExplainLostExits(state, options_, run, &report_);
   ASSERT_THAT(report_.coordinator_view, SizeIs(1));
   EXPECT_THAT(report_.coordinator_view[0], HasSubstr("exited with status 0 without a goodbye"));

@@ -1,7 +1,9 @@
-"""coordd that dies again and again under a running job: no result is wrong or lost, and nobody is a new member."""
+"""coordd that dies again and again under a running job, or stands still: no result is wrong or lost, and nobody is a new
+member."""
 
 import os
 import signal
+import time
 
 from tests.support import processes
 from tests.support.processes import wait_for
@@ -60,6 +62,23 @@ class ResumeTest(processes.TestCase):
         for worker in workers:
             worker.tell("leave")
         self.assertEqual([worker.answer() for worker in workers], ["ok"] * 4)
+
+    def test_who_loses_patience_with_a_stopped_coordd_comes_back_to_it(self):
+        lease = ("--lease", "2s", "--heartbeat-interval", "400ms")
+        coordd = self.coordd(*self.store, *lease)
+        workers = self.workers(coordd, 3)
+        path, stop = self.stop_file("stop")
+        for worker in workers:
+            worker.tell(f"steps {path} unique")
+        coordd.signal(signal.SIGSTOP)
+        time.sleep(5)  # all have lost it by then
+        coordd.signal(signal.SIGCONT)
+        self.goes_on(coordd, 3)
+        stop()
+        answers = {worker.answer() for worker in workers}
+        self.assertEqual(len(answers), 1, answers)
+        self.assertRegex(answers.pop(), r"^ok \d+$")
+        self.assertEqual(coordd.json("/v1/jobs")["epoch"], 1)
 
     def test_a_rank_that_does_not_come_back_is_named(self):
         lease = ("--lease", "2s", "--heartbeat-interval", "400ms")

@@ -257,7 +257,7 @@ TEST_F(CoordinatorDurabilityTest, AStreamThatBreaksBeforeAllAreBackLeavesThePlac
 TEST_F(CoordinatorDurabilityTest, SaysWhyAWorkerCannotResume) {
   Join(1, 2);
   Store(Join(2, 2));
-  EXPECT_THAT(Refusal(Resume(10, 0)),
+  EXPECT_THAT(Refusal(Resume(10, 7)),  // whose place it was: coordinator_suspend_test
               StatusIs(Code::kFailedPrecondition, HasSubstr("goes on without it")));
   Restart();
   EXPECT_THAT(Refusal(Resume(11, 0, {}, "another")),

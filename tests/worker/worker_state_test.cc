@@ -279,18 +279,29 @@ TEST(WorkerState, GivesUpWhenItsLeaseRunsOut) {
   Member member;
   member.Submit({Gradient("a"), Gradient("b")});
   member.Plan({"a"});
-  member.Advance(absl::Seconds(9));
+  for (int i = 0; i < 9; ++i) member.Advance(absl::Seconds(1));
   v1::CoordinatorMessage ack = member.Message();
   ack.mutable_lease_ack()->set_echoed_sent_ns(absl::ToUnixNanos(kStart + absl::Seconds(8)));
   ack.mutable_lease_ack()->mutable_lease()->set_seconds(10);
   member.Say(ack);
-  member.Advance(absl::Seconds(8));  // 17 s: within the lease that was counted from 8 s
-  EXPECT_THAT(member.state().status(), IsOk());
+  for (int i = 0; i < 8; ++i) member.Advance(absl::Seconds(1));
+  EXPECT_THAT(member.state().status(), IsOk());  // 17 s: within the lease that was counted from 8 s
   member.Advance(absl::Seconds(1));
   EXPECT_THAT(member.failure(2),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("heartbeats for 10 s")));
   // It may finish what it has begun: coordd may simply be gone.
   EXPECT_THAT(member.All<AbortExecution>(), IsEmpty());
+}
+
+TEST(WorkerState, ReadsWhatCameWhileItWasStoppedBeforeItGivesUp) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.Advance(absl::Seconds(30));
+  EXPECT_THAT(member.state().status(), IsOk());
+  for (int i = 0; i < 4; ++i) member.Advance(absl::Seconds(1));
+  EXPECT_THAT(member.state().status(), IsOk());
+  member.Advance(absl::Seconds(1));  // half a lease
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("heartbeats")));
 }
 
 TEST(WorkerState, FailsWhatIsNotPlannedWhenTheConnectionEnds) {

@@ -1,5 +1,6 @@
 """horovod.run: a function on several local processes, each a rank of a job of its own."""
 
+import multiprocessing.spawn
 import os
 import pickle
 import shutil
@@ -27,7 +28,8 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
         hostfile: Optional[str] = None, host_discovery_script: Optional[str] = None, output_filename: Optional[str] = None,
         verbose: Any = None, executable: Optional[str] = None, np: Optional[int] = None, **others: Any) -> List[Any]:
     """Calls func(*args, **kwargs) in `num_proc` (or `np`) new processes on this machine, started by coordrun with a coordd of
-    their own; returns their results by rank. `func` calls init() itself.
+    their own; returns their results by rank. `func` calls init() itself. Where the package cloudpickle is not installed, a `func`
+    of the running script is found in the script, which each process then imports first, as multiprocessing does.
 
     output_filename: folder for the processes' output. executable: the interpreter. Other arguments of horovod.run are
     accepted and mean nothing here. NotImplementedError: other hosts. HorovodInternalError: a process failed.
@@ -43,7 +45,7 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
     coordrun = _find_coordrun()
     with tempfile.TemporaryDirectory(prefix="coordd-run-") as folder:
         with open(os.path.join(folder, "call"), "wb") as call:
-            call.write((cloudpickle or pickle).dumps((func, tuple(args), kwargs or {})))
+            call.write(_pickled((func, tuple(args), kwargs or {})))
         command = [coordrun, "-np", str(processes), *(["--output-dir", output_filename] if output_filename else []), "--",
                    executable or sys.executable, "-m", "coordd.horovod", "-m", "coordd.horovod.runner.task", folder]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -60,6 +62,15 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
         raise HorovodInternalError(f"run: coordrun ended with status {status}; {len(results)} of {processes} ranks have a "
                                    "result")
     return [results[rank] for rank in sorted(results)]
+
+
+def _pickled(call) -> bytes:
+    """What runner.task reads: first what it takes to find the names of this program in another process, then the call."""
+    preparation = None if cloudpickle else multiprocessing.spawn.get_preparation_data("coordd.horovod.runner.task")
+    if preparation is not None:  # the rest is multiprocessing's own
+        wanted = ("init_main_from_name", "init_main_from_path", "sys_argv")
+        preparation = {key: value for key, value in preparation.items() if key in wanted}
+    return pickle.dumps(preparation) + (cloudpickle or pickle).dumps(call)
 
 
 def _find_coordrun() -> str:

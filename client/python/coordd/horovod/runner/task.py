@@ -1,5 +1,6 @@
 """One process of coordd.horovod.runner.run: calls the function and writes what it returned. Argument: the run's folder."""
 
+import multiprocessing.spawn
 import os
 import pickle
 import sys
@@ -14,6 +15,9 @@ def main(folder: str) -> int:
     rank = hint
     try:
         with open(os.path.join(folder, "call"), "rb") as call:
+            preparation = pickle.load(call)
+            if preparation:
+                multiprocessing.spawn.prepare(preparation)
             func, args, kwargs = pickle.load(call)
         value = func(*args, **kwargs)
         if _basics.is_initialized():

@@ -1,0 +1,182 @@
+// A generation that goes on though its members' streams have ended: coordd has slept, or a stream
+// has broken. Who is known to be dead is not waited for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "tests/server/durability_fixture.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Code = absl::StatusCode;
+
+class CoordinatorSuspendTest : public CoordinatorDurabilityTest {
+ protected:
+  void SetUp() override {
+    CoordinatorDurabilityTest::SetUp();
+    epochs_since_ = 0;
+  }
+  // Rank 0 of session 1 and rank 1 of session 2.
+  void Form(bool launched) {
+    for (int64_t session = 1; session <= 2; ++session) {
+      v1::WorkerMessage message;
+      *message.mutable_join() = JoinOf(absl::StrCat("w", session));
+      message.mutable_join()->mutable_limits()->set_min_workers(2);
+      message.mutable_join()->mutable_limits()->set_max_workers(2);
+      if (launched) message.mutable_join()->set_launch(absl::StrCat("launch", session));
+      Store(Do(SessionMessage{SessionId{session}, message}));
+    }
+    ASSERT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  }
+  Effects Ends(int64_t session) { return Do(SessionEnded{SessionId{session}, "reset"}); }
+  void Sleep() {
+    ASSERT_THAT(Text(Pass(2 * options_.lease), Event::Kind::kAsleep), HasSubstr("not running"));
+  }
+  Effects Killed(int64_t launch, int signal = SIGKILL) {
+    ExitsReported report;
+    report.call = CallId{99};
+    report.request.set_job("train");
+    report.request.set_token("secret");
+    v1::LaunchedExit& exit = *report.request.add_exits();
+    exit.set_launch(absl::StrCat("launch", launch));
+    exit.mutable_exit()->set_signal(signal);
+    return Do(report);
+  }
+};
+
+TEST_F(CoordinatorSuspendTest, WhoLostPatienceWhileCoorddSleptComesBack) {
+  Form(/*launched=*/false);
+  Sleep();
+  const Effects suspended = Ends(2);
+  EXPECT_THAT(Text(suspended, Event::Kind::kWorkerDeparted), "none");
+  EXPECT_THAT(Text(suspended, Event::Kind::kJobRestored),
+              HasSubstr("since coordd was not running"));
+  EXPECT_THAT(Refusal(suspended), StatusIs(Code::kUnavailable, HasSubstr("takes up generation 1")));
+  EXPECT_THAT(Resumed(Resume(11, 0)), IsEmpty());
+  const Effects resumed = Resume(12, 1);
+  EXPECT_THAT(Resumed(resumed), ElementsAre(11, 12));
+  EXPECT_TRUE(resumed.persist.empty());
+  EXPECT_THAT(Text(resumed, Event::Kind::kJobResumed), HasSubstr("after coordd was not running"));
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Job().generation(), 1);
+}
+
+TEST_F(CoordinatorSuspendTest, ItGoesOnWhereItWas) {
+  Form(/*launched=*/false);
+  Sleep();
+  Ends(1);
+  Resume(11, 0, Launched(2, {PlanAt(4, 1, "a"), PlanAt(6, 2, "b")}), "c0ffee", 6);
+  const Effects resumed = Resume(12, 1, Launched(1, {PlanAt(4, 1, "a")}), "c0ffee", 4);
+  EXPECT_THAT(Resumed(resumed), ElementsAre(11, 12));
+  int plans = 0;
+  for (const Outgoing& out : resumed.outgoing) {
+    const auto* deliver = std::get_if<Deliver>(&out);
+    if (deliver == nullptr || !deliver->message->has_plan()) continue;
+    ++plans;
+    EXPECT_THAT(deliver->to, ElementsAre(SessionId{12}));
+    EXPECT_EQ(deliver->message->plan().batches(0).tensors(0), "b");
+  }
+  EXPECT_EQ(plans, 1);
+}
+
+TEST_F(CoordinatorSuspendTest, ALeaseAfterItsSleepTheEndOfAStreamIsALossAgain) {
+  Form(/*launched=*/false);
+  Sleep();
+  for (int i = 0; i < 8; ++i) {
+    PassInTurns(options_.lease / 8);
+    for (int64_t session = 1; session <= 2; ++session) {
+      v1::WorkerMessage message = MessageOf(Epoch{epoch_}, Generation{1});
+      message.mutable_heartbeat();
+      Do(SessionMessage{SessionId{session}, message});
+    }
+  }
+  const Effects lost = Ends(2);
+  EXPECT_THAT(Text(lost, Event::Kind::kWorkerDeparted), HasSubstr("rank 1"));
+  EXPECT_THAT(Aborted(lost).reason(), HasSubstr("rank 1"));
+}
+
+TEST_F(CoordinatorSuspendTest, WhoDoesNotComeBackIsLostWhenItsTimeIsOver) {
+  Form(/*launched=*/false);
+  Sleep();
+  Ends(2);
+  Resume(11, 0);
+  const Effects ended = PassInTurns(options_.lease + options_.resume_grace);
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("rank 1 (host node0, pid 4711) was lost"));
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("after coordd was not running"));
+}
+
+TEST_F(CoordinatorSuspendTest, AMemberThatIsBackOnAnotherStreamHasNotGone) {
+  Form(/*launched=*/false);
+  const Effects back = Resume(12, 1);  // nothing has been heard of the end of its first one
+  EXPECT_THAT(Resumed(back), IsEmpty());
+  EXPECT_THAT(Text(back, Event::Kind::kJobRestored),
+              HasSubstr("worker w2 had lost its connection"));
+  EXPECT_THAT(Resumed(Resume(11, 0)), ElementsAre(11, 12));
+  EXPECT_EQ(Job().generation(), 1);
+}
+
+TEST_F(CoordinatorSuspendTest, WhoSaysThatItIsAMemberAndIsNotDisturbsNobody) {
+  Form(/*launched=*/false);
+  EXPECT_THAT(Refusal(Resume(12, 2)), StatusIs(Code::kFailedPrecondition, HasSubstr("w3")));
+  EXPECT_THAT(Refusal(Resume(13, 1, {}, "another")),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("w2")));
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Job().joined(), 2);
+}
+
+TEST_F(CoordinatorSuspendTest, WhoseProcessHasEndedIsNotWaitedForAfterASleep) {
+  Form(/*launched=*/true);
+  Sleep();
+  EXPECT_THAT(Text(Ends(2), Event::Kind::kJobRestored), "none");  // its launcher may know more
+  EXPECT_THAT(Text(Killed(2), Event::Kind::kJobRestored), HasSubstr("taken up anew"));
+  const Effects ended = Resume(11, 0);
+  EXPECT_THAT(Resumed(ended), IsEmpty());
+  EXPECT_THAT(Aborted(ended).reason(),
+              HasSubstr("rank 1 (host node0, pid 4711) was lost: it was killed by SIGKILL"));
+  ASSERT_EQ(Aborted(ended).departures_size(), 1);
+  EXPECT_EQ(Aborted(ended).departures(0).exit().signal(), SIGKILL);
+}
+
+TEST_F(CoordinatorSuspendTest, WhoseLauncherKnowsNothingComesBack) {
+  Form(/*launched=*/true);
+  Sleep();
+  Ends(2);
+  EXPECT_THAT(Text(PassInTurns(absl::Milliseconds(200)), Event::Kind::kJobRestored),
+              HasSubstr("taken up anew"));
+  Resume(11, 0);
+  EXPECT_THAT(Resumed(Resume(12, 1)), ElementsAre(11, 12));
+}
+
+TEST_F(CoordinatorSuspendTest, WhoseProcessEndedWhileCoorddWasDeadIsNotWaitedFor) {
+  Form(/*launched=*/true);
+  epochs_since_ = 1;
+  Restart();
+  Resume(11, 0);
+  const Effects ended = Killed(2);
+  EXPECT_THAT(Aborted(ended).reason(),
+              HasSubstr("rank 1 (host node0, pid 4711) was lost: it was killed"));
+}
+
+TEST_F(CoordinatorSuspendTest, TheEndOfOneThatIsBackCountsOnceItsStreamHasEnded) {
+  Form(/*launched=*/true);
+  epochs_since_ = 1;
+  Restart();
+  v1::WorkerMessage hello;
+  *hello.mutable_join() = JoinOf("w2");
+  hello.mutable_join()->mutable_resume()->set_generation(1);
+  hello.mutable_join()->mutable_resume()->set_epoch(epoch_ - 1);
+  hello.mutable_join()->mutable_resume()->set_rank(1);
+  hello.mutable_join()->mutable_resume()->set_cluster_id("c0ffee");
+  Do(SessionMessage{SessionId{12}, hello});  // its report has not come yet
+  Killed(2);
+  EXPECT_THAT(Aborted(Resume(11, 0)).reason(), IsEmpty());
+  EXPECT_THAT(Aborted(Ends(12)).reason(), HasSubstr("it was killed by SIGKILL"));
+}
+
+}  // namespace
+}  // namespace coordd
