@@ -71,6 +71,15 @@ void HistoryChecker::Saw(const Inbound& in) {
   }
 }
 
+// coordd closes the streams of a generation that goes on: its members come back to it.
+void HistoryChecker::SawSuspension(const std::string& job) {
+  for (auto& [id, generation] : generations_) {
+    if (id.first != job || generation.ended) continue;
+    generation.session_of_rank.clear();
+    generation.interrupted = true;
+  }
+}
+
 void HistoryChecker::SawRestart() {
   sessions_.clear();
   closed_.clear();
@@ -143,6 +152,8 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
 
 absl::Status HistoryChecker::Saw(const Effects& effects) {
   announced_.clear();
+  for (const Event& event : effects.events)
+    if (event.kind == Event::Kind::kJobRestored) SawSuspension(event.job);
   for (const Outgoing& out : effects.outgoing) {
     if (!broken_.ok()) return broken_;
     if (const auto* deliver = std::get_if<Deliver>(&out)) {

@@ -99,6 +99,7 @@ class HistoryChecker {
   absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);
   absl::Status CheckComplete(const GenerationId& id) const;
 
+  void SawSuspension(const std::string& job);
   absl::Status SawPersist(const Persist& persist);
 
   // invariants_resume.cc

@@ -55,7 +55,7 @@ void JobState::PushBounded(std::deque<v1::Departure>& departures, const v1::Depa
 
 absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
                             Effects& effects) {
-  if (join.has_resume() && !resume_.has_value() && HasLostItsStream(join)) {
+  if (HasLostItsStream(join, now)) {
     Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), now, effects);
   }
   const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();

@@ -22,10 +22,15 @@ void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
 }
 
 // The generation goes on, and its member wants its place back: it has lost its stream, whatever is
-// known of that here.
-bool JobState::HasLostItsStream(const v1::Join& join) {
+// known of that here. Before it had heard of the generation, perhaps; but the same process with the
+// same id is mostly a mistake, unless coordd has slept.
+bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
   if (!durability_.outlives || !negotiating() || !CheckToken(join.token()).ok()) return false;
   const ResumeState members(record_, absl::InfiniteFuture());
+  if (!join.has_resume()) {
+    const auto rank = members.Find(join.worker_id());
+    return IsExcused(now) && rank.has_value() && members.member(*rank).pid() == join.pid();
+  }
   return join.resume().generation() == ToInt(generation()) &&
          members.Check(join, durability_.cluster_id, epoch_).ok();
 }

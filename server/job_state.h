@@ -159,7 +159,7 @@ class JobState {
                             Effects& effects);
   absl::Status RefuseResume(const v1::Join& join);
   void AwaitMembers(absl::string_view after, absl::Time now);
-  bool HasLostItsStream(const v1::Join& join);
+  bool HasLostItsStream(const v1::Join& join, absl::Time now);
   bool IsExcused(absl::Time now) const {
     return durability_.outlives && negotiating() && now < excused_until_;
   }

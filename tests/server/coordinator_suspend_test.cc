@@ -120,6 +120,23 @@ TEST_F(CoordinatorSuspendTest, AMemberThatIsBackOnAnotherStreamHasNotGone) {
   EXPECT_EQ(Job().generation(), 1);
 }
 
+TEST_F(CoordinatorSuspendTest, WhoHadNotHeardOfTheGenerationIsTold) {
+  Form(/*launched=*/false);
+  v1::WorkerMessage again;
+  *again.mutable_join() = JoinOf("w2");
+  again.mutable_join()->mutable_limits()->set_min_workers(2);
+  again.mutable_join()->mutable_limits()->set_max_workers(2);
+  EXPECT_THAT(Refusal(Do(SessionMessage{SessionId{13}, again})),
+              StatusIs(Code::kAlreadyExists, HasSubstr("w2")));
+  Sleep();
+  const Effects back = Do(SessionMessage{SessionId{14}, again});
+  EXPECT_THAT(Text(back, Event::Kind::kJobRestored),
+              HasSubstr("worker w2 had lost its connection"));
+  const Effects resumed = Resume(11, 0);
+  EXPECT_THAT(Resumed(resumed), ElementsAre(11));
+  EXPECT_THAT(Announced(resumed), ElementsAre(1));
+}
+
 TEST_F(CoordinatorSuspendTest, WhoSaysThatItIsAMemberAndIsNotDisturbsNobody) {
   Form(/*launched=*/false);
   EXPECT_THAT(Refusal(Resume(12, 2)), StatusIs(Code::kFailedPrecondition, HasSubstr("w3")));

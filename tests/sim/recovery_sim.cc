@@ -29,7 +29,8 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options)
       workers_(static_cast<size_t>(options.workers)),
       kills_left_(options.kills),
       crashes_left_(options.crashes),
-      changes_left_(options.changes) {
+      changes_left_(options.changes),
+      dozes_left_(options.dozes) {
   server_.stall_warning = absl::Minutes(5);
   server_.stall_abort = absl::Minutes(10);
 }
@@ -74,6 +75,8 @@ absl::Status RecoverySim::Step() {
   if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
   if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
   if (coordd_ != nullptr && crashes_left_ > 0 && random_.Below(200) == 0) return Crash();
+  if (coordd_ != nullptr && running && dozes_left_ > 0 && random_.Below(150) == 0) Doze();
+  if (coordd_ != nullptr && !broken_.empty() && random_.Below(8) == 0) return HearOfEnd();
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
@@ -109,6 +112,7 @@ absl::Status RecoverySim::Step() {
 
 absl::Status RecoverySim::PassTime() {
   if (coordd_ == nullptr) return StartCoordd();
+  if (!broken_.empty()) return HearOfEnd();
   absl::Time next = coordd_->NextDeadline();
   for (const WorkerModel& worker : workers_)
     if (worker.alive && worker.state != nullptr)

@@ -36,6 +36,7 @@ struct RecoverySimOptions {
   int32_t kills = 1;
   int32_t crashes = 0;  // of coordd
   int32_t changes = 0;  // of members, that rank 0 asks for
+  int32_t dozes = 0;    // of coordd, for a lease, while streams end
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -54,8 +55,9 @@ class RecoverySim {
   int64_t scheduled_batches() const { return scheduled_batches_; }
   int64_t changes() const { return options_.changes - changes_left_; }
   int64_t crashes() const { return options_.crashes - crashes_left_; }
-  int64_t resumed() const { return resumed_; }        // ranks that went on in their generation
-  int64_t over() const { return over_; }              // that came back after the end of theirs
+  int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
+  int64_t resumed() const { return resumed_; }      // ranks that went on in their generation
+  int64_t over() const { return over_; }            // that came back after the end of theirs
   int64_t told_again() const { return told_again_; }  // of a generation formed before a crash
 
  private:
@@ -119,6 +121,9 @@ class RecoverySim {
   absl::Status StartCoordd();
   absl::Status Crash();
   absl::Status Store(const Effects& effects);
+  void Doze();
+  void BreakStream(WorkerModel& worker);
+  absl::Status HearOfEnd();
   absl::Status OnClosed(const CloseSession& close);
   void OpenStream(int32_t w, int64_t stream);
   void SendJoin(int32_t w);
@@ -139,13 +144,16 @@ class RecoverySim {
   int32_t kills_left_;
   int32_t crashes_left_;
   int32_t changes_left_;
-  std::map<int64_t, int64_t> epoch_of_;                    // in which each generation was stored
+  int32_t dozes_left_;
+  absl::Time suspended_at_;
+  std::vector<SessionId> broken_;        // streams of whose end coordd has not heard
+  std::map<int64_t, int64_t> epoch_of_;  // in which each generation was stored
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
-  int64_t resumed_ = 0, over_ = 0, told_again_ = 0;
+  int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };
 
 }  // namespace coordd

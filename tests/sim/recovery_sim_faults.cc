@@ -24,14 +24,44 @@ absl::Status RecoverySim::StartCoordd() {
 absl::Status RecoverySim::Crash() {
   --crashes_left_;
   coordd_.reset();
+  broken_.clear();
   for (WorkerModel& worker : workers_) {
-    worker.to_coordd.clear();
-    const uint64_t arrives = random_.Below(worker.from_coordd.size() + 1);
-    while (worker.from_coordd.size() > arrives) worker.from_coordd.pop_back();
-    worker.ends = worker.ends || ToInt(worker.session) != 0;
-    worker.session = SessionId{};
+    BreakStream(worker);
   }
   return absl::OkStatus();
+}
+
+// For long enough that it forgives. Some have lost patience by the time at which it wakes up; what
+// has not arrived by then is lost. Between two generations members have to be patient.
+void RecoverySim::Doze() {
+  v1::ServerState state;
+  coordd_->Describe("train", now_, &state);
+  if (state.jobs_size() != 1 || state.jobs(0).phase() != v1::JOB_PHASE_RUNNING) return;
+  --dozes_left_;
+  now_ += server_.lease;
+  for (WorkerModel& worker : workers_) {
+    if (!worker.alive || ToInt(worker.session) == 0 || random_.Below(3) == 0) continue;
+    broken_.push_back(worker.session);
+    BreakStream(worker);
+  }
+}
+
+void RecoverySim::BreakStream(WorkerModel& worker) {
+  worker.to_coordd.clear();
+  const uint64_t arrives = random_.Below(worker.from_coordd.size() + 1);
+  while (worker.from_coordd.size() > arrives) worker.from_coordd.pop_back();
+  worker.ends = worker.ends || ToInt(worker.session) != 0;
+  worker.session = SessionId{};
+}
+
+absl::Status RecoverySim::HearOfEnd() {
+  const size_t at = random_.Below(broken_.size());
+  const Inbound in = SessionEnded{broken_[at], "reset"};
+  broken_.erase(broken_.begin() + static_cast<int64_t>(at));
+  history_.Saw(in);
+  Effects effects;
+  coordd_->Step(in, now_, effects);
+  return TakeCoordd(effects);
 }
 
 // The disk is quick. What it stores last before coordd dies may not have been announced.
@@ -58,6 +88,12 @@ absl::Status RecoverySim::Store(const Effects& effects) {
 
 absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   WorkerModel& worker = workers_[static_cast<size_t>(worker_of_.at(close.session))];
+  if (absl::IsUnavailable(close.status) && options_.dozes > 0) {
+    if (suspended_at_ != now_) ++suspended_;
+    suspended_at_ = now_;
+    if (worker.session == close.session) BreakStream(worker);
+    return absl::OkStatus();
+  }
   if (!worker.alive || worker.session != close.session) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("a session is closed: ", close.status.ToString()));
 }

@@ -71,6 +71,26 @@ TEST(RecoverySim, MembersMayChangeWhileCoorddDies) {
   EXPECT_GT(generations, static_cast<int64_t>(2 * kSeeds));
 }
 
+TEST(RecoverySim, CoorddMaySleepAndDie) {
+  int64_t suspended = 0, resumed = 0, crashes = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    RecoverySimOptions options;
+    options.workers = 2 + static_cast<int32_t>(seed % 4);
+    options.kills = static_cast<int32_t>(seed / 4 % 2);
+    options.crashes = static_cast<int32_t>(seed / 8 % 2);
+    options.changes = static_cast<int32_t>(seed / 16 % 2);
+    options.dozes = 1 + static_cast<int32_t>(seed / 32 % 3);
+    RecoverySim sim(seed, options);
+    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
+    suspended += sim.suspended();
+    resumed += sim.resumed();
+    crashes += sim.crashes();
+  }
+  EXPECT_GT(suspended, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(resumed, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 4));
+}
+
 // Whether one of the seeds notices the mistake.
 bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
