@@ -25,6 +25,8 @@ inline constexpr int64_t kMaxLaneReports = 65536;  // a set for each pair of ran
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
 inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels
 inline constexpr int64_t kMaxLaunchBytes = 128;          // run, worker and start
+inline constexpr int64_t kMaxAskedByBytes = 256;         // who wants a worker to go
+inline constexpr int64_t kMaxDismissedLaunches = 1024;   // of one request
 inline constexpr int64_t kMaxLastWordBytes = 256;        // a line of stderr in an error
 
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's

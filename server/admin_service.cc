@@ -167,6 +167,39 @@ void AdminService::CarryOut(ExitsAnswer&& answer) {
   finish(answer);
 }
 
+grpc::ServerUnaryReactor* AdminService::Dismiss(grpc::CallbackServerContext*,
+                                                const v1::DismissRequest* request,
+                                                v1::DismissReply* response) {
+  auto* call = new Call();
+  CallId id;
+  {
+    MutexLock lock(&mu_);
+    id = CallId{--last_id_};
+    dismissing_[id] = [call, response](DismissAnswer&& answer) {
+      *response = std::move(answer.reply);
+      call->Answer(ToGrpc(answer.status));
+    };
+  }
+  if (!inbox_.Offer(Inbound(DismissCall{id, *request}))) {
+    CarryOut(DismissAnswer{
+        .call = id,
+        .status = absl::UnavailableError("coordd is stopping, or has more to do than it can")});
+  }
+  return call;
+}
+
+void AdminService::CarryOut(DismissAnswer&& answer) {
+  std::function<void(DismissAnswer &&)> finish;
+  {
+    MutexLock lock(&mu_);
+    const auto found = dismissing_.find(answer.call);
+    if (found == dismissing_.end()) return;
+    finish = std::move(found->second);
+    dismissing_.erase(found);
+  }
+  finish(std::move(answer));
+}
+
 grpc::ServerUnaryReactor* AdminService::GetEvents(grpc::CallbackServerContext*,
                                                   const v1::GetEventsRequest* request,
                                                   v1::EventList* response) {

@@ -24,6 +24,7 @@ class AdminService final : public v1::Admin::CallbackService {
   // For the coordinator thread.
   void CarryOut(TraceAnswer&& answer);
   void CarryOut(ExitsAnswer&& answer);
+  void CarryOut(DismissAnswer&& answer);
   // Answers every trace that is under way, and every one that still comes, with `status`.
   void CloseAll(const absl::Status& status);
 
@@ -41,6 +42,10 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* ReportExits(grpc::CallbackServerContext* context,
                                         const v1::ReportExitsRequest* request,
                                         v1::ReportExitsReply* response) override;
+  // Answered on the coordinator thread, once it is stored.
+  grpc::ServerUnaryReactor* Dismiss(grpc::CallbackServerContext* context,
+                                    const v1::DismissRequest* request,
+                                    v1::DismissReply* response) override;
   // Answered at once.
   grpc::ServerUnaryReactor* GetEvents(grpc::CallbackServerContext* context,
                                       const v1::GetEventsRequest* request,
@@ -62,6 +67,7 @@ class AdminService final : public v1::Admin::CallbackService {
   std::map<CallId, TraceCallReactor*> tracing_ ABSL_GUARDED_BY(mu_);
   // Whatever the inbox has taken of these is answered.
   std::map<CallId, std::function<void(const ExitsAnswer&)>> reporting_ ABSL_GUARDED_BY(mu_);
+  std::map<CallId, std::function<void(DismissAnswer&&)>> dismissing_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -136,6 +136,7 @@ class GrpcCoordServer final : public CoordServer {
         .store_reply = [this](StoreReply&& reply) { store_.CarryOut(std::move(reply)); },
         .trace_answer = [this](TraceAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
         .exits_answer = [this](ExitsAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
+        .dismiss_answer = [this](DismissAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
         .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
         .event =
             [targets](const Event& event) {

@@ -92,8 +92,10 @@ void Coordinator::CarryOut(Effects& effects, absl::Time now) {
       outlets_.store_reply(std::move(*reply));
     } else if (auto* answer = std::get_if<TraceAnswer>(&out)) {
       outlets_.trace_answer(std::move(*answer));
+    } else if (auto* exits = std::get_if<ExitsAnswer>(&out)) {
+      outlets_.exits_answer(std::move(*exits));
     } else {
-      outlets_.exits_answer(std::get<ExitsAnswer>(std::move(out)));
+      outlets_.dismiss_answer(std::get<DismissAnswer>(std::move(out)));
     }
   }
   for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));

@@ -26,10 +26,11 @@ struct CoordinatorOutlets {
   std::function<void(const CloseSession&)> close_session;
   std::function<void(SessionId)> session_ended;  // after the state has seen SessionEnded
   std::function<void(StoreReply&&)> store_reply;
-  std::function<void(TraceAnswer&&)> trace_answer = {};  // never called without a TraceCall
-  std::function<void(ExitsAnswer&&)> exits_answer = {};  // nor this without ExitsReported
-  std::function<void(Persist&&)> persist = {};           // never called without something restored
-  std::function<void(const Event&)> event;               // after it was logged and counted
+  std::function<void(TraceAnswer&&)> trace_answer = {};      // never called without a TraceCall
+  std::function<void(ExitsAnswer&&)> exits_answer = {};      // nor this without ExitsReported
+  std::function<void(DismissAnswer&&)> dismiss_answer = {};  // nor this without a DismissCall
+  std::function<void(Persist&&)> persist = {};  // never called without something restored
+  std::function<void(const Event&)> event;      // after it was logged and counted
   // Deadlines of the sessions themselves (first message, slow close), which the state does not
   // know.
   std::function<void(absl::Time now)> tick;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -39,7 +40,9 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
   for (const auto& [name, record] : restored.jobs) {
     auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
                                           Generation{record.generation()}, now);
-    job->Restore(record, now, effects);
+    const auto drains = restored.drains.find(name);
+    job->Restore(record, drains != restored.drains.end() ? drains->second : v1::DrainRecord(), now,
+                 effects);
     jobs_[name] = std::move(job);
   }
   // A job that was forgotten is back when the disk could not be told.
@@ -58,6 +61,7 @@ void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects)
                         [&](const StoreCall& m) { OnStoreCall(m, effects); },
                         [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
                         [&](const ExitsReported& m) { OnExits(m, now, effects); },
+                        [&](const DismissCall& m) { OnDismiss(m, now, effects); },
                         [&](const CallCancelled& m) { OnCancelled(m, effects); },
                         [&](const StopRequested& m) { OnStop(m, now, effects); },
                         [&](const Persisted& m) { OnPersisted(m, now, effects); }},
@@ -147,6 +151,46 @@ void CoordinatorState::OnExits(const ExitsReported& in, absl::Time now, Effects&
                               "there is no job ", OneLine(Truncated(in.request.job(), 128))));
   }
   effects.outgoing.push_back(std::move(answer));
+}
+
+void CoordinatorState::OnDismiss(const DismissCall& in, absl::Time now, Effects& effects) {
+  absl::Status status = ValidateDismiss(in.request);
+  if (stopping_) status = absl::UnavailableError("this coordd is stopping");
+  JobState* job = nullptr;
+  if (status.ok()) {
+    const absl::StatusOr<JobState*> meant = JobMeant(in.request.job());
+    status = meant.status();
+    if (meant.ok()) job = *meant;
+  }
+  if (job != nullptr) {
+    job->Dismiss(in, now, effects);
+  } else {
+    effects.outgoing.push_back(DismissAnswer{.call = in.call, .status = status});
+  }
+}
+
+// By its name, or the only one.
+absl::StatusOr<JobState*> CoordinatorState::JobMeant(const std::string& name) const {
+  if (!name.empty()) {
+    const auto job = jobs_.find(name);
+    if (job != jobs_.end()) return job->second.get();
+    return absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
+  }
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> running;
+  JobState* found = nullptr;
+  for (const auto& [job_name, job] : jobs_) {
+    if (job->ended()) continue;
+    found = job.get();
+    running.push_back(job_name);
+  }
+  if (running.empty()) return absl::NotFoundError("no job is running");
+  if (running.size() == 1) return found;
+  const size_t jobs = running.size();
+  running.resize(std::min(jobs, kNamed));
+  return absl::InvalidArgumentError(
+      absl::StrCat(jobs, " jobs are running (", absl::StrJoin(running, ", "),
+                   jobs > kNamed ? ", ..." : "", "): expected the name of one (--job)"));
 }
 
 void CoordinatorState::OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
@@ -259,7 +303,9 @@ void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& 
 // A job may have gone, and one of its name may have come, since it was asked for.
 void CoordinatorState::OnPersisted(const Persisted& in, absl::Time now, Effects& effects) {
   const auto it = jobs_.find(in.job);
-  if (it != jobs_.end()) it->second->OnPersisted(in.generation, in.status, now, effects);
+  if (it == jobs_.end()) return;
+  if (in.call != CallId{0}) return it->second->OnDrainsStored(in.call, in.status, now, effects);
+  it->second->OnPersisted(in.generation, in.status, now, effects);
 }
 
 void CoordinatorState::Close(SessionId session, const absl::Status& why, Effects& effects) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/admin.pb.h"
@@ -56,6 +57,8 @@ class CoordinatorState {
   void OnStoreCall(const StoreCall& in, Effects& effects);
   void OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects);
   void OnExits(const ExitsReported& in, absl::Time now, Effects& effects);
+  void OnDismiss(const DismissCall& in, absl::Time now, Effects& effects);
+  absl::StatusOr<JobState*> JobMeant(const std::string& name) const;
   void OnCancelled(const CallCancelled& in, Effects& effects);
   void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
   void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);

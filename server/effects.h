@@ -56,6 +56,10 @@ struct ExitsReported {
   CallId call;
   v1::ReportExitsRequest request;
 };
+struct DismissCall {
+  CallId call;
+  v1::DismissRequest request;
+};
 struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
   CallId call;
 };
@@ -68,9 +72,10 @@ struct Persisted {  // the answer to a Persist that asked for one
   std::string job;
   Generation generation;
   absl::Status status = {};  // see StateStore::Commit
+  CallId call = {};          // as Persist's
 };
 using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, TraceCall, ExitsReported,
-                             CallCancelled, StopRequested, Persisted>;
+                             DismissCall, CallCancelled, StopRequested, Persisted>;
 
 // --- out, to be carried out in this order ---
 struct Deliver {
@@ -99,7 +104,13 @@ struct ExitsAnswer {
   absl::Status status = {};
   int32_t known = 0;
 };
-using Outgoing = std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer>;
+struct DismissAnswer {
+  CallId call;
+  absl::Status status = {};
+  v1::DismissReply reply = {};
+};
+using Outgoing =
+    std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer, DismissAnswer>;
 
 // To be stored, in the order in which they were made. What depends on it being stored waits for the
 // answer; nothing else does.
@@ -107,6 +118,7 @@ struct Persist {
   std::string job;
   Generation generation;                // to be announced once it is stored; 0: nobody waits for it
   std::vector<StateWrite> writes = {};  // all or none
+  CallId call = {};                     // that is answered once it is stored; 0: none
 };
 
 // --- what happened, for the log, the metrics and the event list; never needed to go on ---
@@ -136,6 +148,8 @@ struct Event {
     kNotStored,     // a generation could not be stored, so it was not announced
     kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
     kProcessEnded,  // how a process ended, told after its departure
+    kDrainBegan,    // a worker was asked to leave
+    kDrainLifted,   // and may stay after all
   };
   Kind kind = Kind::kJobCreated;
   std::string job = {};

@@ -57,6 +57,10 @@ v1::EventKind KindOf(Event::Kind kind) {
       return v1::EVENT_KIND_ASLEEP;
     case Event::Kind::kProcessEnded:
       return v1::EVENT_KIND_PROCESS_ENDED;
+    case Event::Kind::kDrainBegan:
+      return v1::EVENT_KIND_DRAIN_BEGAN;
+    case Event::Kind::kDrainLifted:
+      return v1::EVENT_KIND_DRAIN_LIFTED;
     case Event::Kind::kTensorsPlanned:
     case Event::Kind::kStaleMessage:
       break;
@@ -69,7 +73,7 @@ v1::EventKind KindOf(Event::Kind kind) {
 bool IsWarning(const Event& event) {
   switch (event.kind) {
     case Event::Kind::kWorkerDeparted:
-      return event.cause != v1::DEPARTURE_CAUSE_LEFT;
+      return event.cause != v1::DEPARTURE_CAUSE_LEFT && event.cause != v1::DEPARTURE_CAUSE_DRAINED;
     case Event::Kind::kJoinRefused:
     case Event::Kind::kTensorFailed:
     case Event::Kind::kProcessSetRefused:

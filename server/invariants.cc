@@ -64,6 +64,8 @@ void HistoryChecker::Saw(const Inbound& in) {
     calls_.insert(trace->call);
   } else if (const auto* exits = std::get_if<ExitsReported>(&in)) {
     calls_.insert(exits->call);
+  } else if (const auto* dismiss = std::get_if<DismissCall>(&in)) {
+    calls_.insert(dismiss->call);
   } else if (const auto* cancelled = std::get_if<CallCancelled>(&in)) {
     calls_.erase(cancelled->call);
   } else if (const auto* persisted = std::get_if<Persisted>(&in)) {
@@ -167,9 +169,11 @@ absl::Status HistoryChecker::Saw(const Effects& effects) {
     } else {
       const auto* reply = std::get_if<StoreReply>(&out);
       const auto* exits = std::get_if<ExitsAnswer>(&out);
-      const CallId call = reply != nullptr   ? reply->call
-                          : exits != nullptr ? exits->call
-                                             : std::get<TraceAnswer>(out).call;
+      const auto* dismissed = std::get_if<DismissAnswer>(&out);
+      const CallId call = reply != nullptr       ? reply->call
+                          : exits != nullptr     ? exits->call
+                          : dismissed != nullptr ? dismissed->call
+                                                 : std::get<TraceAnswer>(out).call;
       if (calls_.erase(call) == 0)
         broken_ = Broken("an answer to a call that does not wait for one");
     }

@@ -131,6 +131,16 @@ void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Tim
     state->set_waiting_seconds(absl::ToDoubleSeconds(FromProto(lane->waiting())));
   }
   state->set_activity(Activity(worker));
+  state->set_launch(worker.join.launch());
+  if (const Drain* drain = drains_.Find(worker.join.worker_id())) {
+    const absl::Duration left = drain->has_begun() ? drain->until - now : drain->grace;
+    state->set_activity(absl::StrCat("asked to leave within ",
+                                     absl::FormatDuration(absl::Trunc(left, absl::Seconds(1))),
+                                     "; ", state->activity()));
+    state->set_draining(true);
+    state->set_drain_seconds(std::max(0.0, absl::ToDoubleSeconds(left)));
+    state->set_drain_asked_by(drain->asked_by);
+  }
   if (!is_member || !generation_.has_value()) return;
   state->set_arrival_lag_seconds(absl::ToDoubleSeconds(generation_->ArrivalLag(worker.place.rank)));
 }

@@ -24,6 +24,7 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 }  // namespace
 
 void JobState::Propose(absl::Time now, Effects& effects) {
+  if (now < NextLeaving()) return;
   if (!durability_.on) {
     if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
     return;
@@ -89,15 +90,20 @@ void JobState::OnPersisted(Generation number, const absl::Status& status, absl::
 }
 
 // Nothing waits for it: who finds a job whose members do not come back ends it again.
-void JobState::PersistEnd(Effects& effects) const {
+void JobState::PersistEnd(Effects& effects) {
   if (!durability_.on) return;
   v1::JobRecord record;
   record.set_generation(ToInt(rendezvous_.proposed()));
   effects.persist.push_back({name_, Generation{0}, {JobWrite(name_, record)}});
+  if (std::exchange(drains_stored_, false))
+    effects.persist.back().writes.push_back(DrainWrite(name_, {}));
 }
 
-void JobState::Restore(const v1::JobRecord& record, absl::Time now, Effects& effects) {
+void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
+                       Effects& effects) {
+  drains_stored_ = !drains.drains().empty();
   if (!record.running()) return;
+  drains_.Restore(drains);
   RendezvousOptions options = rendezvous_.options();
   options.min_workers = record.min_workers();
   options.max_workers = record.max_workers();

@@ -54,8 +54,9 @@ bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
   const std::string what = ExitText(in.exit());
   for (v1::Departure& departure : departures_) {
     if (departure.launch() != in.launch()) continue;
-    const bool news = !departure.has_exit() &&
-                      !(departure.cause() == v1::DEPARTURE_CAUSE_LEFT && EndedWell(in.exit()));
+    const bool said_goodbye = departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
+                              departure.cause() == v1::DEPARTURE_CAUSE_DRAINED;
+    const bool news = !departure.has_exit() && !(said_goodbye && EndedWell(in.exit()));
     *departure.mutable_exit() = in.exit();
     if (news) {
       departure.set_detail(

@@ -18,6 +18,9 @@ namespace {
 
 constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
 constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
+// Behind a change of members on which they have agreed: for those who were asked to leave to say
+// goodbye, so that they are not in the next generation, too.
+constexpr absl::Duration kLeaveWindow = absl::Seconds(5);
 
 // How an error message continues after "rank 2 (host node3, pid 4711) ". `exit`: absent if nobody
 // has told.
@@ -31,7 +34,8 @@ std::string What(v1::DepartureCause cause, absl::string_view detail,
       return absl::StrCat("was lost: its connection closed without a goodbye",
                           detail.empty() ? "" : absl::StrCat(" (", detail, ")"));
     case v1::DEPARTURE_CAUSE_EVICTED:
-      return absl::StrCat("was replaced: ", detail);
+    case v1::DEPARTURE_CAUSE_DRAINED:
+      return std::string(detail);  // it says who wanted that
     case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
       return absl::StrCat("was expelled, it broke the protocol: ", detail);
     default:
@@ -90,7 +94,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
   if (old != old_incarnations_.end()) {
     const SessionId old_session = old->second;
     const std::string detail = "a newer process joined with its worker id";
-    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, detail, now, effects);
+    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, now, effects);
     effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
   }
   return absl::OkStatus();
@@ -192,6 +196,9 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   departure.set_detail(what);
   departure.set_launch(worker.join.launch());
   if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
+  departure.set_drained(drains_.Drop(worker.join.worker_id()) ||
+                        cause == v1::DEPARTURE_CAUSE_DRAINED);
+  if (departure.drained()) PersistDrains(CallId{0}, effects);
   PushBounded(departures_, departure);
   Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
 
@@ -204,11 +211,20 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   if (is_member) {
     trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), now, effects);
     PushBounded(generation_departures_, departure);
-    EndGeneration(cause == v1::DEPARTURE_CAUSE_LEFT ? Damage::kLeft : Damage::kLost,
-                  absl::StrCat(Who(worker), " ", what), now, effects);
+    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), now, effects);
   }
   waiting_changed_ = true;
   NoteGone(now, effects);
+}
+
+// Who was asked to go goes as the members agree on: others follow, where any do.
+JobState::Damage JobState::DamageOf(v1::DepartureCause cause) const {
+  const bool asked =
+      cause == v1::DEPARTURE_CAUSE_DRAINED && reforming_.wanted() && damage_ == Damage::kNone;
+  if (asked) return Damage::kAsked;
+  const bool said_goodbye =
+      cause == v1::DEPARTURE_CAUSE_LEFT || cause == v1::DEPARTURE_CAUSE_DRAINED;
+  return said_goodbye ? Damage::kLeft : Damage::kLost;
 }
 
 // Members are told when the generation ends and when that gets worse, not of every departure: that
@@ -241,6 +257,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
     admission_.Remove(worker.join);
     old_incarnations_[worker.join.worker_id()] = session;
   }
+  if (was_intact && damage == Damage::kAsked) leaving_until_ = now + kLeaveWindow;
   if (was_intact) {
     rendezvous_.Break(now);
     generation_->End(effects);
@@ -254,6 +271,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   abort->set_reason(damage_reason_);
   abort->set_in_flight(damage_ != Damage::kLeft);
   abort->set_reforms(reforming_.open());
+  abort->set_asked(damage_ == Damage::kAsked);
   for (const v1::Departure& departure : generation_departures_) {
     *abort->add_departures() = departure;
   }
@@ -281,6 +299,7 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
+  FailDismissals(effects);
   kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
   waiting_changed_ = false;
   Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
@@ -309,6 +328,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     DeliverMembership(session, worker, topology, repairs, effects);
   }
   reforming_.Formed(now);
+  leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
   bool schedules = true;
   for (SessionId session : by_rank)

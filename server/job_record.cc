@@ -10,6 +10,7 @@ namespace coordd {
 namespace {
 
 constexpr absl::string_view kJobPrefix = "job/";
+constexpr absl::string_view kDrainPrefix = "drain/";
 constexpr char kServerKey[] = "server";
 
 absl::Status NotARecord(const std::string& key) {
@@ -31,6 +32,10 @@ absl::StatusOr<RestoredState> ParseRecords(const StoredState& stored) {
       if (!record.ParseFromString(value)) return NotARecord(key);
       record.set_generation(record.generation() + stride);
       state.jobs[std::string(name)] = std::move(record);
+    } else if (absl::ConsumePrefix(&name, kDrainPrefix)) {
+      v1::DrainRecord record;
+      if (!record.ParseFromString(value)) return NotARecord(key);
+      state.drains[std::string(name)] = std::move(record);
     } else if (key == kServerKey) {
       v1::ServerRecord record;
       if (!record.ParseFromString(value)) return NotARecord(key);
@@ -47,6 +52,12 @@ StateWrite JobWrite(const std::string& job, const v1::JobRecord& record) {
 
 StateWrite JobRemoval(const std::string& job) {
   return {absl::StrCat(kJobPrefix, job), std::nullopt};
+}
+
+StateWrite DrainWrite(const std::string& job, const v1::DrainRecord& record) {
+  const std::string key = absl::StrCat(kDrainPrefix, job);
+  if (record.drains().empty()) return {key, std::nullopt};
+  return {key, record.SerializeAsString()};
 }
 
 StateWrite ForgottenWrite(Generation last_forgotten) {

@@ -16,9 +16,10 @@ namespace coordd {
 struct RestoredState {
   std::string cluster_id;
   Epoch epoch;
-  std::map<std::string, v1::JobRecord> jobs;  // by name
-  Generation last_forgotten;                  // the highest of jobs that are gone
-  bool outlives = true;                       // the process: false of state in memory
+  std::map<std::string, v1::JobRecord> jobs;      // by name
+  std::map<std::string, v1::DrainRecord> drains;  // of jobs, by their names
+  Generation last_forgotten;                      // the highest of jobs that are gone
+  bool outlives = true;                           // the process: false of state in memory
 };
 
 // DATA_LOSS: names the record that is not one. Generations of adopted state grow by
@@ -27,6 +28,8 @@ absl::StatusOr<RestoredState> ParseRecords(const StoredState& stored);
 
 StateWrite JobWrite(const std::string& job, const v1::JobRecord& record);
 StateWrite JobRemoval(const std::string& job);
+StateWrite DrainWrite(const std::string& job,
+                      const v1::DrainRecord& record);  // of none: removes it
 StateWrite ForgottenWrite(Generation last_forgotten);
 
 // Proves a token without telling it: the same for the same cluster, job and token only. Empty for

@@ -12,10 +12,13 @@ namespace coordd {
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
 void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects) {
   if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
-  EndGeneration(Damage::kAsked,
-                absl::StrCat(Who(worker), " asked for a change of members, ", rendezvous_.waiting(),
-                             rendezvous_.waiting() == 1 ? " worker waits" : " workers wait"),
-                now, effects);
+  EndGeneration(
+      Damage::kAsked,
+      absl::StrCat(
+          Who(worker), " asked for a change of members, ", rendezvous_.waiting(),
+          rendezvous_.waiting() == 1 ? " worker waits" : " workers wait",
+          drains_.size() == 0 ? "" : absl::StrCat(", ", drains_.size(), " asked to leave")),
+      now, effects);
 }
 
 // From now on it waits as one that has just joined does; its place in the old generation is its

@@ -56,6 +56,7 @@ void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects
   reforming_.Suspended();
   rendezvous_ = RendezvousState(rendezvous_.options(), generation(), now);
   waiting_changed_ = false;
+  drains_.Suspend();
   AwaitMembers(after, now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
@@ -172,6 +173,11 @@ void JobState::OnResuming(SessionId session, const Worker& worker, const v1::Wor
     case v1::WorkerMessage::kLeave: {
       status = ValidateLeave(message.leave());
       if (!status.ok()) break;
+      if (const Drain* drain = drains_.Find(worker.join.worker_id());
+          (drain != nullptr || message.leave().drained()) && reforming_.wanted()) {
+        return LeaveDrained(session, drain != nullptr ? *drain : Drain{"its own process"}, now,
+                            effects);
+      }
       const std::string what = absl::StrCat("left", message.leave().reason().empty() ? "" : ": ",
                                             message.leave().reason());
       const v1::Departure departure = DepartureOf(rank, v1::DEPARTURE_CAUSE_LEFT, what);
@@ -190,24 +196,43 @@ void JobState::OnResuming(SessionId session, const Worker& worker, const v1::Wor
   if (!status.ok()) ProtocolError(session, status, now, effects);
 }
 
+// The others are waited for: for them it is a generation that is over, and another one follows.
+void JobState::LeaveDrained(SessionId session, const Drain& drain, absl::Time now,
+                            Effects& effects) {
+  const Worker& worker = workers_.at(session);
+  const Rank rank = worker.place.rank;
+  const std::string what = DrainedText(drain);
+  const std::string reason = absl::StrCat(Who(worker), " ", what);
+  v1::Departure departure = DepartureOf(rank, v1::DEPARTURE_CAUSE_DRAINED, what);
+  departure.set_launch(worker.join.launch());
+  DropReturned(session);
+  resume_->Left(rank, departure, reason);
+  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  if (resume_->complete()) FinishResume(now, effects);
+}
+
 void JobState::WatchResume(absl::Time now, Effects& effects) {
   if (!resume_.has_value() || now < resume_->deadline()) return;
   std::vector<v1::Departure> departures;
+  size_t known = 0;  // of them, those who have said goodbye
   std::string who;
   const std::string what =
       absl::StrCat("was lost: it did not come back within ",
                    absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
                    " after ", resume_after_);
   for (Rank rank : resume_->Missing()) {
+    if (const v1::Departure* left = resume_->left(rank)) {
+      departures.push_back(*left);
+      ++known;
+      continue;
+    }
     departures.push_back(DepartureOf(rank, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, what));
     if (who.empty()) who = Who(rank);
   }
-  FailResume(
-      Damage::kLost,
-      absl::StrCat(
-          who, departures.size() == 1 ? "" : absl::StrCat(" and ", departures.size() - 1, " more"),
-          " ", what),
-      departures, now, effects);
+  const size_t more = departures.size() - known - 1;
+  FailResume(Damage::kLost,
+             absl::StrCat(who, more == 0 ? "" : absl::StrCat(" and ", more, " more"), " ", what),
+             departures, now, effects);
 }
 
 v1::Departure JobState::DepartureOf(Rank rank, v1::DepartureCause cause,
@@ -294,6 +319,7 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
     effects.outgoing.push_back(Deliver{{session}, std::move(message)});
   }
   for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, effects);
+  TellDrains(now, effects);
   newcomers_told_ = -1;  // what the members have heard of them nobody knows
   waiting_changed_ = true;
   Emit(Event::Kind::kJobResumed,
@@ -312,7 +338,10 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   const absl::StatusOr<Topology> topology = ResumedTopology();
   const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
   const ResumeState back = *std::exchange(resume_, std::nullopt);
-  for (const v1::Departure& departure : departures) {
+  for (v1::Departure departure : departures) {
+    departure.set_drained(drains_.Drop(departure.worker_id()) ||
+                          departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
+    if (departure.drained()) PersistDrains(CallId{0}, effects);
     PushBounded(departures_, departure);
     PushBounded(generation_departures_, departure);
     Emit(Event::Kind::kWorkerDeparted,
@@ -355,6 +384,7 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), false}, options_,
                       std::move(by_rank));
   EndGeneration(damage, reason, now, effects);
+  TellDrains(now, effects);
 }
 
 }  // namespace coordd

@@ -77,6 +77,10 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
     case v1::WorkerMessage::kChangeMembers:
       OnChangeMembers(worker, now, effects);
       break;
+    case v1::WorkerMessage::kDrainRequest:
+      status = ValidateDrainRequest(message.drain_request());
+      if (status.ok()) OnDrainRequest(session, worker, message.drain_request(), now, effects);
+      break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
       if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
@@ -124,7 +128,8 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
   // next Membership.
   if (worker.previous != Generation{0} && epoch == ToInt(epoch_)) {
     const bool waits = worker.generation == Generation{0};
-    if (message.has_leave() || (message.has_heartbeat() && waits)) return true;
+    if (message.has_leave() || message.has_drain_request()) return true;
+    if (message.has_heartbeat() && waits) return true;
     if (waits) {
       OnStale(worker, message, effects);
       return false;
@@ -145,6 +150,7 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
   const bool expected = damage_ == Damage::kNone
                             ? !message.has_recovery_report()
                             : message.has_collective_failed() || message.has_trace_chunk() ||
+                                  message.has_drain_request() ||
                                   (message.has_recovery_report() && reforming_.open());
   if (!timeless && !expected) {
     OnStale(worker, message, effects);
@@ -194,7 +200,13 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
 void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave,
                        absl::Time now, Effects& effects) {
   NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
-  Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), now, effects);
+  const Drain* drain = drains_.Find(worker.join.worker_id());
+  if (drain != nullptr || leave.drained()) {
+    const std::string detail = DrainedText(drain != nullptr ? *drain : Drain{"its own process"});
+    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
+  } else {
+    Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), now, effects);
+  }
   effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
 }
 
@@ -252,6 +264,7 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
 
 void JobState::Tick(absl::Time now, Effects& effects) {
   WatchDeparting(now, effects);
+  WatchDrains(now, effects);
   for (SessionId session : rendezvous_.Expired(now)) {
     const absl::Duration silent = now - workers_.at(session).last_heard;
     const std::string detail =
@@ -278,15 +291,17 @@ void JobState::Tick(absl::Time now, Effects& effects) {
 
 absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
+  if (rendezvous_.phase() == RendezvousPhase::kGathering) next = std::max(next, NextLeaving());
   if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
   if (waiting_changed_) next = std::min(next, next_waiting_at_);
   if (resume_.has_value()) next = std::min(next, resume_->deadline());
-  next = std::min(next, NextDeparture());
+  next = std::min({next, NextDeparture(), drains_.NextDeadline()});
   return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
 void JobState::Forgive(absl::Duration gap, absl::Time now) {
   excused_until_ = now + options_.lease;
+  drains_.Forgive(gap);
   reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
   if (resume_.has_value()) resume_->Forgive(gap);
@@ -313,6 +328,7 @@ void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects)
     effects.outgoing.push_back(Deliver{to, std::move(message)});
   }
   trace_.Fail(stopping, effects);
+  FailDismissals(effects);
   kv_.Clear(stopping, effects);
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.

@@ -17,6 +17,7 @@
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/admission.h"
+#include "server/drains.h"
 #include "server/durability.h"
 #include "server/effects.h"
 #include "server/generation_state.h"
@@ -36,7 +37,7 @@ namespace coordd {
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
 // job_durability.cc (what is stored), job_resume.cc (a generation that goes on after a restart of
 // coordd), job_reforming.cc (what follows a generation that lost a member), job_exits.cc (why a
-// stream has ended) and job_describe.cc (what operators see).
+// stream has ended), job_dismissal.cc (who is to go) and job_describe.cc (what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
@@ -48,7 +49,9 @@ class JobState {
   // if it had not heard of the generation; meanwhile nothing is planned and nobody else is
   // admitted. Then the generation goes on; if one is missing, it ends as at any loss. REQUIRES:
   // new.
-  void Restore(const v1::JobRecord& record, absl::Time now, Effects& effects);
+  // `drains`: of them, who had been asked to leave; they are asked again.
+  void Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
+               Effects& effects);
   // What was to be stored is, or not.
   void OnPersisted(Generation generation, const absl::Status& status, absl::Time now,
                    Effects& effects);
@@ -70,6 +73,9 @@ class JobState {
   void OnStoreCall(const StoreCall& call, Effects& effects);
   // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
   absl::Status Trace(const TraceCall& call, absl::Time now, Effects& effects);
+  // Answered with a DismissAnswer, when it is stored; the statuses of Admin.Dismiss.
+  void Dismiss(const DismissCall& call, absl::Time now, Effects& effects);
+  void OnDrainsStored(CallId call, const absl::Status& status, absl::Time now, Effects& effects);
   bool traced() const { return trace_.under_way(); }
   void CancelCall(CallId call, Effects& effects);
 
@@ -139,6 +145,7 @@ class JobState {
   absl::Status CheckAgreement(const v1::Join& join);
   void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
               Effects& effects);
+  Damage DamageOf(v1::DepartureCause cause) const;
   void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
   void ForgetGeneration();
   void NoteGone(absl::Time now, Effects& effects);
@@ -152,7 +159,7 @@ class JobState {
   // job_durability.cc
   void Propose(absl::Time now, Effects& effects);
   v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
-  void PersistEnd(Effects& effects) const;
+  void PersistEnd(Effects& effects);
 
   // job_resume.cc
   absl::Status JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
@@ -171,6 +178,7 @@ class JobState {
   void OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
                   absl::Time now, Effects& effects);
   void DropReturned(SessionId session);
+  void LeaveDrained(SessionId session, const Drain& drain, absl::Time now, Effects& effects);
   void WatchResume(absl::Time now, Effects& effects);
   void FinishResume(absl::Time now, Effects& effects);
   void FailResume(Damage damage, const std::string& reason,
@@ -196,6 +204,26 @@ class JobState {
   void CheckReports(absl::Time now, Effects& effects);
   void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
   void GiveUpReforming(absl::Time now, Effects& effects);
+
+  // job_dismissal.cc
+  absl::StatusOr<std::vector<SessionId>> Meant(const v1::DismissRequest& request) const;
+  absl::Status MayGo(const v1::DismissRequest& request, const std::vector<SessionId>& meant) const;
+  void Evict(SessionId session, const std::string& detail, absl::Time now, Effects& effects);
+  void LiftDrain(SessionId session, absl::string_view by, Effects& effects);
+  bool PersistDrains(CallId call, Effects& effects);
+  std::optional<SessionId> SessionOf(const std::string& worker_id) const;
+  // REQUIRES: it has been asked.
+  void BeginDrain(SessionId session, absl::Time now, Effects& effects);
+  void TellDrain(SessionId session, const Drain& drain, absl::Time now, Effects& effects) const;
+  static std::string DrainedText(const Drain& drain);
+  void OnDrainRequest(SessionId session, const Worker& worker, const v1::DrainRequest& request,
+                      absl::Time now, Effects& effects);
+  void TellDrains(absl::Time now, Effects& effects);
+  void WatchDrains(absl::Time now, Effects& effects);
+  void FailDismissals(Effects& effects);
+  // Until when those who have agreed on a change of members wait for one of them to say goodbye;
+  // InfinitePast: they wait for nobody.
+  absl::Time NextLeaving() const;
 
   // job_exits.cc
   bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
@@ -235,6 +263,11 @@ class JobState {
   int32_t departing_ = 0;  // of them, those whose stream has ended
   KvState kv_;
   TraceState trace_;
+
+  Drains drains_;
+  absl::Time leaving_until_ = absl::InfinitePast();  // no generation forms with one of them before
+  bool drains_stored_ = false;                       // some are, by this coordd or the one before
+  std::vector<DismissAnswer> being_stored_;          // until then nobody is told
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;

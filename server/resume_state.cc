@@ -68,6 +68,18 @@ void ResumeState::NoteLost(const v1::Departure& departure, const std::string& re
   lost_.try_emplace(departure.rank(), departure);
 }
 
+void ResumeState::Left(Rank rank, const v1::Departure& departure, const std::string& reason) {
+  COORDD_CHECK(!At(rank).session.has_value());
+  lost_[ToInt(rank)] = departure;
+  if (!over_.has_value()) over_ = reason;
+}
+
+const v1::Departure* ResumeState::left(Rank rank) const {
+  const auto found = lost_.find(ToInt(rank));
+  const bool left = found != lost_.end() && found->second.cause() == v1::DEPARTURE_CAUSE_DRAINED;
+  return left ? &found->second : nullptr;
+}
+
 absl::Status ResumeState::Report(Rank rank, const v1::ResumeReport& part) {
   Member& member = At(rank);
   member.bytes += static_cast<int64_t>(part.ByteSizeLong());
@@ -93,7 +105,9 @@ absl::Status ResumeState::Report(Rank rank, const v1::ResumeReport& part) {
 bool ResumeState::complete() const {
   if (reported_ == size()) return true;
   const std::vector<Rank> missing = Missing();
-  return reported_ > 0 && std::all_of(missing.begin(), missing.end(), [this](Rank rank) {
+  const bool all_left = lost_.size() == members_.size();
+  return (reported_ > 0 || all_left) &&
+         std::all_of(missing.begin(), missing.end(), [this](Rank rank) {
            return lost_.contains(ToInt(rank)) && !At(rank).session.has_value();
          });
 }

@@ -53,6 +53,9 @@ class ResumeState {
   void Gone(Rank rank);  // its stream has ended; it may come again
   // It will not, since its process has ended: the generation is over, for `reason`.
   void NoteLost(const v1::Departure& departure, const std::string& reason);
+  // It has left, as it was asked to, and does not come again: the generation is over. REQUIRES: it
+  // is Gone.
+  void Left(Rank rank, const v1::Departure& departure, const std::string& reason);
   // INVALID_ARGUMENT: it has reported all already, or too much.
   absl::Status Report(Rank rank, const v1::ResumeReport& part);
 
@@ -67,6 +70,7 @@ class ResumeState {
   // it has heard.
   const std::optional<std::string>& over() const { return over_; }
   std::vector<v1::Departure> Lost() const;
+  const v1::Departure* left(Rank rank) const;  // null: it has not said goodbye
   // REQUIRES: complete, and not over. Statuses: as MergeReports.
   absl::StatusOr<ResumedGeneration> Merged() const;
 

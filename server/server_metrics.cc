@@ -317,6 +317,8 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kScheduleBroken:
     case Event::Kind::kTraced:
     case Event::Kind::kProcessEnded:
+    case Event::Kind::kDrainBegan:
+    case Event::Kind::kDrainLifted:
       break;  // states, not counts: SetState
   }
 }

@@ -96,8 +96,8 @@ absl::Status StateWriter::Commit(const std::vector<StateWrite>& writes) {
 }
 
 void StateWriter::Tell(Persist& persist, const absl::Status& status) {
-  if (persist.generation == Generation{0}) return;
-  answer_(Persisted{std::move(persist.job), persist.generation, status});
+  if (persist.generation == Generation{0} && persist.call == CallId{0}) return;
+  answer_(Persisted{std::move(persist.job), persist.generation, status, persist.call});
 }
 
 }  // namespace coordd

@@ -8,6 +8,7 @@
 #include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
+#include "server/drains.h"
 
 namespace coordd {
 namespace {
@@ -192,6 +193,31 @@ absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk) {
 
 absl::Status ValidateLeave(const v1::Leave& leave) {
   return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateDrainRequest(const v1::DrainRequest& request) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("reason", request.reason(), 0, kMaxAskedByBytes));
+  const absl::Duration grace = FromProto(request.grace());
+  if (absl::ZeroDuration() <= grace && grace <= kMaxDrainGrace) return absl::OkStatus();
+  return Invalid("grace", absl::FormatDuration(grace), "0 s to a week");
+}
+
+absl::Status ValidateDismiss(const v1::DismissRequest& request) {
+  const v1::DismissAction action = request.action();
+  if (action < v1::DISMISS_ACTION_EVICT || action > v1::DISMISS_ACTION_LIFT)
+    return Invalid("action", absl::StrCat(static_cast<int>(action)), "evict, drain or lift");
+  if (!request.job().empty()) COORDD_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  COORDD_RETURN_IF_ERROR(CheckBytes("asked_by", request.asked_by(), 0, kMaxAskedByBytes));
+  const double grace = request.grace_seconds();
+  if (!(0 <= grace && grace <= absl::ToDoubleSeconds(kMaxDrainGrace)))
+    return Invalid("grace_seconds", absl::StrCat(grace), "0 to a week");
+  COORDD_RETURN_IF_ERROR(CheckCount("launches", request.launches_size(), kMaxDismissedLaunches));
+  const bool by_who = request.who_case() != v1::DismissRequest::WHO_NOT_SET;
+  if (by_who == !request.launches().empty())
+    return Invalid("who", by_who ? "a rank or a node, and launches" : "nobody",
+                   "a rank, a node or launches");
+  if (request.has_rank()) return CheckNotBelow("rank", request.rank(), 0);
+  return by_who ? CheckWord("node", request.node(), 1, kMaxNodeIdBytes) : absl::OkStatus();
 }
 
 std::string Truncated(absl::string_view text, size_t bytes) {

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd {
@@ -22,6 +23,9 @@ absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message);
 absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk);
 absl::Status ValidateRecoveryReport(const v1::RecoveryReport& report);
 absl::Status ValidateLeave(const v1::Leave& leave);
+absl::Status ValidateDrainRequest(const v1::DrainRequest& request);
+// Which job, workers and time are meant can be told; whether there are such is judged elsewhere.
+absl::Status ValidateDismiss(const v1::DismissRequest& request);
 
 absl::Status ValidateJobName(absl::string_view name);
 

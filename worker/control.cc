@@ -107,6 +107,8 @@ void Control::StepLocked(ControlEvent& event, absl::Time now) {
     StepLocked(std::move(*failed), now);
   } else if (auto* change = std::get_if<MembersMayChange>(&event)) {
     StepLocked(*change, now);
+  } else if (auto* drain = std::get_if<DrainAsked>(&event)) {
+    StepLocked(std::move(*drain), now);
   } else if (std::holds_alternative<LeaveRequested>(event)) {
     StepLocked(LeaveRequested{}, now);
   } else if (std::holds_alternative<StopForced>(event)) {
@@ -297,6 +299,8 @@ void Control::Do(FailWork& action) {
 void Control::Do(AbortExecution&) { active_->Abort(); }
 
 void Control::Do(NewcomersWait& action) { hooks_.newcomers_wait(action.count); }
+
+void Control::Do(DrainNoticed& action) { hooks_.drain_noticed(action.until); }
 
 void Control::Do(GenerationEnded& action) { hooks_.generation_ended(action); }
 

@@ -27,8 +27,9 @@ struct GenerationPlane;
 class WorkerMetrics;
 
 struct TurnDue {};  // somebody else's step has left the control thread something to do
-using ControlEvent = std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, ConnectFailed,
-                                  MembersMayChange, LeaveRequested, StopForced, TurnDue>;
+using ControlEvent =
+    std::variant<ProcessSetCall, CoordinatorSaid, StreamEnded, ConnectFailed, MembersMayChange,
+                 DrainAsked, LeaveRequested, StopForced, TurnDue>;
 
 // Calls for process sets that wait for the control thread; a caller that finds the queue full
 // blocks to its deadline. Everything else is bounded elsewhere and never refused: coordd speaks
@@ -42,7 +43,8 @@ struct ControlHooks {
   // who have only one.
   std::function<absl::StatusOr<std::shared_ptr<GenerationPlane>>(const v1::CoordinatorMessage&)>
       enter_generation;
-  std::function<void(int32_t)> newcomers_wait;  // so many
+  std::function<void(int32_t)> newcomers_wait;    // so many
+  std::function<void(absl::Time)> drain_noticed;  // until when; infinite: not any more
   // What this worker has in the store, for a coordd that was started again. Must not block.
   std::function<std::vector<v1::StoredKey>()> stored = {};
   std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
@@ -135,6 +137,7 @@ class Control {
   void Do(TraceBegin& action);
   void Do(TraceEnd& action);
   void Do(NewcomersWait& action);
+  void Do(DrainNoticed& action);
   void Do(EnterNext& action);
   void Do(OpenStream& action);
   void Do(CloseStream& action);

@@ -31,6 +31,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   v1::Join join;
   join.set_executes_schedules(true);
   join.set_traces(true);
+  join.set_drains(true);
   join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
   join.set_job(options.job);
   join.set_token(options.token);

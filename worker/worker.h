@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,14 @@ class Worker {
   // others may join them, and have agreed to call it. Ends the generation (what is pending fails)
   // and waits for the next one, as AwaitGeneration does; those who wait are in it.
   virtual absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) = 0;
+  // What is left of the time in which this rank is to leave, since an operator, a launcher or its
+  // own program has asked for that; nothing: it may stay. It leaves by Shutdown, when all ranks
+  // have come to a point at which the members may change and have agreed to it (ChangeMembers, for
+  // the others): they go on as the next generation. When the time is over it is evicted.
+  virtual std::optional<absl::Duration> drain_left() const = 0;
+  // This process has to end within `grace`: drain_left tells so from then on, and a Shutdown is no
+  // end of the job. FAILED_PRECONDITION: with WorkerOptions::on_failure kEnd it would be.
+  virtual absl::Status AskToLeave(absl::Duration grace, const std::string& reason) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;

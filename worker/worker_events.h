@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -67,11 +68,15 @@ struct ConnectFailed {  // of the data plane of this generation
 struct MembersMayChange {  // the program has come to a point at which others may join it
   Generation generation;   // in which it is
 };
+struct DrainAsked {  // the program's process has to end: others are to go on without it
+  absl::Time until;
+  std::string reason;  // one phrase
+};
 struct LeaveRequested {};  // finish what is planned, then say goodbye
 struct StopForced {};      // the time for that is over
-using WorkerEvent =
-    std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded, BatchDone,
-                 ProgramWaits, ConnectFailed, MembersMayChange, LeaveRequested, StopForced>;
+using WorkerEvent = std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded,
+                                 BatchDone, ProgramWaits, ConnectFailed, MembersMayChange,
+                                 DrainAsked, LeaveRequested, StopForced>;
 
 // --- out, to be carried out in this order ---
 struct SendMessage {
@@ -121,6 +126,9 @@ struct GenerationEnded {   // the error of every further call, until the program
 struct NewcomersWait {  // so many workers wait to become members
   int32_t count = 0;
 };
+struct DrainNoticed {                         // this rank is to leave at the next commit
+  absl::Time until = absl::InfiniteFuture();  // or is evicted; infinite: it may stay
+};
 struct EnterGeneration {  // precedes everything of the next generation
   v1::CoordinatorMessage membership;
 };
@@ -145,9 +153,9 @@ struct OpenStream {
 };
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
-using WorkerEffect =
-    std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
-                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, NewcomersWait,
-                 EnterGeneration, TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
+using WorkerEffect = std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane,
+                                  ProcessSetAnswer, LaunchBatch, FailTensor, AbortExecution,
+                                  GenerationEnded, NewcomersWait, DrainNoticed, EnterGeneration,
+                                  TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) override;
   int32_t newcomers() const override { return newcomers_.load(std::memory_order_relaxed); }
   absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) override;
+  std::optional<absl::Duration> drain_left() const override;
+  absl::Status AskToLeave(absl::Duration grace, const std::string& reason) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                       absl::Time deadline) override;
@@ -134,6 +137,8 @@ class WorkerImpl final : public Worker {
 
   // Thread-safe by itself.
   std::atomic<int32_t> newcomers_ = 0;
+  // Until when this rank may stay; that of InfiniteFuture: as long as it likes.
+  std::atomic<int64_t> drain_until_ns_ = absl::ToUnixNanos(absl::InfiniteFuture());
 
   // Constant after construction; thread-safe by itself.
   std::unique_ptr<RankMemory> memory_ = std::make_unique<RankMemory>();

@@ -12,6 +12,11 @@
 #include "worker/worker_runtime.h"
 
 namespace coordd {
+namespace {
+
+constexpr absl::Duration kMaxLeaveGrace = absl::Hours(7 * 24);  // as coordd takes it
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
     const v1::CoordinatorMessage& membership) {
@@ -196,6 +201,27 @@ absl::StatusOr<Placement> WorkerImpl::ChangeMembers(absl::Time deadline) {
     }
   }
   return AwaitGeneration(deadline);
+}
+
+std::optional<absl::Duration> WorkerImpl::drain_left() const {
+  const int64_t until = drain_until_ns_.load();
+  if (until == absl::ToUnixNanos(absl::InfiniteFuture())) return std::nullopt;
+  return std::max(absl::FromUnixNanos(until) - clock_.Now(), absl::ZeroDuration());
+}
+
+absl::Status WorkerImpl::AskToLeave(absl::Duration grace, const std::string& reason) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  if (options_.on_failure == OnFailure::kEnd) {
+    return absl::FailedPreconditionError(
+        "nobody can leave this job without ending it: expected COORDD_ON_FAILURE=raise on all "
+        "members");
+  }
+  if (grace <= absl::ZeroDuration() || grace > kMaxLeaveGrace) {
+    return absl::InvalidArgumentError(absl::StrCat("a grace of ", absl::FormatDuration(grace),
+                                                   ", expected more than 0 and at most a week"));
+  }
+  runtime_->inbox.PushUnbounded(DrainAsked{clock_.Now() + grace, reason});
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

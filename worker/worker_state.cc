@@ -110,6 +110,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
                                   absl::StatusCode::kUnavailable),
              out);
       return;
+    case v1::CoordinatorMessage::kDrainNotice:
+      OnDrainNotice(message.drain_notice(), now, out);
+      return;
     case v1::CoordinatorMessage::kLeaseAck:
       OnLeaseAck(message.lease_ack(), now);
       return;

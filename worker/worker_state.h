@@ -44,6 +44,10 @@ inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
 // others. It is given up when no batch has completed for this long.
 inline constexpr absl::Duration kLeftBehindWait = absl::Seconds(5);
 
+// Once the members have agreed on a change, what executes ends by itself, since all have launched
+// it. A program that has agreed on nothing is aborted after this.
+inline constexpr absl::Duration kAskedAbortWait = absl::Seconds(1);
+
 struct WorkerStateOptions {
   Epoch epoch;
   Generation generation;
@@ -114,7 +118,7 @@ class WorkerState {
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
     return (!unreported_.empty() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
-           report_is_due();
+           report_is_due() || (asked_abort_.has_value() && executing_.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
   bool attached() const { return link_ == Link::kAttached; }
@@ -175,6 +179,7 @@ class WorkerState {
   void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(MembersMayChange& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(DrainAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
   void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
 
@@ -209,6 +214,14 @@ class WorkerState {
     return !continues() && ToInt(submitted_for) != 0 && submitted_for < options_.generation;
   }
   void AskForChange(std::vector<WorkerEffect>& out);
+  void OnDrainNotice(const v1::DrainNotice& notice, absl::Time now, std::vector<WorkerEffect>& out);
+  void SetDrain(absl::Time until, std::vector<WorkerEffect>& out);
+  void AskToLeave(absl::Time now, std::vector<WorkerEffect>& out);
+  bool is_to_leave() const {
+    return drain_asked_.has_value() || drain_until_ != absl::InfiniteFuture();
+  }
+  // An Abort on which the members had agreed, once what was executing has ended.
+  void CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out);
   bool report_is_due() const {
     return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
   }
@@ -328,6 +341,8 @@ class WorkerState {
   absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
   v1::Schedule incoming_;                                    // until its last part is here
   std::vector<TensorId> question_;
+  std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
+  absl::Time asked_abort_deadline_;
   absl::Time left_behind_deadline_ = absl::InfiniteFuture();
 
   struct Tracing {
@@ -354,6 +369,8 @@ class WorkerState {
   bool asked_for_change_ = false;  // of members, in this generation
   std::vector<v1::Departure> departures_;  // as coordd has named them
   absl::Status change_;                    // why the last generation ended; OK: this is the first
+  std::optional<DrainAsked> drain_asked_;  // by the program
+  absl::Time drain_until_ = absl::InfiniteFuture();  // infinite: this rank may stay
   bool leaving_ = false;
   bool left_ = false;  // Leave was sent
   bool stream_ended_ = false;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/proto_convert.h"
+#include "common/protocol_bounds.h"
 #include "worker/join_message.h"
 #include "worker/worker_errors.h"
 #include "worker/worker_state.h"
@@ -11,6 +13,14 @@
 namespace coordd {
 
 void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
+  const bool alive = end_.ok() && !expects_next_ && attached();
+  if (abort.asked() && abort.reforms() && alive && !executing_.empty() &&
+      !asked_abort_.has_value()) {
+    asked_abort_ = abort;
+    asked_abort_deadline_ = now + kAskedAbortWait;
+    return;
+  }
+  asked_abort_.reset();
   if (link_ == Link::kResuming) {
     Reattached(now);  // there is nothing to resume, but a session
     reported_ = false;
@@ -22,6 +32,14 @@ void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<Wo
   if (expects_next_ && !reforms_) EndForGood(why, out);
   // What coordd has planned every rank launches; of a schedule some may have launched more.
   if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+}
+
+void WorkerState::CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (!asked_abort_.has_value()) return;
+  if (!executing_.empty() && now < asked_abort_deadline_) return;
+  v1::Abort abort = *std::exchange(asked_abort_, std::nullopt);
+  abort.set_asked(false);
+  OnAbort(abort, now, out);
 }
 
 void WorkerState::EndForGood(absl::Status why, std::vector<WorkerEffect>& out) {
@@ -164,6 +182,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   lease_until_ = std::max(lease_until_, now + options_.lease);
   out.push_back(NewcomersWait{0});
   out.push_back(EnterGeneration{message});
+  AskToLeave(now, out);
 }
 
 void WorkerState::On(MembersMayChange& in, absl::Time, std::vector<WorkerEffect>& out) {
@@ -179,6 +198,37 @@ void WorkerState::AskForChange(std::vector<WorkerEffect>& out) {
   v1::WorkerMessage message;
   message.mutable_change_members();
   Send(std::move(message), out);
+}
+
+// Until coordd has said when, the process knows best.
+void WorkerState::On(DrainAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (options_.on_failure == OnFailure::kEnd || leaving_) return;
+  in.until = std::min(drain_until_, in.until);
+  SetDrain(in.until, out);
+  drain_asked_ = std::move(in);
+  AskToLeave(now, out);
+}
+
+// Said again to another coordd, which may not have heard it.
+void WorkerState::AskToLeave(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (!drain_asked_.has_value() || leaving_) return;
+  v1::WorkerMessage message;
+  ToProto(std::max(drain_asked_->until - now, absl::Milliseconds(1)),
+          message.mutable_drain_request()->mutable_grace());
+  message.mutable_drain_request()->set_reason(
+      ShortenedText(drain_asked_->reason, kMaxAskedByBytes));
+  Send(std::move(message), out);
+}
+
+void WorkerState::OnDrainNotice(const v1::DrainNotice& notice, absl::Time now,
+                                std::vector<WorkerEffect>& out) {
+  if (notice.lifted()) drain_asked_.reset();
+  SetDrain(notice.lifted() ? absl::InfiniteFuture() : now + FromProto(notice.grace()), out);
+}
+
+void WorkerState::SetDrain(absl::Time until, std::vector<WorkerEffect>& out) {
+  drain_until_ = until;
+  out.push_back(DrainNoticed{until});
 }
 
 // The data plane of this generation has not come into being.

@@ -97,6 +97,7 @@ void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<Wo
     backoff_.Reset();
   }
   link_ = Link::kDetached;
+  asked_abort_.reset();  // as if it had not been heard: coordd says it again
   left_ = false;
   reforms_ = false;  // the next coordd says it again, or what has become of it
   detached_because_ = why;
@@ -243,6 +244,10 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
   session_ = resumed.session();
   incoming_.Clear();  // of a schedule that nobody has heard to its end
   Reattached(now);
+  // coordd tells whom it knows to leave; its word may have changed.
+  if (drain_until_ != absl::InfiniteFuture() && !drain_asked_.has_value())
+    SetDrain(absl::InfiniteFuture(), out);
+  AskToLeave(now, out);
   if (expects_next_) {  // since it has said where it stands
     SendFailed(BatchKey{LaneId{0}, 0}, "", (continues() ? change_ : end_).message(), std::nullopt,
                out);

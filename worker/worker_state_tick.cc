@@ -34,6 +34,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   CheckDeadlines(now, out);
   WithdrawProcessSets(now, out);
   CheckExecuting(now, out);
+  CheckAskedAbort(now, out);
   CheckSchedules(now, out);
   if (now >= verdict_deadline_) {
     // coordd has not said who died: what the data plane saw has to do.
@@ -62,6 +63,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
 absl::Time WorkerState::NextDeadline() const {
   if (stopped_) return absl::InfiniteFuture();
   absl::Time next = verdict_deadline_;
+  if (asked_abort_.has_value()) next = std::min(next, asked_abort_deadline_);
   if (!attached()) {
     next = std::min({next, next_attempt_, detached_since_ + options_.resume_timeout});
   } else {
@@ -259,6 +261,7 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
   if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
   if (!left_) {
     left_ = true;
+    asked_abort_.reset();
     EndTrace(/*send=*/true, now, out);
     if (end_.ok()) {
       end_ = absl::CancelledError("this worker has left the job");
@@ -266,6 +269,7 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
+    message.mutable_leave()->set_drained(is_to_leave());
     message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
     message.mutable_leave()->set_batches_completed(batches_completed_);
     // Also to one that has not taken it back yet: there is nothing to be told.

@@ -1,5 +1,6 @@
 // Statuses, versions, and a worker's life.
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_join.h"
 #include "client/c_api/c_api_internal.h"
@@ -234,6 +235,21 @@ int32_t coordd_worker_newcomers(const coordd_worker_t* worker) {
 coordd_status_t coordd_worker_change_members(coordd_worker_t* worker, double timeout_seconds,
                                              coordd_placement_t* placement) {
   return NextPlacement(worker, timeout_seconds, placement, &coordd::Worker::ChangeMembers);
+}
+
+double coordd_worker_drain_seconds(const coordd_worker_t* worker) {
+  if (worker == nullptr) return -1;
+  const std::optional<absl::Duration> left = worker->worker->drain_left();
+  return left.has_value() ? absl::ToDoubleSeconds(*left) : -1;
+}
+
+coordd_status_t coordd_worker_ask_to_leave(coordd_worker_t* worker, double grace_seconds,
+                                           const char* reason) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration grace, coordd::TimeoutFromSeconds(grace_seconds));
+    return worker->worker->AskToLeave(grace, reason == nullptr ? "" : reason);
+  });
 }
 
 int32_t coordd_rank(const coordd_worker_t* worker) {

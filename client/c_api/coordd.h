@@ -38,7 +38,8 @@
  * revision 4 coordd_timeline_start and coordd_timeline_stop; revision 5 coordd_work_wait_on_stream;
  * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED;
  * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h);
- * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h).
+ * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
+ * coordd_worker_drain_seconds and coordd_worker_ask_to_leave.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -57,7 +58,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 9
+#define COORDD_ABI_VERSION 10
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -295,6 +296,25 @@ COORDD_API int32_t coordd_worker_newcomers(const coordd_worker_t* worker);
 COORDD_API coordd_status_t coordd_worker_change_members(coordd_worker_t* worker,
                                                         double timeout_seconds,
                                                         coordd_placement_t* placement);
+
+/* With on_failure "raise": seconds that are left for this rank to leave, since an operator
+ * (`coordctl drain`), its launcher or its own program has asked it to; 0 when they are over, and it
+ * is being evicted; negative: it may stay, also when worker is NULL. Never blocks, on any thread. A
+ * program asks at its commits: when one of the ranks is to leave (an allreduce of the maximum, with
+ * coordd_worker_newcomers), that rank calls coordd_worker_shutdown and ends, and the others call
+ * coordd_worker_change_members: no collective fails, and the job goes on. A rank that has not left
+ * in time is evicted: its calls fail with COORDD_ABORTED and a text that says so. */
+COORDD_API double coordd_worker_drain_seconds(const coordd_worker_t* worker);
+
+/* With on_failure "raise": this process has to end in `grace_seconds` (more than 0, at most a
+ * week): its batch system or its machine has said so. coordd_worker_drain_seconds counts from now
+ * on, and the goodbye of this rank is not the end of the job. `reason`: one phrase for the events,
+ * e.g. "SIGTERM"; NULL: none. Returns at once, also while coordd is away; on any thread, but not in
+ * a signal handler: wait for the signal on a thread (sigwait, signalfd). Asking again counts when
+ * it is sooner. FAILED_PRECONDITION: with on_failure "end" nobody can leave without ending the job;
+ * INVALID_ARGUMENT. */
+COORDD_API coordd_status_t coordd_worker_ask_to_leave(coordd_worker_t* worker, double grace_seconds,
+                                                      const char* reason);
 
 /* Members of the placement one by one; -1 when worker is NULL. */
 COORDD_API int32_t coordd_rank(const coordd_worker_t* worker);

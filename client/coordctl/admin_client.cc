@@ -57,4 +57,11 @@ absl::StatusOr<v1::EventList> FetchEvents(const Target& target, const v1::GetEve
                                                   &v1::Admin::Stub::GetEvents);
 }
 
+absl::StatusOr<v1::DismissReply> DismissWorkers(const Target& target,
+                                                const v1::DismissRequest& request,
+                                                absl::Duration timeout) {
+  return Ask<v1::DismissRequest, v1::DismissReply>(target, timeout, request,
+                                                   &v1::Admin::Stub::Dismiss);
+}
+
 }  // namespace coordd

@@ -24,4 +24,9 @@ absl::StatusOr<v1::TraceReply> FetchTrace(const Target& target, const v1::TraceR
 absl::StatusOr<v1::EventList> FetchEvents(const Target& target, const v1::GetEventsRequest& request,
                                           absl::Duration timeout);
 
+// Makes workers go, or stay. Blocks up to `timeout`. Statuses: those of Admin.Dismiss.
+absl::StatusOr<v1::DismissReply> DismissWorkers(const Target& target,
+                                                const v1::DismissRequest& request,
+                                                absl::Duration timeout);
+
 }  // namespace coordd

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
@@ -23,6 +24,7 @@
 #include "common/clock.h"
 #include "common/connection_file.h"
 #include "common/environment.h"
+#include "common/host_identity.h"
 #include "common/host_list.h"
 #include "common/launch_facts.h"
 #include "common/launcher_detect.h"
@@ -40,10 +42,11 @@ constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
 // How soon `events --follow` shows what has happened.
 constexpr absl::Duration kFollowInterval = absl::Milliseconds(500);
 
-enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4 };
+enum ExitCode { kOk = 0, kFailed = 1, kUsage = 2, kNoCoordd = 3, kNoJob = 4, kRefused = 5 };
 constexpr char kExitCodes[] =
     "Exit status: 0 done, 1 failed (coordd cannot be reached, a file cannot be written), 2 wrong "
-    "usage, 3 no coordd found or several, 4 no such job.";
+    "usage, 3 no coordd found or several, 4 no such job, rank or node, 5 refused, since the job "
+    "could not go on.";
 
 struct Arguments {
   TargetRequest target;
@@ -58,6 +61,8 @@ struct Arguments {
   double seconds = 0;
   std::string output;
   std::vector<std::string> host_lists;
+  DismissArguments dismiss;
+  bool lift = false;
   std::string launcher;
 };
 
@@ -179,6 +184,24 @@ int Events(const Arguments& arguments, const Environment& environment) {
   }
 }
 
+ExitCode DismissFailure(const absl::Status& status) {
+  if (absl::IsInvalidArgument(status)) return kUsage;
+  if (absl::IsNotFound(status)) return kNoJob;
+  return absl::IsFailedPrecondition(status) ? kRefused : kFailed;
+}
+
+int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environment& environment) {
+  const absl::StatusOr<Target> target = FindTarget(arguments, environment);
+  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  DismissArguments asked = arguments.dismiss;
+  asked.action = action;
+  const absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
+      *target, DismissRequestFrom(asked, environment, ThisHost("").hostname), kTimeout);
+  if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
+  Print(arguments.json ? ToJson(*reply, /*pretty=*/false) : DismissText(action, *reply));
+  return kOk;
+}
+
 std::string StateJson(const v1::ServerState& state) { return ToJson(state, /*pretty=*/false); }
 
 int CheckBuild(const Arguments& arguments, const Environment& environment) {
@@ -297,6 +320,36 @@ void AddEventsCommand(CLI::App& app, Arguments* arguments) {
   AddTargetOptions(events, arguments);
 }
 
+void AddDismissCommands(CLI::App& app, Arguments* arguments) {
+  CLI::App* drain = app.add_subcommand(
+      "drain",
+      "Ask a rank, or all ranks of a node, to leave: their programs get a notice, leave at their "
+      "next commit and end with status 0, and the others go on without them and without a failed "
+      "collective. Who has not left when the grace is over is evicted. Needs an elastic job "
+      "(coordrun --min-np) whose program commits (coordd.elastic); refused where fewer than "
+      "min_workers would be left. Survives the end of coordd. docs/RUNBOOK.md says how to empty a "
+      "node");
+  drain->add_option("--grace", arguments->dismiss.grace_seconds, "seconds until eviction [60]")
+      ->check(CLI::Range(0.001, 604800.0));
+  CLI::App* evict = app.add_subcommand(
+      "evict",
+      "Declare a rank, or all ranks of a node, gone at once: their connections are closed, and the "
+      "others repair as after a loss. Their processes get an error that says so; they, or what is "
+      "started in their place, may come back as newcomers");
+  for (CLI::App* command : {drain, evict}) {
+    command
+        ->add_option("NODE|RANK", arguments->dismiss.who,
+                     "a number: the rank in the generation that runs; else a host name or node id, "
+                     "as `coordctl status` shows them")
+        ->required();
+    command->add_option("--job", arguments->dismiss.job, "which [the only one that runs]");
+    command->add_flag("--force", arguments->dismiss.force,
+                      "also where the job could not go on without them");
+    AddTargetOptions(command, arguments);
+  }
+  drain->add_flag("--lift", arguments->lift, "take the notice back from who has not left yet");
+}
+
 void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
   CLI::App* expand = app.add_subcommand(
       "expand", "One host a line of lists in Slurm's notation: 'n[1-3,7],login1'");
@@ -310,8 +363,8 @@ void AddLaunchCommands(CLI::App& app, Arguments* arguments) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Shows what a coordd knows, who a worker would be, what this build contains; makes "
-      "certificates.",
+      "Shows what a coordd knows, who a worker would be, what this build contains; makes workers "
+      "leave; makes certificates.",
       "coordctl");
   app.footer(kExitCodes);
   app.failure_message(UsageFailure);
@@ -337,6 +390,7 @@ int Main(int argc, char** argv) {
   for (CLI::App* command : {status, jobs}) AddTargetOptions(command, &arguments);
   AddEventsCommand(app, &arguments);
   AddTraceCommand(app, &arguments);
+  AddDismissCommands(app, &arguments);
   AddLaunchCommands(app, &arguments);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", arguments.json, "for programs");
@@ -352,6 +406,11 @@ int Main(int argc, char** argv) {
   if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
   if (app.got_subcommand("events")) return Events(arguments, environment);
   if (app.got_subcommand("trace")) return Trace(arguments, environment);
+  if (app.got_subcommand("evict")) return Dismiss(arguments, v1::DISMISS_ACTION_EVICT, environment);
+  if (app.got_subcommand("drain")) {
+    return Dismiss(arguments, arguments.lift ? v1::DISMISS_ACTION_LIFT : v1::DISMISS_ACTION_DRAIN,
+                   environment);
+  }
   if (check_build->parsed()) return CheckBuild(arguments, environment);
   if (certs->parsed()) return MakeCerts(arguments);
   return app.got_subcommand("expand") ? Expand(arguments) : Whoami(arguments, environment);

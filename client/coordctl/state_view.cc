@@ -42,6 +42,8 @@ absl::string_view Name(v1::DepartureCause cause) {
       return "failed";
     case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
       return "broke the protocol";
+    case v1::DEPARTURE_CAUSE_DRAINED:
+      return "was drained";
     default:
       return "is gone";
   }

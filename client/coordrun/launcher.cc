@@ -34,8 +34,6 @@ constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
 constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
 // At the end of a run, for coordd to hear how the last workers have ended.
 constexpr absl::Duration kTellWithin = absl::Seconds(2);
-// What others have to end, too, when a worker has ended well.
-constexpr absl::Duration kEarlyLook = absl::Seconds(1);
 constexpr absl::Duration kLongestEarlyWait = absl::Seconds(30);
 
 bool Has(const Environment& environment, const std::string& name) {
@@ -215,6 +213,7 @@ void Launcher::RunWorkers() {
   while (!state_->all_ended()) {
     const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
     Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
+    JudgeEnds();
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
     RestartWorkers();
@@ -405,16 +404,16 @@ void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line)
 }
 
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
-  const absl::Time now = clock_.Now();
-  const size_t lost = state_->lost().size();
   ReportExit(worker, end);
-  state_->WorkerEnded(worker, end, now);
-  if (state_->lost().size() > lost)
-    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker,
-                                                    tails_[static_cast<size_t>(worker)].lines())));
-  if (!end.ok() || (!coordinator_.process && options_.max_restarts == 0)) return;
-  early_look_ = std::min(early_look_, now + kEarlyLook);
-  early_wait_ = kEarlyLook;
+  const auto index = static_cast<size_t>(worker);
+  const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
+  const bool may_be_drained =
+      elastic && !state_->ending() && !launches_[index].empty() && !state_->workers()[index].away;
+  if (may_be_drained) {
+    ended_.emplace_back(worker, end);
+  } else {
+    TellEnd(worker, end, /*drained=*/false);
+  }
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -71,6 +73,11 @@ class Launcher : private CrewEvents {
   std::optional<v1::ServerState> FetchView(absl::Duration timeout) const;
   // Asks coordd; what it says is added to the report. Nothing: it does not answer.
   std::optional<v1::ServerState> AskCoordinator(absl::Duration timeout);
+  // Those who have ended since, and whether they had been asked to leave.
+  void JudgeEnds();
+  void TellEnd(int32_t worker, const ProcessEnd& end, bool drained);
+  // Asks coordd to let these leave; the workers of whom it knows that they will.
+  std::set<int32_t> Drain(const std::vector<int32_t>& workers) const;
   // Some workers have ended well, others run: whether those can.
   void RestartWorkers();
   // What a discovery script has said.
@@ -80,6 +87,8 @@ class Launcher : private CrewEvents {
   void RemoveMarker();
 
   static constexpr size_t kTailLines = 5;
+  // What others have to end, too, when a worker has ended well.
+  static constexpr absl::Duration kEarlyLook = absl::Seconds(1);
 
   // Constant after construction.
   const RunOptions& options_;
@@ -98,7 +107,8 @@ class Launcher : private CrewEvents {
   SlotBook slots_;
   std::string discovery_problem_;  // as it was told last
   std::unique_ptr<RunState> state_;
-  std::unique_ptr<ExitReporter> reporter_;  // null: nobody is told
+  std::unique_ptr<ExitReporter> reporter_;             // null: nobody is told
+  std::vector<std::pair<int32_t, ProcessEnd>> ended_;  // since the last JudgeEnds
   RunReport report_;
   std::vector<TailLines> tails_;       // of each worker
   std::vector<std::string> launches_;  // likewise: what it is called, for coordd

@@ -1,17 +1,28 @@
 // What a run does about workers that end and hosts that come and go.
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/coordctl/admin_client.h"
 #include "client/coordrun/last_words.h"
 #include "client/coordrun/launcher.h"
 #include "common/host_identity.h"
 
 namespace coordd {
+namespace {
+
+// The loop stands still meanwhile.
+constexpr absl::Duration kJudgeTimeout = absl::Milliseconds(500);
+// From the moment when coordd has evicted a worker to SIGTERM.
+constexpr absl::Duration kAfterEviction = absl::Seconds(1);
+
+}  // namespace
 
 void Launcher::StartReporter() {
   const Rendezvous& rendezvous = coordinator_.rendezvous;
@@ -38,6 +49,61 @@ void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
                                                        : "";
   *exit.mutable_exit() = ToProto(end, tails_[index].lines(), reason);
   reporter_->Report(std::move(exit));
+}
+
+// coordd is asked once for all that have ended, which it knows of before they end.
+void Launcher::JudgeEnds() {
+  if (ended_.empty()) return;
+  const auto ended = std::exchange(ended_, {});
+  const auto view = FetchView(kJudgeTimeout);
+  for (const auto& [worker, end] : ended) {
+    const std::string& launch = launches_[static_cast<size_t>(worker)];
+    TellEnd(worker, end, view && WasAskedToLeave(*view, report_.job, launch));
+  }
+}
+
+void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
+  const absl::Time now = clock_.Now();
+  const auto& tail = tails_[static_cast<size_t>(worker)].lines();
+  if (drained && !state_->ending()) {
+    state_->DrainedWorkerEnded(worker, end, now);
+    if (discovery_ != nullptr) slots_.Drained(worker);
+    output_.Say(absl::StrCat("coordrun: ", DrainText(options_, *state_, report_, worker)));
+    return;
+  }
+  const size_t lost = state_->lost().size();
+  state_->WorkerEnded(worker, end, now);
+  if (state_->lost().size() > lost)
+    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker, tail)));
+  if (!end.ok() || (!coordinator_.process && options_.max_restarts == 0)) return;
+  early_look_ = std::min(early_look_, now + kEarlyLook);
+  early_wait_ = kEarlyLook;
+}
+
+std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) const {
+  std::set<int32_t> leave;
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  v1::DismissRequest request;
+  request.set_job(rendezvous.job);
+  request.set_action(v1::DISMISS_ACTION_DRAIN);
+  request.set_grace_seconds(absl::ToDoubleSeconds(options_.drain_grace));
+  request.set_force(true);  // their host is gone anyway
+  request.set_asked_by("coordrun (its host is gone)");
+  for (const int32_t worker : workers) {
+    const std::string& launch = launches_[static_cast<size_t>(worker)];
+    if (!launch.empty()) request.add_launches(launch);
+  }
+  if (request.launches().empty() || rendezvous.address.empty()) return leave;
+  const auto reply = DismissWorkers({rendezvous.address, rendezvous.tls}, request, kJudgeTimeout);
+  if (!reply.ok()) return leave;  // SIGTERM tells them, too
+  for (const v1::DismissedWorker& dismissed : reply->workers()) {
+    for (const int32_t worker : workers) {
+      const bool is_member = dismissed.rank() >= 0;
+      if (is_member && dismissed.launch() == launches_[static_cast<size_t>(worker)])
+        leave.insert(worker);
+    }
+  }
+  return leave;
 }
 
 void Launcher::RestartWorkers() {
@@ -93,8 +159,12 @@ void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
     if (const absl::Status opened = output_.OpenFilesOf(worker); !opened.ok())
       output_.Say(absl::StrCat("coordrun: ", opened.message()));
   }
+  const std::set<int32_t> leave = Drain(change.end);
   for (const int32_t worker : change.end) {
-    state_->SlotWent(worker, now);
+    // coordd evicts who has not left; that one has to end, too.
+    const bool leaves = leave.count(worker) > 0;
+    state_->SlotWent(worker, now,
+                     leaves ? options_.drain_grace + kAfterEviction : absl::ZeroDuration());
     crew_->Release(worker);
   }
   for (const int32_t worker : change.start) state_->SlotCame(worker, now);

@@ -89,6 +89,7 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
   if (state.coordinator_end()) {
     return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
   }
+  if (state.deserted() && state.any_drained()) return "no worker is left: they were asked to leave";
   if (state.deserted()) return "no worker is left: their hosts are gone";
   if (state.lost().empty()) return "all workers exited with status 0";
   return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
@@ -105,6 +106,26 @@ std::string LossText(const RunOptions& options, const RunState& state, const Run
       state.alive(), state.alive() == 1 ? " worker goes on" : " workers go on");
 }
 
+std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
+                      int32_t worker) {
+  const RunState::Worker& gone = state.workers()[static_cast<size_t>(worker)];
+  return absl::StrCat(RankText(options, report, worker), " was asked to leave and ",
+                      gone.end->ToString(), " after ", Seconds(gone.ran), "; ", state.alive(),
+                      state.alive() == 1 ? " worker goes on" : " workers go on");
+}
+
+bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
+                     const std::string& launch) {
+  for (const v1::JobState& found : state.jobs()) {
+    if (found.name() != job) continue;
+    for (const v1::Departure& departure : found.departures())
+      if (departure.launch() == launch) return departure.drained();
+    for (const v1::WorkerState& worker : found.workers())
+      if (worker.launch() == launch) return worker.draining();
+  }
+  return false;
+}
+
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
   std::vector<std::string> sentences;
   for (const v1::JobState& found : state.jobs()) {
@@ -112,7 +133,9 @@ std::vector<std::string> DescribeView(const v1::ServerState& state, const std::s
     int left = kMaxSentences;
     for (const v1::Departure& departure : found.departures()) {
       // Those who said goodbye, in the end because of the others, explain nothing.
-      if (departure.cause() == v1::DEPARTURE_CAUSE_LEFT) continue;
+      if (departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
+          departure.cause() == v1::DEPARTURE_CAUSE_DRAINED)
+        continue;
       if (left-- > 0) sentences.push_back(DepartureText(departure));
     }
     left = kMaxSentences;
@@ -242,6 +265,10 @@ std::string SummaryJson(const RunOptions& options, const RunState& state, const 
                {"seconds", absl::ToDoubleSeconds(report.wall)}};
   json["lost"] = Json::array();
   for (int32_t worker : state.lost()) json["lost"].push_back(options.first_rank + worker);
+  json["drained"] = Json::array();
+  for (size_t r = 0; r < state.workers().size(); ++r)
+    if (state.workers()[r].drained)
+      json["drained"].push_back(options.first_rank + static_cast<int32_t>(r));
   json["first_failure"] =
       state.first_failure() ? Json(options.first_rank + *state.first_failure()) : Json();
   json["reason"] = EndingText(options, state, report);

@@ -36,6 +36,15 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
 std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
                      int32_t worker, const std::deque<std::string>& tail);
 
+// "rank 2 (pid 4711) was asked to leave and exited with status 0 after 1.2 s; 3 workers go on".
+// REQUIRES: it has ended.
+std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
+                      int32_t worker);
+
+// Whether coordd knows that this worker, by its launch id, was asked to leave.
+bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
+                     const std::string& launch);
+
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);

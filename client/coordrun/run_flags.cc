@@ -202,6 +202,9 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   AddDuration(app, "--timeout", &options->timeout, "end the run after this time [never]");
   AddDuration(app, "--linger", &options->linger,
               "what the others have after a failure to notice it themselves [2]");
+  AddDuration(
+      app, "--drain-grace", &options->drain_grace,
+      "for workers of hosts that are gone to leave at a commit, before they are evicted [60]");
   AddDuration(app, "--grace", &options->grace, "from SIGTERM to SIGKILL [5]");
   app.add_flag("--json", options->json, "a summary for programs as the last line on stdout");
 }

@@ -73,6 +73,8 @@ struct RunOptions {
   // from SIGTERM to SIGKILL.
   absl::Duration linger = absl::Seconds(2);
   absl::Duration grace = absl::Seconds(5);
+  // Workers of hosts that are gone have so long to leave at a commit, before SIGTERM.
+  absl::Duration drain_grace = absl::Seconds(60);
 
   // INVALID_ARGUMENT: names the option, what was given and what is expected. How many workers there
   // are, and where, is PlanRun's part.

@@ -77,7 +77,9 @@ bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) con
 bool RunState::EnoughAreLeft() const {
   // coordd waits for min_np. Whoever is alive may have the state.
   if (hosts_change_) return alive_ > 0;
-  const auto failed = [](const Worker& worker) { return worker.end && !worker.end->ok(); };
+  const auto failed = [](const Worker& worker) {
+    return worker.away || (worker.end && !worker.end->ok());
+  };
   const auto failures = std::count_if(workers_.begin(), workers_.end(), failed);
   return min_np_ > 0 && static_cast<int64_t>(workers_.size()) - failures >= min_np_;
 }
@@ -88,7 +90,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   worker.end = end;
   worker.ran = now - worker.started;
   --alive_;
-  worker.kill_at = absl::InfiniteFuture();
+  worker.term_at = worker.kill_at = absl::InfiniteFuture();
   if (worker.away) {
     if (!worker.comes_back || phase_ != Phase::kRunning) return;
     worker.away = worker.comes_back = false;
@@ -107,6 +109,19 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   first_failure_ = local_rank;
   blame_end_ = now + kBlameWindow;
   Enter(Phase::kLingering, now);
+}
+
+void RunState::DrainedWorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (worker.end || phase_ != Phase::kRunning) return WorkerEnded(local_rank, end, now);
+  worker.drained = true;
+  worker.away = true;
+  WorkerEnded(local_rank, end, now);
+}
+
+bool RunState::any_drained() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.drained; });
 }
 
 bool RunState::RestartsAreDue() const {
@@ -151,13 +166,21 @@ void RunState::SlotCame(int32_t local_rank, absl::Time now) {
   worker.restart_at = now;
 }
 
-void RunState::SlotWent(int32_t local_rank, absl::Time now) {
+void RunState::SlotWent(int32_t local_rank, absl::Time now, absl::Duration leaves_within) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   worker.away = true;
   worker.comes_back = false;
   worker.restart_at = absl::InfiniteFuture();
   std::erase(lost_, local_rank);  // it would not be started again anyway
   if (worker.end || phase_ != Phase::kRunning) return;
+  worker.term_at = now + leaves_within;
+  Terminate(local_rank, now);
+}
+
+void RunState::Terminate(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (now < worker.term_at) return;
+  worker.term_at = absl::InfiniteFuture();
   single_signals_.emplace_back(local_rank, SIGTERM);
   worker.kill_at = now + grace_;
 }
@@ -179,7 +202,7 @@ std::vector<int32_t> RunState::TakeRestarts(absl::Time now) {
 void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
   worker.end.reset();
-  worker.unused = false;
+  worker.unused = worker.drained = false;
   worker.started = now;
   ++worker.restarts;
   ++alive_;
@@ -214,7 +237,7 @@ bool RunState::only_restarted_are_alive() const {
 }
 
 bool RunState::deserted() const {
-  return hosts_change_ && all_ended() && !first_failure_ && !SomeAreThrough();
+  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !SomeAreThrough();
 }
 
 void RunState::Finish(absl::Time now) {
@@ -247,6 +270,7 @@ void RunState::Tick(absl::Time now) {
     Enter(Phase::kTerminating, now);
   }
   for (size_t i = 0; i < workers_.size(); ++i) {
+    Terminate(static_cast<int32_t>(i), now);
     if (now < workers_[i].kill_at) continue;
     workers_[i].kill_at = absl::InfiniteFuture();
     single_signals_.emplace_back(static_cast<int32_t>(i), SIGKILL);
@@ -266,7 +290,7 @@ absl::Time RunState::NextDeadline() const {
   if (phase_ == Phase::kRunning) {
     absl::Time next = timeout_;
     for (const Worker& worker : workers_)
-      next = std::min({next, worker.restart_at, worker.kill_at});
+      next = std::min({next, worker.restart_at, worker.term_at, worker.kill_at});
     return next;
   }
   return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);

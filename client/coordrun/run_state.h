@@ -51,21 +51,28 @@ class RunState {
     bool away = false, late = false;
     bool comes_back = false;  // its slot is there again before it has ended
     bool unused = false;      // its slot is there, and it has not been started since
+    bool drained = false;     // it was asked to leave; it is away from then on
+    absl::Time term_at = absl::InfiniteFuture();
     absl::Time kill_at = absl::InfiniteFuture();
   };
 
   RunState(const RunOptions& options, absl::Time start);
 
   void WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
+  // The same of one that had been asked to leave the job, and of which coordd knows that: however
+  // it ended it is no failure, and it is not started again before its slot comes anew.
+  void DrainedWorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now);
   // One of TakeRestarts has been started.
   void WorkerRestarted(int32_t local_rank, absl::Time now);
   // One of them could not be: it stays lost, or is tried again where hosts come and go.
   void RestartFailed(int32_t local_rank, absl::Time now);
   // Slots of hosts that come and go (RunOptions::discovery_script): room for one more worker, which
-  // is away; it has a host now, and is to be started; it has none any more, and is told to end.
+  // is away; it has a host now, and is to be started; it has none any more, and is told to end, if
+  // it has not ended by itself within `leaves_within`.
   void AddSlot(absl::Time now);
   void SlotCame(int32_t local_rank, absl::Time now);
-  void SlotWent(int32_t local_rank, absl::Time now);
+  void SlotWent(int32_t local_rank, absl::Time now,
+                absl::Duration leaves_within = absl::ZeroDuration());
   // The coordd of this run has ended while workers need it.
   void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
   // The program has come to its end without those who are alive: they are ended, and count as lost.
@@ -101,9 +108,11 @@ class RunState {
   // Without whom the run went on, in the order of their ends.
   const std::vector<int32_t>& lost() const { return lost_; }
   int32_t alive() const { return alive_; }
+  bool any_drained() const;
   // Some have ended well, and all that are alive were started later than the first.
   bool only_restarted_are_alive() const;
-  // Nobody has ended well, and nobody is to blame: hosts came and went until none was left.
+  // Nobody has ended well, and nobody is to blame: hosts came and went, or workers were asked to
+  // leave, until none was left.
   bool deserted() const;
   // Blame's; empty: the first failure's end tells.
   const std::string& blame_reason() const { return blame_reason_; }
@@ -121,6 +130,8 @@ class RunState {
   bool EnoughAreLeft() const;
   bool RestartsAreDue() const;
   bool SomeAreThrough() const;
+  // SIGTERM, if it is due.
+  void Terminate(int32_t local_rank, absl::Time now);
   void PlanRestart(Worker& worker, absl::Time now);
   // The program comes to its end, or is being ended: nobody is started any more.
   void CancelRestarts();

@@ -46,6 +46,12 @@ int32_t SlotBook::wanted() const {
       std::count_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.wanted; }));
 }
 
+void SlotBook::Drained(int32_t worker) {
+  Slot& slot = slots_[static_cast<size_t>(worker)];
+  slot.wanted = false;
+  slot.drained = true;
+}
+
 SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
   SlotChange change;
   std::map<std::string, int32_t> room;
@@ -57,6 +63,7 @@ SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
     if (there) slot.local_size = host->second;
     if (slot.wanted && !there) change.end.push_back(static_cast<int32_t>(i));
     slot.wanted = slot.wanted && there;
+    slot.drained = slot.drained && there;
   }
   int32_t count = wanted();
   for (const HostSlots& host : hosts) {
@@ -64,7 +71,7 @@ SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
       if (most_ > 0 && count >= most_) break;
       const int32_t index = IndexOf(host, local);
       Slot& slot = slots_[static_cast<size_t>(index)];
-      if (slot.wanted) continue;
+      if (slot.wanted || slot.drained) continue;
       slot.wanted = true;
       slot.local_size = std::max(host.slots, 1);
       change.start.push_back(index);

@@ -18,6 +18,7 @@ struct Slot {
   int32_t local_rank = 0;
   int32_t local_size = 1;  // slots of its host
   bool wanted = false;     // its host is there, and --max-np has room for it
+  bool drained = false;    // its worker was asked to leave: not used until its host comes anew
 };
 
 struct SlotChange {
@@ -35,6 +36,9 @@ class SlotBook {
   // `hosts`: all that there are now, in the order in which they are to be filled. Whoever is there
   // stays as long as its slot does.
   SlotChange Update(absl::Span<const HostSlots> hosts);
+
+  // The worker of this slot was asked to leave, and has.
+  void Drained(int32_t worker);
 
   const std::vector<Slot>& slots() const { return slots_; }
   int32_t wanted() const;

@@ -190,6 +190,14 @@ class Worker {
     if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
     return placement;
   }
+  // Of this rank's time to leave that are left; negative: it may stay.
+  double drain_seconds() const { return coordd_worker_drain_seconds(handle_); }
+  Expected<> TryAskToLeave(std::chrono::duration<double> grace, const std::string& reason) {
+    return internal::Check(coordd_worker_ask_to_leave(handle_, grace.count(), reason.c_str()));
+  }
+  void AskToLeave(std::chrono::duration<double> grace, const std::string& reason) {
+    TryAskToLeave(grace, reason).value();
+  }
   coordd_placement_t ChangeMembers(std::chrono::duration<double> timeout) {
     return TryChangeMembers(timeout).value();
   }

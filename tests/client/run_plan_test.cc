@@ -43,6 +43,17 @@ TEST(SlotBook, KeepsWhoIsThereAndFillsHostsInOrder) {
   EXPECT_EQ(book.slots()[4].local_rank, 1);
 }
 
+TEST(SlotBook, ADrainedSlotIsUsedAgainWhenItsHostComesAnew) {
+  SlotBook book(2);
+  EXPECT_THAT(book.Update(Found("a:1\nb:1\nc:1")).start, ElementsAre(0, 1));
+  book.Drained(0);
+  // Another host has the room.
+  EXPECT_THAT(book.Update(Found("a:1\nb:1\nc:1")).start, ElementsAre(2));
+  EXPECT_THAT(book.Update(Found("a:1\nb:1")).start, IsEmpty());
+  EXPECT_THAT(book.Update(Found("b:1")).end, IsEmpty());
+  EXPECT_THAT(book.Update(Found("a:1\nb:1")).start, ElementsAre(0));
+}
+
 RunOptions Options() {
   RunOptions options;
   options.command = {"train"};

@@ -139,6 +139,60 @@ TEST(RunState, SlotsThatComeAreStartedAndThoseThatGoAreEnded) {
   EXPECT_EQ(state.exit_status(), 0);
 }
 
+TEST(RunState, AWorkerThatLeavesAtACommitHasTimeForItBeforeItIsEnded) {
+  RunState state(Discovering(2), kStart);
+  state.SlotWent(1, At(1), absl::Seconds(60));
+  EXPECT_THAT(state.TakeSingleSignals(), IsEmpty());
+  EXPECT_EQ(state.NextDeadline(), At(61));
+  state.Tick(At(61));
+  EXPECT_THAT(state.TakeSingleSignals(), ElementsAre(Pair(1, SIGTERM)));
+  state.Tick(At(66));
+  EXPECT_THAT(state.TakeSingleSignals(), ElementsAre(Pair(1, SIGKILL)));
+  // One that has left in time hears nothing more.
+  state.SlotWent(0, At(70), absl::Seconds(60));
+  state.WorkerEnded(0, kGood, At(71));
+  state.Tick(At(200));
+  EXPECT_THAT(state.TakeSingleSignals(), IsEmpty());
+}
+
+TEST(RunState, ADrainedWorkerIsNoFailureAndNotStartedAgain) {
+  RunOptions options = Options(3);
+  options.min_np = 2;
+  options.max_restarts = 5;
+  RunState state(options, kStart);
+  state.DrainedWorkerEnded(0, kGood, At(1));
+  EXPECT_THAT(state.lost(), IsEmpty());
+  EXPECT_THAT(state.TakeRestarts(At(100)), IsEmpty());
+  EXPECT_FALSE(state.ending());
+  // The others are not through: one of them that fails is too many now, however it is counted.
+  state.WorkerEnded(1, kKilled, At(2));
+  EXPECT_TRUE(state.ending());
+  EXPECT_THAT(state.first_failure(), Optional(1));
+}
+
+TEST(RunState, AWorkerThatDiesUnderNoticeIsNoFailureEither) {
+  RunOptions options = Options(3);
+  options.min_np = 1;
+  RunState state(options, kStart);
+  state.DrainedWorkerEnded(0, kKilled, At(1));
+  EXPECT_THAT(state.lost(), IsEmpty());
+  EXPECT_TRUE(state.workers()[0].drained);
+  state.WorkerEnded(1, kGood, At(2));
+  state.WorkerEnded(2, kGood, At(2));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 0);
+}
+
+TEST(RunState, WhenAllWereAskedToLeaveTheProgramIsNotDone) {
+  RunOptions options = Options(2);
+  options.min_np = 1;
+  RunState state(options, kStart);
+  state.DrainedWorkerEnded(0, kGood, At(1));
+  state.DrainedWorkerEnded(1, kGood, At(1));
+  EXPECT_TRUE(state.deserted());
+  EXPECT_EQ(state.exit_status(), 1);
+}
+
 TEST(RunState, WithHostsThatChangeOnlyTheLastFailureEndsTheRun) {
   RunState state(Discovering(2), kStart);
   state.WorkerEnded(0, kExit3, At(1));

@@ -14,6 +14,11 @@
 //   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
 //   steps FILE [unique]    steps of five tensors, every result checked, until FILE is there and all
 //                          ranks know -> "ok STEPS"; unique: of names that never come again
+//   commits FILE           steps, behind each of which all agree whether the members change, until
+//                          FILE is there: "step 5" after the fifth
+//                          -> "ok STEPS SIZE FAILED", or "left STEPS SIZE FAILED" of one that was
+//                          asked to leave and has; FAILED: how often a collective did
+//   ask-to-leave SECONDS | drain-seconds
 //   fork                   a child tries to use the worker -> "ok" or the error that it got
 //   exit | die             ends the process at once, without a goodbye; die: by SIGKILL
 //
@@ -80,6 +85,10 @@ class Script {
     if (command == "train") return Train(name, in);
     if (command == "next") return Next();
     if (command == "steps") return Steps(name, in);
+    if (command == "commits") return Commits(name);
+    if (command == "ask-to-leave")
+      return Answer(worker_.TryAskToLeave(std::chrono::duration<double>(std::stod(name)), "test"));
+    if (command == "drain-seconds") return "ok " + std::to_string(worker_.drain_seconds());
     if (command == "fork") return Fork();
     if (command == "exit") _exit(0);
     if (command == "die") raise(SIGKILL);
@@ -227,6 +236,45 @@ class Script {
           if (value != expected) return "WRONG value in step " + std::to_string(step);
       }
       if (stop > 0) return "ok " + std::to_string(step + 1);
+    }
+  }
+
+  std::string Commits(const std::string& stop_file) {
+    int64_t steps = 0, failed = 0;
+    std::vector<float> data(1000);
+    const auto ended = [&](const char* how) {
+      std::ostringstream out;
+      out << how << " " << steps << " " << worker_.size() << " " << failed;
+      return out.str();
+    };
+    for (;;) {
+      std::fill(data.begin(), data.end(), 1.0f);
+      coordd::Expected<> result = Reduce("grad", coordd::View<float>(data), coordd::Op::kSum);
+      const float size = static_cast<float>(worker_.size());
+      std::vector<int32_t> news = {
+          access(stop_file.c_str(), F_OK) == 0 ? 1 : 0,
+          worker_.newcomers() + static_cast<int32_t>(worker_.drain_seconds() >= 0)};
+      if (result.ok()) result = Reduce("commit", coordd::View<int32_t>(news), coordd::Op::kMax);
+      if (!result.ok()) {
+        if (result.code() != COORDD_GENERATION_CHANGED) return Answer(result);
+        ++failed;
+        const auto place = worker_.TryAwaitGeneration(kPatience);
+        if (!place.ok())
+          return std::string(coordd_status_name(place.code())) + " " + place.message();
+        continue;
+      }
+      if (data.front() != size || data.back() != size)
+        return "WRONG result " + std::to_string(data.front());
+      if (++steps == 5) std::cout << "step 5" << std::endl;
+      if (news[0] > 0) return ended("ok");
+      if (news[1] == 0) continue;
+      if (worker_.drain_seconds() >= 0) {
+        const std::string how = ended("left");
+        const coordd::Expected<> goodbye = worker_.TryShutdown(std::chrono::seconds(10));
+        return goodbye.ok() ? how : Answer(goodbye);
+      }
+      const auto place = worker_.TryChangeMembers(kPatience);
+      if (!place.ok()) return std::string(coordd_status_name(place.code())) + " " + place.message();
     }
   }
 

@@ -41,6 +41,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
     v1::WorkerMessage message;
     *message.mutable_join() = JoinOf(absl::StrCat("w", session));
     message.mutable_join()->set_on_failure(on_failure_);
+    message.mutable_join()->set_drains(true);
     message.mutable_join()->set_token(token);
     message.mutable_join()->mutable_limits()->set_min_workers(size);
     message.mutable_join()->mutable_limits()->set_max_workers(max < 0 ? size : max);
@@ -51,6 +52,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
                  const std::string& cluster = "c0ffee", int64_t position = 0) {
     v1::WorkerMessage message;
     *message.mutable_join() = JoinOf(absl::StrCat("w", rank + 1));
+    message.mutable_join()->set_drains(true);
     v1::Resume& resume = *message.mutable_join()->mutable_resume();
     resume.set_epoch(epoch_ - epochs_since_);
     resume.set_generation(1);
@@ -143,8 +145,8 @@ class CoordinatorDurabilityTest : public ::testing::Test {
     Write(effects);
     Effects all;
     for (const Persist& persist : effects.persist) {
-      if (persist.generation == Generation{0}) continue;
-      Effects more = Do(Persisted{persist.job, persist.generation});
+      if (persist.generation == Generation{0} && persist.call == CallId{0}) continue;
+      Effects more = Do(Persisted{persist.job, persist.generation, {}, persist.call});
       all.outgoing.insert(all.outgoing.end(), more.outgoing.begin(), more.outgoing.end());
       all.events.insert(all.events.end(), more.events.begin(), more.events.end());
     }

@@ -121,7 +121,8 @@ constexpr const char* kEventNames[] = {
     "generation_formed", "generation_ended", "tensors_planned", "tensor_failed", "stall_began",
     "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "schedule_began",
     "schedule_broken",   "traced",           "protocol_error",  "stale_message", "job_resumed",
-    "job_restored",      "not_stored",       "asleep",          "process_ended"};
+    "job_restored",      "not_stored",       "asleep",          "process_ended", "drain_began",
+    "drain_lifted"};
 
 }  // namespace
 
@@ -156,6 +157,11 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat("cut schedule ", message.cut().id(), " at ", message.cut().position());
     case v1::CoordinatorMessage::kTrace:
       return ToText(message.trace());
+    case v1::CoordinatorMessage::kDrainNotice:
+      if (message.drain_notice().lifted()) return "drain lifted";
+      return absl::StrCat("drain within ",
+                          absl::FormatDuration(FromProto(message.drain_notice().grace())), " by ",
+                          Quoted(message.drain_notice().asked_by()));
     case v1::CoordinatorMessage::kResumed:
       return absl::StrCat("resumed", generation);
     case v1::CoordinatorMessage::BODY_NOT_SET:
@@ -193,6 +199,14 @@ std::string ToText(const Outgoing& out, const EffectNames& names) {
                         answer->status.ok() ? absl::StrCat(" known=", answer->known)
                                             : " " + Quoted(answer->status.message()));
   }
+  if (const auto* answer = std::get_if<DismissAnswer>(&out)) {
+    std::string text = absl::StrCat("told ", names.call(answer->call), " ",
+                                    absl::StatusCodeToString(answer->status.code()));
+    if (!answer->status.ok()) return absl::StrCat(text, " ", Quoted(answer->status.message()));
+    for (const v1::DismissedWorker& worker : answer->reply.workers())
+      absl::StrAppend(&text, " ", worker.worker_id(), "=", worker.rank());
+    return text;
+  }
   const auto& reply = std::get<StoreReply>(out);
   std::string text = absl::StrCat("reply ", names.call(reply.call), " ",
                                   absl::StatusCodeToString(reply.status.code()));
@@ -226,8 +240,9 @@ std::vector<std::string> ToText(const v1::JobState& job) {
                                  " missing=", absl::StrJoin(tensor.missing_ranks(), ",")));
   }
   for (const v1::Departure& departure : job.departures()) {
-    lines.push_back(
-        absl::StrCat("  departed ", departure.worker_id(), " ", CauseName(departure.cause())));
+    lines.push_back(absl::StrCat("  departed ", departure.worker_id(), " ",
+                                 CauseName(departure.cause()),
+                                 departure.drained() ? " drained" : ""));
   }
   return lines;
 }

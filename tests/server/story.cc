@@ -163,9 +163,23 @@ bool Story::Worker(const Command& command) {
     v1::WorkerMessage message = From(command);
     message.mutable_change_members();
     Step(SessionMessage{SessionOf(command).id, message});
-  } else if (command.verb == "leave") {
+  } else {
+    return Leaving(command);
+  }
+  return true;
+}
+
+bool Story::Leaving(const Command& command) {
+  if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
     message.mutable_leave()->set_reason(command.Get("reason", ""));
+    message.mutable_leave()->set_drained(command.Number("drained", 0) == 1);
+    Step(SessionMessage{SessionOf(command).id, message});
+  } else if (command.verb == "asks") {
+    v1::WorkerMessage message = From(command);
+    ToProto(DurationOf(command.Get("grace", "0s")),
+            message.mutable_drain_request()->mutable_grace());
+    message.mutable_drain_request()->set_reason(command.Get("reason", ""));
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "lost") {
     Session& session = SessionOf(command);
@@ -192,6 +206,8 @@ bool Story::StoreOrTime(const Command& command) {
     Step(call);
   } else if (command.verb == "exit") {
     Exit(command);
+  } else if (command.verb == "evict" || command.verb == "drain" || command.verb == "lift") {
+    Dismiss(command);
   } else if (command.verb == "cancel") {
     Step(CallCancelled{calls_[command.words[0]]});
   } else if (command.verb == "tick") {
@@ -225,6 +241,27 @@ void Story::Exit(const Command& command) {
     exit->mutable_exit()->add_last_words(command.Get("words", ""));
   calls_["exit"] = in.call;
   Step(in);
+}
+
+void Story::Dismiss(const Command& command) {
+  DismissCall call{CallId{++last_id_}, {}};
+  call.request.set_action(command.verb == "evict"   ? v1::DISMISS_ACTION_EVICT
+                          : command.verb == "drain" ? v1::DISMISS_ACTION_DRAIN
+                                                    : v1::DISMISS_ACTION_LIFT);
+  call.request.set_job(command.Get("job", ""));
+  call.request.set_asked_by(command.Get("by", ""));
+  call.request.set_force(command.Number("force", 0) == 1);
+  call.request.set_grace_seconds(absl::ToDoubleSeconds(DurationOf(command.Get("grace", "0s"))));
+  const std::string& who = command.words[0];
+  int32_t rank = 0;
+  if (absl::SimpleAtoi(who, &rank)) {
+    call.request.set_rank(rank);
+  } else if (!who.empty()) {
+    call.request.set_node(who);
+  }
+  if (command.named.contains("launch")) call.request.add_launches(command.Get("launch", ""));
+  calls_[command.verb] = call.call;
+  Step(call);
 }
 
 void Story::Join(const Command& command) {
@@ -264,6 +301,7 @@ void Story::Join(const Command& command) {
   join->set_launch(command.Get("launch", ""));
   join->set_executes_schedules(command.Number("schedules", 0) == 1);
   join->set_traces(command.Number("traces", 0) == 1);
+  join->set_drains(command.Number("drains", 1) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }

@@ -12,8 +12,10 @@
 //   report NAME [gen=]      what it executed of a generation that is over has ended
 //   change NAME [gen=]      the members may change now
 //   ack NAME [id=] | break NAME [id= reason=] | frozen NAME [id=] launched=      about schedules
+//   evict|drain|lift WHO [job= by= grace=30s force=1]   an operator: WHO is a rank or a node
+//   asks NAME [grace= reason=]      its process knows that it has to end
 //   exit LAUNCH [signal= code= words= reason= token= job=]     a launcher tells how it has ended
-//   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason=]        lost NAME
+//   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason= drained=1] lost NAME
 //   [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL     [job=
 //   token=] silent NAME     from now on sends no heartbeats; all others do, every two seconds of
 //   `tick` tick 10s        time passes          sleep 10s      coordd itself does not run options
@@ -57,9 +59,11 @@ class Story {
   };
   static Command Parse(const std::string& text);
   void SetOptions(const Command& command);
-  bool Worker(const Command& command);  // whether it knows the verb
+  bool Worker(const Command& command);   // whether it knows the verb
+  bool Leaving(const Command& command);  // its part
   bool StoreOrTime(const Command& command);
   void Exit(const Command& command);
+  void Dismiss(const Command& command);
   void Join(const Command& command);
   void Ready(const Command& command);
   void Schedule(const Command& command);

@@ -30,7 +30,9 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options)
       kills_left_(options.kills),
       crashes_left_(options.crashes),
       changes_left_(options.changes),
-      dozes_left_(options.dozes) {
+      dozes_left_(options.dozes),
+      drains_left_(options.drains),
+      evictions_left_(options.evictions) {
   server_.stall_warning = absl::Minutes(5);
   server_.stall_abort = absl::Minutes(10);
 }
@@ -59,12 +61,14 @@ absl::Status RecoverySim::Run() {
 bool RecoverySim::Finished() const {
   return std::all_of(workers_.begin(), workers_.end(), [this](const WorkerModel& worker) {
     const bool changed = worker.wants_to_end == 0 || worker.generation > worker.wants_to_end;
+    if (worker.alive && worker.acknowledged) return false;  // it is to leave, and has not
     return !worker.alive || (worker.step == options_.steps && worker.open.empty() && changed);
   });
 }
 
 bool RecoverySim::CanRun(const WorkerModel& worker) const {
-  if (worker.state == nullptr) return false;
+  if (worker.state == nullptr || worker.leaves) return false;
+  if (worker.is_to_leave && worker.to_submit.empty() && worker.open.empty()) return true;
   return !worker.to_submit.empty() || (worker.open.empty() && worker.step < options_.steps);
 }
 
@@ -73,6 +77,8 @@ absl::Status RecoverySim::Step() {
   const bool running = members_.contains(1);
   if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
   if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
+  if (running && drains_left_ > 0 && random_.Below(100) == 0) return Dismiss(/*evict=*/false);
+  if (running && evictions_left_ > 0 && random_.Below(150) == 0) return Dismiss(/*evict=*/true);
   if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
   if (coordd_ != nullptr && crashes_left_ > 0 && random_.Below(200) == 0) return Crash();
   if (coordd_ != nullptr && running && dozes_left_ > 0 && random_.Below(150) == 0) Doze();
@@ -105,7 +111,8 @@ absl::Status RecoverySim::Step() {
     bool moved = false;
     COORDD_RETURN_IF_ERROR(MoveData(w, moved));
     if (moved) return absl::OkStatus();
-    if (worker.state != nullptr && worker.state->turn_due()) return Tick(w);
+    const bool waits = worker.leaves && worker.ticked;  // its goodbye, for coordd
+    if (worker.state != nullptr && worker.state->turn_due() && !waits) return Tick(w);
   }
   return PassTime();
 }
@@ -157,6 +164,12 @@ absl::Status RecoverySim::AskForChange() {
 
 absl::Status RecoverySim::RunProgram(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const bool between_steps = worker.to_submit.empty() && worker.open.empty();
+  const bool goes_on = worker.step < options_.steps && random_.Below(2) == 0;
+  if (worker.is_to_leave && between_steps && !goes_on) {
+    worker.leaves = true;
+    return Turn(w, LeaveRequested{});
+  }
   if (worker.to_submit.empty()) {
     ++worker.step;
     for (int32_t t = 0; t < options_.tensors; ++t) worker.to_submit.push_back(t);
@@ -195,6 +208,10 @@ absl::Status RecoverySim::TakeCoordd(const Effects& effects) {
   for (const Outgoing& out : effects.outgoing) {
     if (const auto* close = std::get_if<CloseSession>(&out)) {
       COORDD_RETURN_IF_ERROR(OnClosed(*close));
+    } else if (const auto* dismissed = std::get_if<DismissAnswer>(&out)) {
+      const auto asked = drain_calls_.extract(dismissed->call);
+      if (!asked.empty() && dismissed->status.ok())
+        workers_[static_cast<size_t>(asked.mapped())].acknowledged = true;
     } else if (const auto* deliver = std::get_if<coordd::Deliver>(&out)) {
       for (SessionId session : deliver->to)
         COORDD_RETURN_IF_ERROR(Deliver(session, *deliver->message));
@@ -236,9 +253,10 @@ absl::Status RecoverySim::ToWorker(int32_t w) {
 absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   std::vector<WorkerEffect> out;
+  worker.ticked = false;
   worker.state->Step(std::move(event), now_, out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
-  COORDD_RETURN_IF_ERROR(worker.state->status());
+  if (!worker.leaves) COORDD_RETURN_IF_ERROR(worker.state->status());
   return random_.Below(2) == 0 ? Tick(w) : absl::OkStatus();
 }
 
@@ -246,11 +264,12 @@ absl::Status RecoverySim::Tick(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
   std::vector<WorkerEffect> out;
+  worker.ticked = true;
   worker.state->Tick(now_, out);
   if (!worker.state->question().empty() && !CanRun(worker))
     worker.state->Step(ProgramWaits{worker.state->question().front()}, now_, out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
-  return worker.state->status();
+  return worker.leaves ? absl::OkStatus() : worker.state->status();
 }
 
 absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
@@ -267,6 +286,11 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
       COORDD_RETURN_IF_ERROR(OnLaunch(w, *launch));
     } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
       return Wrong("worker ", w, ": ", fail->status.ToString());
+    } else if (const auto* drain = std::get_if<DrainNoticed>(&effect)) {
+      worker.is_to_leave = drain->until != absl::InfiniteFuture();
+    } else if (std::holds_alternative<Stopped>(effect)) {
+      ++drained_;
+      End(worker);
     } else if (std::holds_alternative<AbortExecution>(effect)) {
       worker.aborted = true;
     } else if (const auto* enter = std::get_if<EnterGeneration>(&effect)) {

@@ -28,7 +28,8 @@ enum class RecoveryBug {
   kSkipsRepair,           // a survivor submits anew what others have given to their programs
   kBufferReusedTooEarly,  // a rank completes a batch before all hold its result
   kPlanIsNotStored,       // coordd has forgotten what was to be repaired when it is started again
-  kChangeNotAskedAgain    // a rank that is back does not repeat what it has asked for
+  kChangeNotAskedAgain,   // a rank that is back does not repeat what it has asked for
+  kDrainNotStored         // coordd has forgotten who is to leave when it is started again
 };
 
 struct RecoverySimOptions {
@@ -37,6 +38,8 @@ struct RecoverySimOptions {
   int32_t crashes = 0;  // of coordd
   int32_t changes = 0;  // of members, that rank 0 asks for
   int32_t dozes = 0;    // of coordd, for a lease, while streams end
+  int32_t drains = 0;   // of workers, that an operator asks for or their own process
+  int32_t evictions = 0;
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -54,6 +57,8 @@ class RecoverySim {
   int64_t again() const { return again_; }  // batches that were submitted anew
   int64_t scheduled_batches() const { return scheduled_batches_; }
   int64_t changes() const { return options_.changes - changes_left_; }
+  int64_t drained() const { return drained_; }  // who have left, as they were asked to
+  int64_t evicted() const { return evicted_; }  // at once, or when their time was over
   int64_t crashes() const { return options_.crashes - crashes_left_; }
   int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
   int64_t resumed() const { return resumed_; }      // ranks that went on in their generation
@@ -73,8 +78,14 @@ class RecoverySim {
   struct WorkerModel {
     SessionId session;  // 0: it has no stream
     int64_t stream = 0;
-    bool ends = false;  // the stream has, behind from_coordd
+    bool ends = false;                   // the stream has, behind from_coordd
+    std::optional<absl::Status> closed;  // by coordd, with this status
     bool alive = true;
+    bool is_to_leave = false;   // it has been told
+    bool leaves = false;        // its program has come to that
+    bool ticked = false;        // since its last turn
+    bool acknowledged = false;  // an operator relies on its going
+    bool may_be_evicted = false;
     std::unique_ptr<WorkerState> state;
     std::deque<std::optional<v1::WorkerMessage>> to_coordd;  // nullopt: the stream ends
     std::deque<v1::CoordinatorMessage> from_coordd;
@@ -105,6 +116,7 @@ class RecoverySim {
   absl::Status ToWorker(int32_t w);
   absl::Status Kill();
   absl::Status AskForChange();
+  absl::Status Dismiss(bool evict);
   // Something that may happen in the data plane of this worker; whether anything did.
   absl::Status MoveData(int32_t w, bool& moved);
   absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
@@ -124,6 +136,7 @@ class RecoverySim {
   void Doze();
   void BreakStream(WorkerModel& worker);
   absl::Status HearOfEnd();
+  static void End(WorkerModel& worker);
   absl::Status OnClosed(const CloseSession& close);
   void OpenStream(int32_t w, int64_t stream);
   void SendJoin(int32_t w);
@@ -146,13 +159,17 @@ class RecoverySim {
   int32_t changes_left_;
   int32_t dozes_left_;
   absl::Time suspended_at_;
-  std::vector<SessionId> broken_;        // streams of whose end coordd has not heard
-  std::map<int64_t, int64_t> epoch_of_;  // in which each generation was stored
+  std::vector<SessionId> broken_;  // streams of whose end coordd has not heard
+  int32_t drains_left_, evictions_left_;
+  int64_t last_call_ = 0;
+  std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
+  std::map<int64_t, int64_t> epoch_of_;                    // in which each generation was stored
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
+  int64_t drained_ = 0, evicted_ = 0;
   int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };
 

@@ -15,6 +15,7 @@ absl::Status RecoverySim::StartCoordd() {
   if (options_.bug == RecoveryBug::kPlanIsNotStored) {
     for (auto& [name, record] : restored.jobs) record.clear_repairs();
   }
+  if (options_.bug == RecoveryBug::kDrainNotStored) restored.drains.clear();
   Effects effects;
   coordd_ = std::make_unique<CoordinatorState>(server_, restored, now_, effects);
   history_.SawRestart();
@@ -27,6 +28,7 @@ absl::Status RecoverySim::Crash() {
   broken_.clear();
   for (WorkerModel& worker : workers_) {
     BreakStream(worker);
+    worker.closed.reset();
   }
   return absl::OkStatus();
 }
@@ -74,9 +76,9 @@ absl::Status RecoverySim::Store(const Effects& effects) {
         disk_.erase(write.key);
       }
     }
-    if (persist.generation == Generation{0}) continue;
-    epoch_of_[ToInt(persist.generation)] = epoch_;
-    const Inbound persisted(Persisted{persist.job, persist.generation});
+    if (persist.generation == Generation{0} && persist.call == CallId{0}) continue;
+    if (persist.generation != Generation{0}) epoch_of_[ToInt(persist.generation)] = epoch_;
+    const Inbound persisted(Persisted{persist.job, persist.generation, {}, persist.call});
     history_.Saw(persisted);
     if (crashes_left_ > 0 && random_.Below(4) == 0) return Crash();
     Effects more;
@@ -95,13 +97,62 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
     return absl::OkStatus();
   }
   if (!worker.alive || worker.session != close.session) return absl::OkStatus();
+  if (worker.leaves && close.status.ok()) {
+    worker.ends = true;
+    worker.closed = close.status;
+    worker.to_coordd.clear();
+    worker.session = SessionId{};
+    return absl::OkStatus();
+  }
+  if (worker.may_be_evicted) {
+    ++evicted_;
+    End(worker);
+    return absl::OkStatus();
+  }
   return absl::InternalError(absl::StrCat("a session is closed: ", close.status.ToString()));
+}
+
+// Its process has ended.
+void RecoverySim::End(WorkerModel& worker) {
+  worker.alive = false;
+  worker.from_coordd.clear();
+  worker.to_coordd.clear();
+  if (ToInt(worker.session) != 0) worker.to_coordd.push_back(std::nullopt);
+}
+
+// A rank of the newest generation; sometimes its own process asks for it.
+absl::Status RecoverySim::Dismiss(bool evict) {
+  std::vector<std::pair<int32_t, int32_t>> staying;  // worker, rank
+  for (const auto& [w, rank] : members_.rbegin()->second) {
+    const WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    if (worker.alive && !worker.is_to_leave && !worker.leaves) staying.emplace_back(w, rank);
+  }
+  if (staying.size() < 2 || coordd_ == nullptr) return absl::OkStatus();
+  const auto [w, rank] = staying[random_.Below(staying.size())];
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  --(evict ? evictions_left_ : drains_left_);
+  worker.may_be_evicted = true;
+  constexpr int64_t kGraceMs[] = {20, 1000, 30000};
+  const absl::Duration grace = absl::Milliseconds(kGraceMs[random_.Below(3)]);
+  if (!evict && worker.state != nullptr && random_.Below(3) == 0)
+    return Turn(w, DrainAsked{now_ + grace, "SIGTERM"});
+  DismissCall call{CallId{++last_call_}, {}};
+  call.request.set_action(evict ? v1::DISMISS_ACTION_EVICT : v1::DISMISS_ACTION_DRAIN);
+  call.request.set_rank(rank);
+  call.request.set_force(true);
+  call.request.set_grace_seconds(absl::ToDoubleSeconds(grace));
+  if (!evict) drain_calls_[call.call] = w;
+  history_.Saw(Inbound(call));
+  Effects effects;
+  coordd_->Step(call, now_, effects);
+  return TakeCoordd(effects);
 }
 
 v1::Join RecoverySim::JoinFor(int32_t w) const {
   v1::Join join = JoinOf(absl::StrCat("w", w));
   join.set_launcher_rank(w);
   join.set_executes_schedules(true);
+  join.set_drains(true);
   join.set_on_failure(v1::ON_FAILURE_CONTINUE);
   join.mutable_limits()->set_min_workers(1);
   join.mutable_limits()->set_max_workers(options_.workers);
@@ -113,6 +164,7 @@ void RecoverySim::OpenStream(int32_t w, int64_t stream) {
   worker.to_coordd.clear();
   worker.from_coordd.clear();
   worker.sequence = 0;
+  worker.closed.reset();
   worker.stream = stream;
   worker.session = SessionId{};
   worker.ends = coordd_ == nullptr;  // nobody listens
@@ -137,7 +189,9 @@ absl::Status RecoverySim::EndStream(int32_t w) {
     SendJoin(w);  // it has not heard of a generation: it joins again
     return absl::OkStatus();
   }
-  return Turn(w, StreamEnded{absl::UnavailableError("the stream broke"), worker.stream});
+  const auto closed = std::exchange(worker.closed, std::nullopt);
+  return Turn(
+      w, StreamEnded{closed.value_or(absl::UnavailableError("the stream broke")), worker.stream});
 }
 
 }  // namespace coordd

@@ -91,13 +91,37 @@ TEST(RecoverySim, CoorddMaySleepAndDie) {
   EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 4));
 }
 
+TEST(RecoverySim, WhoIsToLeaveDoesAtAnyMomentAndNobodyElseIsConcerned) {
+  int64_t drained = 0, evicted = 0, crashes = 0, generations = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    RecoverySimOptions options;
+    options.workers = 3 + static_cast<int32_t>(seed % 3);
+    options.kills = static_cast<int32_t>(seed / 3 % 2);
+    options.crashes = static_cast<int32_t>(seed / 6 % 3);
+    options.changes = static_cast<int32_t>(seed / 18 % 2);
+    options.drains = 1 + static_cast<int32_t>(seed / 36 % 2);
+    options.evictions = static_cast<int32_t>(seed / 72 % 2);
+    RecoverySim sim(seed, options);
+    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
+    drained += sim.drained();
+    evicted += sim.evicted();
+    crashes += sim.crashes();
+    generations += sim.generations();
+  }
+  EXPECT_GT(drained, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(evicted, static_cast<int64_t>(kSeeds / 10));
+  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(generations, static_cast<int64_t>(2 * kSeeds));
+}
+
 // Whether one of the seeds notices the mistake.
-bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0) {
+bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0, int32_t drains = 0) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     RecoverySimOptions options;
     options.kills = 2;
     options.crashes = crashes;
     options.changes = changes;
+    options.drains = drains;
     options.bug = bug;
     if (!RecoverySim(seed, options).Run().ok()) return true;
   }
@@ -114,6 +138,10 @@ TEST(RecoverySim, NoticesARepairPlanThatDiesWithCoordd) {
 
 TEST(RecoverySim, NoticesAChangeOfMembersThatIsNotAskedForAgain) {
   EXPECT_TRUE(Noticed(RecoveryBug::kChangeNotAskedAgain, /*crashes=*/2, /*changes=*/2));
+}
+
+TEST(RecoverySim, NoticesADrainThatDiesWithCoordd) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kDrainNotStored, /*crashes=*/2, /*changes=*/0, /*drains=*/2));
 }
 
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {

@@ -83,6 +83,8 @@ class SpoilingWorker final : public Worker {
   absl::Status FreeMemory(void*) override { return absl::OkStatus(); }
   absl::Status CheckMapped(const void*, int64_t) const override { return absl::OkStatus(); }
   int32_t newcomers() const override { return 0; }
+  std::optional<absl::Duration> drain_left() const override { return std::nullopt; }
+  absl::Status AskToLeave(absl::Duration, const std::string&) override { return {}; }
   absl::StatusOr<Placement> ChangeMembers(absl::Time) override { return Placement(); }
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
     return Submit(std::move(submission));

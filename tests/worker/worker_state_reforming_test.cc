@@ -64,6 +64,103 @@ TEST(WorkerStateReforming, RankZeroAsksForAChangeOfMembers) {
   EXPECT_THAT(member.sent(kChange), IsEmpty());
 }
 
+v1::CoordinatorMessage Notice(Survivor& member, absl::Duration grace) {
+  v1::CoordinatorMessage message = member.Message();
+  ToProto(grace, message.mutable_drain_notice()->mutable_grace());
+  return message;
+}
+v1::CoordinatorMessage AskedAbort(Survivor& member) {
+  v1::CoordinatorMessage message = member.Message();
+  message.mutable_abort()->set_in_flight(true);
+  message.mutable_abort()->set_reforms(true);
+  message.mutable_abort()->set_asked(true);
+  message.mutable_abort()->set_reason("rank 1 was drained");
+  return message;
+}
+
+TEST(WorkerStateReforming, OneThatIsAskedToLeaveSaysSoInItsGoodbye) {
+  Survivor member;
+  member.Say(Notice(member, absl::Seconds(30)));
+  ASSERT_THAT(member.All<DrainNoticed>(), SizeIs(1));
+  EXPECT_EQ(member.All<DrainNoticed>()[0].until, member.now() + absl::Seconds(30));
+  EXPECT_THAT(member.state().status(), IsOk());
+  member.Turn(LeaveRequested{});
+  ASSERT_THAT(member.sent(v1::WorkerMessage::kLeave), SizeIs(1));
+  EXPECT_TRUE(member.sent(v1::WorkerMessage::kLeave)[0].leave().drained());
+}
+
+TEST(WorkerStateReforming, OneThatMayStayAfterAllSaysAnOrdinaryGoodbye) {
+  Survivor member;
+  member.Say(Notice(member, absl::Seconds(30)));
+  v1::CoordinatorMessage lifted = member.Message();
+  lifted.mutable_drain_notice()->set_lifted(true);
+  member.Say(lifted);
+  EXPECT_EQ(member.All<DrainNoticed>().back().until, absl::InfiniteFuture());
+  member.Turn(LeaveRequested{});
+  EXPECT_FALSE(member.sent(v1::WorkerMessage::kLeave)[0].leave().drained());
+}
+
+TEST(WorkerStateReforming, AProcessThatHasToEndAsksCoorddAndKnowsItAtOnce) {
+  Survivor member;
+  constexpr v1::WorkerMessage::BodyCase kAsks = v1::WorkerMessage::kDrainRequest;
+  member.Turn(DrainAsked{member.now() + absl::Seconds(20), "SIGTERM"});
+  ASSERT_THAT(member.sent(kAsks), SizeIs(1));
+  EXPECT_EQ(member.sent(kAsks)[0].drain_request().reason(), "SIGTERM");
+  EXPECT_EQ(FromProto(member.sent(kAsks)[0].drain_request().grace()), absl::Seconds(20));
+  EXPECT_EQ(member.All<DrainNoticed>()[0].until, member.now() + absl::Seconds(20));
+  // It does not get longer by asking again, and is said again in each generation.
+  member.Turn(DrainAsked{member.now() + absl::Seconds(90), "SIGTERM"});
+  EXPECT_EQ(member.All<DrainNoticed>()[1].until, member.now() + absl::Seconds(20));
+  member.Lose();
+  member.Clear();
+  member.NextGeneration(/*rank=*/0, /*size=*/2);
+  EXPECT_THAT(member.sent(kAsks), SizeIs(1));
+}
+
+TEST(WorkerStateReforming, WhereALossIsTheEndNobodyAsksToLeave) {
+  Member member;
+  member.Turn(DrainAsked{member.now() + absl::Seconds(20), "SIGTERM"});
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kDrainRequest), IsEmpty());
+  EXPECT_THAT(member.All<DrainNoticed>(), IsEmpty());
+}
+
+TEST(WorkerStateReforming, WhatExecutesWhenMembersHaveAgreedOnAChangeCompletes) {
+  Survivor member;
+  member.Submit({Gradient("a"), Gradient("b")});
+  member.Plan({"a"});
+  member.Say(AskedAbort(member));
+  EXPECT_THAT(member.All<AbortExecution>(), IsEmpty());
+  EXPECT_THAT(member.All<GenerationEnded>(), IsEmpty());
+  EXPECT_THAT(member.sent(kReport), IsEmpty());
+  member.Done(1);
+  EXPECT_THAT(member.failure(1), IsOk());
+  EXPECT_TRUE(IsGenerationChanged(member.failure(2)));
+  EXPECT_THAT(member.All<GenerationEnded>(), SizeIs(1));
+  EXPECT_THAT(member.sent(kReport), SizeIs(1));
+}
+
+TEST(WorkerStateReforming, WhatOthersHaveNotAgreedOnIsAbortedAfterAMoment) {
+  Survivor member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Say(AskedAbort(member));
+  EXPECT_LE(member.state().NextDeadline(), member.now() + kAskedAbortWait);
+  member.Advance(kAskedAbortWait);
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  member.Done(1, absl::AbortedError("stopped"));
+  EXPECT_TRUE(IsGenerationChanged(member.failure(1)));
+  EXPECT_THAT(member.sent(kReport), SizeIs(1));
+}
+
+TEST(WorkerStateReforming, ALossMeanwhileWaitsForNobody) {
+  Survivor member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Say(AskedAbort(member));
+  member.Lose();
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+}
+
 TEST(WorkerStateReforming, ReportsOnceNothingExecutesAnyMore) {
   Survivor member;
   member.Submit({Gradient("a"), Gradient("b")});

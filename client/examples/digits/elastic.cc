@@ -13,6 +13,7 @@ namespace {
 
 // In which the next generation has to form.
 constexpr std::chrono::seconds kPatience(60);
+constexpr std::chrono::seconds kGoodbye(10);
 
 }  // namespace
 
@@ -30,9 +31,21 @@ void Trainer::Recover(const coordd::Error& lost, const Reports& reports) {
   }
 }
 
-void Trainer::TakeNewcomers(const Reports& reports) {
+bool Trainer::ChangeMembers(const Reports& reports) {
   interrupted_at_ = std::chrono::steady_clock::now();
+  if (worker_->drain_seconds() >= 0) {
+    worker_->Shutdown(kGoodbye);
+    return false;
+  }
   GoOn("", worker_->TryChangeMembers(kPatience), reports);
+  return true;
+}
+
+// A signal's handler may do no more than set a number.
+void Trainer::LeaveIfAsked() {
+  if (options_.must_end == nullptr || *options_.must_end == 0 || asked_to_leave_) return;
+  asked_to_leave_ = true;
+  worker_->AskToLeave(kPatience, "SIGTERM");
 }
 
 void Trainer::GoOn(const std::string& reason, coordd::Expected<coordd_placement_t> next,
@@ -40,7 +53,7 @@ void Trainer::GoOn(const std::string& reason, coordd::Expected<coordd_placement_
   const coordd_placement_t place = std::move(next).value();
   rank_ = place.rank;
   size_ = place.size;
-  newcomers_ = false;
+  members_change_ = false;
   const int64_t steps_lost = Sync();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - interrupted_at_;
   reports.change({reason, place.generation, size_, took.count(), progress_.epochs_done + 1,

@@ -7,6 +7,7 @@
 //     digits compare A B                   how far two files of --dump-weights are apart
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -73,10 +74,22 @@ int64_t CrashAt(const Arguments& arguments) {
   return rank == arguments.started_as ? step : -1;
 }
 
+volatile std::sig_atomic_t must_end = 0;
+
+// From now on the first SIGTERM lets this worker leave at the next step; the second ends it.
+void LeaveOnSigterm() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { must_end = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
 int Train(Arguments arguments) {
   arguments.trainer.crash_at = CrashAt(arguments);
   const Dataset dataset = LoadDataset();
+  arguments.trainer.must_end = &must_end;
   Trainer trainer(arguments.trainer, dataset, JoinJob(arguments));
+  if (arguments.trainer.elastic) LeaveOnSigterm();
   // Others may be rank 0 later.
   const auto speaks = [&] { return trainer.rank() == 0; };
   if (speaks() && !arguments.quiet) {
@@ -99,7 +112,12 @@ int Train(Arguments arguments) {
     changes.worst_ms = std::max(changes.worst_ms, change.seconds * 1e3);
     if (speaks() && !arguments.quiet) PrintChange(change);
   };
-  const double test_accuracy = trainer.Train(reports);
+  const std::optional<double> trained = trainer.Train(reports);
+  if (!trained) {
+    std::printf("digits: rank %d has left, as it was asked to\n", trainer.rank());
+    return 0;
+  }
+  const double test_accuracy = *trained;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   if (speaks() && !arguments.dump_weights.empty()) {
     SaveCheckpoint(arguments.dump_weights, {arguments.trainer.epochs, trainer.parameters(),

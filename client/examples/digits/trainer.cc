@@ -69,11 +69,13 @@ coordd::Work Trainer::SumOverWorkers(const std::string& name, Layer<double>& gra
 
 Score Trainer::SumOverWorkers(const std::string& name, const Score& score) {
   if (!worker_) return score;
+  LeaveIfAsked();
+  const bool leaves = options_.elastic && worker_->drain_seconds() >= 0;
   std::vector<double> sums = {score.loss, static_cast<double>(score.correct),
                               static_cast<double>(score.images),
-                              options_.elastic ? worker_->newcomers() : 0.0};
+                              options_.elastic ? worker_->newcomers() + leaves : 0.0};
   worker_->Allreduce(name, coordd::View(sums), coordd::Op::kSum);
-  newcomers_ = sums[3] > 0;
+  members_change_ = sums[3] > 0;
   return {sums[0], static_cast<int64_t>(sums[1]), static_cast<int64_t>(sums[2])};
 }
 
@@ -128,7 +130,7 @@ void Trainer::Apply(const Layer<double>& gradient, int64_t images, Layer<float>&
   }
 }
 
-double Trainer::TrainToEnd(const Reports& reports) {
+std::optional<double> Trainer::TrainToEnd(const Reports& reports) {
   const int64_t count = static_cast<int64_t>(dataset_.train.size());
   while (progress_.epochs_done < options_.epochs) {
     const auto began = std::chrono::steady_clock::now();
@@ -136,7 +138,7 @@ double Trainer::TrainToEnd(const Reports& reports) {
         ShuffledOrder(static_cast<int>(count), options_.seed, progress_.epochs_done);
     while (progress_.image < count) {
       Step(order, std::min<int64_t>(progress_.image + options_.batch, count));
-      if (newcomers_) TakeNewcomers(reports);
+      if (members_change_ && !ChangeMembers(reports)) return std::nullopt;
     }
     const Score sum = options_.elastic ? progress_.score : SumOverWorkers("epoch", progress_.score);
     progress_ = {progress_.epochs_done + 1, 0, {}};
@@ -152,7 +154,7 @@ double Trainer::TrainToEnd(const Reports& reports) {
   return TestAccuracy();
 }
 
-double Trainer::Train(const Reports& reports) {
+std::optional<double> Trainer::Train(const Reports& reports) {
   bool synced = false;
   for (;;) {
     try {

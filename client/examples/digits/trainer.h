@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -26,6 +27,8 @@ struct TrainerOptions {
   // Goes on with the others when a worker is lost, and with those who come. The worker was started
   // with on_failure "raise".
   bool elastic = false;
+  // When elastic: not 0 once this process has to end: it leaves at the next step. null: never.
+  const volatile std::sig_atomic_t* must_end = nullptr;
   int64_t crash_at = -1;  // kills itself before this step, counted over all epochs; -1: never
 };
 
@@ -58,8 +61,8 @@ class Trainer {
     std::function<void(const ChangeReport&)> change;
   };
   // Trains up to options.epochs; returns the accuracy on the test images. Throws coordd::Error when
-  // the job ends early.
-  double Train(const Reports& reports);
+  // the job ends early. Nothing: this worker was asked to leave, and the others go on.
+  std::optional<double> Train(const Reports& reports);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -76,7 +79,7 @@ class Trainer {
   void Start();
   // All get what rank 0 has. How many steps more one of them had made.
   int64_t Sync();
-  double TrainToEnd(const Reports& reports);
+  std::optional<double> TrainToEnd(const Reports& reports);
   void Step(const std::vector<int>& order, int64_t end);
   void Apply(const Layer<double>& gradient, int64_t images, Layer<float>& velocity,
              Layer<float>& weights) const;
@@ -87,7 +90,9 @@ class Trainer {
 
   // elastic.cc: what it takes to go on with other members.
   void Recover(const coordd::Error& lost, const Reports& reports);
-  void TakeNewcomers(const Reports& reports);
+  // Whether this worker is among those who go on.
+  bool ChangeMembers(const Reports& reports);
+  void LeaveIfAsked();
   // Waits for the next generation, and begins it with what rank 0 has.
   void GoOn(const std::string& reason, coordd::Expected<coordd_placement_t> next,
             const Reports& reports);
@@ -99,7 +104,9 @@ class Trainer {
   Gradients gradients_;
   Parameters velocity_;
   Progress progress_;
-  bool newcomers_ = false;  // others wait to become members: equal on all workers after a step
+  // Others wait to become members, or some are to leave: equal on all workers after a step.
+  bool members_change_ = false;
+  bool asked_to_leave_ = false;  // by this process itself
   std::chrono::steady_clock::time_point interrupted_at_;
   // Last, so that it ends first: the buffers above are coordd's while a sum is under way, also when
   // an exception leaves Train.

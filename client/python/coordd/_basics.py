@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import warnings
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from coordd import _library, _native, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
@@ -155,6 +155,32 @@ def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
 def newcomers() -> int:
     """Workers that wait to become members, as far as this rank knows: ranks may differ for a moment."""
     return worker().newcomers()
+
+
+def drain_seconds() -> float:
+    """Seconds that are left for this rank to leave, since an operator (`coordctl drain`), its launcher or SIGTERM has asked it
+    to; negative: it may stay. coordd.elastic leaves at the next commit by itself."""
+    return _library.library().quick.coordd_worker_drain_seconds(worker().pointer)
+
+
+def ask_to_leave(grace_seconds: float, reason: str = "") -> None:
+    """This process has to end within that time: it leaves at its next commit, and the others go on."""
+    status = _library.library().quick.coordd_worker_ask_to_leave(worker().pointer, grace_seconds, reason.encode())
+    if status != 0:
+        raise _native.call_error(status)
+
+
+def leave(then: Callable[[], None]) -> None:
+    """Leaves, as drain_seconds() says that it is to; the others go on. Then calls `then()`, for which rank() and size() are
+    still those of the membership that has ended."""
+    with _state.lock:
+        leaving, _state.worker = worker(), None
+        leaving.shutdown()
+        try:
+            then()
+        finally:
+            _state.place = None
+            _end_membership()
 
 
 def members_may_change() -> bool:

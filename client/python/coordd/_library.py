@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 9
+REQUIRED_ABI_VERSION = 10
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -132,6 +132,9 @@ class Library:
         quick.coordd_worker_placement.argtypes = [c_void_p, POINTER(Placement)]
         quick.coordd_worker_status.argtypes = [c_void_p]
         quick.coordd_worker_newcomers.argtypes = [c_void_p]
+        quick.coordd_worker_drain_seconds.argtypes = [c_void_p]
+        quick.coordd_worker_drain_seconds.restype = c_double
+        quick.coordd_worker_ask_to_leave.argtypes = [c_void_p, c_double, c_char_p]
         quick.coordd_worker_metrics_address.argtypes = [c_void_p]
         quick.coordd_worker_metrics_address.restype = c_char_p
         quick.coordd_work_poll.argtypes = [c_void_p]

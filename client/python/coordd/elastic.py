@@ -4,19 +4,29 @@ A job that was started with ``coordrun --min-np N`` (or COORDD_ON_FAILURE=raise)
 N are left: the others form the next generation, take the state back to their last commit, give everyone rank 0's, call the
 reset callbacks and run the function again. Their processes, models and data stay where they are. A worker that is started
 while the job runs (one that ``coordrun --max-restarts`` starts again, or another coordrun of the same job) waits until all
-ranks commit, and is a member from then on. In any other job a loss ends run() with HorovodInternalError, the state being back at its
+ranks commit, and is a member from then on. A rank that is asked to leave (``coordctl drain``, a host that
+``--host-discovery-script`` no longer prints, or SIGTERM, as batch systems announce the end of a node) leaves when all ranks
+commit: its drain callbacks are called, its process ends with status 0, and the others go on without it. In any other job a loss ends run() with HorovodInternalError, the state being back at its
 last commit.
 """
 
+import contextlib
 import copy
 import functools
+import os
+import signal
 import sys
+import threading
 from typing import Any, Callable, Iterable, List
 
-from coordd import _basics
+from coordd import _agreement, _basics
 from coordd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 __all__ = ["State", "ObjectState", "run_fn"]
+
+# Seconds from SIGTERM to the moment when coordd evicts a rank that has not left; 0: SIGTERM ends the process at once.
+# Slurm and Kubernetes kill after 30 s.
+DRAIN_GRACE_VARIABLE, DRAIN_GRACE_S = "COORDD_DRAIN_GRACE", 30.0
 
 CANNOT = ("the state is back at its last commit, and the job cannot go on: coordrun --min-np N makes one that goes on without "
           "lost ranks")
@@ -32,11 +42,23 @@ class State:
         self._bcast_object = bcast_object
         self._rank = get_rank
         self._reset_callbacks: List[Callable[[], None]] = []
+        self._drain_callbacks: List[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Functions that run() calls when the members have changed, before everyone takes rank 0's state: to adapt a learning
         rate to size(), or to add process sets anew."""
         self._reset_callbacks.extend(callbacks)
+
+    def register_drain_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Functions that run() calls on a rank that was asked to leave: to write a checkpoint, say. The state has been
+        committed and the rank has left, so that the others need not wait: no collective can be run, and rank() and size()
+        are those that it had. Its process then ends with status 0."""
+        self._drain_callbacks.extend(callbacks)
+
+    def on_drain(self) -> None:
+        """What is to be done before this process ends, since it was asked to leave."""
+        for callback in self._drain_callbacks:
+            callback()
 
     def on_reset(self) -> None:
         """What is to be done when the members have changed."""
@@ -53,13 +75,14 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members. A small collective
-        in a job whose members may change; else nothing."""
-        if _basics.members_may_change() and self._agree_on(_basics.newcomers()) > 0:
+        """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members, or when one of the ranks is to
+        leave. A small collective in a job whose members may change; else nothing."""
+        if _basics.members_may_change() and self._agree_on(_basics.newcomers() + (_basics.drain_seconds() >= 0)) > 0:
             raise HostsUpdatedInterrupt()
 
-    def _agree_on(self, newcomers: int) -> int:
-        return self._bcast_object(newcomers, 0)
+    def _agree_on(self, changes: int) -> int:
+        """The largest that any rank knows of: all take the same decision."""
+        return _agreement.largest("coordd.elastic.changes", changes)
 
     def save(self) -> None:
         raise NotImplementedError
@@ -105,29 +128,76 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
     """func(state, ...) as a function that first gives everyone rank 0's state, and begins again when the members have changed:
     `reset` brings up the next membership. HorovodInternalError: no generation follows; the state is as of its last commit.
 
+    A rank that is to leave ends by SystemExit(0), when all have come to a commit.
+
     An error of the program itself leaves the function, as usual. If it ends the process, too, the others see a lost rank and go
     on."""
 
     @functools.wraps(func)
     def wrapper(state: State, *args, **kwargs):
         _fail_when_an_error_ends_the_program()
-        in_step = False
-        while True:
-            try:
-                if not in_step:
-                    state.sync()
-                return func(state, *args, **kwargs)
-            except HorovodInternalError as error:
-                state.restore()
-                if error.code != "GENERATION_CHANGED":
-                    raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error
-                in_step = False
-            except HostsUpdatedInterrupt as interrupt:
-                in_step = interrupt.skip_sync
-            reset()
-            state.on_reset()
+        with _LeaveOnSigterm() as sigterm:
+            in_step = False
+            while True:
+                try:
+                    if not in_step:
+                        state.sync()
+                    return func(state, *args, **kwargs)
+                except HorovodInternalError as error:
+                    state.restore()
+                    if error.code != "GENERATION_CHANGED":
+                        raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error
+                    in_step = False
+                except HostsUpdatedInterrupt as interrupt:
+                    if _basics.drain_seconds() >= 0:
+                        _basics.leave(state.on_drain)
+                        sys.exit(0)
+                    in_step = interrupt.skip_sync
+                with sigterm.suspended():
+                    reset()
+                state.on_reset()
 
     return wrapper
+
+
+class _LeaveOnSigterm:
+    """While it is entered, SIGTERM asks this rank to leave; a second one ends the process, as does the first while there is no
+    generation to leave. Programs that have a handler of their own keep it."""
+
+    def __init__(self):
+        self._grace = float(os.environ.get(DRAIN_GRACE_VARIABLE) or DRAIN_GRACE_S)
+        self._installed = False
+
+    def __enter__(self):
+        wanted = _basics.members_may_change() and self._grace > 0
+        if wanted and threading.current_thread() is threading.main_thread():
+            self._install()
+        return self
+
+    def __exit__(self, *_):
+        if self._installed:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._installed = False
+
+    def _install(self) -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_signal)
+            self._installed = True
+
+    @contextlib.contextmanager
+    def suspended(self):
+        was_installed = self._installed
+        self.__exit__()
+        yield
+        if was_installed:
+            self._install()
+
+    def _on_signal(self, number, _frame) -> None:
+        self.__exit__()
+        if not _basics.is_initialized():
+            os.kill(os.getpid(), number)
+            return
+        _basics.ask_to_leave(self._grace, signal.Signals(number).name)
 
 
 def _fail_when_an_error_ends_the_program() -> None:

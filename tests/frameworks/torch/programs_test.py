@@ -91,6 +91,31 @@ print("done", hvd.rank(), hvd.size(), sizes)
 hvd.barrier()
 """
 
+# One rank's process is told to end; it leaves at a commit, and nothing fails.
+DRAIN_SCRIPT = """
+import os, signal
+import coordd.torch as hvd
+import torch
+
+hvd.init()
+state = hvd.elastic.TorchState(step=0, total=0.0)
+state.register_drain_callbacks([lambda: print("checkpoint", hvd.rank(), hvd.size(), state.step == state.total)])
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 40 or hvd.size() > 2:
+        if state.step == 20 and os.environ["COORDD_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+        state.total += hvd.allreduce(torch.ones(3), name="x", op=hvd.Average)[0].item()
+        state.step += 1
+        state.commit()
+
+train(state)
+assert state.total == state.step and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+print("done", hvd.rank(), hvd.size())
+hvd.barrier()
+"""
+
 FUNCTION_SCRIPT = """
 import horovod
 
@@ -152,6 +177,15 @@ class Programs(unittest.TestCase):
         for rank in range(2):
             self.assertIn(f"done {rank} 3 [2, 3]", output)
         self.assertIn("done 2 3 []", output)
+        self.assertIn("all workers exited with status 0", output)
+
+    def test_a_rank_that_gets_sigterm_leaves_at_a_commit(self):
+        output = self.run_ranks(3, self.path("drain.py", DRAIN_SCRIPT), options=("--min-np", "2", "--max-restarts", "1"))
+        self.assertIn("checkpoint 1 3 True", output)
+        self.assertRegex(output, r"rank 1 \(pid \d+\) was asked to leave and exited with status 0 after [\d.]+ s; \d workers? goe?s? on")
+        for rank in range(2):
+            self.assertIn(f"done {rank} 2", output)
+        self.assertNotIn("is started", output)
         self.assertIn("all workers exited with status 0", output)
 
     def test_digits_learn_under_ddp_with_the_hook(self):

@@ -98,7 +98,7 @@ def set_handler_registry(registry: List[Tuple[type, type]]) -> None:
     _registry = registry
 
 
-_newcomers = torch.zeros(1, dtype=torch.int32)
+_changes = torch.zeros(1, dtype=torch.int32)
 
 
 class TorchState(ObjectState):
@@ -122,9 +122,9 @@ class TorchState(ObjectState):
         super().__init__(broadcast_object, mpi_ops.rank,
                          **{name: value for name, value in values.items() if name not in handlers})
 
-    def _agree_on(self, newcomers: int) -> int:
-        _newcomers[0] = newcomers
-        return int(mpi_ops.allreduce_(_newcomers, name="coordd.elastic.newcomers", op=mpi_ops.Max)[0])
+    def _agree_on(self, changes: int) -> int:
+        _changes[0] = changes
+        return int(mpi_ops.allreduce_(_changes, name="coordd.elastic.changes", op=mpi_ops.Max)[0])
 
     def save(self) -> None:
         for handler in self._handlers.values():

@@ -1,0 +1,67 @@
+#include "client/coordctl/dismiss_view.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/coordctl/state_view.h"
+
+namespace coordd {
+namespace {
+
+std::string User(const Environment& environment) {
+  for (const char* name : {"USER", "LOGNAME"}) {
+    const auto found = environment.find(name);
+    if (found != environment.end() && !found->second.empty()) return found->second;
+  }
+  return "somebody";
+}
+
+std::string What(v1::DismissAction action, const v1::DismissReply& reply) {
+  switch (action) {
+    case v1::DISMISS_ACTION_EVICT:
+      return "is evicted";
+    case v1::DISMISS_ACTION_DRAIN:
+      return absl::StrCat("is asked to leave at its next commit, within ",
+                          DurationText(reply.grace_seconds()));
+    default:
+      return "may stay";
+  }
+}
+
+}  // namespace
+
+v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,
+                                      const Environment& environment, const std::string& hostname) {
+  v1::DismissRequest request;
+  request.set_action(arguments.action);
+  request.set_job(arguments.job);
+  request.set_grace_seconds(arguments.grace_seconds);
+  request.set_force(arguments.force);
+  request.set_asked_by(absl::StrCat("operator ", User(environment), "@", hostname).substr(0, 256));
+  int32_t rank = 0;
+  const bool digits = std::all_of(arguments.who.begin(), arguments.who.end(),
+                                  [](char c) { return absl::ascii_isdigit(c); });
+  if (digits && absl::SimpleAtoi(arguments.who, &rank)) {
+    request.set_rank(rank);
+  } else {
+    request.set_node(arguments.who);
+  }
+  return request;
+}
+
+std::string DismissText(v1::DismissAction action, const v1::DismissReply& reply) {
+  std::string text;
+  for (const v1::DismissedWorker& worker : reply.workers()) {
+    absl::StrAppend(&text,
+                    worker.rank() < 0 ? absl::StrCat("worker ", worker.worker_id())
+                                      : absl::StrCat("rank ", worker.rank()),
+                    " (host ", worker.hostname(), ", pid ", worker.pid(), ") of job ", reply.job(),
+                    " ", What(action, reply), "\n");
+  }
+  return text;
+}
+
+}  // namespace coordd

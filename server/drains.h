@@ -1,0 +1,56 @@
+// Who of a job has been asked to leave, by whom, and how long each may stay.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "coordd/v1/records.pb.h"
+
+namespace coordd {
+
+// When nobody says how long: enough for most programs to come to their next commit.
+inline constexpr absl::Duration kDefaultDrainGrace = absl::Seconds(60);
+inline constexpr absl::Duration kMaxDrainGrace = absl::Hours(7 * 24);
+
+struct Drain {
+  std::string asked_by;  // "operator alice@login1"
+  absl::Duration grace = kDefaultDrainGrace;
+  // Infinite: the worker has not been told yet.
+  absl::Time until = absl::InfiniteFuture();
+
+  bool has_begun() const { return until != absl::InfiniteFuture(); }
+};
+
+// By worker id, so that it holds over sessions and generations. PURE; `now` must not decrease. Not
+// thread-safe: one owner.
+class Drains {
+ public:
+  // Another word about the same worker takes the place of the first; it has to begin again.
+  void Ask(const std::string& worker_id, std::string asked_by, absl::Duration grace);
+  // It is told now. REQUIRES: asked.
+  const Drain& Begin(const std::string& worker_id, absl::Time now);
+  // It may stay, or is gone; whether it had been asked.
+  bool Drop(const std::string& worker_id) { return drains_.erase(worker_id) > 0; }
+  const Drain* Find(const std::string& worker_id) const;  // null: not asked
+
+  std::vector<std::string> Overdue(absl::Time now) const;
+  absl::Time NextDeadline() const;
+  // coordd was not running for `gap`: nobody could say goodbye.
+  void Forgive(absl::Duration gap);
+
+  size_t size() const { return drains_.size(); }
+  std::vector<std::string> worker_ids() const;
+  // All are to be told anew: the members come back one after the other.
+  void Suspend();
+  // What is stored of it. Restored, nothing has begun.
+  v1::DrainRecord Record() const;
+  void Restore(const v1::DrainRecord& record);
+
+ private:
+  std::map<std::string, Drain> drains_;
+};
+
+}  // namespace coordd
