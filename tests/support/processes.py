@@ -232,8 +232,10 @@ def processes_with(variable, value):
 
 
 def shared_memory():
-    """Names in /dev/shm, without those that Python's and torch's data loaders make in tests that run at the same time."""
-    return {name for name in os.listdir("/dev/shm") if not name.startswith(("sem.mp-", "sem.loky-", "torch_"))}
+    """Names in /dev/shm, without those that Python's and torch's data loaders, tests/support/etcd.py and temp_directory.h make
+    in tests that run at the same time."""
+    others = ("sem.mp-", "sem.loky-", "torch_", "coordd-etcd-", "coordd-test-")
+    return {name for name in os.listdir("/dev/shm") if not name.startswith(others)}
 
 
 def cpu_seconds(pid):
