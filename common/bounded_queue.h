@@ -12,6 +12,9 @@
 
 namespace coordd {
 
+// Of a queue that never refuses (PushUnbounded), since what enters it is bounded elsewhere.
+inline constexpr size_t kInboxCapacity = 4096;
+
 // Thread-safe; any number of producers and consumers. Whoever pushes says at that place what "full"
 // means.
 template <typename T>

@@ -1,7 +1,6 @@
 #include "common/connection_file.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/atomic_file.h"
+#include "common/json_member.h"
+#include "common/own_file.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -24,8 +25,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::string_view kSuffix = ".json";
-// Six short strings; more is not ours.
-constexpr size_t kMaxFileBytes = 64 << 10;
 // Coordds of one user on one machine: some; a directory with more entries than this is cut.
 constexpr size_t kMaxConnections = 1024;
 
@@ -49,36 +48,7 @@ absl::Status CheckOwnedDirectory(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadOwnFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) {
-    const std::string why =
-        absl::StrCat("connection file ", path, " cannot be read: ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(why) : absl::UnavailableError(why);
-  }
-  struct stat found = {};
-  fstat(fd, &found);
-  if (found.st_uid != geteuid()) {
-    close(fd);
-    return absl::FailedPreconditionError(absl::StrCat("connection file ", path, " belongs to user ",
-                                                      found.st_uid, "; expected ours, ",
-                                                      geteuid()));
-  }
-  std::string text(kMaxFileBytes, '\0');
-  const ssize_t size = read(fd, text.data(), text.size());
-  close(fd);
-  if (size < 0) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
-  text.resize(static_cast<size_t>(size));
-  return text;
-}
-
 bool IsAlive(int pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
-
-// A string member; empty when it is missing or something else.
-std::string Text(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 }  // namespace
 
@@ -108,20 +78,20 @@ absl::Status WriteConnectionFile(const std::string& path, const Connection& conn
 }
 
 absl::StatusOr<Connection> ReadConnectionFile(const std::string& path) {
-  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path));
+  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path, "connection file"));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || Text(json, "listen").empty()) {
+  if (!json.is_object() || TextMember(json, "listen").empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("connection file ", path, " holds no JSON object with a \"listen\" address"));
   }
   Connection connection;
-  connection.listen = Text(json, "listen");
-  connection.http = Text(json, "http");
-  connection.version = Text(json, "version");
+  connection.listen = TextMember(json, "listen");
+  connection.http = TextMember(json, "http");
+  connection.version = TextMember(json, "version");
   if (const auto pid = json.find("pid"); pid != json.end() && pid->is_number_integer())
     connection.pid = pid->get<int>();
   if (const auto tls = json.find("tls"); tls != json.end() && tls->is_object())
-    connection.tls = {Text(*tls, "cert"), Text(*tls, "key"), Text(*tls, "ca")};
+    connection.tls = {TextMember(*tls, "cert"), TextMember(*tls, "key"), TextMember(*tls, "ca")};
   return connection;
 }
 

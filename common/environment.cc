@@ -17,6 +17,11 @@ Environment ReadEnvironment() {
   return result;
 }
 
+std::string Variable(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
 bool HasVariable(const char* name) { return std::getenv(name) != nullptr; }
 
 }  // namespace coordd

@@ -19,7 +19,7 @@ namespace coordd {
 namespace {
 
 // A line for each of a million slots.
-constexpr size_t kMaxFileBytes = size_t{16} << 20;
+constexpr size_t kMaxFactBytes = size_t{16} << 20;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   // O_NONBLOCK: a path that is a pipe must not hang.
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     return absl::NotFoundError(absl::StrCat(path, " cannot be read: ", std::strerror(error)));
   }
   std::string text;
-  if (S_ISREG(found.st_mode) && static_cast<size_t>(found.st_size) <= kMaxFileBytes) {
+  if (S_ISREG(found.st_mode) && static_cast<size_t>(found.st_size) <= kMaxFactBytes) {
     text.resize(static_cast<size_t>(found.st_size));
     const ssize_t size = read(fd, text.data(), text.size());
     text.resize(size > 0 ? static_cast<size_t>(size) : 0);
@@ -40,7 +40,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   }
   close(fd);
   return absl::InvalidArgumentError(
-      absl::StrCat(path, " is no file of at most ", kMaxFileBytes, " bytes"));
+      absl::StrCat(path, " is no file of at most ", kMaxFactBytes, " bytes"));
 }
 
 // Of /proc/PID/stat: "PID (comm) S PPID ...", the start time being the 22nd field. comm may hold

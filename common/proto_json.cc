@@ -15,9 +15,9 @@ using google::protobuf::EnumValueDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json MessageJson(const Message& message);
+OrderedJson MessageJson(const Message& message);
 
 // JOB_PHASE_RUNNING of enum JobPhase -> "running".
 std::string EnumeratorName(const EnumValueDescriptor& value) {
@@ -33,7 +33,7 @@ std::string EnumeratorName(const EnumValueDescriptor& value) {
 }
 
 // One value: element `index` of a repeated field, or a singular field when `index` < 0.
-Json ValueJson(const Message& message, const FieldDescriptor* field, int index) {
+OrderedJson ValueJson(const Message& message, const FieldDescriptor* field, int index) {
   const Reflection& get = *message.GetReflection();
   const bool many = index >= 0;
   switch (field->cpp_type()) {
@@ -66,10 +66,10 @@ Json ValueJson(const Message& message, const FieldDescriptor* field, int index) 
   return nullptr;
 }
 
-Json MessageJson(const Message& message) {
+OrderedJson MessageJson(const Message& message) {
   if (const auto* duration = dynamic_cast<const google::protobuf::Duration*>(&message))
     return static_cast<double>(duration->seconds()) + duration->nanos() * 1e-9;
-  Json json = Json::object();
+  OrderedJson json = OrderedJson::object();
   const auto* type = message.GetDescriptor();
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* field = type->field(i);
@@ -78,7 +78,7 @@ Json MessageJson(const Message& message) {
       json[field->name()] = ValueJson(message, field, -1);
       continue;
     }
-    Json& values = json[field->name()] = Json::array();
+    OrderedJson& values = json[field->name()] = OrderedJson::array();
     const int count = message.GetReflection()->FieldSize(message, field);
     for (int k = 0; k < count; ++k) values.push_back(ValueJson(message, field, k));
   }
@@ -89,7 +89,8 @@ Json MessageJson(const Message& message) {
 
 std::string ToJson(const Message& message, bool pretty) {
   // Strings that are not UTF-8 get replacement characters: a status page must not fail over one.
-  return MessageJson(message).dump(pretty ? 2 : -1, ' ', false, Json::error_handler_t::replace);
+  return MessageJson(message).dump(pretty ? 2 : -1, ' ', false,
+                                   OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace coordd

@@ -1,7 +1,6 @@
 #include "common/rendezvous_file.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/atomic_file.h"
+#include "common/json_member.h"
+#include "common/own_file.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -21,14 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Some addresses and paths; more is not ours.
-constexpr size_t kMaxFileBytes = 64 << 10;
 constexpr size_t kMaxAddresses = 16;
-
-std::string Text(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
 
 void ListDirectoryOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -38,29 +32,6 @@ void ListDirectoryOf(const std::string& path) {
     }
     closedir(listing);
   }
-}
-
-absl::StatusOr<std::string> ReadOurFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
-  if (fd < 0) {
-    const std::string why = absl::StrCat(path, " cannot be read: ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(why) : absl::UnavailableError(why);
-  }
-  struct stat found = {};
-  fstat(fd, &found);
-  if (found.st_uid != geteuid()) {
-    close(fd);
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " belongs to user ", found.st_uid, ", expected ours, ", geteuid()));
-  }
-  std::string text(kMaxFileBytes, '\0');
-  const ssize_t size = read(fd, text.data(), text.size());
-  const int error = errno;
-  close(fd);
-  if (size < 0)
-    return absl::UnavailableError(absl::StrCat(path, " cannot be read: ", std::strerror(error)));
-  text.resize(static_cast<size_t>(size));
-  return text;
 }
 
 }  // namespace
@@ -106,7 +77,7 @@ absl::Status WriteRendezvousFile(const std::string& path, const RendezvousRecord
 
 absl::StatusOr<RendezvousRecord> ReadRendezvousFile(const std::string& path) {
   ListDirectoryOf(path);
-  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOurFile(path));
+  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path, "rendezvous file"));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const auto addresses = json.is_object() ? json.find("addresses") : json.end();
   if (!json.is_object() || addresses == json.end() || !addresses->is_array()) {
@@ -119,14 +90,14 @@ absl::StatusOr<RendezvousRecord> ReadRendezvousFile(const std::string& path) {
     COORDD_ASSIGN_OR_RETURN(HostPort parsed, ParseHostPort(address.get<std::string>()));
     record.addresses.push_back(std::move(parsed));
   }
-  record.instance = Text(json, "instance");
-  record.http = Text(json, "http");
-  record.token_file = Text(json, "token_file");
-  record.host = Text(json, "host");
+  record.instance = TextMember(json, "instance");
+  record.http = TextMember(json, "http");
+  record.token_file = TextMember(json, "token_file");
+  record.host = TextMember(json, "host");
   if (const auto pid = json.find("pid"); pid != json.end() && pid->is_number_integer())
     record.pid = pid->get<int>();
   if (const auto tls = json.find("tls"); tls != json.end() && tls->is_object())
-    record.tls = {Text(*tls, "cert"), Text(*tls, "key"), Text(*tls, "ca")};
+    record.tls = {TextMember(*tls, "cert"), TextMember(*tls, "key"), TextMember(*tls, "ca")};
   return record;
 }
 

@@ -8,11 +8,11 @@
 namespace coordd {
 namespace {
 
-constexpr size_t kNamedRanks = 64;  // as of a stalled tensor
+constexpr size_t kReportedRanks = 64;  // as of a stalled tensor
 
 // Of lists that are shown in part only.
 std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b) {
-  if (std::max(a.size(), b.size()) <= kListedRanks || a.empty() || b.empty()) return "";
+  if (std::max(a.size(), b.size()) <= kReportedRanks || a.empty() || b.empty()) return "";
   const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   auto at = [](const std::vector<Rank>& list, std::vector<Rank>::const_iterator place) {
     return place == list.end() ? std::string("the end") : absl::StrCat("rank ", ToInt(*place));
@@ -195,8 +195,8 @@ PendingRequest ProcessSetRequests::Describe(int64_t number) const {
   return {.number = number,
           .what = ToString(open.proposal),
           .since = open.since,
-          .ready = open.in.FirstRanks(kNamedRanks),
-          .missing = missing.FirstRanks(kNamedRanks),
+          .ready = open.in.FirstRanks(kReportedRanks),
+          .missing = missing.FirstRanks(kReportedRanks),
           .ready_count = open.in.size(),
           .missing_count = missing.size()};
 }

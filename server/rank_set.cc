@@ -8,7 +8,7 @@
 namespace coordd {
 namespace {
 
-constexpr size_t kNamedRanks = 3;  // more numbers than that nobody reads in a sentence
+constexpr size_t kRanksInSentence = 3;  // more numbers than that nobody reads in a sentence
 
 }  // namespace
 
@@ -72,7 +72,7 @@ bool RankSet::CountsAreRight() const {
 }
 
 std::string RanksString(absl::Span<const Rank> first, int64_t total) {
-  const size_t named = std::min({first.size(), kNamedRanks, static_cast<size_t>(total)});
+  const size_t named = std::min({first.size(), kRanksInSentence, static_cast<size_t>(total)});
   std::string text = total == 1 ? "rank" : "ranks";
   for (size_t i = 0; i < named; ++i) {
     absl::StrAppend(&text, i == 0 ? " " : ", ", ToInt(first[i]));

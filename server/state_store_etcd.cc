@@ -15,7 +15,7 @@
 namespace coordd {
 namespace {
 
-constexpr int32_t kFormat = 1;
+constexpr int32_t kEtcdFormat = 1;
 // Of one endpoint: longer than an election of etcd's takes by default.
 constexpr absl::Duration kCallTimeout = absl::Seconds(2);
 // On the way out nobody waits for long: the lease runs out by itself.
@@ -74,7 +74,7 @@ absl::StatusOr<StoredState> EtcdStateStore::Open(std::function<void(absl::Status
     const std::string& expected = options_.expected_cluster_id;
     meta.set_cluster_id(expected.empty() ? options_.new_cluster_id : expected);
   }
-  meta.set_format(kFormat);
+  meta.set_format(kEtcdFormat);
   meta.set_epoch(meta.epoch() + (adopted ? kAdoptionStride : 1));
   meta.set_etcd_cluster(meta_->etcd_cluster());
   meta.set_resigned(false);
@@ -149,10 +149,10 @@ absl::StatusOr<v1::EtcdMeta> EtcdStateStore::ReadMeta() {
 }
 
 absl::Status EtcdStateStore::CheckMeta(const v1::EtcdMeta& meta) const {
-  if (meta.format() > kFormat) {
+  if (meta.format() > kEtcdFormat) {
     return absl::FailedPreconditionError(
         absl::StrCat("the state in ", name(), " has format ", meta.format(),
-                     ", this coordd knows formats up to ", kFormat));
+                     ", this coordd knows formats up to ", kEtcdFormat));
   }
   const std::string& expected = options_.expected_cluster_id;
   if (!expected.empty() && !meta.cluster_id().empty() && meta.cluster_id() != expected) {

@@ -21,7 +21,7 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kSqliteFormat = 1;
 // The log is emptied this often: some hundred kilobytes.
 constexpr int64_t kCommitsPerCheckpoint = 128;
 
@@ -71,10 +71,10 @@ absl::StatusOr<StoredState> SqliteStateStore::Open(std::function<void(absl::Stat
                          "NULL, digest BLOB NOT NULL) WITHOUT ROWID"));
   COORDD_ASSIGN_OR_RETURN(Records records, ReadRecords());
   const int64_t format = NumberIn(records, kFormatKey);
-  if (format > kFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(file(), " has format ", format,
-                                                      ", this coordd knows formats up to ", kFormat,
-                                                      ": it was written by a newer version"));
+  if (format > kSqliteFormat) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(file(), " has format ", format, ", this coordd knows formats up to ",
+                     kSqliteFormat, ": it was written by a newer version"));
   }
   COORDD_ASSIGN_OR_RETURN(const std::string suspicion, Suspicion(records));
   if (!suspicion.empty() && !options_.adopt) {
@@ -161,7 +161,7 @@ absl::StatusOr<StoredState> SqliteStateStore::Take(Records records, bool made, b
   const Epoch epoch{NumberIn(records, kEpochKey) + stride};
   commits_ = std::max(NumberIn(records, kCommitsKey), directory_->found().commits);
   COORDD_ASSIGN_OR_RETURN(const std::string identity, FileIdentity(file()));
-  COORDD_RETURN_IF_ERROR(Write({{kFormatKey, absl::StrCat(kFormat)},
+  COORDD_RETURN_IF_ERROR(Write({{kFormatKey, absl::StrCat(kSqliteFormat)},
                                 {kClusterKey, cluster_id_},
                                 {kEpochKey, absl::StrCat(ToInt(epoch))},
                                 {kFileKey, identity}}));

@@ -71,6 +71,11 @@ struct CollectiveArgs {
   OnStream before, behind;
 };
 
+// What is done with after Abort.
+inline absl::Status CollectivesAborted() {
+  return absl::AbortedError("the generation's collectives were aborted");
+}
+
 // One object per generation. One thread at a time owns it, the one in the driver's seat
 // (driver_seat.h), which may be another each time; only Abort may be called from any thread.
 class CollectiveBackend {

@@ -75,6 +75,10 @@ struct ByteRange {
 inline Slice SliceOf(BufferRole buffer, ByteRange range) {
   return {buffer, range.offset_bytes, range.size_bytes};
 }
+// REQUIRES: one block per rank.
+inline const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
+  return blocks[static_cast<size_t>(ToInt(rank))];
+}
 // From the start of the first to the end of the last of adjacent ranges. REQUIRES: not empty.
 ByteRange Hull(absl::Span<const ByteRange> adjacent);
 

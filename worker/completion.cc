@@ -19,10 +19,6 @@ bool EndsAtOnce(const BatchJob& batch) {
   return true;
 }
 
-// The queue never refuses (PushUnbounded): it holds what was submitted, which is bounded by
-// PendingNames.
-constexpr size_t kInboxCapacity = 4096;
-
 }  // namespace
 
 Completion::Completion(std::string backend_name, PendingNames& names, WorkerMetrics& metrics,

@@ -16,8 +16,6 @@ namespace {
 
 // Padding between the tensors of a batch of at most fusion_buffer_bytes: 16,384 tensors' worth.
 constexpr int64_t kPaddingBytes = int64_t{1} << 20;
-// The queue never refuses (PushUnbounded): it holds what was planned, which was submitted before.
-constexpr size_t kInboxCapacity = 4096;
 
 }  // namespace
 

@@ -12,10 +12,6 @@ namespace {
 // The tag of a message that no rank ever sends: the largest one, far beyond the lanes in use.
 constexpr Tag kEndOfPeer{LaneId{(1 << 20) - 1}, (1 << 20) - 1};
 
-absl::Status AbortedStatus() {
-  return absl::AbortedError("the generation's collectives were aborted");
-}
-
 absl::Status TooManyLanes(LaneId id) {
   return absl::ResourceExhaustedError(absl::StrCat("lane ", ToInt(id), ": a rank has at most ",
                                                    NodeBoard::kEntries, " lanes at a time"));
@@ -30,7 +26,7 @@ HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOption
 HostBackend::~HostBackend() {
   // The transport lets go of the buffers first: it ends its operations, which the runs hear.
   transport_.reset();
-  if (failure_.ok()) failure_ = AbortedStatus();
+  if (failure_.ok()) failure_ = CollectivesAborted();
   for (auto& [id, lane] : lanes_) {
     for (Batch& batch : lane.queue) std::move(batch.done)(failure_);
   }
@@ -154,7 +150,7 @@ absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
 
 bool HostBackend::Progress() {
   bool moved = transport_->Progress();
-  if (aborted_.load(std::memory_order_acquire)) FailAll(AbortedStatus());
+  if (aborted_.load(std::memory_order_acquire)) FailAll(CollectivesAborted());
   Finished finished;
   for (auto& [id, lane] : lanes_) moved |= AdvanceLane(id, lane, finished);
   // Last, because a `done` may Launch.

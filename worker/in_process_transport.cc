@@ -13,7 +13,7 @@
 namespace coordd {
 namespace {
 
-constexpr absl::string_view kKeyPrefix = "in_process";
+constexpr absl::string_view kInProcessKeyPrefix = "in_process";
 
 }  // namespace
 
@@ -33,12 +33,12 @@ absl::Status InProcessTransport::Connect(const GroupLayout& layout, Store& store
                                          absl::Time deadline) {
   COORDD_CHECK(static_cast<size_t>(layout.size()) <= network_.mailboxes_.size());
   self_ = layout.self();
-  COORDD_RETURN_IF_ERROR(store.Set(AddressKey(kKeyPrefix, self_), "here", deadline));
+  COORDD_RETURN_IF_ERROR(store.Set(AddressKey(kInProcessKeyPrefix, self_), "here", deadline));
   std::vector<Rank> others;
   for (int32_t r = 0; r < layout.size(); ++r) {
     if (Rank{r} != self_) others.push_back(Rank{r});
   }
-  return AwaitAddresses(store, kKeyPrefix, others, deadline).status();
+  return AwaitAddresses(store, kInProcessKeyPrefix, others, deadline).status();
 }
 
 void InProcessTransport::Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) {

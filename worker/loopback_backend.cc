@@ -7,16 +7,9 @@
 #include "worker/collective_args.h"
 
 namespace coordd {
-namespace {
-
-absl::Status AbortedStatus() {
-  return absl::AbortedError("the generation's collectives were aborted");
-}
-
-}  // namespace
 
 LoopbackBackend::~LoopbackBackend() {
-  for (auto& [args, done] : launched_) std::move(done)(AbortedStatus());
+  for (auto& [args, done] : launched_) std::move(done)(CollectivesAborted());
 }
 
 bool LoopbackBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
@@ -44,7 +37,7 @@ bool LoopbackBackend::Progress() {
   batch.swap(launched_);  // a `done` may Launch
   for (auto& [args, done] : batch) {
     if (aborted_.load(std::memory_order_acquire)) {
-      std::move(done)(AbortedStatus());
+      std::move(done)(CollectivesAborted());
       continue;
     }
     if (!args.input.empty() && args.input.data() != args.output.data())

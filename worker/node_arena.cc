@@ -18,7 +18,7 @@
 namespace coordd {
 namespace {
 
-constexpr absl::string_view kKeyPrefix = "arena";
+constexpr absl::string_view kArenaKeyPrefix = "arena";
 
 // Of the 47 bits of address space that a process has, what all arenas of a node may take.
 constexpr int64_t kAddressBytesMax = int64_t{1} << 46;
@@ -90,7 +90,7 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
   }
   handover.segment_fd = own->fd();
   handover.aborted = &aborted_;
-  handover.key_prefix = kKeyPrefix;
+  handover.key_prefix = kArenaKeyPrefix;
   COORDD_ASSIGN_OR_RETURN(std::vector<ShmPeer> found,
                           HandOverSegments(handover, store, clock_, deadline));
   own->CloseFd();

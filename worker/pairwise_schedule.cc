@@ -3,13 +3,6 @@
 #include <utility>
 
 namespace coordd {
-namespace {
-
-const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
-  return blocks[static_cast<size_t>(ToInt(rank))];
-}
-
-}  // namespace
 
 Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
                           absl::Span<const ByteRange> output_blocks) {

@@ -5,13 +5,6 @@
 #include "common/check.h"
 
 namespace coordd {
-namespace {
-
-const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
-  return blocks[static_cast<size_t>(ToInt(rank))];
-}
-
-}  // namespace
 
 void AppendRingReduceScatter(Rank self, absl::Span<const ByteRange> blocks, Schedule& schedule) {
   const int32_t size = static_cast<int32_t>(blocks.size());

@@ -15,7 +15,7 @@ T Load(const std::byte* tensor, int64_t index) {
 }
 
 template <typename T>
-void Store(T value, std::byte* tensor, int64_t index) {
+void StoreElement(T value, std::byte* tensor, int64_t index) {
   std::memcpy(tensor + static_cast<size_t>(index) * sizeof(T), &value, sizeof(T));
 }
 
@@ -56,31 +56,31 @@ double ReadElement(DataType dtype, const std::byte* tensor, int64_t index) {
 void WriteElement(DataType dtype, double value, std::byte* tensor, int64_t index) {
   switch (dtype) {
     case DataType::kUint8:
-      return Store(static_cast<uint8_t>(value), tensor, index);
+      return StoreElement(static_cast<uint8_t>(value), tensor, index);
     case DataType::kInt8:
-      return Store(static_cast<int8_t>(value), tensor, index);
+      return StoreElement(static_cast<int8_t>(value), tensor, index);
     case DataType::kUint16:
-      return Store(static_cast<uint16_t>(value), tensor, index);
+      return StoreElement(static_cast<uint16_t>(value), tensor, index);
     case DataType::kInt16:
-      return Store(static_cast<int16_t>(value), tensor, index);
+      return StoreElement(static_cast<int16_t>(value), tensor, index);
     case DataType::kUint32:
-      return Store(static_cast<uint32_t>(value), tensor, index);
+      return StoreElement(static_cast<uint32_t>(value), tensor, index);
     case DataType::kInt32:
-      return Store(static_cast<int32_t>(value), tensor, index);
+      return StoreElement(static_cast<int32_t>(value), tensor, index);
     case DataType::kUint64:
-      return Store(static_cast<uint64_t>(value), tensor, index);
+      return StoreElement(static_cast<uint64_t>(value), tensor, index);
     case DataType::kInt64:
-      return Store(static_cast<int64_t>(value), tensor, index);
+      return StoreElement(static_cast<int64_t>(value), tensor, index);
     case DataType::kFloat16:
-      return Store(Float32ToFloat16(static_cast<float>(value)), tensor, index);
+      return StoreElement(Float32ToFloat16(static_cast<float>(value)), tensor, index);
     case DataType::kBfloat16:
-      return Store(Float32ToBfloat16(static_cast<float>(value)), tensor, index);
+      return StoreElement(Float32ToBfloat16(static_cast<float>(value)), tensor, index);
     case DataType::kFloat32:
-      return Store(static_cast<float>(value), tensor, index);
+      return StoreElement(static_cast<float>(value), tensor, index);
     case DataType::kFloat64:
-      return Store(value, tensor, index);
+      return StoreElement(value, tensor, index);
     case DataType::kBool:
-      return Store(static_cast<uint8_t>(value != 0), tensor, index);
+      return StoreElement(static_cast<uint8_t>(value != 0), tensor, index);
   }
 }
 

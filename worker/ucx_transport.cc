@@ -22,7 +22,7 @@
 namespace coordd {
 namespace {
 
-constexpr absl::string_view kKeyPrefix = "ucx";
+constexpr absl::string_view kUcxKeyPrefix = "ucx";
 constexpr int kTagBits = 40;
 constexpr int32_t kMaxRanks = 1 << 24;
 
@@ -155,7 +155,7 @@ absl::Status UcxTransport::Connect(const GroupLayout& layout, Store& store, absl
   store_ = &store;
   COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(options_, layout.size()));
   COORDD_ASSIGN_OR_RETURN(std::string address, context_.Address());
-  return store.Set(AddressKey(kKeyPrefix, self_), std::move(address), deadline);
+  return store.Set(AddressKey(kUcxKeyPrefix, self_), std::move(address), deadline);
 }
 
 UcxTransport::Peer& UcxTransport::PeerOf(Rank rank) {
@@ -170,7 +170,7 @@ UcxTransport::Peer& UcxTransport::PeerOf(Rank rank) {
 
 void UcxTransport::MakeEndpoint(Peer& peer) {
   const absl::StatusOr<std::string> address =
-      store_->Get(AddressKey(kKeyPrefix, peer.rank), clock_.Now() + kAddressTimeout);
+      store_->Get(AddressKey(kUcxKeyPrefix, peer.rank), clock_.Now() + kAddressTimeout);
   if (!address.ok()) {
     peer.lost = PeerLost(peer.rank, absl::StrCat("its UCX address: ", address.status().message()));
     return;

@@ -17,14 +17,14 @@
 namespace coordd {
 namespace {
 
-struct Address {
+struct SocketAddress {
   sockaddr_un bytes = {};
   socklen_t size = 0;
 };
 
 // An abstract name starts with a zero byte and is as long as the address says.
-Address AbstractAddress(absl::string_view name) {
-  Address address;
+SocketAddress AbstractAddress(absl::string_view name) {
+  SocketAddress address;
   COORDD_CHECK(name.size() + 1 <= sizeof(address.bytes.sun_path));
   address.bytes.sun_family = AF_UNIX;
   std::memcpy(address.bytes.sun_path + 1, name.data(), name.size());
@@ -48,7 +48,7 @@ absl::StatusOr<UniqueFd> NewSocket() {
 absl::StatusOr<UniqueFd> ListenUnix(absl::string_view abstract_name, int backlog) {
   absl::StatusOr<UniqueFd> listener = NewSocket();
   if (!listener.ok()) return listener;
-  const Address address = AbstractAddress(abstract_name);
+  const SocketAddress address = AbstractAddress(abstract_name);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.bytes);
   if (bind(listener->get(), generic, address.size) != 0) return Failed("binding");
   if (listen(listener->get(), backlog) != 0) return Failed("listening");
@@ -58,7 +58,7 @@ absl::StatusOr<UniqueFd> ListenUnix(absl::string_view abstract_name, int backlog
 absl::StatusOr<std::optional<UniqueFd>> ConnectUnix(absl::string_view abstract_name) {
   absl::StatusOr<UniqueFd> fd = NewSocket();
   if (!fd.ok()) return fd.status();
-  const Address address = AbstractAddress(abstract_name);
+  const SocketAddress address = AbstractAddress(abstract_name);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.bytes);
   if (connect(fd->get(), generic, address.size) == 0) return std::optional(*std::move(fd));
   if (errno == EAGAIN || errno == EINTR) return std::optional<UniqueFd>();

@@ -1,18 +1,15 @@
 #include "worker/worker_options.h"
 
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol_bounds.h"
 
 namespace coordd {
 namespace {
 
-// Bounds of the protocol (session.proto).
-constexpr size_t kMaxJobNameBytes = 128;
-constexpr size_t kMaxWorkerIdBytes = 128;
-constexpr size_t kMaxTokenBytes = 256;
-constexpr size_t kMaxTopologyLabels = 8;
 // Below it nothing fuses; above it the two buffers alone fill a small node.
 constexpr int64_t kMinFusionBytes = int64_t{1} << 16;
 constexpr int64_t kMaxFusionBytes = int64_t{1} << 33;
@@ -37,10 +34,10 @@ absl::Status WorkerOptions::Validate() const {
   if (!IsName(job, kMaxJobNameBytes))
     return Invalid("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
                    "1 to 128 letters, digits, '.', '_' or '-'");
-  if (token.size() > kMaxTokenBytes)
+  if (std::ssize(token) > kMaxTokenBytes)
     return Invalid("the job's token (COORDD_TOKEN_FILE)", absl::StrCat(token.size(), " bytes long"),
                    absl::StrCat("at most ", kMaxTokenBytes));
-  if (worker_id.size() > kMaxWorkerIdBytes)
+  if (std::ssize(worker_id) > kMaxWorkerIdBytes)
     return Invalid("the worker's id", absl::StrCat(worker_id.size(), " bytes long"),
                    absl::StrCat("at most ", kMaxWorkerIdBytes));
   if (min_workers < 0 || max_workers < 0 || (max_workers > 0 && min_workers > max_workers))
@@ -48,7 +45,7 @@ absl::Status WorkerOptions::Validate() const {
                    absl::StrCat(min_workers, " to ", max_workers), "0 <= minimum <= maximum");
   if (settling_window.has_value() && *settling_window < absl::ZeroDuration())
     return Invalid("the settling window", absl::FormatDuration(*settling_window), "at least 0");
-  if (topology.size() > kMaxTopologyLabels)
+  if (std::ssize(topology) > kMaxTopologyLabels)
     return Invalid("the topology (COORDD_TOPOLOGY)", absl::StrCat(topology.size(), " labels long"),
                    absl::StrCat("at most ", kMaxTopologyLabels));
   for (const auto& [name, timeout] :

@@ -7,11 +7,6 @@
 namespace coordd {
 namespace {
 
-std::string Variable(const Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 Target Named(const std::string& address, const TlsFiles& given, absl::Span<const Connection> live) {
   if (given.enabled()) return {address, given};
   for (const Connection& connection : live) {

@@ -35,11 +35,6 @@ constexpr absl::Duration kReachWithin = absl::Seconds(3);
 // Somebody outside of a worker's process group may hold its pipes open for ever.
 constexpr absl::Duration kDrain = absl::Seconds(1);
 
-std::string Variable(const Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 absl::StatusOr<int32_t> Number(const Environment& environment, const std::string& name) {
   int32_t number = 0;
   const std::string text = Variable(environment, name);

@@ -19,11 +19,6 @@ constexpr absl::Duration kStartWithin = absl::Seconds(10);
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
 
-std::string Variable(const Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
                       const Environment& environment, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;

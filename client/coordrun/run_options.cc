@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "client/coordrun/launcher_kind.h"
 #include "common/address.h"
+#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -98,7 +99,6 @@ absl::Status RunOptions::Validate() const {
 }
 
 std::string JobNameFrom(const std::string& program) {
-  constexpr size_t kMaxJobNameBytes = 128;
   std::string name = program.substr(program.find_last_of('/') + 1).substr(0, kMaxJobNameBytes);
   for (char& c : name) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_') c = '-';

@@ -29,11 +29,6 @@ constexpr Kind kKinds[] = {{"local", LauncherKind::kLocal},
                            {"mpirun", LauncherKind::kMpirun},
                            {"external", LauncherKind::kExternal}};
 
-std::string Variable(const Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 int32_t NumberOr(const Environment& environment, const std::string& name, int32_t otherwise) {
   int32_t number = 0;
   return absl::SimpleAtoi(Variable(environment, name), &number) ? number : otherwise;

@@ -13,8 +13,6 @@
 namespace coordd {
 namespace {
 
-// The queue never refuses (PushUnbounded): what is in it was submitted, which PendingNames bounds.
-constexpr size_t kInboxCapacity = 4096;
 // Copies that are waited for when the worker ends; what a hung stream still holds then stays.
 constexpr absl::Duration kDrainLimit = absl::Seconds(5);
 

@@ -9,13 +9,11 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "worker/nccl/store_limits.h"
 
 namespace coordd {
 namespace {
 
-// The store's Get waits; in slices, so that a stop is heard.
-constexpr absl::Duration kGetSlice = absl::Milliseconds(200);
-constexpr absl::Duration kStoreLimit = absl::Seconds(10);
 // Init takes milliseconds to seconds; the first polls come soon.
 constexpr absl::Duration kPollMin = absl::Microseconds(200);
 constexpr absl::Duration kPollMax = absl::Milliseconds(20);

@@ -6,15 +6,10 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "worker/nccl/store_limits.h"
 
 namespace coordd {
-namespace {
-
-// The store's Get waits; in slices, so that a stop is heard.
-constexpr absl::Duration kGetSlice = absl::Milliseconds(200);
-constexpr absl::Duration kStoreLimit = absl::Seconds(10);
-
-}  // namespace
+namespace {}  // namespace
 
 DeviceAgreement::DeviceAgreement(Place place, DeviceClaim own, DeviceRules rules, Store& store,
                                  Clock& clock, std::function<void()> agreed)

@@ -13,8 +13,6 @@
 namespace coordd {
 namespace {
 
-// The queue never refuses (PushUnbounded): what is in it was submitted, which PendingNames bounds.
-constexpr size_t kInboxCapacity = 4096;
 absl::Status AbortedStatus() { return absl::AbortedError("the data plane was stopped"); }
 
 }  // namespace

@@ -19,10 +19,6 @@ namespace {
 // How long a device may take to leave the gate before its word is given up instead of freed.
 constexpr absl::Duration kDrainLimit = absl::Seconds(2);
 
-absl::Status AbortedStatus() {
-  return absl::AbortedError("the generation's collectives were aborted");
-}
-
 }  // namespace
 
 NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
@@ -33,7 +29,7 @@ NcclBackend::~NcclBackend() {
   if (watchdog_ == nullptr) return;
   groups_.clear();  // whoever still makes a communicator stops
   if (!enqueued_.empty() || !queue_.empty()) {
-    watchdog_->Fail(AbortedStatus());
+    watchdog_->Fail(CollectivesAborted());
     watchdog_->AwaitReleased();
     FailAll();
   }
@@ -61,7 +57,7 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   groups_[ProcessSetId{0}] = {ToInt(layout.self()), layout.size(), nullptr, nullptr};
   watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_, options_.watchdog);
   watchdog_for_abort_.store(watchdog_.get());
-  if (aborted_.load()) watchdog_->Fail(AbortedStatus());
+  if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();
 }
 
@@ -248,7 +244,7 @@ absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t 
 
 void NcclBackend::Abort() {
   aborted_.store(true);
-  if (NcclWatchdog* watchdog = watchdog_for_abort_.load()) watchdog->Fail(AbortedStatus());
+  if (NcclWatchdog* watchdog = watchdog_for_abort_.load()) watchdog->Fail(CollectivesAborted());
 }
 
 void NcclBackend::PassGate() {

@@ -1,0 +1,16 @@
+// Small files of this user, in places where others may have put something of the same name. (io)
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace coordd {
+
+// The first 64 KiB of a file: more is not ours. Neither a symbolic link nor a pipe is opened.
+// `kind` names it in errors, e.g. "connection file". NOT_FOUND: there is none; FAILED_PRECONDITION:
+// another user's; UNAVAILABLE: it cannot be read.
+absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_view kind);
+
+}  // namespace coordd
