@@ -29,19 +29,38 @@ function(coordd_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
 endfunction()
 
-# coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [PURE] [ALONE]): one program per file of the
-# tree that it mirrors; one ctest each. COST, under the address sanitizer, for what should start first. PURE: of code without
-# threads, in which the thread sanitizer has nothing to find. ALONE: its threads spin for each other; beside another such
-# program both take several times as long.
-function(coordd_test name)
-  cmake_parse_arguments(ARG "PURE;ALONE" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
+# The folder of a test is a label, too, and tests_of_FOLDER a target, without the pure ones: the thread sanitizer runs server's and
+# worker's.
+function(coordd_test_labels_ out program pure)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(NOT TARGET tests_of_${folder})
+    add_custom_target(tests_of_${folder})
+  endif()
+  set(labels ${ARGN} ${folder})
+  if(pure)
+    list(APPEND labels pure)
+  else()
+    add_dependencies(tests_of_${folder} ${program})
+  endif()
+  set(${out} ${labels} PARENT_SCOPE)
+endfunction()
+
+function(coordd_test_program_ name)
+  add_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time.
   target_compile_options(${name} PRIVATE -O0)
   coordd_precompiled(${name} test)
+endfunction()
+
+# coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [PURE] [ALONE]): a program that is one test.
+# COST, under the address sanitizer, for what should start first. PURE: of code without threads, in which the thread sanitizer
+# has nothing to find. ALONE: its threads spin for each other; beside another such program both take several times as long.
+function(coordd_test name)
+  cmake_parse_arguments(ARG "PURE;ALONE" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
+  coordd_test_program_(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)  # against hangs only
@@ -49,18 +68,8 @@ function(coordd_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  # The folder is a label too, and tests_of_FOLDER a target, without the pure ones: the thread sanitizer runs server's and
-  # worker's.
-  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
-  if(NOT TARGET tests_of_${folder})
-    add_custom_target(tests_of_${folder})
-  endif()
-  if(ARG_PURE)
-    list(APPEND ARG_LABELS pure)
-  else()
-    add_dependencies(tests_of_${folder} ${name})
-  endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS};${folder}")
+  coordd_test_labels_(labels ${name} "${ARG_PURE}" ${ARG_LABELS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
   if(ARG_ALONE)
     cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
     set_tests_properties(${name} PROPERTIES PROCESSORS ${cores})
@@ -68,4 +77,22 @@ function(coordd_test name)
   if(ARG_COST)
     set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
   endif()
+endfunction()
+
+# coordd_unit_tests(PROGRAM FILES [FOLDER/]NAME... LIBS ... [PREFIX p_] [PURE]): FOLDER/NAME_test.cc each, a file of the tree that it
+# mirrors, are one program and a test of ctest each, p_NAME_test.
+function(coordd_unit_tests program)
+  cmake_parse_arguments(ARG "PURE" "PREFIX" "FILES;LIBS" ${ARGN})
+  list(TRANSFORM ARG_FILES APPEND _test.cc OUTPUT_VARIABLE sources)
+  coordd_test_program_(${program} ${sources} ${CMAKE_SOURCE_DIR}/tests/support/test_main.cc)
+  target_link_libraries(${program} PRIVATE ${ARG_LIBS} GTest::gmock absl::strings)
+  coordd_test_labels_(labels ${program} "${ARG_PURE}" unit)
+  foreach(source IN LISTS sources)
+    get_filename_component(name ${source} NAME_WE)
+    if(ARG_PREFIX AND NOT name MATCHES "^${ARG_PREFIX}")
+      string(PREPEND name ${ARG_PREFIX})
+    endif()
+    add_test(NAME ${name} COMMAND ${program} --from=${source})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 120 LABELS "${labels}")  # against hangs only
+  endforeach()
 endfunction()

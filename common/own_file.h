@@ -8,9 +8,9 @@
 
 namespace coordd {
 
-// The first 64 KiB of a file: more is not ours. Neither a symbolic link nor a pipe is opened.
-// `kind` names it in errors, e.g. "connection file". NOT_FOUND: there is none; FAILED_PRECONDITION:
-// another user's; UNAVAILABLE: it cannot be read.
+// The first 64 KiB of a file: more is not ours. A symbolic link is not followed, a pipe not waited
+// for. `kind` names it in errors, e.g. "connection file". NOT_FOUND: there is none;
+// FAILED_PRECONDITION: another user's; UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_view kind);
 
 }  // namespace coordd

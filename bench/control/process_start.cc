@@ -126,13 +126,13 @@ absl::StatusOr<Moments> ReadMoments(int fd, int32_t ranks) {
   return last;
 }
 
-struct Series {
+struct LaunchSeries {
   std::vector<double> main_ms, joined_ms, barrier_ms;
 };
 
 // `coordd`: nullptr: one is started, and is part of the launch.
 absl::Status LaunchOnce(const ServerProcess* coordd, const std::string& job, int32_t ranks,
-                        Series& series) {
+                        LaunchSeries& series) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
@@ -164,7 +164,7 @@ absl::Status LaunchOnce(const ServerProcess* coordd, const std::string& job, int
 
 absl::StatusOr<nlohmann::json> MeasureProcesses(const ProcessOptions& options) {
   COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
-  Series there, started;
+  LaunchSeries there, started;
   for (int32_t round = 0; round < options.rounds; ++round) {
     const std::string job = absl::StrCat("launch-", round);
     COORDD_RETURN_IF_ERROR(LaunchOnce(coordd.get(), job, options.ranks, there));

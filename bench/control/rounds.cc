@@ -20,7 +20,7 @@ constexpr int32_t kBlocks = 10;  // turns that each side has
 using Round = std::function<absl::StatusOr<absl::Duration>()>;
 
 // What one side's rounds have cost.
-struct Series {
+struct RoundSeries {
   std::vector<double> us;
   absl::Duration server_cpu;
 
@@ -30,7 +30,7 @@ struct Series {
 };
 
 absl::Status AddRounds(const Round& round, const ServerProcess& server, int32_t rounds,
-                       Series& series) {
+                       RoundSeries& series) {
   const absl::Duration before = server.CpuTime();
   for (int32_t i = 0; i < rounds; ++i) {
     COORDD_ASSIGN_OR_RETURN(const absl::Duration time, round());
@@ -46,7 +46,7 @@ std::vector<std::string> QuietFlags() {
           "--stall-warning", "10m", "--stall-abort",        "1h"};
 }
 
-void AddSeries(const std::string& prefix, const std::string& cpu_name, const Series& series,
+void AddSeries(const std::string& prefix, const std::string& cpu_name, const RoundSeries& series,
                nlohmann::json& result) {
   result[prefix + "round_p50_us"] = Quantile(series.us, 0.5);
   result[prefix + "round_p99_us"] = Quantile(series.us, 0.99);
@@ -59,7 +59,7 @@ struct Sides {
   std::unique_ptr<ServerProcess> coordd;
   std::unique_ptr<SimulatedJob> job;
   std::unique_ptr<EchoCrowd> echo;
-  Series ours, bare;
+  RoundSeries ours, bare;
 };
 
 absl::StatusOr<Sides> StartSides(const RoundOptions& options) {
@@ -76,7 +76,7 @@ absl::StatusOr<Sides> StartSides(const RoundOptions& options) {
 // Blocks of rounds of either side, in turn: what else the machine does meets both.
 absl::Status TakeTurns(const RoundOptions& options, const Round& round, Sides& sides) {
   const Round bare = [&sides] { return sides.echo->Round(); };
-  Series warmup;
+  RoundSeries warmup;
   COORDD_RETURN_IF_ERROR(AddRounds(round, *sides.coordd, kWarmupRounds, warmup));
   COORDD_RETURN_IF_ERROR(AddRounds(bare, sides.echo->server(), kWarmupRounds, warmup));
   for (int32_t block = 0; block < kBlocks; ++block) {

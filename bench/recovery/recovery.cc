@@ -25,7 +25,7 @@ namespace coordd::bench {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);  // beyond which somebody hangs
-constexpr absl::Duration kLook = absl::Microseconds(200);
+constexpr absl::Duration kLookAtFiles = absl::Microseconds(200);
 constexpr int64_t kWarmSteps = 20;  // before the first kill
 
 int64_t NowNs() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -61,7 +61,7 @@ bool AwaitAll(const RecoveryRanks& ranks,
   for (int32_t worker = 0; worker < ranks.workers(); ++worker) {
     while (!ranks.killed(worker) && !condition(ranks.slot(worker))) {
       if (absl::Now() > deadline) return false;
-      Pause(kLook);
+      Pause(kLookAtFiles);
     }
   }
   return true;

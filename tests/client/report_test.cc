@@ -7,6 +7,7 @@
 #include "client/coordrun/last_words.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/start_time.h"
 
 namespace coordd {
 namespace {
@@ -15,8 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class RunReportTest : public ::testing::Test {
  protected:

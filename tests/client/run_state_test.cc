@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/start_time.h"
 
 namespace coordd {
 namespace {
@@ -13,7 +14,6 @@ using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::Pair;
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 constexpr ProcessEnd kGood = {};
 constexpr ProcessEnd kExit3 = {.code = 3, .signal = 0};
 constexpr ProcessEnd kKilled = {.code = 0, .signal = SIGKILL};

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/thread.h"
 #include "server/coord_server.h"
+#include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
 #include "worker/backend_factory.h"
 #include "worker/grpc_coordinator_link.h"
@@ -30,9 +31,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-// Against hangs only.
-constexpr absl::Duration kHangLimit = absl::Seconds(60);
 
 class WorkerServerTest : public ::testing::Test {
  protected:

@@ -16,7 +16,7 @@
 namespace coordd {
 namespace {
 
-constexpr Epoch kEpoch{5};
+constexpr Epoch kFuzzEpoch{5};
 
 class Fuzz {
  public:
@@ -29,7 +29,7 @@ class Fuzz {
     options_.stall_warning = absl::Seconds(3);
     options_.stall_abort = absl::Seconds(20);
     options_.ended_job_retention = absl::Minutes(1);
-    state_ = std::make_unique<CoordinatorState>(options_, kEpoch);
+    state_ = std::make_unique<CoordinatorState>(options_, kFuzzEpoch);
   }
 
   absl::Status RandomStep() {
@@ -215,7 +215,7 @@ class Fuzz {
   absl::Status Report() {
     for (auto& [session, known] : sessions_) {
       if (!known.owes_report || Below(4) == 0) continue;
-      v1::WorkerMessage message = MessageOf(kEpoch, known.generation);
+      v1::WorkerMessage message = MessageOf(kFuzzEpoch, known.generation);
       message.mutable_recovery_report();
       known.owes_report = false;
       return Send(session, message);
@@ -305,7 +305,7 @@ class Fuzz {
   }
   absl::Status SendFrom(SessionId session, v1::WorkerMessage message) {
     const auto it = sessions_.find(session);
-    message.set_epoch(ToInt(kEpoch));
+    message.set_epoch(ToInt(kFuzzEpoch));
     message.set_generation(it == sessions_.end() ? 0 : ToInt(it->second.generation));
     if (Below(calm_ ? 2000 : 50) == 0) message.set_generation(static_cast<int64_t>(Below(4)));
     if (Below(calm_ ? 2000 : 100) == 0) message.set_epoch(static_cast<int64_t>(Below(7)));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol_bounds.h"
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -15,7 +16,6 @@ using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
 constexpr Epoch kEpoch{5};
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 // A coordinator and workers of job "train", numbered as their sessions.
 class CoordinatorStateTest : public ::testing::Test {

@@ -1,4 +1,5 @@
 #include "server/drains.h"
+#include "tests/support/start_time.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +9,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 TEST(Drains, CountFromWhenTheWorkerIsTold) {
   Drains drains;

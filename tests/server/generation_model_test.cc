@@ -12,12 +12,11 @@
 #include "common/random.h"
 #include "server/generation_state.h"
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
 namespace {
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 using RankNumbers = std::set<int32_t>;
 using Lines = std::vector<std::string>;

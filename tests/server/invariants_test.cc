@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
-constexpr Epoch kEpoch{1};
+constexpr Epoch kFirstEpoch{1};
 
 class HistoryCheckerTest : public ::testing::Test {
  protected:
@@ -24,7 +24,7 @@ class HistoryCheckerTest : public ::testing::Test {
   }
   static v1::CoordinatorMessage Membership(int64_t generation, int32_t rank, int32_t size) {
     v1::CoordinatorMessage message;
-    message.set_epoch(ToInt(kEpoch));
+    message.set_epoch(ToInt(kFirstEpoch));
     message.set_generation(generation);
     v1::Membership* m = message.mutable_membership();
     m->set_rank(rank);
@@ -70,14 +70,14 @@ class HistoryCheckerTest : public ::testing::Test {
     return message;
   }
   void Submits(int64_t session, const std::string& tensor, int32_t set = 0) {
-    v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
+    v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
     v1::TensorSpec* spec = message.mutable_tensors_ready()->add_tensors();
     spec->set_name(tensor);
     spec->set_process_set(set);
     checker_.Saw(SessionMessage{SessionId{session}, message});
   }
   void AsksForSet(int64_t session, int64_t request) {
-    v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
+    v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
     message.mutable_process_set_request()->set_request(request);
     checker_.Saw(SessionMessage{SessionId{session}, message});
   }

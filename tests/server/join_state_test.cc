@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -15,8 +16,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 using Outcome = JoinState::Outcome;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class JoinStateTest : public ::testing::Test {
  protected:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -16,7 +17,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 const ProcessSetProposal kAdd01{.remove = {}, .ranks = Ranks({0, 1})};
 const ProcessSetProposal kAdd02{.remove = {}, .ranks = Ranks({0, 2})};
 const ProcessSetProposal kRemove7{.remove = ProcessSetId{7}, .ranks = {}};

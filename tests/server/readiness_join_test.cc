@@ -4,6 +4,7 @@
 
 #include "server/readiness_table.h"
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -15,8 +16,6 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Code = absl::StatusCode;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 TensorSpec Rooted(CollectiveKind kind, std::string name, int32_t root) {
   TensorSpec spec = Gradient(std::move(name), {2});
@@ -58,7 +57,8 @@ class ReadinessJoinTest : public ::testing::Test {
   std::vector<FailedTensor> failed_;
 };
 
-auto Failure(const std::string& name, Code code, const std::string& text, std::vector<Rank> ranks) {
+auto FailureInSet(const std::string& name, Code code, const std::string& text,
+                  std::vector<Rank> ranks) {
   return AllOf(
       Field(&FailedTensor::process_set, ProcessSetId{4}), Field(&FailedTensor::name, name),
       Field(&FailedTensor::ranks, ranks),
@@ -106,16 +106,16 @@ TEST_F(ReadinessJoinTest, ARootWithoutDataIsNamed) {
   Report(2, Rooted(CollectiveKind::kBroadcast, "early", 5));
   Report(5, Rooted(CollectiveKind::kBroadcast, "own", 5));
   Join(5);
-  EXPECT_THAT(TakeFailed(),
-              ElementsAre(Failure("early", Code::kFailedPrecondition,
-                                  "rank 5, the root of this broadcast, has joined", Ranks({2}))));
+  EXPECT_THAT(TakeFailed(), ElementsAre(FailureInSet(
+                                "early", Code::kFailedPrecondition,
+                                "rank 5, the root of this broadcast, has joined", Ranks({2}))));
   for (CollectiveKind kind : {CollectiveKind::kReduce, CollectiveKind::kGather}) {
     Report(8, Rooted(kind, "late", 5));
-    EXPECT_THAT(TakeFailed(), ElementsAre(Failure("late", Code::kFailedPrecondition,
-                                                  "rank 5, the root of this", Ranks({8}))));
+    EXPECT_THAT(TakeFailed(), ElementsAre(FailureInSet("late", Code::kFailedPrecondition,
+                                                       "rank 5, the root of this", Ranks({8}))));
     Report(2, Rooted(kind, "late", 5));
-    EXPECT_THAT(TakeFailed(),
-                ElementsAre(Failure("late", Code::kFailedPrecondition, "has joined", Ranks({2}))));
+    EXPECT_THAT(TakeFailed(), ElementsAre(FailureInSet("late", Code::kFailedPrecondition,
+                                                       "has joined", Ranks({2}))));
   }
   Report(2, Rooted(CollectiveKind::kBroadcast, "other", 8));
   Report(8, Rooted(CollectiveKind::kBroadcast, "other", 8));
@@ -153,8 +153,8 @@ TEST_F(ReadinessJoinTest, GroupsAreCompletedAndFailedToo) {
   EXPECT_THAT(
       TakeFailed(),
       ElementsAre(
-          Failure("x", Code::kFailedPrecondition, "group G fails as a whole", Ranks({2})),
-          Failure("y", Code::kFailedPrecondition, "the root of this broadcast", Ranks({2}))));
+          FailureInSet("x", Code::kFailedPrecondition, "group G fails as a whole", Ranks({2})),
+          FailureInSet("y", Code::kFailedPrecondition, "the root of this broadcast", Ranks({2}))));
   Report(8, InGroup(Gradient("x", {1}), "G", 2));
   Report(8, InGroup(Rooted(CollectiveKind::kBroadcast, "y", 5), "G", 2));
   EXPECT_EQ(TakeFailed().size(), 2u);

@@ -11,12 +11,11 @@
 #include "common/random.h"
 #include "server/readiness_table.h"
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
 namespace {
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 // What must happen, written down with the plainest containers. No groups.
 class NaiveTable {

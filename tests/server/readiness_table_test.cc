@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/builders.h"
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -17,8 +18,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Code = absl::StatusCode;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class ReadinessTableTest : public ::testing::Test {
  protected:

@@ -1,4 +1,5 @@
 #include "server/reforming.h"
+#include "tests/support/start_time.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +9,6 @@ namespace {
 
 using ::testing::Optional;
 
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
 constexpr absl::Duration kWindow = absl::Seconds(10);
 constexpr absl::Duration kTimeout = absl::Minutes(1);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -12,8 +13,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Optional;
-
-const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 SessionId S(int64_t id) { return SessionId{id}; }
 

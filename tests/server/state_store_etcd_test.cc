@@ -29,9 +29,9 @@ EtcdStateOptions OptionsFor(const std::string& prefix) {
           .lease = absl::Seconds(1)};
 }
 
-std::shared_ptr<StatePlace> InEtcd() {
+std::shared_ptr<StorePlace> InEtcd() {
   static int places = 0;
-  auto place = std::make_shared<StatePlace>();
+  auto place = std::make_shared<StorePlace>();
   place->why = SharedEtcd::Get().why;
   if (SharedEtcd::Get().process == nullptr) return place;
   const std::string prefix = absl::StrCat("place", ++places, "/");

@@ -11,18 +11,18 @@
 namespace coordd {
 namespace {
 
-std::shared_ptr<StatePlace> InMemory() {
+std::shared_ptr<StorePlace> InMemory() {
   auto memory = std::make_shared<StateMemory>();
-  auto place = std::make_shared<StatePlace>();
+  auto place = std::make_shared<StorePlace>();
   place->store = [memory](const StateStoreOptions& options) {
     return std::make_unique<MemoryStateStore>(memory, options);
   };
   return place;
 }
 
-std::shared_ptr<StatePlace> InSqlite() {
+std::shared_ptr<StorePlace> InSqlite() {
   auto directory = std::make_shared<TempDirectory>();
-  auto place = std::make_shared<StatePlace>();
+  auto place = std::make_shared<StorePlace>();
   place->store = [directory](const StateStoreOptions& options) {
     return std::make_unique<SqliteStateStore>(*directory / "deep/state", options);
   };

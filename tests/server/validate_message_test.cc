@@ -17,13 +17,13 @@ using Code = absl::StatusCode;
 
 TEST(ValidateMessage, AcceptsAPlainJoin) { EXPECT_THAT(ValidateJoin(JoinOf("a")), IsOk()); }
 
-struct Wrong {
+struct WrongMessage {
   std::function<void(v1::Join&)> set;
   std::string sentence;
 };
 
 TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
-  const std::vector<Wrong> cases = {
+  const std::vector<WrongMessage> cases = {
       {[](v1::Join& j) { j.set_job(""); }, "job: 0 bytes, expected 1 to 128"},
       {[](v1::Join& j) { j.set_job("a b"); }, "job: byte 32"},
       {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
@@ -49,7 +49,7 @@ TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
        },
        "limits.settling_window"},
   };
-  for (const Wrong& wrong : cases) {
+  for (const WrongMessage& wrong : cases) {
     v1::Join join = JoinOf("a");
     wrong.set(join);
     EXPECT_THAT(ValidateJoin(join), StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));

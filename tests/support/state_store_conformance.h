@@ -19,13 +19,13 @@ namespace coordd {
 
 // Where state lives: makes any number of stores that stand on the same one. Empty at first. Null:
 // there is no such place here, and `why` says so (the tests are skipped).
-struct StatePlace {
+struct StorePlace {
   std::function<std::unique_ptr<StateStore>(const StateStoreOptions& options)> store;
   std::string why;
 };
-using StatePlaceFactory = std::function<std::shared_ptr<StatePlace>()>;
+using StorePlaceFactory = std::function<std::shared_ptr<StorePlace>()>;
 
-class StateStoreTest : public ::testing::TestWithParam<StatePlaceFactory> {
+class StateStoreTest : public ::testing::TestWithParam<StorePlaceFactory> {
  protected:
   void SetUp() override {
     place_ = GetParam()();
@@ -49,7 +49,7 @@ class StateStoreTest : public ::testing::TestWithParam<StatePlaceFactory> {
     return state.ok() ? *state : StoredState();
   }
 
-  std::shared_ptr<StatePlace> place_;
+  std::shared_ptr<StorePlace> place_;
 };
 
 TEST_P(StateStoreTest, StartsEmptyWithTheFirstEpochAndAnId) {

@@ -16,13 +16,9 @@ set_source_files_properties(reference.cc collective_backend_conformance.cc colle
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_test(half_test SOURCES half_test.cc LIBS coordd_data_plane PURE)
-coordd_test(data_layout_test SOURCES data_layout_test.cc LIBS coordd_data_plane PURE)
-coordd_test(reduce_kernels_test SOURCES reduce_kernels_test.cc LIBS coordd_data_plane_testing PURE)
-coordd_test(node_run_test SOURCES node_arena_test.cc node_plan_test.cc node_run_test.cc LIBS coordd_data_plane_testing)
-coordd_test(schedule_test SOURCES schedule_test.cc LIBS coordd_data_plane PURE)
-coordd_test(shm_channel_test SOURCES shm_channel_test.cc LIBS coordd_data_plane_testing)
-coordd_test(transport_factory_test SOURCES transport_factory_test.cc LIBS coordd_data_plane)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout half reduce_kernels schedule)
+coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
+  FILES node_arena node_plan node_run shm_channel transport_factory)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)

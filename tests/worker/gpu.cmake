@@ -1,9 +1,8 @@
 # Collectives on GPU memory, without a GPU: the fake libraries of tests/support/gpu are loaded instead of the vendors'.
 coordd_test(nccl_backend_conformance_test SOURCES nccl/nccl_backend_conformance_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing coordd_fake_gpu TIMEOUT ${conformance_timeout})
-coordd_test(nccl_backend_test SOURCES nccl/nccl_backend_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
-coordd_test(nccl_api_test SOURCES nccl/nccl_api_test.cc nccl/device_claim_test.cc LIBS coordd_fake_gpu)
-coordd_test(device_runtime_test SOURCES device/device_runtime_test.cc LIBS coordd_fake_gpu)
+coordd_unit_tests(gpu_tests LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu
+  FILES device/device_runtime device/device_tensors nccl/device_claim nccl/nccl_api nccl/nccl_backend)
 coordd_test(device_kernels_test SOURCES device/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
 add_test(NAME kernels_ptx_is_of_its_source COMMAND ${CMAKE_SOURCE_DIR}/tools/make-kernels --check-digest)
 set_tests_properties(kernels_ptx_is_of_its_source PROPERTIES LABELS "unit;worker" TIMEOUT 60)
@@ -17,4 +16,3 @@ if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   coordd_test(nccl_abi_test SOURCES nccl/nccl_abi_test.cc LIBS coordd_gpu)
   target_include_directories(nccl_abi_test SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
 endif()
-coordd_test(device_tensors_test SOURCES device/device_tensors_test.cc LIBS coordd_worker_runtime coordd_fake_gpu)

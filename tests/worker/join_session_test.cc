@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/fake_coordinator_link.h"
 
@@ -12,8 +13,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-constexpr absl::Duration kHangLimit = absl::Seconds(60);
 
 class JoinSessionTest : public ::testing::Test {
  protected:

@@ -39,7 +39,7 @@ struct GroupCase {
 };
 
 // Against hangs only: a test that needs it has failed.
-inline constexpr absl::Duration kHangLimit = absl::Minutes(5);
+inline constexpr absl::Duration kGroupHangLimit = absl::Minutes(5);
 
 // What the body of a rank works with.
 template <typename T>
@@ -53,7 +53,7 @@ struct RankContext {
   // Progresses until `condition` holds; fails the test when that takes too long.
   bool DriveUntil(const std::function<bool()>& condition) {
     IdleWait idle(world_size, static_cast<int32_t>(std::thread::hardware_concurrency()));
-    const absl::Time limit = Clock::Real().Now() + kHangLimit;
+    const absl::Time limit = Clock::Real().Now() + kGroupHangLimit;
     while (!condition()) {
       if (object.Progress()) {
         idle.Reset();
@@ -82,7 +82,7 @@ void RunRanks(const GroupCase<T>& group_case, int32_t world_size,
     threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
       std::unique_ptr<T> object = make();
       const absl::Status connected = object->Connect(group_case.layout(Rank{r}, world_size), store,
-                                                     Clock::Real().Now() + kHangLimit);
+                                                     Clock::Real().Now() + kGroupHangLimit);
       EXPECT_TRUE(connected.ok()) << connected;
       if (!connected.ok()) {
         barrier.arrive_and_drop();

@@ -92,7 +92,7 @@ TEST(ShmTransport, TurnsAwayStrangersWithoutTheSecret) {
   std::thread first = StartThread("rank-0", [&] {
     ShmTransport transport;
     EXPECT_EQ(transport.Connect(GroupLayout::OneNode(Rank{0}, 2), store,
-                                Clock::Real().Now() + kHangLimit),
+                                Clock::Real().Now() + kGroupHangLimit),
               absl::OkStatus());
   });
   // A stranger that has found the name says hello before rank 1 does.
@@ -104,9 +104,9 @@ TEST(ShmTransport, TurnsAwayStrangersWithoutTheSecret) {
   EXPECT_EQ(SendUnixMessage((*stranger)->get(), "0123456789abcdef0123456789abcdef 1", 0),
             absl::OkStatus());
   ShmTransport transport;
-  EXPECT_EQ(
-      transport.Connect(GroupLayout::OneNode(Rank{1}, 2), store, Clock::Real().Now() + kHangLimit),
-      absl::OkStatus());
+  EXPECT_EQ(transport.Connect(GroupLayout::OneNode(Rank{1}, 2), store,
+                              Clock::Real().Now() + kGroupHangLimit),
+            absl::OkStatus());
   first.join();
 }
 

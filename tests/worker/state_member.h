@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "common/proto_convert.h"
+#include "tests/support/start_time.h"
 #include "worker/worker_state.h"
 
 namespace coordd {
 
-inline const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 inline TensorSpec Gradient(const std::string& name, std::vector<int64_t> shape = {4}) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/start_time.h"
 #include "worker/batch_job.h"
 #include "worker/clock_offset.h"
 #include "worker/trace_chunks.h"
@@ -18,7 +19,6 @@ using testing::SizeIs;
 
 constexpr auto kCoordd = TraceRecorder::For::kCoordd;
 constexpr auto kFile = TraceRecorder::For::kFile;
-const absl::Time kStart = absl::FromUnixSeconds(1'000'000);
 
 class TraceRecorderTest : public testing::Test {
  protected:

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/store_memory.h"
 #include "common/thread.h"
+#include "tests/support/hang_limit.h"
 #include "tests/support/http_client.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/fake_coordinator_link.h"
@@ -26,8 +27,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kHangLimit = absl::Seconds(60);
 
 class WorkerImplTest : public ::testing::Test {
  protected:

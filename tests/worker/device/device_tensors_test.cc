@@ -11,6 +11,7 @@
 
 #include "common/store_memory.h"
 #include "tests/support/gpu/fake_gpu.h"
+#include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/fake_coordinator_link.h"
 #include "worker/device/device_handles.h"
@@ -25,7 +26,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kHangLimit = absl::Seconds(60);
 constexpr int32_t kDevice = 2;
 
 class DeviceTensorsTest : public ::testing::Test {

@@ -1,6 +1,0 @@
-foreach(name address atomic_file certs connection_file proto_json rendezvous_file)
-  coordd_test(common_${name}_test SOURCES ${name}_test.cc LIBS coordd_common_io)
-endforeach()
-target_link_libraries(common_certs_test PRIVATE OpenSSL::Crypto)
-coordd_test(common_tls_test SOURCES tls_test.cc LIBS coordd_common_io gRPC::grpc++)
-coordd_test(common_http_server_test SOURCES http_server_test.cc LIBS coordd_common_http)
