@@ -49,6 +49,9 @@ function(coordd_test_program_ name)
   add_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
+  if(COORDD_SANITIZE)  # also where the libraries are compiled file by file
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+  endif()
   # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time.
   target_compile_options(${name} PRIVATE -O0)
   coordd_precompiled(${name} test)
