@@ -11,5 +11,5 @@ coordd_unit_tests(server_core_tests PREFIX server_ LIBS server_test_support PURE
         join_state kv_state lateness process_set_requests process_sets rank_set readiness_join readiness_model readiness_table
         reforming rendezvous_state repair_plan schedule_detector server_options topology validate_message)
 # Against hangs only: 240 histories of 1,500 steps are seconds as users build it, two minutes unoptimised under a sanitizer
-# on a busy machine.
-set_tests_properties(server_coordinator_fuzz_test PROPERTIES TIMEOUT 600)
+# on a busy machine; first, so that others run beside it.
+set_tests_properties(server_coordinator_fuzz_test PROPERTIES TIMEOUT 600 COST 80)
