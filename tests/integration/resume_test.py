@@ -25,10 +25,11 @@ class ResumeTest(processes.TestCase):
 
     def goes_on(self, coordd, size):
         """All ranks are back in generation 1, and have said since that they live."""
+        # First what it says: one that was stopped still counts as running until it has noticed.
+        self.assertTrue(wait_for(lambda: "generation 1 goes on: all" in coordd.text()), coordd.text())
         self.assertTrue(wait_for(lambda: self.job(coordd)["phase"] == "running"), coordd.text())
         job = self.job(coordd)
         self.assertEqual((job["generation"], job["joined"]), (1, size))
-        self.assertTrue(wait_for(lambda: "generation 1 goes on: all" in coordd.text()), coordd.text())
 
     def stop_file(self, name):
         path = os.path.join(self.folder, name)
