@@ -58,7 +58,7 @@ function(coordd_test_program_ name)
 endfunction()
 
 # coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [PURE] [ALONE]): a program that is one test.
-# COST, under the address sanitizer, for what should start first. PURE: of code without threads, in which the thread sanitizer
+# COST: what takes long starts early, so that others run beside it. PURE: of code without threads, in which the thread sanitizer
 # has nothing to find. ALONE: its threads spin for each other; beside another such program both take several times as long.
 function(coordd_test name)
   cmake_parse_arguments(ARG "PURE;ALONE" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
