@@ -35,7 +35,7 @@ endforeach()
 if(COORDD_BUILD_TESTS)
   add_executable(coordd_precompiled_test ${CMAKE_BINARY_DIR}/precompiled/empty.cc)
   target_link_libraries(coordd_precompiled_test PRIVATE GTest::gmock)
-  target_compile_options(coordd_precompiled_test PRIVATE -O0 ${coordd_precompiled_options})
+  target_compile_options(coordd_precompiled_test PRIVATE -O0 $<$<NOT:$<BOOL:${COORDD_SANITIZE}>>:-g0> ${coordd_precompiled_options})
   target_precompile_headers(coordd_precompiled_test PRIVATE ${headers} <gmock/gmock.h> <gtest/gtest.h>)
 endif()
 

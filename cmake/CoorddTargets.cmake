@@ -52,14 +52,15 @@ function(coordd_test_program_ name)
   if(COORDD_SANITIZE)  # also where the libraries are compiled file by file
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
   endif()
-  # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time.
-  target_compile_options(${name} PRIVATE -O0)
+  # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time. Lines matter where a
+  # sanitizer prints stacks.
+  target_compile_options(${name} PRIVATE -O0 $<$<NOT:$<BOOL:${COORDD_SANITIZE}>>:-g0>)
   coordd_precompiled(${name} test)
 endfunction()
 
 # coordd_test(NAME SOURCES ... LIBS ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [PURE] [ALONE]): a program that is one test.
 # COST: what takes long starts early, so that others run beside it. PURE: of code without threads, in which the thread sanitizer
-# has nothing to find. ALONE: its threads spin for each other; beside another such program both take several times as long.
+# has nothing to find. ALONE: its threads spin for each other; beside other programs it takes several times as long, and so do they.
 function(coordd_test name)
   cmake_parse_arguments(ARG "PURE;ALONE" "TIMEOUT;COST" "SOURCES;LIBS;LABELS" ${ARGN})
   coordd_test_program_(${name} ${ARG_SOURCES})
@@ -74,8 +75,7 @@ function(coordd_test name)
   coordd_test_labels_(labels ${name} "${ARG_PURE}" ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
   if(ARG_ALONE)
-    cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-    set_tests_properties(${name} PROPERTIES PROCESSORS ${cores})
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
   if(ARG_COST)
     set_tests_properties(${name} PROPERTIES COST ${ARG_COST})
