@@ -51,10 +51,12 @@ function(coordd_test_program_ name)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
   if(COORDD_SANITIZE)  # also where the libraries are compiled file by file
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+  else()
+    target_compile_options(${name} PRIVATE -g0)
   endif()
   # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time. Lines matter where a
   # sanitizer prints stacks.
-  target_compile_options(${name} PRIVATE -O0 $<$<NOT:$<BOOL:${COORDD_SANITIZE}>>:-g0>)
+  target_compile_options(${name} PRIVATE -O0)
   coordd_precompiled(${name} test)
 endfunction()
 
