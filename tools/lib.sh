@@ -52,51 +52,6 @@ build() {
   fi
 }
 
-# build_ahead NAME...: runs build_NAME of each in the background, on processors that nobody else wants. `finish_build NAME` comes back
-# when it is done: what is missing then has the processors, too.
-ahead=''
-ahead_names=()
-build_ahead() {
-  local name
-  ahead_names=("$@")
-  if [ $# -eq 0 ]; then return; fi
-  mkdir -p "$logs"
-  for name in "$@"; do rm -f "$logs/ahead-$name"; done
-  trap stop_ahead EXIT
-  set -m  # a group of its own, to stop it; not a session, which would have a share of the processors of its own
-  (
-    chrt --idle --pid 0 "$BASHPID" || renice -n 19 "$BASHPID"
-    for name in "$@"; do
-      "build_$name" || exit 1
-      : >"$logs/ahead-$name"
-    done
-  ) >"$logs/ahead.log" 2>&1 </dev/null &
-  ahead=$!
-  set +m
-}
-
-stop_ahead() {
-  if [ -n "$ahead" ]; then
-    kill -TERM -- "-$ahead" 2>/dev/null || true
-    wait "$ahead" 2>/dev/null || true
-    ahead=''
-  fi
-}
-finish_build() {
-  local rest=() name found=0 status=0
-  for name in "${ahead_names[@]}"; do
-    if [ $found -eq 1 ]; then rest+=("$name"); fi
-    if [ "$name" = "$1" ]; then found=1; fi
-  done
-  if [ $found -eq 1 ] && [ ! -e "$logs/ahead-$1" ]; then
-    stop_ahead
-    "build_$1" || status=$?
-    build_ahead "${rest[@]}"
-    return $status
-  fi
-  "build_$1"  # nothing to do, mostly
-}
-
 # configure PRESET [ARGUMENTS...]: quiet unless it fails.
 configure() {
   local log=$logs/configure-$1.log
