@@ -1,7 +1,7 @@
 # Headers that nearly every file includes, parsed once, which tools/test switches on. What users build stays without, as does what
 # `tools/check` builds: there a file that forgets an include is an error. Here tools/tidy finds it: a header that is added below
-# belongs into its list. More than this saves the presets' CMAKE_UNITY_BUILD, half of the compiler's time: eight files of a
-# target are compiled as one, so that names without linkage have to differ within a target.
+# belongs into its list. The presets' CMAKE_UNITY_BUILD saves more: eight files of a target are compiled as one, so
+# that names without linkage have to differ within a target.
 option(COORDD_PRECOMPILE "Precompiled headers of libraries and tests" OFF)
 if(NOT COORDD_PRECOMPILE)
   function(coordd_precompiled)

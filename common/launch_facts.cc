@@ -88,13 +88,9 @@ std::string Ancestor(const std::string& name) {
 LaunchFacts ThisLaunchFacts() { return {ThisHost("").hostname, ReadFile, Ancestor}; }
 
 AutoSettings AutoSettingsFrom(const Environment& environment) {
-  const auto value = [&environment](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? std::string() : found->second;
-  };
   AutoSettings settings;
-  settings.rendezvous_file = value("COORDD_RENDEZVOUS_FILE");
-  settings.shared_directory = value("HOME");
+  settings.rendezvous_file = Variable(environment, "COORDD_RENDEZVOUS_FILE");
+  settings.shared_directory = Variable(environment, "HOME");
   settings.local_directory = ConnectionDirectory(environment).value_or("");
   return settings;
 }

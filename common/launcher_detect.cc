@@ -30,7 +30,7 @@ std::vector<std::string> Names(const char* list) {
 bool AllSet(const Environment& environment, const char* list) {
   const std::vector<std::string> names = Names(list);
   return !names.empty() && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-    return !ValueOf(environment, name).empty();
+    return !Variable(environment, name).empty();
   });
 }
 
@@ -38,7 +38,7 @@ bool AllSet(const Environment& environment, const char* list) {
 bool ReadNumber(const Environment& environment, const char* names, int32_t minimum, int32_t* value,
                 std::string* refusal) {
   for (const std::string& name : Names(names)) {
-    const std::string text = ValueOf(environment, name);
+    const std::string text = Variable(environment, name);
     if (text.empty()) continue;
     const std::optional<int32_t> number = NumberOf(text, minimum);
     if (!number.has_value()) {
@@ -114,7 +114,7 @@ void DropLaunchNode(const LauncherRule& rule, const std::string& hostname,
 void ReadHosts(const Environment& environment, const LaunchFacts& facts, const LauncherRule& rule,
                LaunchPlace* place) {
   for (const HostListSource& source : rule.hosts) {
-    const std::string value = ValueOf(environment, source.variable);
+    const std::string value = Variable(environment, source.variable);
     if (value.empty()) continue;
     absl::StatusOr<std::vector<HostSlots>> hosts = HostsOf(source, value, facts);
     if (!hosts.ok()) {
@@ -133,7 +133,7 @@ void ReadHosts(const Environment& environment, const LaunchFacts& facts, const L
 
 void ReadHints(const Environment& environment, const LauncherRule& rule, LaunchPlace* place) {
   for (const std::string& name : Names(rule.coordinator_hosts)) {
-    const std::string value = ValueOf(environment, name);
+    const std::string value = Variable(environment, name);
     if (value.empty()) continue;
     CoordinatorHint hint{value, 0, name};
     const size_t colon = value.rfind(':');
@@ -176,7 +176,7 @@ std::string InstanceOf(const Environment& environment, const LaunchFacts& facts,
   }
   std::vector<std::string> parts;
   for (const std::string& name : Names(rule.instance))
-    if (std::string value = ValueOf(environment, name); !value.empty())
+    if (std::string value = Variable(environment, name); !value.empty())
       parts.push_back(std::move(value));
   return parts.empty() ? "" : absl::StrCat(rule.name, " ", absl::StrJoin(parts, " "));
 }
@@ -218,7 +218,7 @@ std::string Numbers(const LaunchPlace& place) {
 std::string Variables(const Environment& environment, const LauncherRule& rule) {
   const char* met = AllSet(environment, rule.needs) ? rule.needs : rule.or_needs;
   return absl::StrJoin(Names(met), ", ", [&](std::string* out, const std::string& name) {
-    absl::StrAppend(out, name, "=", ValueOf(environment, name));
+    absl::StrAppend(out, name, "=", Variable(environment, name));
   });
 }
 

@@ -28,7 +28,7 @@ void ForgetRank(LaunchPlace& place) {
 // What a process inside a Slurm allocation is that is no task of a step.
 std::string SlurmProcessTitle(const Environment& environment, const std::string& step) {
   if (!step.empty()) return "salloc's shell in Slurm job ";
-  if (!ValueOf(environment, "SLURM_PROCID").empty()) return "the batch script of Slurm job ";
+  if (!Variable(environment, "SLURM_PROCID").empty()) return "the batch script of Slurm job ";
   return "a shell in Slurm job ";
 }
 
@@ -36,7 +36,7 @@ void SetNotATask(const Environment& environment, const std::string& step, Launch
   ForgetRank(place);
   // Not SLURM_STEP_NUM_TASKS, which is 1 in salloc's shell, nor SLURM_TASKS_PER_NODE, which without
   // --ntasks may be the number of cores.
-  const int32_t tasks = NumberOf(ValueOf(environment, "SLURM_NTASKS"), 1).value_or(1);
+  const int32_t tasks = NumberOf(Variable(environment, "SLURM_NTASKS"), 1).value_or(1);
   place.nodes = NumberOf(FirstSet(environment, "SLURM_JOB_NUM_NODES SLURM_NNODES"), 1).value_or(-1);
   const std::string title = absl::StrCat(SlurmProcessTitle(environment, step), place.job_id);
   if (tasks <= 1 && place.nodes <= 1) {
@@ -76,14 +76,9 @@ int32_t PositionOf(const std::string& host, const std::vector<std::string>& host
 
 }  // namespace
 
-std::string ValueOf(const Environment& environment, const std::string& name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
 std::string FirstSet(const Environment& environment, absl::string_view names) {
   for (absl::string_view name : absl::StrSplit(names, ' ', absl::SkipEmpty())) {
-    std::string value = ValueOf(environment, std::string(name));
+    std::string value = Variable(environment, std::string(name));
     if (!value.empty()) return value;
   }
   return "";
@@ -97,9 +92,9 @@ std::optional<int32_t> NumberOf(absl::string_view text, int32_t minimum) {
 }
 
 std::string FinishTorchrun(const Environment& environment, const LaunchFacts&, LaunchPlace&) {
-  const bool agent = !ValueOf(environment, "TORCHELASTIC_RUN_ID").empty() ||
-                     !ValueOf(environment, "LOCAL_RANK").empty();
-  if (!agent && !ValueOf(environment, "KUBERNETES_SERVICE_HOST").empty())
+  const bool agent = !Variable(environment, "TORCHELASTIC_RUN_ID").empty() ||
+                     !Variable(environment, "LOCAL_RANK").empty();
+  if (!agent && !Variable(environment, "KUBERNETES_SERVICE_HOST").empty())
     return "RANK and WORLD_SIZE count pods here, without torchrun";
   return "";
 }
@@ -129,8 +124,8 @@ std::string FinishHydra(const Environment& environment, const LaunchFacts&, Laun
   // more.
   const auto step = NumberOf(FirstSet(environment, "SLURM_STEP_ID SLURM_STEPID"), 0);
   const bool same =
-      ValueOf(environment, "SLURM_PROCID") == ValueOf(environment, "PMI_RANK") &&
-      ValueOf(environment, "SLURM_STEP_NUM_TASKS") == ValueOf(environment, "PMI_SIZE");
+      Variable(environment, "SLURM_PROCID") == Variable(environment, "PMI_RANK") &&
+      Variable(environment, "SLURM_STEP_NUM_TASKS") == Variable(environment, "PMI_SIZE");
   if (step.has_value() && same && place.local_size < 0) return "it is Slurm's own PMI";
   return "";
 }
@@ -154,12 +149,12 @@ std::string FinishSlurm(const Environment& environment, const LaunchFacts&, Laun
   }
   place.run_name = absl::StrCat(place.job_id, ".", step);
   place.instance =
-      absl::StrCat("slurm ", ValueOf(environment, "SLURM_CLUSTER_NAME"), " ", place.job_id, ".",
-                   step, " ", ValueOf(environment, "SLURM_RESTART_COUNT"), " ",
+      absl::StrCat("slurm ", Variable(environment, "SLURM_CLUSTER_NAME"), " ", place.job_id, ".",
+                   step, " ", Variable(environment, "SLURM_RESTART_COUNT"), " ",
                    FirstSet(environment, "SLURM_STEP_LAUNCHER_PORT SLURM_SRUN_COMM_PORT"), " ",
-                   ValueOf(environment, "SLURM_JOB_START_TIME"));
+                   Variable(environment, "SLURM_JOB_START_TIME"));
   place.why = absl::StrCat("task ", place.rank, " of step ", place.job_id, ".", step);
-  if (!ValueOf(environment, "SLURM_HET_SIZE").empty()) {
+  if (!Variable(environment, "SLURM_HET_SIZE").empty()) {
     place.warnings.push_back(
         "this Slurm job is heterogeneous: rank and size may be those of one component; where they "
         "are, set COORDD_RANK and COORDD_SIZE");
@@ -168,8 +163,8 @@ std::string FinishSlurm(const Environment& environment, const LaunchFacts&, Laun
 }
 
 std::string FinishJobSet(const Environment& environment, const LaunchFacts&, LaunchPlace& place) {
-  const auto job = NumberOf(ValueOf(environment, "JOB_INDEX"), 0);
-  const auto pods = NumberOf(ValueOf(environment, "PROCESSES_IN_JOB"), 1);
+  const auto job = NumberOf(Variable(environment, "JOB_INDEX"), 0);
+  const auto pods = NumberOf(Variable(environment, "PROCESSES_IN_JOB"), 1);
   if (job.has_value() && *job > 0 && !pods.has_value())
     return "JOB_INDEX is not 0 and PROCESSES_IN_JOB (the job's parallelism) is not set";
   if (job.has_value() && pods.has_value()) {
@@ -177,7 +172,7 @@ std::string FinishJobSet(const Environment& environment, const LaunchFacts&, Lau
     if (global > kMaxNumber) return "JOB_INDEX times PROCESSES_IN_JOB is no number of a node";
     place.node_rank = static_cast<int32_t>(global);
   }
-  const std::string replicated = ValueOf(environment, "REPLICATED_JOB_NAME");
+  const std::string replicated = Variable(environment, "REPLICATED_JOB_NAME");
   if (!replicated.empty()) {
     place.coordinator_hints.push_back(
         {absl::StrCat(place.job_id, "-", replicated, "-0-0.", place.job_id), 0,
@@ -189,8 +184,8 @@ std::string FinishJobSet(const Environment& environment, const LaunchFacts&, Lau
 std::string FinishAwsBatch(const Environment& environment, const LaunchFacts& facts,
                            LaunchPlace& place) {
   // The main node has no variable with its own address.
-  const bool main_node = ValueOf(environment, "AWS_BATCH_JOB_MAIN_NODE_INDEX") ==
-                         ValueOf(environment, "AWS_BATCH_JOB_NODE_INDEX");
+  const bool main_node = Variable(environment, "AWS_BATCH_JOB_MAIN_NODE_INDEX") ==
+                         Variable(environment, "AWS_BATCH_JOB_NODE_INDEX");
   if (main_node && place.coordinator_hints.empty() && !facts.hostname.empty())
     place.coordinator_hints.push_back({facts.hostname, 0, "AWS_BATCH_JOB_MAIN_NODE_INDEX"});
   return "";
@@ -198,7 +193,7 @@ std::string FinishAwsBatch(const Environment& environment, const LaunchFacts& fa
 
 std::string FinishSageMaker(const Environment& environment, const LaunchFacts&,
                             LaunchPlace& place) {
-  const std::string self = ValueOf(environment, "SM_CURRENT_HOST");
+  const std::string self = Variable(environment, "SM_CURRENT_HOST");
   place.nodes = static_cast<int32_t>(place.hosts.size());
   place.node_rank = PositionOf(self, place.hosts);
   if (place.node_rank < 0) return absl::StrCat("SM_CURRENT_HOST ", self, " is not in SM_HOSTS");
@@ -207,10 +202,10 @@ std::string FinishSageMaker(const Environment& environment, const LaunchFacts&,
 
 std::string FinishLsf(const Environment& environment, const LaunchFacts& facts,
                       LaunchPlace& place) {
-  const auto task = NumberOf(ValueOf(environment, "LSF_PM_TASKID"), 1);  // counts from 1
+  const auto task = NumberOf(Variable(environment, "LSF_PM_TASKID"), 1);  // counts from 1
   if (!task.has_value()) return FinishHostsOnly(environment, facts, place);
   place.rank = *task - 1;
-  place.size = NumberOf(ValueOf(environment, "LSB_DJOB_NUMPROC"), 1).value_or(-1);
+  place.size = NumberOf(Variable(environment, "LSB_DJOB_NUMPROC"), 1).value_or(-1);
   return "";
 }
 

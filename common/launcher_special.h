@@ -10,8 +10,6 @@
 
 namespace coordd {
 
-// The value of a variable; empty when it is absent.
-std::string ValueOf(const Environment& environment, const std::string& name);
 // The first of `names` (separated by spaces) that is set; empty: none.
 std::string FirstSet(const Environment& environment, absl::string_view names);
 // A whole number of at least `minimum` and at most a million times a thousand; nullopt: it is none.

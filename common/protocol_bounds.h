@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace coordd {
 
 inline constexpr int64_t kMaxJobNameBytes = 128;   // fits a label of Prometheus and a file name
@@ -25,9 +27,10 @@ inline constexpr int64_t kMaxLaneReports = 65536;  // a set for each pair of ran
 inline constexpr int64_t kMaxProcessSetRanks = 1 << 17;  // the largest job that coordd takes
 inline constexpr int64_t kMaxReasonBytes = 1024;         // every sentence that travels
 inline constexpr int64_t kMaxLaunchBytes = 128;          // run, worker and start
-inline constexpr int64_t kMaxAskedByBytes = 256;         // who wants a worker to go
-inline constexpr int64_t kMaxDismissedLaunches = 1024;   // of one request
-inline constexpr int64_t kMaxLastWordBytes = 256;        // a line of stderr in an error
+inline constexpr absl::Duration kMaxDrainGrace = absl::Hours(7 * 24);
+inline constexpr int64_t kMaxAskedByBytes = 256;        // who wants a worker to go
+inline constexpr int64_t kMaxDismissedLaunches = 1024;  // of one request
+inline constexpr int64_t kMaxLastWordBytes = 256;       // a line of stderr in an error
 
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
 // own bound of a message is 1 MiB here.

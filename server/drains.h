@@ -13,7 +13,6 @@ namespace coordd {
 
 // When nobody says how long: enough for most programs to come to their next commit.
 inline constexpr absl::Duration kDefaultDrainGrace = absl::Seconds(60);
-inline constexpr absl::Duration kMaxDrainGrace = absl::Hours(7 * 24);
 
 struct Drain {
   std::string asked_by;  // "operator alice@login1"

@@ -12,7 +12,7 @@ constexpr size_t kReportedRanks = 64;  // as of a stalled tensor
 
 // Of lists that are shown in part only.
 std::string FirstDifference(const std::vector<Rank>& a, const std::vector<Rank>& b) {
-  if (std::max(a.size(), b.size()) <= kReportedRanks || a.empty() || b.empty()) return "";
+  if (std::max(a.size(), b.size()) <= kListedRanks || a.empty() || b.empty()) return "";
   const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
   auto at = [](const std::vector<Rank>& list, std::vector<Rank>::const_iterator place) {
     return place == list.end() ? std::string("the end") : absl::StrCat("rank ", ToInt(*place));

@@ -17,11 +17,6 @@
 namespace coordd {
 namespace {
 
-std::string Value(const Environment& environment, const std::string& name) {
-  const auto it = environment.find(name);
-  return it == environment.end() ? std::string() : it->second;
-}
-
 absl::Status ParseEtcd(absl::string_view text, StatePlace* place) {
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(text, absl::MaxSplits('/', 1));
@@ -93,14 +88,14 @@ StatePlace DefaultStatePlace(const HostPort& listen, const Environment& environm
   place.kind = StatePlace::Kind::kSqlite;
   const std::string port = absl::StrCat(listen.port);
   // systemd may name several, the first of which is ours.
-  const std::string given = Value(environment, "STATE_DIRECTORY");
+  const std::string given = Variable(environment, "STATE_DIRECTORY");
   if (!given.empty()) {
     place.directory = absl::StrCat(given.substr(0, given.find(':')), "/", port);
     return place;
   }
-  std::string home = Value(environment, "XDG_STATE_HOME");
-  if (home.empty() && !Value(environment, "HOME").empty()) {
-    home = Value(environment, "HOME") + "/.local/state";
+  std::string home = Variable(environment, "XDG_STATE_HOME");
+  if (home.empty() && !Variable(environment, "HOME").empty()) {
+    home = Variable(environment, "HOME") + "/.local/state";
   }
   place.directory = absl::StrCat(home, "/coordd/", port);
   if (home.empty() || home[0] != '/' || !NetworkFileSystemOf(home).empty()) {

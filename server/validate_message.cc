@@ -8,7 +8,6 @@
 #include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
-#include "server/drains.h"
 
 namespace coordd {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/host_identity.h"
+#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "worker/join_message.h"
 #include "worker/nccl/rdma_ports.h"
@@ -12,11 +13,6 @@
 #include "worker/worker_runtime.h"
 
 namespace coordd {
-namespace {
-
-constexpr absl::Duration kMaxLeaveGrace = absl::Hours(7 * 24);  // as coordd takes it
-
-}  // namespace
 
 absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
     const v1::CoordinatorMessage& membership) {
@@ -216,7 +212,7 @@ absl::Status WorkerImpl::AskToLeave(absl::Duration grace, const std::string& rea
         "nobody can leave this job without ending it: expected COORDD_ON_FAILURE=raise on all "
         "members");
   }
-  if (grace <= absl::ZeroDuration() || grace > kMaxLeaveGrace) {
+  if (grace <= absl::ZeroDuration() || grace > kMaxDrainGrace) {
     return absl::InvalidArgumentError(absl::StrCat("a grace of ", absl::FormatDuration(grace),
                                                    ", expected more than 0 and at most a week"));
   }

@@ -7,14 +7,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/state_view.h"
+#include "common/protocol_bounds.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
 
 std::string User(const Environment& environment) {
   for (const char* name : {"USER", "LOGNAME"}) {
-    const auto found = environment.find(name);
-    if (found != environment.end() && !found->second.empty()) return found->second;
+    if (std::string user = Variable(environment, name); !user.empty()) return user;
   }
   return "somebody";
 }
@@ -40,14 +41,15 @@ v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,
   request.set_job(arguments.job);
   request.set_grace_seconds(arguments.grace_seconds);
   request.set_force(arguments.force);
-  request.set_asked_by(absl::StrCat("operator ", User(environment), "@", hostname).substr(0, 256));
+  request.set_asked_by(
+      ShortenedText(absl::StrCat("operator ", User(environment), "@", hostname), kMaxAskedByBytes));
   int32_t rank = 0;
   const bool digits = std::all_of(arguments.who.begin(), arguments.who.end(),
                                   [](char c) { return absl::ascii_isdigit(c); });
   if (digits && absl::SimpleAtoi(arguments.who, &rank)) {
     request.set_rank(rank);
   } else {
-    request.set_node(arguments.who);
+    request.set_node(ShortenedText(arguments.who, arguments.who.size()));
   }
   return request;
 }

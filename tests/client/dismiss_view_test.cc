@@ -25,6 +25,17 @@ TEST(DismissRequest, ANumberIsARankAndAnythingElseANode) {
   EXPECT_EQ(DismissRequestFrom(Arguments("99999999999"), {}, "login1").node(), "99999999999");
 }
 
+TEST(DismissRequest, OnlyTextTravels) {
+  const v1::DismissRequest request =
+      DismissRequestFrom(Arguments("n\xff"), {{"USER", "a\xff" + std::string(300, 'x')}}, "login1");
+  EXPECT_EQ(request.node(), "n?");
+  EXPECT_EQ(request.asked_by(), "operator a?" + std::string(245, 'x'));
+  // Cut between characters.
+  const std::string long_name = std::string(246, 'x') + "\xc3\xa4";
+  EXPECT_EQ(DismissRequestFrom(Arguments("1"), {{"USER", long_name}}, "h").asked_by(),
+            "operator " + std::string(246, 'x'));
+}
+
 TEST(DismissText, HasALineForEachWorker) {
   v1::DismissReply reply;
   reply.set_job("train");

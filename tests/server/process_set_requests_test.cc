@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/process_sets.h"
 #include "tests/server/builders.h"
 #include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
@@ -15,6 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Code = absl::StatusCode;
 
 const ProcessSetProposal kAdd01{.remove = {}, .ranks = Ranks({0, 1})};
@@ -93,6 +95,26 @@ TEST_F(ProcessSetRequestsTest, AMismatchBehindWhatIsListedIsPointedAt) {
   ASSERT_THAT(Request(1, 2, second), IsOk());
   EXPECT_THAT(TakeFailed(), ElementsAre(Failure(2, Code::kInvalidArgument,
                                                 "the end for rank 99 in place 99", Ranks({0, 1}))));
+}
+
+TEST_F(ProcessSetRequestsTest, AMismatchIsPointedAtAsSoonAsListsAreCut) {
+  const auto mismatch = [this](int64_t number, size_t ranks) {
+    ProcessSetProposal first{.remove = {}, .ranks = MemberList::All(100).Ranks()};
+    first.ranks.resize(ranks);
+    ProcessSetProposal second = first;
+    second.ranks.pop_back();
+    EXPECT_THAT(Request(0, number, first), IsOk());
+    EXPECT_THAT(Request(1, number, second), IsOk());
+    return TakeFailed();
+  };
+  EXPECT_THAT(mismatch(1, kListedRanks + 1),
+              ElementsAre(Failure(1, Code::kInvalidArgument,
+                                  "; the first difference is the end for rank 32 in place 32",
+                                  Ranks({0, 1}))));
+  const std::vector<FailedRequest> whole = mismatch(2, kListedRanks);
+  ASSERT_EQ(whole.size(), 1u);
+  EXPECT_THAT(whole[0].fault.status,
+              StatusIs(Code::kInvalidArgument, Not(HasSubstr("difference"))));
 }
 
 TEST_F(ProcessSetRequestsTest, ARankThatRanAheadIsMatchedWithTheNextOnes) {

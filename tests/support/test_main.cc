@@ -1,6 +1,5 @@
 // Of a program that holds the tests of several files: `--from=FILE` runs one file's. ctest lists
-// each file as a test of its own, while they are compiled and linked together, in a third of the
-// time.
+// each file as a test of its own, while they are compiled and linked together.
 #include <gmock/gmock.h>
 
 #include <cstdio>

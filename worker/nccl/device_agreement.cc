@@ -9,7 +9,6 @@
 #include "worker/nccl/store_limits.h"
 
 namespace coordd {
-namespace {}  // namespace
 
 DeviceAgreement::DeviceAgreement(Place place, DeviceClaim own, DeviceRules rules, Store& store,
                                  Clock& clock, std::function<void()> agreed)
