@@ -49,9 +49,7 @@ function(coordd_test_program_ name)
   add_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
-  if(COORDD_SANITIZE)  # also where the libraries are compiled file by file
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
-  else()
+  if(NOT COORDD_SANITIZE)
     target_compile_options(${name} PRIVATE -g0)
   endif()
   # What is tested is as users get it; optimising the tests themselves takes a third of their compiler's time. Lines matter where a

@@ -4,8 +4,9 @@
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-# Build folders of one clone share what they compile alike: ccache then sees paths relative to the clone.
-export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
+# Build folders of one clone share what they compile alike: ccache then sees paths relative to the clone. What a file includes it
+# learns from the compiler (DEPEND), not by preprocessing each file once more.
+export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
 # What it has to overlook where headers are precompiled (cmake/CoorddPrecompile.cmake).
 export CCACHE_SLOPPINESS=pch_defines,time_macros
 # Names in sentences of tests stay as written.
