@@ -52,6 +52,25 @@ bool PlaceFollows(const v1::Membership& m) {
 
 }  // namespace
 
+bool HistoryChecker::Open::Plan(bool is_pairwise) {
+  int64_t& open = is_pairwise ? pairwise : plain;
+  if (open == 0 || plain + pairwise == failed) return false;
+  --open;
+  if (plain + pairwise == failed) *this = Open();
+  return true;
+}
+
+bool HistoryChecker::Open::Fail() {
+  if (plain + pairwise == failed) return false;
+  if (plain + pairwise == ++failed) *this = Open();
+  return true;
+}
+
+void HistoryChecker::Open::Forget() {
+  plain = 0;
+  failed = std::min(failed, pairwise);
+}
+
 void HistoryChecker::Saw(const Inbound& in) {
   if (const auto* message = std::get_if<SessionMessage>(&in)) {
     SawMessage(message->session, message->message);
@@ -139,12 +158,14 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
   }
   if (generation.ended) return;
   for (const v1::TensorSpec& tensor : message.tensors_ready().tensors()) {
-    ++member.open[{tensor.process_set(), tensor.name()}];
+    const bool is_pairwise =
+        tensor.kind() == v1::COLLECTIVE_KIND_SEND || tensor.kind() == v1::COLLECTIVE_KIND_RECEIVE;
+    member.open[{tensor.process_set(), tensor.name()}].Submit(is_pairwise);
   }
   if (message.has_schedule_ack()) {
     // It took these tensors along; coordd owes no answer to a report of them.
     for (const auto& tensor : member.schedules[message.schedule_ack().id()])
-      member.open.erase(tensor);
+      member.open[tensor].Forget();
   }
   const v1::ProcessSetRequest& request = message.process_set_request();
   if (request.request() == member.last_request + 1 && !request.withdrawn()) {
@@ -318,14 +339,15 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
   if (!batch.specs().empty() && batch.specs_size() != batch.tensors_size()) {
     return Broken("batch ", batch.sequence(), " has specs of other tensors");
   }
-  const bool has_joined = member.open[{0, "join"}] > 0;
+  const bool has_joined = member.has_joined();
   const bool is_pair = lane != 0 && generation.sets.at(lane).request == 0;
   for (int i = 0; i < batch.tensors_size(); ++i) {
     const std::string& name = batch.tensors(i);
     const bool has_spec = i < batch.specs_size() && batch.specs(i).name() == name;
-    int64_t& open = member.open[{is_pair ? 0 : lane, name}];
-    if (open == 0 && has_joined && has_spec) continue;
-    if (--open < 0) {
+    Open& open = member.open[{is_pair ? 0 : lane, name}];
+    // Of a rank that has joined: perhaps it has not submitted this one.
+    if (!is_pair && open.plain <= open.failed && has_joined && has_spec) continue;
+    if (!open.Plan(is_pair)) {
       return Broken("tensor ", name, " is planned, but not submitted by rank ", member.rank);
     }
   }
@@ -339,7 +361,7 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
   if (request != 0) {
     // A rank that has joined hears of what others ask for and cannot have, as if it had asked too.
     const bool for_joined =
-        change.code() != 0 && request == member.last_request + 1 && member.open[{0, kJoinName}] > 0;
+        change.code() != 0 && request == member.last_request + 1 && member.has_joined();
     if (for_joined) {
       ++member.last_request;
     } else if (member.open_requests.erase(request) == 0) {
@@ -384,8 +406,7 @@ absl::Status HistoryChecker::SawFailures(Member& member, const v1::TensorFailure
     if (failure.code() == 0 || failure.message().empty()) {
       return Broken("tensor ", failure.name(), " fails without saying why");
     }
-    int64_t& open = member.open[{failure.process_set(), failure.name()}];
-    if (--open < 0) {
+    if (!member.open[{failure.process_set(), failure.name()}].Fail()) {
       return Broken("tensor ", failure.name(), " fails without a submission of rank ", member.rank);
     }
   }

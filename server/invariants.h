@@ -50,14 +50,30 @@ class HistoryChecker {
   void SawRestart();
 
  private:
+  // Submissions of one name in one process set without an answer. A rank may send or receive a
+  // tensor and reduce another of its name; a failure does not say which of the two it is about.
+  struct Open {
+    int64_t plain = 0, pairwise = 0;
+    int64_t failed = 0;  // of these, either
+
+    void Submit(bool is_pairwise) { ++(is_pairwise ? pairwise : plain); }
+    // Each false: there is nothing that could be answered so.
+    bool Plan(bool is_pairwise);
+    bool Fail();
+    void Forget();  // the plain ones
+  };
   struct Member {
     std::string job;
     int64_t epoch = 0;
     Generation generation;
     int32_t rank = -1;
     std::map<int32_t, int64_t> last_batch;  // by lane
-    // Submissions without an answer, by process set and tensor. Sends and receives are in set 0.
-    std::map<std::pair<int32_t, std::string>, int64_t> open;
+    // By process set and tensor. Sends and receives are in set 0.
+    std::map<std::pair<int32_t, std::string>, Open> open;
+    bool has_joined() const {
+      const auto join = open.find({0, "join"});
+      return join != open.end() && join->second.plain > 0;
+    }
     int64_t last_request = 0;  // for a process set
     std::set<int64_t> open_requests;
     std::set<int32_t> sets = {0};  // announced to it and not ended

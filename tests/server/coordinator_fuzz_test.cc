@@ -98,7 +98,9 @@ class Fuzz {
   v1::WorkerMessage RandomJoin() {
     v1::WorkerMessage message;
     v1::Join* join = message.mutable_join();
-    *join = JoinOf(absl::StrCat("w", Below(12)), absl::StrCat("n", Below(3)));
+    // One draw after the other, so that a seed is one history whoever has compiled this.
+    const std::string id = absl::StrCat("w", Below(12));
+    *join = JoinOf(id, absl::StrCat("n", Below(3)));
     const uint64_t job = Below(4);
     join->set_job(Below(30) == 0 ? "?" : absl::StrCat("job", job));
     if (Below(20) == 0) join->set_token("wrong");
@@ -115,6 +117,7 @@ class Fuzz {
     if (Below(20) == 0) join->mutable_host()->add_topology("rack");
     if (Below(20) == 0) join->mutable_resume();
     join->set_traces(Below(8) > 0);
+    join->set_drains(Below(8) > 0);
     if (Below(2) == 0) join->set_launch(absl::StrCat("launch", Below(12)));
     if (Below(10) == 0) {
       v1::Device* device = join->add_devices();
@@ -134,6 +137,11 @@ class Fuzz {
       message.mutable_change_members();
       return message;
     }
+    if (Below(calm_ ? 600 : 60) == 0) {
+      ToProto(absl::Seconds(static_cast<int64_t>(Below(4)) - (Below(20) == 0 ? 4 : 0)),
+              message.mutable_drain_request()->mutable_grace());
+      return message;
+    }
     switch (calm_ && Below(20) > 0 ? 9 : Below(40)) {
       case 0:
         break;  // no body
@@ -144,7 +152,7 @@ class Fuzz {
         message.mutable_leave()->set_reason(std::string(Below(2) * 1025, 'x'));
         break;
       case 3:
-        message.mutable_leave();
+        message.mutable_leave()->set_drained(Below(2) == 0);
         break;
       case 7:
       case 8: {
@@ -321,6 +329,7 @@ class Fuzz {
       call.request.set_seconds(static_cast<double>(Below(3)));
       return Step(call);
     }
+    if (Below(calm_ ? 80 : 8) == 0) return Step(RandomDismissal());
     if (Below(4) == 0) {
       ExitsReported call{CallId{++last_call_}, {}};
       call.request.set_job(absl::StrCat("job", Below(4)));
@@ -336,8 +345,8 @@ class Fuzz {
                    .job = absl::StrCat("job", Below(4)),
                    .token = Below(20) == 0 ? "wrong" : "secret",
                    .request = StoreGet{}};
-    const std::string key =
-        absl::StrCat(Below(2) == 0 ? "" : absl::StrCat("gen/", Below(5), "/"), "k", Below(4));
+    const std::string scope = Below(2) == 0 ? "" : absl::StrCat("gen/", Below(5), "/");
+    const std::string key = absl::StrCat(scope, "k", Below(4));
     switch (Below(4)) {
       case 0:
         call.request = StoreSet{key, "v"};
@@ -352,6 +361,26 @@ class Fuzz {
         call.request = StoreGet{key};
     }
     return Step(call);
+  }
+
+  DismissCall RandomDismissal() {
+    DismissCall call{CallId{++last_call_}, {}};
+    v1::DismissRequest& request = call.request;
+    if (Below(8) > 0) request.set_job(absl::StrCat("job", Below(4)));
+    request.set_action(static_cast<v1::DismissAction>(Below(20) == 0 ? Below(6) : 1 + Below(3)));
+    switch (Below(4)) {
+      case 0:
+        request.set_node(absl::StrCat("n", Below(3)));
+        break;
+      case 1:
+        request.add_launches(absl::StrCat("launch", Below(12)));
+        break;
+      default:
+        request.set_rank(static_cast<int32_t>(Below(5)) - (Below(40) == 0 ? 3 : 0));
+    }
+    request.set_grace_seconds(static_cast<double>(Below(30)) - (Below(40) == 0 ? 30 : 0));
+    request.set_force(Below(2) == 0);
+    return call;
   }
 
   absl::Status Send(SessionId session, const v1::WorkerMessage& message) {

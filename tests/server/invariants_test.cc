@@ -76,6 +76,23 @@ class HistoryCheckerTest : public ::testing::Test {
     spec->set_process_set(set);
     checker_.Saw(SessionMessage{SessionId{session}, message});
   }
+  void Receives(int64_t session, const std::string& tensor, int32_t from) {
+    v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
+    v1::TensorSpec* spec = message.mutable_tensors_ready()->add_tensors();
+    spec->set_name(tensor);
+    spec->set_kind(v1::COLLECTIVE_KIND_RECEIVE);
+    spec->set_peer_rank(from);
+    checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  static v1::CoordinatorMessage Failure(const std::string& tensor) {
+    v1::CoordinatorMessage message;
+    message.set_generation(1);
+    v1::TensorFailure* failure = message.mutable_tensor_failures()->add_failures();
+    failure->set_name(tensor);
+    failure->set_code(3);
+    failure->set_message("differs");
+    return message;
+  }
   void AsksForSet(int64_t session, int64_t request) {
     v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
     message.mutable_process_set_request()->set_request(request);
@@ -169,14 +186,8 @@ TEST_F(HistoryCheckerTest, SeesATensorPlannedThatARankDidNotSubmit) {
 TEST_F(HistoryCheckerTest, SeesASubmissionAnsweredTwice) {
   Form();
   Submits(1, "a");
-  v1::CoordinatorMessage failures;
-  failures.set_generation(1);
-  v1::TensorFailure* failure = failures.mutable_tensor_failures()->add_failures();
-  failure->set_name("a");
-  failure->set_code(3);
-  failure->set_message("differs");
-  ASSERT_THAT(Sends({To({kA}, failures)}), IsOk());
-  EXPECT_THAT(Sends({To({kA}, failures)}), Red("without a submission"));
+  ASSERT_THAT(Sends({To({kA}, Failure("a"))}), IsOk());
+  EXPECT_THAT(Sends({To({kA}, Failure("a"))}), Red("without a submission"));
 }
 
 TEST_F(HistoryCheckerTest, SeesAPlanAfterTheEndOfItsGeneration) {
@@ -274,6 +285,28 @@ TEST_F(HistoryCheckerTest, LetsOnlyARankThatHasJoinedTakePartUnasked) {
   Submits(1, "a");
   plan.mutable_plan()->mutable_batches(0)->set_sequence(3);
   EXPECT_THAT(Sends({To({kA, kB}, plan)}), Red("not submitted by rank 1"));
+}
+
+TEST_F(HistoryCheckerTest, KnowsWhatARankReceivesFromWhatItHasNoDataFor) {
+  Form();
+  Receives(2, "a", /*from=*/0);
+  Submits(2, "join");
+  Submits(1, "a");
+  v1::CoordinatorMessage plan = Plan(1, "a");
+  plan.mutable_plan()->mutable_batches(0)->add_specs()->set_name("a");
+  ASSERT_THAT(Sends({To({kA, kB}, plan)}), IsOk());
+  // What it waits for is still open, once.
+  ASSERT_THAT(Sends({To({kB}, Failure("a"))}), IsOk());
+  EXPECT_THAT(Sends({To({kB}, Failure("a"))}), Red("without a submission of rank 1"));
+}
+
+TEST_F(HistoryCheckerTest, TakesAFailureForEitherOfTwoTensorsOfOneName) {
+  Form();
+  Receives(2, "a", /*from=*/0);
+  Submits(2, "a");
+  ASSERT_THAT(Sends({To({kB}, Failure("a"))}), IsOk());
+  ASSERT_THAT(Sends({To({kB}, Failure("a"))}), IsOk());
+  EXPECT_THAT(Sends({To({kB}, Failure("a"))}), Red("without a submission of rank 1"));
 }
 
 TEST_F(HistoryCheckerTest, SeesAPlanWithoutSpecsForARankThatHasJoined) {
