@@ -12,37 +12,29 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kMaxSteps = 200000;
-constexpr absl::Duration kMaxTime = absl::Minutes(4);  // below the stall's end and every deadline
-
-template <typename... Args>
-absl::Status Wrong(const Args&... args) {
-  return absl::InternalError(absl::StrCat(args...));
-}
+constexpr int64_t kMaxRecoverySteps = 200000;
 
 }  // namespace
 
-RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options)
+RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log log)
     : options_(options),
       random_(seed),
-      now_(absl::FromUnixSeconds(1'000'000)),
+      coordd_(SimServerOptions(), static_cast<size_t>(options.workers), random_,
+              CoorddHooks(std::move(log))),
       workers_(static_cast<size_t>(options.workers)),
       kills_left_(options.kills),
       crashes_left_(options.crashes),
       changes_left_(options.changes),
       dozes_left_(options.dozes),
       drains_left_(options.drains),
-      evictions_left_(options.evictions) {
-  server_.stall_warning = absl::Minutes(5);
-  server_.stall_abort = absl::Minutes(10);
-}
+      evictions_left_(options.evictions) {}
 
 absl::Status RecoverySim::Run() {
-  const absl::Time start = now_;
-  COORDD_RETURN_IF_ERROR(StartCoordd());
-  for (int32_t w = 0; w < options_.workers; ++w) SendJoin(w);
+  const absl::Time start = coordd_.now();
+  COORDD_RETURN_IF_ERROR(coordd_.Start());
+  for (int32_t w = 0; w < options_.workers; ++w) coordd_.SendJoin(w, JoinFor(w));
   for (int64_t steps = 0; !Finished(); ++steps) {
-    if (steps > kMaxSteps || now_ - start > kMaxTime) {
+    if (steps > kMaxRecoverySteps || coordd_.now() - start > kMaxSimTime) {
       std::string waits;
       for (const WorkerModel& worker : workers_) {
         absl::StrAppend(&waits, " (", worker.alive ? "" : "dead, ", "generation ",
@@ -50,8 +42,8 @@ absl::Status RecoverySim::Run() {
         for (const auto& [id, open] : worker.open) absl::StrAppend(&waits, " ", open.name);
         absl::StrAppend(&waits, ")");
       }
-      return Wrong("no end after ", steps, " steps and ", absl::FormatDuration(now_ - start), ":",
-                   waits);
+      return Wrong("no end after ", steps, " steps and ",
+                   absl::FormatDuration(coordd_.now() - start), ":", waits);
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
@@ -74,25 +66,22 @@ bool RecoverySim::CanRun(const WorkerModel& worker) const {
 
 // One thing that may happen now, chosen by chance; time passes only when nothing may.
 absl::Status RecoverySim::Step() {
-  const bool running = members_.contains(1);
-  if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
-  if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
-  if (running && drains_left_ > 0 && random_.Below(100) == 0) return Dismiss(/*evict=*/false);
-  if (running && evictions_left_ > 0 && random_.Below(150) == 0) return Dismiss(/*evict=*/true);
-  if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
-  if (coordd_ != nullptr && crashes_left_ > 0 && random_.Below(200) == 0) return Crash();
-  if (coordd_ != nullptr && running && dozes_left_ > 0 && random_.Below(150) == 0) Doze();
-  if (coordd_ != nullptr && !broken_.empty() && random_.Below(8) == 0) return HearOfEnd();
+  bool happened = false;
+  COORDD_RETURN_IF_ERROR(Fault(happened));
+  if (happened) return absl::OkStatus();
+  if (!coordd_.alive() && random_.Below(20) == 0) return coordd_.Start();
+  if (coordd_.has_broken_streams() && random_.Below(8) == 0) return coordd_.HearOfBrokenStream();
+  if (coordd_.alive() && coordd_.is_storing() && random_.Below(3) == 0) return coordd_.StoreOn();
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
     bool moved = false;
     switch (random_.Below(4)) {
       case 0:
-        if (!worker.to_coordd.empty()) return ToCoordd(w);
+        if (!coordd_.stream(w).to_coordd.empty()) return ToCoordd(w);
         break;
       case 1:
-        if (worker.alive && (!worker.from_coordd.empty() || worker.ends)) return ToWorker(w);
+        if (worker.alive && HasNews(w)) return ToWorker(w);
         break;
       case 2:
         if (worker.alive && CanRun(worker)) return RunProgram(w);
@@ -104,9 +93,9 @@ absl::Status RecoverySim::Step() {
   }
   for (int32_t w = 0; w < options_.workers; ++w) {
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
-    if (!worker.to_coordd.empty()) return ToCoordd(w);
+    if (!coordd_.stream(w).to_coordd.empty()) return ToCoordd(w);
     if (!worker.alive) continue;
-    if (!worker.from_coordd.empty() || worker.ends) return ToWorker(w);
+    if (HasNews(w)) return ToWorker(w);
     if (CanRun(worker)) return RunProgram(w);
     bool moved = false;
     COORDD_RETURN_IF_ERROR(MoveData(w, moved));
@@ -117,48 +106,22 @@ absl::Status RecoverySim::Step() {
   return PassTime();
 }
 
+bool RecoverySim::HasNews(int32_t w) {
+  return !coordd_.stream(w).from_coordd.empty() || coordd_.stream(w).ends;
+}
+
 absl::Status RecoverySim::PassTime() {
-  if (coordd_ == nullptr) return StartCoordd();
-  if (!broken_.empty()) return HearOfEnd();
-  absl::Time next = coordd_->NextDeadline();
+  if (!coordd_.alive()) return coordd_.Start();
+  if (coordd_.has_broken_streams()) return coordd_.HearOfBrokenStream();
+  if (coordd_.is_storing()) return coordd_.StoreOn();
+  absl::Time next = coordd_.state().NextDeadline();
   for (const WorkerModel& worker : workers_)
     if (worker.alive && worker.state != nullptr)
       next = std::min(next, worker.state->NextDeadline());
   if (next == absl::InfiniteFuture()) return Wrong("nothing will ever happen");
-  now_ = std::max(now_, next);
-  Effects effects;
-  coordd_->Tick(now_, effects);
-  COORDD_RETURN_IF_ERROR(TakeCoordd(effects));
+  coordd_.PassUntil(next);
+  COORDD_RETURN_IF_ERROR(coordd_.Tick());
   for (int32_t w = 0; w < options_.workers; ++w) COORDD_RETURN_IF_ERROR(Tick(w));
-  return absl::OkStatus();
-}
-
-absl::Status RecoverySim::Kill() {
-  std::vector<int32_t> alive;
-  for (int32_t w = 0; w < options_.workers; ++w)
-    if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
-  if (alive.size() < 2) return absl::OkStatus();
-  --kills_left_;
-  WorkerModel& victim = workers_[static_cast<size_t>(alive[random_.Below(alive.size())])];
-  victim.alive = false;
-  victim.from_coordd.clear();
-  // Part of what it has sent may not have left the machine.
-  while (!victim.to_coordd.empty() && random_.Below(2) == 0) victim.to_coordd.pop_back();
-  if (ToInt(victim.session) != 0) victim.to_coordd.push_back(std::nullopt);
-  return absl::OkStatus();
-}
-
-// Rank 0 of the newest generation, wherever the others are.
-absl::Status RecoverySim::AskForChange() {
-  for (const auto& [w, rank] : members_.rbegin()->second) {
-    WorkerModel& worker = workers_[static_cast<size_t>(w)];
-    const bool is_there =
-        worker.alive && worker.state != nullptr && worker.generation == members_.rbegin()->first;
-    if (rank != 0 || !is_there) continue;
-    --changes_left_;
-    worker.wants_to_end = worker.generation;
-    return Turn(w, MembersMayChange{Generation{worker.generation}});
-  }
   return absl::OkStatus();
 }
 
@@ -181,80 +144,56 @@ absl::Status RecoverySim::RunProgram(int32_t w) {
   const std::string name = absl::StrCat("t", tensor);
   worker.open[id] = {name, worker.step};
   TensorsSubmitted submitted;
-  submitted.tensors.push_back({id, Gradient(name, {4}), now_ + absl::Minutes(10)});
+  submitted.tensors.push_back({id, Gradient(name, {4}), coordd_.now() + absl::Minutes(10)});
   return Turn(w, std::move(submitted));
 }
 
 absl::Status RecoverySim::ToCoordd(int32_t w) {
-  WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  std::optional<v1::WorkerMessage> message = std::move(worker.to_coordd.front());
-  worker.to_coordd.pop_front();
-  Inbound in = SessionEnded{worker.session, "killed"};
-  if (message.has_value()) {
-    if (!message->resume_report().over().empty()) ++over_;
-    in = SessionMessage{worker.session, *std::move(message)};
-  }
-  history_.Saw(in);
-  Effects effects;
-  coordd_->Step(in, now_, effects);
-  if (random_.Below(2) == 0) coordd_->Tick(now_, effects);
-  if (!message.has_value()) worker.session = SessionId{};
-  return TakeCoordd(effects);
+  const std::optional<v1::WorkerMessage>& next = coordd_.stream(w).to_coordd.front();
+  if (next.has_value() && !next->resume_report().over().empty()) ++over_;
+  return coordd_.Read(w);
 }
 
-absl::Status RecoverySim::TakeCoordd(const Effects& effects) {
-  COORDD_RETURN_IF_ERROR(history_.Saw(effects));
-  COORDD_RETURN_IF_ERROR(coordd_->CheckConsistency());
-  for (const Outgoing& out : effects.outgoing) {
-    if (const auto* close = std::get_if<CloseSession>(&out)) {
-      COORDD_RETURN_IF_ERROR(OnClosed(*close));
-    } else if (const auto* dismissed = std::get_if<DismissAnswer>(&out)) {
-      const auto asked = drain_calls_.extract(dismissed->call);
-      if (!asked.empty() && dismissed->status.ok())
-        workers_[static_cast<size_t>(asked.mapped())].acknowledged = true;
-    } else if (const auto* deliver = std::get_if<coordd::Deliver>(&out)) {
-      for (SessionId session : deliver->to)
-        COORDD_RETURN_IF_ERROR(Deliver(session, *deliver->message));
-    }
-  }
-  return Store(effects);
-}
-
-absl::Status RecoverySim::Deliver(SessionId session, const v1::CoordinatorMessage& message) {
-  const int32_t w = worker_of_.at(session);
-  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+bool RecoverySim::OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current) {
   // Who dies before it hears of it is a member all the same.
   if (message.has_membership()) members_[message.generation()][w] = message.membership().rank();
   if (message.has_resumed()) ++resumed_;
-  if (!worker.alive || worker.session != session) return absl::OkStatus();
-  v1::CoordinatorMessage copy = message;
-  copy.set_sequence(++worker.sequence);
-  worker.from_coordd.push_back(std::move(copy));
+  return current && workers_[static_cast<size_t>(w)].alive;
+}
+
+absl::Status RecoverySim::OnDid(const Outgoing& out) {
+  if (const auto* close = std::get_if<CloseSession>(&out)) return OnClosed(*close);
+  if (const auto* dismissed = std::get_if<DismissAnswer>(&out)) {
+    const auto asked = drain_calls_.extract(dismissed->call);
+    if (!asked.empty() && dismissed->status.ok())
+      workers_[static_cast<size_t>(asked.mapped())].acknowledged = true;
+  }
   return absl::OkStatus();
 }
 
 absl::Status RecoverySim::ToWorker(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  if (worker.from_coordd.empty()) return EndStream(w);
-  v1::CoordinatorMessage message = std::move(worker.from_coordd.front());
-  worker.from_coordd.pop_front();
+  SimStream& stream = coordd_.stream(w);
+  if (stream.from_coordd.empty()) return EndStream(w);
+  v1::CoordinatorMessage message = std::move(stream.from_coordd.front());
+  stream.from_coordd.pop_front();
   if (worker.state == nullptr) {
     if (!message.has_membership()) return absl::OkStatus();
     COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
     place.state.on_failure = OnFailure::kContinue;
     place.state.join = JoinFor(w);
     worker.generation = message.generation();
-    worker.state = std::make_unique<WorkerState>(place.state, now_);
+    worker.state = std::make_unique<WorkerState>(place.state, coordd_.now());
     return absl::OkStatus();
   }
-  return Turn(w, CoordinatorSaid{std::move(message), worker.stream});
+  return Turn(w, CoordinatorSaid{std::move(message), stream.number});
 }
 
 absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   std::vector<WorkerEffect> out;
   worker.ticked = false;
-  worker.state->Step(std::move(event), now_, out);
+  worker.state->Step(std::move(event), coordd_.now(), out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
   if (!worker.leaves) COORDD_RETURN_IF_ERROR(worker.state->status());
   return random_.Below(2) == 0 ? Tick(w) : absl::OkStatus();
@@ -265,9 +204,9 @@ absl::Status RecoverySim::Tick(int32_t w) {
   if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
   std::vector<WorkerEffect> out;
   worker.ticked = true;
-  worker.state->Tick(now_, out);
+  worker.state->Tick(coordd_.now(), out);
   if (!worker.state->question().empty() && !CanRun(worker))
-    worker.state->Step(ProgramWaits{worker.state->question().front()}, now_, out);
+    worker.state->Step(ProgramWaits{worker.state->question().front()}, coordd_.now(), out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
   return worker.leaves ? absl::OkStatus() : worker.state->status();
 }
@@ -278,10 +217,9 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
     if (auto* send = std::get_if<SendMessage>(&effect)) {
       const bool forgotten = options_.bug == RecoveryBug::kChangeNotAskedAgain && crashes() > 0 &&
                              send->message.has_change_members();
-      if (ToInt(worker.session) != 0 && !forgotten)
-        worker.to_coordd.emplace_back(std::move(send->message));
-    } else if (const auto* open = std::get_if<coordd::OpenStream>(&effect)) {
-      OpenStream(w, open->stream);
+      if (!forgotten) coordd_.Send(w, std::move(send->message));
+    } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
+      coordd_.Open(w, open->stream);
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
       COORDD_RETURN_IF_ERROR(OnLaunch(w, *launch));
     } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
@@ -290,7 +228,7 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
       worker.is_to_leave = drain->until != absl::InfiniteFuture();
     } else if (std::holds_alternative<Stopped>(effect)) {
       ++drained_;
-      End(worker);
+      End(w);
     } else if (std::holds_alternative<AbortExecution>(effect)) {
       worker.aborted = true;
     } else if (const auto* enter = std::get_if<EnterGeneration>(&effect)) {
@@ -415,13 +353,13 @@ absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membe
     ++again_;
     for (TensorId id : part.ids)
       again.tensors.push_back(
-          {id, Gradient(worker.open.at(id).name, {4}), now_ + absl::Minutes(10)});
+          {id, Gradient(worker.open.at(id).name, {4}), coordd_.now() + absl::Minutes(10)});
   }
   worker.aborted = false;
-  if (membership.epoch() != epoch_of_[membership.generation()]) ++told_again_;
+  if (membership.epoch() != coordd_.epoch_of(membership.generation())) ++told_again_;
   if (again.tensors.empty()) return absl::OkStatus();
   std::vector<WorkerEffect> out;
-  worker.state->Step(std::move(again), now_, out);
+  worker.state->Step(std::move(again), coordd_.now(), out);
   return Take(w, std::move(out));
 }
 

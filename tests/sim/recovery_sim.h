@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,8 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/random.h"
-#include "server/coordinator_state.h"
-#include "server/invariants.h"
+#include "tests/sim/coordd_model.h"
 #include "worker/worker_state.h"
 
 namespace coordd {
@@ -47,7 +47,8 @@ struct RecoverySimOptions {
 
 class RecoverySim {
  public:
-  RecoverySim(uint64_t seed, const RecoverySimOptions& options);
+  using Log = std::function<void(absl::string_view line)>;
+  RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log log = nullptr);
 
   // Until the programs of all who are left have ended. INTERNAL: what went wrong.
   absl::Status Run();
@@ -76,10 +77,6 @@ class RecoverySim {
     bool has_result = false;
   };
   struct WorkerModel {
-    SessionId session;  // 0: it has no stream
-    int64_t stream = 0;
-    bool ends = false;                   // the stream has, behind from_coordd
-    std::optional<absl::Status> closed;  // by coordd, with this status
     bool alive = true;
     bool is_to_leave = false;   // it has been told
     bool leaves = false;        // its program has come to that
@@ -87,9 +84,6 @@ class RecoverySim {
     bool acknowledged = false;  // an operator relies on its going
     bool may_be_evicted = false;
     std::unique_ptr<WorkerState> state;
-    std::deque<std::optional<v1::WorkerMessage>> to_coordd;  // nullopt: the stream ends
-    std::deque<v1::CoordinatorMessage> from_coordd;
-    int64_t sequence = 0;
     int64_t generation = 0;
     int64_t wants_to_end = 0;  // the generation that it has asked to change; 0: none
     bool aborted = false;
@@ -111,12 +105,10 @@ class RecoverySim {
   absl::Status PassTime();
   bool Finished() const;
   bool CanRun(const WorkerModel& worker) const;
+  bool HasNews(int32_t w);
   absl::Status RunProgram(int32_t w);
   absl::Status ToCoordd(int32_t w);
   absl::Status ToWorker(int32_t w);
-  absl::Status Kill();
-  absl::Status AskForChange();
-  absl::Status Dismiss(bool evict);
   // Something that may happen in the data plane of this worker; whether anything did.
   absl::Status MoveData(int32_t w, bool& moved);
   absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
@@ -126,44 +118,34 @@ class RecoverySim {
   absl::Status OnLaunch(int32_t w, const LaunchBatch& launch);
   absl::Status OnEnter(int32_t w, const v1::CoordinatorMessage& membership);
   absl::Status OnResult(int32_t w, TensorId id, int64_t generation);
-  absl::Status TakeCoordd(const Effects& effects);
-  absl::Status Deliver(SessionId session, const v1::CoordinatorMessage& message);
+  // What coordd says, and does otherwise.
+  bool OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current);
+  absl::Status OnDid(const Outgoing& out);
 
   // recovery_sim_faults.cc
-  absl::Status StartCoordd();
-  absl::Status Crash();
-  absl::Status Store(const Effects& effects);
-  void Doze();
-  void BreakStream(WorkerModel& worker);
-  absl::Status HearOfEnd();
-  static void End(WorkerModel& worker);
+  CoorddModel::Hooks CoorddHooks(Log log);
+  absl::Status Fault(bool& happened);
+  absl::Status Kill();
+  absl::Status AskForChange();
+  absl::Status Dismiss(bool evict);
+  void Sleep();
+  void End(int32_t w);
   absl::Status OnClosed(const CloseSession& close);
-  void OpenStream(int32_t w, int64_t stream);
-  void SendJoin(int32_t w);
   v1::Join JoinFor(int32_t w) const;
   absl::Status EndStream(int32_t w);
 
   const RecoverySimOptions options_;
   Random random_;
-  absl::Time now_;
-  ServerOptions server_;
-  std::unique_ptr<CoordinatorState> coordd_;  // none: it has died
-  std::map<std::string, std::string> disk_;
-  int64_t epoch_ = 4;
-  int64_t last_session_ = 0;
-  std::map<SessionId, int32_t> worker_of_;  // also of streams that have ended
-  HistoryChecker history_{/*durable=*/true};
+  CoorddModel coordd_;
   std::vector<WorkerModel> workers_;
   int32_t kills_left_;
   int32_t crashes_left_;
   int32_t changes_left_;
   int32_t dozes_left_;
   absl::Time suspended_at_;
-  std::vector<SessionId> broken_;  // streams of whose end coordd has not heard
   int32_t drains_left_, evictions_left_;
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
-  std::map<int64_t, int64_t> epoch_of_;                    // in which each generation was stored
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.

@@ -1,123 +1,86 @@
-// coordd dies and is started again on what it had stored: what has been sent arrives up to a point
-// that differs from worker to worker.
+// What happens to the workers and to coordd, and how they come back.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "server/job_record.h"
 #include "tests/server/builders.h"
 #include "tests/sim/recovery_sim.h"
 
 namespace coordd {
 
-absl::Status RecoverySim::StartCoordd() {
-  COORDD_ASSIGN_OR_RETURN(RestoredState restored, ParseRecords({"c0ffee", Epoch{++epoch_}, disk_}));
-  if (options_.bug == RecoveryBug::kPlanIsNotStored) {
-    for (auto& [name, record] : restored.jobs) record.clear_repairs();
-  }
-  if (options_.bug == RecoveryBug::kDrainNotStored) restored.drains.clear();
-  Effects effects;
-  coordd_ = std::make_unique<CoordinatorState>(server_, restored, now_, effects);
-  history_.SawRestart();
-  return TakeCoordd(effects);
+CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
+  return {
+      .said = [this](int32_t w, v1::CoordinatorMessage& message,
+                     bool current) { return OnSaid(w, message, current); },
+      .did = [this](const Outgoing& out) { return OnDid(out); },
+      .found =
+          [this](RestoredState& found) {
+            if (options_.bug == RecoveryBug::kPlanIsNotStored) {
+              for (auto& [name, record] : found.jobs) record.clear_repairs();
+            }
+            if (options_.bug == RecoveryBug::kDrainNotStored) found.drains.clear();
+          },
+      .log = std::move(log),
+  };
 }
 
-absl::Status RecoverySim::Crash() {
-  --crashes_left_;
-  coordd_.reset();
-  broken_.clear();
-  for (WorkerModel& worker : workers_) {
-    BreakStream(worker);
-    worker.closed.reset();
+absl::Status RecoverySim::Fault(bool& happened) {
+  happened = true;
+  const bool running = members_.contains(1);
+  if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
+  if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
+  if (running && drains_left_ > 0 && random_.Below(100) == 0) return Dismiss(/*evict=*/false);
+  if (running && evictions_left_ > 0 && random_.Below(150) == 0) return Dismiss(/*evict=*/true);
+  // What it has just stored it may not have announced.
+  const uint64_t often = coordd_.has_stored_unsaid() ? 4 : 200;
+  if (coordd_.alive() && crashes_left_ > 0 && random_.Below(often) == 0) {
+    --crashes_left_;
+    coordd_.Crash();
+    return absl::OkStatus();
   }
+  if (coordd_.alive() && running && dozes_left_ > 0 && random_.Below(150) == 0) Sleep();
+  happened = false;
   return absl::OkStatus();
 }
 
-// For long enough that it forgives. Some have lost patience by the time at which it wakes up; what
-// has not arrived by then is lost. Between two generations members have to be patient.
-void RecoverySim::Doze() {
-  v1::ServerState state;
-  coordd_->Describe("train", now_, &state);
-  if (state.jobs_size() != 1 || state.jobs(0).phase() != v1::JOB_PHASE_RUNNING) return;
-  --dozes_left_;
-  now_ += server_.lease;
-  for (WorkerModel& worker : workers_) {
-    if (!worker.alive || ToInt(worker.session) == 0 || random_.Below(3) == 0) continue;
-    broken_.push_back(worker.session);
-    BreakStream(worker);
-  }
-}
-
-void RecoverySim::BreakStream(WorkerModel& worker) {
-  worker.to_coordd.clear();
-  const uint64_t arrives = random_.Below(worker.from_coordd.size() + 1);
-  while (worker.from_coordd.size() > arrives) worker.from_coordd.pop_back();
-  worker.ends = worker.ends || ToInt(worker.session) != 0;
-  worker.session = SessionId{};
-}
-
-absl::Status RecoverySim::HearOfEnd() {
-  const size_t at = random_.Below(broken_.size());
-  const Inbound in = SessionEnded{broken_[at], "reset"};
-  broken_.erase(broken_.begin() + static_cast<int64_t>(at));
-  history_.Saw(in);
-  Effects effects;
-  coordd_->Step(in, now_, effects);
-  return TakeCoordd(effects);
-}
-
-// The disk is quick. What it stores last before coordd dies may not have been announced.
-absl::Status RecoverySim::Store(const Effects& effects) {
-  for (const Persist& persist : effects.persist) {
-    for (const StateWrite& write : persist.writes) {
-      if (write.value.has_value()) {
-        disk_[write.key] = *write.value;
-      } else {
-        disk_.erase(write.key);
-      }
-    }
-    if (persist.generation == Generation{0} && persist.call == CallId{0}) continue;
-    if (persist.generation != Generation{0}) epoch_of_[ToInt(persist.generation)] = epoch_;
-    const Inbound persisted(Persisted{persist.job, persist.generation, {}, persist.call});
-    history_.Saw(persisted);
-    if (crashes_left_ > 0 && random_.Below(4) == 0) return Crash();
-    Effects more;
-    coordd_->Step(persisted, now_, more);
-    COORDD_RETURN_IF_ERROR(TakeCoordd(more));
-  }
+absl::Status RecoverySim::Kill() {
+  std::vector<int32_t> alive;
+  for (int32_t w = 0; w < options_.workers; ++w)
+    if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
+  if (alive.size() < 2) return absl::OkStatus();
+  --kills_left_;
+  const int32_t w = alive[random_.Below(alive.size())];
+  // Part of what it has sent may not have left the machine.
+  auto& sent = coordd_.stream(w).to_coordd;
+  while (!sent.empty() && random_.Below(2) == 0) sent.pop_back();
+  auto arrives = std::move(sent);
+  End(w);
+  if (ToInt(coordd_.stream(w).session) != 0) arrives.push_back(std::nullopt);
+  coordd_.stream(w).to_coordd = std::move(arrives);
   return absl::OkStatus();
 }
 
-absl::Status RecoverySim::OnClosed(const CloseSession& close) {
-  WorkerModel& worker = workers_[static_cast<size_t>(worker_of_.at(close.session))];
-  if (absl::IsUnavailable(close.status) && options_.dozes > 0) {
-    if (suspended_at_ != now_) ++suspended_;
-    suspended_at_ = now_;
-    if (worker.session == close.session) BreakStream(worker);
-    return absl::OkStatus();
-  }
-  if (!worker.alive || worker.session != close.session) return absl::OkStatus();
-  if (worker.leaves && close.status.ok()) {
-    worker.ends = true;
-    worker.closed = close.status;
-    worker.to_coordd.clear();
-    worker.session = SessionId{};
-    return absl::OkStatus();
-  }
-  if (worker.may_be_evicted) {
-    ++evicted_;
-    End(worker);
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("a session is closed: ", close.status.ToString()));
+// Its process has ended, and what it has not sent.
+void RecoverySim::End(int32_t w) {
+  SimStream& stream = coordd_.stream(w);
+  workers_[static_cast<size_t>(w)].alive = false;
+  stream.from_coordd.clear();
+  stream.to_coordd.clear();
+  if (ToInt(stream.session) != 0) stream.to_coordd.push_back(std::nullopt);
 }
 
-// Its process has ended.
-void RecoverySim::End(WorkerModel& worker) {
-  worker.alive = false;
-  worker.from_coordd.clear();
-  worker.to_coordd.clear();
-  if (ToInt(worker.session) != 0) worker.to_coordd.push_back(std::nullopt);
+// Rank 0 of the newest generation, wherever the others are.
+absl::Status RecoverySim::AskForChange() {
+  for (const auto& [w, rank] : members_.rbegin()->second) {
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    const bool is_there =
+        worker.alive && worker.state != nullptr && worker.generation == members_.rbegin()->first;
+    if (rank != 0 || !is_there) continue;
+    --changes_left_;
+    worker.wants_to_end = worker.generation;
+    return Turn(w, MembersMayChange{Generation{worker.generation}});
+  }
+  return absl::OkStatus();
 }
 
 // A rank of the newest generation; sometimes its own process asks for it.
@@ -127,7 +90,7 @@ absl::Status RecoverySim::Dismiss(bool evict) {
     const WorkerModel& worker = workers_[static_cast<size_t>(w)];
     if (worker.alive && !worker.is_to_leave && !worker.leaves) staying.emplace_back(w, rank);
   }
-  if (staying.size() < 2 || coordd_ == nullptr) return absl::OkStatus();
+  if (staying.size() < 2 || !coordd_.alive()) return absl::OkStatus();
   const auto [w, rank] = staying[random_.Below(staying.size())];
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   --(evict ? evictions_left_ : drains_left_);
@@ -135,17 +98,48 @@ absl::Status RecoverySim::Dismiss(bool evict) {
   constexpr int64_t kGraceMs[] = {20, 1000, 30000};
   const absl::Duration grace = absl::Milliseconds(kGraceMs[random_.Below(3)]);
   if (!evict && worker.state != nullptr && random_.Below(3) == 0)
-    return Turn(w, DrainAsked{now_ + grace, "SIGTERM"});
+    return Turn(w, DrainAsked{coordd_.now() + grace, "SIGTERM"});
   DismissCall call{CallId{++last_call_}, {}};
   call.request.set_action(evict ? v1::DISMISS_ACTION_EVICT : v1::DISMISS_ACTION_DRAIN);
   call.request.set_rank(rank);
   call.request.set_force(true);
   call.request.set_grace_seconds(absl::ToDoubleSeconds(grace));
   if (!evict) drain_calls_[call.call] = w;
-  history_.Saw(Inbound(call));
-  Effects effects;
-  coordd_->Step(call, now_, effects);
-  return TakeCoordd(effects);
+  return coordd_.Step(call);
+}
+
+// Between two generations members have to be patient.
+void RecoverySim::Sleep() {
+  if (coordd_.Job().phase() != v1::JOB_PHASE_RUNNING) return;
+  --dozes_left_;
+  coordd_.Sleep([this](int32_t w) { return workers_[static_cast<size_t>(w)].alive; });
+}
+
+absl::Status RecoverySim::OnClosed(const CloseSession& close) {
+  const int32_t w = coordd_.worker_of(close.session);
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  SimStream& stream = coordd_.stream(w);
+  const bool current = stream.session == close.session;
+  if (absl::IsUnavailable(close.status) && options_.dozes > 0) {
+    if (suspended_at_ != coordd_.now()) ++suspended_;
+    suspended_at_ = coordd_.now();
+    if (current) coordd_.Break(w);
+    return absl::OkStatus();
+  }
+  if (!worker.alive || !current) return absl::OkStatus();
+  if (worker.leaves && close.status.ok()) {
+    stream.ends = true;
+    stream.closed = close.status;
+    stream.to_coordd.clear();
+    stream.session = SessionId{};
+    return absl::OkStatus();
+  }
+  if (worker.may_be_evicted) {
+    ++evicted_;
+    End(w);
+    return absl::OkStatus();
+  }
+  return Wrong("the session of worker ", w, " is closed: ", close.status.ToString());
 }
 
 v1::Join RecoverySim::JoinFor(int32_t w) const {
@@ -159,39 +153,16 @@ v1::Join RecoverySim::JoinFor(int32_t w) const {
   return join;
 }
 
-void RecoverySim::OpenStream(int32_t w, int64_t stream) {
-  WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  worker.to_coordd.clear();
-  worker.from_coordd.clear();
-  worker.sequence = 0;
-  worker.closed.reset();
-  worker.stream = stream;
-  worker.session = SessionId{};
-  worker.ends = coordd_ == nullptr;  // nobody listens
-  if (worker.ends) return;
-  worker.session = SessionId{++last_session_};
-  worker_of_[worker.session] = w;
-}
-
-void RecoverySim::SendJoin(int32_t w) {
-  OpenStream(w, 0);
-  WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  if (ToInt(worker.session) == 0) return;
-  v1::WorkerMessage message;
-  *message.mutable_join() = JoinFor(w);
-  worker.to_coordd.emplace_back(std::move(message));
-}
-
 absl::Status RecoverySim::EndStream(int32_t w) {
-  WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  worker.ends = false;
-  if (worker.state == nullptr) {
-    SendJoin(w);  // it has not heard of a generation: it joins again
+  SimStream& stream = coordd_.stream(w);
+  stream.ends = false;
+  if (workers_[static_cast<size_t>(w)].state == nullptr) {
+    coordd_.SendJoin(w, JoinFor(w));  // it has not heard of a generation: it joins again
     return absl::OkStatus();
   }
-  const auto closed = std::exchange(worker.closed, std::nullopt);
+  const auto closed = std::exchange(stream.closed, std::nullopt);
   return Turn(
-      w, StreamEnded{closed.value_or(absl::UnavailableError("the stream broke")), worker.stream});
+      w, StreamEnded{closed.value_or(absl::UnavailableError("the stream broke")), stream.number});
 }
 
 }  // namespace coordd

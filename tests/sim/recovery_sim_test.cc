@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/sim/sim_seed.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -10,108 +11,74 @@ namespace {
 
 constexpr uint64_t kSeeds = 300;
 
-TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
-  int64_t generations = 0, held = 0, again = 0, scheduled = 0;
+struct Sums {
+  int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
+  int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0;
+};
+
+// All seeds with these faults. The line that runs a seed again is in the failure.
+Sums RunAll(const FaultSet& faults) {
+  Sums sums;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    RecoverySimOptions options;
-    options.workers = 2 + static_cast<int32_t>(seed % 4);
-    options.kills = 1 + static_cast<int32_t>(seed / 4 % 3);
-    RecoverySim sim(seed, options);
-    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
-    generations += sim.generations();
-    held += sim.held();
-    again += sim.again();
-    scheduled += sim.scheduled_batches();
+    RecoverySim sim(seed, RecoveryOptionsOf(seed, faults));
+    EXPECT_THAT(sim.Run(), IsOk()) << Replay("recovery", seed, faults);
+    if (testing::Test::HasFailure()) return sums;
+    sums.generations += sim.generations();
+    sums.held += sim.held();
+    sums.again += sim.again();
+    sums.scheduled += sim.scheduled_batches();
+    sums.crashes += sim.crashes();
+    sums.changes += sim.changes();
+    sums.resumed += sim.resumed();
+    sums.over += sim.over();
+    sums.told_again += sim.told_again();
+    sums.suspended += sim.suspended();
+    sums.drained += sim.drained();
+    sums.evicted += sim.evicted();
   }
-  // That it got anywhere at all.
-  EXPECT_GT(generations, static_cast<int64_t>(3 * kSeeds / 2));
-  EXPECT_GT(held, 20);
-  EXPECT_GT(again, 200);
-  EXPECT_GT(scheduled, 1000);
+  return sums;
+}
+
+// What the sums must be at least is that they got anywhere at all.
+
+TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
+  const Sums sums = RunAll({Fault::kKill});
+  EXPECT_GT(sums.generations, static_cast<int64_t>(3 * kSeeds / 2));
+  EXPECT_GT(sums.held, 20);
+  EXPECT_GT(sums.again, 200);
+  EXPECT_GT(sums.scheduled, 1000);
 }
 
 TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
-  int64_t crashes = 0, resumed = 0, over = 0, told_again = 0, held = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    RecoverySimOptions options;
-    options.workers = 2 + static_cast<int32_t>(seed % 4);
-    options.kills = 1 + static_cast<int32_t>(seed / 4 % 3);
-    options.crashes = 1 + static_cast<int32_t>(seed / 12 % 3);
-    RecoverySim sim(seed, options);
-    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
-    crashes += sim.crashes();
-    resumed += sim.resumed();
-    over += sim.over();
-    told_again += sim.told_again();
-    held += sim.held();
-  }
-  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds));
-  EXPECT_GT(resumed, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(over, 100);
-  EXPECT_GT(told_again, 30);
-  EXPECT_GT(held, 10);
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart});
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.over, 100);
+  EXPECT_GT(sums.told_again, 30);
+  EXPECT_GT(sums.held, 10);
 }
 
 TEST(RecoverySim, MembersMayChangeWhileCoorddDies) {
-  int64_t changes = 0, crashes = 0, generations = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    RecoverySimOptions options;
-    options.workers = 2 + static_cast<int32_t>(seed % 4);
-    options.kills = static_cast<int32_t>(seed / 4 % 2);
-    options.crashes = static_cast<int32_t>(seed / 8 % 3);
-    options.changes = 1 + static_cast<int32_t>(seed / 24 % 2);
-    RecoverySim sim(seed, options);
-    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
-    changes += sim.changes();
-    crashes += sim.crashes();
-    generations += sim.generations();
-  }
-  EXPECT_GT(changes, static_cast<int64_t>(kSeeds));
-  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(generations, static_cast<int64_t>(2 * kSeeds));
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kChange});
+  EXPECT_GT(sums.changes, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.generations, static_cast<int64_t>(2 * kSeeds));
 }
 
 TEST(RecoverySim, CoorddMaySleepAndDie) {
-  int64_t suspended = 0, resumed = 0, crashes = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    RecoverySimOptions options;
-    options.workers = 2 + static_cast<int32_t>(seed % 4);
-    options.kills = static_cast<int32_t>(seed / 4 % 2);
-    options.crashes = static_cast<int32_t>(seed / 8 % 2);
-    options.changes = static_cast<int32_t>(seed / 16 % 2);
-    options.dozes = 1 + static_cast<int32_t>(seed / 32 % 3);
-    RecoverySim sim(seed, options);
-    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
-    suspended += sim.suspended();
-    resumed += sim.resumed();
-    crashes += sim.crashes();
-  }
-  EXPECT_GT(suspended, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(resumed, static_cast<int64_t>(kSeeds));
-  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 4));
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kSleep, Fault::kChange});
+  EXPECT_GT(sums.suspended, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 4));
 }
 
 TEST(RecoverySim, WhoIsToLeaveDoesAtAnyMomentAndNobodyElseIsConcerned) {
-  int64_t drained = 0, evicted = 0, crashes = 0, generations = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    RecoverySimOptions options;
-    options.workers = 3 + static_cast<int32_t>(seed % 3);
-    options.kills = static_cast<int32_t>(seed / 3 % 2);
-    options.crashes = static_cast<int32_t>(seed / 6 % 3);
-    options.changes = static_cast<int32_t>(seed / 18 % 2);
-    options.drains = 1 + static_cast<int32_t>(seed / 36 % 2);
-    options.evictions = static_cast<int32_t>(seed / 72 % 2);
-    RecoverySim sim(seed, options);
-    ASSERT_THAT(sim.Run(), IsOk()) << "seed " << seed;
-    drained += sim.drained();
-    evicted += sim.evicted();
-    crashes += sim.crashes();
-    generations += sim.generations();
-  }
-  EXPECT_GT(drained, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(evicted, static_cast<int64_t>(kSeeds / 10));
-  EXPECT_GT(crashes, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(generations, static_cast<int64_t>(2 * kSeeds));
+  const Sums sums =
+      RunAll({Fault::kKill, Fault::kRestart, Fault::kChange, Fault::kDrain, Fault::kEvict});
+  EXPECT_GT(sums.drained, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.generations, static_cast<int64_t>(2 * kSeeds));
 }
 
 // Whether one of the seeds notices the mistake.

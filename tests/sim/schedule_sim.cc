@@ -13,50 +13,46 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kMaxSteps = 400000;
-constexpr absl::Duration kMaxTime = absl::Minutes(4);  // below the stall's end and every deadline
+constexpr int64_t kMaxScheduleSteps = 400000;
 
 std::string Key(const TensorSpec& spec) {
   return absl::StrCat(spec.name, "@", ToInt(spec.process_set));
 }
 
-template <typename... Args>
-absl::Status Wrong(const Args&... args) {
-  return absl::InternalError(absl::StrCat(args...));
+ServerOptions ManyBatches() {
+  ServerOptions options = SimServerOptions();
+  options.max_batch_bytes = 4096;
+  return options;
 }
 
 }  // namespace
 
 ScheduleSim::ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug,
-                         SimFaults faults)
+                         SimFaults faults, Log log)
     : bug_(bug),
       faults_(faults),
       random_(seed),
-      now_(absl::FromUnixSeconds(1'000'000)),
       programs_(std::move(programs)),
-      ranks_(programs_.size()) {
-  options_.max_batch_bytes = 4096;
-  options_.stall_warning = absl::Minutes(5);
-  options_.stall_abort = absl::Minutes(10);
-}
+      ranks_(programs_.size()),
+      coordd_(ManyBatches(), ranks_.size(), random_, CoorddHooks(std::move(log))) {}
 
 absl::Status ScheduleSim::Run() {
-  const absl::Time start = now_;
-  COORDD_RETURN_IF_ERROR(StartCoordd());
+  const absl::Time start = coordd_.now();
+  COORDD_RETURN_IF_ERROR(coordd_.Start());
   for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
     sets_[ProcessSetId{0}].push_back(rank);
-    SendJoin(rank);
+    coordd_.SendJoin(rank, JoinFor(rank));
   }
   for (int64_t steps = 0; !Finished(); ++steps) {
-    if (steps > kMaxSteps || now_ - start > kMaxTime) {
+    if (steps > kMaxScheduleSteps || coordd_.now() - start > kMaxSimTime) {
       std::string waits;
       for (size_t i = 0; i < ranks_.size(); ++i) {
         absl::StrAppend(&waits, " rank ", i, " at ", ranks_[i].next_op, "/", programs_[i].size(),
                         ":");
         for (const auto& [id, open] : ranks_[i].open) absl::StrAppend(&waits, " ", open.name);
       }
-      return Wrong("no end after ", steps, " steps and ", absl::FormatDuration(now_ - start), ":",
-                   waits);
+      return Wrong("no end after ", steps, " steps and ",
+                   absl::FormatDuration(coordd_.now() - start), ":", waits);
     }
     COORDD_RETURN_IF_ERROR(Step());
   }
@@ -71,38 +67,39 @@ bool ScheduleSim::Finished() const {
 
 // One thing that may happen now, chosen by chance; time passes only when nothing may.
 absl::Status ScheduleSim::Step() {
-  const uint64_t n = ranks_.size();
-  if (coordd_ == nullptr && random_.Below(20) == 0) return StartCoordd();
-  if (coordd_ != nullptr && crashes_ < faults_.crashes && random_.Below(150) == 0) return Crash();
+  const int32_t n = static_cast<int32_t>(ranks_.size());
+  if (!coordd_.alive() && random_.Below(20) == 0) return coordd_.Start();
+  if (coordd_.alive() && crashes_ < faults_.crashes && random_.Below(150) == 0) {
+    ++crashes_;
+    coordd_.Crash();
+    return absl::OkStatus();
+  }
+  if (coordd_.alive() && coordd_.is_storing() && random_.Below(3) == 0) return coordd_.StoreOn();
   if (breaks_ < faults_.breaks && !all_are_back() && random_.Below(10) == 0)
-    return BreakStream(static_cast<int32_t>(random_.Below(n)));
+    return BreakStream(static_cast<int32_t>(random_.Below(ranks_.size())));
   for (int tries = 0; tries < 12; ++tries) {
-    const int32_t rank = static_cast<int32_t>(random_.Below(n));
+    const int32_t rank = static_cast<int32_t>(random_.Below(ranks_.size()));
     RankState& state = ranks_[static_cast<size_t>(rank)];
     switch (random_.Below(4)) {
       case 0:
-        if (!state.to_coordd.empty()) return ToCoordd(rank);
+        if (!coordd_.stream(rank).to_coordd.empty()) return ToCoordd(rank);
         break;
       case 1:
-        if (!state.from_coordd.empty() || state.ends) return ToWorker(rank);
+        if (HasNews(rank)) return ToWorker(rank);
         break;
       case 2:
-        if (state.worker != nullptr && !Blocked(state) &&
-            state.next_op < programs_[static_cast<size_t>(rank)].size())
-          return RunProgram(rank);
+        if (state.worker != nullptr && !Blocked(state)) return RunProgram(rank);
         break;
       default:
         if (!batches_.empty()) return FinishBatch();
     }
   }
   // Nothing was found by chance: look everywhere.
-  for (int32_t rank = 0; rank < static_cast<int32_t>(n); ++rank) {
+  for (int32_t rank = 0; rank < n; ++rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
-    if (!state.to_coordd.empty()) return ToCoordd(rank);
-    if (!state.from_coordd.empty() || state.ends) return ToWorker(rank);
-    if (state.worker != nullptr && !Blocked(state) &&
-        state.next_op < programs_[static_cast<size_t>(rank)].size())
-      return RunProgram(rank);
+    if (!coordd_.stream(rank).to_coordd.empty()) return ToCoordd(rank);
+    if (HasNews(rank)) return ToWorker(rank);
+    if (state.worker != nullptr && !Blocked(state)) return RunProgram(rank);
     if (state.worker != nullptr && state.worker->turn_due()) {
       std::vector<WorkerEffect> out;
       TickWorker(state, out);
@@ -111,16 +108,23 @@ absl::Status ScheduleSim::Step() {
   }
   for (const auto& [key, batch] : batches_)
     if (batch.launched.size() == Members(batch.set).size()) return FinishBatch();
-  if (coordd_ == nullptr) return StartCoordd();
-  absl::Time next = coordd_->NextDeadline();
+  return PassTime();
+}
+
+bool ScheduleSim::HasNews(int32_t rank) {
+  return !coordd_.stream(rank).from_coordd.empty() || coordd_.stream(rank).ends;
+}
+
+absl::Status ScheduleSim::PassTime() {
+  if (!coordd_.alive()) return coordd_.Start();
+  if (coordd_.is_storing()) return coordd_.StoreOn();
+  absl::Time next = coordd_.state().NextDeadline();
   for (const RankState& state : ranks_)
     if (state.worker != nullptr) next = std::min(next, state.worker->NextDeadline());
   if (next == absl::InfiniteFuture()) return Wrong("nothing will ever happen");
-  now_ = std::max(now_, next);
-  Effects effects;
-  coordd_->Tick(now_, effects);
-  COORDD_RETURN_IF_ERROR(TakeCoordd(std::move(effects)));
-  for (int32_t rank = 0; rank < static_cast<int32_t>(n); ++rank) {
+  coordd_.PassUntil(next);
+  COORDD_RETURN_IF_ERROR(coordd_.Tick());
+  for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     if (state.worker == nullptr) continue;
     std::vector<WorkerEffect> out;
@@ -145,7 +149,7 @@ absl::Status ScheduleSim::RunProgram(int32_t rank) {
     for (const auto& [id, open] : state.open)
       if (open.name == Key(spec)) return absl::OkStatus();
   ++state.next_op;
-  const absl::Time deadline = now_ + absl::Minutes(10);
+  const absl::Time deadline = coordd_.now() + absl::Minutes(10);
   switch (op.kind) {
     case SimOp::Kind::kWait:
       return absl::OkStatus();
@@ -168,8 +172,8 @@ absl::Status ScheduleSim::RunProgram(int32_t rank) {
   }
   for (const TensorSpec& spec : tensors) {
     const TensorId id{++state.last_id};
-    const int64_t instance = state.joins * kMaxSteps + ++state.instances[Key(spec)];
-    state.open[id] = {Key(spec), instance, now_};
+    const int64_t instance = state.joins * kMaxScheduleSteps + ++state.instances[Key(spec)];
+    state.open[id] = {Key(spec), instance, coordd_.now()};
     submitted.tensors.push_back({id, spec, deadline});
   }
   // Up to a join the ranks may have done different numbers of steps.
@@ -181,101 +185,80 @@ absl::Status ScheduleSim::RunProgram(int32_t rank) {
 }
 
 absl::Status ScheduleSim::ToCoordd(int32_t rank) {
-  RankState& state = ranks_[static_cast<size_t>(rank)];
-  if (coordd_ == nullptr) {
-    state.to_coordd.clear();  // nobody reads it
+  auto& sent = coordd_.stream(rank).to_coordd;
+  if (bug_ == PlantedBug::kReportNotDropped && sent.size() > 1 && sent[1]->has_schedule_ack() &&
+      sent[0]->has_tensors_ready()) {
+    std::swap(sent[0], sent[1]);
+  }
+  if (sent.front()->has_tensors_ready()) ++reports_;
+  if (bug_ == PlantedBug::kNoBreak && sent.front()->has_schedule_break()) {
+    sent.pop_front();
     return absl::OkStatus();
   }
-  if (bug_ == PlantedBug::kReportNotDropped && state.to_coordd.size() > 1 &&
-      state.to_coordd[1].has_schedule_ack() && state.to_coordd[0].has_tensors_ready()) {
-    std::swap(state.to_coordd[0], state.to_coordd[1]);
-  }
-  SessionMessage in{state.session, std::move(state.to_coordd.front())};
-  state.to_coordd.pop_front();
-  if (in.message.has_tensors_ready()) ++reports_;
-  if (bug_ == PlantedBug::kNoBreak && in.message.has_schedule_break()) return absl::OkStatus();
-  const Inbound inbound(std::move(in));
-  history_.Saw(inbound);
-  Effects effects;
-  coordd_->Step(inbound, now_, effects);
-  if (random_.Below(2) == 0) coordd_->Tick(now_, effects);  // turns take in several messages
-  return TakeCoordd(std::move(effects));
+  return coordd_.Read(rank);
 }
 
-absl::Status ScheduleSim::TakeCoordd(Effects effects) {
-  COORDD_RETURN_IF_ERROR(history_.Saw(effects));
-  COORDD_RETURN_IF_ERROR(coordd_->CheckConsistency());
-  COORDD_RETURN_IF_ERROR(Store(effects));
-  for (const Outgoing& out : effects.outgoing) {
-    const auto* close = std::get_if<CloseSession>(&out);
-    if (close != nullptr &&
-        ranks_[static_cast<size_t>(rank_of_.at(close->session))].session == close->session)
-      return Wrong("a session is closed: ", close->status.ToString());
-    const auto* deliver = std::get_if<coordd::Deliver>(&out);
-    if (deliver == nullptr) continue;
-    if (deliver->message->has_schedule()) ++schedules_;
-    if (deliver->message->has_cut()) ++cuts_;
-    for (SessionId session : deliver->to) {
-      RankState& to = ranks_[static_cast<size_t>(rank_of_.at(session))];
-      if (to.session == session) Deliver(to, *deliver->message);
-    }
-  }
-  return absl::OkStatus();
-}
-
-void ScheduleSim::Deliver(RankState& to, v1::CoordinatorMessage message) {
-  const bool missed = to.worker != nullptr && !to.worker->attached() && message.position() > 0;
-  if (missed && bug_ == PlantedBug::kMissedNotTold) return;
+bool ScheduleSim::OnSaid(int32_t rank, v1::CoordinatorMessage& message, bool current) {
+  if (message.has_schedule()) schedules_.insert(message.schedule().id());
+  if (message.has_cut()) cuts_.insert(message.cut().id());
+  const WorkerState* worker = ranks_[static_cast<size_t>(rank)].worker.get();
+  const bool missed = current && worker != nullptr && !worker->attached() && message.position() > 0;
+  if (missed && bug_ == PlantedBug::kMissedNotTold) return false;
   missed_ += missed ? 1 : 0;
-  message.set_sequence(++to.sequence);
   if (bug_ == PlantedBug::kCutTooEarly && message.has_cut() && message.cut().position() > 0)
     message.mutable_cut()->set_position(message.cut().position() - 1);
-  to.from_coordd.push_back(std::move(message));
+  return true;
 }
 
 absl::Status ScheduleSim::ToWorker(int32_t rank) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
-  if (state.from_coordd.empty()) return EndStream(rank);
-  const bool is_back = state.worker != nullptr && state.worker->attached() && !state.ends;
-  if (is_back && !state.lost.empty() && random_.Below(4) == 0) return StrayMessage(rank);
-  v1::CoordinatorMessage message = std::move(state.from_coordd.front());
-  if (state.worker == nullptr) {
-    state.from_coordd.pop_front();
-    if (!message.has_membership()) return absl::OkStatus();
-    COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
-    place.state.join = JoinFor(rank);
-    place.state.seed = random_.Next();
-    state.worker = std::make_unique<WorkerState>(place.state, now_);
-    return absl::OkStatus();
-  }
-  if (message.has_abort()) return Wrong("the generation ended: ", message.abort().reason());
-  if (bug_ == PlantedBug::kLaunchesWhenFrozen && message.has_freeze() && rank == 0 &&
-      state.from_coordd.size() == 1 && state.frozen_by_bug != message.freeze().id()) {
-    // Answers at once, and keeps the message for later.
-    state.frozen_by_bug = message.freeze().id();
-    v1::WorkerMessage reply;
-    reply.set_epoch(message.epoch());
-    reply.set_generation(message.generation());
-    reply.mutable_freeze_reply()->set_id(message.freeze().id());
-    int64_t launched = 0;
-    for (const auto& [lane, batches] : state.launched)
-      if (ToInt(lane) == kFirstScheduleLane + message.freeze().id() - 1)
-        for (const auto& [sequence, tensors] : batches) launched = std::max(launched, sequence);
-    reply.mutable_freeze_reply()->set_launched(launched);
-    state.to_coordd.push_back(std::move(reply));
-    return absl::OkStatus();
+  SimStream& stream = coordd_.stream(rank);
+  if (stream.from_coordd.empty()) return EndStream(rank);
+  const bool is_back = state.worker != nullptr && state.worker->attached() && !stream.ends;
+  if (is_back && !stream.lost.empty() && random_.Below(4) == 0) return StrayMessage(rank);
+  const v1::CoordinatorMessage& next = stream.from_coordd.front();
+  if (state.worker != nullptr && next.has_abort())
+    return Wrong("the generation ended: ", next.abort().reason());
+  const bool may_hold = next.has_freeze() && stream.from_coordd.size() == 1;
+  if (bug_ == PlantedBug::kLaunchesWhenFrozen && may_hold && rank == 0 &&
+      state.frozen_by_bug != next.freeze().id()) {
+    return AnswerAndGoOn(rank, next);
   }
   // Held back until the cut is behind it.
-  if (state.frozen_by_bug.has_value() && message.has_freeze() && state.from_coordd.size() == 1)
-    return absl::OkStatus();
-  state.from_coordd.pop_front();
-  return Turn(rank, CoordinatorSaid{std::move(message), state.stream});
+  if (state.frozen_by_bug.has_value() && may_hold) return absl::OkStatus();
+  v1::CoordinatorMessage message = std::move(stream.from_coordd.front());
+  stream.from_coordd.pop_front();
+  if (state.worker != nullptr)
+    return Turn(rank, CoordinatorSaid{std::move(message), stream.number});
+  if (!message.has_membership()) return absl::OkStatus();
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
+  place.state.join = JoinFor(rank);
+  place.state.seed = random_.Next();
+  state.worker = std::make_unique<WorkerState>(place.state, coordd_.now());
+  return absl::OkStatus();
+}
+
+// A planted mistake: it answers at once, and keeps the message for later.
+absl::Status ScheduleSim::AnswerAndGoOn(int32_t rank, const v1::CoordinatorMessage& freeze) {
+  RankState& state = ranks_[static_cast<size_t>(rank)];
+  state.frozen_by_bug = freeze.freeze().id();
+  v1::WorkerMessage reply;
+  reply.set_epoch(freeze.epoch());
+  reply.set_generation(freeze.generation());
+  reply.mutable_freeze_reply()->set_id(freeze.freeze().id());
+  int64_t launched = 0;
+  for (const auto& [lane, batches] : state.launched)
+    if (ToInt(lane) == kFirstScheduleLane + freeze.freeze().id() - 1)
+      for (const auto& [sequence, tensors] : batches) launched = std::max(launched, sequence);
+  reply.mutable_freeze_reply()->set_launched(launched);
+  coordd_.Send(rank, std::move(reply));
+  return absl::OkStatus();
 }
 
 absl::Status ScheduleSim::Turn(int32_t rank, WorkerEvent event) {
   RankState& state = ranks_[static_cast<size_t>(rank)];
   std::vector<WorkerEffect> out;
-  state.worker->Step(std::move(event), now_, out);
+  state.worker->Step(std::move(event), coordd_.now(), out);
   if (random_.Below(2) == 0) TickWorker(state, out);
   COORDD_RETURN_IF_ERROR(Take(rank, std::move(out)));
   return state.worker->status();
@@ -283,9 +266,9 @@ absl::Status ScheduleSim::Turn(int32_t rank, WorkerEvent event) {
 
 // As Control does it; the program waits if that is the next thing that it does.
 void ScheduleSim::TickWorker(RankState& state, std::vector<WorkerEffect>& out) {
-  state.worker->Tick(now_, out);
+  state.worker->Tick(coordd_.now(), out);
   if (!state.worker->question().empty() && Blocked(state))
-    state.worker->Step(ProgramWaits{state.worker->question().front()}, now_, out);
+    state.worker->Step(ProgramWaits{state.worker->question().front()}, coordd_.now(), out);
 }
 
 absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) {
@@ -296,10 +279,9 @@ absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) 
       const bool forgotten = bug_ == PlantedBug::kUnansweredNotReported && crashes_ > 0 &&
                              rank == 0 && send->message.has_tensors_ready() &&
                              random_.Below(9) == 0;
-      if (!twice && !forgotten && ToInt(state.session) != 0)
-        state.to_coordd.push_back(std::move(send->message));
-    } else if (const auto* open = std::get_if<coordd::OpenStream>(&effect)) {
-      OpenStream(rank, open->stream);
+      if (!twice && !forgotten) coordd_.Send(rank, std::move(send->message));
+    } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
+      coordd_.Open(rank, open->stream);
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
       while_away_ += state.worker->attached() ? 0 : 1;
       COORDD_RETURN_IF_ERROR(OnLaunch(rank, *launch));
@@ -338,7 +320,7 @@ absl::Status ScheduleSim::OnLaunch(int32_t rank, const LaunchBatch& launch) {
     const auto open = state.open.find(id);
     if (open == state.open.end()) return Wrong(where, ": a tensor that has ended");
     tensors.push_back(open->second.name);
-    longest_wait_ = std::max(longest_wait_, now_ - open->second.at);
+    longest_wait_ = std::max(longest_wait_, coordd_.now() - open->second.at);
     const auto [known, first] = batch.instances.emplace(open->second.name, open->second.instance);
     if (!first && known->second != open->second.instance) {
       return Wrong(where, ": ", open->second.name, " number ", open->second.instance,

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,8 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/random.h"
-#include "server/coordinator_state.h"
-#include "server/invariants.h"
+#include "tests/sim/coordd_model.h"
 #include "worker/worker_state.h"
 
 namespace coordd {
@@ -54,8 +53,9 @@ struct SimFaults {
 
 class ScheduleSim {
  public:
+  using Log = std::function<void(absl::string_view line)>;
   ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, PlantedBug bug = PlantedBug::kNone,
-              SimFaults faults = {});
+              SimFaults faults = {}, Log log = nullptr);
 
   // Until all programs have ended. INTERNAL: what went wrong, and when.
   absl::Status Run();
@@ -64,8 +64,8 @@ class ScheduleSim {
     return scheduled_batches_;
   }  // launched on lanes of schedules
   int64_t negotiated_batches() const { return negotiated_batches_; }
-  int64_t schedules() const { return schedules_; }
-  int64_t cuts() const { return cuts_; }
+  int64_t schedules() const { return static_cast<int64_t>(schedules_.size()); }
+  int64_t cuts() const { return static_cast<int64_t>(cuts_.size()); }
   int64_t reports() const { return reports_; }  // messages with tensors
   absl::Duration longest_wait() const { return longest_wait_; }
   int64_t crashes() const { return crashes_; }
@@ -79,14 +79,7 @@ class ScheduleSim {
     absl::Time at;
   };
   struct RankState {
-    SessionId session;  // 0: it has no stream
     std::unique_ptr<WorkerState> worker;
-    std::deque<v1::WorkerMessage> to_coordd;
-    std::deque<v1::CoordinatorMessage> from_coordd;
-    bool ends = false;  // the stream has, behind from_coordd
-    int64_t stream = 0;
-    std::deque<v1::CoordinatorMessage> lost;  // that an earlier coordd had said to it
-    int64_t sequence = 0;                     // of messages from coordd
     size_t next_op = 0;
     std::map<TensorId, Submitted> open;
     std::map<std::string, int64_t> instances;
@@ -105,6 +98,7 @@ class ScheduleSim {
   };
 
   absl::Status Step();
+  absl::Status PassTime();
   absl::Status ToCoordd(int32_t rank);
   absl::Status ToWorker(int32_t rank);
   absl::Status RunProgram(int32_t rank);
@@ -115,38 +109,29 @@ class ScheduleSim {
   void TickWorker(RankState& state, std::vector<WorkerEffect>& out);
   absl::Status Take(int32_t rank, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t rank, const LaunchBatch& launch);
-  absl::Status TakeCoordd(Effects effects);
+  bool OnSaid(int32_t rank, v1::CoordinatorMessage& message, bool current);
+  absl::Status AnswerAndGoOn(int32_t rank, const v1::CoordinatorMessage& freeze);
+  bool HasNews(int32_t rank);
 
   // schedule_sim_faults.cc
-  absl::Status StartCoordd();
-  absl::Status Crash();
+  CoorddModel::Hooks CoorddHooks(Log log);
   absl::Status BreakStream(int32_t rank);
   absl::Status EndStream(int32_t rank);
-  void SendJoin(int32_t rank);
   v1::Join JoinFor(int32_t rank) const;
-  void OpenStream(int32_t rank, int64_t stream);
-  absl::Status Store(const Effects& effects);
   absl::Status StrayMessage(int32_t rank);
   bool all_are_back() const;
-  void Deliver(RankState& to, v1::CoordinatorMessage message);
   std::vector<int32_t> Members(ProcessSetId set) const;
 
   const PlantedBug bug_;
   const SimFaults faults_;
   Random random_;
-  absl::Time now_;
-  ServerOptions options_;
-  std::unique_ptr<CoordinatorState> coordd_;  // none: it has crashed
-  HistoryChecker history_{/*durable=*/true};
-  std::map<std::string, std::string> disk_;
-  int64_t epoch_ = 4;
-  int64_t last_session_ = 0;
-  std::map<SessionId, int32_t> rank_of_;
   std::vector<SimProgram> programs_;
   std::vector<RankState> ranks_;
+  CoorddModel coordd_;
   std::map<ProcessSetId, std::vector<int32_t>> sets_;
   std::map<std::pair<LaneId, int64_t>, Batch> batches_;
-  int64_t scheduled_batches_ = 0, negotiated_batches_ = 0, schedules_ = 0, cuts_ = 0, reports_ = 0;
+  std::set<int64_t> schedules_, cuts_;  // by id
+  int64_t scheduled_batches_ = 0, negotiated_batches_ = 0, reports_ = 0;
   int64_t crashes_ = 0, breaks_ = 0, missed_ = 0, while_away_ = 0;
   absl::Duration longest_wait_;
 };

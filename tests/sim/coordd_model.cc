@@ -1,0 +1,191 @@
+#include "tests/sim/coordd_model.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace coordd {
+
+CoorddModel::CoorddModel(const ServerOptions& options, size_t workers, Random& random, Hooks hooks)
+    : options_(options), random_(random), hooks_(std::move(hooks)), streams_(workers) {}
+
+template <typename... Args>
+void CoorddModel::Log(const Args&... args) const {
+  if (hooks_.log != nullptr)
+    hooks_.log(
+        absl::StrCat(absl::FormatDuration(now_ - absl::FromUnixSeconds(1'000'000)), " ", args...));
+}
+
+absl::Status CoorddModel::Start() {
+  COORDD_ASSIGN_OR_RETURN(RestoredState found, ParseRecords({"c0ffee", Epoch{++epoch_}, disk_}));
+  if (hooks_.found != nullptr) hooks_.found(found);
+  Log("coordd starts in epoch ", epoch_);
+  Effects effects;
+  state_ = std::make_unique<CoordinatorState>(options_, found, now_, effects);
+  history_.SawRestart();
+  return Took(effects);
+}
+
+void CoorddModel::Crash() {
+  Log("coordd dies");
+  for (uint64_t more = random_.Below(storing_.size() + 1); more > 0; --more) {
+    if (!storing_.front().written) Write(storing_.front().what);
+    storing_.pop_front();
+  }
+  storing_.clear();
+  state_.reset();
+  broken_.clear();
+  for (int32_t worker = 0; worker < static_cast<int32_t>(streams_.size()); ++worker) {
+    SimStream& broken = stream(worker);
+    const std::deque<v1::CoordinatorMessage> under_way = broken.from_coordd;
+    Break(worker);
+    broken.closed.reset();
+    const auto first_lost = under_way.begin() + static_cast<int64_t>(broken.from_coordd.size());
+    broken.lost.insert(broken.lost.end(), first_lost, under_way.end());
+  }
+}
+
+void CoorddModel::Sleep(const std::function<bool(int32_t)>& is_there) {
+  Log("coordd sleeps");
+  now_ += options_.lease;
+  for (int32_t worker = 0; worker < static_cast<int32_t>(streams_.size()); ++worker) {
+    const SessionId session = stream(worker).session;
+    if (!is_there(worker) || ToInt(session) == 0 || random_.Below(3) == 0) continue;
+    broken_.push_back(session);
+    Break(worker);
+  }
+}
+
+absl::Status CoorddModel::HearOfBrokenStream() {
+  const size_t at = random_.Below(broken_.size());
+  const SessionId session = broken_[at];
+  broken_.erase(broken_.begin() + static_cast<int64_t>(at));
+  return Step(SessionEnded{session, "reset"});
+}
+
+absl::Status CoorddModel::Step(const Inbound& in) {
+  history_.Saw(in);
+  Effects effects;
+  state_->Step(in, now_, effects);
+  if (random_.Below(2) == 0) state_->Tick(now_, effects);  // a turn takes in several messages
+  return Took(effects);
+}
+
+absl::Status CoorddModel::Tick() {
+  Effects effects;
+  state_->Tick(now_, effects);
+  return Took(effects);
+}
+
+absl::Status CoorddModel::Read(int32_t worker) {
+  SimStream& from = stream(worker);
+  const std::optional<v1::WorkerMessage> message = std::move(from.to_coordd.front());
+  from.to_coordd.pop_front();
+  const SessionId session = from.session;
+  if (message.has_value()) {
+    Log("worker ", worker, " -> ", message->ShortDebugString());
+    return Step(SessionMessage{session, *message});
+  }
+  Log("the stream of worker ", worker, " ends");
+  from.session = SessionId{};
+  return Step(SessionEnded{session, "killed"});
+}
+
+v1::JobState CoorddModel::Job() const {
+  v1::ServerState described;
+  state_->Describe("train", now_, &described);
+  return described.jobs_size() == 1 ? described.jobs(0) : v1::JobState();
+}
+
+absl::Status CoorddModel::Took(const Effects& effects) {
+  for (const Event& event : effects.events) Log("event: ", event.text);
+  COORDD_RETURN_IF_ERROR(history_.Saw(effects));
+  COORDD_RETURN_IF_ERROR(state_->CheckConsistency());
+  for (const Outgoing& out : effects.outgoing) {
+    if (const auto* deliver = std::get_if<coordd::Deliver>(&out)) {
+      for (SessionId session : deliver->to) Deliver(session, *deliver->message);
+    } else {
+      COORDD_RETURN_IF_ERROR(hooks_.did(out));
+    }
+  }
+  for (const Persist& what : effects.persist) storing_.push_back({what});
+  return absl::OkStatus();
+}
+
+void CoorddModel::Deliver(SessionId session, const v1::CoordinatorMessage& message) {
+  const int32_t worker = worker_of_.at(session);
+  SimStream& to = stream(worker);
+  v1::CoordinatorMessage copy = message;
+  Log("worker ", worker, " <- ", message.ShortDebugString());
+  if (!hooks_.said(worker, copy, to.session == session) || to.session != session) return;
+  copy.set_sequence(++to.sequence);
+  to.from_coordd.push_back(std::move(copy));
+}
+
+void CoorddModel::Write(const Persist& what) {
+  for (const StateWrite& write : what.writes) {
+    if (write.value.has_value()) {
+      disk_[write.key] = *write.value;
+    } else {
+      disk_.erase(write.key);
+    }
+  }
+  if (what.generation == Generation{0}) return;
+  epoch_of_[ToInt(what.generation)] = epoch_;
+  history_.Saw(Persisted{what.job, what.generation});  // also if nobody hears of it before the end
+}
+
+absl::Status CoorddModel::StoreOn() {
+  Storing& first = storing_.front();
+  const bool is_awaited = first.what.generation != Generation{0} || first.what.call != CallId{0};
+  if (!first.written) {
+    Write(first.what);
+    first.written = true;
+    if (!is_awaited) storing_.pop_front();
+    return absl::OkStatus();
+  }
+  const Persist what = std::move(first.what);
+  storing_.pop_front();
+  return Step(Persisted{what.job, what.generation, {}, what.call});
+}
+
+int64_t CoorddModel::epoch_of(int64_t generation) const {
+  const auto found = epoch_of_.find(generation);
+  return found == epoch_of_.end() ? 0 : found->second;
+}
+
+void CoorddModel::Open(int32_t worker, int64_t number) {
+  SimStream& opened = stream(worker);
+  opened.to_coordd.clear();
+  opened.from_coordd.clear();
+  opened.sequence = 0;
+  opened.closed.reset();
+  opened.number = number;
+  opened.session = SessionId{};
+  opened.ends = !alive();  // nobody listens
+  if (opened.ends) return;
+  opened.session = SessionId{++last_session_};
+  worker_of_[opened.session] = worker;
+}
+
+void CoorddModel::Send(int32_t worker, v1::WorkerMessage message) {
+  if (ToInt(stream(worker).session) != 0) stream(worker).to_coordd.emplace_back(std::move(message));
+}
+
+void CoorddModel::SendJoin(int32_t worker, v1::Join join) {
+  Open(worker, 0);
+  v1::WorkerMessage message;
+  *message.mutable_join() = std::move(join);
+  Send(worker, std::move(message));
+}
+
+void CoorddModel::Break(int32_t worker) {
+  SimStream& broken = stream(worker);
+  broken.to_coordd.clear();
+  broken.from_coordd.resize(random_.Below(broken.from_coordd.size() + 1));
+  broken.ends = broken.ends || ToInt(broken.session) != 0;
+  broken.session = SessionId{};
+}
+
+}  // namespace coordd
