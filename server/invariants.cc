@@ -92,13 +92,16 @@ void HistoryChecker::Saw(const Inbound& in) {
   }
 }
 
-// coordd closes the streams of a generation that goes on: its members come back to it.
+// coordd closes the streams of a generation that goes on, or that another one is to follow: its
+// members come back to it.
 void HistoryChecker::SawSuspension(const std::string& job) {
-  for (auto& [id, generation] : generations_) {
-    if (id.first != job || generation.ended) continue;
-    generation.session_of_rank.clear();
-    generation.interrupted = true;
-  }
+  const auto newest = generations_.find({job, newest_[job]});
+  if (newest == generations_.end()) return;
+  GenerationRecord& generation = newest->second;
+  if (generation.reforms) generation.ended = generation.reforms = false;
+  if (generation.ended) return;
+  generation.session_of_rank.clear();
+  generation.interrupted = true;
 }
 
 void HistoryChecker::SawRestart() {

@@ -32,8 +32,8 @@ void JobState::Propose(absl::Time now, Effects& effects) {
   const auto sessions = rendezvous_.Propose(now);
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
-  record_ = RecordOf(*sessions);
-  effects.persist.push_back({name_, number, {JobWrite(name_, record_)}});
+  proposed_record_ = RecordOf(*sessions);
+  effects.persist.push_back({name_, number, {JobWrite(name_, proposed_record_)}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
   if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
 }
@@ -72,7 +72,10 @@ void JobState::OnPersisted(Generation number, const absl::Status& status, absl::
   if (status.ok()) {
     failed_writes_ = 0;
     not_stored_.clear();
-    if (const auto members = rendezvous_.Confirm(number, now)) Form(*members, now, effects);
+    const auto members = rendezvous_.Confirm(number, now);
+    if (!members.has_value()) return;
+    record_ = std::move(proposed_record_);
+    Form(*members, now, effects);
     return;
   }
   const bool passing = IsPassing(status);
@@ -120,6 +123,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   started_ = true;
   record_ = record;
   kv_.Open(generation());
+  rendezvous_.Await();
   AwaitMembers("coordd was started again", now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",

@@ -23,7 +23,7 @@ void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl:
   Worker& worker = workers_.at(session);
   const bool may_be_explained = !worker.join.launch().empty() && !worker.exit.has_value();
   if (!may_be_explained || !negotiating() || worker.generation == Generation{0}) {
-    if (IsExcused(now) && worker.generation != Generation{0}) return Suspend(kSlept, now, effects);
+    if (IsExcused(now) && IsMember(worker)) return Suspend(kSlept, now, effects);
     return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
   }
   worker.departs_at = now + kExitWait;

@@ -1,5 +1,6 @@
 // A generation that goes on after coordd was started again, or has slept: its members come back one
 // after the other, and nothing happens before all have. docs/design/recovery.md, part B.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,52 +19,74 @@ void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
   resume_.emplace(record_, now + options_.lease + options_.resume_grace);
   resume_since_ = now;
   resume_after_ = std::string(after);
-  rendezvous_.Await();
 }
 
-// The generation goes on, and its member wants its place back: it has lost its stream, whatever is
-// known of that here. Before it had heard of the generation, perhaps; but the same process with the
-// same id is mostly a mistake, unless coordd has slept.
+// The generation goes on, or another one follows it, and its member wants its place back: it has
+// lost its stream, whatever is known of that here. Before it had heard of the generation, perhaps;
+// but the same process with the same id is mostly a mistake, unless coordd has slept.
 bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
-  if (!durability_.outlives || !negotiating() || !CheckToken(join.token()).ok()) return false;
+  if (!durability_.outlives || !MayBeTakenUp() || !CheckToken(join.token()).ok()) return false;
+  if (!join.has_resume() && !IsExcused(now)) return false;
+  const auto session = SessionOf(join.worker_id());
+  if (!session.has_value() || !IsMember(workers_.at(*session))) return false;
   const ResumeState members(record_, absl::InfiniteFuture());
-  if (!join.has_resume()) {
-    const auto rank = members.Find(join.worker_id());
-    return IsExcused(now) && rank.has_value() && members.member(*rank).pid() == join.pid();
-  }
-  return join.resume().generation() == ToInt(generation()) &&
-         members.Check(join, durability_.cluster_id, epoch_).ok();
+  if (join.has_resume()) return members.Check(join, durability_.cluster_id, epoch_).ok();
+  const auto rank = members.Find(join.worker_id());
+  return rank.has_value() && members.member(*rank).pid() == join.pid();
 }
 
-// As if coordd had been started again, but for what it knows of the past.
+// As if coordd had been started again, but for what it knows of the past: who has departed does not
+// come back. A generation that is being stored is never announced.
 void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects) {
   const absl::Status why =
       absl::UnavailableError(absl::StrCat("coordd takes up generation ", ToInt(generation()),
                                           " of job ", name_, " anew, since ", after));
   std::vector<v1::LaunchedExit> ended;
+  std::set<std::string> members;
   for (const auto& [session, worker] : workers_) {
     effects.outgoing.push_back(CloseSession{session, why});
+    if (IsMember(worker)) members.insert(worker.join.worker_id());
     if (!worker.exit.has_value()) continue;
     ended.emplace_back().set_launch(worker.join.launch());
     *ended.back().mutable_exit() = *worker.exit;
   }
   trace_.EndEarly(std::string(why.message()), now, effects);
   workers_.clear();
+  old_incarnations_.clear();
   departing_ = 0;
   admission_.Clear();
-  generation_->End(effects);
+  if (generation_.has_value()) generation_->End(effects);
   generation_.reset();
+  generation_departures_.clear();
+  damage_ = Damage::kNone;
   reforming_.Suspended();
-  rendezvous_ = RendezvousState(rendezvous_.options(), generation(), now);
+  rendezvous_.Suspend(now);
+  kv_.Open(generation());
+  leaving_until_ = absl::InfinitePast();
   waiting_changed_ = false;
   drains_.Suspend();
   AwaitMembers(after, now);
+  NoteDeparted(members);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
-                    ": its ", resume_->size(), " members have ",
+                    ": its ", members.size(), " members have ",
                     absl::FormatDuration(resume_->deadline() - now), " to come back"),
        effects);
   for (const v1::LaunchedExit& exit : ended) NoteLostMember(exit);
+}
+
+// All but these have: the generation is over, whoever has heard that.
+void JobState::NoteDeparted(const std::set<std::string>& members) {
+  for (int32_t rank = 0; rank < resume_->size(); ++rank) {
+    const std::string& id = resume_->member(Rank{rank}).worker_id();
+    if (members.contains(id)) continue;
+    v1::Departure gone =
+        DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost some time ago");
+    for (const v1::Departure& departure : departures_)
+      if (departure.worker_id() == id && departure.rank() <= rank) gone = departure;
+    gone.set_rank(rank);
+    resume_->NoteLost(gone, reforming_.reason());
+  }
 }
 
 // One that has ended well may have said goodbye, of which the others know; one whose end nobody saw
@@ -339,6 +362,13 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
   const ResumeState back = *std::exchange(resume_, std::nullopt);
   for (v1::Departure departure : departures) {
+    const auto is_it = [&departure](const v1::Departure& known) {
+      return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
+    };
+    if (std::any_of(departures_.begin(), departures_.end(), is_it)) {  // before it was suspended
+      PushBounded(generation_departures_, departure);
+      continue;
+    }
     departure.set_drained(drains_.Drop(departure.worker_id()) ||
                           departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
     if (departure.drained()) PersistDrains(CallId{0}, effects);

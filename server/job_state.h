@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,7 +84,8 @@ class JobState {
   absl::Time NextDeadline() const;
 
   // coordd was not running for `gap`. For a lease from now on, a member whose stream ends has lost
-  // patience, not its life: all members come back as after a start of coordd.
+  // patience, not its life: all members come back as after a start of coordd, also of a generation
+  // that is over and that another one is to follow.
   void Forgive(absl::Duration gap, absl::Time now);
   // coordd is going away: all sessions are told why (one sentence) and closed.
   void Stop(const StopRequested& stop, absl::Time now, Effects& effects);
@@ -92,7 +94,10 @@ class JobState {
 
   bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
   absl::Time ended_since() const { return rendezvous_.phase_since(); }
-  bool has_members() const { return rendezvous_.members() > 0 || resume_.has_value(); }
+  // Also those who wait for the generation that follows theirs, or may come back.
+  bool has_members() const {
+    return rendezvous_.members() > 0 || resume_.has_value() || reforming_.open();
+  }
   size_t workers() const { return workers_.size(); }
   int64_t waiting_calls() const { return kv_.waiting() + (traced() ? 1 : 0); }
   Generation generation() const { return rendezvous_.generation(); }
@@ -168,9 +173,16 @@ class JobState {
   void AwaitMembers(absl::string_view after, absl::Time now);
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
   bool IsExcused(absl::Time now) const {
-    return durability_.outlives && negotiating() && now < excused_until_;
+    return durability_.outlives && MayBeTakenUp() && now < excused_until_;
+  }
+  // The generation is intact, or over and another one is to follow.
+  bool MayBeTakenUp() const { return negotiating() || reforming_.open(); }
+  // Of such a generation, also if it waits for the next one.
+  static bool IsMember(const Worker& worker) {
+    return worker.generation != Generation{0} || worker.previous_rank >= 0;
   }
   void Suspend(absl::string_view after, absl::Time now, Effects& effects);
+  void NoteDeparted(const std::set<std::string>& members);
   bool NoteLostMember(const v1::LaunchedExit& in);
   std::string Who(Rank rank) const;  // REQUIRES: resume_
   void AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
@@ -246,7 +258,8 @@ class JobState {
   std::string token_;
   std::string token_hash_;
 
-  v1::JobRecord record_;  // of the last generation that was proposed
+  v1::JobRecord record_;           // of the last generation that formed
+  v1::JobRecord proposed_record_;  // of one that is being stored
   // Of a job that was restored or suspended, until its generation goes on or has ended. Those who
   // are back are in workers_, and not in rendezvous_.
   std::optional<ResumeState> resume_;

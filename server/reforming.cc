@@ -37,6 +37,13 @@ void Reforming::Formed(absl::Time now) {
   formed_at_ = now;
 }
 
+void Reforming::Suspended() {
+  blame_until_ = absl::InfiniteFuture();
+  if (!open_) return;
+  GiveUp();
+  fruitless_ = std::max(0, fruitless_ - 1);  // it is counted again
+}
+
 void Reforming::GiveUp() {
   open_ = false;
   report_by_ = form_by_ = absl::InfiniteFuture();

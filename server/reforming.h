@@ -56,8 +56,9 @@ class Reforming {
   void Formed(absl::Time now);
   // It never will.
   void GiveUp();
-  // The members of an intact generation come back: who has failed fails again.
-  void Suspended() { blame_until_ = absl::InfiniteFuture(); }
+  // The members of the generation come back: who has failed fails again, and if it was over, it
+  // will be Broken again.
+  void Suspended();
   // Nobody is left.
   void Ended() { *this = Reforming(options_); }
 

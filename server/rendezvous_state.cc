@@ -164,6 +164,13 @@ void RendezvousState::Withdraw(Generation number, absl::Time retry_at) {
   retry_at_ = retry_at;
 }
 
+void RendezvousState::Suspend(absl::Time now) {
+  const Generation proposed = proposed_;
+  *this = RendezvousState(options_, generation_, now);
+  proposed_ = proposed;
+  Await();
+}
+
 void RendezvousState::Resume(const std::vector<SessionId>& members, absl::Time now) {
   COORDD_CHECK(awaiting_ && lease_end_.empty() && !members.empty());
   awaiting_ = false;

@@ -75,6 +75,9 @@ class RendezvousState {
   // The members of the last generation may come back to it: until one of the other two is called,
   // nothing forms, and nobody's going ends the job. REQUIRES: gathering, and nobody waits.
   void Await() { awaiting_ = true; }
+  // Everybody is gone, and the members of the last generation may come back to it. No number is
+  // used again, also that of an open proposal.
+  void Suspend(absl::Time now);
   // They have. The generation has formed again, of these, who do not wait.
   void Resume(const std::vector<SessionId>& members, absl::Time now);
   // They have not: whoever waits is all there is.

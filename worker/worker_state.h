@@ -365,7 +365,8 @@ class WorkerState {
   // This generation is over, and as far as this rank knows another one follows it.
   bool expects_next_ = false;
   bool reforms_ = false;           // the coordd that this rank has a session with has said so
-  bool reported_ = false;          // RecoveryReport was sent: nothing of it executes
+  bool reported_ = false;          // and has been told what has become of it: RecoveryReport
+  bool has_ended_ = false;         // some coordd has been: nothing of it executes
   bool asked_for_change_ = false;  // of members, in this generation
   std::vector<v1::Departure> departures_;  // as coordd has named them
   absl::Status change_;                    // why the last generation ended; OK: this is the first

@@ -118,7 +118,7 @@ void WorkerState::NoteInterrupted(BatchKey batch, bool has_result) {
 // out.
 void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
   if (!report_is_due()) return;
-  reported_ = true;
+  reported_ = has_ended_ = true;
   v1::WorkerMessage message;
   v1::RecoveryReport& report = *message.mutable_recovery_report();
   std::map<LaneId, int64_t> launched = sequencer_.ended();
@@ -138,7 +138,8 @@ void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
 void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time now,
                                std::vector<WorkerEffect>& out) {
   if (left_) return;  // it crossed the goodbye
-  if (!reported_) {
+  // The coordd that has formed it may be one before the one that asks for another report.
+  if (!has_ended_) {
     ProtocolError("coordd sent a membership before this rank had reported what became of the last",
                   out);
     return;
@@ -168,7 +169,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   local_failure_ = absl::OkStatus();
   verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
-  aborted_ = expects_next_ = reforms_ = reported_ = asked_for_change_ = false;
+  aborted_ = expects_next_ = reforms_ = reported_ = has_ended_ = asked_for_change_ = false;
   // A root that was one.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);

@@ -195,5 +195,86 @@ TEST_F(CoordinatorSuspendTest, TheEndOfOneThatIsBackCountsOnceItsStreamHasEnded)
   EXPECT_THAT(Aborted(Ends(12)).reason(), HasSubstr("it was killed by SIGKILL"));
 }
 
+// Three members, of which rank 2 is lost and the others go on.
+class SuspendBetweenGenerationsTest : public CoordinatorSuspendTest {
+ protected:
+  void SetUp() override {
+    CoordinatorSuspendTest::SetUp();
+    on_failure_ = v1::ON_FAILURE_CONTINUE;
+    for (int64_t session = 1; session <= 3; ++session) Store(Join(session, 2, "secret", 3));
+    ASSERT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+    ASSERT_THAT(Aborted(Ends(3)).reason(), HasSubstr("rank 2 (host node0, pid 4711) was lost"));
+  }
+  Effects Report(int64_t session, int64_t generation = 1) {
+    v1::WorkerMessage message = MessageOf(Epoch{epoch_}, Generation{generation});
+    message.mutable_recovery_report();
+    return Do(SessionMessage{SessionId{session}, message});
+  }
+  static v1::ResumeReport Over() {
+    v1::ResumeReport report;
+    report.set_over("generation 1 ended: rank 2 was lost");
+    return report;
+  }
+  // Those who are left come back, are told again that it is over, and form the next one.
+  void GoOn(int64_t next) {
+    EXPECT_THAT(Aborted(Resume(11, 0, Over())).reason(), IsEmpty());
+    const Effects back = Resume(12, 1, Over());
+    EXPECT_THAT(Resumed(back), IsEmpty());
+    EXPECT_TRUE(Aborted(back).reforms());
+    EXPECT_THAT(Aborted(back).reason(),
+                HasSubstr("generation 1 ended: rank 2 (host node0, pid 4711) was lost"));
+    ASSERT_EQ(Aborted(back).departures_size(), 1);
+    EXPECT_EQ(Aborted(back).departures(0).rank(), 2);
+    EXPECT_THAT(Text(back, Event::Kind::kWorkerDeparted), "none");  // that is known
+    Report(11);
+    Report(12);
+    EXPECT_THAT(Announced(Store(Pass(absl::Milliseconds(20)))), ElementsAre(next, next));
+    EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  }
+};
+
+TEST_F(SuspendBetweenGenerationsTest, WhoLostPatienceBeforeTheNextOneComesBackToTheLast) {
+  Report(1);
+  Sleep();
+  const Effects suspended = Ends(1);  // it waits; rank 1 has not reported yet
+  EXPECT_THAT(Text(suspended, Event::Kind::kWorkerDeparted), "none");
+  EXPECT_THAT(Text(suspended, Event::Kind::kJobRestored),
+              HasSubstr("generation 1 is taken up anew, since coordd was not running for a while: "
+                        "its 2 members"));
+  EXPECT_THAT(Refusal(suspended), StatusIs(Code::kUnavailable, HasSubstr("takes up generation 1")));
+  GoOn(/*next=*/2);
+}
+
+TEST_F(SuspendBetweenGenerationsTest, OneThatIsBeingStoredIsNeverAnnounced) {
+  Report(1);
+  Report(2);
+  const Effects proposed = Pass(absl::Milliseconds(20));
+  ASSERT_EQ(proposed.persist.size(), 1U);
+  Write(proposed);
+  Sleep();
+  Ends(2);
+  EXPECT_THAT(Announced(Do(Persisted{"train", Generation{2}})), IsEmpty());
+  GoOn(/*next=*/3);
+}
+
+TEST_F(SuspendBetweenGenerationsTest, AMemberThatIsBackOnAnotherStreamHasNotGone) {
+  Report(1);
+  const Effects back = Resume(12, 1, Over());  // nothing has been heard of the end of its first one
+  EXPECT_THAT(Text(back, Event::Kind::kJobRestored),
+              HasSubstr("worker w2 had lost its connection"));
+  EXPECT_TRUE(Aborted(Resume(11, 0, Over())).reforms());
+}
+
+TEST_F(SuspendBetweenGenerationsTest, WhoHasDepartedDoesNotComeBack) {
+  EXPECT_THAT(Refusal(Resume(13, 2)),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("rank 2 (host node0, pid 4711)")));
+  EXPECT_THAT(Text(Report(1), Event::Kind::kWorkerDeparted), "none");
+}
+
+TEST_F(SuspendBetweenGenerationsTest, ALeaseAfterItsSleepTheEndOfAStreamIsALossAgain) {
+  Report(1);
+  EXPECT_THAT(Text(Ends(1), Event::Kind::kWorkerDeparted), HasSubstr("w1"));
+}
+
 }  // namespace
 }  // namespace coordd

@@ -74,6 +74,19 @@ TEST(Reforming, WhatFailsWithoutADepartureIsTriedThreeTimes) {
   EXPECT_TRUE(explained.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
 }
 
+TEST(Reforming, AnEndThatIsTakenUpAnewCountsOnce) {
+  Reforming reforming = Raise();
+  for (int i = 0; i < kMaxFruitlessGenerations; ++i) {
+    EXPECT_TRUE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
+    reforming.Suspended();
+    EXPECT_FALSE(reforming.open());
+    EXPECT_EQ(reforming.NextDeadline(), absl::InfiniteFuture());
+    EXPECT_TRUE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
+    reforming.Formed(kStart);
+  }
+  EXPECT_FALSE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
+}
+
 TEST(Reforming, AGenerationThatHasLivedForLongDoesNotCount) {
   Reforming reforming = Raise();
   absl::Time now = kStart;

@@ -108,9 +108,7 @@ absl::Status RecoverySim::Dismiss(bool evict) {
   return coordd_.Step(call);
 }
 
-// Between two generations members have to be patient.
 void RecoverySim::Sleep() {
-  if (coordd_.Job().phase() != v1::JOB_PHASE_RUNNING) return;
   --dozes_left_;
   coordd_.Sleep([this](int32_t w) { return workers_[static_cast<size_t>(w)].alive; });
 }

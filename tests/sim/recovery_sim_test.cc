@@ -81,6 +81,14 @@ TEST(RecoverySim, WhoIsToLeaveDoesAtAnyMomentAndNobodyElseIsConcerned) {
   EXPECT_GT(sums.generations, static_cast<int64_t>(2 * kSeeds));
 }
 
+TEST(RecoverySim, CoorddMaySleepAtAnyMomentOfAChangeOfMembers) {
+  const Sums sums = RunAll(AllFaults());
+  EXPECT_GT(sums.suspended, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.over, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.drained, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
+}
+
 // Whether one of the seeds notices the mistake.
 bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0, int32_t drains = 0) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
