@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/proto_convert.h"
 
@@ -45,6 +46,32 @@ void Drains::Suspend() {
   for (auto& [worker_id, drain] : drains_) drain.until = absl::InfiniteFuture();
 }
 
+absl::Status Drains::CloseNode(const std::string& node, std::string asked_by) {
+  if (nodes_.size() >= kMaxClosedNodes && !nodes_.contains(node)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(nodes_.size(), " nodes are drained already, expected fewer: lift some"));
+  }
+  nodes_[node] = std::move(asked_by);
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Drains::closed_nodes() const {
+  std::vector<std::string> nodes;
+  for (const auto& [node, asked_by] : nodes_) nodes.push_back(node);
+  return nodes;
+}
+
+absl::Status Drains::CheckHost(const v1::HostIdentity& host) const {
+  for (const std::string& name : {host.hostname(), host.node_id()}) {
+    const auto closed = nodes_.find(name);
+    if (closed == nodes_.end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node ", name, " is drained: ", closed->second, " has asked its workers to leave;",
+        " `coordctl drain ", name, " --lift` lets new ones come"));
+  }
+  return absl::OkStatus();
+}
+
 std::vector<std::string> Drains::worker_ids() const {
   std::vector<std::string> ids;
   for (const auto& [worker_id, drain] : drains_) ids.push_back(worker_id);
@@ -59,12 +86,18 @@ v1::DrainRecord Drains::Record() const {
     entry.set_asked_by(drain.asked_by);
     ToProto(drain.grace, entry.mutable_grace());
   }
+  for (const auto& [node, asked_by] : nodes_) {
+    v1::DrainedNode& entry = *record.add_nodes();
+    entry.set_node(node);
+    entry.set_asked_by(asked_by);
+  }
   return record;
 }
 
 void Drains::Restore(const v1::DrainRecord& record) {
   for (const v1::DrainEntry& entry : record.drains())
     Ask(entry.worker_id(), entry.asked_by(), FromProto(entry.grace()));
+  for (const v1::DrainedNode& entry : record.nodes()) nodes_[entry.node()] = entry.asked_by();
 }
 
 }  // namespace coordd

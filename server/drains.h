@@ -1,4 +1,5 @@
-// Who of a job has been asked to leave, by whom, and how long each may stay.
+// Who of a job has been asked to leave, by whom, and how long each may stay; and the nodes to which
+// nobody may come in their place.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "coordd/v1/records.pb.h"
+#include "coordd/v1/session.pb.h"
 
 namespace coordd {
 
 // When nobody says how long: enough for most programs to come to their next commit.
 inline constexpr absl::Duration kDefaultDrainGrace = absl::Seconds(60);
+inline constexpr size_t kMaxClosedNodes = 1024;  // who closes more should end the job
 
 struct Drain {
   std::string asked_by;  // "operator alice@login1"
@@ -40,7 +44,19 @@ class Drains {
   // coordd was not running for `gap`: nobody could say goodbye.
   void Forgive(absl::Duration gap);
 
+  // A node, by host name or node id, takes no new workers. RESOURCE_EXHAUSTED: too many do not.
+  absl::Status CloseNode(const std::string& node, std::string asked_by);
+  bool OpenNode(const std::string& node) {
+    return nodes_.erase(node) > 0;
+  }  // whether it was closed
+  bool IsClosed(const std::string& node) const { return nodes_.contains(node); }
+  std::vector<std::string> closed_nodes() const;
+  // FAILED_PRECONDITION: a new worker on this host comes to a closed node; who has said so, and
+  // what helps.
+  absl::Status CheckHost(const v1::HostIdentity& host) const;
+
   size_t size() const { return drains_.size(); }
+  bool empty() const { return drains_.empty() && nodes_.empty(); }
   std::vector<std::string> worker_ids() const;
   // All are to be told anew: the members come back one after the other.
   void Suspend();
@@ -50,6 +66,7 @@ class Drains {
 
  private:
   std::map<std::string, Drain> drains_;
+  std::map<std::string, std::string> nodes_;  // closed ones, and who has asked
 };
 
 }  // namespace coordd

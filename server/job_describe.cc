@@ -67,6 +67,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_store_keys(kv_.keys());
   state->set_slowest_rank(-1);
   for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
+  for (const std::string& node : drains_.closed_nodes()) state->add_drained_nodes(node);
 
   // Ranks in order, then those who wait.
   std::vector<std::pair<int64_t, SessionId>> order;

@@ -44,7 +44,10 @@ absl::StatusOr<std::vector<SessionId>> JobState::Meant(const v1::DismissRequest&
         request.has_rank() && is_member && ToInt(worker.place.rank) == request.rank();
     if (is_launch || is_node || is_rank) meant.push_back(session);
   }
-  if (!meant.empty()) return meant;
+  // A node may be given back after the last of its workers has gone.
+  const bool reopens = request.action() == v1::DISMISS_ACTION_LIFT && request.has_node() &&
+                       drains_.IsClosed(request.node());
+  if (!meant.empty() || reopens) return meant;
   if (request.has_rank() && !generation_.has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "job ", name_, " has no ranks at the moment: ",
@@ -104,7 +107,9 @@ absl::Status JobState::MayGo(const v1::DismissRequest& request,
 void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects) {
   const v1::DismissRequest& request = call.request;
   const absl::StatusOr<std::vector<SessionId>> meant = Meant(request);
-  const absl::Status status = meant.ok() ? MayGo(request, *meant) : meant.status();
+  absl::Status status = meant.ok() ? MayGo(request, *meant) : meant.status();
+  const bool drains_node = request.action() == v1::DISMISS_ACTION_DRAIN && request.has_node();
+  if (status.ok() && drains_node) status = drains_.CloseNode(request.node(), AskedBy(request));
   if (!status.ok()) {
     effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
     return;
@@ -132,9 +137,17 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
     case v1::DISMISS_ACTION_DRAIN:
       for (const v1::DismissedWorker& worker : answer.reply.workers())
         drains_.Ask(worker.worker_id(), AskedBy(request), GraceOf(request));
+      if (drains_node) answer.reply.set_node(request.node());
       break;
     default:
       for (SessionId session : *meant) LiftDrain(session, AskedBy(request), effects);
+      if (request.has_node() && drains_.OpenNode(request.node())) {
+        answer.reply.set_node(request.node());
+        Emit(Event::Kind::kDrainLifted,
+             absl::StrCat("node ", OneLine(request.node()), " takes new workers again, says ",
+                          AskedBy(request)),
+             effects);
+      }
   }
   // Whoever is answered may rely on it.
   being_stored_.push_back(std::move(answer));
@@ -160,7 +173,7 @@ void JobState::LiftDrain(SessionId session, absl::string_view by, Effects& effec
 
 // Whether there is something to wait for.
 bool JobState::PersistDrains(CallId call, Effects& effects) {
-  const bool none = drains_.size() == 0;
+  const bool none = drains_.empty();
   if (!durability_.on || (none && !drains_stored_)) return false;
   drains_stored_ = !none;
   effects.persist.push_back({name_, Generation{0}, {DrainWrite(name_, drains_.Record())}, call});
@@ -186,6 +199,7 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
     }
   }
   if (!status.ok()) {
+    if (answer.reply.grace_seconds() > 0) drains_.OpenNode(answer.reply.node());  // of a drain
     answer.reply.Clear();
     answer.status = absl::UnavailableError(
         absl::StrCat("nobody was asked, since it could not be stored: ", status.message()));

@@ -104,7 +104,7 @@ void JobState::PersistEnd(Effects& effects) {
 
 void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
                        Effects& effects) {
-  drains_stored_ = !drains.drains().empty();
+  drains_stored_ = !drains.drains().empty() || !drains.nodes().empty();
   if (!record.running()) return;
   drains_.Restore(drains);
   RendezvousOptions options = rendezvous_.options();

@@ -76,6 +76,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
          effects);
   } else {
     COORDD_RETURN_IF_ERROR(CheckAgreement(join));
+    COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
     COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(rendezvous_.CheckRoom());
   }

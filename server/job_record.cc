@@ -56,7 +56,7 @@ StateWrite JobRemoval(const std::string& job) {
 
 StateWrite DrainWrite(const std::string& job, const v1::DrainRecord& record) {
   const std::string key = absl::StrCat(kDrainPrefix, job);
-  if (record.drains().empty()) return {key, std::nullopt};
+  if (record.drains().empty() && record.nodes().empty()) return {key, std::nullopt};
   return {key, record.SerializeAsString()};
 }
 

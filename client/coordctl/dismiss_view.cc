@@ -63,6 +63,14 @@ std::string DismissText(v1::DismissAction action, const v1::DismissReply& reply)
                     " (host ", worker.hostname(), ", pid ", worker.pid(), ") of job ", reply.job(),
                     " ", What(action, reply), "\n");
   }
+  if (reply.node().empty()) return text;
+  absl::StrAppend(&text, "node ", reply.node(),
+                  action == v1::DISMISS_ACTION_DRAIN ? " takes no new workers of job "
+                                                     : " takes new workers of job ",
+                  reply.job(),
+                  action == v1::DISMISS_ACTION_DRAIN
+                      ? absl::StrCat(" until `coordctl drain ", reply.node(), " --lift`\n")
+                      : " again\n");
   return text;
 }
 

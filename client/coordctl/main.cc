@@ -327,8 +327,8 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
       "next commit and end with status 0, and the others go on without them and without a failed "
       "collective. Who has not left when the grace is over is evicted. Needs an elastic job "
       "(coordrun --min-np) whose program commits (coordd.elastic); refused where fewer than "
-      "min_workers would be left. Survives the end of coordd. docs/RUNBOOK.md says how to empty a "
-      "node");
+      "min_workers would be left. A drained node takes no new workers of the job, until --lift or "
+      "the end of the job. Survives the end of coordd. docs/RUNBOOK.md says how to empty a node");
   drain->add_option("--grace", arguments->dismiss.grace_seconds, "seconds until eviction [60]")
       ->check(CLI::Range(0.001, 604800.0));
   CLI::App* evict = app.add_subcommand(
@@ -347,7 +347,8 @@ void AddDismissCommands(CLI::App& app, Arguments* arguments) {
                       "also where the job could not go on without them");
     AddTargetOptions(command, arguments);
   }
-  drain->add_flag("--lift", arguments->lift, "take the notice back from who has not left yet");
+  drain->add_flag("--lift", arguments->lift,
+                  "take the notice back from who has not left yet; a node takes new workers again");
 }
 
 void AddLaunchCommands(CLI::App& app, Arguments* arguments) {

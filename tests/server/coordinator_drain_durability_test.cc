@@ -30,6 +30,15 @@ class CoordinatorDrainDurabilityTest : public CoordinatorDurabilityTest {
     call.request.set_asked_by("operator alice@login1");
     return Do(call);
   }
+  // Of all workers, with force.
+  Effects DismissNode(v1::DismissAction action) {
+    DismissCall call{CallId{++last_call_}, {}};
+    call.request.set_action(action);
+    call.request.set_node("node0");
+    call.request.set_force(true);
+    call.request.set_asked_by("operator alice@login1");
+    return Do(call);
+  }
   Effects Drain(int32_t rank) { return Dismiss(v1::DISMISS_ACTION_DRAIN, rank); }
   // Of what is said to workers: to whom, and how long they have; negative: they may stay.
   static std::vector<std::pair<int64_t, double>> Notices(const Effects& effects) {
@@ -142,6 +151,52 @@ TEST_F(CoordinatorDrainDurabilityTest, WhoNeverComesBackWasDrainedAllTheSame) {
   ASSERT_EQ(Job().departures_size(), 1);
   EXPECT_EQ(Job().departures(0).cause(), v1::DEPARTURE_CAUSE_LEASE_EXPIRED);
   EXPECT_TRUE(Job().departures(0).drained());
+}
+
+TEST_F(CoordinatorDrainDurabilityTest, ADrainedNodeTakesNewWorkersOnceItIsLifted) {
+  const Effects asked = DismissNode(v1::DISMISS_ACTION_DRAIN);
+  EXPECT_THAT(Answer(Store(asked)), testing::Optional(IsOk()));
+  EXPECT_THAT(Job().drained_nodes(), ElementsAre("node0"));
+  const auto refused =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("node node0 is drained: operator alice@login1 has asked its workers"));
+  EXPECT_THAT(Refusal(Join(4, 1, "secret", 3)), refused);
+  // By the one that takes its place, too; but its members are not new.
+  Restart();
+  for (int32_t rank = 0; rank < 2; ++rank) Resume(11 + rank, rank);
+  EXPECT_THAT(Resumed(Resume(13, 2)), ElementsAre(11, 12, 13));
+  EXPECT_THAT(Refusal(Join(5, 1, "secret", 3)), refused);
+  const Effects lifted = Store(DismissNode(v1::DISMISS_ACTION_LIFT));
+  EXPECT_THAT(Answer(lifted), testing::Optional(IsOk()));
+  EXPECT_THAT(Job().drained_nodes(), IsEmpty());
+  EXPECT_EQ(disk_.count("drain/train"), 0u);
+  Goodbye(13, epoch_, /*drained=*/true);
+  EXPECT_THAT(Refusal(Join(6, 1, "secret", 3)), IsOk());
+}
+
+TEST_F(CoordinatorDrainDurabilityTest, AnEmptyNodeCanBeGivenBack) {
+  v1::WorkerMessage elsewhere;
+  *elsewhere.mutable_join() = JoinOf("elsewhere", "node1");
+  elsewhere.mutable_join()->set_on_failure(on_failure_);
+  ASSERT_THAT(Refusal(Do(SessionMessage{SessionId{4}, elsewhere})),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("full")));
+  Store(DismissNode(v1::DISMISS_ACTION_DRAIN));
+  for (int64_t session = 1; session <= 2; ++session)
+    Write(Goodbye(session, epoch_, /*drained=*/true));
+  ASSERT_THAT(Refusal(Do(SessionMessage{SessionId{5}, elsewhere})), IsOk());
+  Write(Goodbye(3, epoch_, /*drained=*/true));
+  EXPECT_THAT(Answer(DismissNode(v1::DISMISS_ACTION_DRAIN)),
+              testing::Optional(StatusIs(absl::StatusCode::kNotFound)));
+  const Effects lifted = Store(DismissNode(v1::DISMISS_ACTION_LIFT));
+  EXPECT_THAT(Answer(lifted), testing::Optional(IsOk()));
+  EXPECT_THAT(Job().drained_nodes(), IsEmpty());
+}
+
+TEST_F(CoordinatorDrainDurabilityTest, ADrainedRankClosesNoNode) {
+  Store(Drain(1));
+  EXPECT_THAT(Job().drained_nodes(), IsEmpty());
+  Goodbye(2, epoch_, /*drained=*/true);
+  EXPECT_THAT(Refusal(Join(4, 1, "secret", 3)), IsOk());
 }
 
 TEST_F(CoordinatorDrainDurabilityTest, BeforeAllAreBackNobodyIsAsked) {

@@ -4,10 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "tests/support/status_matchers.h"
+
 namespace coordd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(Drains, CountFromWhenTheWorkerIsTold) {
@@ -70,6 +75,43 @@ TEST(Drains, WhoComesBackIsToldAnew) {
   EXPECT_THAT(drains.Overdue(now + absl::Hours(1)), IsEmpty());
   EXPECT_EQ(drains.Begin("w1", now + absl::Hours(1)).until,
             now + absl::Hours(1) + absl::Seconds(5));
+}
+
+v1::HostIdentity Host(const char* hostname, const char* node_id) {
+  v1::HostIdentity host;
+  host.set_hostname(hostname);
+  host.set_node_id(node_id);
+  return host;
+}
+
+TEST(Drains, AClosedNodeTakesNobodyUnderEitherOfItsNames) {
+  Drains drains;
+  EXPECT_TRUE(drains.empty());
+  ASSERT_THAT(drains.CloseNode("n1", "operator alice"), IsOk());
+  ASSERT_THAT(drains.CloseNode("id-2", "operator bob"), IsOk());
+  EXPECT_FALSE(drains.empty());
+  EXPECT_THAT(drains.CheckHost(Host("n1", "id-1")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("node n1 is drained: operator alice"),
+                             HasSubstr("coordctl drain n1 --lift"))));
+  EXPECT_THAT(drains.CheckHost(Host("n2", "id-2")),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("operator bob")));
+  EXPECT_THAT(drains.CheckHost(Host("n3", "id-3")), IsOk());
+  Drains restored;
+  restored.Restore(drains.Record());
+  EXPECT_THAT(restored.closed_nodes(), ElementsAre("id-2", "n1"));
+  EXPECT_TRUE(restored.OpenNode("n1"));
+  EXPECT_FALSE(restored.OpenNode("n1"));
+  EXPECT_THAT(restored.CheckHost(Host("n1", "id-1")), IsOk());
+}
+
+TEST(Drains, OnlySoManyNodesAreClosed) {
+  Drains drains;
+  for (size_t i = 0; i < kMaxClosedNodes; ++i)
+    ASSERT_THAT(drains.CloseNode(absl::StrCat("n", i), "operator alice"), IsOk());
+  EXPECT_THAT(drains.CloseNode("one more", "operator alice"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("lift some")));
+  EXPECT_THAT(drains.CloseNode("n7", "operator bob"), IsOk());
 }
 
 }  // namespace
