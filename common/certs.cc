@@ -14,13 +14,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/tls_handles.h"
 
 namespace coordd {
 namespace {
@@ -31,19 +31,9 @@ constexpr absl::string_view kFiles[] = {"ca.crt",     "ca.key",     "server.crt"
 constexpr long kBackdateSeconds = 600;
 constexpr int kSerialBits = 128;
 
-struct Freer {
-  void operator()(X509* p) const { X509_free(p); }
-  void operator()(EVP_PKEY* p) const { EVP_PKEY_free(p); }
-  void operator()(X509_EXTENSION* p) const { X509_EXTENSION_free(p); }
-  void operator()(BIO* p) const { BIO_free(p); }
-  void operator()(BIGNUM* p) const { BN_free(p); }
-};
-template <typename T>
-using Owned = std::unique_ptr<T, Freer>;
-
 struct Identity {
-  Owned<EVP_PKEY> key;
-  Owned<X509> certificate;
+  TlsOwned<EVP_PKEY> key;
+  TlsOwned<X509> certificate;
 };
 
 // What a certificate says beyond its name and key.
@@ -63,14 +53,15 @@ absl::Status AddExtension(X509* certificate, X509* issuer, int nid, const std::s
   X509V3_CTX context;
   X509V3_set_ctx_nodb(&context);
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  const Owned<X509_EXTENSION> extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
+  const TlsOwned<X509_EXTENSION> extension(
+      X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
   if (extension == nullptr || X509_add_ext(certificate, extension.get(), -1) != 1)
     return TlsLibraryError(absl::StrCat("write \"", value, "\" into a certificate"));
   return absl::OkStatus();
 }
 
 absl::Status SetSerial(X509* certificate) {
-  const Owned<BIGNUM> serial(BN_new());
+  const TlsOwned<BIGNUM> serial(BN_new());
   if (BN_rand(serial.get(), kSerialBits - 1, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
       BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate)) == nullptr) {
     return TlsLibraryError("make a serial number");
@@ -81,7 +72,7 @@ absl::Status SetSerial(X509* certificate) {
 // `issuer` nullptr: signed by itself.
 absl::StatusOr<Identity> MakeIdentity(const std::string& name, const Extensions& extensions,
                                       absl::Duration lifetime, const Identity* issuer) {
-  Identity made{Owned<EVP_PKEY>(EVP_EC_gen("P-256")), Owned<X509>(X509_new())};
+  Identity made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
   if (made.key == nullptr || made.certificate == nullptr) return TlsLibraryError("make a key");
   X509* certificate = made.certificate.get();
   X509* issuer_certificate = issuer == nullptr ? certificate : issuer->certificate.get();
@@ -148,8 +139,8 @@ absl::Status WriteNewFile(const std::string& path, mode_t mode, BIO* contents) {
 }
 
 absl::Status WriteIdentity(const std::string& stem, const Identity& identity) {
-  const Owned<BIO> key(BIO_new(BIO_s_mem()));
-  const Owned<BIO> certificate(BIO_new(BIO_s_mem()));
+  const TlsOwned<BIO> key(BIO_new(BIO_s_mem()));
+  const TlsOwned<BIO> certificate(BIO_new(BIO_s_mem()));
   if (PEM_write_bio_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr,
                                nullptr) != 1 ||
       PEM_write_bio_X509(certificate.get(), identity.certificate.get()) != 1) {

@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/tls_handles.h"
 
 namespace coordd {
 namespace {
@@ -58,15 +59,9 @@ absl::Status CheckKeyPermissions(const std::string& path) {
   return absl::OkStatus();
 }
 
-struct Freer {
-  void operator()(BIO* bio) const { BIO_free(bio); }
-  void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
-};
-
-std::unique_ptr<X509, Freer> ParseCertificate(const std::string& pem) {
-  const std::unique_ptr<BIO, Freer> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  std::unique_ptr<X509, Freer> result(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+TlsOwned<X509> ParseCertificate(const std::string& pem) {
+  const TlsOwned<BIO> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  TlsOwned<X509> result(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   return result;
 }
@@ -87,10 +82,10 @@ absl::Status CheckPems(const TlsFiles& files, const std::string& cert, const std
     return absl::InvalidArgumentError(
         absl::StrCat("TLS authority ", files.ca, " holds no certificate in PEM form"));
   }
-  const std::unique_ptr<BIO, Freer> bio(BIO_new_mem_buf(key.data(), static_cast<int>(key.size())));
+  const TlsOwned<BIO> bio(BIO_new_mem_buf(key.data(), static_cast<int>(key.size())));
   // An encrypted key must not ask for its passphrase on the terminal.
   auto no_passphrase = [](char*, int, int, void*) { return -1; };
-  const std::unique_ptr<EVP_PKEY, Freer> private_key(
+  const TlsOwned<EVP_PKEY> private_key(
       PEM_read_bio_PrivateKey(bio.get(), nullptr, no_passphrase, nullptr));
   ERR_clear_error();
   if (private_key == nullptr) {

@@ -9,7 +9,7 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kFixedCostBytes = 256;  // containers, allocations
+constexpr int64_t kEntryCostBytes = 256;  // containers, allocations
 
 bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
 
@@ -245,7 +245,7 @@ ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spe
                                              .first_rank = rank,
                                              .first_report = now,
                                              .in = RankSet(members_)});
-  entry->cost_bytes = kFixedCostBytes + entry->in.size_bytes() +
+  entry->cost_bytes = kEntryCostBytes + entry->in.size_bytes() +
                       static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
   state_bytes_ += entry->cost_bytes;
   Entry* added = entry.get();
@@ -260,7 +260,7 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
   if (is_new) {
     it->second.size = size;
     it->second.named_by.resize(static_cast<size_t>(members_.size()));
-    it->second.cost_bytes = kFixedCostBytes + int64_t{members_.size()} * int64_t{sizeof(int32_t)};
+    it->second.cost_bytes = kEntryCostBytes + int64_t{members_.size()} * int64_t{sizeof(int32_t)};
     state_bytes_ += it->second.cost_bytes;
   }
   return it->second;

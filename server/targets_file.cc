@@ -10,7 +10,7 @@
 
 namespace coordd {
 namespace {
-constexpr absl::Duration kDescribeTimeout = absl::Seconds(5);
+constexpr absl::Duration kTargetsTimeout = absl::Seconds(5);
 }
 
 TargetsFile::TargetsFile(std::string path, Coordinator& coordinator, Clock& clock)
@@ -29,7 +29,7 @@ void TargetsFile::Nudge() { changes_.TryPush(Change{}); }
 void TargetsFile::Run() {
   while (!changes_.Finished()) {
     if (changes_.TakeAll(absl::InfiniteFuture()).empty()) continue;
-    const auto state = coordinator_.Describe("", clock_.Now() + kDescribeTimeout);
+    const auto state = coordinator_.Describe("", clock_.Now() + kTargetsTimeout);
     if (!state.ok()) {
       COORDD_LOG(kWarning, "targets file ", path_, " was not written: ", state.status().message());
       continue;

@@ -8,10 +8,10 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kFixedCostBytes = 256;  // containers, status
+constexpr int64_t kTombstoneCostBytes = 256;  // containers, status
 
 int64_t Cost(absl::string_view name, const TensorFault& fault, int64_t owed_bytes) {
-  return kFixedCostBytes + static_cast<int64_t>(name.size() + fault.status.message().size()) +
+  return kTombstoneCostBytes + static_cast<int64_t>(name.size() + fault.status.message().size()) +
          owed_bytes;
 }
 

@@ -16,7 +16,7 @@ constexpr absl::Duration kGraceAfterEnd = absl::Seconds(1);
 // How often whoever does not drive looks at the end of its generation.
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 
-absl::Status Stopped() { return absl::AbortedError("the data plane has stopped"); }
+absl::Status DataPlaneStopped() { return absl::AbortedError("the data plane has stopped"); }
 
 }  // namespace
 
@@ -68,7 +68,7 @@ absl::StatusOr<std::shared_ptr<MappedLane>> Executor::OpenComm(LaneId lane,
   auto opening = std::make_shared<CommOpening>();
   opening->lane = lane;
   opening->ranks = std::move(ranks);
-  if (!inbox_.PushUnbounded(opening)) return Stopped();
+  if (!inbox_.PushUnbounded(opening)) return DataPlaneStopped();
   seat_.Call();
   // Whoever sits in the seat looks there between two steps, also at its end.
   MutexLock lock(&opening->mu);
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<MappedLane>> Executor::OpenComm(LaneId lane,
 }
 
 void Executor::Take(std::shared_ptr<CommOpening>& opening) {
-  if (aborted_.load(std::memory_order_acquire)) return opening->Answer(Stopped());
+  if (aborted_.load(std::memory_order_acquire)) return opening->Answer(DataPlaneStopped());
   absl::StatusOr<std::shared_ptr<MappedLane>> opened =
       backend_->OpenMappedLane(opening->lane, opening->ranks);
   // A group of its own, which ends with the lane: that of the process set may end before.
@@ -105,7 +105,7 @@ absl::Status Executor::RunDirect(CollectiveArgs args, absl::Time deadline,
                                  const GenerationEnd& end) {
   auto run = std::make_shared<DirectRun>();
   run->args = std::move(args);
-  if (!inbox_.PushUnbounded(run)) return Stopped();
+  if (!inbox_.PushUnbounded(run)) return DataPlaneStopped();
   seat_.Call(/*waiter_comes=*/true);
   absl::Time give_up = deadline;
   const std::function<bool()> gives_up = [&] {

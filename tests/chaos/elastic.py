@@ -41,6 +41,8 @@ class TestCase(processes.TestCase):
         told = []
         while True:
             answer = worker.answer()
+            if answer.startswith("step "):
+                continue
             if not answer.startswith("changed "):
                 return told, tuple(answer.split()[:4])
             told.append(answer)

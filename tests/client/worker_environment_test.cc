@@ -15,7 +15,7 @@ using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
 
-RunOptions Options(int32_t np) {
+RunOptions RunOf(int32_t np) {
   RunOptions options;
   options.np = np;
   options.metrics = "127.0.0.1:0";
@@ -30,7 +30,7 @@ const Rendezvous kRendezvous = {
     .tls = {.cert = "/run/worker.crt", .key = "/run/worker.key", .ca = "/run/ca.crt"}};
 
 TEST(EnvironmentOfWorker, TellsEachWorkerItsPlaceAndTheWay) {
-  const auto environment = EnvironmentOfWorker(Options(4), kRendezvous, 2, {{"HOME", "/h"}});
+  const auto environment = EnvironmentOfWorker(RunOf(4), kRendezvous, 2, {{"HOME", "/h"}});
   ASSERT_TRUE(environment.ok());
   const Environment expected = {{"HOME", "/h"},
                                 {"COORDD_ADDR", "127.0.0.1:7400"},
@@ -48,7 +48,7 @@ TEST(EnvironmentOfWorker, TellsEachWorkerItsPlaceAndTheWay) {
 }
 
 TEST(EnvironmentOfWorker, CountsOnFromTheFirstRankInALargerJob) {
-  RunOptions options = Options(2);
+  RunOptions options = RunOf(2);
   options.size = 6;
   options.first_rank = 4;
   const auto environment = EnvironmentOfWorker(options, kRendezvous, 1, {});
@@ -60,7 +60,7 @@ TEST(EnvironmentOfWorker, CountsOnFromTheFirstRankInALargerJob) {
 }
 
 TEST(EnvironmentOfWorker, LeavesNothingBehindOfAnOuterRun) {
-  RunOptions options = Options(1);
+  RunOptions options = RunOf(1);
   options.metrics = "off";
   const Environment outer = {{"COORDD_TLS_CA", "outer"},
                              {"COORDD_TOKEN_FILE", "outer"},
@@ -78,7 +78,7 @@ TEST(EnvironmentOfWorker, LeavesNothingBehindOfAnOuterRun) {
 }
 
 TEST(EnvironmentOfWorker, VariablesOfTheCommandLineWin) {
-  RunOptions options = Options(1);
+  RunOptions options = RunOf(1);
   ASSERT_TRUE(ParseVariable("COORDD_METRICS=0.0.0.0:9401", &options).ok());
   ASSERT_TRUE(ParseVariable("EMPTY=", &options).ok());
   ASSERT_TRUE(ParseVariable("HOME", &options).ok());
@@ -90,7 +90,7 @@ TEST(EnvironmentOfWorker, VariablesOfTheCommandLineWin) {
 }
 
 TEST(EnvironmentOfWorker, NamesAVariableThatIsNotSet) {
-  RunOptions options = Options(1);
+  RunOptions options = RunOf(1);
   ASSERT_TRUE(ParseVariable("MISSING", &options).ok());
   EXPECT_THAT(EnvironmentOfWorker(options, kRendezvous, 0, {}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("-x MISSING")));
@@ -102,34 +102,34 @@ TEST(RunOptions, AreRefusedInOneSentenceThatNamesTheOption) {
   const auto expect = [](RunOptions options, const std::string& text) {
     EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
   };
-  EXPECT_TRUE(Options(4).Validate().ok());
-  expect(Options(0), "-np is 0");
-  RunOptions options = Options(2);
+  EXPECT_TRUE(RunOf(4).Validate().ok());
+  expect(RunOf(0), "-np is 0");
+  RunOptions options = RunOf(2);
   options.command.clear();
   expect(options, "no command");
-  options = Options(2);
+  options = RunOf(2);
   options.first_rank = 1;
   expect(options, "--first-rank 1");
-  options = Options(2);
+  options = RunOf(2);
   options.launcher = "jsrun";
   expect(options, "--launcher is jsrun");
-  options = Options(2);
+  options = RunOf(2);
   options.port_range = "9-3";
   expect(options, "--port-range is 9-3");
-  options = Options(2);
+  options = RunOf(2);
   options.coordinator = "nonsense";
   expect(options, "--coordinator");
-  options = Options(2);
+  options = RunOf(2);
   options.http = "nonsense";
   expect(options, "--http");
-  options = Options(2);
+  options = RunOf(2);
   options.size = 4;
   expect(options, "--size 4");
-  options = Options(2);
+  options = RunOf(2);
   options.listen = "0.0.0.0:7400";
   options.tls = false;
   expect(options, "--no-tls");
-  options = Options(2);
+  options = RunOf(2);
   options.coordinator = "127.0.0.1:1";
   options.keep = true;
   expect(options, "--keep");
@@ -152,7 +152,7 @@ TEST(JobNameFrom, IsTheProgramsNameAsAJobMayBeNamed) {
 }
 
 TEST(CoordinatorCommand, NamesEveryAddressAndFile) {
-  RunOptions options = Options(1);
+  RunOptions options = RunOf(1);
   options.http = "off";
   options.coordd_arguments = {"--stall-abort", "60"};
   EXPECT_THAT(CoordinatorCommand("coordd", options,

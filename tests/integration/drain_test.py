@@ -70,6 +70,7 @@ class DrainTest(processes.TestCase):
         workers = self.training(coordd, 4)
         self.coordctl(coordd, "drain", "0")
         self.left(workers[0])
+        self.assertTrue(wait_for(lambda: coordd.json("/v1/jobs")["jobs"][0]["generation"] == 2))
         # All of them are on this machine, and one has to be left.
         name = json.loads(self.coordctl(coordd, "status", "--json"))["jobs"][0]["workers"][0]["hostname"]
         text = self.coordctl(coordd, "drain", name, status=5)

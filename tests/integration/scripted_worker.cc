@@ -170,7 +170,8 @@ class Script {
     in >> count >> steps >> until;
     int64_t end = until == "change" ? std::numeric_limits<int64_t>::max() : steps;
     std::vector<float> data(static_cast<size_t>(count));
-    bool agreed = true;
+    // All begin with where to begin: others may have come further, and lost a member since.
+    bool agreed = false, changed = false;
     while (step < end) {
       std::fill(data.begin(), data.end(), 1.0f);
       const coordd::Expected<> result =
@@ -183,10 +184,11 @@ class Script {
         if (++step == 5) std::cout << "step 5" << std::endl;
       }
       // All have agreed on where to go on.
-      if (result.ok() && !agreed && until == "change") end = step + steps;
+      if (result.ok() && !agreed && changed && until == "change") end = step + steps;
       agreed = result.ok();
       if (agreed) continue;
       if (result.code() != COORDD_GENERATION_CHANGED) return Answer(result);
+      changed = true;
       std::cout << "changed " << result.message() << std::endl;
       const auto place = worker_.TryAwaitGeneration(kPatience);
       if (!place.ok()) return std::string(coordd_status_name(place.code())) + " " + place.message();

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr LaneId kLane{kFirstScheduleLane};
+constexpr LaneId kScheduleLane{kFirstScheduleLane};
 
 class ScheduledMember : public Member {
  public:
@@ -23,7 +23,7 @@ class ScheduledMember : public Member {
     v1::CoordinatorMessage message = Message();
     v1::Schedule& schedule = *message.mutable_schedule();
     schedule.set_id(1);
-    schedule.set_lane(ToInt(kLane));
+    schedule.set_lane(ToInt(kScheduleLane));
     schedule.set_more(more);
     for (const auto& batch : batches) {
       v1::ScheduledBatch* to = schedule.add_batches();
@@ -43,14 +43,14 @@ class ScheduledMember : public Member {
     Say(std::move(message));
   }
   void DoneScheduled(int64_t sequence) {
-    Turn(BatchDone{kLane, sequence, absl::OkStatus(), std::nullopt});
+    Turn(BatchDone{kScheduleLane, sequence, absl::OkStatus(), std::nullopt});
   }
   void Trace(v1::TraceAction action, int64_t from_cycle = 0, int64_t until_cycle = 0) {
     v1::CoordinatorMessage message = Message();
     v1::Trace& trace = *message.mutable_trace();
     trace.set_id(1);
     trace.set_action(action);
-    trace.set_lane(ToInt(kLane));
+    trace.set_lane(ToInt(kScheduleLane));
     trace.set_bytes_max(1000);
     trace.set_from_cycle(from_cycle);
     trace.set_until_cycle(until_cycle);
@@ -69,7 +69,7 @@ class ScheduledMember : public Member {
   std::vector<int64_t> launched() const {
     std::vector<int64_t> sequences;
     for (const LaunchBatch& launch : All<LaunchBatch>())
-      if (launch.lane == kLane) sequences.push_back(launch.sequence);
+      if (launch.lane == kScheduleLane) sequences.push_back(launch.sequence);
     return sequences;
   }
 
@@ -95,14 +95,14 @@ TEST(WorkerStateSchedulesTest, HeartbeatsTellHowLongItsCollectivesTook) {
   ScheduledMember member;
   member.Schedule({{"a"}});
   member.Submit({Gradient("a")});
-  member.Turn(
-      BatchDone{kLane, 1, absl::OkStatus(), std::nullopt, member.now() + absl::Milliseconds(30)});
+  member.Turn(BatchDone{kScheduleLane, 1, absl::OkStatus(), std::nullopt,
+                        member.now() + absl::Milliseconds(30)});
   member.Advance(absl::Seconds(2));
   const auto beats = member.sent(v1::WorkerMessage::kHeartbeat);
   ASSERT_THAT(beats, SizeIs(1));
   ASSERT_THAT(beats[0].heartbeat().lanes(), SizeIs(2));
   const v1::LanePosition& lane = beats[0].heartbeat().lanes(1);
-  EXPECT_EQ(lane.lane(), ToInt(kLane));
+  EXPECT_EQ(lane.lane(), ToInt(kScheduleLane));
   ASSERT_THAT(lane.marks(), SizeIs(1));
   EXPECT_EQ(lane.marks(0).cycles(), 1);
   EXPECT_EQ(lane.marks(0).busy_ns(), 30'000'000);

@@ -1,0 +1,23 @@
+// Objects of OpenSSL that free themselves.
+#pragma once
+
+#include <openssl/bio.h>
+#include <openssl/bn.h>
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <memory>
+
+namespace coordd {
+
+struct TlsFreer {
+  void operator()(X509* p) const { X509_free(p); }
+  void operator()(EVP_PKEY* p) const { EVP_PKEY_free(p); }
+  void operator()(X509_EXTENSION* p) const { X509_EXTENSION_free(p); }
+  void operator()(BIO* p) const { BIO_free(p); }
+  void operator()(BIGNUM* p) const { BN_free(p); }
+};
+template <typename T>
+using TlsOwned = std::unique_ptr<T, TlsFreer>;
+
+}  // namespace coordd
