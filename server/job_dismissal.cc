@@ -1,6 +1,8 @@
 // Members that are to go: evicted at once, or drained, which is to leave by themselves at a point
 // where all ranks agree on the change of members, and to be evicted if they have not in time.
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +46,14 @@ absl::StatusOr<std::vector<SessionId>> JobState::Meant(const v1::DismissRequest&
         request.has_rank() && is_member && ToInt(worker.place.rank) == request.rank();
     if (is_launch || is_node || is_rank) meant.push_back(session);
   }
+  // As people look for them: by rank, and behind them who has none yet.
+  const auto rank_or_last = [this](SessionId session) {
+    const Worker& worker = workers_.at(session);
+    return worker.generation == Generation{0} ? std::numeric_limits<int32_t>::max()
+                                              : ToInt(worker.place.rank);
+  };
+  std::stable_sort(meant.begin(), meant.end(),
+                   [&](SessionId a, SessionId b) { return rank_or_last(a) < rank_or_last(b); });
   // A node may be given back after the last of its workers has gone.
   const bool reopens = request.action() == v1::DISMISS_ACTION_LIFT && request.has_node() &&
                        drains_.IsClosed(request.node());

@@ -174,6 +174,21 @@ TEST_F(CoordinatorDrainDurabilityTest, ADrainedNodeTakesNewWorkersOnceItIsLifted
   EXPECT_THAT(Refusal(Join(6, 1, "secret", 3)), IsOk());
 }
 
+TEST_F(CoordinatorDrainDurabilityTest, WhoIsMeantIsListedByRank) {
+  Restart();
+  Resume(11, 2);
+  Resume(12, 0);
+  Resume(13, 1);
+  const Effects asked = Store(DismissNode(v1::DISMISS_ACTION_DRAIN));
+  std::vector<int32_t> ranks;
+  for (const Outgoing& out : asked.outgoing) {
+    if (const auto* answer = std::get_if<DismissAnswer>(&out))
+      for (const v1::DismissedWorker& worker : answer->reply.workers())
+        ranks.push_back(worker.rank());
+  }
+  EXPECT_THAT(ranks, ElementsAre(0, 1, 2));
+}
+
 TEST_F(CoordinatorDrainDurabilityTest, AnEmptyNodeCanBeGivenBack) {
   v1::WorkerMessage elsewhere;
   *elsewhere.mutable_join() = JoinOf("elsewhere", "node1");
