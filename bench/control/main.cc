@@ -34,6 +34,10 @@ constexpr char kDescription[] =
   coordd-bench collectives --ranks 2 --transport mapped  real processes: collectives on host memory (bench/peers compares)
   coordd-bench recovery --workers 4 --kills 100        real processes, of which one is killed, a fresh job each time
   coordd-bench recovery --workers 4 --kills 100 --victim coordd   one job, under which coordd is killed once a second
+  coordd-bench recovery --victim coordd-writing --kills 5000 --planted 50   what it has announced is stored
+  coordd-bench recovery --workers 4 --victim stopped   SIGSTOP, until the others have gone on, then SIGCONT
+  coordd-bench recovery --workers 4 --victim newcomer   how long members pause when one more joins
+  coordd-bench recovery --workers 4 --victim nobody --seconds 600 --spinning 8   nobody may be taken for dead
 
 Each starts a coordd of its own and ends it. Rounds take turns with rounds through a gRPC server that does nothing but hold as
 many streams ("bare"), so that ratios mean something on a busy machine too; absolute figures need a quiet one.

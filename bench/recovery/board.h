@@ -18,7 +18,8 @@ struct alignas(64) RecoverySlot {
   std::atomic<int64_t> steps;           // whose results it has, all checked
   std::atomic<int64_t> fresh_ns;        // its last result under a name that nobody had seen before
   std::atomic<int64_t> longest_gap_ns;  // between two results in one generation
-  std::atomic<int64_t> failed;          // collectives
+  std::atomic<int64_t> change_ns;  // from its last result in a generation to the first in the next
+  std::atomic<int64_t> failed;     // collectives
   std::atomic<int64_t> steps_lost;
   std::atomic<int64_t> wrong;  // results
   // Why a collective has failed last; written before `failed` grows.
@@ -27,7 +28,10 @@ struct alignas(64) RecoverySlot {
 
 // Zeros are its first state.
 struct RecoveryBoard {
-  int64_t elements = 0;  // of a step's reduction; constant
+  // Constant.
+  int64_t elements = 0;         // of a step's reduction
+  int32_t takes_newcomers = 0;  // whether the members let in who waits
+
   std::atomic<int32_t> stop;
   RecoverySlot slots[kMaxRecoveryRanks];
 };

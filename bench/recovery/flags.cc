@@ -3,18 +3,25 @@
 #include "bench/recovery/board.h"
 
 namespace coordd::bench {
-
 void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
-  CLI::App* command = app.add_subcommand(
-      "recovery", "Real processes: what the death of a worker, or of coordd, costs a running job");
+  CLI::App* command = app.add_subcommand("recovery",
+                                         "Real processes: what the death of a worker, or of "
+                                         "coordd, or a newcomer costs a running job");
   command->add_option("--workers", flags.options.workers, "How many")
-      ->check(CLI::Range(2, kMaxRecoveryRanks))
+      ->check(CLI::Range(2, kMaxRecoveryRanks - 1))
       ->capture_default_str();
-  command->add_option("--kills", flags.options.kills, "How often")
+  command->add_option("--kills", flags.options.times, "How often it happens")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--victim", flags.victim, "worker: of a fresh job each time; or coordd")
-      ->check(CLI::IsMember({"worker", "coordd"}))
+  command
+      ->add_option(
+          "--victim", flags.victim,
+          "To whom, of a fresh job each time: worker (kill -9); stopped, a worker (SIGSTOP, "
+          "and SIGCONT when it is gone); newcomer, nobody: one more joins. Or, under one "
+          "job: coordd (kill -9); nobody: nothing happens, for --seconds. Or "
+          "coordd-writing: kill -9 while it stores new generations, whose records must "
+          "all be there")
+      ->check(CLI::IsMember(Victims()))
       ->capture_default_str();
   command->add_option("--elements", flags.options.elements, "Floats of a step's reduction")
       ->check(CLI::PositiveNumber)
@@ -22,12 +29,30 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
   command->add_option("--interval", flags.interval_seconds, "Seconds between kills of coordd")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command->add_option("--lease", flags.lease_seconds, "Seconds of the lease (stopped)")
+      ->check(CLI::Range(0.5, 600.0))
+      ->capture_default_str();
+  command->add_option("--seconds", flags.seconds, "How long nothing happens (nobody)")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--planted", flags.options.planted,
+                   "So often a record is removed, which must be noticed (coordd-writing)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--spinning", flags.options.spinning,
+                   "Processes beside the job that want a core each")
+      ->check(CLI::Range(0, 256))
+      ->capture_default_str();
 }
 
 absl::StatusOr<nlohmann::json> MeasureRecovery(const RecoveryFlags& flags) {
   RecoveryOptions options = flags.options;
-  options.coordd_dies = flags.victim == "coordd";
+  options.victim = Victims().at(flags.victim);
   options.interval = absl::Seconds(flags.interval_seconds);
+  options.lease = absl::Seconds(flags.lease_seconds);
+  options.duration = absl::Seconds(flags.seconds);
   return MeasureRecovery(options);
 }
 

@@ -1,7 +1,7 @@
 // A rank of `coordd-bench recovery`: reduces in a loop and checks each result, goes on in the next
-// generation when another rank has died, and writes on the board what it sees. Beside the loop, one
-// at a time, it reduces a number under a name that is new, which needs coordd. Arguments: the
-// board's file, the number of its slot.
+// generation when another rank has died or, if the bench says so, one waits, and writes on the
+// board what it sees. Beside the loop, one at a time, it reduces a number under a name that is new,
+// which needs coordd. Arguments: the board's file, the number of its slot.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,6 +57,7 @@ class Rank {
     size_ = place.size;
     rank_ = place.rank;
     agreed_ = place.generation == 1;
+    before_ns_ = last_ns_;
     last_ns_ = 0;
     generation_ = place.generation;
     fresh_.reset();  // it has failed, if it was under way
@@ -88,14 +89,24 @@ class Rank {
     NoteResult();
     result = TakeFresh();
     if (!result.ok()) return result;
-    // Whether to stop, and whether anybody waits for the new name still.
-    int32_t any[2] = {board_.stop, fresh_.has_value()};
-    result = Reduce("any", View<int32_t>(any, 2), Op::kMax);
+    // Whether to stop, whether anybody waits for the new name still, and whether to be a member.
+    int32_t any[3] = {board_.stop, fresh_.has_value(),
+                      board_.takes_newcomers != 0 ? worker_.newcomers() : 0};
+    result = Reduce("any", View<int32_t>(any, 3), Op::kMax);
     if (!result.ok()) return result;
     slot_.steps = ++step_;
     if (any[1] != 0) return result;
     ended_ = any[0] != 0;
-    return ended_ ? result : SubmitFresh();
+    if (ended_) return result;
+    return any[2] != 0 ? LetIn() : SubmitFresh();
+  }
+
+  // All members come here after the same step.
+  Expected<> LetIn() {
+    auto place = worker_.TryChangeMembers(std::chrono::duration<double>(60));
+    if (!place.ok()) return Expected<>(place.code(), place.message());
+    Enter(place.value());
+    return Nothing{};
   }
 
   // All ranks come here after the same step.
@@ -125,6 +136,8 @@ class Rank {
       slot_.longest_gap_ns = std::max<int64_t>(slot_.longest_gap_ns, now - last_ns_);
     last_ns_ = now;
     if (slot_.began_ns == 0) slot_.began_ns = now;
+    if (before_ns_ != 0)
+      slot_.change_ns = std::max<int64_t>(slot_.change_ns, now - std::exchange(before_ns_, 0));
   }
 
   template <typename T>
@@ -144,6 +157,7 @@ class Rank {
   int64_t generation_ = 0;
   int64_t step_ = 0;
   int64_t last_ns_ = 0;
+  int64_t before_ns_ = 0;  // the last result in the generation before; 0: noted already
   bool agreed_ = true;
   bool ended_ = false;
 };

@@ -26,19 +26,25 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(1);  // how often at who has ended
 
-std::vector<std::string> EnvironmentOf(const HostPort& coordd, const std::string& job,
-                                       int32_t workers, int32_t rank) {
+std::vector<std::string> EnvironmentOf(const HostPort& coordd, const RecoveryJob& job,
+                                       int32_t rank) {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!absl::StartsWith(*variable, "COORDD_")) variables.emplace_back(*variable);
   }
-  for (const std::string& variable :
-       {absl::StrCat("ADDR=", coordd.ToString()), absl::StrCat("JOB_ID=", job),
-        absl::StrCat("RANK=", rank), absl::StrCat("SIZE=", workers),
-        absl::StrCat("MIN_WORKERS=", workers - 1), absl::StrCat("MAX_WORKERS=", workers),
-        std::string("ON_FAILURE=raise"), std::string("LAUNCHER=none"),
-        std::string("LOG_LEVEL=error")})
-    variables.push_back(absl::StrCat("COORDD_", variable));
+  std::vector<std::string> ours = {
+      absl::StrCat("ADDR=", coordd.ToString()),
+      absl::StrCat("JOB_ID=", job.name),
+      absl::StrCat("MIN_WORKERS=", job.grows ? job.workers : job.workers - 1),
+      absl::StrCat("MAX_WORKERS=", job.grows ? job.workers + 1 : job.workers),
+      "ON_FAILURE=raise",
+      "LAUNCHER=none",
+      "LOG_LEVEL=error"};
+  if (!job.grows) {
+    ours.push_back(absl::StrCat("RANK=", rank));
+    ours.push_back(absl::StrCat("SIZE=", job.workers));
+  }
+  for (const std::string& variable : ours) variables.push_back(absl::StrCat("COORDD_", variable));
   return variables;
 }
 
@@ -68,10 +74,8 @@ void Pause(absl::Duration duration) {
 }
 
 absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const HostPort& coordd,
-                                                                    const std::string& job,
-                                                                    int32_t workers,
-                                                                    int64_t elements) {
-  std::unique_ptr<RecoveryRanks> ranks(new RecoveryRanks());
+                                                                    const RecoveryJob& job) {
+  std::unique_ptr<RecoveryRanks> ranks(new RecoveryRanks(coordd, job));
   ranks->memory_ = UniqueFd(memfd_create("coordd-bench", MFD_CLOEXEC));
   const int file = ranks->memory_.get();
   void* const memory =
@@ -81,15 +85,20 @@ absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const HostPo
   if (memory == MAP_FAILED)
     return absl::UnavailableError(absl::StrCat("memory for the board: ", std::strerror(errno)));
   ranks->board_ = new (memory) RecoveryBoard();
-  ranks->board_->elements = elements;
-  const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
-  for (int32_t rank = 0; rank < workers; ++rank) {
-    COORDD_ASSIGN_OR_RETURN(const pid_t pid,
-                            Spawn({BesideUs("../bench/recovery_rank"), path, absl::StrCat(rank)},
-                                  EnvironmentOf(coordd, job, workers, rank)));
-    ranks->pids_.push_back(pid);
-  }
+  ranks->board_->elements = job.elements;
+  ranks->board_->takes_newcomers = job.grows ? 1 : 0;
+  for (int32_t rank = 0; rank < job.workers; ++rank) COORDD_RETURN_IF_ERROR(ranks->Add());
   return ranks;
+}
+
+absl::Status RecoveryRanks::Add() {
+  const int32_t slot = workers();
+  const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", memory_.get());
+  COORDD_ASSIGN_OR_RETURN(const pid_t pid,
+                          Spawn({BesideUs("../bench/recovery_rank"), path, absl::StrCat(slot)},
+                                EnvironmentOf(coordd_, job_, slot)));
+  pids_.push_back(pid);
+  return absl::OkStatus();
 }
 
 RecoveryRanks::~RecoveryRanks() {
@@ -101,9 +110,21 @@ RecoveryRanks::~RecoveryRanks() {
   if (board_ != nullptr) munmap(board_, sizeof(RecoveryBoard));
 }
 
-void RecoveryRanks::Kill(int32_t worker) {
-  kill(pid(worker), SIGKILL);
-  killed_ = worker;
+void RecoveryRanks::Hit(int32_t worker, int signal) {
+  kill(pid(worker), signal);
+  hit_ = worker;
+}
+
+bool RecoveryRanks::GivesUp(int32_t worker, absl::Duration timeout) {
+  kill(pid(worker), SIGCONT);
+  const absl::Time deadline = absl::Now() + timeout;
+  int status = 0;
+  while (waitpid(pid(worker), &status, WNOHANG) == 0) {
+    if (absl::Now() >= deadline) return false;
+    Pause(kLook);
+  }
+  pids_[static_cast<size_t>(worker)] = 0;
+  return WIFEXITED(status) && WEXITSTATUS(status) != 0;
 }
 
 int32_t RecoveryRanks::Stop(absl::Duration timeout) {
@@ -114,8 +135,9 @@ int32_t RecoveryRanks::Stop(absl::Duration timeout) {
     pid_t& pid = pids_[static_cast<size_t>(worker)];
     int status = 0;
     pid_t ended = 0;
+    if (pid == 0) continue;
     while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && absl::Now() < deadline) Pause(kLook);
-    if (!killed(worker) && (ended == 0 || status != 0)) ++bad;
+    if (!is_hit(worker) && (ended == 0 || status != 0)) ++bad;
     if (ended != 0) pid = 0;
   }
   return bad;

@@ -88,6 +88,36 @@ class CoorddBenchTest(processes.TestCase):
         self.assertGreater(found["ready_worst_ms"], 0)
         self.assert_nothing_left()
 
+    def test_a_stopped_worker_is_gone_and_does_nothing_any_more(self):
+        found = self.bench("recovery", "--workers", "3", "--kills", "1", "--victim", "stopped", "--lease", "1", "--elements", "1000")
+        self.assertEqual((found["victim"], found["lease_ms"], found["generations"]), ("stopped", 1000, 2))
+        for field in ("steps_lost", "hung", "wrong_culprit", "wrong_results", "ended_badly", "acted_again"):
+            self.assertEqual(found[field], 0, (field, found))
+        self.assertGreater(found["p50_ms"], 0)
+        self.assert_nothing_left()
+
+    def test_a_newcomer_fails_nothing(self):
+        found = self.bench("recovery", "--workers", "2", "--kills", "2", "--victim", "newcomer", "--elements", "1000")
+        self.assertEqual((found["victim"], found["generations"]), ("newcomer", 2))
+        for field in ("steps_lost", "hung", "failed_collectives", "wrong_results", "ended_badly"):
+            self.assertEqual(found[field], 0, (field, found))
+        self.assertGreater(found["p50_ms"], 0)
+        self.assert_nothing_left()
+
+    def test_nothing_happens_beside_spinning_processes(self):
+        found = self.bench("recovery", "--workers", "2", "--victim", "nobody", "--seconds", "0.5", "--spinning", "2", "--elements", "1000")
+        self.assertEqual((found["victim"], found["spinning"], found["generations"]), ("nobody", 2, 1))
+        for field in ("steps_lost", "hung", "failed_collectives", "wrong_results", "ended_badly"):
+            self.assertEqual(found[field], 0, (field, found))
+        self.assertGreater(found["steps"], 20)
+        self.assert_nothing_left()
+
+    def test_what_a_killed_coordd_has_announced_is_stored(self):
+        found = self.bench("recovery", "--victim", "coordd-writing", "--kills", "8", "--planted", "2")
+        self.assertEqual((found["missing"], found["planted"], found["planted_found"]), (0, 2, 2))
+        self.assertGreater(found["announced"], 0)
+        self.assert_nothing_left()
+
     def test_what_cannot_be_measured_is_refused(self):
         for arguments in ([], ["control"], ["control", "--idle", "--cached"], ["control", "--state"],
                           ["collectives", "--ops", "sum"], ["collectives", "--buffers", "registered", "--on-failure", "continue"],
