@@ -46,9 +46,8 @@ class Drains {
 
   // A node, by host name or node id, takes no new workers. RESOURCE_EXHAUSTED: too many do not.
   absl::Status CloseNode(const std::string& node, std::string asked_by);
-  bool OpenNode(const std::string& node) {
-    return nodes_.erase(node) > 0;
-  }  // whether it was closed
+  // Whether it was closed.
+  bool OpenNode(const std::string& node) { return nodes_.erase(node) > 0; }
   bool IsClosed(const std::string& node) const { return nodes_.contains(node); }
   std::vector<std::string> closed_nodes() const;
   // FAILED_PRECONDITION: a new worker on this host comes to a closed node; who has said so, and

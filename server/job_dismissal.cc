@@ -119,6 +119,7 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
   const absl::StatusOr<std::vector<SessionId>> meant = Meant(request);
   absl::Status status = meant.ok() ? MayGo(request, *meant) : meant.status();
   const bool drains_node = request.action() == v1::DISMISS_ACTION_DRAIN && request.has_node();
+  const bool closes_node = drains_node && !drains_.IsClosed(request.node());
   if (status.ok() && drains_node) status = drains_.CloseNode(request.node(), AskedBy(request));
   if (!status.ok()) {
     effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
@@ -160,7 +161,7 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
       }
   }
   // Whoever is answered may rely on it.
-  being_stored_.push_back(std::move(answer));
+  being_stored_.push_back({std::move(answer), closes_node});
   if (!PersistDrains(call.call, effects)) OnDrainsStored(call.call, absl::OkStatus(), now, effects);
 }
 
@@ -193,9 +194,10 @@ bool JobState::PersistDrains(CallId call, Effects& effects) {
 void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Time now,
                               Effects& effects) {
   const auto found = std::find_if(being_stored_.begin(), being_stored_.end(),
-                                  [call](const DismissAnswer& a) { return a.call == call; });
+                                  [call](const Dismissal& d) { return d.answer.call == call; });
   if (found == being_stored_.end()) return;  // the job has ended meanwhile
-  DismissAnswer answer = std::move(*found);
+  const bool closes_node = found->closes_node;
+  DismissAnswer answer = std::move(found->answer);
   being_stored_.erase(found);
   for (const v1::DismissedWorker& worker : answer.reply.workers()) {
     const Drain* drain = drains_.Find(worker.worker_id());
@@ -209,10 +211,13 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
     }
   }
   if (!status.ok()) {
-    if (answer.reply.grace_seconds() > 0) drains_.OpenNode(answer.reply.node());  // of a drain
+    if (closes_node) drains_.OpenNode(answer.reply.node());
+    const bool drained = answer.reply.grace_seconds() > 0;
     answer.reply.Clear();
     answer.status = absl::UnavailableError(
-        absl::StrCat("nobody was asked, since it could not be stored: ", status.message()));
+        absl::StrCat(drained ? "nobody was asked, since it could not be stored: "
+                             : "lifted until coordd is started again: it could not be stored: ",
+                     status.message()));
   }
   effects.outgoing.push_back(std::move(answer));
 }
@@ -313,7 +318,8 @@ absl::Time JobState::NextLeaving() const {
 
 // The job is over.
 void JobState::FailDismissals(Effects& effects) {
-  for (DismissAnswer& answer : being_stored_) {
+  for (Dismissal& dismissal : being_stored_) {
+    DismissAnswer& answer = dismissal.answer;
     answer.reply.Clear();
     answer.status = absl::AbortedError(absl::StrCat("job ", name_, " has ended"));
     effects.outgoing.push_back(std::move(answer));

@@ -105,6 +105,10 @@ class JobState {
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
+  struct Dismissal {
+    DismissAnswer answer;
+    bool closes_node = false;  // which was open before
+  };
   struct Worker {
     v1::Join join;          // without the token
     Generation generation;  // 0: waiting
@@ -280,7 +284,7 @@ class JobState {
   Drains drains_;
   absl::Time leaving_until_ = absl::InfinitePast();  // no generation forms with one of them before
   bool drains_stored_ = false;                       // some are, by this coordd or the one before
-  std::vector<DismissAnswer> being_stored_;          // until then nobody is told
+  std::vector<Dismissal> being_stored_;              // until then nobody is told
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;

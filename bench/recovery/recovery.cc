@@ -78,8 +78,8 @@ RecoveryJob JobOf(const RecoveryOptions& options, int32_t number) {
           .grows = options.victim == Victim::kNewcomer};
 }
 
-// When the last of those who are not hit had its first result behind `generation`, which all but
-// the hit one must name as lost; 0: somebody hangs.
+// When the last of those who are not hit had its first result in the next generation; 0: somebody
+// hangs. Each of them must have heard that it was `culprit` who was lost.
 int64_t AwaitNext(const RecoveryRanks& ranks, int32_t victim, const std::string& culprit,
                   Totals& totals) {
   const bool recovered = AwaitAll(

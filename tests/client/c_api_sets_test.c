@@ -4,19 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_api_check.h"
 #include "coordd/coordd.h"
-
-#define CHECK(condition)                                                                           \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #condition, \
-              coordd_last_error());                                                                \
-      exit(1);                                                                                     \
-    }                                                                                              \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == COORDD_OK)
-#define CHECK_ERROR(call, code, text) \
-  CHECK((call) == (code) && strstr(coordd_last_error(), (text)) != NULL)
 
 enum { kRanks = 4, kElements = 6 };
 

@@ -7,24 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "c_api_check.h"
 #include "coordd/coordd.h"
 
 /* fork and waitpid, which strict C11 does not declare. */
 extern int fork(void);
 extern int waitpid(int pid, int* status, int options);
 extern void _exit(int status);
-
-#define CHECK(condition)                                                                           \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #condition, \
-              coordd_last_error());                                                                \
-      exit(1);                                                                                     \
-    }                                                                                              \
-  } while (0)
-#define CHECK_OK(call) CHECK((call) == COORDD_OK)
-#define CHECK_ERROR(call, code, text) \
-  CHECK((call) == (code) && strstr(coordd_last_error(), (text)) != NULL)
 
 static coordd_tensor_t Tensor(const char* name, coordd_dtype_t dtype, void* data,
                               const int64_t* shape, int32_t ndim) {

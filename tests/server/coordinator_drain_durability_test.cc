@@ -91,6 +91,23 @@ TEST_F(CoordinatorDrainDurabilityTest, WhatCannotBeStoredIsNotAsked) {
   EXPECT_FALSE(Job().workers(1).draining());
 }
 
+TEST_F(CoordinatorDrainDurabilityTest, WhatCannotBeStoredClosesNoNodeAndOpensNone) {
+  const auto fails = [this](const Effects& asked) {
+    return Do(Persisted{
+        "train", {}, absl::ResourceExhaustedError("the disk is full"), asked.persist.at(0).call});
+  };
+  fails(DismissNode(v1::DISMISS_ACTION_DRAIN));
+  EXPECT_THAT(Job().drained_nodes(), IsEmpty());
+  Store(DismissNode(v1::DISMISS_ACTION_DRAIN));
+  fails(DismissNode(v1::DISMISS_ACTION_DRAIN));
+  EXPECT_THAT(Job().drained_nodes(), ElementsAre("node0"));
+  // That is said at once: it does not wait for a disk.
+  const Effects lifted = fails(DismissNode(v1::DISMISS_ACTION_LIFT));
+  EXPECT_THAT(Job().drained_nodes(), IsEmpty());
+  EXPECT_THAT(Answer(lifted), testing::Optional(StatusIs(absl::StatusCode::kUnavailable,
+                                                         HasSubstr("until coordd is started"))));
+}
+
 TEST_F(CoordinatorDrainDurabilityTest, AnotherCoorddAsksAgain) {
   Store(Drain(1));
   Restart();
