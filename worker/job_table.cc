@@ -10,10 +10,13 @@ TensorsSubmitted JobTable::Add(std::vector<TensorJob> jobs) {
   TensorsSubmitted values;
   values.tensors.reserve(jobs.size());
   if (!jobs.empty()) values.generation = jobs.front().generation;
-  for (TensorJob& job : jobs) {
+  open_.reserve(open_.size() + jobs.size());
+  const auto shared = std::make_shared<std::vector<TensorJob>>(std::move(jobs));
+  for (size_t i = 0; i < shared->size(); ++i) {
+    const TensorJob& job = (*shared)[i];
     const TensorId id{++last_id_};
     values.tensors.push_back({id, job.shared_spec(), job.deadline});
-    waiting_.emplace(id, std::move(job));
+    open_.emplace(id, OpenTensor{job.work, shared, i});
   }
   return values;
 }
@@ -28,15 +31,16 @@ void JobTable::Ended(const BatchDone& done) {
   const auto batch = batches_.find({done.lane, done.sequence});
   COORDD_CHECK(batch != batches_.end());
   if (done.status.ok()) {
-    for (TensorId id : batch->second) launched_.erase(id);
+    for (TensorId id : batch->second) open_.erase(id);
   }
   batches_.erase(batch);
 }
 
 std::optional<TensorId> JobTable::Awaited(const std::vector<TensorId>& ids) const {
   for (TensorId id : ids) {
-    const auto job = waiting_.find(id);
-    if (job != waiting_.end() && job->second.work->has_waiter()) return id;
+    const auto tensor = open_.find(id);
+    if (tensor == open_.end() || tensor->second.jobs == nullptr) continue;
+    if (tensor->second.work->has_waiter()) return id;
   }
   return std::nullopt;
 }
@@ -70,6 +74,13 @@ ControlAction JobTable::On(ProcessSetAnswer& effect) {
   return AnswerCall{std::move(reply.mapped()), std::move(effect.status)};
 }
 
+TensorJob JobTable::Launch(TensorId id) {
+  OpenTensor& tensor = open_.at(id);
+  COORDD_CHECK(tensor.jobs != nullptr);
+  const auto jobs = std::exchange(tensor.jobs, nullptr);
+  return std::move((*jobs)[tensor.index]);
+}
+
 ControlAction JobTable::On(LaunchBatch& effect) {
   std::vector<TensorJob> jobs;
   jobs.reserve(effect.tensors.size());
@@ -81,10 +92,7 @@ ControlAction JobTable::On(LaunchBatch& effect) {
       jobs.back().work = std::make_shared<Work>(std::move(*absent++), clock_);
       continue;
     }
-    auto node = waiting_.extract(id);
-    COORDD_CHECK(!node.empty());
-    launched_.emplace(id, node.mapped().work);
-    jobs.push_back(std::move(node.mapped()));
+    jobs.push_back(Launch(id));
   }
   batches_.emplace(std::pair(effect.lane, effect.sequence), std::move(effect.tensors));
   const bool all = ToInt(effect.process_set) == 0;
@@ -100,11 +108,9 @@ ControlAction JobTable::On(LaunchBatch& effect) {
 }
 
 ControlAction JobTable::On(FailTensor& effect) {
-  if (auto waiting = waiting_.extract(effect.id); !waiting.empty())
-    return FailWork{std::move(waiting.mapped().work), std::move(effect.status)};
-  auto launched = launched_.extract(effect.id);
-  COORDD_CHECK(!launched.empty());
-  return FailWork{std::move(launched.mapped()), std::move(effect.status)};
+  auto tensor = open_.extract(effect.id);
+  COORDD_CHECK(!tensor.empty());
+  return FailWork{std::move(tensor.mapped().work), std::move(effect.status)};
 }
 
 void JobTable::Interrupted(std::unique_ptr<BatchJob> batch) {
@@ -116,12 +122,14 @@ void JobTable::Interrupted(std::unique_ptr<BatchJob> batch) {
 
 // REQUIRES: none of them has ended.
 void JobTable::SubmitAgain(InterruptedBatch interrupted) {
-  std::vector<TensorJob> jobs = interrupted.batch->TakeTensors();
-  for (size_t i = 0; i < jobs.size(); ++i) {
+  const auto jobs = std::make_shared<std::vector<TensorJob>>(interrupted.batch->TakeTensors());
+  for (size_t i = 0; i < jobs->size(); ++i) {
     const TensorId id = interrupted.tensors[i];
-    if (launched_.erase(id) == 0) continue;  // absent: this rank has no data
-    again_.tensors.push_back({id, jobs[i].shared_spec(), jobs[i].deadline});
-    waiting_.emplace(id, std::move(jobs[i]));
+    const auto tensor = open_.find(id);
+    if (tensor == open_.end()) continue;  // absent: this rank has no data
+    const TensorJob& job = (*jobs)[i];
+    again_.tensors.push_back({id, job.shared_spec(), job.deadline});
+    tensor->second = OpenTensor{job.work, jobs, i};
   }
 }
 
@@ -149,7 +157,7 @@ ControlAction JobTable::On(EnterGeneration& effect) {
     }
     // coordd has asked every survivor: whoever is behind holds the result.
     COORDD_CHECK(interrupted.batch->has_result);
-    for (TensorId id : interrupted.tensors) launched_.erase(id);
+    for (TensorId id : interrupted.tensors) open_.erase(id);
     next.held.push_back(std::move(interrupted.batch));
   }
   interrupted_.clear();
@@ -159,11 +167,9 @@ ControlAction JobTable::On(EnterGeneration& effect) {
 
 std::vector<ControlAction> JobTable::FailAll(const absl::Status& status) {
   std::vector<ControlAction> actions;
-  for (auto& [id, job] : waiting_) actions.push_back(FailWork{std::move(job.work), status});
-  for (auto& [id, work] : launched_) actions.push_back(FailWork{std::move(work), status});
+  for (auto& [id, tensor] : open_) actions.push_back(FailWork{std::move(tensor.work), status});
   for (auto& [token, reply] : replies_) actions.push_back(AnswerCall{std::move(reply), status});
-  waiting_.clear();
-  launched_.clear();
+  open_.clear();
   interrupted_.clear();
   replies_.clear();
   return actions;

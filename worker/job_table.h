@@ -104,14 +104,23 @@ class JobTable {
   Rank rank_;
 
   int64_t last_id_ = 0;
-  absl::flat_hash_map<TensorId, TensorJob> waiting_;  // not launched
-  absl::flat_hash_map<TensorId, std::shared_ptr<Work>> launched_;
+  struct OpenTensor {
+    std::shared_ptr<Work> work;
+    // Of the submission, until it is launched; nullptr: it is. Moving jobs is what a large group
+    // would pay for.
+    std::shared_ptr<std::vector<TensorJob>> jobs;
+    size_t index = 0;  // in it
+  };
+  using OpenMap = absl::flat_hash_map<TensorId, OpenTensor>;
+  OpenMap open_;
   using BatchKey = std::pair<LaneId, int64_t>;
   struct InterruptedBatch {
     std::unique_ptr<BatchJob> batch;
     std::vector<TensorId> tensors;
   };
   void SubmitAgain(InterruptedBatch interrupted);
+  // REQUIRES: it waits.
+  TensorJob Launch(TensorId id);
   std::map<BatchKey, std::vector<TensorId>> batches_;
   std::map<BatchKey, InterruptedBatch> interrupted_;  // until the next generation
   TensorsSubmitted again_;

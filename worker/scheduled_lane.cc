@@ -19,7 +19,7 @@ ScheduledLane::ScheduledLane(int64_t id, LaneId lane, ProcessSetId process_set,
     range.end = slots_.size() + batch.size();
     for (TensorSpec& spec : batch) {
       if (!spec.group.empty()) groups_.insert(spec.group);
-      slots_.push_back({std::move(spec), batches_.size(), {}, false});
+      slots_.push_back({std::move(spec), batches_.size(), {}, false, {}});
     }
     batches_.push_back(range);
   }
@@ -73,11 +73,20 @@ bool ScheduledLane::Wants(size_t slot) const {
   return !cut_.has_value() || NextPosition(slots_[slot].batch) <= *cut_;
 }
 
+std::optional<size_t> ScheduledLane::NextSlotOf(const SharedSpec& spec) const {
+  if (!slots_[next_slot_].known.Is(spec)) return std::nullopt;
+  return next_slot_;
+}
+
 absl::Status ScheduledLane::Take(size_t index, HeldTensor tensor, absl::Time now) {
   Slot& slot = slots_[index];
   COORDD_CHECK(ToInt(slot.held.id) == 0 && ToInt(tensor.id) != 0);
   slot.held = std::move(tensor);
-  slot.differs = !SameCall(*slot.spec, *slot.held.spec);
+  next_slot_ = index + 1 == slots_.size() ? 0 : index + 1;
+  if (!slot.known.Is(slot.held.spec)) {
+    slot.differs = !SameCall(*slot.spec, *slot.held.spec);
+    if (!slot.differs) slot.known = slot.held.spec;
+  }
   Unit& unit = units_[batches_[slot.batch].unit];
   ++unit.held;
   ++held_;

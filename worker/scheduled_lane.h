@@ -59,6 +59,9 @@ class ScheduledLane {
   // Whether the tensor that the program submits next under this name belongs to the lane: until
   // the cut is known always, then up to the cut.
   bool Wants(size_t slot) const;
+  // The slot behind the one that was filled last, if that is where this tensor belongs for sure: a
+  // program that submits the same again needs no search by name.
+  std::optional<size_t> NextSlotOf(const SharedSpec& spec) const;
   bool Holds(size_t slot) const { return ToInt(slots_[slot].held.id) != 0; }
   // FAILED_PRECONDITION: it is not what the schedule says; names both. It is held all the same.
   // REQUIRES: wanted and not held.
@@ -106,6 +109,7 @@ class ScheduledLane {
     size_t batch = 0;
     HeldTensor held;
     bool differs = false;  // what is held is not what the schedule says
+    SharedSpec known;      // has been found to be what the schedule says
   };
   struct Range {  // of slots_
     size_t begin = 0, end = 0;
@@ -136,6 +140,7 @@ class ScheduledLane {
 
   int64_t launched_ = 0;
   int64_t held_ = 0;
+  size_t next_slot_ = 0;  // behind the one that was filled last
   bool frozen_ = false;
   std::optional<int64_t> cut_;
   absl::Time last_taken_ = absl::InfinitePast();

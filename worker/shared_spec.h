@@ -14,13 +14,11 @@ class SharedSpec {
  public:
   SharedSpec() = default;  // none, which must not be read
   SharedSpec(TensorSpec spec) : spec_(std::make_shared<const TensorSpec>(std::move(spec))) {}
-  // A part of `owner`, which lives as long as any copy.
-  template <typename Owner>
-  SharedSpec(std::shared_ptr<Owner> owner, const TensorSpec& part)
-      : spec_(std::move(owner), &part) {}
 
   const TensorSpec& operator*() const { return *spec_; }
   const TensorSpec* operator->() const { return spec_.get(); }
+  // Whether it is one and the same, not only equal.
+  bool Is(const SharedSpec& other) const { return spec_ == other.spec_; }
 
  private:
   std::shared_ptr<const TensorSpec> spec_;

@@ -25,12 +25,11 @@ bool Contains(const SubmissionPlace& place, int32_t rank) {
 }
 
 // Whether there is such a device is known to who copies from it.
-absl::Status CheckMemory(const Submission& submission) {
-  const bool on_device = submission.spec.memory == MemoryKind::kCuda;
-  if (on_device == (submission.device >= 0)) return absl::OkStatus();
-  return Invalid(submission.spec,
-                 absl::StrCat("memory of kind ", Name(submission.spec.memory), " on device ",
-                              submission.device),
+absl::Status CheckMemory(const TensorSpec& spec, const TensorBuffers& buffers) {
+  const bool on_device = spec.memory == MemoryKind::kCuda;
+  if (on_device == (buffers.device >= 0)) return absl::OkStatus();
+  return Invalid(spec,
+                 absl::StrCat("memory of kind ", Name(spec.memory), " on device ", buffers.device),
                  "a device for memory of kind cuda, and -1 for the host's");
 }
 
@@ -54,29 +53,28 @@ absl::Status CheckRanks(const TensorSpec& spec, const SubmissionPlace& place) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSplits(Submission& submission, int32_t world_size) {
-  const TensorSpec& spec = submission.spec;
+absl::Status CheckSplits(const TensorSpec& spec, int32_t world_size, std::vector<int64_t>& splits) {
   if (spec.kind != CollectiveKind::kAlltoall) {
-    if (submission.splits.empty()) return absl::OkStatus();
+    if (splits.empty()) return absl::OkStatus();
     return Invalid(spec, absl::StrCat(Name(spec.kind), " with splits"), "none");
   }
   const int64_t rows = spec.shape[0];
-  if (submission.splits.empty()) {
+  if (splits.empty()) {
     if (rows % world_size != 0)
       return Invalid(spec, absl::StrCat("alltoall of ", rows, " rows without splits"),
                      absl::StrCat("a multiple of ", world_size, " ranks"));
-    submission.splits.assign(static_cast<size_t>(world_size), rows / world_size);
+    splits.assign(static_cast<size_t>(world_size), rows / world_size);
     return absl::OkStatus();
   }
   int64_t sum = 0;
-  bool valid = static_cast<int32_t>(submission.splits.size()) == world_size;
-  for (int64_t split : submission.splits) {
+  bool valid = static_cast<int32_t>(splits.size()) == world_size;
+  for (int64_t split : splits) {
     // Each is bounded by the rows, so that the sum cannot overflow.
     valid = valid && split >= 0 && split <= rows - sum;
     if (valid) sum += split;
   }
   if (!valid || sum != rows)
-    return Invalid(spec, absl::StrCat("splits [", absl::StrJoin(submission.splits, ", "), "]"),
+    return Invalid(spec, absl::StrCat("splits [", absl::StrJoin(splits, ", "), "]"),
                    absl::StrCat(world_size, " numbers that add up to ", rows, " rows"));
   return absl::OkStatus();
 }
@@ -110,20 +108,19 @@ Buffers BuffersOf(const TensorSpec& spec, int32_t rank) {
   }
 }
 
-absl::Status CheckBuffers(const Submission& submission, int32_t rank) {
-  const TensorSpec& spec = submission.spec;
+absl::Status CheckBuffers(const TensorSpec& spec, const TensorBuffers& buffers, int32_t rank) {
   if (!HasPayload(spec.kind)) return absl::OkStatus();
   const bool empty = SizeBytes(spec) == 0;
   const Buffers needs = BuffersOf(spec, rank);
-  if (submission.input == nullptr && !empty && needs.reads)
+  if (buffers.input == nullptr && !empty && needs.reads)
     return Invalid(spec, "no input", absl::StrCat(SizeBytes(spec), " bytes"));
-  if (submission.output == nullptr && !empty && needs.writes && !needs.may_allocate)
+  if (buffers.output == nullptr && !empty && needs.writes && !needs.may_allocate)
     return Invalid(spec, absl::StrCat(Name(spec.kind), " without an output"),
                    absl::StrCat(SizeBytes(spec), " bytes"));
-  if (submission.output_capacity_bytes < 0)
-    return Invalid(spec, absl::StrCat("an output of ", submission.output_capacity_bytes, " bytes"),
+  if (buffers.output_capacity_bytes < 0)
+    return Invalid(spec, absl::StrCat("an output of ", buffers.output_capacity_bytes, " bytes"),
                    "at least 0");
-  const bool in_place = submission.output != nullptr && submission.output == submission.input;
+  const bool in_place = buffers.output != nullptr && buffers.output == buffers.input;
   const bool result_is_elsewhere =
       spec.kind == CollectiveKind::kAlltoall || spec.kind == CollectiveKind::kReducescatter ||
       spec.kind == CollectiveKind::kAllgather || spec.kind == CollectiveKind::kGather;
@@ -134,31 +131,43 @@ absl::Status CheckBuffers(const Submission& submission, int32_t rank) {
 
 }  // namespace
 
-absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
-                                          absl::Time deadline, Clock& clock,
-                                          std::shared_ptr<DriverSeat> seat) {
-  if (!IsUtf8(submission.spec.name) || !IsUtf8(submission.spec.group)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", ShortenedText(submission.spec.name, kMaxTensorNameBytes),
-                     ": a name that is not UTF-8, expected UTF-8"));
+absl::Status CheckSpec(const TensorSpec& spec, const SubmissionPlace& place) {
+  if (!IsUtf8(spec.name) || !IsUtf8(spec.group)) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor ",
+                                                   ShortenedText(spec.name, kMaxTensorNameBytes),
+                                                   ": a name that is not UTF-8, expected UTF-8"));
   }
-  COORDD_RETURN_IF_ERROR(Validate(submission.spec, place.world_size));
-  COORDD_RETURN_IF_ERROR(CheckMemory(submission));
-  COORDD_RETURN_IF_ERROR(CheckRanks(submission.spec, place));
-  COORDD_RETURN_IF_ERROR(CheckSplits(submission, SizeOf(place)));
-  COORDD_RETURN_IF_ERROR(CheckBuffers(submission, place.rank));
+  COORDD_RETURN_IF_ERROR(Validate(spec, place.world_size));
+  return CheckRanks(spec, place);
+}
+
+absl::StatusOr<TensorJob> MakeJob(SharedSpec spec, TensorBuffers buffers,
+                                  const SubmissionPlace& place, absl::Time deadline, Clock& clock,
+                                  std::shared_ptr<DriverSeat> seat) {
+  COORDD_RETURN_IF_ERROR(CheckMemory(*spec, buffers));
+  COORDD_RETURN_IF_ERROR(CheckSplits(*spec, SizeOf(place), buffers.splits));
+  COORDD_RETURN_IF_ERROR(CheckBuffers(*spec, buffers, place.rank));
   TensorJob job;
-  job.input = static_cast<const std::byte*>(submission.input);
-  job.output = static_cast<std::byte*>(submission.output);
-  job.output_capacity_bytes = submission.output_capacity_bytes;
-  job.splits = std::move(submission.splits);
-  job.device = submission.device;
-  job.stream = submission.stream;
+  job.input = static_cast<const std::byte*>(buffers.input);
+  job.output = static_cast<std::byte*>(buffers.output);
+  job.output_capacity_bytes = buffers.output_capacity_bytes;
+  job.splits = std::move(buffers.splits);
+  job.device = buffers.device;
+  job.stream = buffers.stream;
   job.deadline = deadline;
   // What is on a device has a longer way than the data plane, which its waiter cannot drive.
   if (job.device >= 0) seat = nullptr;
-  job.work = std::make_shared<Work>(std::move(submission.spec), clock, std::move(seat));
+  job.work = std::make_shared<Work>(std::move(spec), clock, std::move(seat));
   return job;
+}
+
+absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
+                                          absl::Time deadline, Clock& clock,
+                                          std::shared_ptr<DriverSeat> seat) {
+  COORDD_RETURN_IF_ERROR(CheckSpec(submission.spec, place));
+  TensorBuffers& buffers = submission;
+  return MakeJob(std::move(submission.spec), std::move(buffers), place, deadline, clock,
+                 std::move(seat));
 }
 
 }  // namespace coordd

@@ -19,8 +19,15 @@ struct SubmissionPlace {
   RankList set;  // of the process set; nullptr: all ranks
 };
 
-// INVALID_ARGUMENT: names the tensor, what was found and what was expected. Fills in the splits of
-// an alltoall that gives none. `seat`: the Work's.
+// What does not change from one submission to the next. INVALID_ARGUMENT, as MakeJob: names the
+// tensor, what was found and what was expected.
+absl::Status CheckSpec(const TensorSpec& spec, const SubmissionPlace& place);
+// Fills in the splits of an alltoall that gives none. `seat`: the Work's. REQUIRES: the spec is
+// good.
+absl::StatusOr<TensorJob> MakeJob(SharedSpec spec, TensorBuffers buffers,
+                                  const SubmissionPlace& place, absl::Time deadline, Clock& clock,
+                                  std::shared_ptr<DriverSeat> seat = nullptr);
+// Both.
 absl::StatusOr<TensorJob> CheckSubmission(Submission submission, const SubmissionPlace& place,
                                           absl::Time deadline, Clock& clock,
                                           std::shared_ptr<DriverSeat> seat = nullptr);

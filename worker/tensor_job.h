@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "worker/shared_spec.h"
 #include "worker/work.h"
 
 namespace coordd {
@@ -37,7 +36,7 @@ struct TensorJob {
   WorkResult result;
 
   const TensorSpec& spec() const { return work->spec(); }
-  SharedSpec shared_spec() const { return SharedSpec(work, work->spec()); }
+  const SharedSpec& shared_spec() const { return work->shared_spec(); }
 };
 
 }  // namespace coordd

@@ -44,12 +44,12 @@ absl::Status Work::Tell(absl::Status ended) const {
 
 absl::Status Work::StillRunning() const {
   return absl::DeadlineExceededError(
-      absl::StrCat("tensor ", spec_.name, ": still running when the wait for it ended"));
+      absl::StrCat("tensor ", spec_->name, ": still running when the wait for it ended"));
 }
 
 absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time deadline) {
   // What the host carries is there when it is complete.
-  if (spec_.memory == MemoryKind::kHost) {
+  if (spec_->memory == MemoryKind::kHost) {
     COORDD_RETURN_IF_ERROR(Wait(deadline));
     return nullptr;
   }

@@ -14,10 +14,10 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/mutex.h"
-#include "common/tensor_spec.h"
 #include "common/types.h"
 #include "worker/driver_seat.h"
 #include "worker/fork_guard.h"
+#include "worker/shared_spec.h"
 
 namespace coordd {
 
@@ -43,10 +43,11 @@ struct WorkResult {
 class Work {
  public:
   // With a `seat`, whoever waits drives the data plane if nobody else does.
-  Work(TensorSpec spec, Clock& clock, std::shared_ptr<DriverSeat> seat = nullptr)
+  Work(SharedSpec spec, Clock& clock, std::shared_ptr<DriverSeat> seat = nullptr)
       : spec_(std::move(spec)), clock_(clock), seat_(std::move(seat)) {}
 
-  const TensorSpec& spec() const { return spec_; }
+  const TensorSpec& spec() const { return *spec_; }
+  const SharedSpec& shared_spec() const { return spec_; }
 
   // Waits until it is complete or `deadline` passes. Returns its status, or DEADLINE_EXCEEDED when
   // it is still running (it then goes on, and its buffers stay in use), or FAILED_PRECONDITION in
@@ -104,7 +105,7 @@ class Work {
   absl::Status Tell(absl::Status ended) const;
 
   // Constant after construction.
-  const TensorSpec spec_;
+  const SharedSpec spec_;
   Clock& clock_;
   const std::shared_ptr<DriverSeat> seat_;  // nullptr: none
   const ForkGuard fork_guard_;

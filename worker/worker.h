@@ -15,14 +15,14 @@
 #include "common/store.h"
 #include "common/tensor_spec.h"
 #include "worker/comm.h"
+#include "worker/prepared_group.h"
 #include "worker/work.h"
 #include "worker/worker_options.h"
 
 namespace coordd {
 
-// One tensor to submit. Shapes as in TensorSpec; buffers are dense and row-major.
-struct Submission {
-  TensorSpec spec;  // its `group` is the runtime's to fill
+// Where a tensor is. Buffers are dense and row-major.
+struct TensorBuffers {
   const void* input = nullptr;
   // nullptr: the runtime allocates the result (allgather, gather, alltoall, reducescatter). Equal
   // to input: in place (allreduce, broadcast, reduce). On ranks that get no result it is not looked
@@ -34,6 +34,11 @@ struct Submission {
   std::vector<int64_t> splits;  // alltoall: rows for each rank; empty: shape[0] / size each
   int32_t device = -1;          // CUDA device index; -1: host
   uintptr_t stream = 0;         // cudaStream_t on which the input becomes ready; 0: default stream
+};
+
+// One tensor to submit.
+struct Submission : TensorBuffers {
+  TensorSpec spec;                                // its `group` is the runtime's to fill
   absl::Duration timeout = absl::ZeroDuration();  // 0: WorkerOptions::collective_timeout
 };
 
@@ -97,10 +102,13 @@ class Worker {
   // can be executed at once this thread executes itself, while it waits.
   virtual absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                               absl::Time deadline) = 0;
-  // All or nothing: planned together, same generation. `name` must be equal on all ranks, like the
-  // tensors' own.
+  // All or nothing: planned together, same generation. One process set, a name, and as many buffers
+  // as specs; `timeout` as in Submission.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
-      const std::string& name, std::vector<Submission> submissions) = 0;
+      PreparedGroup& group, std::vector<TensorBuffers> buffers, absl::Duration timeout) = 0;
+  // The same for what is submitted once. The timeout is that of the first.
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
+      const std::string& name, std::vector<Submission> submissions);
 
   // Process sets: every rank calls these with the same arguments in the same order; they block
   // until the last rank has, `timeout` at most (0: WorkerOptions::collective_timeout). `ranks` in

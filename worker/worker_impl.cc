@@ -229,30 +229,59 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submi
   return work;
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
+absl::StatusOr<std::vector<std::shared_ptr<Work>>> Worker::SubmitGroup(
     const std::string& name, std::vector<Submission> submissions) {
-  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
-  if (name.empty()) return absl::InvalidArgumentError("a group without a name, expected one");
-  if (submissions.empty()) return std::vector<std::shared_ptr<Work>>{};
-  const ProcessSetId process_set = submissions.front().spec.process_set;
-  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(*view, process_set));
-  std::vector<TensorJob> jobs;
-  jobs.reserve(submissions.size());
-  const absl::Time now = clock_.Now();
-  const int32_t count = static_cast<int32_t>(
-      std::min<size_t>(submissions.size(), static_cast<size_t>(kMaxGroupSize) + 1));
+  std::vector<TensorSpec> specs;
+  std::vector<TensorBuffers> buffers;
+  const absl::Duration timeout =
+      submissions.empty() ? absl::ZeroDuration() : submissions.front().timeout;
   for (Submission& submission : submissions) {
-    if (submission.spec.process_set != process_set) {
+    specs.push_back(std::move(submission.spec));
+    buffers.push_back(std::move(submission));
+  }
+  PreparedGroup group(name, std::move(specs));
+  return SubmitGroup(group, std::move(buffers), timeout);
+}
+
+absl::Status WorkerImpl::CheckGroup(const PreparedGroup& group,
+                                    const SubmissionPlace& place) const {
+  const ProcessSetId process_set = group.specs().front()->process_set;
+  for (const SharedSpec& spec : group.specs()) {
+    if (spec->process_set != process_set) {
       return absl::InvalidArgumentError(
-          absl::StrCat("group ", name, ": tensors of process sets ", ToInt(process_set), " and ",
-                       ToInt(submission.spec.process_set), ", expected one set"));
+          absl::StrCat("group ", group.name(), ": tensors of process sets ", ToInt(process_set),
+                       " and ", ToInt(spec->process_set), ", expected one set"));
     }
-    submission.spec.group = name;
-    submission.spec.group_size = count;
-    const absl::Time deadline = DeadlineOf(submission.timeout, now);
-    COORDD_ASSIGN_OR_RETURN(TensorJob job, CheckSubmission(std::move(submission), place, deadline,
-                                                           clock_, view->plane->executor->seat()));
-    job.generation = view->placement.generation;
+    COORDD_RETURN_IF_ERROR(CheckSpec(*spec, place));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
+    PreparedGroup& group, std::vector<TensorBuffers> buffers, absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  const std::vector<SharedSpec>& specs = group.specs();
+  if (group.name().empty())
+    return absl::InvalidArgumentError("a group without a name, expected one");
+  if (buffers.size() != specs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("group ", group.name(), ": buffers of ",
+                                                   buffers.size(), " tensors, expected ",
+                                                   specs.size()));
+  }
+  if (specs.empty()) return std::vector<std::shared_ptr<Work>>{};
+  COORDD_ASSIGN_OR_RETURN(const SubmissionPlace place, PlaceIn(*view, specs.front()->process_set));
+  const Generation generation = view->placement.generation;
+  if (!group.IsGoodIn(generation)) {
+    COORDD_RETURN_IF_ERROR(CheckGroup(group, place));
+    group.SetGoodIn(generation);
+  }
+  const absl::Time deadline = DeadlineOf(timeout, clock_.Now());
+  std::vector<TensorJob> jobs;
+  jobs.reserve(specs.size());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    COORDD_ASSIGN_OR_RETURN(TensorJob job, MakeJob(specs[i], std::move(buffers[i]), place, deadline,
+                                                   clock_, view->plane->executor->seat()));
+    job.generation = generation;
     jobs.push_back(std::move(job));
   }
   return Enqueue(*view, std::move(jobs));

@@ -63,8 +63,10 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                       absl::Time deadline) override;
-  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
-      const std::string& name, std::vector<Submission> submissions) override;
+  using Worker::SubmitGroup;
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(PreparedGroup& group,
+                                                                 std::vector<TensorBuffers> buffers,
+                                                                 absl::Duration timeout) override;
   absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
                                              absl::Duration timeout) override;
   absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
@@ -103,6 +105,7 @@ class WorkerImpl final : public Worker {
   // What callers submit to; or why there is nothing.
   absl::StatusOr<ViewPtr> CurrentView() const;
   absl::StatusOr<TensorJob> Check(const View& view, Submission submission) const;
+  absl::Status CheckGroup(const PreparedGroup& group, const SubmissionPlace& place) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(const View& view,
                                                              std::vector<TensorJob> jobs);
   void MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane);

@@ -42,7 +42,8 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
     if (refused.ok() && ToInt(join_) != 0)
       refused = absl::FailedPreconditionError(
           "this rank has joined, expected nothing more until the join ends");
-    if (refused.ok() && by_name_.contains(TensorKey(tensor.spec->process_set, name)))
+    if (refused.ok() && !by_name_.empty() &&
+        by_name_.contains(TensorKey(tensor.spec->process_set, name)))
       refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
       out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});

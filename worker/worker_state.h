@@ -159,6 +159,10 @@ class WorkerState {
     ProcessSetId process_set;
   };
   using BatchKey = std::pair<LaneId, int64_t>;
+  struct ScheduledSlot {
+    ScheduledLane* lane = nullptr;
+    size_t slot = 0;
+  };
   struct Scheduled {
     std::unique_ptr<ScheduledLane> lane;
     std::unique_ptr<CycleMarks> marks;
@@ -248,6 +252,7 @@ class WorkerState {
   void OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out);
   void OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out);
   // Takes the tensor if it belongs to a schedule; whether it does.
+  std::optional<ScheduledSlot> FindScheduled(const SharedSpec& spec);
   bool TakeScheduled(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
   void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
                 std::vector<WorkerEffect>& out);
@@ -333,10 +338,6 @@ class WorkerState {
   };
   std::map<LaneId, Interrupted> interrupted_;
 
-  struct ScheduledSlot {
-    ScheduledLane* lane = nullptr;
-    size_t slot = 0;
-  };
   std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
   absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
   v1::Schedule incoming_;                                    // until its last part is here

@@ -115,11 +115,20 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
   LaunchScheduled(lane, now, out);
 }
 
+std::optional<WorkerState::ScheduledSlot> WorkerState::FindScheduled(const SharedSpec& spec) {
+  for (auto& [id, scheduled] : schedules_)
+    if (const auto slot = scheduled.lane->NextSlotOf(spec))
+      return ScheduledSlot{scheduled.lane.get(), *slot};
+  const auto found = scheduled_.find(TensorKey(spec->process_set, spec->name));
+  if (found == scheduled_.end()) return std::nullopt;
+  return found->second;
+}
+
 bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
                                 std::vector<WorkerEffect>& out) {
   const TensorSpec& spec = *tensor.spec;
-  const auto found = scheduled_.find(TensorKey(spec.process_set, spec.name));
-  if (found == scheduled_.end()) {
+  const std::optional<ScheduledSlot> found = FindScheduled(tensor.spec);
+  if (!found.has_value()) {
     if (spec.group.empty()) return false;
     // Part of a group that the schedule has otherwise: coordd has to see all of it.
     for (auto& [id, scheduled] : schedules_) {
@@ -130,9 +139,9 @@ bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
     }
     return false;
   }
-  ScheduledLane& lane = *found->second.lane;
+  ScheduledLane& lane = *found->lane;
   const LaneId id = lane.lane();
-  const size_t slot = found->second.slot;
+  const size_t slot = found->slot;
   if (!lane.Wants(slot)) return false;
   if (lane.Holds(slot)) {
     out.push_back(

@@ -115,8 +115,11 @@ absl::Status HitWorker(const RecoveryOptions& options, const HostPort& coordd, i
   const int64_t last_ns = AwaitNext(*ranks, victim, culprit, totals);
   if (last_ns > 0) totals.ms.push_back(Ms(hit_ns, last_ns));
   if (stops && last_ns > 0) {
-    const int64_t steps = ranks->slot(victim).steps;
-    if (!ranks->GivesUp(victim, kPatience) || ranks->slot(victim).steps != steps)
+    // The others' part of the step in which it stood still may be there: so it may come to the end
+    // of that step, but of no further one.
+    const int64_t steps = ranks->slot(victim).steps + 1;
+    if (!ranks->GivesUp(victim, kPatience) || ranks->slot(victim).steps > steps ||
+        ranks->slot(victim).generation > 1)
       ++totals.acted_again;
   }
   totals.ended_badly += ranks->Stop(kPatience);

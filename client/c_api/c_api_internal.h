@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/c_api/coordd.h"
+#include "client/c_api/known_groups.h"
 #include "common/mutex.h"
 #include "worker/work.h"
 #include "worker/worker.h"
@@ -24,6 +25,8 @@ struct coordd_worker {
   // Constant after construction.
   const std::unique_ptr<coordd::Worker> worker;
   const std::string metrics_address;
+
+  coordd::KnownGroups groups;  // thread-safe by itself
 
   // Guarded by mu.
   coordd::Mutex mu;

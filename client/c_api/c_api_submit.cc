@@ -1,6 +1,8 @@
 // Submissions: from the C structures to worker/worker.h.
 #include "client/c_api/c_api_submit.h"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -42,20 +44,15 @@ absl::Status CheckTensor(const coordd_tensor_t& tensor) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Call& call,
-                                        const coordd_call_options_t& options) {
-  COORDD_RETURN_IF_ERROR(CheckTensor(tensor));
+// What all tensors of a call have in common.
+absl::StatusOr<TensorSpec> CommonSpec(const Call& call, const coordd_call_options_t& options) {
   if (options.lane != 0) {
-    return absl::UnimplementedError(absl::StrCat("tensor ", tensor.name, ": lane ", options.lane,
-                                                 "; coordd ", coordd_version(), " has only 0"));
+    return absl::UnimplementedError(
+        absl::StrCat("lane ", options.lane, "; coordd ", coordd_version(), " has only 0"));
   }
-  Submission submission;
-  TensorSpec& spec = submission.spec;
-  spec.name = tensor.name;
+  TensorSpec spec;
   spec.kind = call.kind;
-  spec.dtype = static_cast<DataType>(tensor.dtype);
   COORDD_ASSIGN_OR_RETURN(spec.op, OpOf(call));
-  spec.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   if (IsPairwise(call.kind)) {
     spec.peer_rank = call.rank;
   } else {
@@ -64,14 +61,49 @@ absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Cal
   spec.process_set = ProcessSetId{options.process_set};
   if (options.prescale_factor != 0) spec.prescale_factor = options.prescale_factor;
   if (options.postscale_factor != 0) spec.postscale_factor = options.postscale_factor;
-  submission.input = tensor.input;
-  submission.output = tensor.output;
-  submission.output_capacity_bytes = tensor.output_capacity_bytes;
+  return spec;
+}
+
+MemoryKind MemoryOf(const coordd_tensor_t& tensor) {
+  return tensor.device_kind == COORDD_CUDA ? MemoryKind::kCuda : MemoryKind::kHost;
+}
+
+TensorSpec SpecOf(const coordd_tensor_t& tensor, TensorSpec common) {
+  common.name = tensor.name;
+  common.dtype = static_cast<DataType>(tensor.dtype);
+  common.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  common.memory = MemoryOf(tensor);
+  return common;
+}
+
+// Whether `spec`, of a group, is SpecOf them but for the group.
+bool IsSpecOf(const TensorSpec& spec, const coordd_tensor_t& tensor, const TensorSpec& common) {
+  return spec.name == tensor.name && spec.dtype == static_cast<DataType>(tensor.dtype) &&
+         spec.memory == MemoryOf(tensor) &&
+         std::equal(spec.shape.begin(), spec.shape.end(), tensor.shape,
+                    tensor.shape + tensor.ndim) &&
+         spec.kind == common.kind && spec.op == common.op && spec.root_rank == common.root_rank &&
+         spec.process_set == common.process_set && spec.prescale_factor == common.prescale_factor &&
+         spec.postscale_factor == common.postscale_factor;
+}
+
+TensorBuffers BuffersOf(const coordd_tensor_t& tensor) {
+  TensorBuffers buffers;
+  buffers.input = tensor.input;
+  buffers.output = tensor.output;
+  buffers.output_capacity_bytes = tensor.output_capacity_bytes;
   if (tensor.device_kind == COORDD_CUDA) {
-    spec.memory = MemoryKind::kCuda;
-    submission.device = tensor.device_index;
-    submission.stream = reinterpret_cast<uintptr_t>(tensor.stream);
+    buffers.device = tensor.device_index;
+    buffers.stream = reinterpret_cast<uintptr_t>(tensor.stream);
   }
+  return buffers;
+}
+
+absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Call& call,
+                                        const coordd_call_options_t& options) {
+  COORDD_RETURN_IF_ERROR(CheckTensor(tensor));
+  COORDD_ASSIGN_OR_RETURN(TensorSpec common, CommonSpec(call, options));
+  Submission submission{BuffersOf(tensor), SpecOf(tensor, std::move(common)), {}};
   submission.splits.assign(call.splits.begin(), call.splits.end());
   COORDD_ASSIGN_OR_RETURN(submission.timeout, TimeoutFromSeconds(options.timeout_seconds));
   return submission;
@@ -102,6 +134,36 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
 
 namespace {
 
+// The caller's structures, which may be larger or smaller than ours.
+class Tensors {
+ public:
+  // REQUIRES: at least one.
+  Tensors(const coordd_tensor_t* first, size_t count)
+      : first_(reinterpret_cast<const unsigned char*>(first)),
+        stride_(first->struct_size),
+        count_(count) {}
+  size_t size() const { return count_; }
+  absl::StatusOr<coordd_tensor_t> Get(size_t i) const {
+    return CopyIn(reinterpret_cast<const coordd_tensor_t*>(first_ + i * stride_), "tensor");
+  }
+
+ private:
+  const unsigned char* const first_;
+  const size_t stride_;  // the first one's size
+  const size_t count_;
+};
+
+absl::StatusOr<std::shared_ptr<PreparedGroup>> Prepare(const char* name, const Tensors& tensors,
+                                                       const TensorSpec& common) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    COORDD_ASSIGN_OR_RETURN(const coordd_tensor_t tensor, tensors.Get(i));
+    specs.push_back(SpecOf(tensor, common));
+  }
+  return std::make_shared<PreparedGroup>(name, std::move(specs));
+}
+
 absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_tensor_t* tensors,
                         size_t count, const Call& call, const coordd_call_options_t* options,
                         coordd_work_t** works) {
@@ -115,22 +177,29 @@ absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_
   if (works == nullptr) return NullArgument("works");
   std::fill(works, works + count, nullptr);
   COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
-  std::vector<Submission> submissions;
-  submissions.reserve(count);
+  COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                          TimeoutFromSeconds(known_options.timeout_seconds));
+  COORDD_ASSIGN_OR_RETURN(const TensorSpec common, CommonSpec(call, known_options));
+  std::shared_ptr<PreparedGroup> group = worker->groups.Find(name);
+  bool is_same = group != nullptr && group->specs().size() == count;
+  const Tensors given(tensors, count);
+  std::vector<TensorBuffers> buffers;
+  buffers.reserve(count);
   std::vector<void*> outputs;
   outputs.reserve(count);
-  // The caller's structures may be larger or smaller than ours: the first one's size is the stride.
-  const size_t stride = tensors->struct_size;
-  const auto* at = reinterpret_cast<const unsigned char*>(tensors);
-  for (size_t i = 0; i < count; ++i, at += stride) {
-    COORDD_ASSIGN_OR_RETURN(const coordd_tensor_t tensor,
-                            CopyIn(reinterpret_cast<const coordd_tensor_t*>(at), "tensor"));
-    COORDD_ASSIGN_OR_RETURN(Submission submission, ToSubmission(tensor, call, known_options));
-    outputs.push_back(submission.output);
-    submissions.push_back(std::move(submission));
+  for (size_t i = 0; i < count; ++i) {
+    COORDD_ASSIGN_OR_RETURN(const coordd_tensor_t tensor, given.Get(i));
+    COORDD_RETURN_IF_ERROR(CheckTensor(tensor));
+    is_same = is_same && IsSpecOf(*group->specs()[i], tensor, common);
+    buffers.push_back(BuffersOf(tensor));
+    outputs.push_back(tensor.output);
+  }
+  if (!is_same) {
+    COORDD_ASSIGN_OR_RETURN(group, Prepare(name, given, common));
+    worker->groups.Keep(group);
   }
   COORDD_ASSIGN_OR_RETURN(std::vector<std::shared_ptr<Work>> submitted,
-                          worker->worker->SubmitGroup(name, std::move(submissions)));
+                          worker->worker->SubmitGroup(*group, std::move(buffers), timeout));
   for (size_t i = 0; i < count; ++i)
     works[i] = new coordd_work{std::move(submitted[i]), outputs[i]};
   return absl::OkStatus();

@@ -290,6 +290,34 @@ static void TestGroupedReducescatter(void) {
   }
 }
 
+/* What a group was the last time says nothing about this time. */
+static void TestGroupsThatChange(void) {
+  float floats[2] = {1, 2};
+  double doubles[2] = {1, 2};
+  const int64_t one[] = {1}, two[] = {2};
+  coordd_tensor_t tensors[2];
+  int step;
+  for (step = 0; step < 3; ++step) {
+    tensors[0] = Tensor("c0", COORDD_FLOAT32, &floats[0], &floats[0], one, 1);
+    tensors[1] = Tensor("c1", COORDD_FLOAT32, &floats[1], &floats[1], one, 1);
+    floats[0] = floats[1] = 1;
+    CHECK_OK(coordd_grouped_allreduce(worker, "changes", tensors, 2, COORDD_SUM, NULL, NULL));
+    CHECK(floats[0] == (float)kRanks && floats[1] == (float)kRanks);
+  }
+  CHECK_OK(coordd_grouped_allreduce(worker, "changes", tensors, 2, COORDD_MAX, NULL, NULL));
+  CHECK(floats[0] == (float)kRanks && floats[1] == (float)kRanks);
+  tensors[0].shape = two; /* both floats; the second has a tensor of its own no more */
+  CHECK_OK(coordd_grouped_allreduce(worker, "changes", tensors, 1, COORDD_SUM, NULL, NULL));
+  CHECK(floats[0] == (float)(kRanks * kRanks) && floats[1] == (float)(kRanks * kRanks));
+  tensors[0] = Tensor("c0", COORDD_FLOAT64, &doubles[0], &doubles[0], one, 1);
+  tensors[1] = Tensor("c2", COORDD_FLOAT64, &doubles[1], &doubles[1], one, 1);
+  CHECK_OK(coordd_grouped_allreduce(worker, "changes", tensors, 2, COORDD_AVERAGE, NULL, NULL));
+  CHECK(doubles[0] == 1 && doubles[1] == 2);
+  tensors[1].dtype = (coordd_dtype_t)99;
+  CHECK_ERROR(coordd_grouped_allreduce(worker, "changes", tensors, 2, COORDD_AVERAGE, NULL, NULL),
+              COORDD_INVALID_ARGUMENT, "tensor c2: dtype is 99");
+}
+
 static void TestTimeline(void) {
   CHECK_ERROR(coordd_timeline_start(NULL, "t.json", 0), COORDD_INVALID_ARGUMENT, "worker");
   CHECK_ERROR(coordd_timeline_start(worker, NULL, 0), COORDD_INVALID_ARGUMENT, "path");
@@ -313,6 +341,7 @@ int main(void) {
   TestPairs();
   TestJoin();
   TestGroupedReducescatter();
+  TestGroupsThatChange();
   CHECK_OK(coordd_worker_shutdown(worker, 10));
   coordd_worker_destroy(worker);
   printf("c_api_sets_test: all good on rank %d of %d\n", rank, kRanks);

@@ -26,12 +26,12 @@ class Lane {
   explicit Lane(std::vector<std::vector<TensorSpec>> batches)
       : lane_(1, LaneId{kFirstScheduleLane}, ProcessSetId{}, std::move(batches)) {}
 
-  absl::Status Take(const TensorSpec& spec) {
+  absl::Status Take(const SharedSpec& spec) {
     for (size_t slot = 0; slot < lane_.slots(); ++slot) {
-      if (lane_.spec(slot).name != spec.name) continue;
+      if (lane_.spec(slot).name != spec->name) continue;
       return lane_.Take(slot, {TensorId{++last_id_}, spec, kStart, kStart + kTimeout, {}}, kStart);
     }
-    return absl::NotFoundError(spec.name);
+    return absl::NotFoundError(spec->name);
   }
   // Of everything that may be launched.
   std::vector<int64_t> Launch() {
@@ -45,6 +45,11 @@ class Lane {
     const absl::StatusOr<std::vector<HeldTensor>> behind = lane_.Cut(position);
     for (const HeldTensor& held : *behind) names.push_back(held.spec->name);
     return names;
+  }
+  absl::Status TakeNext(const SharedSpec& spec) {
+    const std::optional<size_t> slot = lane_.NextSlotOf(spec);
+    if (!slot.has_value()) return absl::NotFoundError(spec->name);
+    return lane_.Take(*slot, {TensorId{++last_id_}, spec, kStart, kStart + kTimeout, {}}, kStart);
   }
   ScheduledLane* operator->() { return &lane_; }
 
@@ -64,6 +69,26 @@ TEST(ScheduledLaneTest, LaunchesInTheOrderOfTheScheduleAgainAndAgain) {
     EXPECT_THAT(lane.Take(Gradient("a")), IsOk());
     EXPECT_THAT(lane.Launch(), ElementsAre(2 * cycle + 1, 2 * cycle + 2));
   }
+}
+
+TEST(ScheduledLaneTest, FindsWhatIsSubmittedAgainWithoutItsName) {
+  const SharedSpec a = Gradient("a"), b = Gradient("b"), other_b = Gradient("b", {5});
+  Lane lane({{Gradient("a"), Gradient("b")}});
+  EXPECT_THAT(lane.TakeNext(a), StatusIs(absl::StatusCode::kNotFound, testing::_))
+      << "not seen yet";
+  ASSERT_THAT(lane.Take(a), IsOk());
+  ASSERT_THAT(lane.Take(b), IsOk());
+  EXPECT_THAT(lane.Launch(), ElementsAre(1));
+  EXPECT_THAT(lane.TakeNext(b), StatusIs(absl::StatusCode::kNotFound, testing::_)) << "a is next";
+  EXPECT_THAT(lane.TakeNext(a), IsOk());
+  EXPECT_THAT(lane.TakeNext(Gradient("b")), StatusIs(absl::StatusCode::kNotFound, testing::_));
+  EXPECT_THAT(lane.TakeNext(b), IsOk());
+  EXPECT_THAT(lane.Launch(), ElementsAre(2));
+  // What differs is not known afterwards, whatever it was before.
+  ASSERT_THAT(lane.TakeNext(a), IsOk());
+  EXPECT_FALSE(lane.Take(other_b).ok());
+  EXPECT_THAT(lane.Cut(2), ElementsAre("a", "b"));
+  EXPECT_THAT(lane.TakeNext(other_b), StatusIs(absl::StatusCode::kNotFound, testing::_));
 }
 
 TEST(ScheduledLaneTest, WhatDiffersIsHeldAndNamedAndNotLaunched) {

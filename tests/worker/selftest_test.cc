@@ -89,11 +89,12 @@ class SpoilingWorker final : public Worker {
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
     return Submit(std::move(submission));
   }
-  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
-      const std::string&, std::vector<Submission> submissions) override {
+  absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(PreparedGroup& group,
+                                                                 std::vector<TensorBuffers> buffers,
+                                                                 absl::Duration) override {
     std::vector<std::shared_ptr<Work>> works;
-    for (Submission& submission : submissions) {
-      auto work = Submit(std::move(submission));
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      auto work = Submit(Submission{std::move(buffers[i]), *group.specs()[i], {}});
       if (!work.ok()) return work.status();
       works.push_back(*std::move(work));
     }

@@ -117,7 +117,7 @@ absl::Status DeviceStager::Begin(TensorJob& job, Outgoing& outgoing) {
   if (job.input != nullptr) job.input = pinned;
   // In place, where that is allowed. Else the result is made by the data plane.
   if (job.output != nullptr) job.output = staged->has_capacity ? nullptr : pinned;
-  staged->work = std::exchange(job.work, std::make_shared<Work>(spec, clock_));
+  staged->work = std::exchange(job.work, std::make_shared<Work>(job.shared_spec(), clock_));
   job.work->OnComplete([this, staged, work = std::weak_ptr<Work>(job.work)](absl::Status status) {
     inbox_.PushUnbounded(Input(Ended{staged, work.lock(), std::move(status)}));
   });
