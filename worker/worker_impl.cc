@@ -86,6 +86,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
   COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(session.membership));
   place.state.join = std::move(join);
   place.state.resume_timeout = options_.resume_timeout;
+  place.state.coordinators = 1 + static_cast<int32_t>(options_.further_coordinators.size());
   place.state.on_failure = options_.on_failure;
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<GenerationPlane> plane,
                           MakeDataPlane(session.membership));

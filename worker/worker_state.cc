@@ -12,13 +12,25 @@
 #include "worker/worker_errors.h"
 
 namespace coordd {
+namespace {
+
+// Whoever waits for a coordd that takes over should not wait much longer for the next try; a
+// thousand ranks should not all come at once.
+BackoffOptions PausesOf(int32_t ranks) {
+  BackoffOptions pauses;
+  pauses.max = std::clamp(absl::Milliseconds(2) * ranks, absl::Milliseconds(500), pauses.max);
+  return pauses;
+}
+
+}  // namespace
+
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
       process_sets_(options.rank, options.size),
       epoch_(options.epoch),
       session_(options.session),
       random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
-      backoff_(BackoffOptions{}, random_),
+      backoff_(PausesOf(options.size), random_),
       received_sequence_(options.received_sequence),
       next_heartbeat_(now),
       lease_until_(now + options.lease) {}

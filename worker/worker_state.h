@@ -64,7 +64,8 @@ struct WorkerStateOptions {
   int64_t session = 0;                                 // Membership.session
   v1::Join join;                                       // what this worker had joined with
   absl::Duration resume_timeout = absl::Seconds(300);  // without coordd
-  uint64_t seed = 1;                                   // of the jitter between attempts
+  int32_t coordinators = 1;  // addresses at which it may come back: each try is for the next one
+  uint64_t seed = 1;         // of the jitter between attempts
 };
 
 // PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
@@ -391,6 +392,7 @@ class WorkerState {
   absl::Time detached_since_;
   absl::Status detached_because_;
   absl::Time next_attempt_ = absl::InfiniteFuture();
+  int64_t tried_ = 0;   // addresses, since the connection was lost
   int64_t stream_ = 0;  // the latest
 
   int64_t received_sequence_;

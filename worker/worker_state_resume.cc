@@ -95,13 +95,15 @@ void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<Wo
     EndTrace(/*send=*/false, now, out);  // nobody collects it any more
     detached_since_ = now;
     backoff_.Reset();
+    tried_ = 0;
   }
   link_ = Link::kDetached;
   asked_abort_.reset();  // as if it had not been heard: coordd says it again
   left_ = false;
   reforms_ = false;  // the next coordd says it again, or what has become of it
   detached_because_ = why;
-  next_attempt_ = now + backoff_.Next();
+  // A pause only when all addresses have been tried.
+  next_attempt_ = tried_ % options_.coordinators == 0 ? now + backoff_.Next() : now;
   // coordd will not say who was lost. (Of a generation that is over they come back in the next.)
   if (!awaiting_verdict_.empty() && !expects_next_) verdict_deadline_ = now;
 }
@@ -121,6 +123,7 @@ void WorkerState::TryAgain(absl::Time now, std::vector<WorkerEffect>& out) {
   if (link_ != Link::kDetached || now < next_attempt_) return;
   next_attempt_ = absl::InfiniteFuture();
   link_ = Link::kResuming;
+  ++tried_;
   received_sequence_ = 0;
   out.push_back(OpenStream{++stream_});
   SendResume(out);

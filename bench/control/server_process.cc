@@ -14,6 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
@@ -61,24 +62,33 @@ std::string BesideUs(absl::string_view program) {
   return absl::StrCat(own.parent_path().string(), "/", program);
 }
 
-absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
+absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Launch(
     std::vector<std::string> command) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
-  const UniqueFd ready(ends[0]);
+  UniqueFd ready(ends[0]);
   UniqueFd theirs(ends[1]);
   // dup2 onto itself would leave it to be closed by exec.
   if (theirs.get() == kReadyFd) theirs = UniqueFd(fcntl(kReadyFd, F_DUPFD_CLOEXEC, kReadyFd + 1));
   const std::string name = command[0];
   COORDD_ASSIGN_OR_RETURN(const pid_t pid, Spawn(std::move(command), theirs.get()));
-  theirs = UniqueFd();
-  std::unique_ptr<ServerProcess> server(new ServerProcess(pid));
+  return absl::WrapUnique(new ServerProcess(pid, name, std::move(ready)));
+}
+
+absl::Status ServerProcess::AwaitReady() {
   const auto json =
-      nlohmann::json::parse(ReadLine(ready.get()), nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(ReadLine(ready_.get()), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("listen") || !json["listen"].is_string())
-    return absl::UnavailableError(absl::StrCat(name, " did not start (its reason is above)"));
-  COORDD_ASSIGN_OR_RETURN(server->address_, ParseHostPort(json["listen"].get<std::string>()));
+    return absl::UnavailableError(absl::StrCat(name_, " did not start (its reason is above)"));
+  COORDD_ASSIGN_OR_RETURN(address_, ParseHostPort(json["listen"].get<std::string>()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(
+    std::vector<std::string> command) {
+  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<ServerProcess> server, Launch(std::move(command)));
+  COORDD_RETURN_IF_ERROR(server->AwaitReady());
   return server;
 }
 

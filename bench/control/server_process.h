@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,9 @@ class ServerProcess {
   // {"listen": "HOST:PORT", ...} there, 20 s at most. What it says on stderr is shown. UNAVAILABLE:
   // it did not, or cannot be started.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(std::vector<std::string> command);
+  // The two halves of it, for one that is not ready at once.
+  static absl::StatusOr<std::unique_ptr<ServerProcess>> Launch(std::vector<std::string> command);
+  absl::Status AwaitReady();
   // coordd as users have it, on loopback, remembering nothing, silent but for errors (at the end of
   // a job that is cut off it would tell of each rank); it ends with this process. `arguments` come
   // behind.
@@ -42,10 +46,13 @@ class ServerProcess {
   int64_t ResidentBytes() const;
 
  private:
-  explicit ServerProcess(pid_t pid) : pid_(pid) {}
+  ServerProcess(pid_t pid, std::string name, UniqueFd ready)
+      : pid_(pid), name_(std::move(name)), ready_(std::move(ready)) {}
 
   const pid_t pid_;
-  HostPort address_;
+  const std::string name_;
+  const UniqueFd ready_;
+  HostPort address_;  // once it is ready
 };
 
 }  // namespace coordd::bench

@@ -32,6 +32,13 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
   command->add_option("--lease", flags.lease_seconds, "Seconds of the lease (stopped)")
       ->check(CLI::Range(0.5, 600.0))
       ->capture_default_str();
+  command->add_option("--etcd", flags.options.etcd,
+                      "HOST:PORT of an etcd: coordd stores there, and another one stands by "
+                      "(coordd; default: SQLite, and it is started again)");
+  command
+      ->add_option("--store-lease", flags.store_lease_seconds, "Seconds of coordd's lease in etcd")
+      ->check(CLI::Range(1.0, 600.0))
+      ->capture_default_str();
   command->add_option("--seconds", flags.seconds, "How long nothing happens (nobody)")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -53,6 +60,7 @@ absl::StatusOr<nlohmann::json> MeasureRecovery(const RecoveryFlags& flags) {
   options.interval = absl::Seconds(flags.interval_seconds);
   options.lease = absl::Seconds(flags.lease_seconds);
   options.duration = absl::Seconds(flags.seconds);
+  options.store_lease = absl::Seconds(flags.store_lease_seconds);
   return MeasureRecovery(options);
 }
 

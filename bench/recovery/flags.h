@@ -11,7 +11,7 @@ namespace coordd::bench {
 struct RecoveryFlags {
   RecoveryOptions options;
   std::string victim = "worker";
-  double interval_seconds = 1, lease_seconds = 2, seconds = 10;
+  double interval_seconds = 1, lease_seconds = 2, seconds = 10, store_lease_seconds = 3;
 };
 
 // `flags` outlives the app.

@@ -26,14 +26,14 @@ namespace {
 
 constexpr absl::Duration kLook = absl::Milliseconds(1);  // how often at who has ended
 
-std::vector<std::string> EnvironmentOf(const HostPort& coordd, const RecoveryJob& job,
+std::vector<std::string> EnvironmentOf(const std::string& coordd, const RecoveryJob& job,
                                        int32_t rank) {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (!absl::StartsWith(*variable, "COORDD_")) variables.emplace_back(*variable);
   }
   std::vector<std::string> ours = {
-      absl::StrCat("ADDR=", coordd.ToString()),
+      absl::StrCat("ADDR=", coordd),
       absl::StrCat("JOB_ID=", job.name),
       absl::StrCat("MIN_WORKERS=", job.grows ? job.workers : job.workers - 1),
       absl::StrCat("MAX_WORKERS=", job.grows ? job.workers + 1 : job.workers),
@@ -73,7 +73,7 @@ void Pause(absl::Duration duration) {
       &mu, &never, [] { return false; }, clock.Now() + duration);
 }
 
-absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const HostPort& coordd,
+absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const std::string& coordd,
                                                                     const RecoveryJob& job) {
   std::unique_ptr<RecoveryRanks> ranks(new RecoveryRanks(coordd, job));
   ranks->memory_ = UniqueFd(memfd_create("coordd-bench", MFD_CLOEXEC));

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "bench/recovery/board.h"
-#include "common/address.h"
 #include "worker/unique_fd.h"
 
 namespace coordd::bench {
@@ -30,7 +29,8 @@ struct RecoveryJob {
 // One owner. Ended, the hard way, with it.
 class RecoveryRanks {
  public:
-  static absl::StatusOr<std::unique_ptr<RecoveryRanks>> Start(const HostPort& coordd,
+  // `coordd`: "HOST:PORT", or several with commas.
+  static absl::StatusOr<std::unique_ptr<RecoveryRanks>> Start(const std::string& coordd,
                                                               const RecoveryJob& job);
   ~RecoveryRanks();
   RecoveryRanks(const RecoveryRanks&) = delete;
@@ -51,10 +51,10 @@ class RecoveryRanks {
   int32_t Stop(absl::Duration timeout);
 
  private:
-  RecoveryRanks(HostPort coordd, RecoveryJob job)
+  RecoveryRanks(std::string coordd, RecoveryJob job)
       : coordd_(std::move(coordd)), job_(std::move(job)) {}
 
-  const HostPort coordd_;
+  const std::string coordd_;
   const RecoveryJob job_;
   UniqueFd memory_;
   RecoveryBoard* board_ = nullptr;

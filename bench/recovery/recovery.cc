@@ -103,7 +103,7 @@ int64_t AwaitNext(const RecoveryRanks& ranks, int32_t victim, const std::string&
 }
 
 // One job, of which one worker dies, or stands still, in the midst of its reductions.
-absl::Status HitWorker(const RecoveryOptions& options, const HostPort& coordd, int32_t number,
+absl::Status HitWorker(const RecoveryOptions& options, const std::string& coordd, int32_t number,
                        Totals& totals) {
   COORDD_ASSIGN_OR_RETURN(const auto ranks, RecoveryRanks::Start(coordd, JobOf(options, number)));
   if (!AwaitWarm(*ranks)) return absl::UnavailableError("a job did not get under way");
@@ -128,7 +128,7 @@ absl::Status HitWorker(const RecoveryOptions& options, const HostPort& coordd, i
 }
 
 // One job, into which one more worker comes.
-absl::Status LetOneIn(const RecoveryOptions& options, const HostPort& coordd, int32_t number,
+absl::Status LetOneIn(const RecoveryOptions& options, const std::string& coordd, int32_t number,
                       Totals& totals) {
   COORDD_ASSIGN_OR_RETURN(const auto ranks, RecoveryRanks::Start(coordd, JobOf(options, number)));
   if (!AwaitWarm(*ranks)) return absl::UnavailableError("a job did not get under way");
@@ -161,8 +161,9 @@ absl::Status FreshJobs(const RecoveryOptions& options, Totals& totals) {
   COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd(CoorddArguments(options)));
   const bool joins = options.victim == Victim::kNewcomer;
   for (int32_t number = 0; number < options.times; ++number)
-    COORDD_RETURN_IF_ERROR(joins ? LetOneIn(options, coordd->address(), number, totals)
-                                 : HitWorker(options, coordd->address(), number, totals));
+    COORDD_RETURN_IF_ERROR(joins
+                               ? LetOneIn(options, coordd->address().ToString(), number, totals)
+                               : HitWorker(options, coordd->address().ToString(), number, totals));
   return absl::OkStatus();
 }
 
@@ -170,7 +171,7 @@ absl::Status FreshJobs(const RecoveryOptions& options, Totals& totals) {
 absl::Status LeaveAlone(const RecoveryOptions& options, Totals& totals) {
   COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
   COORDD_ASSIGN_OR_RETURN(const auto ranks,
-                          RecoveryRanks::Start(coordd->address(), JobOf(options, 0)));
+                          RecoveryRanks::Start(coordd->address().ToString(), JobOf(options, 0)));
   if (!AwaitWarm(*ranks)) return absl::UnavailableError("the job did not get under way");
   Pause(options.duration);
   totals.ended_badly += ranks->Stop(kPatience);
@@ -180,16 +181,14 @@ absl::Status LeaveAlone(const RecoveryOptions& options, Totals& totals) {
 
 // One job, whose coordd dies again and again.
 absl::Status KillCoordd(const RecoveryOptions& options, Totals& totals) {
-  const Directory directory;
-  if (directory.path().empty()) return absl::UnavailableError("no directory for coordd's state");
-  COORDD_ASSIGN_OR_RETURN(auto coordd, StartLasting("127.0.0.1:0", directory.path() + "/state"));
-  const HostPort address = coordd->address();
-  COORDD_ASSIGN_OR_RETURN(const auto ranks, RecoveryRanks::Start(address, JobOf(options, 0)));
+  COORDD_ASSIGN_OR_RETURN(const auto coordd,
+                          MortalCoordd::Start(options.etcd, options.store_lease));
+  COORDD_ASSIGN_OR_RETURN(const auto ranks,
+                          RecoveryRanks::Start(coordd->addresses(), JobOf(options, 0)));
   if (!AwaitWarm(*ranks)) return absl::UnavailableError("the job did not get under way");
   for (int32_t number = 0; number < options.times; ++number) {
     const int64_t killed_ns = NowNs();
-    coordd.reset();
-    COORDD_ASSIGN_OR_RETURN(coordd, StartLasting(address.ToString(), directory.path() + "/state"));
+    COORDD_RETURN_IF_ERROR(coordd->Kill());
     const int64_t ready_ns = NowNs();
     totals.ready_ms.push_back(Ms(killed_ns, ready_ns));
     const bool back =
@@ -202,6 +201,7 @@ absl::Status KillCoordd(const RecoveryOptions& options, Totals& totals) {
     for (int32_t worker = 0; worker < options.workers; ++worker)
       last_ns = std::max<int64_t>(last_ns, ranks->slot(worker).fresh_ns);
     totals.ms.push_back(Ms(killed_ns, last_ns));
+    COORDD_RETURN_IF_ERROR(coordd->Prepare());
     const int64_t next_ns = killed_ns + absl::ToInt64Nanoseconds(options.interval);
     Pause(absl::Nanoseconds(next_ns - NowNs()));
   }
@@ -260,6 +260,9 @@ absl::StatusOr<nlohmann::json> MeasureRecovery(const RecoveryOptions& options) {
     result["acted_again"] = totals.acted_again;
   }
   if (coordd_dies) {
+    result["store"] = options.etcd.empty() ? "sqlite" : "etcd";
+    if (!options.etcd.empty())
+      result["store_lease_ms"] = absl::ToDoubleMilliseconds(options.store_lease);
     result["ready_p50_ms"] = Median(totals.ready_ms);
     result["ready_worst_ms"] = Quantile(totals.ready_ms, 1);
     result["longest_gap_ms"] = totals.longest_gap_ms;

@@ -1,8 +1,10 @@
 """coordd-bench measures what it says: every mode runs with a few ranks, and what can be counted is right."""
 
 import json
+import os
+import unittest
 
-from tests.support import processes
+from tests.support import etcd, processes
 from tests.support.processes import program
 
 
@@ -87,6 +89,24 @@ class CoorddBenchTest(processes.TestCase):
             self.assertEqual(found[field], 0, (field, found))
         self.assertGreater(found["ready_worst_ms"], 0)
         self.assert_nothing_left()
+
+    @unittest.skipUnless(etcd.installed(), "no etcd is installed here (Debian: etcd-server): its fail-over is not tested")
+    def test_a_killed_coordd_is_followed_by_the_one_that_stands_by(self):
+        found = self.bench("recovery", "--workers", "2", "--kills", "2", "--victim", "coordd", "--interval", "0.2", "--elements", "1000",
+                           "--etcd", etcd.start(self).address, "--store-lease", "1")
+        self.assertEqual((found["store"], found["store_lease_ms"], found["generations"]), ("etcd", 1000, 1))
+        for field in ("steps_lost", "hung", "failed_collectives", "wrong_results", "ended_badly"):
+            self.assertEqual(found[field], 0, (field, found))
+        self.assertGreater(found["ready_worst_ms"], 0)
+
+    def test_what_recovery_costs_is_measured_in_pairs(self):
+        status, text = self.run_command(os.path.join(processes.ROOT, "bench/recovery/cost"), "--build", processes.BUILD, "--pairs", "2",
+                                        "--bytes", "4,4096", "--seconds", "0.01", "--json")
+        self.assertEqual(status, 0, text)
+        found = json.loads(text.splitlines()[-1])
+        self.assertEqual([row["bytes"] for row in found["rows"]], [4, 4096])
+        for row in found["rows"]:
+            self.assertGreater(row["without_us"], 0)
 
     def test_a_stopped_worker_is_gone_and_does_nothing_any_more(self):
         found = self.bench("recovery", "--workers", "3", "--kills", "1", "--victim", "stopped", "--lease", "1", "--elements", "1000")

@@ -166,6 +166,46 @@ TEST_F(DetachedTest, TriesAgainUntilTheTimeIsOver) {
                                            HasSubstr("did not come back within 300 s")));
 }
 
+TEST_F(DetachedTest, TriesOftenEnoughForAJobOfItsSize) {
+  Lose();
+  absl::Duration longest;
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    absl::Duration waited;
+    member_.Clear();
+    while (member_.All<OpenStream>().empty() && waited < absl::Seconds(3)) {
+      member_.Advance(absl::Milliseconds(10));
+      waited += absl::Milliseconds(10);
+    }
+    longest = std::max(longest, waited);
+    stream_ = member_.All<OpenStream>()[0].stream;
+    Lose();
+  }
+  EXPECT_LE(longest, absl::Milliseconds(510));
+}
+
+TEST(DetachedWithTwoAddresses, TriesOneBehindTheOtherBeforeItWaits) {
+  WorkerStateOptions options = Member::LastingOptions(OnFailure::kEnd);
+  options.coordinators = 2;
+  Member member(kStart, options);
+  int64_t stream = 0;
+  auto opens = [&](absl::Duration later) {
+    member.Clear();
+    member.Turn(StreamEnded{absl::UnavailableError("Socket closed"), stream});
+    member.Advance(later);
+    const auto opened = member.All<OpenStream>();
+    if (!opened.empty()) stream = opened[0].stream;
+    return !opened.empty();
+  };
+  EXPECT_FALSE(opens(absl::ZeroDuration())) << "a pause comes first";
+  member.Advance(absl::Milliseconds(60));
+  ASSERT_THAT(member.All<OpenStream>(), SizeIs(1));
+  stream = member.All<OpenStream>()[0].stream;
+  EXPECT_TRUE(opens(absl::ZeroDuration())) << "the other address";
+  EXPECT_FALSE(opens(absl::Milliseconds(40))) << "a longer pause";
+  member.Advance(absl::Milliseconds(70));
+  EXPECT_THAT(member.All<OpenStream>(), SizeIs(1));
+}
+
 TEST_F(DetachedTest, ARefusalIsFinalAndSaysWhy) {
   member_.Submit({Gradient("a")});
   Lose();
