@@ -36,7 +36,8 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
     : options_(options),
       durability_{.on = true, .cluster_id = restored.cluster_id, .outlives = restored.outlives},
       epoch_(restored.epoch),
-      last_forgotten_(restored.last_forgotten) {
+      last_forgotten_(restored.last_forgotten),
+      last_now_(now) {  // members' time to come back runs from here on
   for (const auto& [name, record] : restored.jobs) {
     auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
                                           Generation{record.generation()}, now);

@@ -1,4 +1,5 @@
 // A generation that goes on under a coordd that was started again. docs/design/recovery.md, part B.
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +14,7 @@ absl::Status Impossible(const absl::Status& why) { return absl::InternalError(wh
 
 }  // namespace
 
-absl::Status GenerationState::Restore(const ResumedGeneration& resumed) {
+absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Time now) {
   for (const ResumedGeneration::Set& set : resumed.sets) {
     if (set.id != ProcessSetId{0}) {
       const absl::Status restored = sets_.Restore(set.id, set.ranks, set.is_pair);
@@ -44,7 +45,10 @@ absl::Status GenerationState::Restore(const ResumedGeneration& resumed) {
     if (!restored.ok()) return Impossible(restored);
   }
   schedules_.SkipNumbersUpTo(resumed.last_schedule);
-  requests_.Restore(resumed.answered_requests);
+  std::map<int64_t, ProcessSetId> removals;
+  for (const ResumedGeneration::Removal& removal : resumed.removals)
+    removals.emplace(removal.request, removal.process_set);
+  requests_.Restore(resumed.answered_requests, removals, now);
   position_ = resumed.position;
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
 // Process sets and joins of a generation: what becomes of requests, and who has no more data.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,20 +32,30 @@ absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSe
   return absl::OkStatus();
 }
 
+std::vector<Rank> GenerationState::RanksBut(const std::vector<Rank>& told) const {
+  std::vector<Rank> ranks = sets_.all().Ranks();
+  std::erase_if(ranks, [&told](Rank rank) {
+    return std::find(told.begin(), told.end(), rank) != told.end();
+  });
+  return ranks;
+}
+
 void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects) {
   const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, now, effects);
   if (!set.ok()) {
     const absl::Status why(set.status().code(),
                            absl::StrCat("process set request ", agreed.number, " to ",
                                         ToString(agreed.proposal), ": ", set.status().message()));
-    DeliverRefusals({{agreed.number, {why, kNobody}, sets_.all().Ranks()}}, effects);
+    DeliverRefusals({{agreed.number, {why, kNobody}, RanksBut(agreed.told)}}, effects);
     return;
   }
   v1::ProcessSetChange change;
   change.set_request(agreed.number);
   change.set_process_set(ToInt(*set));
   for (Rank member : agreed.proposal.ranks) change.add_ranks(ToInt(member));
-  DeliverChange(change, by_rank_, effects);
+  std::vector<SessionId> to;
+  for (Rank rank : RanksBut(agreed.told)) to.push_back(session_of(rank));
+  DeliverChange(change, std::move(to), effects);
   const bool added = agreed.proposal.remove == ProcessSetId{0};
   Emit(Event::Kind::kProcessSetChanged,
        added ? absl::StrCat("process set ", ToInt(*set), " of ranks ",

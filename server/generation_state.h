@@ -50,7 +50,7 @@ class GenerationState {
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
   // Goes on where its ranks are, as they have reported to a coordd that was started again. Once,
   // before anything else. INTERNAL: they cannot have come there.
-  absl::Status Restore(const ResumedGeneration& resumed);
+  absl::Status Restore(const ResumedGeneration& resumed, absl::Time now);
   GenerationState(const GenerationState&) = delete;
   GenerationState& operator=(const GenerationState&) = delete;
 
@@ -149,6 +149,7 @@ class GenerationState {
   void TouchTouched();
 
   // generation_sets.cc
+  std::vector<Rank> RanksBut(const std::vector<Rank>& told) const;
   void Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects);
   absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, absl::Time now,
                                      Effects& effects);

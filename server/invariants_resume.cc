@@ -82,8 +82,13 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
     if (member.job != id.first || member.generation != id.second) continue;
     for (const v1::CoordinatorMessage& message : member.report.received()) {
       const v1::ProcessSetChange& change = message.process_set_change();
-      if (message.has_process_set_change() && change.ranks().empty())
-        sets[change.process_set()].ended = true;
+      if (!message.has_process_set_change() || !change.ranks().empty()) continue;
+      // As long as no member of it has heard of its end, it goes on.
+      const auto set = sets.find(change.process_set());
+      if (set == sets.end()) continue;
+      const std::vector<int32_t>& ranks = set->second.ranks;
+      if (std::find(ranks.begin(), ranks.end(), member.rank) != ranks.end())
+        set->second.ended = true;
     }
   }
   for (auto& [lane, batches] : generation.batches) {
@@ -91,7 +96,7 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
     if (batches.size() > heard) batches.resize(heard);
   }
   for (const auto& [number, record] : generation.sets) {
-    if (record.ended) sets[number].ended = true;
+    if (record.ended && !sets.contains(number)) sets[number].ended = true;
   }
   generation.sets = std::move(sets);
   std::erase_if(generation.answers,

@@ -312,7 +312,7 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
   if (status.ok()) {
     generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
                         by_rank);
-    status = generation_->Restore(*resumed);
+    status = generation_->Restore(*resumed, now);
   }
   if (!status.ok()) {
     generation_.reset();

@@ -35,7 +35,8 @@ std::string ToString(const ProcessSetProposal& proposal) {
                                             : absl::StrCat("remove ", ToInt(proposal.remove));
 }
 
-void ProcessSetRequests::Restore(const std::vector<int64_t>& answered) {
+void ProcessSetRequests::Restore(const std::vector<int64_t>& answered,
+                                 const std::map<int64_t, ProcessSetId>& removals, absl::Time now) {
   last_ = answered;
   const auto [least, most] = std::minmax_element(last_.begin(), last_.end());
   // Who is so far behind hears nothing at all of the first ones.
@@ -45,11 +46,21 @@ void ProcessSetRequests::Restore(const std::vector<int64_t>& answered) {
     const absl::Status why = absl::AbortedError(
         absl::StrCat("process set request ", number,
                      ": had failed on other ranks before coordd was started again"));
-    Open& open = open_.emplace_back(
-        Open{.proposal = {}, .first_rank = {}, .since = {}, .in = RankSet(all_), .fault = {}});
-    open.fault = TensorFault{why, kNobody};
+    Open& open = open_.emplace_back(Open{.proposal = {},
+                                         .first_rank = {},
+                                         .since = now,
+                                         .in = RankSet(all_),
+                                         .fault = {},
+                                         .told = {}});
     for (int32_t rank = 0; rank < all_.size(); ++rank) {
       if (last_[static_cast<size_t>(rank)] >= number) open.in.Insert(Rank{rank});
+    }
+    if (const auto removal = removals.find(number); removal != removals.end()) {
+      open.proposal.remove = removal->second;
+      open.told = open.in.Ranks();
+      open.first_rank = open.told.front();
+    } else {
+      open.fault = TensorFault{why, kNobody};
     }
   }
   DropAnswered();
@@ -72,8 +83,12 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
   }
   last = number;
   if (is_new) {
-    open_.push_back(
-        {.proposal = proposal, .first_rank = rank, .since = now, .in = RankSet(all_), .fault = {}});
+    open_.push_back({.proposal = proposal,
+                     .first_rank = rank,
+                     .since = now,
+                     .in = RankSet(all_),
+                     .fault = {},
+                     .told = {}});
   }
   Open& open = At(number);
   open.in.Insert(rank);
@@ -94,7 +109,7 @@ absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
              FirstDifference(proposal.ranks, open.proposal.ranks))),
          kNobody, failed);
   } else if (open.in.full()) {
-    agreed = AgreedRequest{number, std::move(open.proposal)};
+    agreed = AgreedRequest{number, std::move(open.proposal), std::move(open.told)};
   }
   DropAnswered();
   return absl::OkStatus();
@@ -186,7 +201,11 @@ void ProcessSetRequests::Fail(int64_t number, absl::Status status, Rank blamed,
   Open& open = At(number);
   open.fault = TensorFault{std::move(status), blamed};
   open.proposal = {};
-  failed.push_back({number, *open.fault, open.in.Ranks()});
+  std::vector<Rank> ranks = open.in.Ranks();
+  std::erase_if(ranks, [&open](Rank rank) {
+    return std::find(open.told.begin(), open.told.end(), rank) != open.told.end();
+  });
+  failed.push_back({number, *open.fault, std::move(ranks)});
 }
 
 PendingRequest ProcessSetRequests::Describe(int64_t number) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct FailedRequest {
 struct AgreedRequest {
   int64_t number = 0;
   ProcessSetProposal proposal;
+  std::vector<Rank> told = {};  // had its answer before coordd was started again
 };
 
 struct PendingRequest {
@@ -58,8 +60,10 @@ class ProcessSetRequests {
       : all_(all), last_(static_cast<size_t>(all.size())) {}
 
   // From before coordd was started again: by rank, up to which number its requests are answered.
-  // One that is answered for some only has failed for all. REQUIRES: nothing was requested yet.
-  void Restore(const std::vector<int64_t>& answered);
+  // One that is answered for some only has failed for all, but for the `removals`, of which the
+  // others ask anew. REQUIRES: nothing was requested yet.
+  void Restore(const std::vector<int64_t>& answered,
+               const std::map<int64_t, ProcessSetId>& removals, absl::Time now);
 
   // A status breaks the protocol (numbers with a gap; too many open): the session ends with it.
   // `joined`: each was given to Joined since it has joined.
@@ -89,6 +93,7 @@ class ProcessSetRequests {
     absl::Time since;
     RankSet in;
     std::optional<TensorFault> fault;  // failed: what the others will hear
+    std::vector<Rank> told;            // have heard that it was agreed upon
     bool warned = false;
   };
 

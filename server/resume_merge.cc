@@ -133,7 +133,19 @@ class Merge {
       const v1::ProcessSetChange& change = heard.message->process_set_change();
       if (!change.ranks().empty()) COORDD_RETURN_IF_ERROR(AddSet(heard.rank, change));
       const auto set = sets_.find(ProcessSetId{change.process_set()});
-      if (change.ranks().empty() && set != sets_.end()) set->second.ended = true;
+      if (!change.ranks().empty() || set == sets_.end()) continue;
+      const std::vector<Rank>& members = set->second.ranks;
+      set->second.ended = std::any_of(members.begin(), members.end(), [&](Rank member) {
+        return reports_[static_cast<size_t>(member.value)].position >= position;
+      });
+      if (!set->second.ended) result_.removals.push_back({change.request(), set->first});
+    }
+    for (const ResumedGeneration::Removal& removal : result_.removals) {
+      std::erase_if(heard_, [&](const auto& entry) {
+        const v1::CoordinatorMessage& message = *entry.second.message;
+        return message.has_process_set_change() && message.process_set_change().ranks().empty() &&
+               message.process_set_change().process_set() == ToInt(removal.process_set);
+      });
     }
     for (const auto& [position, heard] : heard_) {
       if (!sets_.contains(heard.to))
@@ -160,12 +172,19 @@ class Merge {
     return absl::OkStatus();
   }
 
+  // It may have heard of a removal before others, at another position.
+  bool HasAnswerOf(size_t rank, const v1::CoordinatorMessage& message) const {
+    const v1::ProcessSetChange& change = message.process_set_change();
+    return message.has_process_set_change() && change.ranks().empty() &&
+           change.request() <= reports_[rank].report.answered_requests();
+  }
+
   void FindMissed() {
     result_.missed.resize(reports_.size());
     for (const auto& [position, heard] : heard_) {
       for (Rank member : sets_.at(heard.to).ranks) {
         const size_t index = static_cast<size_t>(member.value);
-        if (reports_[index].position >= position) continue;
+        if (reports_[index].position >= position || HasAnswerOf(index, *heard.message)) continue;
         result_.missed[index].push_back(heard.message);
         if (!heard.message->has_process_set_change()) continue;
         // All had asked, so it answers this one and all before it.

@@ -32,6 +32,13 @@ struct ResumedGeneration {
     v1::Schedule schedule;  // in one part
     bool frozen = false;    // Freeze was said: the replies are still to come
   };
+  // A removal that some ranks outside of the set have heard, and no member of it: what coordd had
+  // told the members before (a plan, a cut) may be lost. It is answered anew, by those who have not
+  // heard it; the set goes on until then.
+  struct Removal {
+    int64_t request = 0;
+    ProcessSetId process_set;
+  };
   int64_t position = 0;                       // the last that anybody has heard
   std::map<std::string, std::string> stored;  // keys of the store
   std::vector<Set> sets;                      // by number; 0 among them
@@ -39,6 +46,7 @@ struct ResumedGeneration {
   int32_t last_process_set = 0;
   int64_t last_schedule = 0;
   std::vector<int64_t> answered_requests;  // by rank, once it has heard what it lacks
+  std::vector<Removal> removals;           // to be answered anew
   // By rank: what others have heard and it has not, in order.
   std::vector<std::vector<std::shared_ptr<const v1::CoordinatorMessage>>> missed;
 };
@@ -51,7 +59,9 @@ struct ResumedGeneration {
 // positions. So what a rank has heard is all that was said to it up to its own position, and what
 // nobody reports was either heard by nobody, and so never happened, or is known to have been heard
 // by all (worker/received_log.h). The union of what the ranks have heard is therefore closed: who
-// is told the rest of it, in order, knows all that any rank's actions have depended on.
+// is told the rest of it, in order, knows all that any rank's actions have depended on. (One thing
+// is said to all because of what only some were told before: the end of a process set. See
+// Removal.)
 absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports);
 
 }  // namespace coordd

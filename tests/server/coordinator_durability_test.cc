@@ -139,7 +139,7 @@ TEST_F(CoordinatorDurabilityTest, AJobWhoseMembersDoNotComeBackHasEnded) {
   const Effects restored = Restart();
   EXPECT_THAT(Text(restored, Event::Kind::kJobRestored), HasSubstr("1 members"));
   const absl::Duration time = options_.lease + options_.resume_grace;
-  EXPECT_THAT(Text(Pass(time - absl::Seconds(1)), Event::Kind::kJobEnded), "none");
+  EXPECT_THAT(Text(PassInTurns(time - absl::Seconds(1)), Event::Kind::kJobEnded), "none");
   EXPECT_LE(state_->NextDeadline(), now_ + absl::Seconds(1));
   const Effects ended = Pass(absl::Seconds(1));
   EXPECT_THAT(Text(ended, Event::Kind::kWorkerDeparted), HasSubstr("did not come back"));
@@ -292,7 +292,7 @@ TEST_F(CoordinatorDurabilityTest, AStopThatHandsOverEndsNoJob) {
 
 TEST_F(CoordinatorDurabilityTest, NeverUsesANumberAgain) {
   for (int64_t number = 1; number <= 6; ++number) {
-    Write(Pass(options_.lease + options_.resume_grace));  // nobody of those before comes back
+    Write(PassInTurns(options_.lease + options_.resume_grace));  // nobody of those before is back
     EXPECT_THAT(Announced(Store(Join(number, 1))), testing::ElementsAre(number));
     if (number % 2 == 0) {
       Write(Leave(number, number));  // the job ends, and is known to have

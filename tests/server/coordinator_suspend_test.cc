@@ -179,6 +179,17 @@ TEST_F(CoordinatorSuspendTest, WhoseProcessEndedWhileCoorddWasDeadIsNotWaitedFor
               HasSubstr("rank 1 (host node0, pid 4711) was lost: it was killed"));
 }
 
+TEST_F(CoordinatorSuspendTest, ASleepRightAfterItsStartIsNotTimeToComeBack) {
+  Form(/*launched=*/false);
+  epochs_since_ = 1;
+  Restart();
+  const Effects slept = Pass(options_.lease + options_.resume_grace + absl::Seconds(1));
+  EXPECT_THAT(Text(slept, Event::Kind::kAsleep), HasSubstr("not running"));
+  EXPECT_THAT(Text(slept, Event::Kind::kWorkerDeparted), "none");
+  Resume(11, 0);
+  EXPECT_THAT(Resumed(Resume(12, 1)), ElementsAre(11, 12));
+}
+
 TEST_F(CoordinatorSuspendTest, TheEndOfOneThatIsBackCountsOnceItsStreamHasEnded) {
   Form(/*launched=*/true);
   epochs_since_ = 1;

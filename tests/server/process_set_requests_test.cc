@@ -58,6 +58,35 @@ TEST_F(ProcessSetRequestsTest, AgreeWhenTheLastRankHasAsked) {
   EXPECT_THAT(failed_, IsEmpty());
 }
 
+TEST_F(ProcessSetRequestsTest, ARemovalThatSomeHaveHeardIsAnsweredToTheRest) {
+  requests_.Restore({1, 1, 2}, {{2, ProcessSetId{7}}}, kStart);
+  ASSERT_THAT(Request(0, 2, kRemove7), IsOk());
+  EXPECT_FALSE(agreed_.has_value());
+  ASSERT_THAT(Request(1, 2, kRemove7), IsOk());
+  ASSERT_TRUE(agreed_.has_value());
+  EXPECT_EQ(agreed_->proposal, kRemove7);
+  EXPECT_EQ(agreed_->told, Ranks({2}));
+  EXPECT_THAT(failed_, IsEmpty());
+}
+
+TEST_F(ProcessSetRequestsTest, WhoHasHeardOfARemovalHearsOfNoFailure) {
+  requests_.Restore({1, 1, 2}, {{2, ProcessSetId{7}}}, kStart);
+  ASSERT_THAT(Request(0, 2, kRemove7), IsOk());
+  requests_.FailOlderThan(kStart + absl::Seconds(9), absl::Seconds(10), failed_);
+  EXPECT_THAT(failed_, IsEmpty()) << "its time runs from the restart on";
+  ASSERT_THAT(Request(1, 2, kAdd01), IsOk());
+  EXPECT_THAT(failed_,
+              ElementsAre(Failure(2, Code::kInvalidArgument, "to remove 7", Ranks({0, 1}))));
+}
+
+TEST_F(ProcessSetRequestsTest, WhatSomeHaveAnAnswerToHasFailedForTheRest) {
+  requests_.Restore({1, 1, 2}, {}, kStart);
+  ASSERT_THAT(Request(0, 2, kAdd01), IsOk());
+  EXPECT_THAT(TakeFailed(), ElementsAre(Failure(2, Code::kAborted, "had failed", Ranks({0}))));
+  ASSERT_THAT(Request(1, 2, kAdd01), IsOk());
+  EXPECT_FALSE(agreed_.has_value());
+}
+
 TEST_F(ProcessSetRequestsTest, MatchByOrderNotByWhatIsAsked) {
   for (int32_t rank : {0, 1}) {
     ASSERT_THAT(Request(rank, 1, kAdd01), IsOk());
