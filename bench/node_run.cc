@@ -94,8 +94,8 @@ class RankOfBench {
         lane_(LaneId{0}, memories, rank),
         private_(options.private_buffers ? 2 * static_cast<size_t>(options.max_bytes) : 0) {
     const NodeMemory own = memories[static_cast<size_t>(rank)];
-    constexpr size_t kFront = size_t{8} << 20;  // board and staging
-    staging_ = own.subspan(size_t{4} << 20, size_t{1} << 20);
+    constexpr size_t kFront = size_t{24} << 20;  // board and staging
+    staging_ = own.subspan(size_t{20} << 20, size_t{1} << 20);
     std::byte* const buffers = private_.empty() ? own.data() + kFront : private_.data();
     input_ = {buffers, static_cast<size_t>(options.max_bytes)};
     output_ = {buffers + options.max_bytes, static_cast<size_t>(options.max_bytes)};
@@ -276,7 +276,7 @@ void RunRank(const Options& options, Shared& shared, const std::vector<NodeMemor
 void MeasureOurs(const Options& options, CollectiveKind kind) {
   std::fflush(stdout);
   auto* const shared = MapShared<Shared>(sizeof(Shared));
-  const size_t arena_bytes = static_cast<size_t>(2 * options.max_bytes) + (size_t{8} << 20);
+  const size_t arena_bytes = static_cast<size_t>(2 * options.max_bytes) + (size_t{24} << 20);
   std::vector<NodeMemory> memories;
   for (int r = 0; r < options.ranks; ++r)
     memories.push_back({MapShared<std::byte>(arena_bytes), arena_bytes});

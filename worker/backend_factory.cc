@@ -25,8 +25,9 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
                           MakeTransport(layout, transport_options, clock));
   std::unique_ptr<NodeArena> arena;
   const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
-  if (options.transport == TransportChoice::kMapped && has_neighbours)
-    arena = std::make_unique<NodeArena>(NodeArenaOptions{}, clock);
+  const bool required = options.transport == TransportChoice::kMapped;
+  if ((required || options.transport == TransportChoice::kAuto) && has_neighbours)
+    arena = std::make_unique<NodeArena>(NodeArenaOptions{.required = required}, clock);
   return std::make_unique<HostBackend>(std::move(transport), HostBackendOptions{},
                                        std::move(arena));
 }

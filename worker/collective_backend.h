@@ -115,7 +115,8 @@ class CollectiveBackend {
   // Nothing runs on it any more; its last collective ended well.
   virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
 
-  // Where memory comes from that the node's ranks have mapped; once connected. nullptr: nothing is.
+  // Where memory comes from that the node's ranks have mapped; to be used once connected, if it has
+  // any memories then. nullptr: nothing is.
   virtual std::shared_ptr<NodeArena> arena() const { return nullptr; }
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls

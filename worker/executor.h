@@ -24,6 +24,7 @@
 #include "worker/collective_backend.h"
 #include "worker/driver_seat.h"
 #include "worker/group_layout.h"
+#include "worker/node_arena.h"
 
 namespace coordd {
 
@@ -108,8 +109,10 @@ class Executor {
   // For the Works that are launched here.
   const std::shared_ptr<DriverSeat>& seat() const { return seat_owner_; }
   const std::string& backend_name() const { return backend_name_; }
-  // As CollectiveBackend's; may outlive this.
-  const std::shared_ptr<NodeArena>& arena() const { return arena_; }
+  // As CollectiveBackend's, once connected; may outlive this.
+  std::shared_ptr<NodeArena> arena() const {
+    return arena_ != nullptr && !arena_->memories().empty() ? arena_ : nullptr;
+  }
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
   int64_t batches() const { return batches_.load(std::memory_order_relaxed); }
 

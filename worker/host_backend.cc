@@ -21,7 +21,7 @@ absl::Status TooManyLanes(LaneId id) {
 
 HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options,
                          std::unique_ptr<NodeArena> arena)
-    : options_(options), transport_(std::move(transport)), arena_(std::move(arena)) {}
+    : options_(options), arena_(std::move(arena)), transport_(std::move(transport)) {}
 
 HostBackend::~HostBackend() {
   // The transport lets go of the buffers first: it ends its operations, which the runs hear.
@@ -38,9 +38,12 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
 
 absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
-  if (arena_ != nullptr) COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));
+  if (arena_ != nullptr) {
+    COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));
+    maps_ = !arena_->memories().empty();
+  }
   const Group& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
-  if (arena_ != nullptr) WatchPeers(all.layout);
+  if (maps_) WatchPeers(all.layout);
   return absl::OkStatus();
 }
 
@@ -59,7 +62,7 @@ void HostBackend::WatchPeers(const GroupLayout& layout) {
 
 HostBackend::Group HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
   Group group{std::move(layout), std::move(members), {}};
-  if (arena_ == nullptr || group.layout.num_nodes() > 1 || group.layout.size() == 1 ||
+  if (!maps_ || group.layout.num_nodes() > 1 || group.layout.size() == 1 ||
       group.layout.size() > NodeLane::kMaxMembers) {
     return group;
   }
@@ -110,8 +113,13 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
   lane->options = options_.node;
   lane->node = std::make_unique<NodeLane>(id, group.memories, ToInt(group.layout.self()));
   if (!lane->node->claimed()) return TooManyLanes(id);
-  COORDD_ASSIGN_OR_RETURN(lane->staging,
-                          arena_->Allocate(NodeCollectiveRun::MaxStagingBytes(options_.node)));
+  const absl::StatusOr<absl::Span<std::byte>> staging =
+      arena_->AllocateStaging(NodeCollectiveRun::MaxStagingBytes(options_.node));
+  if (!staging.ok()) {
+    lane->node->Release();  // at once: nothing has been said on it
+    return staging.status();
+  }
+  lane->staging = *staging;
   return lane;
 }
 
@@ -159,7 +167,10 @@ bool HostBackend::Progress() {
 }
 
 absl::StatusOr<absl::Span<std::byte>> HostBackend::AllocateFusionBuffer(int64_t size_bytes) {
-  if (arena_ != nullptr) return arena_->Allocate(size_bytes);
+  if (maps_) {
+    absl::StatusOr<absl::Span<std::byte>> mapped = arena_->Allocate(size_bytes);
+    if (mapped.ok()) return mapped;  // else it is staged as the program's own memory is
+  }
   AlignedBuffer buffer(size_bytes);
   if (buffer.data() == nullptr) {
     return absl::ResourceExhaustedError(
@@ -189,7 +200,7 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
   const int64_t staging_bytes =
       NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node);
   if (staging_bytes > 0 && lane.staging.empty()) {
-    absl::StatusOr<absl::Span<std::byte>> staging = arena_->Allocate(staging_bytes);
+    absl::StatusOr<absl::Span<std::byte>> staging = arena_->AllocateStaging(staging_bytes);
     if (!staging.ok()) return FailAll(staging.status());
     lane.staging = *staging;
   }

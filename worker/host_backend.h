@@ -32,7 +32,7 @@ struct HostBackendOptions {
 // With an arena, groups whose ranks all share this rank's node run on mapped memory
 // (node_run.h): messages then tell only who has gone. All other groups, groups of more than
 // NodeLane::kMaxMembers, and everything without an arena, go through the transport. All ranks of a
-// generation have an arena or none has.
+// node are given an arena or none is; whether they can have it they find out in Connect, together.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later
@@ -97,14 +97,15 @@ class HostBackend final : public CollectiveBackend {
 
   // Constant after construction.
   const HostBackendOptions options_;
+  const std::shared_ptr<NodeArena> arena_;  // nullptr: none is tried
 
   // Thread-safe by itself.
   std::atomic<bool> aborted_ = false;
 
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
-  std::shared_ptr<NodeArena> arena_;      // nullptr: everything through the transport
-  std::map<Rank, absl::Status> lost_;     // of the node, with an arena
+  bool maps_ = false;                     // the node's ranks have arenas: known by Connect
+  std::map<Rank, absl::Status> lost_;     // of the node, with arenas
   std::byte unsent_{};                    // what they would say if they ever said anything
   std::map<ProcessSetId, Group> groups_;  // empty: not connected
   absl::Status failure_;

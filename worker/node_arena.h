@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +19,7 @@
 #include "worker/arena_allocator.h"
 #include "worker/group_layout.h"
 #include "worker/node_lane.h"
+#include "worker/shm_handover.h"
 #include "worker/shm_segment.h"
 
 namespace coordd {
@@ -26,6 +28,10 @@ struct NodeArenaOptions {
   // Of one rank's arena; 0: as much as the machine has memory, or as the limits of the process
   // allow. Pages exist once they are touched. Ranks may differ.
   int64_t size_bytes = 0;
+  // A node on which a rank cannot have an arena, or not map the others', is an error; else its
+  // ranks have none. Then little is too little, and where the address space is limited it is left
+  // to the program.
+  bool required = true;
 };
 
 // One sealed memfd per rank, handed over and mapped by all ranks of the node in Connect: after that
@@ -35,8 +41,14 @@ struct NodeArenaOptions {
 // (HostBackend). One thread connects; what follows, and Abort: any.
 class NodeArena {
  public:
-  // Less is an error: fusion buffers would not fit.
+  // Less does not do: fusion buffers would not fit.
   static constexpr int64_t kSizeBytesMin = int64_t{64} << 20;
+  // Of an arena that is large enough what lanes have their staging in, which they cannot do
+  // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board. Of a smaller
+  // one half.
+  static constexpr int64_t kStagingBytes = int64_t{8} << 30;
+  // Unless it is required: the board, staging for all its lanes, and something to allocate.
+  static constexpr int64_t kSizeBytesMinOptional = kStagingBytes + (int64_t{1} << 30);
 
   // `clock` outlives it.
   explicit NodeArena(NodeArenaOptions options = {}, Clock& clock = Clock::Real())
@@ -46,17 +58,21 @@ class NodeArena {
   explicit NodeArena(std::vector<NodeMemory> memories)
       : clock_(Clock::Real()), memories_(std::move(memories)) {}
 
-  // Of the ranks of this rank's node. DEADLINE_EXCEEDED: names the ranks that did not show up.
-  // RESOURCE_EXHAUSTED: there is no address space, or a limit (ulimit -f, -v) is too low.
-  // UNAVAILABLE, ABORTED as Transport::Connect.
+  // Of the ranks of this rank's node, which all end up with memories or all without; why is logged.
+  // DEADLINE_EXCEEDED: names the ranks that did not show up. RESOURCE_EXHAUSTED: a rank, which is
+  // named, has no address space, or a limit (ulimit -f, -v) is too low. UNAVAILABLE, ABORTED as
+  // Transport::Connect.
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline);
   // Ends a Connect that waits.
   void Abort() { aborted_.store(true, std::memory_order_release); }
 
-  // By rank of the node, in rank order, this one's among them. Empty before Connect.
+  // By rank of the node, in rank order, this one's among them. Empty before Connect, and where the
+  // node's ranks have no arenas: then the rest is not to be called.
   const std::vector<NodeMemory>& memories() const { return memories_; }
   // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.
   absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
+  // The same, of what is kept for the staging of lanes: there is room however much is allocated.
+  absl::StatusOr<absl::Span<std::byte>> AllocateStaging(int64_t size_bytes);
   // Gives the pages back. REQUIRES: allocated here; no other rank uses it any more.
   void Free(absl::Span<std::byte> block);
   // The same where other ranks may still use it: its range is not given out again. What they write
@@ -66,14 +82,20 @@ class NodeArena {
   // given out again. RESOURCE_EXHAUSTED: nothing has changed.
   absl::Status MakePrivate(absl::Span<std::byte> block);
 
-  // What is asked of the kernel: no more than the machine's memory, than a file may have, and
-  // than the address space holds of as many arenas as the node has ranks. Limits: negative if there
-  // is none.
+  // What is asked of the kernel: no more than the machine's memory beside staging, than a file may
+  // have, and than the address space holds of as many arenas as the node has ranks. Limits:
+  // negative if there is none.
   static int64_t SizeBytesFor(int32_t local_ranks, int64_t memory_bytes, int64_t file_limit_bytes,
                               int64_t address_limit_bytes);
 
  private:
+  absl::StatusOr<ShmSegment> Create(int32_t local_ranks) const;
   absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
+  // What of it this rank cannot map; empty: nothing.
+  std::string MapAll(std::vector<ShmPeer>& peers, Rank first);
+  absl::StatusOr<absl::Span<std::byte>> AllocateFrom(std::optional<ArenaAllocator>& allocator,
+                                                     int64_t size_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Span<std::byte> PagesOf(absl::Span<std::byte> block) const;
 
   // Constant after construction.
@@ -87,10 +109,12 @@ class NodeArena {
   std::vector<ShmSegment> segments_;  // as memories_; empty where these are a test's
   std::vector<NodeMemory> memories_;
   NodeMemory own_;
+  int64_t staging_end_ = 0;  // in own_: board, staging, the rest
 
   // Guarded by mu_.
   Mutex mu_;
-  std::optional<ArenaAllocator> allocator_ ABSL_GUARDED_BY(mu_);
+  std::optional<ArenaAllocator> staging_ ABSL_GUARDED_BY(mu_);
+  std::optional<ArenaAllocator> rest_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

@@ -20,8 +20,9 @@ static_assert(sizeof(BoardPost) == 1024 && std::atomic<int64_t>::is_always_lock_
 
 // Of one lane of one member, written by it alone. Steps count from 1 over all collectives of the
 // lane, which its members run in one order, and are never reset: who looks late sees "at least".
-// Step s is said in posts[s % 2]. Two are enough: nobody says s + 2 before all have said s + 1,
-// and nobody says s + 1 before it has read what it needs of s.
+// Step s is said in posts[s % 2]. Two are enough: only the first step s of a collective has a
+// payload, it is said when all have said s - 1, and nobody says s - 1 before it has read what it
+// needs of the payloads before.
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
   BoardPost posts[2];
@@ -35,9 +36,11 @@ struct alignas(64) BoardEntry {
 // of any process finds them. Fresh memory, all zero, is an empty board.
 class NodeBoard {
  public:
-  // Lanes of one rank at a time. Those of schedules end while others begin, and an entry is free
-  // again once all members are through with it.
-  static constexpr int32_t kEntries = 1024;
+  // Lanes of one rank at a time: all comms that it may have (kMaxComms), all schedules that may be
+  // in force, and as many process sets within its node as nobody has had yet. Those of schedules
+  // end while others begin, and an entry is free again once all members are through with it.
+  // Entries that nobody has claimed take no memory.
+  static constexpr int32_t kEntries = 1 << 13;
   static int64_t SizeBytes();
 
   // `memory`: 64-byte aligned, SizeBytes(), outlives the board.

@@ -7,6 +7,9 @@
 namespace coordd {
 namespace {
 
+// Of a staged broadcast, where buffers and the smallest piece allow it.
+constexpr int64_t kBroadcastPieces = 16;
+
 int64_t Sum(absl::Span<const int64_t> sizes) {
   int64_t sum = 0;
   for (int64_t size : sizes) sum += size;
@@ -149,11 +152,35 @@ int64_t LargestBlockBytes(const NodeCollective& c) {
   }
 }
 
-int64_t PieceBytes(const NodeCollective& c, int64_t buffer_bytes) {
-  const int64_t share = ShowsBlocks(c.kind) ? buffer_bytes / c.members : buffer_bytes;
-  const int64_t piece_bytes = share / kSliceBytes * kSliceBytes;
-  COORDD_CHECK(piece_bytes > 0);
-  return piece_bytes;
+NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
+  NodeMode mode;
+  mode.shared = false;
+  int64_t share = staging.buffer_bytes;
+  if (ShowsBlocks(c.kind)) share /= c.members;
+  // While one copies in the others copy out: with few pieces they would wait for each other, with
+  // many each step costs its time.
+  if (c.kind == CollectiveKind::kBroadcast)
+    share = std::min(share, std::max(staging.broadcast_bytes, c.size_bytes / kBroadcastPieces));
+  mode.piece_bytes = share / kSliceBytes * kSliceBytes;
+  COORDD_CHECK(mode.piece_bytes > 0);
+  if (c.kind == CollectiveKind::kBroadcast)
+    mode.shown = kStagingBuffers * staging.buffer_bytes / mode.piece_bytes;
+  return mode;
+}
+
+int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, const NodeStaging& staging,
+                int64_t piece) {
+  const bool one_way = c.kind == CollectiveKind::kBroadcast;
+  return piece % mode.shown * (one_way ? mode.piece_bytes : staging.buffer_bytes);
+}
+
+NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step) {
+  if (mode.shared || c.kind != CollectiveKind::kBroadcast) return {NodeWait::kAll, step};
+  // Whoever receives has its result as soon as it has the last piece.
+  if (c.self != c.root) return {c.root, step < mode.pieces ? step : 0};
+  // The root shows the next piece where the one that was shown `shown` steps before lay.
+  if (step < mode.pieces) return {NodeWait::kAll, std::max<int64_t>(0, step + 2 - mode.shown)};
+  return {NodeWait::kAll, step};
 }
 
 int64_t NodeSteps(const NodeCollective& c, const NodeMode& mode) {

@@ -3,6 +3,7 @@
 //
 // A collective is a sequence of steps. In a step a member does its operations (OperationsOf), then
 // says so and waits until all have said it: what was written in a step may be read in the next one.
+// (Of a staged broadcast, where data goes one way only, it waits for less: see WaitBefore.)
 // Rules, which tests/worker/node_plan_test.cc checks for all members at once:
 //   - In a step nobody writes what another one reads or writes, unless both are one operation.
 //   - An input is read in the steps [0, pieces) only, a part in the step of its piece.
@@ -16,7 +17,8 @@
 // Staged: some member's memory is private. Inputs are shown to the others a piece at a time
 // (StagedRanges), and results are fetched one step later from the member that has made them, while
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
-// what is made in s is fetched in s + 1 only.
+// what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
+// are shown at a time, so that the root copies in while the others copy out, at their own pace.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +49,17 @@ struct NodeCollective {
 // How it is done; equal on all members.
 struct NodeMode {
   bool shared = true;       // else staged
-  int64_t piece_bytes = 0;  // staged: of one piece of a block (see PieceBytes)
+  int64_t piece_bytes = 0;  // staged: of one piece of a block
   int64_t pieces = 1;       // staged: of the largest block of any member
+  int64_t shown = 2;        // staged: pieces that a member shows at a time, each in its buffer
+};
+
+// Buffers in which private memory is shown to the others: inputs, then results, two each; of what
+// has no results all of them are the inputs'.
+inline constexpr int64_t kStagingBuffers = 4;
+struct NodeStaging {
+  int64_t buffer_bytes = 0;     // of each
+  int64_t broadcast_bytes = 0;  // the smallest piece of a broadcast
 };
 
 // Where an operation writes.
@@ -83,15 +94,27 @@ ByteRange NodeSliceOf(int64_t begin, int64_t end, int32_t member, int32_t member
 bool HasNodeResults(CollectiveKind kind);
 // Of the largest block that this member shows to another one.
 int64_t LargestBlockBytes(const NodeCollective& collective);
-// Pieces of a staging buffer of `buffer_bytes`: whole cache lines. REQUIRES: a cache line for each
-// member.
-int64_t PieceBytes(const NodeCollective& collective, int64_t buffer_bytes);
+// How a collective is staged, but for the number of pieces, which depends on the others' blocks.
+// Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
+NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging);
+// Where what is shown of `piece` begins in the member's staging memory.
+int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, const NodeStaging& staging,
+                int64_t piece);
 
 // Steps in which members have something to do; one more ends the collective, after which nobody
 // reads anybody's memory.
 int64_t NodeSteps(const NodeCollective& collective, const NodeMode& mode);
 
-// What this member does in `step`, after all have reached it.
+// What a member waits for before it does `step`, or ends with it: that `member` has reached
+// `reached`. When it has done it, it may show the piece of the next one.
+struct NodeWait {
+  static constexpr int32_t kAll = -1;
+  int32_t member = kAll;
+  int64_t reached = 0;  // 0: all have, as they know each other's posts
+};
+NodeWait WaitBefore(const NodeCollective& collective, const NodeMode& mode, int64_t step);
+
+// What this member does in `step`, after that.
 NodeOperations OperationsOf(const NodeCollective& collective, const NodeMode& mode, int64_t step);
 
 // What this member, if its memory is private, copies from its input to a staging buffer before it

@@ -18,9 +18,6 @@ constexpr int64_t kTileBytes = 4096;
 // Copies to several places: the source stays in the second-level cache.
 constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
 
-// Input pieces, then results, two each.
-constexpr int64_t kStagingBuffers = 4;
-
 void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
   if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
 }
@@ -71,7 +68,7 @@ int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLa
 }
 
 int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
-  return kStagingBuffers * options.staging_buffer_bytes;
+  return kStagingBuffers * options.staging.buffer_bytes;
 }
 
 NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
@@ -97,6 +94,7 @@ void NodeCollectiveRun::Fail(absl::Status status) {
 
 bool NodeCollectiveRun::Advance() {
   bool moved = false;
+  left_bytes_ = options_.work_bytes_max;
   while (!finished()) {
     switch (phase_) {
       case Phase::kPosting:
@@ -120,12 +118,13 @@ bool NodeCollectiveRun::Advance() {
         Fail(ReadPosts());
         break;
       case Phase::kWorking:
-        // One portion: the caller looks around in between.
+        // A portion at a time: the caller looks around in between.
         if (!Work()) return true;
         NextStep();
+        if (left_bytes_ <= 0) return true;
         break;
       case Phase::kWaiting:
-        if (!AllHaveReached(first_step_ + step_)) return moved;
+        if (!MayGoOn()) return moved;
         if (step_ == NodeSteps(collective_, mode_)) {
           lane_.Finish(first_step_ + step_);
           phase_ = Phase::kFinished;
@@ -154,6 +153,15 @@ bool NodeCollectiveRun::RootHasReached(int64_t step) {
   awaited_step_ = reached ? -1 : step;
   awaited_member_ = collective_.root;
   return reached;
+}
+
+bool NodeCollectiveRun::MayGoOn() {
+  const NodeWait wait = WaitBefore(collective_, mode_, step_);
+  // Where the input itself is shown, nothing takes its place.
+  const bool shows_itself = (posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0;
+  if (shows_itself && wait.reached < step_) return true;
+  const int64_t step = first_step_ + wait.reached;
+  return wait.member == NodeWait::kAll ? AllHaveReached(step) : RootHasReached(step);
 }
 
 bool NodeCollectiveRun::WaitsFor(int32_t member) const {
@@ -211,7 +219,7 @@ void NodeCollectiveRun::FinishInline() {
 
 void NodeCollectiveRun::PostPlace() {
   const NodeMemory own = lane_.memory(lane_.self());
-  mode_.piece_bytes = PieceBytes(collective_, options_.staging_buffer_bytes);
+  mode_ = StagedMode(collective_, options_.staging);
   Post post;
   post.kind = static_cast<uint32_t>(args_.kind);
   post.sequence = args_.sequence;
@@ -278,9 +286,11 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     phase_ = Phase::kFinished;
     return absl::OkStatus();
   }
-  mode_.shared = (common & kShareable) != 0;
-  const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;
-  mode_.pieces = mode_.shared ? 1 : std::max<int64_t>(1, pieces);
+  if ((common & kShareable) != 0) mode_ = NodeMode();
+  if (!mode_.shared) {
+    const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;
+    mode_.pieces = std::max<int64_t>(1, pieces);
+  }
   const int64_t result_bytes = std::max(SizeOf(args_.input), SizeOf(args_.output));
   streams_ = result_bytes >= options_.stream_bytes_min;
   operations_ = OperationsOf(collective_, mode_, 0);
@@ -304,11 +314,11 @@ void NodeCollectiveRun::CopyCarried() {
 
 void NodeCollectiveRun::Stage(int64_t piece) {
   if ((posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0) return;
-  NodeMode staged = mode_;
-  staged.shared = false;
-  std::byte* const buffer = staging_.data() + piece % 2 * options_.staging_buffer_bytes;
-  for (const StagedRange& range : StagedRangesOf(collective_, staged, piece))
+  std::byte* const buffer = staging_.data() + ShownAt(collective_, mode_, options_.staging, piece);
+  for (const StagedRange& range : StagedRangesOf(collective_, mode_, piece)) {
     Copy(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
+    left_bytes_ -= range.size_bytes;
+  }
 }
 
 void NodeCollectiveRun::NextStep() {
@@ -321,14 +331,13 @@ void NodeCollectiveRun::NextStep() {
 
 // Returns whether the step is done.
 bool NodeCollectiveRun::Work() {
-  int64_t left_bytes = options_.work_bytes_max;
   while (operation_ < operations_.size()) {
-    if (left_bytes <= 0) return false;
+    if (left_bytes_ <= 0) return false;
     const NodeOperation& operation = operations_[operation_];
     if (operation_bytes_ == 0) FindTargets(operation);
-    const int64_t size_bytes = std::min(left_bytes, operation.size_bytes - operation_bytes_);
+    const int64_t size_bytes = std::min(left_bytes_, operation.size_bytes - operation_bytes_);
     Perform(operation, operation_bytes_, size_bytes);
-    left_bytes -= size_bytes;
+    left_bytes_ -= size_bytes;
     operation_bytes_ += size_bytes;
     if (operation_bytes_ < operation.size_bytes) continue;
     operation_bytes_ = 0;
@@ -345,14 +354,14 @@ std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
 const std::byte* NodeCollectiveRun::SourceOf(const NodeOperation& operation, int32_t member) const {
   const Post& post = posts_[static_cast<size_t>(member)];
   const std::byte* const memory = lane_.memory(member).data();
-  const int64_t buffer_bytes = options_.staging_buffer_bytes;
   if (operation.from_result) {
     if ((post.flags & kOutputMapped) != 0) return OutputOf(member) + operation.from_bytes;
-    return memory + post.staging + (2 + (step_ - 1) % 2) * buffer_bytes + operation.staged_bytes;
+    return memory + post.staging + MadeAt(step_ - 1) + operation.staged_bytes;
   }
   if (member == lane_.self()) return input_.data() + operation.from_bytes;
   if ((post.flags & kInputMapped) != 0) return memory + post.input + operation.from_bytes;
-  return memory + post.staging + step_ % 2 * buffer_bytes + operation.staged_bytes;
+  return memory + post.staging + ShownAt(collective_, mode_, options_.staging, step_) +
+         operation.staged_bytes;
 }
 
 void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
@@ -373,8 +382,7 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
       if (!args_.output.empty()) targets_.push_back(args_.output.data() + operation.to_bytes);
       const bool fetched = args_.kind == CollectiveKind::kAllreduce || lane_.self() != root;
       if (fetched && (own.flags & kOutputMapped) == 0) {
-        targets_.push_back(staging_.data() + (2 + step_ % 2) * options_.staging_buffer_bytes +
-                           operation.staged_bytes);
+        targets_.push_back(staging_.data() + MadeAt(step_) + operation.staged_bytes);
       }
       break;
     }

@@ -19,9 +19,9 @@ struct NodeRunOptions {
   // Inputs up to here travel in the post: no second step, in which the others' memory is let go.
   // 512: beyond it copying costs more than the step.
   int64_t inline_bytes_max = 512;
-  // Of each of the four buffers in which private memory is shown to the others: small enough that
-  // what one core has written is still in its second-level cache when the other one reads it.
-  int64_t staging_buffer_bytes = int64_t{256} << 10;
+  // In which private memory is shown to the others: buffers small enough that what one core has
+  // written is still in its second-level cache when the other one reads it.
+  NodeStaging staging = {.buffer_bytes = int64_t{256} << 10, .broadcast_bytes = int64_t{16} << 10};
   // Results from here on pass by the caches.
   int64_t stream_bytes_min = int64_t{8} << 20;
   // How much an Advance moves at most: some 100 us, after which an Abort is heard.
@@ -82,6 +82,7 @@ class NodeCollectiveRun {
 
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
+  bool MayGoOn();
   bool HasInlineInputs();
   void PostInput();
   void PostPlace();
@@ -97,6 +98,8 @@ class NodeCollectiveRun {
   const std::byte* SourceOf(const NodeOperation& operation, int32_t member) const;
   void FindTargets(const NodeOperation& operation);
   std::byte* OutputOf(int32_t member) const;
+  // Where in a member's staging memory its results of a step lie, behind what it shows.
+  int64_t MadeAt(int64_t step) const { return (2 + step % 2) * options_.staging.buffer_bytes; }
 
   // Constant after construction.
   const CollectiveArgs& args_;
@@ -116,6 +119,7 @@ class NodeCollectiveRun {
   NodeOperations operations_;
   size_t operation_ = 0;
   int64_t operation_bytes_ = 0;  // of the current operation, done
+  int64_t left_bytes_ = 0;       // that this Advance may still move
   absl::InlinedVector<const std::byte*, 8> sources_;
   absl::InlinedVector<std::byte*, 4> targets_;
   bool streams_ = false;

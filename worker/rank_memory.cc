@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <functional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,9 +25,16 @@ absl::StatusOr<void*> RankMemory::Allocate(int64_t size_bytes,
   Block block;
   if (maps) block.arena = plane->executor->arena();
   if (block.arena != nullptr) {
-    COORDD_ASSIGN_OR_RETURN(block.bytes, block.arena->Allocate(size_bytes));
-    block.plane = std::move(plane);
-  } else {
+    absl::StatusOr<absl::Span<std::byte>> mapped = block.arena->Allocate(size_bytes);
+    if (mapped.ok()) {
+      block.bytes = *mapped;
+      block.plane = std::move(plane);
+    } else {
+      block.arena = nullptr;
+      block.why_private = std::string(mapped.status().message());
+    }
+  }
+  if (block.arena == nullptr) {
     if (size_bytes <= kMaxBytes) block.own = AlignedBuffer(size_bytes);
     if (block.own.data() == nullptr)
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", size_bytes, " bytes"));
@@ -73,10 +81,12 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
       if (block.plane != nullptr && !block.plane->end.ended()) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat(
           "memory of ", size_bytes, " bytes is coordd_alloc's, but private to this process: ",
-          block.arena == nullptr
-              ? "this worker maps nothing (COORDD_TRANSPORT=mapped does, with other ranks on the "
-                "node, unless COORDD_ON_FAILURE is continue)"
-              : "it is of a generation that has ended, expected memory that is allocated anew"));
+          block.arena != nullptr
+              ? "it is of a generation that has ended, expected memory that is allocated anew"
+          : block.why_private.empty()
+              ? "this worker maps nothing (with other ranks on the node, COORDD_TRANSPORT auto or "
+                "mapped and COORDD_ON_FAILURE other than continue it does)"
+              : block.why_private));
     }
   }
   return absl::InvalidArgumentError(absl::StrCat(

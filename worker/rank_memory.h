@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,7 +26,7 @@ namespace coordd {
 // given out again, and TakeBack makes what is not freed private.
 class RankMemory {
  public:
-  // 64-byte aligned, all zero. From the plane's arena, if it has one and `maps`.
+  // 64-byte aligned, all zero. From the plane's arena, if it has one with room and `maps`.
   // INVALID_ARGUMENT: not even one byte; RESOURCE_EXHAUSTED.
   absl::StatusOr<void*> Allocate(int64_t size_bytes, std::shared_ptr<GenerationPlane> plane,
                                  bool maps);
@@ -45,6 +46,7 @@ class RankMemory {
     AlignedBuffer own;                       // without an arena
     std::shared_ptr<NodeArena> arena;        // whose addresses they have; nullptr: never mapped
     std::shared_ptr<GenerationPlane> plane;  // nullptr: private
+    std::string why_private;                 // with an arena that has no room
   };
 
   // Guarded by mu_.

@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,6 +54,18 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
   for (size_t i = 0; i < a.size(); ++i)
     difference |= static_cast<unsigned>(a[i]) ^ static_cast<unsigned>(b[i]);
   return difference == 0;
+}
+
+// Until one of them can be read; not always. ABORTED, DEADLINE_EXCEEDED: without `missing`.
+absl::Status WaitForAny(const ShmHandoverOptions& options, std::vector<pollfd>& waiting,
+                        const std::vector<Rank>& missing, Clock& clock, absl::Time deadline) {
+  if (options.aborted != nullptr && options.aborted->load(std::memory_order_acquire))
+    return absl::AbortedError("the transport was aborted");
+  if (clock.Now() >= deadline) return RanksMissing(options.key_prefix, missing);
+  const int64_t left = absl::ToInt64Milliseconds(deadline - clock.Now());
+  poll(waiting.data(), waiting.size(),
+       static_cast<int>(std::clamp<int64_t>(left, 1, kPollMilliseconds)));
+  return absl::OkStatus();
 }
 
 // One handover: a loop of poll over the listener and one socket per peer.
@@ -149,7 +162,9 @@ absl::Status Handover::ReadReplies() {
     if (!lower_[i] || !peer.socket.valid() || peer.segment.valid()) continue;
     absl::StatusOr<std::optional<UnixMessage>> reply = ReceiveUnixMessage(peer.socket.get());
     if (!reply.ok()) return PeerLost(peer.rank, reply.status().message());
-    if (reply->has_value()) peer.segment = std::move((*reply)->fd);
+    if (!reply->has_value()) continue;
+    if (!(*reply)->fd.valid()) return PeerLost(peer.rank, "it has handed over no memory");
+    peer.segment = std::move((*reply)->fd);
   }
   return absl::OkStatus();
 }
@@ -170,6 +185,7 @@ void Handover::ReadHellos() {
     absl::StatusOr<std::optional<UnixMessage>> hello = ReceiveUnixMessage(socket.get());
     if (!hello.ok()) return true;
     if (!hello->has_value()) return false;
+    if (!(*hello)->fd.valid()) return true;
     const std::pair<std::string, std::string> words = absl::StrSplit((*hello)->text, ' ');
     int32_t rank = -1;
     if (!SameSecret(words.first, own_.secret) || !absl::SimpleAtoi(words.second, &rank))
@@ -196,25 +212,15 @@ bool Handover::Complete() const {
 }
 
 absl::Status Handover::WaitForSomething() {
-  if (options_.aborted != nullptr && options_.aborted->load(std::memory_order_acquire))
-    return absl::AbortedError("the transport was aborted");
-  if (clock_.Now() >= deadline_) {
-    std::vector<Rank> missing;
-    for (const ShmPeer& peer : peers_) {
-      if (!peer.segment.valid()) missing.push_back(peer.rank);
-    }
-    return RanksMissing(options_.key_prefix, missing);
-  }
   std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}};
+  std::vector<Rank> missing;
   for (const ShmPeer& peer : peers_) {
-    if (peer.socket.valid() && !peer.segment.valid())
-      waiting.push_back({peer.socket.get(), POLLIN, 0});
+    if (peer.segment.valid()) continue;
+    missing.push_back(peer.rank);
+    if (peer.socket.valid()) waiting.push_back({peer.socket.get(), POLLIN, 0});
   }
   for (const UniqueFd& stranger : strangers_) waiting.push_back({stranger.get(), POLLIN, 0});
-  const int64_t left = absl::ToInt64Milliseconds(deadline_ - clock_.Now());
-  poll(waiting.data(), waiting.size(),
-       static_cast<int>(std::clamp<int64_t>(left, 1, kPollMilliseconds)));
-  return absl::OkStatus();
+  return WaitForAny(options_, waiting, missing, clock_, deadline_);
 }
 
 }  // namespace
@@ -223,6 +229,40 @@ absl::StatusOr<std::vector<ShmPeer>> HandOverSegments(const ShmHandoverOptions& 
                                                       Store& store, Clock& clock,
                                                       absl::Time deadline) {
   return Handover(options, store, clock, deadline).Run();
+}
+
+absl::StatusOr<std::optional<ShmObjection>> ObjectionOfAny(const ShmHandoverOptions& options,
+                                                           absl::Span<const ShmPeer> peers,
+                                                           absl::string_view objection,
+                                                           Clock& clock, absl::Time deadline) {
+  // No message is empty.
+  const std::string said = absl::StrCat(" ", objection).substr(0, kUnixMessageMaxBytes);
+  for (const ShmPeer& peer : peers) {
+    const absl::Status sent = SendUnixMessage(peer.socket.get(), said, -1);
+    if (!sent.ok()) return PeerLost(peer.rank, sent.message());
+  }
+  std::map<Rank, std::string> heard = {{options.self, said}};
+  while (true) {
+    std::vector<pollfd> waiting;
+    std::vector<Rank> missing;
+    for (const ShmPeer& peer : peers) {
+      if (heard.contains(peer.rank)) continue;
+      absl::StatusOr<std::optional<UnixMessage>> message = ReceiveUnixMessage(peer.socket.get());
+      if (!message.ok()) return PeerLost(peer.rank, message.status().message());
+      if (message->has_value()) {
+        heard.emplace(peer.rank, (*message)->text);
+        continue;
+      }
+      waiting.push_back({peer.socket.get(), POLLIN, 0});
+      missing.push_back(peer.rank);
+    }
+    if (missing.empty()) break;
+    COORDD_RETURN_IF_ERROR(WaitForAny(options, waiting, missing, clock, deadline));
+  }
+  for (const auto& [rank, text] : heard) {
+    if (text.size() > 1) return ShmObjection{rank, text.substr(1)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace coordd

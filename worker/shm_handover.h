@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/store.h"
 #include "common/types.h"
@@ -26,7 +29,7 @@ struct ShmPeer {
 struct ShmHandoverOptions {
   Rank self;
   std::vector<Rank> others;                    // of the node
-  int segment_fd = -1;                         // this rank's memory
+  int segment_fd = -1;                         // this rank's memory; an empty one if it has none
   const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
   // What is handed over: a rank has one handover of each kind at a time.
   absl::string_view key_prefix = "shm";
@@ -43,5 +46,18 @@ struct ShmHandoverOptions {
 absl::StatusOr<std::vector<ShmPeer>> HandOverSegments(const ShmHandoverOptions& options,
                                                       Store& store, Clock& clock,
                                                       absl::Time deadline);
+
+// Who cannot use what was handed over, and why: for people.
+struct ShmObjection {
+  Rank rank;
+  std::string why;
+};
+// Behind a handover: each rank says to all others whether it can use what it has got, empty if it
+// can, and hears them all. Returns the objection of the lowest rank that has one, the same on every
+// rank; nullopt: nobody has one. Statuses: as HandOverSegments.
+absl::StatusOr<std::optional<ShmObjection>> ObjectionOfAny(const ShmHandoverOptions& options,
+                                                           absl::Span<const ShmPeer> peers,
+                                                           absl::string_view objection,
+                                                           Clock& clock, absl::Time deadline);
 
 }  // namespace coordd

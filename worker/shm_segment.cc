@@ -45,6 +45,12 @@ absl::StatusOr<ShmSegment> ShmSegment::Create(int64_t size_bytes) {
   return segment;
 }
 
+absl::StatusOr<UniqueFd> ShmSegment::CreateNone() {
+  UniqueFd fd(memfd_create("coordd", MFD_CLOEXEC));
+  if (!fd.valid()) return NoMemory(0, "memfd_create");
+  return fd;
+}
+
 absl::StatusOr<ShmSegment> ShmSegment::Map(UniqueFd fd, int64_t size_bytes) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   struct stat status = {};
@@ -67,10 +73,18 @@ absl::StatusOr<ShmSegment> ShmSegment::MapAll(UniqueFd fd) {
 }
 
 absl::StatusOr<absl::Span<std::byte>> ShmSegment::MapShared(int fd, int64_t size_bytes) {
-  void* memory =
-      mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  const size_t size = static_cast<size_t>(size_bytes);
+  // After mlockall(MCL_FUTURE) the kernel makes all pages of what is mapped, but for what cannot be
+  // accessed: an arena is as large as the machine's memory.
+  void* const memory = mmap(nullptr, size, PROT_NONE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return NoMemory(size_bytes, "mmap");
-  return absl::MakeSpan(static_cast<std::byte*>(memory), static_cast<size_t>(size_bytes));
+  munlock(memory, size);
+  if (mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) {
+    const absl::Status failed = NoMemory(size_bytes, "mprotect");
+    munmap(memory, size);
+    return failed;
+  }
+  return absl::MakeSpan(static_cast<std::byte*>(memory), size);
 }
 
 }  // namespace coordd

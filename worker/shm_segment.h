@@ -22,6 +22,8 @@ class ShmSegment {
 
   // New memory, all zero; pages are there once they are touched. RESOURCE_EXHAUSTED.
   static absl::StatusOr<ShmSegment> Create(int64_t size_bytes);
+  // What is handed over by who has none: empty. RESOURCE_EXHAUSTED.
+  static absl::StatusOr<UniqueFd> CreateNone();
   // Another process's. PERMISSION_DENIED: it is not sealed or has another size.
   static absl::StatusOr<ShmSegment> Map(UniqueFd fd, int64_t size_bytes);
   // Another process's, of whatever size it was sealed at. PERMISSION_DENIED: it is not sealed.

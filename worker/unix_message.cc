@@ -76,13 +76,15 @@ absl::Status SendUnixMessage(int socket, absl::string_view text, int fd) {
   msghdr message = {};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  if (fd >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
   ssize_t sent = -1;
   do {
     sent = sendmsg(socket, &message, MSG_NOSIGNAL);
@@ -111,7 +113,7 @@ absl::StatusOr<std::optional<UnixMessage>> ReceiveUnixMessage(int socket) {
     received.fd = UniqueFd(fd);
   }
   if (size == 0) return absl::UnavailableError("the other side has closed its Unix socket");
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || !received.fd.valid()) {
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", size,
                                                    " bytes, expected at most ",
                                                    kUnixMessageMaxBytes, " and one descriptor"));

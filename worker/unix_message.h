@@ -1,4 +1,4 @@
-// Messages with a file descriptor between processes of one machine. (io)
+// Messages, some with a file descriptor, between processes of one machine. (io)
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ UniqueFd AcceptUnix(int listener);
 
 struct UnixMessage {
   std::string text;
-  UniqueFd fd;
+  UniqueFd fd;  // invalid: there is none
 };
-// UNAVAILABLE: the other side is gone, or its buffer is full.
+// `fd`: -1 if there is none. UNAVAILABLE: the other side is gone, or its buffer is full.
 absl::Status SendUnixMessage(int socket, absl::string_view text, int fd);
 // nullopt: nothing there yet. UNAVAILABLE: the other side is gone. INVALID_ARGUMENT: a message
-// beyond kUnixMessageMaxBytes or without a descriptor.
+// beyond kUnixMessageMaxBytes or with more than one descriptor.
 inline constexpr size_t kUnixMessageMaxBytes = 256;
 absl::StatusOr<std::optional<UnixMessage>> ReceiveUnixMessage(int socket);
 

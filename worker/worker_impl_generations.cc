@@ -85,6 +85,7 @@ void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) 
   MutexLock lock(&mu_);
   if (next_ == nullptr || next_->placement.generation != generation) return;
   next_connected_ = status.ok();
+  runtime_->metrics.SetMapsNodeMemory(status.ok() && next_->plane->executor->arena() != nullptr);
   connect_status_ = status;
   changed_.NotifyAll();
 }

@@ -72,6 +72,8 @@ struct WorkerMetrics::Series {
         generation(MakeGauge(r, "coordd_worker_generation", "Generation of the job")),
         rank(MakeGauge(r, "coordd_worker_rank", "Rank in the generation")),
         size(MakeGauge(r, "coordd_worker_size", "Ranks in the generation")),
+        maps_node(MakeGauge(r, "coordd_worker_maps_node_memory",
+                            "1: the ranks of the node have each other's memory mapped")),
         pending(MakeGauge(r, "coordd_worker_pending_tensors",
                           "Tensors submitted here that no plan contains yet")),
         submissions(MakeGauge(r, "coordd_worker_submissions_queued",
@@ -103,6 +105,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& generation;
   prometheus::Gauge& rank;
   prometheus::Gauge& size;
+  prometheus::Gauge& maps_node;
   prometheus::Gauge& pending;
   prometheus::Gauge& submissions;
   prometheus::Gauge& executor_queue;
@@ -160,6 +163,7 @@ void WorkerMetrics::SetPlacement(Generation generation, int32_t rank, int32_t si
   series_->rank.Set(rank);
   series_->size.Set(size);
 }
+void WorkerMetrics::SetMapsNodeMemory(bool maps) { series_->maps_node.Set(maps ? 1 : 0); }
 void WorkerMetrics::SetPendingTensors(int64_t tensors) {
   series_->pending.Set(static_cast<double>(tensors));
 }

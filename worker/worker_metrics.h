@@ -46,6 +46,7 @@ class WorkerMetrics {
   void RecordControlTurn();
 
   void SetPlacement(Generation generation, int32_t rank, int32_t size);
+  void SetMapsNodeMemory(bool maps);
   void SetPendingTensors(int64_t tensors);
   void SetSubmissionsQueued(int64_t submissions);
   void SetExecutorQueue(int64_t batches);

@@ -18,9 +18,9 @@
 
 namespace coordd {
 
-// kAuto: shared memory inside a node, UCX between nodes; inside the node messages, or with kMapped
-// collectives on memory that all its ranks have mapped. kShm: messages in shared memory, all ranks
-// on one node. All ranks of a job choose alike.
+// kAuto: inside a node collectives on memory that all its ranks have mapped, or where they cannot
+// messages in shared memory; UCX between nodes. kMapped: the same, but that they cannot is an
+// error. kShm: messages in shared memory, all ranks on one node. All ranks of a job choose alike.
 enum class TransportChoice { kAuto, kMapped, kShm, kUcx };
 
 struct WorkerOptions {

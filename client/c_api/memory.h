@@ -13,9 +13,9 @@ extern "C" {
 /* --- memory ----------------------------------------------------------------------------------
  *
  * Any memory of the process can be given to a collective. What lies in memory of coordd_alloc takes
- * part without a copy where the ranks of a node map each other's memory (COORDD_TRANSPORT=mapped):
- * they read inputs and write results in place, which makes large reductions and broadcasts two to
- * three times as fast.
+ * part without a copy where the ranks of a node map each other's memory (COORDD_TRANSPORT=auto,
+ * which is the default, or mapped): they read inputs and write results in place, which makes large
+ * reductions and broadcasts two to three times as fast.
  *
  *     void* memory = NULL;
  *     coordd_alloc(worker, 4 * count, &memory);
@@ -27,8 +27,9 @@ extern "C" {
  * process, with the same address and contents, since a rank that has not heard of the end yet may
  * still be writing to it; for as long as they run nothing else may write to it. Until then what a
  * failed collective was to fill is undefined. Allocate anew to go on without copies. With
- * on_failure "continue", and without neighbours or mapped memory, it is private from the start.
- * Children of a fork() do not have it: they end with SIGSEGV when they touch it. */
+ * on_failure "continue", and without neighbours, mapped memory or room in it, it is private from
+ * the start. Children of a fork() do not have it: they end with SIGSEGV when they touch it.
+ * mlockall(MCL_CURRENT) without MCL_ONFAULT makes pages of all that could be allocated. */
 
 /* `size_bytes` (at least 1) of memory: 64-byte aligned, all zero, valid until coordd_free or the
  * worker's end (coordd_worker_destroy). Pages are taken as they are touched. INVALID_ARGUMENT;

@@ -216,6 +216,39 @@ TEST_P(CollectiveBackendConformance, NobodyPassesABarrierBeforeAllHaveReachedIt)
   });
 }
 
+TEST_P(CollectiveBackendConformance, WaitsForWhoComesLate) {
+  if (!GetParam().lanes_are_independent) GTEST_SKIP() << "a launch of this backend may block";
+  InEveryWorld([&](BackendContext& context) {
+    Sequence sequence;
+    for (const int64_t count : {int64_t{5}, int64_t{100003}}) {
+      const std::vector<Bytes> inputs =
+          AllInputs(DataType::kFloat32, context.world_size, count, static_cast<int32_t>(count));
+      const Bytes& own = inputs[static_cast<size_t>(ToInt(context.rank))];
+      for (int32_t late = 0; late < context.world_size; ++late) {
+        Bytes output(own.size());
+        std::optional<absl::Status> result;
+        auto launch = [&] {
+          const CollectiveArgs args =
+              sequence.Number(AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, own, output));
+          ASSERT_TRUE(
+              context.object.Launch(args, [&](absl::Status status) { result = status; }).ok());
+        };
+        if (ToInt(context.rank) != late) {
+          launch();
+          for (int i = 0; i < 1000; ++i) context.object.Progress();
+          EXPECT_FALSE(result.has_value());
+        }
+        context.barrier.arrive_and_wait();
+        if (ToInt(context.rank) == late) launch();
+        ASSERT_TRUE(context.DriveUntil([&] { return result.has_value(); }));
+        ASSERT_EQ(*result, absl::OkStatus());
+        EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum, inputs, output.data(), count),
+                  "");
+      }
+    }
+  });
+}
+
 TEST_P(CollectiveBackendConformance, LanesDoNotWaitForEachOther) {
   if (!GetParam().lanes_are_independent) GTEST_SKIP() << "all lanes of this backend share an order";
   InEveryWorld([&](BackendContext& context) {

@@ -21,7 +21,7 @@ BackendCase Host(std::string name, HostBackendOptions options) {
 // Memory that all ranks have at the same addresses, so that ThreadSanitizer sees who touches what.
 struct SharedMemories {
   explicit SharedMemories(int32_t ranks) {
-    constexpr int64_t kArenaBytes = int64_t{16} << 20;
+    constexpr int64_t kArenaBytes = int64_t{64} << 20;
     for (int32_t r = 0; r < ranks; ++r) {
       buffers.emplace_back(kArenaBytes);
       std::memset(buffers.back().data(), 0, static_cast<size_t>(NodeBoard::SizeBytes()));
@@ -58,9 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Host("ByTable", {}), Host("Ring", With(Algorithm::kRing, 4096)),
                     Host("HalvingDoubling", With(Algorithm::kHalvingDoubling, 4096)),
                     Host("RecursiveDoubling", With(Algorithm::kRecursiveDoubling, 65536)),
-                    OnSharedMemory("SharedMemory", {.staging_buffer_bytes = 8192,
-                                                    .stream_bytes_min = 65536,
-                                                    .work_bytes_max = 16384})),
+                    OnSharedMemory("SharedMemory",
+                                   {.staging = {.buffer_bytes = 8192, .broadcast_bytes = 512},
+                                    .stream_bytes_min = 65536,
+                                    .work_bytes_max = 16384})),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -35,14 +35,30 @@ Bytes Block(int64_t begin, int64_t size, bool sum, int32_t rank) {
   return block;
 }
 
-TEST(LargeTensor, TwoRanksSumMoreThanTwoGiBOfBytesInPlace) {
-  const BackendCase shm{.name = "Shm", .new_group = [](int32_t) {
-                          return []() -> std::unique_ptr<CollectiveBackend> {
-                            return std::make_unique<HostBackend>(std::make_unique<ShmTransport>());
-                          };
-                        }};
-  RunRanks<CollectiveBackend>(shm, 2, [](BackendContext& context) {
-    const AlignedBuffer buffer(kSizeBytes);
+enum class Memory { kMessages, kMappedByNobody, kMapped };
+
+class LargeTensor : public testing::TestWithParam<Memory> {};
+
+TEST_P(LargeTensor, TwoRanksSumMoreThanTwoGiBOfBytesInPlace) {
+  const Memory memory = GetParam();
+  const BackendCase host{
+      .name = "Host", .new_group = [memory](int32_t) {
+        return [memory]() -> std::unique_ptr<CollectiveBackend> {
+          std::unique_ptr<NodeArena> arena;
+          if (memory != Memory::kMessages)
+            arena = std::make_unique<NodeArena>(NodeArenaOptions{2 * kSizeBytes});
+          return std::make_unique<HostBackend>(std::make_unique<ShmTransport>(),
+                                               HostBackendOptions{}, std::move(arena));
+        };
+      }};
+  RunRanks<CollectiveBackend>(host, 2, [memory](BackendContext& context) {
+    const AlignedBuffer own(memory == Memory::kMapped ? 1 : kSizeBytes);
+    absl::Span<std::byte> buffer = own.span();
+    if (memory == Memory::kMapped) {
+      const auto allocated = context.object.AllocateFusionBuffer(kSizeBytes);
+      ASSERT_TRUE(allocated.ok()) << allocated.status();
+      buffer = *allocated;
+    }
     ASSERT_NE(buffer.data(), nullptr);
     for (int64_t at = 0; at < kSizeBytes; at += kBlockBytes) {
       const Bytes block =
@@ -54,8 +70,8 @@ TEST(LargeTensor, TwoRanksSumMoreThanTwoGiBOfBytesInPlace) {
     args.dtype = DataType::kUint8;
     args.op = ReduceOp::kSum;
     args.sequence = 1;
-    args.input = buffer.span();
-    args.output = buffer.span();
+    args.input = buffer;
+    args.output = buffer;
     std::optional<absl::Status> result;
     ASSERT_TRUE(context.object.Launch(args, [&](absl::Status s) { result = std::move(s); }).ok());
     ASSERT_TRUE(context.DriveUntil([&] { return result.has_value(); }));
@@ -66,6 +82,10 @@ TEST(LargeTensor, TwoRanksSumMoreThanTwoGiBOfBytesInPlace) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Host, LargeTensor,
+                         testing::Values(Memory::kMessages, Memory::kMappedByNobody,
+                                         Memory::kMapped));
 
 }  // namespace
 }  // namespace coordd

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <random>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -237,7 +238,7 @@ void CheckEveryMode(World world) {
     world.in_place = in_place;
     Checker(world, NodeMode{}).Run();
     for (const int64_t buffer_bytes : {512, 4096}) {
-      NodeMode staged{false, PieceBytes(world.Of(0), buffer_bytes), 1};
+      NodeMode staged = StagedMode(world.Of(0), {buffer_bytes, 128});
       for (int32_t m = 0; m < world.members; ++m) {
         const int64_t largest = LargestBlockBytes(world.Of(m));
         staged.pieces =
@@ -283,6 +284,43 @@ TEST(NodePlan, BlocksForEachOtherKeepTheRules) {
           world.blocks.back().push_back((from + to) % 4 == 3 ? 0 : size + 8 * from + 16 * to);
       }
       CheckEveryMode(world);
+    }
+  }
+}
+
+// Members of a staged broadcast, each as far as its waits let it come, in a random order.
+TEST(NodePlan, ABroadcastShowsNoPieceWhereOneIsStillToBeRead) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    const int32_t members = 2 + round % 4;
+    const int64_t size = static_cast<int64_t>(random() % 20000);
+    World world{CollectiveKind::kBroadcast, members, round % members, false, {size}, {}, {}, {}};
+    NodeMode mode = StagedMode(world.Of(0), {1024, 128});
+    EXPECT_GT(mode.shown, 2);
+    mode.pieces = std::max<int64_t>(1, (size + mode.piece_bytes - 1) / mode.piece_bytes);
+    std::vector<int64_t> shown(static_cast<size_t>(mode.shown), 0);  // by buffer: which piece
+    std::vector<int64_t> reached(static_cast<size_t>(members), 0);
+    int32_t ended = 0;
+    for (int64_t turns = 0; ended < members; ++turns) {
+      ASSERT_LT(turns, 100000) << "they wait for each other";
+      const int32_t self = static_cast<int32_t>(random() % static_cast<uint32_t>(members));
+      int64_t& step = reached[static_cast<size_t>(self)];
+      if (step > mode.pieces) continue;
+      const NodeWait wait = WaitBefore(world.Of(self), mode, step);
+      bool waits = false;
+      for (int32_t m = 0; m < members; ++m) {
+        const bool awaited = wait.member == NodeWait::kAll || wait.member == m;
+        waits |= awaited && reached[static_cast<size_t>(m)] < wait.reached;
+      }
+      if (waits) continue;
+      if (step == mode.pieces) {
+        ++ended;
+      } else if (self != world.root) {
+        EXPECT_EQ(shown[static_cast<size_t>(step % mode.shown)], step) << world.Describe();
+      } else if (step + 1 < mode.pieces) {
+        shown[static_cast<size_t>((step + 1) % mode.shown)] = step + 1;
+      }
+      ++step;
     }
   }
 }

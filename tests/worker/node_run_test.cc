@@ -19,9 +19,11 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kArenaBytes = int64_t{4} << 20;
+// Behind the board.
+constexpr int64_t kBuffersAt = int64_t{19} << 20;
+constexpr int64_t kArenaBytes = int64_t{20} << 20;
 constexpr NodeRunOptions kTinyPieces = {.inline_bytes_max = 64,
-                                        .staging_buffer_bytes = 1024,
+                                        .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
                                         .stream_bytes_min = 3000,
                                         .work_bytes_max = 192};
 
@@ -147,7 +149,7 @@ class Member {
         output_bytes += static_cast<size_t>(args_.output_block_bytes.back());
       }
     }
-    constexpr int64_t kInputAt = int64_t{3} << 20;
+    constexpr int64_t kInputAt = kBuffersAt;
     constexpr int64_t kOutputAt = kInputAt + (int64_t{1} << 19);
     const bool larger_output = output_bytes > value.size();
     const bool in_place = job.in_place && job.kind != CollectiveKind::kAlltoall &&
@@ -239,14 +241,14 @@ constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllreduce, CollectiveKind:
                                      CollectiveKind::kGather,    CollectiveKind::kBarrier};
 
 std::vector<Job> RandomJobs(std::mt19937& random, int32_t members, int32_t number) {
-  constexpr int64_t kCounts[] = {0, 1, 5, 17, 130, 1001};
+  constexpr int64_t kCounts[] = {0, 1, 5, 17, 130, 1001, 5003};
   std::vector<Job> jobs;
   for (int32_t i = 0; i < number; ++i) {
     Job job{kKinds[random() % 8],
             DataType::kFloat32,
             ReduceOp::kSum,
             static_cast<int32_t>(random()) % members,
-            kCounts[random() % 6],
+            kCounts[random() % std::size(kCounts)],
             random() % 2 == 0,
             0,
             i + 1};
@@ -315,15 +317,15 @@ TEST(NodeCollectiveRun, SaysWhomItWaitsForAndWhoIsElsewhere) {
   args.input = args.output =
       absl::MakeSpan(reinterpret_cast<std::byte*>(value.data()), value.size() * 4);
   const absl::Span<std::byte> staging =
-      node.memories()[0].subspan(size_t{3} << 20, 4 * kTinyPieces.staging_buffer_bytes);
+      node.memories()[0].subspan(kBuffersAt, NodeCollectiveRun::MaxStagingBytes(kTinyPieces));
   NodeCollectiveRun first(args, *lane0, staging, kTinyPieces);
   first.Advance();
   EXPECT_TRUE(first.WaitsFor(1));  // it has not come to the lane yet
   const std::unique_ptr<NodeLane> lane1 = node.Lane(LaneId{1}, 1);
   CollectiveArgs other = args;
   other.sequence = 6;
-  NodeCollectiveRun second(
-      other, *lane1, node.memories()[1].subspan(size_t{3} << 20, staging.size()), kTinyPieces);
+  NodeCollectiveRun second(other, *lane1, node.memories()[1].subspan(kBuffersAt, staging.size()),
+                           kTinyPieces);
   while (!first.finished() || !second.finished()) {
     first.Advance();
     second.Advance();

@@ -1,6 +1,13 @@
 #include "worker/shm_transport.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
 
 #include "tests/worker/collective_backend_conformance.h"
 #include "tests/worker/transport_conformance.h"
@@ -50,6 +57,49 @@ INSTANTIATE_TEST_SUITE_P(HostOverShm, CollectiveBackendConformance,
                                    };
                                  }}),
                          [](const auto& info) { return info.param.name; });
+
+TEST(HostBackend, SendsMessagesWhereSomeRankHasNoArena) {
+  const BackendCase some{
+      .name = "OneNode", .new_group = [](int32_t) {
+        auto made = std::make_shared<std::atomic<int>>(0);
+        return [made]() -> std::unique_ptr<CollectiveBackend> {
+          const int64_t size_bytes =
+              NodeArena::kSizeBytesMinOptional / (made->fetch_add(1) % 2 + 1);
+          return std::make_unique<HostBackend>(
+              std::make_unique<ShmTransport>(), HostBackendOptions{},
+              std::make_unique<NodeArena>(NodeArenaOptions{size_bytes, /*required=*/false}));
+        };
+      }};
+  RunRanks<CollectiveBackend>(some, 3, [](BackendContext& context) {
+    EXPECT_TRUE(context.object.arena()->memories().empty());
+    const auto lane = context.object.OpenMappedLane(LaneId{9}, {Rank{0}, Rank{1}, Rank{2}});
+    EXPECT_TRUE(lane.ok() && *lane == nullptr);
+    const auto buffer = context.object.AllocateFusionBuffer(100000);
+    ASSERT_TRUE(buffer.ok());
+    const std::vector<Bytes> inputs = AllInputs(DataType::kFloat32, 3, 25000, 1);
+    const Bytes& own = inputs[static_cast<size_t>(ToInt(context.rank))];
+    std::copy(own.begin(), own.end(), buffer->begin());
+    CollectiveArgs args;
+    args.kind = CollectiveKind::kAllreduce;
+    args.dtype = DataType::kFloat32;
+    args.op = ReduceOp::kSum;
+    args.sequence = 1;
+    args.input = args.output = *buffer;
+    ASSERT_EQ(RunCollective(context, args), absl::OkStatus());
+    EXPECT_EQ(CheckReduced(args.dtype, args.op, inputs, buffer->data(), 25000), "");
+  });
+}
+
+TEST(ShmSegment, PagesAreThereOnceTheyAreTouchedEvenIfTheProcessLocksItsMemory) {
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock memory";
+  const absl::StatusOr<ShmSegment> segment = ShmSegment::Create(int64_t{1} << 28);
+  munlockall();
+  if (!segment.ok()) GTEST_SKIP() << "this process may lock little memory: " << segment.status();
+  struct stat status = {};
+  ASSERT_EQ(fstat(segment->fd(), &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  segment->bytes().front() = std::byte{1};
+}
 
 TEST(ShmTransport, RingsOfAnyNodeStayWithinTheSegment) {
   for (int32_t ranks = 1; ranks <= ShmTransport::kMaxLocalRanks; ++ranks) {

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import os
 import weakref
 
 import torch
@@ -157,6 +158,29 @@ def check_models_that_are_gone_are_freed():
     del model, optimizer
     gc.collect()
     assert gone() is None
+
+
+@on_sizes(2)
+def check_a_forked_child_needs_no_gradients():
+    model = network()
+    optimizer = wrap(model)
+    for number in range(3):
+        optimizer.zero_grad()
+        step(model, optimizer, number)
+    assert buckets_of(optimizer)
+    child = os.fork()
+    if child == 0:  # as a data loader: it has the model, and lets go of it or not
+        try:
+            copies = copy.deepcopy(model.state_dict())
+            optimizer.zero_grad(set_to_none=True)
+            del model, optimizer, copies
+            gc.collect()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    step(model, optimizer, 3)
 
 
 @on_sizes(1, 2)

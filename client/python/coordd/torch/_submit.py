@@ -237,8 +237,8 @@ def owned_tensor(work: Work, index: int, kind: Tuple[Any, Any]) -> torch.Tensor:
 
 def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """A tensor of zeros in host memory that the other ranks of the node have mapped: collectives on it, and on parts of it,
-    need no copy. Size and dtype as of torch.zeros(). With one rank, or where ranks do not map each other's memory
-    (COORDD_TRANSPORT=mapped does), it is like any other tensor; and it becomes one when a rank is lost. A child of a fork,
+    need no copy. Size and dtype as of torch.zeros(). With one rank, or where ranks cannot map each other's memory or may not
+    (COORDD_TRANSPORT=shm or ucx), it is like any other tensor; and it becomes one when a rank is lost. A child of a fork,
     such as a data loader, must not touch it.
 
     HorovodInternalError: not initialised, the generation has ended, or there is no memory."""
