@@ -128,6 +128,7 @@ absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, abs
   COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
   if (join.has_resume()) {
     COORDD_ASSIGN_OR_RETURN(const Rank rank, resume_->Check(join, durability_.cluster_id, epoch_));
+    COORDD_RETURN_IF_ERROR(resume_->CheckMayReturn(rank));
     AddReturned(session, join, rank, now, effects);
     if (join.resume().generation() == ToInt(generation())) {
       resume_->Came(rank, session, join.resume().position());
@@ -146,6 +147,7 @@ absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, abs
                {DepartureOf(rank, v1::DEPARTURE_CAUSE_EVICTED, what)}, now, effects);
     return Join(session, join, now, effects);
   }
+  COORDD_RETURN_IF_ERROR(resume_->CheckMayReturn(rank));
   // It has not heard of the generation: it is told again.
   AddReturned(session, join, rank, now, effects);
   resume_->Came(rank, session, std::nullopt);

@@ -45,6 +45,17 @@ absl::StatusOr<Rank> ResumeState::Check(const v1::Join& join, absl::string_view 
   return *rank;
 }
 
+absl::Status ResumeState::CheckMayReturn(Rank rank) const {
+  const auto found = lost_.find(ToInt(rank));
+  if (found == lost_.end()) return absl::OkStatus();
+  const v1::Departure& departure = found->second;
+  if (departure.cause() != v1::DEPARTURE_CAUSE_EVICTED &&
+      departure.cause() != v1::DEPARTURE_CAUSE_PROTOCOL_ERROR)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("worker ", member(rank).worker_id(),
+                                                    " cannot come back: it ", departure.detail()));
+}
+
 void ResumeState::Came(Rank rank, SessionId session, std::optional<int64_t> position) {
   Member& member = At(rank);
   COORDD_CHECK(!member.session.has_value());

@@ -47,6 +47,9 @@ class ResumeState {
   // Who waits for the next generation may not have heard that it is this one.
   absl::StatusOr<Rank> Check(const v1::Join& join, absl::string_view cluster_id, Epoch epoch) const;
 
+  // FAILED_PRECONDITION: it was evicted, or expelled, from this generation.
+  absl::Status CheckMayReturn(Rank rank) const;
+
   // `position`: Resume.position; absent: it joins anew, since it has not heard of its generation.
   // Its report then is empty. REQUIRES: nobody has the place.
   void Came(Rank rank, SessionId session, std::optional<int64_t> position);

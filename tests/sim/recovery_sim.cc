@@ -325,9 +325,14 @@ absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
   std::map<int32_t, int64_t>& got = results_[what];
   for (const auto& [other, theirs] : got) {
     // What the dead have seen nobody will hear of.
-    if (theirs == generation || !workers_[static_cast<size_t>(other)].alive) continue;
-    return Wrong("worker ", w, " gets ", what, " of generation ", generation, ", worker ", other,
-                 " got that of generation ", theirs);
+    WorkerModel& another = workers_[static_cast<size_t>(other)];
+    if (theirs == generation || !another.alive) continue;
+    const std::string text = absl::StrCat("worker ", w, " gets ", what, " of generation ", generation,
+                                          ", worker ", other, " got that of generation ", theirs);
+    // Who had the earlier one is as good as dead when it is being evicted.
+    WorkerModel& earlier = theirs < generation ? another : worker;
+    if (!earlier.may_be_evicted) return Wrong(text);
+    earlier.apart = text;
   }
   got[w] = generation;
   return absl::OkStatus();
@@ -339,6 +344,7 @@ absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membe
   std::map<LaneId, int64_t> completed;
   for (const v1::LaneRepair& repair : membership.membership().repairs())
     completed[LaneId{repair.lane()}] = repair.completed();
+  if (!worker.apart.empty()) return Wrong(worker.apart, ", and goes on");
   const int64_t before = std::exchange(worker.generation, membership.generation());
   TensorsSubmitted again;
   again.again = true;

@@ -83,6 +83,9 @@ class RecoverySim {
     bool ticked = false;        // since its last turn
     bool acknowledged = false;  // an operator relies on its going
     bool may_be_evicted = false;
+    // It has a result that others have of another generation, as one may that dies: it must not go
+    // on. Empty: nothing.
+    std::string apart;
     std::unique_ptr<WorkerState> state;
     int64_t generation = 0;
     int64_t wants_to_end = 0;  // the generation that it has asked to change; 0: none
