@@ -135,9 +135,10 @@ class Merge {
       const auto set = sets_.find(ProcessSetId{change.process_set()});
       if (!change.ranks().empty() || set == sets_.end()) continue;
       const std::vector<Rank>& members = set->second.ranks;
-      set->second.ended = std::any_of(members.begin(), members.end(), [&](Rank member) {
-        return reports_[static_cast<size_t>(member.value)].position >= position;
-      });
+      set->second.ended =
+          std::any_of(members.begin(), members.end(), [this, removed = position](Rank member) {
+            return reports_[static_cast<size_t>(member.value)].position >= removed;
+          });
       if (!set->second.ended) result_.removals.push_back({change.request(), set->first});
     }
     for (const ResumedGeneration::Removal& removal : result_.removals) {

@@ -116,8 +116,10 @@ class DrainTest(processes.TestCase):
         coordd.wait()
         self.assertEqual(workers[2].ask("ask-to-leave 600"), "ok")
         coordd = self.coordd("--settling-window", "10m", "--store", f"sqlite:{store}", listen=address)
+        # For a moment the new one has nothing to tell of the job.
+        wait_for(lambda: self.run_command(program("coordctl"), "events", "test", "--coordinator", coordd.listen)[0] == 0)
         began = lambda: {event["text"].split(" (")[0] for event in self.events(coordd, "drain_began")}
-        self.assertTrue(wait_for(lambda: began() == {"rank 1", "rank 2"}), self.coordctl(coordd, "events"))
+        self.assertTrue(wait_for(lambda: began() == {"rank 1", "rank 2"}), self.coordctl(coordd, "events", "test"))
         for worker in workers:
             worker.tell(f"commits {self.stop}")
         self.left_early(workers[1])

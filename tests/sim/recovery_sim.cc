@@ -327,8 +327,9 @@ absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
     // What the dead have seen nobody will hear of.
     WorkerModel& another = workers_[static_cast<size_t>(other)];
     if (theirs == generation || !another.alive) continue;
-    const std::string text = absl::StrCat("worker ", w, " gets ", what, " of generation ", generation,
-                                          ", worker ", other, " got that of generation ", theirs);
+    const std::string text =
+        absl::StrCat("worker ", w, " gets ", what, " of generation ", generation, ", worker ",
+                     other, " got that of generation ", theirs);
     // Who had the earlier one is as good as dead when it is being evicted.
     WorkerModel& earlier = theirs < generation ? another : worker;
     if (!earlier.may_be_evicted) return Wrong(text);
