@@ -206,6 +206,30 @@ TEST_F(CoordinatorSuspendTest, TheEndOfOneThatIsBackCountsOnceItsStreamHasEnded)
   EXPECT_THAT(Aborted(Ends(12)).reason(), HasSubstr("it was killed by SIGKILL"));
 }
 
+TEST_F(CoordinatorSuspendTest, WhoWasEvictedDoesNotComeBack) {
+  on_failure_ = v1::ON_FAILURE_CONTINUE;
+  for (int64_t session = 1; session <= 3; ++session) Store(Join(session, 2, "secret", 3));
+  DismissCall evict{CallId{1}, {}};
+  evict.request.set_job("train");
+  evict.request.set_rank(2);
+  evict.request.set_action(v1::DISMISS_ACTION_EVICT);
+  evict.request.set_force(true);
+  ASSERT_THAT(Aborted(Do(evict)).reason(), HasSubstr("rank 2 (host node0, pid 4711) was evicted"));
+  Sleep();
+  Ends(1);
+  // It has heard nothing of all this.
+  EXPECT_THAT(
+      Refusal(Resume(13, 2)),
+      StatusIs(Code::kFailedPrecondition, HasSubstr("worker w3 cannot come back: it was evicted")));
+  v1::ResumeReport over;
+  over.set_over("generation 1 ended: rank 2 was evicted");
+  Resume(11, 0, over);
+  const Effects back = Resume(12, 1, over);
+  EXPECT_TRUE(Aborted(back).reforms());
+  ASSERT_EQ(Aborted(back).departures_size(), 1);
+  EXPECT_EQ(Aborted(back).departures(0).cause(), v1::DEPARTURE_CAUSE_EVICTED);
+}
+
 // Three members, of which rank 2 is lost and the others go on.
 class SuspendBetweenGenerationsTest : public CoordinatorSuspendTest {
  protected:
