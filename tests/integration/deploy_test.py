@@ -1,7 +1,6 @@
-"""What lies in deploy/: the service's own command line is started as systemd does it, and the image's in a root of its own.
+"""What lies in deploy/: the service's own command line is started as systemd does it, and the container image is made and run by buildah.
 
-No systemd and no container runtime run here: what they do around the process (users, namespaces, seccomp) is judged by
-`systemd-analyze`, and a chroot in namespaces of its own stands for the image.
+No systemd runs here: what it does around the process (users, namespaces, seccomp) is judged by `systemd-analyze`.
 """
 
 import glob
@@ -19,11 +18,17 @@ from tests.support.processes import Process, clean_environment, program, wait_fo
 
 DEPLOY = os.path.join(processes.ROOT, "deploy")
 UNIT = os.path.join(DEPLOY, "systemd", "coordd.service")
+CONTAINERFILE = os.path.join(DEPLOY, "container", "Containerfile")
+APPTAINER = os.path.join(DEPLOY, "container", "coordd.def")
 
 
 def lines_of(path):
     with open(path, encoding="utf-8") as file:
         return [line.rstrip("\n") for line in file]
+
+
+def text_of(path):
+    return "\n".join(lines_of(path))
 
 
 def free_ports(count):
@@ -83,52 +88,75 @@ class ServiceTest(processes.TestCase):
         self.assertEqual(status, 0, text)
 
 
-@unittest.skipIf(os.environ.get("COORDD_SANITIZE"), "a sanitizer's runtime needs /proc, which the image here does not have")
+@unittest.skipIf(os.environ.get("COORDD_SANITIZE"), "what users run is what goes into images")
+@unittest.skipUnless(shutil.which("buildah"), "no buildah here")
+@unittest.skipUnless(os.getuid() == 0, "buildah's chroot isolation needs root here")
 class ImageTest(processes.TestCase):
-    """The image's content, entry point and default command, without its runtime."""
+    """The image that deploy/container/Containerfile describes, made and run by buildah: no daemon, no registry. Its base is
+    nothing but the libraries that the programs of this build name, instead of a distribution with a package of tools/package."""
 
     def setUp(self):
         super().setUp()
-        if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("no namespaces of our own here")
-        self.root = os.path.join(self.folder, "root")
-        prefix = os.path.join(self.root, "opt", "coordd")
-        os.makedirs(os.path.join(prefix, "bin"))
-        for folder in ("tmp", "proc", "var/lib/coordd"):
-            os.makedirs(os.path.join(self.root, folder))
+        self.buildah = ["buildah", "--root", f"{self.folder}/storage", "--runroot", f"{self.folder}/run", "--storage-driver", "vfs"]
+        root, context = os.path.join(self.folder, "root"), os.path.join(self.folder, "context")
+        for folder in ("tmp", "var/lib/coordd"):
+            os.makedirs(os.path.join(root, folder))
+        os.makedirs(os.path.join(context, "coordd", "bin"))
         for name in ("coordd", "coordctl", "coordrun", "coordd-worker"):
-            shutil.copy(program(name), os.path.join(prefix, "bin", name))
+            shutil.copy(program(name), os.path.join(context, "coordd", "bin", name))
             listed = subprocess.run(["ldd", program(name)], capture_output=True, text=True, check=True).stdout
             for library in re.findall(r"(/\S+) \(0x", listed):
-                place = self.root + library
-                os.makedirs(os.path.dirname(place), exist_ok=True)
-                if not os.path.exists(place):
-                    shutil.copy(library, place)
+                os.makedirs(os.path.dirname(root + library), exist_ok=True)
+                shutil.copy(library, root + library)
+        shutil.copy(CONTAINERFILE, context)
+        base = self.run_buildah("from", "scratch")
+        self.run_buildah("copy", base, root, "/")
+        self.run_buildah("commit", base, "localhost/base")
+        self.run_buildah("bud", "--isolation", "chroot", "--pull-never", "--build-arg", "BASE=localhost/base", "--tag", "coordd", context)
+        self.container = self.run_buildah("from", "--pull-never", "localhost/coordd")
 
-    def in_image(self, command):
-        """`command` as the first process of namespaces of its own, in the image's root."""
-        return ["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", self.root, *command]
+    def run_buildah(self, *words):
+        """What it says on stdout."""
+        done = subprocess.run([*self.buildah, *words], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.strip()
+
+    def in_container(self, command):
+        return [*self.buildah, "run", "--isolation", "chroot", "--network", "host", "--env", f"COORDD_TEST_ID={self.test_id}", self.container,
+                "--", *command]
 
     def test_the_container_runs_coordd(self):
-        text = "\n".join(lines_of(os.path.join(DEPLOY, "container", "Containerfile")))
-        self.assertEqual(set(re.findall(r"^FROM (\S+)", text, re.M)), {"${BASE}"}, "no registry is named")
-        entry, command = (json.loads(re.search(rf"^{what} (\[.*\])$", text, re.M).group(1)) for what in ("ENTRYPOINT", "CMD"))
-        status, said = self.run_command(*self.in_image([*entry, "--version"]))
+        image = json.loads(self.run_buildah("inspect", "--type", "image", "localhost/coordd"))["OCIv1"]["config"]
+        status, said = self.run_command(*self.in_container([*image["Entrypoint"], "--version"]))
         self.assertEqual(status, 0, said)
         grpc_port, http_port = free_ports(2)
-        command = [word.replace("29650", str(grpc_port)).replace("29651", str(http_port)) for word in command]
-        daemon = self.start(Process(self.in_image([*entry, *command]), {"COORDD_TEST_ID": self.test_id, "PATH": os.environ["PATH"]}))
+        command = [word.replace("29650", str(grpc_port)).replace("29651", str(http_port)) for word in image["Cmd"]]
+        daemon = self.start(Process(self.in_container([*image["Entrypoint"], *command]), {"PATH": os.environ["PATH"]}))
         self.assertTrue(wait_for(lambda: " ready: grpc " in daemon.text()), daemon.text())
-
-    def test_apptainer_runs_the_programs_of_the_same_image(self):
-        text = "\n".join(lines_of(os.path.join(DEPLOY, "container", "coordd.def")))
-        self.assertIn("From: {{ BASE }}", text)
-        script = re.search(r"%runscript\n(.*?)\n%", text, re.S).group(1).strip()
-        self.assertEqual(script, 'exec /opt/coordd/bin/"$@"')
-        words = ["coordctl", "--version"]
-        status, said = self.run_command(*self.in_image([f"/opt/coordd/bin/{words[0]}", *words[1:]]))
+        # A worker of this machine is a member there; as nobody in particular, coordd needs no rights.
+        status, said = self.run_command(program("coordd-worker"), "selftest", "--coordinator", f"127.0.0.1:{grpc_port}", "--size", "1")
         self.assertEqual(status, 0, said)
-        self.assertIn("coordctl", said)
+        self.assertEqual(image["User"], "65534:65534")
+
+    def test_the_other_programs_run_in_it(self):
+        for name in ("coordctl", "coordrun", "coordd-worker"):
+            status, said = self.run_command(*self.in_container([name, "--version"]))
+            self.assertEqual(status, 0, said)
+            self.assertIn(name, said)
+
+
+class RecipeTest(unittest.TestCase):
+    """Apptainer is in no distribution that coordd is built on: of its definition only what it shares with the Containerfile is judged."""
+
+    def test_no_registry_is_named(self):
+        self.assertEqual(re.findall(r"^FROM (\S+)", text_of(CONTAINERFILE), re.M), ["${BASE}"])
+        self.assertEqual(re.findall(r"^From: (.+)", text_of(APPTAINER), re.M), ["{{ BASE }}"])
+
+    def test_apptainer_takes_the_same_folder_to_the_same_place(self):
+        source, place = re.search(r"^COPY (\S+) (\S+)", text_of(CONTAINERFILE), re.M).groups()
+        self.assertEqual(re.search(r"%files\n\s*(\S+) (\S+)", text_of(APPTAINER)).groups(), (source, place))
+        script = re.search(r"%runscript\n(.*?)\n%", text_of(APPTAINER), re.S).group(1).strip()
+        self.assertEqual(script, f'exec {place}/bin/"$@"')
 
 
 if __name__ == "__main__":
