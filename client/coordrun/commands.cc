@@ -115,6 +115,8 @@ std::vector<std::string> SrunCommand(const RunOptions& options, const RunPlan& p
                                       "--mpi=none",
                                       "--kill-on-bad-exit=0",  // coordrun decides how a run ends
                                       "--wait=0"};
+  // A node that fails ends its own tasks only, where the allocation allows it, too.
+  if (options.min_np > 0) command.push_back("--no-kill");
   if (plan.cpus_per_task > 0) {
     command.push_back(absl::StrCat("--cpus-per-task=", plan.cpus_per_task));
   }

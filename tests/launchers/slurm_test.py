@@ -112,6 +112,27 @@ class CoordrunTest(SlurmCase):
         self.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=test")
         self.assert_clean()
 
+    def test_a_worker_that_fails_is_started_again_on_its_node(self):
+        # Nobody trains before rank 2 is there again: else they might be through first.
+        died, back = self.file("died"), self.file("back")
+        script = (f'if [ $COORDD_RANK = 2 ]; then [ -e {died} ] || {{ touch {died}; kill -9 $$; }}; touch {back}; fi; '
+                  f'until [ -e {back} ]; do sleep 0.05; done; exec {program("digits")} --elastic --epochs 1 --json')
+        status, text = self.slurm("salloc", "-Q", "-N2", "-n4", program("coordrun"), "--min-np", "1", "--max-restarts", "1", "--",
+                                  "bash", "-c", script)
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"rank 2 \(host n\d, pid \d+\) was killed by SIGKILL after .*; 3 workers go on")
+        self.assertRegex(text, r"rank 2 is started again \(host n\d\)")
+        self.assertIn('"job":"digits-elastic","workers":4,', text)
+        self.assert_clean()
+
+    def test_an_elastic_run_goes_on_without_a_node_that_goes_down(self):
+        self.addCleanup(self.cluster.ask, "scontrol", "update", "nodename=n1", "state=resume")
+        _, output = self.batch(f"exec {program('coordrun')} --min-np 1 -- {program('digits')} --elastic --epochs 40 --json\n", "-N2", "-n4",
+                               "--no-requeue", "--no-kill", "-w", "n[0-1]", wait=False)
+        self.assertTrue(wait_for(lambda: "epoch  2" in read(output)), read(output))
+        self.slurm("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+        self.assertTrue(wait_for(lambda: '"job":"digits-elastic","workers":3,"generation":2,"steps_lost":0' in read(output)), read(output))
+
     def test_a_command_that_cannot_be_run_is_named(self):
         status, text = self.slurm("salloc", "-Q", "-n1", "-c2", program("coordrun"), "--", "/nowhere/train")
         self.assertEqual(status, 127, text)
