@@ -17,14 +17,16 @@ class TestCase(processes.TestCase):
         self.durable = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}", "--settling-window", "10m",
                         "--lease", "5s", "--resume-grace", "1s")
 
-    def worker(self, coordd, most, least=2, job="test"):
+    def worker(self, coordd, most, least=2, job="test", **options):
         """One that is on its way into the job."""
         return self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=least, COORDD_MAX_WORKERS=most,
-                                         COORDD_ON_FAILURE="raise", COORDD_JOIN_TIMEOUT=processes.PATIENCE_S))
+                                         COORDD_ON_FAILURE="raise", COORDD_JOIN_TIMEOUT=processes.PATIENCE_S, **options))
 
     def training(self, coordd, count, least=2):
         """Members that reduce until the members change, and STEPS steps more."""
-        workers = [self.worker(coordd, count, least) for _ in range(count)]
+        return self.begin([self.worker(coordd, count, least) for _ in range(count)])
+
+    def begin(self, workers):
         workers = sorted((worker.joined() for worker in workers), key=lambda worker: worker.rank)
         for worker in workers:
             worker.tell(f"train grad 20000 {STEPS} change")

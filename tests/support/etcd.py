@@ -18,22 +18,27 @@ def free_port():
 
 
 class Etcd(Process):
-    """One member on loopback, with elections so short that it grants leases of one second."""
+    """One member, with elections so short that it grants leases of one second. Alone on loopback, unless `peers` says otherwise:
+    the peers' URLs by the name of each member."""
 
-    def __init__(self):
+    def __init__(self, name="default", peers=None, address=None, wrapper=()):
         self.data = tempfile.mkdtemp(prefix="coordd-etcd-", dir="/dev/shm")
-        self.address = f"127.0.0.1:{free_port()}"
-        client, peer = f"http://{self.address}", f"http://127.0.0.1:{free_port()}"
-        super().__init__(["etcd", "--data-dir", self.data, "--listen-client-urls", client, "--advertise-client-urls",
-                          client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                          "--initial-cluster", f"default={peer}", "--heartbeat-interval", "10",
-                          "--election-timeout", "100"])
+        self.address = address or f"127.0.0.1:{free_port()}"
+        self.wrapper = wrapper
+        peers = peers or {name: f"http://127.0.0.1:{free_port()}"}
+        client, peer = f"http://{self.address}", peers[name]
+        super().__init__([*wrapper, "etcd", "--name", name, "--data-dir", self.data, "--listen-client-urls", client,
+                          "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                          "--initial-cluster", ",".join(f"{member}={url}" for member, url in peers.items()),
+                          "--heartbeat-interval", "10", "--election-timeout", "100"])
 
     def ready(self):
         """Whether it serves. False: it has ended, most often because another process took its port."""
         return wait_for(lambda: not self.running() or self._accepts()) and self.running()
 
     def _accepts(self):
+        if self.wrapper:  # out of this process's reach
+            return "ready to serve client requests" in self.text()
         host, port = self.address.split(":")
         try:
             socket.create_connection((host, int(port)), 1).close()
@@ -44,6 +49,18 @@ class Etcd(Process):
     def end(self):
         super().end()
         shutil.rmtree(self.data, ignore_errors=True)
+
+
+def cluster(test, count):
+    """`count` members of one cluster; as `start`."""
+    for _ in range(5):
+        peers = {f"member{number}": f"http://127.0.0.1:{free_port()}" for number in range(count)}
+        members = [test.start(Etcd(name, peers)) for name in peers]
+        if all(member.ready() for member in members):
+            return members
+        for member in members:
+            member.end()
+    raise AssertionError("no cluster of etcds starts")
 
 
 def start(test):

@@ -16,6 +16,15 @@ def why_not():
     return None
 
 
+def why_no_cuts():
+    """Why links cannot be cut one by one here; None when they can."""
+    if why_not():
+        return why_not()
+    if shutil.which("nft") is None:
+        return "no nft here: tools/install-deps --test"
+    return None
+
+
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
@@ -58,6 +67,30 @@ class Network:
 
     def reconnect(self, host):
         ip("-n", self.switch, "link", "set", f"port{host}", "up")
+
+    def filter(self, host, rule):
+        """What comes in at the host and fits the rule of nft does not come in. -> how to take it back"""
+        name = f"faults{next(_numbers)}"
+        self._nft(host, f"table inet {name} {{\nchain in {{\ntype filter hook input priority 0\n{rule} drop\n}}\n}}\n")
+        return lambda: self._nft(host, f"delete table inet {name}\n")
+
+    def _nft(self, host, text):
+        done = subprocess.run([*self.on(host), "nft", "-f", "-"], input=text.encode(), capture_output=True, check=False)
+        if done.returncode != 0:
+            raise AssertionError(f"nft: {text}: {done.stderr.decode()}")
+
+    def cut(self, source, target):
+        """What `source` sends to `target` is lost. -> how to take it back"""
+        return self.filter(target, f"ip saddr {self.addresses[source]}")
+
+    def lossy(self, host, percent):
+        """So much of what is sent to the host is lost. -> how to take it back"""
+        return self.filter(host, f"numgen random mod 100 < {percent}")
+
+    def slow(self, host, rate):
+        """What the host sends waits in a queue in front of a line of this rate, "20mbit"."""
+        subprocess.run([*self.on(host), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32k",
+                        "latency", "100ms"], check=True, capture_output=True)
 
     def close(self):
         for name in [*self.hosts, self.switch]:
