@@ -35,6 +35,13 @@ inline constexpr int64_t kMaxLastWordBytes = 256;       // a line of stderr in a
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
 // own bound of a message is 1 MiB here.
 inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
+// Of ProcessSets in one message.
+inline constexpr int64_t kProcessSetsBytes = 256 << 10;
+// Two process sets for each rank of the largest job: sets for the positions in a node, and a chain
+// of pairs.
+inline constexpr int64_t kMaxProcessSets = 1 << 18;
+// Over all sets of a job that were asked for: 64 MiB of rank numbers.
+inline constexpr int64_t kMaxProcessSetMembers = 1 << 24;
 // What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
 inline constexpr int64_t kPlanMessageBytes = 256 << 10;
 

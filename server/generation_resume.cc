@@ -1,8 +1,10 @@
-// A generation that goes on under a coordd that was started again. docs/design/recovery.md, part B.
+// What a generation begins with: the process sets of the one before; or, under a coordd that was
+// started again, where its ranks are. docs/design/recovery.md, part B.
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/proto_convert.h"
 #include "common/status_macros.h"
 #include "server/generation_state.h"
@@ -13,6 +15,17 @@ namespace {
 absl::Status Impossible(const absl::Status& why) { return absl::InternalError(why.message()); }
 
 }  // namespace
+
+void GenerationState::TakeOver(const v1::ProcessSets& sets) {
+  for (const v1::ProcessSet& set : sets.sets()) {
+    const ProcessSetId id{set.process_set()};
+    std::vector<Rank> ranks;
+    for (int32_t rank : set.ranks()) ranks.push_back(Rank{rank});
+    COORDD_CHECK(sets_.Restore(id, ranks, /*is_pair=*/false).ok());
+    AddSet(id, id, *sets_.Find(id));
+  }
+  sets_.NoteEarlier(sets.last_process_set());
+}
 
 absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Time now) {
   for (const ResumedGeneration::Set& set : resumed.sets) {

@@ -51,6 +51,9 @@ class GenerationState {
   // Goes on where its ranks are, as they have reported to a coordd that was started again. Once,
   // before anything else. INTERNAL: they cannot have come there.
   absl::Status Restore(const ResumedGeneration& resumed, absl::Time now);
+  // Begins with what the one before has left (Moved). Once, before anything else. REQUIRES: valid.
+  void TakeOver(const v1::ProcessSets& sets);
+  v1::ProcessSets LeftSets() const { return sets_.Left(); }
   GenerationState(const GenerationState&) = delete;
   GenerationState& operator=(const GenerationState&) = delete;
 

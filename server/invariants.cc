@@ -10,12 +10,6 @@
 namespace coordd {
 namespace {
 
-absl::Status Broken(const absl::AlphaNum& a, const absl::AlphaNum& b = "",
-                    const absl::AlphaNum& c = "", const absl::AlphaNum& d = "",
-                    const absl::AlphaNum& e = "") {
-  return absl::InternalError(absl::StrCat(a, b, c, d, e));
-}
-
 bool SameRuns(const std::vector<v1::NodeRun>& a,
               const google::protobuf::RepeatedPtrField<v1::NodeRun>& b) {
   if (static_cast<int>(a.size()) != b.size()) return false;
@@ -99,6 +93,7 @@ void HistoryChecker::SawSuspension(const std::string& job) {
   if (newest == generations_.end()) return;
   GenerationRecord& generation = newest->second;
   if (generation.reforms) generation.ended = generation.reforms = false;
+  generation.taken_up = true;
   if (generation.ended) return;
   generation.session_of_rank.clear();
   generation.interrupted = true;
@@ -113,6 +108,7 @@ void HistoryChecker::SawRestart() {
     // Who has heard that another one follows comes back and says so; perhaps nobody has.
     if (generation.reforms) generation.ended = generation.reforms = false;
     generation.interrupted = !generation.ended;
+    generation.taken_up = true;
   }
   // A number that was proposed and not stored was never heard of.
   proposed_.clear();
@@ -142,6 +138,8 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
       SawResumingJoin(session, message.join());
     } else if (message.has_join()) {
       sessions_[session].job = message.join().job();
+      sessions_[session].worker_id = message.join().worker_id();
+      sessions_[session].keeps_sets = message.join().keeps_process_sets();
     }
     return;
   }
@@ -154,8 +152,12 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
   const GenerationRecord& generation = generations_[{member.job, member.generation}];
   if (generation.reforms && message.has_recovery_report()) {
     // It is one that waits, and owed nothing.
+    if (message.recovery_report().process_sets().more()) return;
     Member waits;
     waits.job = member.job;
+    waits.worker_id = member.worker_id;
+    waits.keeps_sets = member.keeps_sets;
+    waits.survives = true;
     member = std::move(waits);
     return;
   }
@@ -216,6 +218,8 @@ absl::Status HistoryChecker::SawDelivery(SessionId session, const v1::Coordinato
   if (it == sessions_.end()) return Broken("a message to a session that is closed or unknown");
   Member& member = it->second;
   if (message.has_membership()) return SawMembership(session, member, message);
+  if (message.has_process_sets()) return SawSets(member, message.process_sets());
+  if (member.awaits_sets) return Broken("a message of a generation whose sets are not known yet");
   if (message.has_resumed()) return SawResumed(session, member, message);
   if (message.position() > 0) {
     if (message.position() <= member.position) return Broken("positions that do not grow");
@@ -278,6 +282,9 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
     // It waits for the next one, and that is this one.
     Member waits;
     waits.job = member.job;
+    waits.worker_id = member.worker_id;
+    waits.keeps_sets = member.keeps_sets;
+    waits.survives = true;
     member = std::move(waits);
   }
   if (member.rank >= 0) return Broken("a second Membership for one session");
@@ -311,6 +318,10 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
   member.epoch = message.epoch();
   member.generation = id.second;
   member.rank = m.rank();
+  member.awaits_sets = m.process_sets_follow();
+  generation.worker_of_rank[m.rank()] = member.worker_id;
+  if (member.survives) generation.survivors[member.worker_id] = m.rank();
+  generation.keeps_sets = generation.keeps_sets && member.keeps_sets;
   return absl::OkStatus();
 }
 
@@ -357,52 +368,6 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
   return absl::OkStatus();
 }
 
-absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetChange& change) {
-  GenerationRecord& generation = generations_[{member.job, member.generation}];
-  if (generation.ended) return Broken("a process set in a generation that has ended");
-  const int64_t request = change.request();
-  if (request != 0) {
-    // A rank that has joined hears of what others ask for and cannot have, as if it had asked too.
-    const bool for_joined =
-        change.code() != 0 && request == member.last_request + 1 && member.has_joined();
-    if (for_joined) {
-      ++member.last_request;
-    } else if (member.open_requests.erase(request) == 0) {
-      return Broken("an answer to request ", request, ", which rank ", member.rank,
-                    " does not wait for");
-    }
-    const auto [answer, is_new] =
-        generation.answers.try_emplace(request, change.SerializeAsString());
-    if (!is_new && answer->second != change.SerializeAsString()) {
-      return Broken("request ", request, " is answered differently");
-    }
-  }
-  if (change.code() != 0) {
-    return change.message().empty() ? Broken("a refusal that does not say why") : absl::OkStatus();
-  }
-  const int32_t set = change.process_set();
-  if (change.ranks().empty()) {
-    const auto known = generation.sets.find(set);
-    if (known == generation.sets.end()) return Broken("the end of an unknown process set ", set);
-    const std::vector<int32_t>& ranks = known->second.ranks;
-    const bool was_in = std::find(ranks.begin(), ranks.end(), member.rank) != ranks.end();
-    known->second.ended = true;
-    if (was_in && member.sets.erase(set) == 0) return Broken("process set ", set, " ends twice");
-    return absl::OkStatus();
-  }
-  const SetRecord record{{change.ranks().begin(), change.ranks().end()}, request};
-  const auto [it, is_new] = generation.sets.try_emplace(set, record);
-  if (set <= 0 || it->second.ended || it->second != record)
-    return Broken("process set ", set, " is announced twice");
-  const bool is_in =
-      std::find(record.ranks.begin(), record.ranks.end(), member.rank) != record.ranks.end();
-  if (request == 0 && (!is_in || record.ranks.size() != 2)) return Broken("a pair of others");
-  if (is_in && !member.sets.insert(set).second) {
-    return Broken("process set ", set, " is announced twice");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status HistoryChecker::SawFailures(Member& member, const v1::TensorFailures& failures) {
   if (failures.failures().empty()) return Broken("no failures in TensorFailures");
   for (const v1::TensorFailure& failure : failures.failures()) {
@@ -421,7 +386,7 @@ absl::Status HistoryChecker::CheckComplete(const GenerationId& id) const {
   // Announced again for its end only: who is missing is lost.
   if (generation.ended) return absl::OkStatus();
   if (static_cast<int32_t>(generation.session_of_rank.size()) == generation.size) {
-    return absl::OkStatus();
+    return CheckSurvival(id);
   }
   return Broken("generation ", ToInt(id.second), " has ranks that nobody holds");
 }

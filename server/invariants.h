@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/effects.h"
@@ -32,7 +33,8 @@ namespace coordd {
 //          on the set's lane; every planned tensor was submitted by every member, or by a rank that
 //          has joined and gets its spec; and every submission is answered once
 //  I9      a set is announced to its members before its first plan and has none after its end; all
-//          ranks get the same answer to a request for a set, once; no number is used twice
+//          ranks get the same answer to a request for a set, once; no number is used twice. In the
+//          next generation each set has exactly those of its workers that are members
 //  I10     all members of a process set get the same schedules and the same cuts
 //
 // After a restart of coordd the members of a generation come back, and what nobody has heard never
@@ -63,7 +65,9 @@ class HistoryChecker {
     void Forget();  // the plain ones
   };
   struct Member {
-    std::string job;
+    std::string job, worker_id;
+    bool keeps_sets = false;
+    bool survives = false;  // a generation, and waits for the next
     int64_t epoch = 0;
     Generation generation;
     int32_t rank = -1;
@@ -78,6 +82,8 @@ class HistoryChecker {
     std::set<int64_t> open_requests;
     std::set<int32_t> sets = {0};  // announced to it and not ended
     std::map<int64_t, std::vector<std::pair<int32_t, std::string>>> schedules;  // tensors, by id
+    bool awaits_sets = false;  // of the generation before, nothing else
+    size_t found_sets = 0;
     bool resuming = false;  // it has not heard Resumed yet
     int64_t position = 0;   // that it has heard
     v1::ResumeReport report;
@@ -86,6 +92,7 @@ class HistoryChecker {
     std::vector<int32_t> ranks;
     int64_t request = 0;  // 0: a pair
     bool ended = false;
+    int64_t ended_at = 0;  // position of the word
     bool operator==(const SetRecord&) const = default;
   };
   struct GenerationRecord {
@@ -94,15 +101,25 @@ class HistoryChecker {
     std::map<int32_t, SessionId> session_of_rank;
     std::map<int32_t, std::vector<std::vector<std::string>>> batches;  // by lane, sequence - 1
     std::map<int32_t, SetRecord> sets;
+    std::map<int32_t, std::vector<int32_t>> found_sets;  // that it began with
+    int32_t last_found_set = 0;
+    std::map<int32_t, std::string> worker_of_rank;
+    std::map<std::string, int32_t> survivors;  // of the one before: their ranks in this one
+    bool keeps_sets = true;                    // all its members know that
     std::map<int64_t, std::string> answers;    // to requests, serialised
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
     bool ended = false;
     bool reforms = false;      // that another one follows
     bool interrupted = false;  // coordd has died since, and its members have not come back yet
+    bool taken_up = false;     // some time
   };
   using GenerationId = std::pair<std::string, Generation>;
 
+  template <typename... Args>
+  static absl::Status Broken(const Args&... what) {
+    return absl::InternalError(absl::StrCat(what...));
+  }
   void SawMessage(SessionId session, const v1::WorkerMessage& message);
   absl::Status SawDelivery(SessionId session, const v1::CoordinatorMessage& message);
   absl::Status SawMembership(SessionId session, Member& member,
@@ -110,6 +127,8 @@ class HistoryChecker {
   absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
   absl::Status SawBatch(Member& member, GenerationRecord& generation, const v1::FusedBatch& batch);
   absl::Status SawSetChange(Member& member, const v1::ProcessSetChange& change);
+  absl::Status SawSets(Member& member, const v1::ProcessSets& part);
+  absl::Status CheckSurvival(const GenerationId& id) const;
   absl::Status SawSchedule(Member& member, const v1::Schedule& schedule);
   absl::Status SawCut(Member& member, const v1::Cut& cut);
   absl::Status SawFailures(Member& member, const v1::TensorFailures& failures);

@@ -1,20 +1,12 @@
 // What HistoryChecker demands of a coordd that was started again under running generations.
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "server/invariants.h"
 
 namespace coordd {
-namespace {
-
-template <typename... Args>
-absl::Status Broken(const Args&... what) {
-  return absl::InternalError(absl::StrCat(what...));
-}
-
-}  // namespace
 
 std::vector<std::pair<int32_t, std::string>> HistoryChecker::TensorsOf(
     const v1::Schedule& schedule) {
@@ -29,6 +21,8 @@ std::vector<std::pair<int32_t, std::string>> HistoryChecker::TensorsOf(
 void HistoryChecker::SawResumingJoin(SessionId session, const v1::Join& join) {
   Member& member = sessions_[session];
   member.job = join.job();
+  member.worker_id = join.worker_id();
+  member.keeps_sets = join.keeps_process_sets();
   member.generation = Generation{join.resume().generation()};
   member.rank = join.resume().rank();
   member.position = join.resume().position();
@@ -60,13 +54,17 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
   std::map<int32_t, int64_t> launched;
   std::map<int32_t, SetRecord> sets;
   std::map<int64_t, std::string> schedules;
-  int64_t answered = 0;
-  auto add = [&sets](const v1::ProcessSetChange& change) {
+  int64_t answered = 0, heard = 0;
+  std::set<int32_t> reported;
+  auto add = [&](const v1::ProcessSetChange& change) {
     if (change.ranks().empty()) return;
+    reported.insert(change.process_set());
     sets[change.process_set()] = {{change.ranks().begin(), change.ranks().end()}, change.request()};
   };
+  for (const auto& [number, ranks] : generation.found_sets) sets[number] = {ranks, /*request=*/1};
   for (const auto& [session, member] : sessions_) {
     if (member.job != id.first || member.generation != id.second) continue;
+    heard = std::max(heard, member.position);
     for (const v1::LanePosition& lane : member.report.lanes())
       launched[lane.lane()] = std::max(launched[lane.lane()], lane.launched());
     for (const v1::ProcessSetChange& change : member.report.process_sets()) add(change);
@@ -96,7 +94,9 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
     if (batches.size() > heard) batches.resize(heard);
   }
   for (const auto& [number, record] : generation.sets) {
-    if (record.ended && !sets.contains(number)) sets[number].ended = true;
+    // Of one that a member reports, only outsiders may have heard the end.
+    if (record.ended && record.ended_at <= heard && !reported.contains(number))
+      sets[number].ended = true;
   }
   generation.sets = std::move(sets);
   std::erase_if(generation.answers,

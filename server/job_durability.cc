@@ -54,7 +54,10 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   for (SessionId session : sessions) {
     members.push_back(MemberOf(session));
   }
-  for (size_t member : OrderRanks(members).member_of_rank) {
+  const Topology topology = OrderRanks(members);
+  if (v1::ProcessSets sets = NextSets(sessions, topology); sets.last_process_set() > 0)
+    *record.mutable_process_sets() = std::move(sets);
+  for (size_t member : topology.member_of_rank) {
     const v1::Join& join = workers_.at(sessions[member]).join;
     v1::MemberRecord* entry = record.add_members();
     entry->set_worker_id(join.worker_id());

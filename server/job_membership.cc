@@ -273,6 +273,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   abort->set_in_flight(damage_ != Damage::kLeft);
   abort->set_reforms(reforming_.open());
   abort->set_asked(damage_ == Damage::kAsked);
+  abort->set_report_process_sets(reforming_.open() && !knows_sets_);
   for (const v1::Departure& departure : generation_departures_) {
     *abort->add_departures() = departure;
   }
@@ -292,6 +293,7 @@ void JobState::ForgetGeneration() {
 void JobState::NoteGone(absl::Time now, Effects& effects) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
     kv_.Close(generation(), effects);
+    if (reforming_.open() && knows_sets_) left_sets_ = generation_->LeftSets();
     ForgetGeneration();
     damage_ = Damage::kNone;
     generation_departures_.clear();
@@ -300,6 +302,7 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
+  left_sets_.reset();
   FailDismissals(effects);
   kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
   waiting_changed_ = false;
@@ -314,7 +317,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     members.push_back(MemberOf(session));
   }
   const Topology topology = OrderRanks(members);
-  const auto repairs = Repairs(sessions);
+  const Inheritance inherited{Repairs(sessions), NextSets(sessions, topology)};
   std::vector<SessionId> by_rank;
   by_rank.reserve(sessions.size());
   for (const Place& place : topology.places) {
@@ -326,8 +329,10 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.previous_rank = -1;
     worker.report.Clear();
     worker.last_heard = now;  // its lease starts here
-    DeliverMembership(session, worker, topology, repairs, effects);
+    DeliverMembership(session, worker, topology, inherited, effects);
   }
+  DeliverSets(by_rank, inherited, effects);
+  left_sets_.reset();
   reforming_.Formed(now);
   leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
@@ -336,6 +341,8 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     schedules = schedules && workers_.at(session).join.executes_schedules();
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
                       std::move(by_rank));
+  generation_->TakeOver(inherited.process_sets);
+  knows_sets_ = true;
   kv_.Open(generation());
   newcomers_told_ = 0;
   waiting_changed_ = rendezvous_.waiting() > 0;  // they came while this was being stored
@@ -348,11 +355,11 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
 }
 
 void JobState::DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                                 const std::vector<v1::LaneRepair>& repairs,
-                                 Effects& effects) const {
+                                 const Inheritance& inherited, Effects& effects) const {
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
   v1::Membership* membership = message->mutable_membership();
-  membership->mutable_repairs()->Assign(repairs.begin(), repairs.end());
+  membership->mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
+  membership->set_process_sets_follow(inherited.has_sets());
   membership->set_rank(ToInt(worker.place.rank));
   membership->set_size(worker.place.size);
   membership->set_local_rank(worker.place.local_rank);

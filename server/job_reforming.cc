@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "server/job_state.h"
 #include "server/repair_plan.h"
 
@@ -23,16 +24,20 @@ void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& ef
 
 // From now on it waits as one that has just joined does; its place in the old generation is its
 // claim on one in the next.
-void JobState::OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
-                                absl::Time now, Effects& effects) {
+absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
+                                        v1::RecoveryReport report, absl::Time now,
+                                        Effects& effects) {
+  const bool more = report.process_sets().more();
+  COORDD_RETURN_IF_ERROR(AddReport(*generation_, std::move(report), worker.report));
+  if (more) return absl::OkStatus();
   worker.previous = worker.generation;
   worker.previous_rank = ToInt(worker.place.rank);
-  worker.report = std::move(report);
   worker.generation = Generation{0};
   rendezvous_.Rejoin(session, now);
   waiting_changed_ = true;
   NoteGone(now, effects);
   CheckReports(now, effects);
+  return absl::OkStatus();
 }
 
 std::vector<v1::LaneRepair> JobState::Repairs(const std::vector<SessionId>& sessions) const {

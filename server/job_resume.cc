@@ -57,6 +57,7 @@ void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects
   admission_.Clear();
   if (generation_.has_value()) generation_->End(effects);
   generation_.reset();
+  left_sets_.reset();
   generation_departures_.clear();
   damage_ = Damage::kNone;
   reforming_.Suspended();
@@ -324,12 +325,16 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
     return;
   }
   const ResumeState back = *std::exchange(resume_, std::nullopt);
+  knows_sets_ = true;
+  const Inheritance inherited{back.repairs(), back.process_sets()};
   rendezvous_.Resume(by_rank, now);
   for (int32_t rank = 0; rank < back.size(); ++rank) {
     const SessionId session = by_rank[static_cast<size_t>(rank)];
     const bool is_new = back.is_new(Rank{rank});
-    if (is_new)
-      DeliverMembership(session, workers_.at(session), *topology, back.repairs(), effects);
+    if (is_new) {
+      DeliverMembership(session, workers_.at(session), *topology, inherited, effects);
+      DeliverSets({session}, inherited, effects);
+    }
     for (const auto& missed : resumed->missed[static_cast<size_t>(rank)]) {
       auto message = std::make_shared<v1::CoordinatorMessage>(*missed);
       message->set_epoch(ToInt(epoch_));
@@ -363,6 +368,7 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   const absl::StatusOr<Topology> topology = ResumedTopology();
   const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
   const ResumeState back = *std::exchange(resume_, std::nullopt);
+  const Inheritance inherited{back.repairs(), back.process_sets()};
   for (v1::Departure departure : departures) {
     const auto is_it = [&departure](const v1::Departure& known) {
       return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
@@ -389,7 +395,8 @@ void JobState::FailResume(Damage damage, const std::string& reason,
     if (tells_all && back.is_new(Rank{rank})) {
       Worker& worker = workers_.at(*session);
       worker.place = topology->places[static_cast<size_t>(rank)];
-      DeliverMembership(*session, worker, *topology, back.repairs(), effects);
+      DeliverMembership(*session, worker, *topology, inherited, effects);
+      DeliverSets({*session}, inherited, effects);
     }
     if (tells_all || !back.is_new(Rank{rank})) {
       present.push_back(*session);
@@ -415,6 +422,7 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   rendezvous_.Resume(present, now);
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), false}, options_,
                       std::move(by_rank));
+  knows_sets_ = false;  // each of those who are back has said a part of them, perhaps
   EndGeneration(damage, reason, now, effects);
   TellDrains(now, effects);
 }

@@ -72,7 +72,8 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       break;
     case v1::WorkerMessage::kRecoveryReport:
       status = ValidateRecoveryReport(message.recovery_report());
-      if (status.ok()) OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
+      if (status.ok())
+        status = OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
       break;
     case v1::WorkerMessage::kChangeMembers:
       OnChangeMembers(worker, now, effects);

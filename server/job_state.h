@@ -37,8 +37,9 @@ namespace coordd {
 //
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
 // job_durability.cc (what is stored), job_resume.cc (a generation that goes on after a restart of
-// coordd), job_reforming.cc (what follows a generation that lost a member), job_exits.cc (why a
-// stream has ended), job_dismissal.cc (who is to go) and job_describe.cc (what operators see).
+// coordd), job_reforming.cc (what follows a generation that lost a member), job_process_sets.cc
+// (what it leaves to that one), job_exits.cc (why a stream has ended), job_dismissal.cc (who is to
+// go) and job_describe.cc (what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
@@ -127,6 +128,12 @@ class JobState {
     std::string stream_end;
   };
   using Workers = std::map<SessionId, Worker>;
+  // What a generation has from the one before.
+  struct Inheritance {
+    std::vector<v1::LaneRepair> repairs;
+    v1::ProcessSets process_sets;
+    bool has_sets() const;
+  };
   // How the current generation has ended, so far. Members hear of it again when it gets worse.
   enum class Damage { kNone, kLeft, kAsked, kCollectiveFailed, kLost };
 
@@ -159,8 +166,9 @@ class JobState {
   void ForgetGeneration();
   void NoteGone(absl::Time now, Effects& effects);
   void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
+  // DeliverSets follows.
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                         const std::vector<v1::LaneRepair>& repairs, Effects& effects) const;
+                         const Inheritance& inherited, Effects& effects) const;
   void TellWaiting(absl::Time now, Effects& effects);
   absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
@@ -208,9 +216,10 @@ class JobState {
 
   // job_reforming.cc
   void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
-  // REQUIRES: a member of a generation that is over and will be followed by another.
-  void OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
-                        absl::Time now, Effects& effects);
+  // REQUIRES: a member of a generation that is over and will be followed by another. A status
+  // breaks the protocol.
+  absl::Status OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
+                                absl::Time now, Effects& effects);
   // What the survivors among them do first, if they go on.
   std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
   TopologyMember MemberOf(SessionId session) const;
@@ -220,6 +229,15 @@ class JobState {
   void CheckReports(absl::Time now, Effects& effects);
   void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
   void GiveUpReforming(absl::Time now, Effects& effects);
+
+  // job_process_sets.cc
+  static absl::Status AddReport(const GenerationState& generation, v1::RecoveryReport report,
+                                v1::RecoveryReport& whole);
+  const v1::ProcessSets& LeftSets(const std::vector<SessionId>& sessions) const;
+  // What of them there is in the next generation, of these.
+  v1::ProcessSets NextSets(const std::vector<SessionId>& sessions, const Topology& topology) const;
+  void DeliverSets(const std::vector<SessionId>& to, const Inheritance& inherited,
+                   Effects& effects) const;
 
   // job_dismissal.cc
   absl::StatusOr<std::vector<SessionId>> Meant(const v1::DismissRequest& request) const;
@@ -288,6 +306,9 @@ class JobState {
 
   // The current generation, intact or not, until its last member is gone.
   std::optional<GenerationState> generation_;
+  bool knows_sets_ = false;  // of it; false: its survivors say them
+  // Of the generation before, until the next one has formed; absent: they were not known.
+  std::optional<v1::ProcessSets> left_sets_;
   int64_t batches_before_ = 0, bytes_before_ = 0;  // executed in generations that are gone
   // In this one, by the member that has told of most. What is executed by schedule is not planned.
   int64_t batches_told_ = 0, bytes_told_ = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -38,7 +39,9 @@ const MemberList* ProcessSets::Find(ProcessSetId id) const {
 
 absl::Status ProcessSets::NoSuchSet(ProcessSetId id) const {
   if (id.value > 0 && id.value <= last_id_) {
-    return absl::FailedPreconditionError(absl::StrCat("process set ", ToInt(id), " was removed"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("process set ", ToInt(id), " was removed",
+                     id.value <= earlier_ ? ", or none of its ranks is left" : ""));
   }
   return absl::NotFoundError(absl::StrCat("there is no process set ", ToInt(id)));
 }
@@ -54,6 +57,10 @@ absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
   for (auto it = begin; it != end; ++it) {
     if (sets_.at(it->second)->members.Ranks() == ranks) return exists(it->second);
   }
+  return AddNew(ranks);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks) {
   COORDD_RETURN_IF_ERROR(CheckRoom());
   if (members_ + static_cast<int64_t>(ranks.size()) > kMaxMembers) {
     return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", ranks.size(),
@@ -62,6 +69,7 @@ absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
   }
   members_ += static_cast<int64_t>(ranks.size());
   const ProcessSetId id = NewSet(ranks, /*is_pair=*/false);
+  last_asked_for_ = id.value;
   by_hash_.emplace(absl::HashOf(ranks), id);
   return id;
 }
@@ -105,7 +113,39 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
                                                    " ranks behind set ", last_id_));
   }
   last_id_ = id.value - 1;  // the next number is this one
-  return is_pair ? PairOf(ranks[0], ranks[1]).status() : Add(ranks).status();
+  return is_pair ? PairOf(ranks[0], ranks[1]).status() : AddNew(ranks).status();
+}
+
+v1::ProcessSets ProcessSets::Left() const {
+  std::map<ProcessSetId, const MemberList*> by_number;
+  for (const auto& [id, set] : sets_)
+    if (!set->is_pair) by_number[id] = &set->members;
+  v1::ProcessSets left;
+  left.set_last_process_set(last_asked_for_);
+  for (const auto& [id, members] : by_number) {
+    v1::ProcessSet& set = *left.add_sets();
+    set.set_process_set(ToInt(id));
+    for (Rank rank : members->Ranks()) set.add_ranks(ToInt(rank));
+  }
+  return left;
+}
+
+v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved) {
+  v1::ProcessSets sets;
+  sets.set_last_process_set(left.last_process_set());
+  for (const v1::ProcessSet& before : left.sets()) {
+    v1::ProcessSet after;
+    for (int32_t rank : before.ranks()) {
+      const auto to = moved.find(rank);
+      if (to != moved.end()) after.add_ranks(ToInt(to->second));
+    }
+    if (after.ranks().empty()) continue;
+    // Where the ranks of a node had to stay together they may have changed their order.
+    std::sort(after.mutable_ranks()->begin(), after.mutable_ranks()->end());
+    after.set_process_set(before.process_set());
+    *sets.add_sets() = std::move(after);
+  }
+  return sets;
 }
 
 std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
@@ -114,6 +154,10 @@ std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
 }
 
 absl::Status ProcessSets::CheckRoom() const {
+  if (last_id_ + 1 >= kFirstScheduleLane) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this job has had ", last_id_, " process sets, which is all there may be"));
+  }
   if (sets_.size() < kMaxSets) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "this job has ", size(), " process sets and ", pairs(),

@@ -1,4 +1,5 @@
-// The process sets of one generation: their numbers and their members.
+// The process sets of one generation: their numbers and their members; and what becomes of them in
+// the next.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/protocol_bounds.h"
 #include "common/types.h"
+#include "coordd/v1/session.pb.h"
 #include "server/member_list.h"
 
 namespace coordd {
@@ -21,10 +24,8 @@ namespace coordd {
 // ranks, or pairs that coordd makes for SEND and RECEIVE. A number is never used twice.
 class ProcessSets {
  public:
-  // Two for each rank of the largest job: sets for the positions in a node, and a chain of pairs.
-  static constexpr size_t kMaxSets = 1 << 18;
-  // Over all sets that were asked for: 64 MiB of rank numbers.
-  static constexpr int64_t kMaxMembers = 1 << 24;
+  static constexpr size_t kMaxSets = kMaxProcessSets;
+  static constexpr int64_t kMaxMembers = kMaxProcessSetMembers;
 
   explicit ProcessSets(int32_t world_size) : all_(MemberList::All(world_size)) {}
 
@@ -44,9 +45,22 @@ class ProcessSets {
   absl::StatusOr<ProcessSetId> PairOf(Rank a, Rank b);
   std::vector<ProcessSetId> PairsOf(Rank rank) const;
 
-  // A set that there was before coordd was started again. Statuses: as Add.
+  // A set that there was before: in the generation before, or before coordd was started again. Two
+  // may have the same ranks by now. Statuses: as Add, without ALREADY_EXISTS.
   absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair);
-  void SkipNumbersUpTo(int32_t id) { last_id_ = std::max(last_id_, id); }
+  void SkipNumbersUpTo(int32_t id) {
+    last_id_ = std::max(last_id_, id);
+    last_asked_for_ = std::max(last_asked_for_, id);
+  }
+
+  // Numbers up to this one are of generations before, in which sets may have ended with their
+  // ranks.
+  void NoteEarlier(int32_t id) {
+    SkipNumbersUpTo(id);
+    earlier_ = id;
+  }
+  // Those that were asked for, as this generation leaves them to the next.
+  v1::ProcessSets Left() const;
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
   int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }
@@ -58,16 +72,23 @@ class ProcessSets {
   };
 
   absl::Status CheckRoom() const;
+  absl::StatusOr<ProcessSetId> AddNew(const std::vector<Rank>& ranks);
   ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair);
 
   const MemberList all_;
   int32_t last_id_ = 0;
-  int64_t members_ = 0;  // of sets that were asked for
+  int32_t earlier_ = 0;
+  int32_t last_asked_for_ = 0;  // which is not that of a pair
+  int64_t members_ = 0;         // of sets that were asked for
   absl::flat_hash_map<ProcessSetId, std::unique_ptr<Set>> sets_;
   std::multimap<size_t, ProcessSetId> by_hash_;  // sets that were asked for, by hash of the ranks
   std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
   absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
 };
+
+// The sets that a generation has left, in the next one. `moved`: the new rank of each of its ranks
+// that is left. REQUIRES: `left` is valid (common/process_set_parts.h).
+v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved);
 
 // Two lists of as many fit into a message that people read.
 inline constexpr size_t kListedRanks = 32;

@@ -19,10 +19,11 @@ constexpr int32_t kMaxProcessSet = kFirstScheduleLane - 1;
 // Assembles a ResumedGeneration step by step.
 class Merge {
  public:
-  explicit Merge(absl::Span<const MemberReport> reports)
-      : reports_(reports), size_(static_cast<int32_t>(reports.size())) {}
+  Merge(absl::Span<const MemberReport> reports, const v1::ProcessSets& found)
+      : reports_(reports), found_(found), size_(static_cast<int32_t>(reports.size())) {}
 
   absl::StatusOr<ResumedGeneration> Run() {
+    result_.last_process_set = found_.last_process_set();
     COORDD_RETURN_IF_ERROR(TakeNumbers());
     COORDD_RETURN_IF_ERROR(TakeSets());
     COORDD_RETURN_IF_ERROR(TakeHeard());
@@ -91,6 +92,13 @@ class Merge {
   absl::Status TakeSets() {
     KnownSet& all = sets_[ProcessSetId{0}];
     for (int32_t rank = 0; rank < size_; ++rank) all.ranks.push_back(Rank{rank});
+    const bool fresh = std::any_of(reports_.begin(), reports_.end(),
+                                   [](const MemberReport& member) { return member.position == 0; });
+    for (const v1::ProcessSet& before : found_.sets()) {
+      if (!fresh) break;
+      KnownSet& set = sets_[ProcessSetId{before.process_set()}];
+      for (int32_t rank : before.ranks()) set.ranks.push_back(Rank{rank});
+    }
     for (int32_t rank = 0; rank < size_; ++rank) {
       for (const v1::ProcessSetChange& change : Report(rank).process_sets())
         COORDD_RETURN_IF_ERROR(AddSet(rank, change));
@@ -296,6 +304,7 @@ class Merge {
   }
 
   const absl::Span<const MemberReport> reports_;
+  const v1::ProcessSets& found_;
   const int32_t size_;
   std::map<ProcessSetId, KnownSet> sets_;
   std::map<int64_t, Heard> heard_;  // by position
@@ -304,8 +313,9 @@ class Merge {
 
 }  // namespace
 
-absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports) {
-  return Merge(reports).Run();
+absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports,
+                                               const v1::ProcessSets& found) {
+  return Merge(reports, found).Run();
 }
 
 }  // namespace coordd

@@ -62,6 +62,9 @@ struct ResumedGeneration {
 // is told the rest of it, in order, knows all that any rank's actions have depended on. (One thing
 // is said to all because of what only some were told before: the end of a process set. See
 // Removal.)
-absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports);
+// `found`: the process sets with which the generation began. They count as long as a rank has heard
+// of nothing since: its own removal of one cannot be over for the others and forgotten.
+absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports,
+                                               const v1::ProcessSets& found = {});
 
 }  // namespace coordd

@@ -150,7 +150,7 @@ absl::StatusOr<ResumedGeneration> ResumeState::Merged() const {
   std::vector<MemberReport> reports;
   reports.reserve(members_.size());
   for (const Member& member : members_) reports.push_back(member.report);
-  return MergeReports(reports);
+  return MergeReports(reports, record_.process_sets());
 }
 
 }  // namespace coordd

@@ -38,6 +38,7 @@ class ResumeState {
   std::vector<v1::LaneRepair> repairs() const {
     return {record_.repairs().begin(), record_.repairs().end()};
   }
+  const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
   absl::Time deadline() const { return deadline_; }
   void Forgive(absl::Duration gap) { deadline_ += gap; }
 

@@ -28,7 +28,9 @@ Control::Control(WorkerStateOptions options, Parts parts, Stream stream,
       sleeps_until_(absl::InfinitePast()),
       plane_(std::move(plane)),
       active_(plane_->data_plane.get()),
-      link_(std::move(stream.link)) {}
+      link_(std::move(stream.link)) {
+  for (DefineGroup& set : table_.Begin(state_.process_sets())) Do(set);
+}
 
 Control::~Control() { Join(); }
 
@@ -308,7 +310,10 @@ void Control::Do(EnterNext& action) {
   // While the memory that holds them is there.
   for (std::unique_ptr<BatchJob>& batch : action.held)
     parts_.completion.FinishHeld(std::move(batch));
-  parts_.process_sets.Clear();
+  std::map<ProcessSetId, RankList> sets;
+  for (const DefineGroup& set : action.process_sets) sets[set.process_set] = set.ranks;
+  // The program may go on as soon as the data plane is there.
+  parts_.process_sets.Replace(std::move(sets));
   absl::StatusOr<std::shared_ptr<GenerationPlane>> next =
       hooks_.enter_generation(action.membership);
   if (!next.ok()) {
@@ -319,6 +324,8 @@ void Control::Do(EnterNext& action) {
   }
   std::shared_ptr<GenerationPlane> old = *std::move(next);
   active_ = old->data_plane.get();
+  for (const DefineGroup& set : action.process_sets)
+    if (set.member) active_->DefineGroup(set.process_set, set.ranks);
   {
     MutexLock lock(&mu_);
     old.swap(plane_);

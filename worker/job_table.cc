@@ -46,10 +46,17 @@ std::optional<TensorId> JobTable::Awaited(const std::vector<TensorId>& ids) cons
 }
 
 ControlAction JobTable::Resolve(WorkerEffect effect) {
-  return std::visit([this](auto& e) { return this->On(e); }, effect);
+  return std::visit([this](auto& e) { return ControlAction(this->On(e)); }, effect);
 }
 
-ControlAction JobTable::On(DefineProcessSet& effect) {
+std::vector<DefineGroup> JobTable::Begin(std::vector<DefineProcessSet> process_sets) {
+  std::vector<DefineGroup> groups;
+  groups.reserve(process_sets.size());
+  for (DefineProcessSet& set : process_sets) groups.push_back(On(set));
+  return groups;
+}
+
+DefineGroup JobTable::On(DefineProcessSet& effect) {
   auto ranks = std::make_shared<const std::vector<int32_t>>(std::move(effect.ranks));
   if (effect.member) {
     BatchContext context = world_;
@@ -59,7 +66,7 @@ ControlAction JobTable::On(DefineProcessSet& effect) {
     context.rank = context.IndexOf(ToInt(rank_));
     process_sets_.emplace(effect.process_set, std::move(context));
   }
-  return DefineGroup{effect.process_set, std::move(ranks), effect.member, effect.for_pair};
+  return {effect.process_set, std::move(ranks), effect.member, effect.for_pair};
 }
 
 ControlAction JobTable::On(EndProcessSet& effect) {
@@ -147,7 +154,7 @@ ControlAction JobTable::On(EnterGeneration& effect) {
   std::map<LaneId, int64_t> completed;
   for (const v1::LaneRepair& repair : place.repairs())
     completed[LaneId{repair.lane()}] = repair.completed();
-  EnterNext next{std::move(effect.membership), {}};
+  EnterNext next{std::move(effect.membership), {}, Begin(std::move(effect.process_sets))};
   for (auto& [key, interrupted] : interrupted_) {
     const auto reached = completed.find(key.first);
     const bool counts = reached != completed.end() && key.second <= reached->second;

@@ -52,6 +52,7 @@ struct FailWork {
 struct EnterNext {
   v1::CoordinatorMessage membership;
   std::vector<std::unique_ptr<BatchJob>> held;
+  std::vector<DefineGroup> process_sets;
 };
 using ControlAction =
     std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
@@ -64,6 +65,8 @@ class JobTable {
   // `world`: of process set 0; `clock` outlives it.
   JobTable(BatchContext world, Rank rank, Clock& clock)
       : clock_(clock), world_(std::move(world)), rank_(rank) {}
+  // The sets that a generation begins with.
+  std::vector<DefineGroup> Begin(std::vector<DefineProcessSet> process_sets);
 
   // Numbers what comes in, for WorkerState to speak of.
   TensorsSubmitted Add(std::vector<TensorJob> jobs);
@@ -85,7 +88,7 @@ class JobTable {
   std::vector<ControlAction> FailAll(const absl::Status& status);
 
  private:
-  ControlAction On(DefineProcessSet& effect);
+  DefineGroup On(DefineProcessSet& effect);
   ControlAction On(EndProcessSet& effect);
   ControlAction On(ProcessSetAnswer& effect);
   ControlAction On(LaunchBatch& effect);

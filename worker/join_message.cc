@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/log.h"
+#include "common/process_set_parts.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -32,6 +33,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.set_executes_schedules(true);
   join.set_traces(true);
   join.set_drains(true);
+  join.set_keeps_process_sets(true);
   join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
   join.set_job(options.job);
   join.set_token(options.token);
@@ -80,7 +82,8 @@ HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
   return bound;
 }
 
-absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message) {
+absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message,
+                                            const v1::ProcessSets& sets) {
   const v1::Membership& membership = message.membership();
   std::vector<NodeRun> runs;
   int64_t ranks = 0;
@@ -97,6 +100,8 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
                                             message.generation(), " with nodes for ", ranks,
                                             " ranks, which do not fit together"));
   }
+  if (const absl::Status valid = CheckProcessSets(sets, membership.size()); !valid.ok())
+    return absl::InternalError(absl::StrCat("coordd sent ", valid.message()));
   MemberPlace place{{}, GroupLayout(Rank{membership.rank()}, std::move(runs)), "", {}};
   place.placement.generation = Generation{message.generation()};
   place.placement.rank = membership.rank();
@@ -123,6 +128,7 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.state.received_sequence = message.sequence();
   place.state.cluster_id = membership.cluster_id();
   place.state.session = membership.session();
+  place.state.process_sets = sets;
   return place;
 }
 

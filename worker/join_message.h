@@ -34,7 +34,8 @@ struct MemberPlace {
   std::string store_prefix;
   WorkerStateOptions state;
 };
-// INTERNAL: a place that contradicts itself; names what.
-absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message);
+// `sets`: those that follow it. INTERNAL: a place that contradicts itself; names what.
+absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message,
+                                            const v1::ProcessSets& sets = {});
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/backoff.h"
 #include "common/log.h"
+#include "common/process_set_parts.h"
 #include "common/status_macros.h"
 #include "worker/worker_errors.h"
 
@@ -17,12 +18,14 @@ struct Attempt {
   std::optional<v1::CoordinatorMessage> membership;
   std::vector<ControlEvent> early;
   std::optional<absl::Status> ended;
-  int64_t received = 0;   // messages
-  std::string gathering;  // the last that was heard of other workers
+  v1::ProcessSets process_sets;
+  bool is_complete = false;  // the membership with its process sets
+  int64_t received = 0;      // messages
+  std::string gathering;     // the last that was heard of other workers
 };
 
 void Take(ControlEvent event, Attempt& attempt) {
-  if (attempt.membership.has_value()) {
+  if (attempt.is_complete) {
     attempt.early.push_back(std::move(event));
     return;
   }
@@ -42,7 +45,12 @@ void Take(ControlEvent event, Attempt& attempt) {
     attempt.gathering =
         absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined");
   } else if (message.has_membership()) {
+    attempt.is_complete = !message.membership().process_sets_follow();
     attempt.membership = std::move(message);
+  } else if (message.has_process_sets() && attempt.membership.has_value()) {
+    AddPart(message.process_sets(), attempt.process_sets);
+    attempt.is_complete = !message.process_sets().more();
+    attempt.membership->set_sequence(message.sequence());
   } else if (message.has_shutdown()) {
     attempt.ended = absl::UnavailableError(StoppingText(message.shutdown()));
   } else if (!message.has_lease_ack()) {
@@ -76,7 +84,7 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
     link->Send(std::move(hello)).IgnoreError();  // the stream's end says why
 
     Attempt attempt;
-    while (!attempt.membership.has_value() && !attempt.ended.has_value()) {
+    while (!attempt.is_complete && !attempt.ended.has_value()) {
       if (clock.Now() >= request.deadline) {
         if (attempt.received == 0)
           return NotReached(request, absl::UnavailableError("it has not answered"));
@@ -85,9 +93,9 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
       }
       for (ControlEvent& event : inbox.TakeAll(request.deadline)) Take(std::move(event), attempt);
     }
-    if (attempt.membership.has_value())
+    if (attempt.is_complete)
       return JoinedSession{std::move(link), *std::move(attempt.membership),
-                           std::move(attempt.early)};
+                           std::move(attempt.process_sets), std::move(attempt.early)};
     if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
     const absl::Time next = clock.Now() + backoff.Next();
     if (next >= request.deadline) return NotReached(request, *attempt.ended);

@@ -24,6 +24,7 @@ struct JoinRequest {
 struct JoinedSession {
   std::unique_ptr<CoordinatorLink> link;
   v1::CoordinatorMessage membership;
+  v1::ProcessSets process_sets;     // that came with it
   std::vector<ControlEvent> early;  // what came behind it
 };
 

@@ -11,6 +11,22 @@
 
 namespace coordd {
 
+ProcessSetState::ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found)
+    : self_(self), size_(size) {
+  for (const v1::ProcessSet& before : found.sets()) {
+    Set& set = sets_[ProcessSetId{before.process_set()}];
+    set.ranks.assign(before.ranks().begin(), before.ranks().end());
+    set.member = std::binary_search(set.ranks.begin(), set.ranks.end(), ToInt(self_));
+  }
+}
+
+std::vector<DefineProcessSet> ProcessSetState::AskedFor() const {
+  std::vector<DefineProcessSet> sets;
+  for (const auto& [id, set] : sets_)
+    if (!set.for_pair) sets.push_back({id, set.ranks, set.member, /*for_pair=*/false});
+  return sets;
+}
+
 v1::ProcessSetRequest ProcessSetState::Ask(ProcessSetAsked asked, absl::Time now) {
   v1::ProcessSetRequest message;
   message.set_request(++last_request_);
@@ -108,9 +124,9 @@ absl::Time ProcessSetState::NextDeadline() const {
 
 void ProcessSetState::FailRequests(const absl::Status& why, std::vector<WorkerEffect>& out) {
   for (auto& [number, request] : requests_) {
-    out.push_back(ProcessSetAnswer{
-        request.token, absl::Status(why.code(), absl::StrCat(request.what, ": ", why.message())),
-        ProcessSetId{}});
+    absl::Status named(why.code(), absl::StrCat(request.what, ": ", why.message()));
+    if (IsGenerationChanged(why)) named = GenerationChanged(std::move(named));
+    out.push_back(ProcessSetAnswer{request.token, std::move(named), ProcessSetId{}});
   }
   requests_.clear();
 }

@@ -25,7 +25,8 @@ inline constexpr absl::Duration kWithdrawalAnswer = absl::Seconds(5);
 // may have granted it a moment ago. A withdrawal is a question, and coordd's answer is final.
 class ProcessSetState {
  public:
-  ProcessSetState(Rank self, int32_t size) : self_(self), size_(size) {}
+  // `found`: of the generation before. REQUIRES: it is valid (common/process_set_parts.h).
+  ProcessSetState(Rank self, int32_t size, const v1::ProcessSets& found = {});
 
   // The message that asks for it.
   v1::ProcessSetRequest Ask(ProcessSetAsked asked, absl::Time now);
@@ -58,6 +59,9 @@ class ProcessSetState {
   // The sets whose first rank this is, as they were announced.
   std::vector<v1::ProcessSetChange> SetsOfFirstRank() const;
   bool IsFirstOf(ProcessSetId process_set) const;
+
+  // Those that the ranks have asked for.
+  std::vector<DefineProcessSet> AskedFor() const;
 
  private:
   struct Set {

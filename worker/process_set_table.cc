@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace coordd {
 
 void ProcessSetTable::Define(ProcessSetId process_set, RankList ranks) {
@@ -14,9 +16,30 @@ void ProcessSetTable::End(ProcessSetId process_set) {
   sets_.erase(process_set);
 }
 
-void ProcessSetTable::Clear() {
+void ProcessSetTable::Replace(std::map<ProcessSetId, RankList> sets) {
   MutexLock lock(&mu_);
-  sets_.clear();
+  sets_.swap(sets);
+  for (const auto& [number, ranks] : sets)
+    if (!sets_.contains(number)) lost_.insert(number);
+}
+
+absl::Status ProcessSetTable::NoSuchSet(ProcessSetId process_set) const {
+  MutexLock lock(&mu_);
+  if (lost_.contains(process_set)) {
+    return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(process_set),
+                                                   ": has ended, since none of its ranks is left"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("process set ", ToInt(process_set),
+                   ": does not exist, expected one that was added and not removed"));
+}
+
+std::vector<ProcessSetId> ProcessSetTable::Numbers() const {
+  MutexLock lock(&mu_);
+  std::vector<ProcessSetId> numbers;
+  numbers.reserve(sets_.size());
+  for (const auto& [number, ranks] : sets_) numbers.push_back(number);
+  return numbers;
 }
 
 RankList ProcessSetTable::Find(ProcessSetId process_set) const {

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/mutex.h"
 #include "common/types.h"
 
@@ -19,14 +21,18 @@ class ProcessSetTable {
  public:
   void Define(ProcessSetId process_set, RankList ranks);
   void End(ProcessSetId process_set);
-  void Clear();
+  // Those of the next generation. Others have ended with the last of their ranks.
+  void Replace(std::map<ProcessSetId, RankList> sets);
   // nullptr: there is no such set. Not for set 0.
   RankList Find(ProcessSetId process_set) const;
+  absl::Status NoSuchSet(ProcessSetId process_set) const;  // what to say then
+  std::vector<ProcessSetId> Numbers() const;               // without 0, in order
 
  private:
   // Guarded by mu_.
   mutable Mutex mu_;
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
+  std::set<ProcessSetId> lost_ ABSL_GUARDED_BY(mu_);  // with their ranks
 };
 
 }  // namespace coordd

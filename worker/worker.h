@@ -114,12 +114,17 @@ class Worker {
   // until the last rank has, `timeout` at most (0: WorkerOptions::collective_timeout). `ranks` in
   // any order. INVALID_ARGUMENT: not ranks of the job, one twice or none at all, or what other
   // ranks asked for differs; ALREADY_EXISTS; FAILED_PRECONDITION: the set to remove has pending
-  // tensors; DEADLINE_EXCEEDED; the generation's end. A set ends with its generation.
+  // tensors; DEADLINE_EXCEEDED; the generation's end. Where another generation follows, a set has
+  // its number there, too, and those of its ranks that are left; with the last of them it ends.
   virtual absl::StatusOr<ProcessSetId> AddProcessSet(std::vector<int32_t> ranks,
                                                      absl::Duration timeout) = 0;
   virtual absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) = 0;
   // Members in their order; 0: all ranks. INVALID_ARGUMENT: there is no such set.
   virtual absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const = 0;
+  // The numbers of those that there are, without 0, in order, as this rank knows them.
+  virtual std::vector<ProcessSetId> ProcessSets() const = 0;
+  // The highest number that a set had when this worker became a member; 0: there had been none.
+  virtual ProcessSetId last_process_set_found() const = 0;
 
   // Collective: every member of the set calls it with the same name. A comm of this generation,
   // whose calls have `timeout` each, as this one (0: WorkerOptions::collective_timeout). What is

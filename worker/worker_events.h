@@ -131,6 +131,7 @@ struct DrainNoticed {                         // this rank is to leave at the ne
 };
 struct EnterGeneration {  // precedes everything of the next generation
   v1::CoordinatorMessage membership;
+  std::vector<DefineProcessSet> process_sets;  // those of the one before that are left
 };
 // For a trace of all ranks, that coordd collects.
 struct TraceBegin {

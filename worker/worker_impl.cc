@@ -83,7 +83,9 @@ absl::Status WorkerImpl::StartMetrics() {
 
 absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
   Runtime& r = *runtime_;
-  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(session.membership));
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place,
+                          ParseMembership(session.membership, session.process_sets));
+  last_process_set_found_ = ProcessSetId{session.process_sets.last_process_set()};
   place.state.join = std::move(join);
   place.state.resume_timeout = options_.resume_timeout;
   place.state.coordinators = 1 + static_cast<int32_t>(options_.further_coordinators.size());
@@ -187,10 +189,7 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(const View& view,
   if (ToInt(process_set) == 0) return place;
   place.set = runtime_->process_sets.Find(process_set);
   if (place.set != nullptr) return place;
-  return absl::InvalidArgumentError(
-      absl::StrCat("process set ", ToInt(process_set),
-                   ": does not exist, expected one that was added and "
-                   "not removed"));
+  return runtime_->process_sets.NoSuchSet(process_set);
 }
 
 absl::StatusOr<TensorJob> WorkerImpl::Check(const View& view, Submission submission) const {
@@ -399,6 +398,10 @@ absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId pr
   std::vector<int32_t> all(static_cast<size_t>(view->placement.size));
   std::iota(all.begin(), all.end(), 0);
   return all;
+}
+
+std::vector<ProcessSetId> WorkerImpl::ProcessSets() const {
+  return runtime_->process_sets.Numbers();
 }
 
 absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {

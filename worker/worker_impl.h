@@ -71,6 +71,8 @@ class WorkerImpl final : public Worker {
                                              absl::Duration timeout) override;
   absl::Status RemoveProcessSet(ProcessSetId process_set, absl::Duration timeout) override;
   absl::StatusOr<std::vector<int32_t>> ProcessSetRanks(ProcessSetId process_set) const override;
+  std::vector<ProcessSetId> ProcessSets() const override;
+  ProcessSetId last_process_set_found() const override { return last_process_set_found_; }
   absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId process_set,
                                                    const std::string& name,
                                                    absl::Duration timeout) override;
@@ -136,6 +138,7 @@ class WorkerImpl final : public Worker {
 
   // Constant after Start.
   std::string metrics_address_;
+  ProcessSetId last_process_set_found_;
   std::unique_ptr<Runtime> runtime_;
 
   // Thread-safe by itself.

@@ -26,9 +26,10 @@ BackoffOptions PausesOf(int32_t ranks) {
 
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
-      process_sets_(options.rank, options.size),
+      process_sets_(options.rank, options.size, options.process_sets),
       epoch_(options.epoch),
       session_(options.session),
+      last_process_set_(options.process_sets.last_process_set()),
       random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
       backoff_(PausesOf(options.size), random_),
       received_sequence_(options.received_sequence),
@@ -47,7 +48,8 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
     // comes.
     absl::Status refused = end_;
     if (leaving_) refused = absl::CancelledError("this worker is shutting down");
-    if (refused.ok() && IsOutdated(in.generation)) refused = change_;
+    const bool outdated = expects_next_ && !OutlivesGeneration(*tensor.spec);
+    if (refused.ok() && (outdated || IsOutdated(in.generation))) refused = change_;
     if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
@@ -87,7 +89,7 @@ int64_t WorkerState::pending_tensors() const {
 void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
-  if (refused.ok() && IsOutdated(in.generation)) refused = change_;
+  if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
   if (refused.ok() && ToInt(join_) != 0)
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
@@ -134,8 +136,9 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
   }
   if (message.generation() < ToInt(options_.generation)) return;  // refused by number
   const bool next = message.generation() > ToInt(options_.generation);
-  if (next && message.has_membership() && expects_next_ && message.epoch() == ToInt(epoch_)) {
-    OnMembership(message, now, out);
+  const bool begins = message.has_membership() || message.has_process_sets();
+  if (next && begins && expects_next_ && message.epoch() == ToInt(epoch_)) {
+    OnNext(message, now, out);
     return;
   }
   if (next || message.epoch() > ToInt(epoch_)) {

@@ -55,7 +55,8 @@ struct WorkerStateOptions {
   int32_t size = 1;
   absl::Duration heartbeat_interval = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);
-  int64_t received_sequence = 0;  // of the Membership
+  int64_t received_sequence = 0;  // of the Membership, and of the sets behind it
+  v1::ProcessSets process_sets;   // of the generation before. REQUIRES: valid
   OnFailure on_failure = OnFailure::kEnd;
 
   // Of the coordd that may be started again on its state, so that this rank resumes its session;
@@ -126,6 +127,8 @@ class WorkerState {
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return stopped_; }
 
+  // Those that the ranks have asked for.
+  std::vector<DefineProcessSet> process_sets() const { return process_sets_.AskedFor(); }
   // OK while the generation is alive.
   const absl::Status& status() const { return end_; }
   int64_t pending_tensors() const;
@@ -212,8 +215,11 @@ class WorkerState {
   void Add(TensorId id, Pending pending);  // to what no plan has named yet
 
   // worker_state_reforming.cc
-  void OnMembership(const v1::CoordinatorMessage& message, absl::Time now,
-                    std::vector<WorkerEffect>& out);
+  // What the next generation begins with, until all of it is there.
+  void OnNext(const v1::CoordinatorMessage& message, absl::Time now,
+              std::vector<WorkerEffect>& out);
+  void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
+                    absl::Time now, std::vector<WorkerEffect>& out);
   // Whether something was submitted for an older generation, whose end the program has to see.
   bool IsOutdated(Generation submitted_for) const {
     return !continues() && ToInt(submitted_for) != 0 && submitted_for < options_.generation;
@@ -367,9 +373,12 @@ class WorkerState {
   // This generation is over, and as far as this rank knows another one follows it.
   bool expects_next_ = false;
   bool reforms_ = false;           // the coordd that this rank has a session with has said so
+  bool reports_sets_ = false;      // and wants to know the process sets
   bool reported_ = false;          // and has been told what has become of it: RecoveryReport
   bool has_ended_ = false;         // some coordd has been: nothing of it executes
   bool asked_for_change_ = false;  // of members, in this generation
+  std::optional<v1::CoordinatorMessage> arriving_;  // a Membership whose sets are still to come
+  v1::ProcessSets arriving_sets_;
   std::vector<v1::Departure> departures_;  // as coordd has named them
   absl::Status change_;                    // why the last generation ended; OK: this is the first
   std::optional<DrainAsked> drain_asked_;  // by the program
@@ -386,6 +395,7 @@ class WorkerState {
   ProcessSetId to_;       // of the schedule that it freezes or cuts
   ReceivedLog log_;
   int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
+  int64_t sets_position_ = 0;     // of the last addition or end of a set of which all hear
   int64_t last_schedule_ = 0;
   Random random_;
   Backoff backoff_;

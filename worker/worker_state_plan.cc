@@ -143,6 +143,7 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
     return;
   }
   last_process_set_ = std::max(last_process_set_, change.process_set());
+  if (change.code() == 0 && change.request() != 0) sets_position_ = position_;
   if (change.code() != 0 || !change.ranks().empty()) return;
   if (before.has_value()) log_.NoteEnded(*before);
   const ProcessSetId ended{change.process_set()};

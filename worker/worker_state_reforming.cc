@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/process_set_parts.h"
 #include "common/proto_convert.h"
 #include "common/protocol_bounds.h"
 #include "worker/join_message.h"
@@ -29,6 +30,7 @@ void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<Wo
   departures_.assign(abort.departures().begin(), abort.departures().end());
   EndGeneration(why, abort.in_flight(), out);
   reforms_ = expects_next_ && abort.reforms();
+  reports_sets_ = abort.report_process_sets();
   if (expects_next_ && !reforms_) EndForGood(why, out);
   // What coordd has planned every rank launches; of a schedule some may have launched more.
   if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
@@ -55,8 +57,7 @@ void WorkerState::GiveUp(absl::Status why, std::vector<WorkerEffect>& out) {
 }
 
 bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
-  // Splits, and who sends to whom, are about ranks that may be others now; sets end with their
-  // generation.
+  // Splits, who sends to whom, and what a set has agreed on are about ranks that may be others now.
   return spec.kind != CollectiveKind::kAlltoall && !IsPairwise(spec.kind) &&
          ToInt(spec.process_set) == 0;
 }
@@ -132,11 +133,40 @@ void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
     entry.set_completed(all ? last : interrupted->second.first - 1);
     entry.set_held(all ? last : std::max(entry.completed(), interrupted->second.held));
   }
-  Send(std::move(message), out);
+  if (!reports_sets_) return Send(std::move(message), out);
+  v1::ProcessSets sets;
+  sets.set_last_process_set(last_process_set_);
+  sets.set_position(sets_position_);
+  for (const DefineProcessSet& set : process_sets_.AskedFor()) {
+    v1::ProcessSet& said = *sets.add_sets();
+    said.set_process_set(ToInt(set.process_set));
+    said.mutable_ranks()->Assign(set.ranks.begin(), set.ranks.end());
+  }
+  for (v1::ProcessSets& part : InParts(sets, kProcessSetsBytes)) {
+    *message.mutable_recovery_report()->mutable_process_sets() = std::move(part);
+    Send(std::exchange(message, {}), out);
+  }
 }
 
-void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time now,
-                               std::vector<WorkerEffect>& out) {
+void WorkerState::OnNext(const v1::CoordinatorMessage& message, absl::Time now,
+                         std::vector<WorkerEffect>& out) {
+  if (message.has_membership()) {
+    arriving_ = message;
+    arriving_sets_.Clear();
+    if (message.membership().process_sets_follow()) return;
+  } else if (!arriving_.has_value() || message.generation() != arriving_->generation()) {
+    ProtocolError("coordd sent process sets of a generation without its membership", out);
+    return;
+  } else {
+    AddPart(message.process_sets(), arriving_sets_);
+    if (message.process_sets().more()) return;
+  }
+  const v1::CoordinatorMessage membership = *std::exchange(arriving_, std::nullopt);
+  OnMembership(membership, std::exchange(arriving_sets_, {}), now, out);
+}
+
+void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
+                               absl::Time now, std::vector<WorkerEffect>& out) {
   if (left_) return;  // it crossed the goodbye
   // The coordd that has formed it may be one before the one that asks for another report.
   if (!has_ended_) {
@@ -144,7 +174,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
                   out);
     return;
   }
-  absl::StatusOr<MemberPlace> place = ParseMembership(message);
+  absl::StatusOr<MemberPlace> place = ParseMembership(message, sets);
   if (!place.ok()) return EndForGood(place.status(), out);
   EndTrace(/*send=*/false, now, out);
   place->state.on_failure = options_.on_failure;
@@ -155,12 +185,13 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   session_ = options_.session;
   log_ = ReceivedLog();
   position_ = 0;
-  last_process_set_ = 0;
+  last_process_set_ = options_.process_sets.last_process_set();
+  sets_position_ = 0;
   last_schedule_ = 0;
   departures_.clear();
   // It was formed before coordd was started again, and this rank had not heard of it.
   if (link_ == Link::kResuming) Reattached(now);
-  process_sets_ = ProcessSetState(options_.rank, options_.size);
+  process_sets_ = ProcessSetState(options_.rank, options_.size, options_.process_sets);
   sequencer_ = PlanSequencer();
   interrupted_.clear();
   awaiting_verdict_.clear();  // they come back
@@ -169,7 +200,8 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   local_failure_ = absl::OkStatus();
   verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
-  aborted_ = expects_next_ = reforms_ = reported_ = has_ended_ = asked_for_change_ = false;
+  aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
+      false;
   // A root that was one.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
@@ -182,7 +214,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, absl::Time
   next_heartbeat_ = now;
   lease_until_ = std::max(lease_until_, now + options_.lease);
   out.push_back(NewcomersWait{0});
-  out.push_back(EnterGeneration{message});
+  out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
   AskToLeave(now, out);
 }
 

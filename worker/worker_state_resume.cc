@@ -101,6 +101,7 @@ void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<Wo
   asked_abort_.reset();  // as if it had not been heard: coordd says it again
   left_ = false;
   reforms_ = false;  // the next coordd says it again, or what has become of it
+  arriving_.reset();
   detached_because_ = why;
   // A pause only when all addresses have been tried.
   next_attempt_ = tried_ % options_.coordinators == 0 ? now + backoff_.Next() : now;

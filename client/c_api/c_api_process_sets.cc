@@ -60,4 +60,22 @@ coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int32_t proces
   });
 }
 
+coordd_status_t coordd_process_set_list(coordd_worker_t* worker, int32_t* process_sets,
+                                        size_t capacity, size_t* count, int32_t* found) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (count == nullptr) return coordd::NullArgument("count");
+    if (process_sets == nullptr && capacity > 0) return coordd::NullArgument("process_sets");
+    if (found != nullptr) *found = ToInt(worker->worker->last_process_set_found());
+    const std::vector<coordd::ProcessSetId> numbers = worker->worker->ProcessSets();
+    *count = numbers.size();
+    if (numbers.size() > capacity) {
+      return absl::OutOfRangeError(absl::StrCat("there are ", numbers.size(),
+                                                " process sets, there is room for ", capacity));
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) process_sets[i] = ToInt(numbers[i]);
+    return absl::OkStatus();
+  });
+}
+
 }  // extern "C"

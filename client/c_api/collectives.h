@@ -14,7 +14,12 @@ extern "C" {
  *
  * A process set is some of the ranks, which run collectives of their own: coordd_call_options.
  * process_set says in which one. Tensor names are unique per set, and sets never wait for each
- * other. Set 0 has all ranks. Sets end with their generation. */
+ * other. Set 0 has all ranks.
+ *
+ * Where another generation follows (on_failure raise), a set that was added is there, too, with its
+ * number and with those of its ranks that are left, numbered as in that generation. A set of which
+ * none is left is not there any more, and its number never comes again. Newcomers are in no set but
+ * 0, and take part when sets are made and ended. What was pending in a set fails, as everywhere. */
 
 /* Makes a process set of the given ranks, in any order, each once. A collective of the whole job:
  * every rank calls it with the same ranks, also one that is none of them, and calls of several sets
@@ -38,6 +43,12 @@ COORDD_API coordd_status_t coordd_process_set_remove(coordd_worker_t* worker, in
  * no such set. */
 COORDD_API coordd_status_t coordd_process_set_ranks(coordd_worker_t* worker, int32_t process_set,
                                                     int32_t* ranks, size_t capacity, size_t* count);
+
+/* The numbers of the sets that there are, in order and without 0, as this rank knows them. *count
+ * as above. *found (may be NULL): the highest number that a set had had when this worker became a
+ * member; 0: there had been none. */
+COORDD_API coordd_status_t coordd_process_set_list(coordd_worker_t* worker, int32_t* process_sets,
+                                                   size_t capacity, size_t* count, int32_t* found);
 
 /* --- collectives ---------------------------------------------------------------------------
  *

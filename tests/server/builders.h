@@ -1,6 +1,7 @@
 // Small builders of what workers send.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,9 +45,23 @@ inline v1::Join JoinOf(const std::string& worker_id, const std::string& node = "
   join.set_pid(4711);
   join.set_launcher_rank(-1);
   join.set_launcher_local_rank(-1);
+  join.set_keeps_process_sets(true);
   join.mutable_versions()->set_protocol(kProtocolVersion);
   join.mutable_versions()->set_coordd(kVersion);
   return join;
+}
+
+inline v1::ProcessSets ProcessSetsOf(const std::map<int32_t, std::vector<int32_t>>& sets,
+                                     int32_t last, int64_t position = 0) {
+  v1::ProcessSets said;
+  said.set_last_process_set(last);
+  said.set_position(position);
+  for (const auto& [number, ranks] : sets) {
+    v1::ProcessSet& set = *said.add_sets();
+    set.set_process_set(number);
+    set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  }
+  return said;
 }
 
 inline v1::WorkerMessage MessageOf(Epoch epoch, Generation generation) {

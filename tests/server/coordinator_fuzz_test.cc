@@ -130,7 +130,10 @@ class Fuzz {
   v1::WorkerMessage Body() {
     v1::WorkerMessage message;
     if (Below(60) == 0) {
-      message.mutable_recovery_report()->add_lanes()->set_launched(static_cast<int64_t>(Below(3)));
+      v1::RecoveryReport* report = message.mutable_recovery_report();
+      report->add_lanes()->set_launched(static_cast<int64_t>(Below(3)));
+      *report->mutable_process_sets() = ProcessSetsOf({{1, {static_cast<int32_t>(Below(4))}}}, 1);
+      report->mutable_process_sets()->set_more(Below(2) == 0);
       return message;
     }
     if (Below(calm_ ? 600 : 60) == 0) {

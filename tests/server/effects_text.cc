@@ -58,8 +58,9 @@ std::string ToText(const v1::ProcessSetChange& change) {
 }
 
 std::string ToText(const v1::Abort& abort) {
-  std::string text = absl::StrCat("abort", abort.in_flight() ? " in_flight " : " ",
-                                  abort.reforms() ? "reforms " : "", Quoted(abort.reason()));
+  std::string text = absl::StrCat(
+      "abort", abort.in_flight() ? " in_flight " : " ", abort.reforms() ? "reforms " : "",
+      abort.report_process_sets() ? "report_sets " : "", Quoted(abort.reason()));
   for (const v1::Departure& departure : abort.departures()) {
     absl::StrAppend(&text, " departed=", departure.rank(), ":", CauseName(departure.cause()));
   }
@@ -76,6 +77,13 @@ std::string ToText(const v1::TensorFailures& failures) {
                     Quoted(failure.message()));
   }
   return text;
+}
+
+std::string ToText(const v1::ProcessSets& sets) {
+  std::string text = "process_sets";
+  for (const v1::ProcessSet& set : sets.sets())
+    absl::StrAppend(&text, " ", set.process_set(), "=[", absl::StrJoin(set.ranks(), " "), "]");
+  return absl::StrCat(text, " last=", sets.last_process_set(), sets.more() ? " …" : "");
 }
 
 std::string ToText(const v1::Schedule& schedule) {
@@ -149,6 +157,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
       return absl::StrCat("shutdown ", Quoted(message.shutdown().reason()), generation);
     case v1::CoordinatorMessage::kProcessSetChange:
       return ToText(message.process_set_change());
+    case v1::CoordinatorMessage::kProcessSets:
+      return ToText(message.process_sets()) + generation;
     case v1::CoordinatorMessage::kSchedule:
       return ToText(message.schedule());
     case v1::CoordinatorMessage::kFreeze:

@@ -302,6 +302,7 @@ void Story::Join(const Command& command) {
   join->set_executes_schedules(command.Number("schedules", 0) == 1);
   join->set_traces(command.Number("traces", 0) == 1);
   join->set_drains(command.Number("drains", 1) == 1);
+  join->set_keeps_process_sets(command.Number("sets", 1) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }
@@ -471,6 +472,7 @@ void Story::Take(Effects effects) {
       for (auto& [name, session] : sessions_) {
         if (deliver->message->has_membership() && deliver->to.front() == session.id) {
           session.generation = Generation{deliver->message->generation()};
+          session.requests = 0;
         }
       }
       if (quiet_ && deliver->message->has_lease_ack()) continue;

@@ -43,6 +43,7 @@ const std::map<std::string, RecoveryBug> kRecoveryBugs = {
     {"plan-not-stored", RecoveryBug::kPlanIsNotStored},
     {"change-not-asked-again", RecoveryBug::kChangeNotAskedAgain},
     {"drain-not-stored", RecoveryBug::kDrainNotStored},
+    {"sets-not-stored", RecoveryBug::kSetsNotStored},
 };
 const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"cut-too-early", PlantedBug::kCutTooEarly},

@@ -60,6 +60,7 @@ bool RecoverySim::Finished() const {
 
 bool RecoverySim::CanRun(const WorkerModel& worker) const {
   if (worker.state == nullptr || worker.leaves) return false;
+  if (HasSetWork(worker)) return true;
   if (worker.is_to_leave && worker.to_submit.empty() && worker.open.empty()) return true;
   return !worker.to_submit.empty() || (worker.open.empty() && worker.step < options_.steps);
 }
@@ -127,12 +128,15 @@ absl::Status RecoverySim::PassTime() {
 
 absl::Status RecoverySim::RunProgram(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (HasSetWork(worker) && (worker.to_submit.empty() || random_.Below(2) == 0))
+    return DoSetWork(w);
   const bool between_steps = worker.to_submit.empty() && worker.open.empty();
   const bool goes_on = worker.step < options_.steps && random_.Below(2) == 0;
   if (worker.is_to_leave && between_steps && !goes_on) {
     worker.leaves = true;
     return Turn(w, LeaveRequested{});
   }
+  if (worker.to_submit.empty() && !worker.open.empty()) return absl::OkStatus();
   if (worker.to_submit.empty()) {
     ++worker.step;
     for (int32_t t = 0; t < options_.tensors; ++t) worker.to_submit.push_back(t);
@@ -157,6 +161,7 @@ absl::Status RecoverySim::ToCoordd(int32_t w) {
 bool RecoverySim::OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current) {
   // Who dies before it hears of it is a member all the same.
   if (message.has_membership()) members_[message.generation()][w] = message.membership().rank();
+  if (message.has_process_set_change()) NoteEnded(message);
   if (message.has_resumed()) ++resumed_;
   return current && workers_[static_cast<size_t>(w)].alive;
 }
@@ -178,13 +183,7 @@ absl::Status RecoverySim::ToWorker(int32_t w) {
   v1::CoordinatorMessage message = std::move(stream.from_coordd.front());
   stream.from_coordd.pop_front();
   if (worker.state == nullptr) {
-    if (!message.has_membership()) return absl::OkStatus();
-    COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(message));
-    place.state.on_failure = OnFailure::kContinue;
-    place.state.join = JoinFor(w);
-    worker.generation = message.generation();
-    worker.state = std::make_unique<WorkerState>(place.state, coordd_.now());
-    return absl::OkStatus();
+    return Begin(w, message);
   }
   return Turn(w, CoordinatorSaid{std::move(message), stream.number});
 }
@@ -223,7 +222,16 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
     } else if (const auto* launch = std::get_if<LaunchBatch>(&effect)) {
       COORDD_RETURN_IF_ERROR(OnLaunch(w, *launch));
     } else if (const auto* fail = std::get_if<FailTensor>(&effect)) {
-      return Wrong("worker ", w, ": ", fail->status.ToString());
+      COORDD_RETURN_IF_ERROR(OnFailed(w, *fail));
+    } else if (const auto* defined = std::get_if<DefineProcessSet>(&effect)) {
+      OnDefined(w, *defined);
+    } else if (const auto* set = std::get_if<EndProcessSet>(&effect)) {
+      worker.sets.erase(ToInt(set->process_set));
+      worker.ended_sets.insert(ToInt(set->process_set));
+      std::erase_if(worker.to_submit_in_sets,
+                    [set](const auto& one) { return one.first == ToInt(set->process_set); });
+    } else if (const auto* answer = std::get_if<ProcessSetAnswer>(&effect)) {
+      COORDD_RETURN_IF_ERROR(OnAnswered(w, *answer));
     } else if (const auto* drain = std::get_if<DrainNoticed>(&effect)) {
       worker.is_to_leave = drain->until != absl::InfiniteFuture();
     } else if (std::holds_alternative<Stopped>(effect)) {
@@ -232,7 +240,7 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
     } else if (std::holds_alternative<AbortExecution>(effect)) {
       worker.aborted = true;
     } else if (const auto* enter = std::get_if<EnterGeneration>(&effect)) {
-      COORDD_RETURN_IF_ERROR(OnEnter(w, enter->membership));
+      COORDD_RETURN_IF_ERROR(OnEnter(w, *enter));
     }
   }
   return absl::OkStatus();
@@ -248,7 +256,16 @@ absl::Status RecoverySim::OnLaunch(int32_t w, const LaunchBatch& launch) {
     if (open == worker.open.end()) return Wrong("worker ", w, " launches what has ended");
     tensors.push_back(absl::StrCat(open->second.name, "#", open->second.instance));
   }
-  if (batch.parts.empty()) batch.tensors = tensors;
+  const int32_t set = ToInt(launch.process_set);
+  if (batch.parts.empty()) {
+    batch.tensors = tensors;
+    batch.members = members_.at(worker.generation);
+    if (set != 0)
+      std::erase_if(batch.members, [&worker, set](const auto& member) {
+        return !worker.sets.at(set).contains(member.first);
+      });
+    if (found_[worker.generation].contains(set)) ++batches_in_found_sets_;
+  }
   if (batch.tensors != tensors) {
     return Wrong("worker ", w, " has [", absl::StrJoin(tensors, " "), "] in batch ",
                  launch.sequence, ", another has [", absl::StrJoin(batch.tensors, " "), "]");
@@ -273,10 +290,9 @@ absl::Status RecoverySim::MoveData(int32_t w, bool& moved) {
     moved = true;
     return EndPart(w, key, absl::AbortedError("aborted"));
   }
-  const std::map<int32_t, int32_t>& members = members_.at(key.first);
   bool all_launched = true, all_hold = true;
   std::optional<Rank> dead;
-  for (const auto& [member, rank] : members) {
+  for (const auto& [member, rank] : batch.members) {
     const auto other = batch.parts.find(member);
     const bool launched = other != batch.parts.end();
     const bool holds = launched && other->second.has_result;
@@ -340,7 +356,8 @@ absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
 }
 
 // As JobTable and Completion do it.
-absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membership) {
+absl::Status RecoverySim::OnEnter(int32_t w, const EnterGeneration& enter) {
+  const v1::CoordinatorMessage& membership = enter.membership;
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   std::map<LaneId, int64_t> completed;
   for (const v1::LaneRepair& repair : membership.membership().repairs())
@@ -359,11 +376,11 @@ absl::Status RecoverySim::OnEnter(int32_t w, const v1::CoordinatorMessage& membe
     }
     ++again_;
     for (TensorId id : part.ids)
-      again.tensors.push_back(
-          {id, Gradient(worker.open.at(id).name, {4}), coordd_.now() + absl::Minutes(10)});
+      again.tensors.push_back({id, SpecOf(worker.open.at(id)), coordd_.now() + absl::Minutes(10)});
   }
   worker.aborted = false;
   if (membership.epoch() != coordd_.epoch_of(membership.generation())) ++told_again_;
+  COORDD_RETURN_IF_ERROR(OnFound(w, membership.membership().size(), enter.process_sets));
   if (again.tensors.empty()) return absl::OkStatus();
   std::vector<WorkerEffect> out;
   worker.state->Step(std::move(again), coordd_.now(), out);

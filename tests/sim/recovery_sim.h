@@ -1,6 +1,7 @@
 // coordd's state and the states of n workers that go on when some of them die, and when coordd
 // dies, which is started again on what it had stored: whatever the order of events, each survivor
-// gets each result once, all get the same, and it is exact over the members of its generation.
+// gets each result once, all get the same, and it is exact over the members of its generation; and
+// each process set has exactly those of its workers that are left.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ enum class RecoveryBug {
   kBufferReusedTooEarly,  // a rank completes a batch before all hold its result
   kPlanIsNotStored,       // coordd has forgotten what was to be repaired when it is started again
   kChangeNotAskedAgain,   // a rank that is back does not repeat what it has asked for
-  kDrainNotStored         // coordd has forgotten who is to leave when it is started again
+  kDrainNotStored,        // coordd has forgotten who is to leave when it is started again
+  kSetsNotStored          // likewise, the process sets that the generation has begun with
 };
 
 struct RecoverySimOptions {
@@ -58,8 +60,10 @@ class RecoverySim {
   int64_t again() const { return again_; }  // batches that were submitted anew
   int64_t scheduled_batches() const { return scheduled_batches_; }
   int64_t changes() const { return options_.changes - changes_left_; }
-  int64_t drained() const { return drained_; }  // who have left, as they were asked to
-  int64_t evicted() const { return evicted_; }  // at once, or when their time was over
+  int64_t drained() const { return drained_; }        // who have left, as they were asked to
+  int64_t evicted() const { return evicted_; }        // at once, or when their time was over
+  int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
+  int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
   int64_t crashes() const { return options_.crashes - crashes_left_; }
   int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
   int64_t resumed() const { return resumed_; }      // ranks that went on in their generation
@@ -71,6 +75,7 @@ class RecoverySim {
   struct Tensor {
     std::string name;
     int64_t instance = 0;
+    int32_t set = 0;
   };
   struct Part {  // of one worker in one batch
     std::vector<TensorId> ids;
@@ -96,11 +101,20 @@ class RecoverySim {
     // Of its generation: what it has launched and not ended, by lane in the order of its launches.
     std::map<LaneId, std::deque<int64_t>> running;
     std::map<BatchKey, Part> interrupted;
+    // Process sets as it knows them, with the workers in each; and those of whose end it has heard.
+    std::map<int32_t, std::set<int32_t>> sets;
+    std::set<int32_t> ended_sets;
+    std::vector<ProcessSetAsked> to_ask;  // of its generation, one after the other
+    bool asks = false;
+    std::vector<std::pair<int32_t, std::string>> to_submit_in_sets;
+    std::optional<v1::CoordinatorMessage> joined;  // its first Membership, until its sets are there
+    v1::ProcessSets joined_sets;
     int64_t last_id = 0;
   };
   struct Batch {
-    std::vector<std::string> tensors;  // name and instance, as the first who launched it has them
-    std::map<int32_t, Part> parts;     // by worker
+    std::vector<std::string> tensors;    // name and instance, as the first who launched it has them
+    std::map<int32_t, int32_t> members;  // the rank of each worker
+    std::map<int32_t, Part> parts;       // by worker
   };
   using GlobalKey = std::pair<int64_t, BatchKey>;  // with the generation
 
@@ -119,11 +133,26 @@ class RecoverySim {
   absl::Status Tick(int32_t w);
   absl::Status Take(int32_t w, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t w, const LaunchBatch& launch);
-  absl::Status OnEnter(int32_t w, const v1::CoordinatorMessage& membership);
+  absl::Status OnEnter(int32_t w, const EnterGeneration& enter);
   absl::Status OnResult(int32_t w, TensorId id, int64_t generation);
   // What coordd says, and does otherwise.
   bool OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current);
   absl::Status OnDid(const Outgoing& out);
+
+  // recovery_sim_sets.cc
+  absl::Status Begin(int32_t w, const v1::CoordinatorMessage& message);
+  absl::Status OnFound(int32_t w, int32_t size, const std::vector<DefineProcessSet>& sets);
+  absl::Status CheckFound(int32_t w, const std::map<int32_t, std::set<int32_t>>& found) const;
+  std::set<int32_t> WorkersOf(int64_t generation, const std::vector<int32_t>& ranks) const;
+  void OnDefined(int32_t w, const DefineProcessSet& set);
+  absl::Status OnFailed(int32_t w, const FailTensor& fail);
+  absl::Status OnAnswered(int32_t w, const ProcessSetAnswer& answer);
+  void NoteEnded(const v1::CoordinatorMessage& message);
+  static bool HasSetWork(const WorkerModel& worker) {
+    return (!worker.to_ask.empty() && !worker.asks) || !worker.to_submit_in_sets.empty();
+  }
+  absl::Status DoSetWork(int32_t w);
+  static TensorSpec SpecOf(const Tensor& tensor);
 
   // recovery_sim_faults.cc
   CoorddModel::Hooks CoorddHooks(Log log);
@@ -150,6 +179,10 @@ class RecoverySim {
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
+  // By generation: what the first worker that has entered it has found.
+  std::map<int64_t, std::map<int32_t, std::vector<int32_t>>> found_;
+  std::set<int32_t> ended_sets_;  // of whose end some worker has been told
+  int64_t found_sets_ = 0, batches_in_found_sets_ = 0;
   std::map<GlobalKey, Batch> batches_;
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;

@@ -18,6 +18,9 @@ CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
             if (options_.bug == RecoveryBug::kPlanIsNotStored) {
               for (auto& [name, record] : found.jobs) record.clear_repairs();
             }
+            if (options_.bug == RecoveryBug::kSetsNotStored) {
+              for (auto& [name, record] : found.jobs) record.clear_process_sets();
+            }
             if (options_.bug == RecoveryBug::kDrainNotStored) found.drains.clear();
           },
       .log = std::move(log),

@@ -13,6 +13,7 @@ constexpr uint64_t kSeeds = 300;
 
 struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
+  int64_t found_sets = 0, batches_in_found_sets = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0;
 };
 
@@ -29,6 +30,8 @@ Sums RunAll(const FaultSet& faults) {
     sums.scheduled += sim.scheduled_batches();
     sums.crashes += sim.crashes();
     sums.changes += sim.changes();
+    sums.found_sets += sim.found_sets();
+    sums.batches_in_found_sets += sim.batches_in_found_sets();
     sums.resumed += sim.resumed();
     sums.over += sim.over();
     sums.told_again += sim.told_again();
@@ -47,6 +50,8 @@ TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   EXPECT_GT(sums.held, 20);
   EXPECT_GT(sums.again, 200);
   EXPECT_GT(sums.scheduled, 1000);
+  EXPECT_GT(sums.found_sets, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
 }
 
 TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
@@ -56,6 +61,7 @@ TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
   EXPECT_GT(sums.over, 100);
   EXPECT_GT(sums.told_again, 30);
   EXPECT_GT(sums.held, 10);
+  EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
 }
 
 TEST(RecoverySim, MembersMayChangeWhileCoorddDies) {
@@ -117,6 +123,10 @@ TEST(RecoverySim, NoticesAChangeOfMembersThatIsNotAskedForAgain) {
 
 TEST(RecoverySim, NoticesADrainThatDiesWithCoordd) {
   EXPECT_TRUE(Noticed(RecoveryBug::kDrainNotStored, /*crashes=*/2, /*changes=*/0, /*drains=*/2));
+}
+
+TEST(RecoverySim, NoticesProcessSetsThatDieWithCoordd) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kSetsNotStored, /*crashes=*/2, /*changes=*/1));
 }
 
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {

@@ -73,6 +73,8 @@ class SpoilingWorker final : public Worker {
     work->Complete(absl::OkStatus(), std::move(batch.tensors()[0].result));
     return work;
   }
+  std::vector<ProcessSetId> ProcessSets() const override { return {}; }
+  ProcessSetId last_process_set_found() const override { return {}; }
   absl::StatusOr<std::unique_ptr<Comm>> CreateComm(ProcessSetId, const std::string&,
                                                    absl::Duration) override {
     return absl::UnimplementedError("no comm here");

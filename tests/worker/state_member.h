@@ -82,8 +82,10 @@ class Member {
     Say(std::move(message));
   }
   // `request` 0: a pair; no ranks: the set has ended.
-  void Change(int64_t request, int32_t set, const std::vector<int32_t>& ranks) {
+  void Change(int64_t request, int32_t set, const std::vector<int32_t>& ranks,
+              int64_t position = 0) {
     v1::CoordinatorMessage message = Message();
+    message.set_position(position);
     v1::ProcessSetChange& change = *message.mutable_process_set_change();
     change.set_request(request);
     change.set_process_set(set);
@@ -107,8 +109,9 @@ class Member {
     Say(std::move(message));
   }
   void Abort(v1::DepartureCause cause, const std::string& detail, bool in_flight,
-             bool reforms = false) {
+             bool reforms = false, bool report_sets = false) {
     v1::CoordinatorMessage message = Message();
+    message.mutable_abort()->set_report_process_sets(report_sets);
     message.mutable_abort()->set_in_flight(in_flight);
     message.mutable_abort()->set_reforms(reforms);
     v1::Departure& departure = *message.mutable_abort()->add_departures();
@@ -136,7 +139,7 @@ class Member {
     return message;
   }
   // This rank is the given one of so many in the next generation.
-  void NextGeneration(int32_t rank, int32_t size) {
+  void NextGeneration(int32_t rank, int32_t size, bool sets_follow = false) {
     ++generation_;
     batch_sequence_ = 0;
     v1::CoordinatorMessage message = Message();
@@ -144,6 +147,17 @@ class Member {
     message.mutable_membership()->set_size(size);
     message.mutable_membership()->add_nodes()->set_nodes(1);
     message.mutable_membership()->mutable_nodes(0)->set_ranks_per_node(size);
+    message.mutable_membership()->set_process_sets_follow(sets_follow);
+    Say(std::move(message));
+  }
+  void SayProcessSet(int32_t number, const std::vector<int32_t>& ranks, int32_t last,
+                     bool more = false) {
+    v1::CoordinatorMessage message = Message();
+    v1::ProcessSets& sets = *message.mutable_process_sets();
+    sets.set_last_process_set(last);
+    sets.set_more(more);
+    sets.add_sets()->set_process_set(number);
+    sets.mutable_sets(0)->mutable_ranks()->Assign(ranks.begin(), ranks.end());
     Say(std::move(message));
   }
   void SkipMessage() { ++sequence_; }

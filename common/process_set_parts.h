@@ -1,0 +1,22 @@
+// Process sets as messages tell them (ProcessSets in session.proto).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+// In messages of at most `bytes` each, or of one set; one at least.
+std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes);
+
+// Appends the next part.
+void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
+
+// INVALID_ARGUMENT: numbers or ranks that are none, or not in order; names the set. `size`: of the
+// job.
+absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size);
+
+}  // namespace coordd

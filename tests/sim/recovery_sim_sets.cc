@@ -1,0 +1,159 @@
+// Process sets in the recovery simulator: what the programs ask for, and what they must find in
+// the next generation.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/process_set_parts.h"
+#include "common/status_macros.h"
+#include "tests/server/builders.h"
+#include "tests/sim/recovery_sim.h"
+#include "worker/join_message.h"
+#include "worker/worker_errors.h"
+
+namespace coordd {
+
+// Of one that waits for its first generation.
+absl::Status RecoverySim::Begin(int32_t w, const v1::CoordinatorMessage& message) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (message.has_membership()) {
+    worker.joined = message;
+    worker.joined_sets.Clear();
+    if (message.membership().process_sets_follow()) return absl::OkStatus();
+  } else if (message.has_process_sets() && worker.joined.has_value()) {
+    AddPart(message.process_sets(), worker.joined_sets);
+    worker.joined->set_sequence(message.sequence());
+    if (message.process_sets().more()) return absl::OkStatus();
+  } else {
+    return absl::OkStatus();
+  }
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(*worker.joined, worker.joined_sets));
+  place.state.on_failure = OnFailure::kContinue;
+  place.state.join = JoinFor(w);
+  worker.generation = message.generation();
+  worker.state = std::make_unique<WorkerState>(place.state, coordd_.now());
+  return OnFound(w, place.state.size, worker.state->process_sets());
+}
+
+std::set<int32_t> RecoverySim::WorkersOf(int64_t generation,
+                                         const std::vector<int32_t>& ranks) const {
+  std::set<int32_t> workers;
+  for (const auto& [w, rank] : members_.at(generation))
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) workers.insert(w);
+  return workers;
+}
+
+// All find the same. Each program then submits once in each set that it is in, asks for a set that
+// leaves out one rank, and, in every other generation, for the end of the first set that it has
+// found: all do the same.
+absl::Status RecoverySim::OnFound(int32_t w, int32_t size,
+                                  const std::vector<DefineProcessSet>& sets) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  std::map<int32_t, std::vector<int32_t>> ranks;
+  std::map<int32_t, std::set<int32_t>> found;
+  worker.to_ask.clear();
+  worker.to_submit_in_sets.clear();
+  worker.asks = false;
+  for (const DefineProcessSet& set : sets) {
+    const int32_t number = ToInt(set.process_set);
+    ranks[number] = set.ranks;
+    found[number] = WorkersOf(worker.generation, set.ranks);
+    if (set.member != found[number].contains(w))
+      return Wrong("worker ", w, " is wrong about itself in process set ", number);
+    if (set.member) worker.to_submit_in_sets.emplace_back(number, "found");
+  }
+  found_sets_ += static_cast<int64_t>(sets.size());
+  const auto [first, is_first] = found_.try_emplace(worker.generation, ranks);
+  if (first->second != ranks)
+    return Wrong("worker ", w, " finds other process sets than another one did");
+  COORDD_RETURN_IF_ERROR(CheckFound(w, found));
+  worker.sets = std::move(found);
+  const absl::Time deadline = coordd_.now() + absl::Minutes(10);
+  std::vector<int32_t> but_one;
+  for (int32_t rank = 0; rank < size; ++rank)
+    if (rank != worker.generation % size) but_one.push_back(rank);
+  if (size > 1) worker.to_ask.push_back({1, ProcessSetId{0}, std::move(but_one), deadline});
+  if (worker.generation % 2 == 0 && !sets.empty())
+    worker.to_ask.push_back({2, sets.front().process_set, {}, deadline});
+  return absl::OkStatus();
+}
+
+// What this worker has known is there, with exactly those of its workers who are members now,
+// unless somebody has heard of its end. It may find more, which others have known.
+absl::Status RecoverySim::CheckFound(int32_t w,
+                                     const std::map<int32_t, std::set<int32_t>>& found) const {
+  const WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  for (const auto& [number, workers] : worker.sets) {
+    std::set<int32_t> left;
+    for (const auto& [member, rank] : members_.at(worker.generation))
+      if (workers.contains(member)) left.insert(member);
+    const auto now = found.find(number);
+    if (now == found.end() && (left.empty() || ended_sets_.contains(number))) continue;
+    if (now == found.end()) return Wrong("worker ", w, " does not find process set ", number);
+    if (now->second != left)
+      return Wrong("worker ", w, " finds other workers in process set ", number);
+  }
+  for (int32_t number : worker.ended_sets)
+    if (found.contains(number)) return Wrong("process set ", number, " has come back");
+  return absl::OkStatus();
+}
+
+void RecoverySim::NoteEnded(const v1::CoordinatorMessage& message) {
+  const v1::ProcessSetChange& change = message.process_set_change();
+  if (change.code() == 0 && change.ranks().empty()) ended_sets_.insert(change.process_set());
+}
+
+void RecoverySim::OnDefined(int32_t w, const DefineProcessSet& set) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const int32_t number = ToInt(set.process_set);
+  worker.sets[number] = WorkersOf(worker.generation, set.ranks);
+  if (set.member) worker.to_submit_in_sets.emplace_back(number, "added");
+}
+
+absl::Status RecoverySim::DoSetWork(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (worker.to_submit_in_sets.empty()) {
+    ProcessSetAsked asked = std::move(worker.to_ask.front());
+    worker.to_ask.erase(worker.to_ask.begin());
+    worker.asks = true;
+    return Turn(w, std::move(asked));
+  }
+  const auto [set, name] = worker.to_submit_in_sets.back();
+  worker.to_submit_in_sets.pop_back();
+  const TensorId id{++worker.last_id};
+  // Its results are those of one generation: the instance is that and the set.
+  const Tensor tensor{name, worker.generation * 1000 + set, set};
+  worker.open[id] = tensor;
+  TensorsSubmitted submitted;
+  submitted.tensors.push_back({id, SpecOf(tensor), coordd_.now() + absl::Minutes(10)});
+  return Turn(w, std::move(submitted));
+}
+
+TensorSpec RecoverySim::SpecOf(const Tensor& tensor) {
+  TensorSpec spec = Gradient(tensor.name, {4});
+  spec.process_set = ProcessSetId{tensor.set};
+  return spec;
+}
+
+// Only what is in a set fails, with its generation or with the set.
+absl::Status RecoverySim::OnFailed(int32_t w, const FailTensor& fail) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const auto open = worker.open.extract(fail.id);
+  const bool passes =
+      IsGenerationChanged(fail.status) || absl::IsFailedPrecondition(fail.status) || worker.leaves;
+  if (!open.empty() && open.mapped().set != 0 && passes) return absl::OkStatus();
+  return Wrong("worker ", w, ": ", fail.status.ToString());
+}
+
+absl::Status RecoverySim::OnAnswered(int32_t w, const ProcessSetAnswer& answer) {
+  workers_[static_cast<size_t>(w)].asks = false;
+  // ABORTED: others were refused by a coordd that is gone.
+  const bool passes = answer.status.ok() || absl::IsAborted(answer.status) ||
+                      absl::IsAlreadyExists(answer.status) ||
+                      absl::IsFailedPrecondition(answer.status) ||
+                      workers_[static_cast<size_t>(w)].leaves;
+  if (passes) return absl::OkStatus();
+  return Wrong("worker ", w, " has asked for a process set: ", answer.status.ToString());
+}
+
+}  // namespace coordd
