@@ -99,6 +99,64 @@ class RecoveryTest(processes.TestCase):
         self.assertTrue(wait_for(lambda: "left" in last.ask("status")))
         self.assertTrue(last.ask("next").startswith("ABORTED "))
 
+    def ask_all(self, workers, command):
+        for worker in workers:
+            worker.tell(command)
+        return [worker.answer() for worker in workers]
+
+    def go_on(self, workers):
+        """They are all that is left of the last generation."""
+        for worker in workers:
+            self.assertTrue(wait_for(lambda worker=worker: worker.ask("status") != "ok"))
+        for rank, worker in enumerate(workers):
+            self.assertEqual(self.next_of(worker, len(workers)), rank)
+            worker.place["rank"] = rank
+
+    def reduce_in(self, number, workers):
+        """Each gives 10 to the power of its rank."""
+        for worker in workers:
+            self.assertEqual(worker.ask(f"submit x float32 1000 {10 ** worker.rank} sum 60 {number}"), "ok")
+        total = sum(10 ** worker.rank for worker in workers)
+        self.assertEqual([worker.ask("wait x") for worker in workers], [f"ok {total} {total}"] * len(workers))
+
+    def test_process_sets_survive_with_their_numbers_and_those_who_are_left(self):
+        workers = self.members(4, "raise")
+        self.assertEqual(self.ask_all(workers, "addset 0 1 3"), ["ok 1"] * 4)
+        self.assertEqual(self.ask_all(workers, "addset 1 2"), ["ok 2"] * 4)
+        self.assertEqual(self.ask_all(workers, "addset 1"), ["ok 3"] * 4)
+        self.reduce_in(1, [workers[0], workers[1], workers[3]])
+        self.reduce_in(2, workers[1:3])
+        # What is pending in a set fails, as everything does.
+        self.assertEqual(workers[0].ask("submit pending float32 10 1 sum 60 1"), "ok")
+        victim, others = workers[1], [workers[0], *workers[2:]]
+        victim.signal(signal.SIGKILL)
+        self.assertTrue(workers[0].ask("wait pending").startswith("GENERATION_CHANGED "))
+        self.go_on(others)
+        self.assertEqual(self.ask_all(others, "sets"), ["ok 1:0,2 2:1"] * 3)
+        self.reduce_in(1, [others[0], others[2]])
+        self.reduce_in(2, [others[1]])
+        text = others[0].ask("submit x float32 10 1 sum 60 3")
+        self.assertRegex(text, "INVALID_ARGUMENT .*process set 3: has ended, since none of its ranks is left")
+        # And once more, until one is left, who is below min_workers; then a newcomer, who is in none of them.
+        others[0].signal(signal.SIGKILL)
+        self.go_on(others[1:])
+        self.assertEqual(self.ask_all(others[1:], "sets"), ["ok 1:1 2:0"] * 2)
+        others[1].signal(signal.SIGKILL)
+        last = others[2]
+        self.assertTrue(wait_for(lambda: last.ask("status") != "ok"))
+        fresh = self.start(ScriptedWorker(self.daemon.listen, COORDD_JOB_ID="test", COORDD_MIN_WORKERS=2,
+                                          COORDD_MAX_WORKERS=4, COORDD_ON_FAILURE="raise",
+                                          COORDD_JOIN_TIMEOUT=processes.PATIENCE_S))
+        both = [last, fresh]
+        self.assertEqual(self.next_of(last, 2), 0)
+        fresh.joined()
+        self.assertEqual(self.ask_all(both, "sets"), ["ok 1:0"] * 2)
+        # Sets come and go with all, and no number comes again.
+        self.assertEqual(self.ask_all(both, "addset 1"), ["ok 4"] * 2)
+        self.reduce_in(4, [fresh])
+        self.assertEqual(self.ask_all(both, "removeset 1"), ["ok"] * 2)
+        self.assertEqual(self.ask_all(both, "sets"), ["ok 4:1"] * 2)
+
     def test_digits_trains_the_weights_of_one_process_whoever_is_killed(self):
         folder = tempfile.mkdtemp(dir=self.daemon.runtime)
         one, many = os.path.join(folder, "one"), os.path.join(folder, "many")

@@ -1,9 +1,11 @@
 // A member of a job that does what its standard input says, one command a line, and answers each on
 // one line of its standard output. For the tests beside this file; options come from COORDD_*.
 //
-//   submit NAME DTYPE COUNT VALUE [OP [TIMEOUT_S]]   an allreduce of COUNT times VALUE
+//   submit NAME DTYPE COUNT VALUE [OP [TIMEOUT_S [SET]]]   an allreduce of COUNT times VALUE
 //   wait NAME                                        -> "ok FIRST LAST" of the result
 //   barrier | status | leave
+//   addset RANK... -> "ok NUMBER"     removeset NUMBER
+//   sets           -> "ok 1:0,2 3:1": the process sets that there are, with their ranks
 //   large NAME BYTES       an allreduce of uint8 in place, of rank + 1, every element checked
 //   train NAME COUNT STEPS [change]
 //                          allreduces of COUNT times 1, each result checked: "step 5" after the
@@ -81,6 +83,10 @@ class Script {
     if (command == "barrier") return Answer(worker_.TryBarrier());
     if (command == "status") return Answer(worker_.status());
     if (command == "leave") return Answer(worker_.TryShutdown(std::chrono::seconds(10)));
+    if (command == "addset") return AddSet(name, in);
+    if (command == "removeset")
+      return Answer(worker_.TryRemoveProcessSet(std::stoi(name), kPatience));
+    if (command == "sets") return Sets();
     if (command == "large") return Large(name, in);
     if (command == "train") return Train(name, in);
     if (command == "next") return Next();
@@ -100,18 +106,22 @@ class Script {
     std::string dtype, op = "sum";
     int64_t count = 0;
     double value = 0, timeout = 0;
-    in >> dtype >> count >> value >> op >> timeout;
+    int set = 0;
+    in >> dtype >> count >> value >> op >> timeout >> set;
     if (op.empty()) op = "sum";
-    if (dtype == "float32") return SubmitAs<float>(name, count, value, op, timeout);
-    if (dtype == "float64") return SubmitAs<double>(name, count, value, op, timeout);
-    if (dtype == "int32") return SubmitAs<int32_t>(name, count, value, op, timeout);
-    if (dtype == "uint8") return SubmitAs<uint8_t>(name, count, value, op, timeout);
+    coordd::CallOptions options;
+    options.timeout = std::chrono::duration<double>(timeout);
+    options.process_set = set;
+    if (dtype == "float32") return SubmitAs<float>(name, count, value, op, options);
+    if (dtype == "float64") return SubmitAs<double>(name, count, value, op, options);
+    if (dtype == "int32") return SubmitAs<int32_t>(name, count, value, op, options);
+    if (dtype == "uint8") return SubmitAs<uint8_t>(name, count, value, op, options);
     return "UNKNOWN dtype " + dtype;
   }
 
   template <typename T>
   std::string SubmitAs(const std::string& name, int64_t count, double value, const std::string& op,
-                       double timeout) {
+                       const coordd::CallOptions& options) {
     Pending& pending = pending_[name];
     pending = Pending();
     pending.bytes.resize(static_cast<size_t>(count) * sizeof(T));
@@ -122,13 +132,36 @@ class Script {
       if (count > 0) out << +data[0] << " " << +data[count - 1];
       return out.str();
     };
-    coordd::CallOptions options;
-    options.timeout = std::chrono::duration<double>(timeout);
     auto work =
         worker_.TryAllreduceAsync(name, coordd::View<T>(data, count), OpFromName(op), options);
     if (!work.ok()) return std::string(coordd_status_name(work.code())) + " " + work.message();
     pending.work = std::move(work.value());
     return "ok";
+  }
+
+  std::string AddSet(const std::string& first, std::istringstream& in) {
+    std::vector<int32_t> ranks = {std::stoi(first)};
+    for (int32_t rank = 0; in >> rank;) ranks.push_back(rank);
+    const coordd::Expected<int> added = worker_.TryAddProcessSet(ranks, kPatience);
+    if (added.ok()) return "ok " + std::to_string(added.value());
+    return std::string(coordd_status_name(added.code())) + " " + added.message();
+  }
+
+  std::string Sets() {
+    int32_t numbers[64];
+    size_t count = 0;
+    if (coordd_process_set_list(worker_.handle(), numbers, 64, &count, nullptr) != COORDD_OK)
+      return coordd_last_error();
+    std::string text = "ok";
+    for (size_t i = 0; i < count; ++i) {
+      text += " " + std::to_string(numbers[i]);
+      char separator = ':';
+      for (int32_t rank : worker_.ProcessSetRanks(numbers[i])) {
+        text += separator + std::to_string(rank);
+        separator = ',';
+      }
+    }
+    return text;
   }
 
   std::string Wait(const std::string& name) {

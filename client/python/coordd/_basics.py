@@ -128,20 +128,25 @@ def membership() -> int:
 
 
 def _end_membership() -> None:
+    _change_membership()
+    _process_sets.unregister_all()
+
+
+def _change_membership() -> None:
     _state.membership += 1
     for call in _state.at_end:
         call()
-    _process_sets.unregister_all()
 
 
 def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     """What a program calls after a HorovodInternalError whose code is "GENERATION_CHANGED" (COORDD_ON_FAILURE=raise, which
     `coordrun --min-np` sets; coordd.elastic does it by itself): waits until those that are left have formed the next
-    generation. rank() and size() are then those of that one, process sets have to be added anew, and nothing that was
-    submitted before is left. HorovodInternalError: no generation follows, or not in time."""
+    generation. rank() and size() are then those of that one, process sets have those of their ranks that are left, and
+    nothing that was submitted before is left. HorovodInternalError: no generation follows, or not in time."""
     with _state.lock:
         _state.place = worker().await_generation(timeout_seconds)
-        _end_membership()
+        _change_membership()
+        _process_sets.follow()
 
 
 def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
@@ -149,7 +154,8 @@ def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already."""
     with _state.lock:
         _state.place = worker().change_members(timeout_seconds)
-        _end_membership()
+        _change_membership()
+        _process_sets.follow()
 
 
 def newcomers() -> int:

@@ -46,7 +46,7 @@ class State:
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Functions that run() calls when the members have changed, before everyone takes rank 0's state: to adapt a learning
-        rate to size(), or to add process sets anew."""
+        rate to size(). Process sets then have those of their ranks that are left."""
         self._reset_callbacks.extend(callbacks)
 
     def register_drain_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:

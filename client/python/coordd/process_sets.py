@@ -6,11 +6,15 @@
     if even.included():
         coordd.torch.allreduce(tensor, process_set=even)
 
+In an elastic job a set goes on with those of its ranks that are left; when none is, it is not registered any more.
+
 Ranks in arguments (a broadcast's root) are always ranks in the job, also inside a set.
 """
 
-from typing import Dict, List, Optional, Sequence, Union
+from ctypes import byref, c_int32, c_size_t
+from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
+from coordd import _library, _native
 from coordd.exceptions import InvalidArgumentError
 
 __all__ = ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set", "process_set_by_id",
@@ -82,11 +86,15 @@ global_process_set = ProcessSet([])  # all ranks; its list of ranks is filled by
 global_process_set.process_set_id = 0
 
 _registered: Dict[int, List[ProcessSet]] = {0: [global_process_set]}
+_survived: Set[int] = set()  # numbers of those of the membership before, which may be added once more
 
 
 def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Registers a set while the job runs. Collective: every rank of the job calls it, member or not, with the same ranks
     and in the same order as its other additions and removals; blocks until all have. Returns the set.
+
+    Sets outlive a change of members, with those of their ranks that are left. A program that adds them anew all the same is
+    given the set that there is, once after each change.
 
     ValueError: a rank that does not exist, or a set of these ranks is there already. HorovodInternalError: ranks disagree,
     or coordd is not initialised.
@@ -101,12 +109,22 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     if not ranks or ranks[-1] >= size:
         raise InvalidArgumentError(f"a process set's ranks are {ranks}: expected one or more of the job's "
                                    f"ranks, 0 to {size - 1}", "INVALID_ARGUMENT")
+    for number in sorted(_survived):
+        if _registered[number][0]._members() == ranks:
+            _survived.remove(number)
+            return _bind(process_set, number)
     for number, known in _registered.items():
         if known[0]._members() == ranks:
             raise InvalidArgumentError(f"a process set of the ranks {ranks} is registered already, with "
                                        f"number {number}", "ALREADY_EXISTS")
-    process_set.process_set_id = worker.add_process_set(ranks, ADD_TIMEOUT_S)
-    _registered.setdefault(process_set.process_set_id, []).append(process_set)
+    return _bind(process_set, worker.add_process_set(ranks, ADD_TIMEOUT_S))
+
+
+def _bind(process_set: ProcessSet, number: int) -> ProcessSet:
+    process_set.process_set_id = number
+    known = _registered.setdefault(number, [])
+    if not any(one is process_set for one in known):
+        known.append(process_set)
     return process_set
 
 
@@ -123,9 +141,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number not in _registered:
         raise InvalidArgumentError(f"{process_set} is not registered", "INVALID_ARGUMENT")
     worker.remove_process_set(number, ADD_TIMEOUT_S)
+    _unregister(number)
+    return True
+
+
+def _unregister(number: int) -> None:
+    _survived.discard(number)
     for one in _registered.pop(number):
         one.process_set_id = None
-    return True
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:
@@ -148,18 +171,67 @@ def process_set_included(process_set_id: int) -> bool:
 
 
 def register_initial(sets: Sequence[ProcessSet]) -> None:
-    """What init() does: fills the set of all ranks, then registers `sets` in their order."""
+    """What init() does: fills the set of all ranks, then registers `sets` in their order. A newcomer finds them: the others
+    have registered them as the first ones, with the numbers from 1, and some may have ended since."""
     global_process_set.ranks = list(range(_place().size))
-    for process_set in sets:
-        add_process_set(process_set)
+    numbers, found = _numbers()
+    if found == 0:
+        for process_set in sets:
+            add_process_set(process_set)
+        return
+    for number, process_set in enumerate(sets, 1):
+        if number in numbers:
+            _bind(process_set, number)
+    follow()
+
+
+def follow() -> None:
+    """What a change of members does: all sets have the ranks that are left of them, and those of which none is are not
+    registered any more."""
+    numbers, _ = _numbers()
+    for number in [number for number in _registered if number != 0 and number not in numbers]:
+        _unregister(number)
+    for number in numbers:
+        ranks = _ranks_of(number)
+        for one in _registered.setdefault(number, [ProcessSet(ranks)]):
+            one.process_set_id = number
+            one.ranks = ranks
+    _survived.clear()
+    _survived.update(numbers)
+    global_process_set.ranks = list(range(_place().size))
+
+
+def _numbers() -> Tuple[List[int], int]:
+    """Those of the sets that there are, without 0; and the highest that there had been when this process became a member."""
+    function = _library.library().function("coordd_process_set_list")
+    found = c_int32()
+    return _all_of(lambda pointer, *room: function(pointer, *room, byref(found))), found.value
+
+
+def _ranks_of(number: int) -> List[int]:
+    function = _library.library().function("coordd_process_set_ranks")
+    return _all_of(lambda pointer, *room: function(pointer, c_int32(number), *room))
+
+
+def _all_of(fill: Callable) -> List[int]:
+    """What `fill(worker, room, capacity, count)` has to say, which tells the count also where there is no room for it."""
+    from coordd import _basics
+    count = c_size_t(64)
+    while True:
+        capacity = count.value
+        room = (c_int32 * max(1, capacity))()
+        status = fill(_basics.worker().pointer, room, c_size_t(capacity), byref(count))
+        if status == 0:
+            return list(room[:count.value])
+        if count.value <= capacity:
+            raise _native.call_error(status)
 
 
 def unregister_all() -> None:
     """What shutdown() does: no set but that of all ranks is registered any more. Sets keep their ranks, so that they can
     be given to init() again."""
     for number in [number for number in _registered if number != 0]:
-        for one in _registered.pop(number):
-            one.process_set_id = None
+        _unregister(number)
     global_process_set.ranks = []
 
 
