@@ -142,7 +142,7 @@ class Script {
   std::string AddSet(const std::string& first, std::istringstream& in) {
     std::vector<int32_t> ranks = {std::stoi(first)};
     for (int32_t rank = 0; in >> rank;) ranks.push_back(rank);
-    const coordd::Expected<int> added = worker_.TryAddProcessSet(ranks, kPatience);
+    coordd::Expected<int> added = worker_.TryAddProcessSet(ranks, kPatience);
     if (added.ok()) return "ok " + std::to_string(added.value());
     return std::string(coordd_status_name(added.code())) + " " + added.message();
   }

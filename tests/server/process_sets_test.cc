@@ -95,6 +95,46 @@ TEST(ProcessSets, HaveOneSetForEachPairInEitherOrder) {
   EXPECT_EQ(sets.size(), 1);
 }
 
+// Of which the ranks 1 and 4 are lost.
+v1::ProcessSets MovedOf(const ProcessSets& sets) {
+  return Moved(sets.Left(), {{0, Rank{0}}, {2, Rank{1}}, {3, Rank{2}}});
+}
+
+TEST(ProcessSets, LeaveWhatWasAskedForToTheNextGeneration) {
+  ProcessSets sets(5);
+  EXPECT_THAT(sets.Add(Ranks({0, 1, 3})), IsOk());
+  EXPECT_THAT(sets.Add(Ranks({1, 4})), IsOk());
+  EXPECT_THAT(sets.Add(Ranks({0, 3})), IsOk());
+  EXPECT_THAT(sets.Add(Ranks({2})), IsOk());
+  sets.Remove(ProcessSetId{4});
+  EXPECT_THAT(sets.PairOf(Rank{0}, Rank{2}), IsOk());
+  const v1::ProcessSets next = MovedOf(sets);
+  EXPECT_EQ(next.last_process_set(), 4);
+  ASSERT_EQ(next.sets_size(), 2);
+  EXPECT_EQ(next.sets(0).process_set(), 1);
+  EXPECT_THAT(next.sets(0).ranks(), ElementsAre(0, 2));
+  EXPECT_EQ(next.sets(1).process_set(), 3);
+  EXPECT_THAT(next.sets(1).ranks(), ElementsAre(0, 2));
+}
+
+TEST(ProcessSets, MayHaveTheSameRanksOnceSomeAreLostAndKeepTheirNumbers) {
+  ProcessSets sets(3);
+  EXPECT_THAT(sets.Restore(ProcessSetId{1}, Ranks({0, 2}), /*is_pair=*/false), IsOk());
+  EXPECT_THAT(sets.Restore(ProcessSetId{3}, Ranks({0, 2}), /*is_pair=*/false), IsOk());
+  EXPECT_THAT(sets.Restore(ProcessSetId{4}, Ranks({0, 1, 2}), /*is_pair=*/false), IsOk());
+  sets.NoteEarlier(6);
+  EXPECT_THAT(sets.Add(Ranks({0, 2})), StatusIs(Code::kAlreadyExists, HasSubstr("process set")));
+  sets.Remove(ProcessSetId{1});
+  EXPECT_NE(sets.Find(ProcessSetId{3}), nullptr);
+  EXPECT_THAT(sets.Add(Ranks({0, 2})), StatusIs(Code::kAlreadyExists, HasSubstr("set 3")));
+  EXPECT_EQ(*sets.Add(Ranks({1})), ProcessSetId{7});
+  sets.Remove(ProcessSetId{7});
+  EXPECT_THAT(sets.NoSuchSet(ProcessSetId{2}),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("none of its ranks is left")));
+  EXPECT_THAT(sets.NoSuchSet(ProcessSetId{7}),
+              StatusIs(Code::kFailedPrecondition, "process set 7 was removed"));
+}
+
 TEST(ProcessSets, AreBoundedByTheirMembers) {
   constexpr int32_t kWorld = 1 << 17;
   ProcessSets sets(kWorld);

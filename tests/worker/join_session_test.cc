@@ -44,6 +44,31 @@ class JoinSessionTest : public ::testing::Test {
   ControlInbox inbox_{16, Clock::Real()};
 };
 
+TEST_F(JoinSessionTest, WaitsForTheProcessSetsThatFollow) {
+  coordinator_.on_start = [this] {
+    v1::CoordinatorMessage place = Membership();
+    place.mutable_membership()->set_process_sets_follow(true);
+    coordinator_.Say(place);
+    v1::CoordinatorMessage part;
+    part.mutable_process_sets()->set_more(true);
+    part.mutable_process_sets()->add_sets()->set_process_set(1);
+    coordinator_.Say(part);
+    part.mutable_process_sets()->set_more(false);
+    part.mutable_process_sets()->set_last_process_set(2);
+    part.mutable_process_sets()->mutable_sets(0)->set_process_set(2);
+    coordinator_.Say(part);
+    v1::CoordinatorMessage plan;
+    plan.mutable_plan();
+    coordinator_.Say(plan);
+  };
+  auto session = Join();
+  ASSERT_THAT(session, IsOk());
+  EXPECT_EQ(session->membership.sequence(), 3);
+  EXPECT_EQ(session->process_sets.sets_size(), 2);
+  EXPECT_EQ(session->process_sets.last_process_set(), 2);
+  EXPECT_THAT(session->early, SizeIs(1));
+}
+
 TEST_F(JoinSessionTest, SendsItsJoinAndReturnsItsPlaceWithWhatCameBehindIt) {
   coordinator_.on_start = [this] {
     coordinator_.Say(Waiting(1));

@@ -121,7 +121,7 @@ TEST(WorkerStateSurvivingSets, OneThatAsksIsToldAllButPairsAndHowMuchThisRankHas
   SetMember member;
   member.Lose(/*report_sets=*/true);
   ASSERT_THAT(member.sent(kRecovery), SizeIs(1));
-  const v1::ProcessSets& sets = member.sent(kRecovery)[0].recovery_report().process_sets();
+  const v1::ProcessSets sets = member.sent(kRecovery)[0].recovery_report().process_sets();
   EXPECT_EQ(sets.position(), 6);
   EXPECT_EQ(sets.last_process_set(), 3);
   EXPECT_FALSE(sets.more());
