@@ -313,7 +313,8 @@ void Control::Do(EnterNext& action) {
   std::map<ProcessSetId, RankList> sets;
   for (const DefineGroup& set : action.process_sets) sets[set.process_set] = set.ranks;
   // The program may go on as soon as the data plane is there.
-  parts_.process_sets.Replace(std::move(sets));
+  parts_.process_sets.Replace(std::move(sets),
+                              action.membership.membership().process_sets_follow());
   absl::StatusOr<std::shared_ptr<GenerationPlane>> next =
       hooks_.enter_generation(action.membership);
   if (!next.ok()) {

@@ -9,6 +9,7 @@ namespace coordd {
 void ProcessSetTable::Define(ProcessSetId process_set, RankList ranks) {
   MutexLock lock(&mu_);
   sets_[process_set] = std::move(ranks);
+  ended_.erase(process_set);  // numbers of sets that do not survive come again
 }
 
 void ProcessSetTable::End(ProcessSetId process_set) {
@@ -16,18 +17,21 @@ void ProcessSetTable::End(ProcessSetId process_set) {
   sets_.erase(process_set);
 }
 
-void ProcessSetTable::Replace(std::map<ProcessSetId, RankList> sets) {
+void ProcessSetTable::Replace(std::map<ProcessSetId, RankList> sets, bool survive) {
+  const char* const why = survive ? "since none of its ranks is left"
+                                  : "with its generation, since coordd or another worker is older";
   MutexLock lock(&mu_);
   sets_.swap(sets);
   for (const auto& [number, ranks] : sets)
-    if (!sets_.contains(number)) lost_.insert(number);
+    if (!sets_.contains(number)) ended_[number] = why;
 }
 
 absl::Status ProcessSetTable::NoSuchSet(ProcessSetId process_set) const {
   MutexLock lock(&mu_);
-  if (lost_.contains(process_set)) {
-    return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(process_set),
-                                                   ": has ended, since none of its ranks is left"));
+  const auto ended = ended_.find(process_set);
+  if (ended != ended_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process set ", ToInt(process_set), ": has ended, ", ended->second));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("process set ", ToInt(process_set),

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,8 +20,9 @@ class ProcessSetTable {
  public:
   void Define(ProcessSetId process_set, RankList ranks);
   void End(ProcessSetId process_set);
-  // Those of the next generation. Others have ended with the last of their ranks.
-  void Replace(std::map<ProcessSetId, RankList> sets);
+  // Those of the next generation. Others have ended with the last of their ranks; or, unless
+  // `survive`, with their generation.
+  void Replace(std::map<ProcessSetId, RankList> sets, bool survive);
   // nullptr: there is no such set. Not for set 0.
   RankList Find(ProcessSetId process_set) const;
   absl::Status NoSuchSet(ProcessSetId process_set) const;  // what to say then
@@ -32,7 +32,7 @@ class ProcessSetTable {
   // Guarded by mu_.
   mutable Mutex mu_;
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
-  std::set<ProcessSetId> lost_ ABSL_GUARDED_BY(mu_);  // with their ranks
+  std::map<ProcessSetId, const char*> ended_ ABSL_GUARDED_BY(mu_);  // before this one: why
 };
 
 }  // namespace coordd

@@ -68,6 +68,19 @@ static void TestRanksOfSets(int32_t even) {
               "process set 77");
 }
 
+static void TestListOfSets(int32_t first, int32_t last) {
+  int32_t sets[8];
+  int32_t found = -1;
+  size_t count = 0;
+  CHECK_OK(coordd_process_set_list(worker, sets, 8, &count, &found));
+  CHECK(count == 3 && sets[0] == first && sets[2] == last && found == 0);
+  CHECK_ERROR(coordd_process_set_list(worker, sets, 2, &count, NULL), COORDD_OUT_OF_RANGE,
+              "room for 2");
+  CHECK(count == 3);
+  CHECK_ERROR(coordd_process_set_list(worker, NULL, 2, &count, NULL), COORDD_INVALID_ARGUMENT,
+              "process_sets");
+}
+
 /* Sums of rank + 1 in `set`, of which this rank is a member. */
 static void CheckSum(int32_t set, const char* name, float expected) {
   const coordd_call_options_t options = InSet(set);
@@ -87,6 +100,7 @@ static void TestSets(void) {
   CHECK_OK(coordd_process_set_add(worker, most_ranks, 3, 10, &most));
   CHECK(even > 0 && odd > even && most > odd);
   TestRanksOfSets(even);
+  TestListOfSets(even, most);
   const int32_t own = rank % 2 == 0 ? even : odd;
   /* One name everywhere: names are unique per set. */
   CheckSum(own, "sum", rank % 2 == 0 ? 4 : 6);

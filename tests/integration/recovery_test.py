@@ -157,6 +157,26 @@ class RecoveryTest(processes.TestCase):
         self.assertEqual(self.ask_all(both, "removeset 1"), ["ok"] * 2)
         self.assertEqual(self.ask_all(both, "sets"), ["ok 4:1"] * 2)
 
+    def test_process_sets_survive_also_where_coordd_dies_with_the_worker(self):
+        durable = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}", "--settling-window", "10m",
+                   "--lease", "5s", "--resume-grace", "1s")
+        coordd = self.coordd(*durable)
+        workers = self.workers(coordd, 4, min_workers=2, COORDD_ON_FAILURE="raise")
+        self.assertEqual(self.ask_all(workers, "addset 0 1 3"), ["ok 1"] * 4)
+        self.assertEqual(self.ask_all(workers, "addset 1"), ["ok 2"] * 4)
+        self.assertEqual(self.ask_all(workers, "addset 2 3"), ["ok 3"] * 4)
+        self.assertEqual(self.ask_all(workers, "removeset 3"), ["ok"] * 4)
+        coordd.signal(signal.SIGKILL)
+        workers[1].signal(signal.SIGKILL)
+        coordd.wait()
+        self.coordd(*durable, listen=coordd.listen)
+        others = [workers[0], *workers[2:]]
+        self.go_on(others)
+        self.assertEqual(self.ask_all(others, "sets"), ["ok 1:0,2"] * 3)
+        self.reduce_in(1, [others[0], others[2]])
+        self.assertEqual(self.ask_all(others, "addset 1 2"), ["ok 4"] * 3)
+        self.reduce_in(4, others[1:])
+
     def test_digits_trains_the_weights_of_one_process_whoever_is_killed(self):
         folder = tempfile.mkdtemp(dir=self.daemon.runtime)
         one, many = os.path.join(folder, "one"), os.path.join(folder, "many")
