@@ -53,7 +53,7 @@ class GenerationState {
   absl::Status Restore(const ResumedGeneration& resumed, absl::Time now);
   // Begins with what the one before has left (Moved). Once, before anything else. REQUIRES: valid.
   void TakeOver(const v1::ProcessSets& sets);
-  v1::ProcessSets LeftSets() const { return sets_.Left(); }
+  v1::ProcessSets LeftSets() const { return sets_.Left(requests_.EndedForSome()); }
   GenerationState(const GenerationState&) = delete;
   GenerationState& operator=(const GenerationState&) = delete;
 

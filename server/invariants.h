@@ -95,6 +95,10 @@ class HistoryChecker {
     int64_t ended_at = 0;  // position of the word
     bool operator==(const SetRecord&) const = default;
   };
+  struct Said {
+    std::string what;      // serialised
+    int64_t position = 0;  // 0: it changes nothing
+  };
   struct GenerationRecord {
     int32_t size = 0;
     std::vector<v1::NodeRun> runs;
@@ -106,7 +110,7 @@ class HistoryChecker {
     std::map<int32_t, std::string> worker_of_rank;
     std::map<std::string, int32_t> survivors;  // of the one before: their ranks in this one
     bool keeps_sets = true;                    // all its members know that
-    std::map<int64_t, std::string> answers;    // to requests, serialised
+    std::map<int64_t, Said> answers;           // to requests
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
     bool ended = false;

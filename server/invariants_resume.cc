@@ -99,8 +99,9 @@ void HistoryChecker::ForgetUnheard(const GenerationId& id) {
       sets[number].ended = true;
   }
   generation.sets = std::move(sets);
-  std::erase_if(generation.answers,
-                [answered](const auto& answer) { return answer.first > answered; });
+  std::erase_if(generation.answers, [answered, heard](const auto& answer) {
+    return answer.first > answered || answer.second.position > heard;
+  });
   int64_t last_schedule = 0;
   for (const auto& [session, member] : sessions_)
     last_schedule = std::max(last_schedule, member.report.last_schedule());

@@ -21,13 +21,14 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
       return Broken("an answer to request ", request, ", which rank ", member.rank,
                     " does not wait for");
     }
-    const auto [answer, is_new] =
-        generation.answers.try_emplace(request, change.SerializeAsString());
+    const std::string text = change.SerializeAsString();
+    const auto [answer, is_new] = generation.answers.try_emplace(
+        request, Said{text, change.code() == 0 ? member.position : 0});
     v1::ProcessSetChange first;
-    first.ParseFromString(answer->second);
+    first.ParseFromString(answer->second.what);
     // A coordd that was started again does not know in which words.
     const bool refused_again = generation.taken_up && first.code() != 0 && change.code() != 0;
-    if (!is_new && !refused_again && answer->second != change.SerializeAsString()) {
+    if (!is_new && !refused_again && answer->second.what != text) {
       return Broken("request ", request, " is answered differently");
     }
   }

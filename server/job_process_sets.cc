@@ -2,6 +2,7 @@
 // "Process sets survive".
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/process_set_parts.h"
@@ -21,20 +22,31 @@ absl::Status JobState::AddReport(const GenerationState& generation, v1::Recovery
 }
 
 // As coordd has said them in the generation that is over, or else as the survivor among `sessions`
-// says who has heard most of it.
-const v1::ProcessSets& JobState::LeftSets(const std::vector<SessionId>& sessions) const {
+// says who has heard most of it, but for those of whose end another one has heard
+// (ResumedGeneration::Removal): it knows the number, and no such set.
+v1::ProcessSets JobState::LeftSets(const std::vector<SessionId>& sessions) const {
   if (left_sets_.has_value()) return *left_sets_;
-  const v1::ProcessSets* newest = &v1::ProcessSets::default_instance();
-  bool any = false;
+  std::vector<const v1::ProcessSets*> said;
   for (SessionId session : sessions) {
     const Worker& worker = workers_.at(session);
     if (worker.previous_rank < 0 || !worker.report.has_process_sets()) continue;
-    const v1::ProcessSets& said = worker.report.process_sets();
-    if (any && said.position() <= newest->position()) continue;
-    newest = &said;
-    any = true;
+    said.push_back(&worker.report.process_sets());
   }
-  return *newest;
+  const auto newest = std::max_element(said.begin(), said.end(), [](const auto* a, const auto* b) {
+    return a->position() < b->position();
+  });
+  if (newest == said.end()) return {};
+  v1::ProcessSets left = **newest;
+  for (const v1::ProcessSets* other : said) {
+    std::set<int32_t> known;
+    for (const v1::ProcessSet& set : other->sets()) known.insert(set.process_set());
+    auto* const sets = left.mutable_sets();
+    const auto ended = std::remove_if(sets->begin(), sets->end(), [&](const v1::ProcessSet& set) {
+      return set.process_set() <= other->last_process_set() && !known.contains(set.process_set());
+    });
+    sets->erase(ended, sets->end());
+  }
+  return left;
 }
 
 v1::ProcessSets JobState::NextSets(const std::vector<SessionId>& sessions,

@@ -233,7 +233,7 @@ class JobState {
   // job_process_sets.cc
   static absl::Status AddReport(const GenerationState& generation, v1::RecoveryReport report,
                                 v1::RecoveryReport& whole);
-  const v1::ProcessSets& LeftSets(const std::vector<SessionId>& sessions) const;
+  v1::ProcessSets LeftSets(const std::vector<SessionId>& sessions) const;
   // What of them there is in the next generation, of these.
   v1::ProcessSets NextSets(const std::vector<SessionId>& sessions, const Topology& topology) const;
   void DeliverSets(const std::vector<SessionId>& to, const Inheritance& inherited,

@@ -66,6 +66,13 @@ void ProcessSetRequests::Restore(const std::vector<int64_t>& answered,
   DropAnswered();
 }
 
+std::vector<ProcessSetId> ProcessSetRequests::EndedForSome() const {
+  std::vector<ProcessSetId> sets;
+  for (const Open& open : open_)
+    if (!open.told.empty() && !open.fault.has_value()) sets.push_back(open.proposal.remove);
+  return sets;
+}
+
 absl::Status ProcessSetRequests::Request(Rank rank, int64_t number,
                                          const ProcessSetProposal& proposal, const RankSet& joined,
                                          absl::Time now, std::optional<AgreedRequest>& agreed,

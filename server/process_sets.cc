@@ -116,10 +116,11 @@ absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& rank
   return is_pair ? PairOf(ranks[0], ranks[1]).status() : AddNew(ranks).status();
 }
 
-v1::ProcessSets ProcessSets::Left() const {
+v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
   std::map<ProcessSetId, const MemberList*> by_number;
   for (const auto& [id, set] : sets_)
     if (!set->is_pair) by_number[id] = &set->members;
+  for (ProcessSetId id : without) by_number.erase(id);
   v1::ProcessSets left;
   left.set_last_process_set(last_asked_for_);
   for (const auto& [id, members] : by_number) {

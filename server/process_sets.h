@@ -59,8 +59,8 @@ class ProcessSets {
     SkipNumbersUpTo(id);
     earlier_ = id;
   }
-  // Those that were asked for, as this generation leaves them to the next.
-  v1::ProcessSets Left() const;
+  // Those that were asked for, as this generation leaves them to the next, but for `without`.
+  v1::ProcessSets Left(const std::vector<ProcessSetId>& without = {}) const;
 
   int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
   int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }

@@ -46,6 +46,12 @@ class Merge {
     std::vector<Rank> ranks;
     bool is_pair = false;
     bool ended = false;
+    bool listed = false;   // by its first rank: it goes on, or what was said to it is not forgotten
+    int64_t added_at = 0;  // the position, if the addition is not forgotten
+  };
+  struct End {                       // what was said of the end of a process set
+    std::vector<int64_t> positions;  // more than one: it was answered anew
+    std::set<int32_t> heard_by;      // of those who have not forgotten it
   };
 
   template <typename... Args>
@@ -100,8 +106,10 @@ class Merge {
       for (int32_t rank : before.ranks()) set.ranks.push_back(Rank{rank});
     }
     for (int32_t rank = 0; rank < size_; ++rank) {
-      for (const v1::ProcessSetChange& change : Report(rank).process_sets())
+      for (const v1::ProcessSetChange& change : Report(rank).process_sets()) {
         COORDD_RETURN_IF_ERROR(AddSet(rank, change));
+        sets_.at(ProcessSetId{change.process_set()}).listed = true;
+      }
     }
     return absl::OkStatus();
   }
@@ -125,6 +133,9 @@ class Merge {
         if (!ordered) return Wrong(rank, "has a message of another kind at position ", position);
         Heard heard{nullptr, message.SerializeAsString(), ProcessSetId{report.received_by(i)},
                     rank};
+        const v1::ProcessSetChange& change = message.process_set_change();
+        if (message.has_process_set_change() && change.ranks().empty())
+          ends_[ProcessSetId{change.process_set()}].heard_by.insert(rank);
         const auto found = heard_.find(position);
         if (found == heard_.end()) {
           heard.message = std::make_shared<const v1::CoordinatorMessage>(message);
@@ -137,31 +148,46 @@ class Merge {
       }
     }
     for (const auto& [position, heard] : heard_) {
-      if (!heard.message->has_process_set_change()) continue;
       const v1::ProcessSetChange& change = heard.message->process_set_change();
-      if (!change.ranks().empty()) COORDD_RETURN_IF_ERROR(AddSet(heard.rank, change));
-      const auto set = sets_.find(ProcessSetId{change.process_set()});
-      if (!change.ranks().empty() || set == sets_.end()) continue;
-      const std::vector<Rank>& members = set->second.ranks;
-      set->second.ended =
-          std::any_of(members.begin(), members.end(), [this, removed = position](Rank member) {
-            return reports_[static_cast<size_t>(member.value)].position >= removed;
-          });
-      if (!set->second.ended) result_.removals.push_back({change.request(), set->first});
+      if (!heard.message->has_process_set_change()) continue;
+      const ProcessSetId id{change.process_set()};
+      if (change.ranks().empty()) {
+        ends_[id].positions.push_back(position);
+      } else {
+        COORDD_RETURN_IF_ERROR(AddSet(heard.rank, change));
+        sets_.at(id).added_at = position;
+      }
     }
-    for (const ResumedGeneration::Removal& removal : result_.removals) {
-      std::erase_if(heard_, [&](const auto& entry) {
-        const v1::CoordinatorMessage& message = *entry.second.message;
-        return message.has_process_set_change() && message.process_set_change().ranks().empty() &&
-               message.process_set_change().process_set() == ToInt(removal.process_set);
-      });
-    }
+    for (const auto& [id, end] : ends_) TakeEnd(id, end);
     for (const auto& [position, heard] : heard_) {
       if (!sets_.contains(heard.to))
         return Wrong(heard.rank, "has a message to process set ", ToInt(heard.to),
                      ", which nobody knows");
     }
     return absl::OkStatus();
+  }
+
+  // Whoever has heard of neither of two is told of the last one.
+  void TakeEnd(ProcessSetId id, const End& end) {
+    const auto set = sets_.find(id);
+    const bool ended = set == sets_.end() || HasEnded(set->second, end);
+    if (set != sets_.end()) set->second.ended = ended;
+    for (int64_t position : end.positions) {
+      const auto said = heard_.find(position);
+      if (!ended)
+        result_.removals.push_back({said->second.message->process_set_change().request(), id});
+      if (!ended || position != end.positions.back()) heard_.erase(said);
+    }
+  }
+
+  // For its members: some may be told, or all have been and have forgotten it. Their positions do
+  // not say it, since they go on if only others were told (Removal).
+  bool HasEnded(const KnownSet& set, const End& end) const {
+    const bool is_told = std::any_of(set.ranks.begin(), set.ranks.end(), [&end](Rank member) {
+      return end.heard_by.contains(member.value);
+    });
+    const int64_t position = reports_[static_cast<size_t>(set.ranks.front().value)].position;
+    return is_told || (!set.listed && position > 0 && position >= set.added_at);
   }
 
   absl::Status CheckForgotten() const {
@@ -307,6 +333,7 @@ class Merge {
   const v1::ProcessSets& found_;
   const int32_t size_;
   std::map<ProcessSetId, KnownSet> sets_;
+  std::map<ProcessSetId, End> ends_;
   std::map<int64_t, Heard> heard_;  // by position
   ResumedGeneration result_;
 };

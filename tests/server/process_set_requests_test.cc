@@ -62,8 +62,10 @@ TEST_F(ProcessSetRequestsTest, ARemovalThatSomeHaveHeardIsAnsweredToTheRest) {
   requests_.Restore({1, 1, 2}, {{2, ProcessSetId{7}}}, kStart);
   ASSERT_THAT(Request(0, 2, kRemove7), IsOk());
   EXPECT_FALSE(agreed_.has_value());
+  EXPECT_THAT(requests_.EndedForSome(), ElementsAre(ProcessSetId{7}));
   ASSERT_THAT(Request(1, 2, kRemove7), IsOk());
   ASSERT_TRUE(agreed_.has_value());
+  EXPECT_THAT(requests_.EndedForSome(), IsEmpty());
   EXPECT_EQ(agreed_->proposal, kRemove7);
   EXPECT_EQ(agreed_->told, Ranks({2}));
   EXPECT_THAT(failed_, IsEmpty());

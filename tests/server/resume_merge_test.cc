@@ -47,8 +47,8 @@ class ResumeMergeTest : public ::testing::Test {
     cut.mutable_cut()->set_position(8);
     Hears(rank, cut, 1);
   }
-  void HearsOfTheRemoval(int32_t rank) {
-    v1::CoordinatorMessage removed = At(kRemoved);
+  void HearsOfTheRemoval(int32_t rank, int64_t position = kRemoved) {
+    v1::CoordinatorMessage removed = At(position);
     removed.mutable_process_set_change()->set_request(2);
     removed.mutable_process_set_change()->set_process_set(1);
     Hears(rank, removed, 0);
@@ -100,6 +100,51 @@ TEST_F(ResumeMergeTest, NobodyIsToldOfARemovalTwice) {
   const auto resumed = MergeReports(reports_);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
+}
+
+TEST_F(ResumeMergeTest, WhoHasHeardOfNeitherOfTwoAnswersIsToldOne) {
+  HearsOfTheRemoval(2);
+  HearsOfTheRemoval(0, kRemoved + 1);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
+  ASSERT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
+  EXPECT_EQ(resumed->missed[1][0]->position(), kRemoved + 1);
+}
+
+// coordd was started again once already, and dies again before it has answered anew: what it has
+// said since is behind the end that only rank 2 has heard.
+TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsStillThatWhenTheyHaveHeardMore) {
+  HearsOfTheRemoval(2);
+  v1::CoordinatorMessage plan = At(kRemoved + 1);
+  plan.mutable_plan();
+  Hears(0, plan, 1);
+  Hears(1, plan, 1);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0, 1));
+  EXPECT_THAT(resumed->removals, SizeIs(1));
+  EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
+}
+
+TEST_F(ResumeMergeTest, ARemovalThatAllMembersHaveForgottenIsOne) {
+  HearsOfTheRemoval(2);
+  for (int32_t rank : {0, 1}) {
+    reports_[static_cast<size_t>(rank)].position = kRemoved;
+    reports_[static_cast<size_t>(rank)].report.set_answered_requests(2);
+  }
+  reports_[0].report.clear_process_sets();
+  v1::CoordinatorMessage added = At(1);
+  added.mutable_process_set_change()->set_request(1);
+  added.mutable_process_set_change()->set_process_set(1);
+  added.mutable_process_set_change()->add_ranks(0);
+  added.mutable_process_set_change()->add_ranks(1);
+  *reports_[2].report.add_received() = added;
+  reports_[2].report.add_received_by(0);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
+  EXPECT_THAT(resumed->removals, IsEmpty());
 }
 
 }  // namespace
