@@ -46,6 +46,13 @@ void Drains::Suspend() {
   for (auto& [worker_id, drain] : drains_) drain.until = absl::InfiniteFuture();
 }
 
+bool Drains::NoteGone(const std::string& worker_id) {
+  auto drain = drains_.extract(worker_id);
+  if (drain.empty()) return false;
+  gone_.insert(std::move(drain));
+  return true;
+}
+
 absl::Status Drains::CloseNode(const std::string& node, std::string asked_by) {
   if (nodes_.size() >= kMaxClosedNodes && !nodes_.contains(node)) {
     return absl::ResourceExhaustedError(
@@ -80,11 +87,13 @@ std::vector<std::string> Drains::worker_ids() const {
 
 v1::DrainRecord Drains::Record() const {
   v1::DrainRecord record;
-  for (const auto& [worker_id, drain] : drains_) {
-    v1::DrainEntry& entry = *record.add_drains();
-    entry.set_worker_id(worker_id);
-    entry.set_asked_by(drain.asked_by);
-    ToProto(drain.grace, entry.mutable_grace());
+  for (const auto* drains : {&drains_, &gone_}) {
+    for (const auto& [worker_id, drain] : *drains) {
+      v1::DrainEntry& entry = *record.add_drains();
+      entry.set_worker_id(worker_id);
+      entry.set_asked_by(drain.asked_by);
+      ToProto(drain.grace, entry.mutable_grace());
+    }
   }
   for (const auto& [node, asked_by] : nodes_) {
     v1::DrainedNode& entry = *record.add_nodes();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,8 +36,14 @@ class Drains {
   void Ask(const std::string& worker_id, std::string asked_by, absl::Duration grace);
   // It is told now. REQUIRES: asked.
   const Drain& Begin(const std::string& worker_id, absl::Time now);
-  // It may stay, or is gone; whether it had been asked.
+  // It may stay; whether it had been asked.
   bool Drop(const std::string& worker_id) { return drains_.erase(worker_id) > 0; }
+  // It is gone; whether it had been asked. A coordd that is started again before a generation is
+  // stored without it does not know that, and the worker perhaps neither: so it stays in the
+  // record.
+  bool NoteGone(const std::string& worker_id);
+  // A generation has been stored that has none of those who are gone; whether there are any.
+  bool ForgetGone() { return !std::exchange(gone_, {}).empty(); }
   const Drain* Find(const std::string& worker_id) const;  // null: not asked
 
   std::vector<std::string> Overdue(absl::Time now) const;
@@ -55,7 +62,7 @@ class Drains {
   absl::Status CheckHost(const v1::HostIdentity& host) const;
 
   size_t size() const { return drains_.size(); }
-  bool empty() const { return drains_.empty() && nodes_.empty(); }
+  bool empty() const { return drains_.empty() && nodes_.empty() && gone_.empty(); }
   std::vector<std::string> worker_ids() const;
   // All are to be told anew: the members come back one after the other.
   void Suspend();
@@ -65,6 +72,7 @@ class Drains {
 
  private:
   std::map<std::string, Drain> drains_;
+  std::map<std::string, Drain> gone_;
   std::map<std::string, std::string> nodes_;  // closed ones, and who has asked
 };
 

@@ -53,8 +53,9 @@ void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effect
   change.set_request(agreed.number);
   change.set_process_set(ToInt(*set));
   for (Rank member : agreed.proposal.ranks) change.add_ranks(ToInt(member));
+  // Also those who have heard it before: it is over for everybody now (Resumed.open_ends).
   std::vector<SessionId> to;
-  for (Rank rank : RanksBut(agreed.told)) to.push_back(session_of(rank));
+  for (Rank rank : sets_.all().Ranks()) to.push_back(session_of(rank));
   DeliverChange(change, std::move(to), effects);
   const bool added = agreed.proposal.remove == ProcessSetId{0};
   Emit(Event::Kind::kProcessSetChanged,

@@ -15,8 +15,14 @@ absl::Status HistoryChecker::SawSetChange(Member& member, const v1::ProcessSetCh
     // A rank that has joined hears of what others ask for and cannot have, as if it had asked too.
     const bool for_joined =
         change.code() != 0 && request == member.last_request + 1 && member.has_joined();
+    // Who has heard of an end before all others hears of it once more.
+    const bool again = generation.taken_up && change.code() == 0 && change.ranks().empty() &&
+                       request <= member.last_request && !member.open_requests.contains(request);
     if (for_joined) {
       ++member.last_request;
+    } else if (again) {
+      member.sets.erase(change.process_set());  // there, if it has given up its own request
+      return absl::OkStatus();
     } else if (member.open_requests.erase(request) == 0) {
       return Broken("an answer to request ", request, ", which rank ", member.rank,
                     " does not wait for");

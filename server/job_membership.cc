@@ -197,9 +197,8 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   departure.set_detail(what);
   departure.set_launch(worker.join.launch());
   if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
-  departure.set_drained(drains_.Drop(worker.join.worker_id()) ||
+  departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
-  if (departure.drained()) PersistDrains(CallId{0}, effects);
   PushBounded(departures_, departure);
   Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
 
@@ -333,6 +332,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   }
   DeliverSets(by_rank, inherited, effects);
   left_sets_.reset();
+  if (drains_.ForgetGone()) PersistDrains(CallId{0}, effects);
   reforming_.Formed(now);
   leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());

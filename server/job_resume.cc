@@ -346,6 +346,8 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
     message->mutable_resumed()->set_session(ToInt(session));
     ToProto(options_.heartbeat_interval, message->mutable_resumed()->mutable_heartbeat_interval());
     ToProto(options_.lease, message->mutable_resumed()->mutable_lease());
+    for (const ResumedGeneration::Removal& removal : resumed->removals)
+      message->mutable_resumed()->add_open_ends(removal.position);
     effects.outgoing.push_back(Deliver{{session}, std::move(message)});
   }
   for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, effects);
@@ -377,9 +379,8 @@ void JobState::FailResume(Damage damage, const std::string& reason,
       PushBounded(generation_departures_, departure);
       continue;
     }
-    departure.set_drained(drains_.Drop(departure.worker_id()) ||
+    departure.set_drained(drains_.NoteGone(departure.worker_id()) ||
                           departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
-    if (departure.drained()) PersistDrains(CallId{0}, effects);
     PushBounded(departures_, departure);
     PushBounded(generation_departures_, departure);
     Emit(Event::Kind::kWorkerDeparted,

@@ -175,7 +175,8 @@ class Merge {
     for (int64_t position : end.positions) {
       const auto said = heard_.find(position);
       if (!ended)
-        result_.removals.push_back({said->second.message->process_set_change().request(), id});
+        result_.removals.push_back(
+            {said->second.message->process_set_change().request(), id, position});
       if (!ended || position != end.positions.back()) heard_.erase(said);
     }
   }

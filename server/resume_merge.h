@@ -38,6 +38,7 @@ struct ResumedGeneration {
   struct Removal {
     int64_t request = 0;
     ProcessSetId process_set;
+    int64_t position = 0;
   };
   int64_t position = 0;                       // the last that anybody has heard
   std::map<std::string, std::string> stored;  // keys of the store

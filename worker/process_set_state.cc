@@ -50,6 +50,8 @@ absl::Status ProcessSetState::OnChange(const v1::ProcessSetChange& change,
     COORDD_RETURN_IF_ERROR(Define(change, out));
   } else {
     const auto ended = sets_.find(id);
+    const bool again = change.request() <= last_request_ && !requests_.contains(change.request());
+    if (ended == sets_.end() && again) return absl::OkStatus();  // others had not heard it
     if (ended == sets_.end())
       return absl::InternalError(
           absl::StrCat("coordd ended process set ", ToInt(id), ", which does not exist"));

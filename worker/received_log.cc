@@ -27,12 +27,26 @@ void ReceivedLog::Add(ProcessSetId to, v1::CoordinatorMessage message) {
 void ReceivedLog::Settle(ProcessSetId set, int64_t position) {
   const bool everybody = ToInt(set) == 0;
   for (auto entry = entries_.begin(); entry != entries_.end() && entry->first <= position;) {
-    entry = everybody || entry->second.to == set ? Erase(entry) : std::next(entry);
+    const bool is_settled = (everybody || entry->second.to == set) && !entry->second.kept;
+    entry = is_settled ? Erase(entry) : std::next(entry);
   }
   std::erase_if(forgotten_, [&](const auto& forgotten) {
     return forgotten.second <= position && (everybody || forgotten.first == set);
   });
   if (!ended_.empty()) DropEnded();
+}
+
+void ReceivedLog::Keep(int64_t position) {
+  const auto entry = entries_.find(position);
+  if (entry != entries_.end()) entry->second.kept = true;
+}
+
+void ReceivedLog::DropKept(ProcessSetId ended) {
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    const v1::ProcessSetChange& change = entry->second.message.process_set_change();
+    const bool drops = entry->second.kept && change.process_set() == ToInt(ended);
+    entry = drops ? Erase(entry) : std::next(entry);
+  }
 }
 
 void ReceivedLog::NoteEnded(v1::ProcessSetChange set) {

@@ -28,6 +28,10 @@ class ReceivedLog {
 
   // All members of the set have received what went to them up to `position`.
   void Settle(ProcessSetId set, int64_t position);
+  // Not everybody has received what is there at `position`, whatever is settled: the end of a set.
+  void Keep(int64_t position);
+  // Everybody is told of the end of the set, which was kept.
+  void DropKept(ProcessSetId ended);
   // The set, as it was announced, has ended for this rank. Who has not heard all that went to it
   // is told; so it is kept for as long as anything of that is.
   void NoteEnded(v1::ProcessSetChange set);
@@ -48,6 +52,7 @@ class ReceivedLog {
     ProcessSetId to;
     v1::CoordinatorMessage message;
     int64_t bytes = 0;
+    bool kept = false;
   };
   using Entries = std::map<int64_t, Entry>;
   Entries::iterator Erase(Entries::iterator entry);

@@ -145,8 +145,12 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
   last_process_set_ = std::max(last_process_set_, change.process_set());
   if (change.code() == 0 && change.request() != 0) sets_position_ = position_;
   if (change.code() != 0 || !change.ranks().empty()) return;
-  if (before.has_value()) log_.NoteEnded(*before);
   const ProcessSetId ended{change.process_set()};
+  if (!before.has_value()) {
+    log_.DropKept(ended);
+    return;
+  }
+  log_.NoteEnded(*before);
   const absl::Status why = absl::FailedPreconditionError(
       absl::StrCat("process set ", ToInt(ended), " has been removed"));
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {

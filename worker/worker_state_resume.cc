@@ -246,6 +246,7 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
     return;
   }
   session_ = resumed.session();
+  for (int64_t position : resumed.open_ends()) log_.Keep(position);
   incoming_.Clear();  // of a schedule that nobody has heard to its end
   Reattached(now);
   // coordd tells whom it knows to leave; its word may have changed.

@@ -22,11 +22,11 @@ class CoordinatorDrainDurabilityTest : public CoordinatorDurabilityTest {
     for (int64_t session = 1; session <= 2; ++session) Join(session, 1, "secret", 3);
     ASSERT_THAT(Announced(Store(Join(3, 1, "secret", 3))), ElementsAre(1, 1, 1));
   }
-  Effects Dismiss(v1::DismissAction action, int32_t rank) {
+  Effects Dismiss(v1::DismissAction action, int32_t rank, double grace_seconds = 30) {
     DismissCall call{CallId{++last_call_}, {}};
     call.request.set_action(action);
     call.request.set_rank(rank);
-    call.request.set_grace_seconds(30);
+    call.request.set_grace_seconds(grace_seconds);
     call.request.set_asked_by("operator alice@login1");
     return Do(call);
   }
@@ -126,10 +126,23 @@ TEST_F(CoordinatorDrainDurabilityTest, AnotherCoorddAsksAgain) {
   Write(left);
   Report(11);
   EXPECT_THAT(Announced(Store(Report(13))), IsEmpty());
-  EXPECT_THAT(Announced(Store(PassInTurns(options_.settling_window_after_loss))),
-              ElementsAre(2, 2));
+  const Effects formed = Store(PassInTurns(options_.settling_window_after_loss));
+  EXPECT_THAT(Announced(formed), ElementsAre(2, 2));
+  Write(formed);
   // Nothing of it is left.
   EXPECT_EQ(disk_.count("drain/train"), 0u);
+}
+
+// It was evicted when its time was over; coordd died before anybody had heard of that.
+TEST_F(CoordinatorDrainDurabilityTest, AnotherCoorddAsksAgainWhoIsGoneForTheOneBeforeOnly) {
+  Store(Dismiss(v1::DISMISS_ACTION_DRAIN, 1, /*grace_seconds=*/1));
+  const Effects evicted = PassInTurns(absl::Seconds(2));
+  EXPECT_THAT(Aborted(evicted).reason(), HasSubstr("rank 1 (host node0, pid 4711) was evicted"));
+  Write(evicted);
+  Restart();
+  Resume(11, 0);
+  Resume(12, 1);
+  EXPECT_THAT(Notices(Resume(13, 2)), ElementsAre(Pair(12, 1)));
 }
 
 TEST_F(CoordinatorDrainDurabilityTest, WhatWasLiftedStaysLifted) {

@@ -148,6 +148,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
       if (persist.generation == Generation{0} && persist.call == CallId{0}) continue;
       Effects more = Do(Persisted{persist.job, persist.generation, {}, persist.call});
       all.outgoing.insert(all.outgoing.end(), more.outgoing.begin(), more.outgoing.end());
+      all.persist.insert(all.persist.end(), more.persist.begin(), more.persist.end());
       all.events.insert(all.events.end(), more.events.begin(), more.events.end());
     }
     return all;

@@ -162,8 +162,10 @@ void CoorddModel::Open(int32_t worker, int64_t number) {
   opened.sequence = 0;
   opened.closed.reset();
   opened.number = number;
+  if (ToInt(opened.session) != 0 && is_cut(worker)) opened.abandoned.push_back(opened.session);
   opened.session = SessionId{};
-  opened.ends = !alive();  // nobody listens
+  opened.refused = is_cut(worker);
+  opened.ends = !alive() || opened.refused;  // nobody listens
   if (opened.ends) return;
   opened.session = SessionId{++last_session_};
   worker_of_[opened.session] = worker;
@@ -178,6 +180,40 @@ void CoorddModel::SendJoin(int32_t worker, v1::Join join) {
   v1::WorkerMessage message;
   *message.mutable_join() = std::move(join);
   Send(worker, std::move(message));
+}
+
+void CoorddModel::Close(int32_t worker, const absl::Status& status) {
+  SimStream& closed = stream(worker);
+  closed.ends = true;
+  closed.closed = status;
+  closed.to_coordd.clear();
+  closed.session = SessionId{};
+}
+
+void CoorddModel::Cut(int32_t worker, bool to_coordd, bool from_coordd) {
+  Log("worker ", worker, to_coordd ? " does not reach coordd" : "",
+      from_coordd ? " is not reached by coordd" : "");
+  stream(worker).cut_to = to_coordd;
+  stream(worker).cut_from = from_coordd;
+}
+
+void CoorddModel::Mend(int32_t worker) {
+  Log("the link of worker ", worker, " is whole again");
+  SimStream& mended = stream(worker);
+  mended.cut_to = mended.cut_from = false;
+  broken_.insert(broken_.end(), mended.abandoned.begin(), mended.abandoned.end());
+  mended.abandoned.clear();
+}
+
+bool CoorddModel::HasNews(int32_t worker) const {
+  const SimStream& from = streams_[static_cast<size_t>(worker)];
+  return !from.cut_to && !from.to_coordd.empty();
+}
+
+bool CoorddModel::HasNewsFor(int32_t worker) const {
+  const SimStream& to = streams_[static_cast<size_t>(worker)];
+  if (to.cut_from) return to.refused && to.ends;
+  return !to.from_coordd.empty() || to.ends;
 }
 
 void CoorddModel::Break(int32_t worker) {

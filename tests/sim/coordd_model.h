@@ -50,6 +50,10 @@ struct SimStream {
   std::deque<std::optional<v1::WorkerMessage>> to_coordd;  // nullopt: its process has ended
   std::deque<v1::CoordinatorMessage> from_coordd;
   std::deque<v1::CoordinatorMessage> lost;  // that an earlier coordd had said, and did not arrive
+  // The network: what is sent there is under way until it is whole again, and no stream is opened.
+  bool cut_to = false, cut_from = false;
+  bool refused = false;              // it could not be opened, which its worker knows by itself
+  std::vector<SessionId> abandoned;  // by the worker, of which coordd has not heard
 };
 
 // Checks the history of what coordd says (server/invariants.h) and its consistency after each step.
@@ -103,6 +107,17 @@ class CoorddModel {
   void Send(int32_t worker, v1::WorkerMessage message);  // nothing, without a stream
   void SendJoin(int32_t worker, v1::Join join);          // on a stream of its own
   void Break(int32_t worker);                            // what does not arrive is gone
+  // coordd has ended it, and its worker hears of that once it may.
+  void Close(int32_t worker, const absl::Status& status);
+  void Cut(int32_t worker, bool to_coordd, bool from_coordd);
+  void Mend(int32_t worker);
+  bool is_cut(int32_t worker) const {
+    const SimStream& link = streams_[static_cast<size_t>(worker)];
+    return link.cut_to || link.cut_from;
+  }
+  // Something arrives there.
+  bool HasNews(int32_t worker) const;  // for coordd
+  bool HasNewsFor(int32_t worker) const;
 
  private:
   struct Storing {

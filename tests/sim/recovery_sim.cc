@@ -27,6 +27,7 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log l
       changes_left_(options.changes),
       dozes_left_(options.dozes),
       drains_left_(options.drains),
+      partitions_left_(options.partitions),
       evictions_left_(options.evictions) {}
 
 absl::Status RecoverySim::Run() {
@@ -79,10 +80,10 @@ absl::Status RecoverySim::Step() {
     bool moved = false;
     switch (random_.Below(4)) {
       case 0:
-        if (!coordd_.stream(w).to_coordd.empty()) return ToCoordd(w);
+        if (coordd_.HasNews(w)) return ToCoordd(w);
         break;
       case 1:
-        if (worker.alive && HasNews(w)) return ToWorker(w);
+        if (worker.alive && coordd_.HasNewsFor(w)) return ToWorker(w);
         break;
       case 2:
         if (worker.alive && CanRun(worker)) return RunProgram(w);
@@ -94,9 +95,9 @@ absl::Status RecoverySim::Step() {
   }
   for (int32_t w = 0; w < options_.workers; ++w) {
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
-    if (!coordd_.stream(w).to_coordd.empty()) return ToCoordd(w);
+    if (coordd_.HasNews(w)) return ToCoordd(w);
     if (!worker.alive) continue;
-    if (HasNews(w)) return ToWorker(w);
+    if (coordd_.HasNewsFor(w)) return ToWorker(w);
     if (CanRun(worker)) return RunProgram(w);
     bool moved = false;
     COORDD_RETURN_IF_ERROR(MoveData(w, moved));
@@ -107,20 +108,17 @@ absl::Status RecoverySim::Step() {
   return PassTime();
 }
 
-bool RecoverySim::HasNews(int32_t w) {
-  return !coordd_.stream(w).from_coordd.empty() || coordd_.stream(w).ends;
-}
-
 absl::Status RecoverySim::PassTime() {
   if (!coordd_.alive()) return coordd_.Start();
   if (coordd_.has_broken_streams()) return coordd_.HearOfBrokenStream();
   if (coordd_.is_storing()) return coordd_.StoreOn();
-  absl::Time next = coordd_.state().NextDeadline();
+  absl::Time next = std::min(coordd_.state().NextDeadline(), NextMend());
   for (const WorkerModel& worker : workers_)
     if (worker.alive && worker.state != nullptr)
       next = std::min(next, worker.state->NextDeadline());
   if (next == absl::InfiniteFuture()) return Wrong("nothing will ever happen");
   coordd_.PassUntil(next);
+  MendSomething();
   COORDD_RETURN_IF_ERROR(coordd_.Tick());
   for (int32_t w = 0; w < options_.workers; ++w) COORDD_RETURN_IF_ERROR(Tick(w));
   return absl::OkStatus();
@@ -194,7 +192,7 @@ absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
   worker.ticked = false;
   worker.state->Step(std::move(event), coordd_.now(), out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
-  if (!worker.leaves) COORDD_RETURN_IF_ERROR(worker.state->status());
+  COORDD_RETURN_IF_ERROR(CheckAlive(w));
   return random_.Below(2) == 0 ? Tick(w) : absl::OkStatus();
 }
 
@@ -207,7 +205,18 @@ absl::Status RecoverySim::Tick(int32_t w) {
   if (!worker.state->question().empty() && !CanRun(worker))
     worker.state->Step(ProgramWaits{worker.state->question().front()}, coordd_.now(), out);
   COORDD_RETURN_IF_ERROR(Take(w, std::move(out)));
-  return worker.leaves ? absl::OkStatus() : worker.state->status();
+  return CheckAlive(w);
+}
+
+// It may have heard that the others have gone on without it.
+absl::Status RecoverySim::CheckAlive(int32_t w) {
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const absl::Status status = worker.state->status();
+  if (status.ok() || worker.leaves || !worker.alive) return absl::OkStatus();
+  if (!MayBeGone(w)) return status;
+  ++evicted_;
+  End(w);
+  return absl::OkStatus();
 }
 
 absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
@@ -347,9 +356,9 @@ absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
         absl::StrCat("worker ", w, " gets ", what, " of generation ", generation, ", worker ",
                      other, " got that of generation ", theirs);
     // Who had the earlier one is as good as dead when it is being evicted.
-    WorkerModel& earlier = theirs < generation ? another : worker;
-    if (!earlier.may_be_evicted) return Wrong(text);
-    earlier.apart = text;
+    const int32_t earlier = theirs < generation ? other : w;
+    if (!MayBeGone(earlier)) return Wrong(text);
+    workers_[static_cast<size_t>(earlier)].apart = text;
   }
   got[w] = generation;
   return absl::OkStatus();

@@ -42,6 +42,7 @@ struct RecoverySimOptions {
   int32_t dozes = 0;    // of coordd, for a lease, while streams end
   int32_t drains = 0;   // of workers, that an operator asks for or their own process
   int32_t evictions = 0;
+  int32_t partitions = 0;  // of one worker and coordd, in one direction or both
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -65,6 +66,7 @@ class RecoverySim {
   int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
   int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
   int64_t crashes() const { return options_.crashes - crashes_left_; }
+  int64_t partitions() const { return options_.partitions - partitions_left_; }
   int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
   int64_t resumed() const { return resumed_; }      // ranks that went on in their generation
   int64_t over() const { return over_; }            // that came back after the end of theirs
@@ -88,6 +90,7 @@ class RecoverySim {
     bool ticked = false;        // since its last turn
     bool acknowledged = false;  // an operator relies on its going
     bool may_be_evicted = false;
+    absl::Time cut_until = absl::InfinitePast();  // it may be missed that long
     // It has a result that others have of another generation, as one may that dies: it must not go
     // on. Empty: nothing.
     std::string apart;
@@ -122,7 +125,6 @@ class RecoverySim {
   absl::Status PassTime();
   bool Finished() const;
   bool CanRun(const WorkerModel& worker) const;
-  bool HasNews(int32_t w);
   absl::Status RunProgram(int32_t w);
   absl::Status ToCoordd(int32_t w);
   absl::Status ToWorker(int32_t w);
@@ -131,6 +133,7 @@ class RecoverySim {
   absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
   absl::Status Turn(int32_t w, WorkerEvent event);
   absl::Status Tick(int32_t w);
+  absl::Status CheckAlive(int32_t w);
   absl::Status Take(int32_t w, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t w, const LaunchBatch& launch);
   absl::Status OnEnter(int32_t w, const EnterGeneration& enter);
@@ -161,6 +164,11 @@ class RecoverySim {
   absl::Status AskForChange();
   absl::Status Dismiss(bool evict);
   void Sleep();
+  void Partition();
+  void MendSomething();
+  absl::Time NextMend() const;
+  // It was evicted, or may have been while it was cut off: then it ends, and nobody misses it.
+  bool MayBeGone(int32_t w) const;
   void End(int32_t w);
   absl::Status OnClosed(const CloseSession& close);
   v1::Join JoinFor(int32_t w) const;
@@ -175,7 +183,7 @@ class RecoverySim {
   int32_t changes_left_;
   int32_t dozes_left_;
   absl::Time suspended_at_;
-  int32_t drains_left_, evictions_left_;
+  int32_t drains_left_, partitions_left_, evictions_left_;
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker

@@ -7,6 +7,12 @@
 #include "tests/sim/recovery_sim.h"
 
 namespace coordd {
+namespace {
+
+// After the end of a partition: coordd has missed the worker by then, or never will.
+constexpr absl::Duration kMissedFor = absl::Minutes(1);
+
+}  // namespace
 
 CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
   return {
@@ -42,6 +48,7 @@ absl::Status RecoverySim::Fault(bool& happened) {
     return absl::OkStatus();
   }
   if (coordd_.alive() && running && dozes_left_ > 0 && random_.Below(150) == 0) Sleep();
+  if (running && partitions_left_ > 0 && random_.Below(150) == 0) Partition();
   happened = false;
   return absl::OkStatus();
 }
@@ -116,26 +123,55 @@ void RecoverySim::Sleep() {
   coordd_.Sleep([this](int32_t w) { return workers_[static_cast<size_t>(w)].alive; });
 }
 
+// What it reduces with the others goes on.
+void RecoverySim::Partition() {
+  const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
+  const WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (!worker.alive || worker.state == nullptr || coordd_.is_cut(w)) return;
+  --partitions_left_;
+  const uint64_t which = random_.Below(3);
+  coordd_.Cut(w, which != 0, which != 1);
+}
+
+void RecoverySim::MendSomething() {
+  for (int32_t w = 0; w < options_.workers; ++w) {
+    if (!coordd_.is_cut(w) || random_.Below(5) != 0) continue;
+    coordd_.Mend(w);
+    workers_[static_cast<size_t>(w)].cut_until = coordd_.now() + kMissedFor;
+  }
+}
+
+// When one may be mended, if there is any.
+absl::Time RecoverySim::NextMend() const {
+  for (int32_t w = 0; w < options_.workers; ++w)
+    if (coordd_.is_cut(w)) return coordd_.now() + absl::Seconds(5);
+  return absl::InfiniteFuture();
+}
+
+bool RecoverySim::MayBeGone(int32_t w) const {
+  const WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  return worker.may_be_evicted || coordd_.is_cut(w) || coordd_.now() <= worker.cut_until;
+}
+
 absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   const int32_t w = coordd_.worker_of(close.session);
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   SimStream& stream = coordd_.stream(w);
   const bool current = stream.session == close.session;
-  if (absl::IsUnavailable(close.status) && options_.dozes > 0) {
+  const bool may_suspend = options_.dozes > 0 || options_.partitions > 0;
+  if (absl::IsUnavailable(close.status) && may_suspend) {
     if (suspended_at_ != coordd_.now()) ++suspended_;
     suspended_at_ = coordd_.now();
     if (current) coordd_.Break(w);
     return absl::OkStatus();
   }
-  if (!worker.alive || !current) return absl::OkStatus();
-  if (worker.leaves && close.status.ok()) {
-    stream.ends = true;
-    stream.closed = close.status;
-    stream.to_coordd.clear();
-    stream.session = SessionId{};
+  if (!current) return absl::OkStatus();
+  const bool said_goodbye = worker.leaves && close.status.ok();
+  if (!worker.alive || said_goodbye || coordd_.is_cut(w)) {
+    coordd_.Close(w, close.status);
     return absl::OkStatus();
   }
-  if (worker.may_be_evicted) {
+  if (MayBeGone(w)) {
     ++evicted_;
     End(w);
     return absl::OkStatus();

@@ -135,14 +135,17 @@ TensorSpec RecoverySim::SpecOf(const Tensor& tensor) {
   return spec;
 }
 
-// Only what is in a set fails, with its generation or with the set.
+// Only what is in a set fails, with its generation or with the set; or a worker is gone.
 absl::Status RecoverySim::OnFailed(int32_t w, const FailTensor& fail) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   const auto open = worker.open.extract(fail.id);
   const bool passes =
       IsGenerationChanged(fail.status) || absl::IsFailedPrecondition(fail.status) || worker.leaves;
   if (!open.empty() && open.mapped().set != 0 && passes) return absl::OkStatus();
-  return Wrong("worker ", w, ": ", fail.status.ToString());
+  std::string text = absl::StrCat("worker ", w, ": ", fail.status.ToString());
+  if (!MayBeGone(w)) return Wrong(text);
+  worker.apart = std::move(text);
+  return absl::OkStatus();
 }
 
 absl::Status RecoverySim::OnAnswered(int32_t w, const ProcessSetAnswer& answer) {

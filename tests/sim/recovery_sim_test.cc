@@ -14,7 +14,8 @@ constexpr uint64_t kSeeds = 300;
 struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
-  int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0;
+  int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
+          partitions = 0;
 };
 
 // All seeds with these faults. The line that runs a seed again is in the failure.
@@ -38,6 +39,7 @@ Sums RunAll(const FaultSet& faults) {
     sums.suspended += sim.suspended();
     sums.drained += sim.drained();
     sums.evicted += sim.evicted();
+    sums.partitions += sim.partitions();
   }
   return sums;
 }
@@ -93,6 +95,14 @@ TEST(RecoverySim, CoorddMaySleepAtAnyMomentOfAChangeOfMembers) {
   EXPECT_GT(sums.over, static_cast<int64_t>(kSeeds / 4));
   EXPECT_GT(sums.drained, static_cast<int64_t>(kSeeds / 4));
   EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
+}
+
+TEST(RecoverySim, WhoIsCutOffComesBackOrIsGone) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kPartition});
+  EXPECT_GT(sums.partitions, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.suspended, 5);
+  EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
+  EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
 }
 
 // Whether one of the seeds notices the mistake.

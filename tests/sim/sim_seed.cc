@@ -24,6 +24,8 @@ constexpr FaultText kFaults[] = {
     {Fault::kChange, "change", "the members ask for the next generation"},
     {Fault::kDrain, "drain", "an operator, or its own process, asks a worker to leave"},
     {Fault::kEvict, "evict", "an operator evicts a worker"},
+    {Fault::kPartition, "partition",
+     "a worker and coordd do not reach each other, or one does not reach the other"},
 };
 
 }  // namespace
@@ -67,9 +69,10 @@ RecoverySimOptions RecoveryOptionsOf(uint64_t seed, const FaultSet& faults) {
   const bool some_leave = faults.contains(Fault::kDrain) || faults.contains(Fault::kEvict);
   options.workers = static_cast<int32_t>(2 + random.Below(4)) + (some_leave ? 1 : 0);
   const std::pair<Fault, int32_t*> counts[] = {
-      {Fault::kKill, &options.kills},   {Fault::kRestart, &options.crashes},
-      {Fault::kSleep, &options.dozes},  {Fault::kChange, &options.changes},
-      {Fault::kDrain, &options.drains}, {Fault::kEvict, &options.evictions},
+      {Fault::kKill, &options.kills},           {Fault::kRestart, &options.crashes},
+      {Fault::kSleep, &options.dozes},          {Fault::kChange, &options.changes},
+      {Fault::kDrain, &options.drains},         {Fault::kEvict, &options.evictions},
+      {Fault::kPartition, &options.partitions},
   };
   std::vector<int32_t*> chosen;
   int32_t sum = 0;

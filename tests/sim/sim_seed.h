@@ -21,6 +21,7 @@ enum class Fault {
   kChange,   // of members, that rank 0 asks for
   kDrain,    // of workers, that an operator asks for or their own process
   kEvict,
+  kPartition,  // of a worker and coordd
 };
 using FaultSet = std::set<Fault>;
 

@@ -53,6 +53,28 @@ class DetachedTest : public ::testing::Test {
     return message;
   }
 
+  // Of set 1; no ranks: it has ended.
+  static v1::CoordinatorMessage ChangeAt(int64_t position, int64_t request,
+                                         std::vector<int32_t> ranks) {
+    v1::CoordinatorMessage message;
+    message.set_position(position);
+    v1::ProcessSetChange& set = *message.mutable_process_set_change();
+    set.set_request(request);
+    set.set_process_set(1);
+    set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+    return message;
+  }
+  // It comes back; positions of what it says that it has received.
+  std::vector<int64_t> Received() {
+    Lose();
+    ComesBack();
+    std::vector<int64_t> positions;
+    for (const v1::WorkerMessage& report : member_.sent(v1::WorkerMessage::kResumeReport))
+      for (const v1::CoordinatorMessage& received : report.resume_report().received())
+        positions.push_back(received.position());
+    return positions;
+  }
+
   explicit DetachedTest(OnFailure on_failure = OnFailure::kEnd)
       : member_(kStart, Member::LastingOptions(on_failure)) {}
 
@@ -101,28 +123,19 @@ TEST_F(DetachedTest, TellsWhatOthersMayNotHaveHeard) {
 }
 
 TEST_F(DetachedTest, TellsWhoWasInASetThatHasEndedWhileOthersMayLackWhatWentToIt) {
-  const auto change = [](int64_t position, int64_t request, std::vector<int32_t> ranks) {
-    v1::CoordinatorMessage message;
-    message.set_position(position);
-    v1::ProcessSetChange& set = *message.mutable_process_set_change();
-    set.set_request(request);
-    set.set_process_set(1);
-    set.mutable_ranks()->Assign(ranks.begin(), ranks.end());
-    return message;
-  };
   // Of a root that needs nobody.
   TensorSpec spec = Gradient("b");
   spec.kind = CollectiveKind::kBroadcast;
   spec.op = ReduceOp::kNone;
   spec.process_set = ProcessSetId{1};
-  Say(change(1, 1, {0, 2}), 7);
+  Say(ChangeAt(1, 1, {0, 2}), 7);
   member_.Submit({spec});
   v1::CoordinatorMessage plan = PlanAt(2, 1, "b");
   plan.mutable_plan()->mutable_batches(0)->set_lane(1);
   plan.mutable_plan()->mutable_batches(0)->set_process_set(1);
   Say(plan, 7);
   member_.Turn(BatchDone{LaneId{1}, 1, absl::OkStatus(), std::nullopt});
-  Say(change(3, 2, {}), 7);
+  Say(ChangeAt(3, 2, {}), 7);
   Lose();
   ComesBack();
   ASSERT_THAT(member_.sent(v1::WorkerMessage::kResumeReport), SizeIs(1));
@@ -140,6 +153,24 @@ TEST_F(DetachedTest, TellsWhoWasInASetThatHasEndedWhileOthersMayLackWhatWentToIt
   ASSERT_THAT(member_.sent(v1::WorkerMessage::kResumeReport), SizeIs(1));
   EXPECT_EQ(member_.sent(v1::WorkerMessage::kResumeReport)[0].resume_report().process_sets_size(),
             0);
+}
+
+TEST_F(DetachedTest, KeepsAnEndThatTheMembersHaveNotHeardUntilItIsSaidOnceMore) {
+  Say(ChangeAt(1, 1, {1, 2}), 7);
+  Say(ChangeAt(3, 2, {}), 7);
+  EXPECT_THAT(Received(), ElementsAre(1, 3));
+  v1::CoordinatorMessage resumed;
+  resumed.mutable_resumed()->set_session(5);
+  resumed.mutable_resumed()->add_open_ends(3);
+  Say(std::move(resumed));
+  member_.Submit({Gradient("a")});
+  Say(PlanAt(4, 1, "a"));
+  member_.Done(1);  // an allreduce, but the others do not know of the end all the same
+  EXPECT_THAT(Received(), ElementsAre(3));
+  SayResumed();
+  Say(ChangeAt(6, 2, {}));
+  EXPECT_THAT(Received(), ElementsAre(6));
+  EXPECT_THAT(member_.state().status(), IsOk());
 }
 
 TEST_F(DetachedTest, HearsWhatItHasMissedBeforeItReportsAnew) {

@@ -239,7 +239,7 @@ TEST(WorkerStateSets, EndsTheGenerationWhenCoorddContradictsItself) {
            [](Member& m) {
              m.Change(0, 0, {0, 1});
            },                                         // that is all ranks
-           [](Member& m) { m.Change(0, 7, {}); },     // not there to end
+           [](Member& m) { m.Change(9, 7, {}); },     // not there to end
            [](Member& m) { m.PlanIn(7, 1, {"a"}); },  // not a set of this rank
        }) {
     Member member = WithSet();
