@@ -10,6 +10,7 @@ import torch
 
 import coordd.torch as hvd
 from check_optimizer import STEPS, assert_equal_models, batch, loss_of, network, own, sgd, train_alone, train_together
+from coordd.exceptions import HorovodInternalError
 from coordd.torch import _gradients
 from ranks import on_sizes
 
@@ -59,6 +60,55 @@ def check_several_buckets_train_as_one_process():
             assert all(parameter.grad is bucket._views[parameter] for bucket in buckets for parameter in bucket.parameters)
 
 
+@on_sizes(2, 3)
+def check_gradients_that_are_no_views_train_as_one_process():
+    alone = train_alone(sgd)
+    with small_buckets():
+        assert_equal_models(train_together(sgd, gradient_as_bucket_view=False, compression=hvd.Compression.bf16), alone, 3e-2)
+        for set_to_none in (True, False):
+            model = network()
+            optimizer = wrap(model, gradient_as_bucket_view=False)
+            for number in range(STEPS):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                step(model, optimizer, number)
+            assert_equal_models(model, alone)
+            buckets = buckets_of(optimizer)
+            assert len(buckets) > 1
+            assert not any(parameter.grad.data_ptr() == bucket._views[parameter].data_ptr()
+                           for bucket in buckets for parameter in bucket.parameters)
+
+
+@on_sizes(2)
+def check_views_are_in_the_order_in_which_gradients_were_there():
+    model = network()
+    optimizer = wrap(model)
+    for number in range(2):
+        optimizer.zero_grad()
+        step(model, optimizer, number)
+    bucket, = buckets_of(optimizer)
+    places = [parameter.grad.data_ptr() for parameter in bucket.parameters]
+    assert places == sorted(places) and places[0] == bucket._flat.data_ptr()
+    last = {id(parameter) for parameter in model[4].parameters()}  # of the last layer: there first
+    assert {id(parameter) for parameter in bucket.parameters[:2]} == last
+
+
+@on_sizes(2)
+def check_several_passes_add_up_in_views():
+    alone = train_alone(sgd)
+    for views in (True, False):
+        for set_to_none in (True, False):
+            model = network()
+            optimizer = wrap(model, gradient_as_bucket_view=views, backward_passes_per_step=3)
+            for number in range(STEPS):
+                optimizer.zero_grad(set_to_none=set_to_none)
+                for _ in range(3):
+                    (loss_of(model, *map(own, batch(number))) / 3).backward()
+                optimizer.step()
+            assert_equal_models(model, alone)
+            bucket, = buckets_of(optimizer)
+            assert views == all(parameter.grad is bucket._views[parameter] for parameter in bucket.parameters)
+
+
 @on_sizes(2)
 def check_groups_of_zero_have_no_buckets():
     model = network()
@@ -71,11 +121,17 @@ def check_groups_of_zero_have_no_buckets():
 
 @on_sizes(2)
 def check_what_one_rank_leaves_out_of_a_bucket_is_zero_there():
+    for views in (True, False):
+        for set_to_none in (True, False):
+            leave_out(views, set_to_none)
+
+
+def leave_out(views, set_to_none):
     model, extra = network(), torch.nn.Linear(3, 2).double()
     parameters = [*model.parameters(), *extra.parameters()]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1), gradient_as_bucket_view=views)
     for number in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=set_to_none)
         inputs, targets = map(own, batch(number))
         output = model(inputs)
         if hvd.rank() == number % 2:
@@ -181,6 +237,26 @@ def check_a_forked_child_needs_no_gradients():
     _, status = os.waitpid(child, 0)
     assert status == 0, status
     step(model, optimizer, 3)
+
+
+@on_sizes(2)
+def check_a_step_whose_gradients_are_there_needs_no_mapped_memory():
+    for code in ("RESOURCE_EXHAUSTED", "GENERATION_CHANGED"):  # the others have left after their last step
+
+        def refuse(*_, **__):
+            raise HorovodInternalError("refused", code)
+
+        model, before = network(), _gradients.mapped_zeros
+        optimizer = wrap(model)
+        _gradients.mapped_zeros = refuse
+        try:
+            step(model, optimizer, 0)
+        finally:
+            _gradients.mapped_zeros = before
+        for number in range(1, STEPS):
+            optimizer.zero_grad()
+            step(model, optimizer, number)
+        assert_equal_models(model, train_alone(sgd))
 
 
 @on_sizes(1, 2)

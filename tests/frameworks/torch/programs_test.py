@@ -91,6 +91,45 @@ print("done", hvd.rank(), hvd.size(), sizes)
 hvd.barrier()
 """
 
+# The same with gradients in buckets, which are made anew whenever the members change.
+ELASTIC_VIEWS_SCRIPT = """
+import coordd.torch as hvd
+import torch
+from coordd.torch import _gradients
+
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(3, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model.named_parameters(),
+                                     gradient_as_bucket_view=True)
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+sizes = []
+
+@hvd.elastic.run
+def train(state):
+    since = state.step
+    while state.step < 40 or state.step < since + 3 or hvd.size() < 3:
+        if state.step == 20 and hvd.size() == 3 and hvd.rank() == 0:
+            raise ValueError("an error of the program")
+        optimizer.zero_grad(set_to_none=state.step % 2 == 0)
+        model(torch.full((1, 3), float(hvd.rank() + state.step % 5))).pow(2).mean().backward()
+        optimizer.step()
+        state.step += 1
+        state.commit()
+
+train(state)
+units = set(optimizer._coordd_exchange._units.values())
+assert [type(unit) for unit in units] == [_gradients._Bucket], units
+bucket, = units
+assert all(parameter.grad is bucket._views[parameter] for parameter in model.parameters())
+for values in (model.weight.detach(), model.weight.grad):
+    same = hvd.allgather(values.unsqueeze(0), name="same")
+    assert same.isfinite().all() and all(torch.equal(one, same[0]) for one in same)
+print("done", hvd.rank(), hvd.size(), sizes)
+hvd.barrier()
+"""
+
 # One rank's process is told to end; it leaves at a commit, and nothing fails.
 DRAIN_SCRIPT = """
 import os, signal
@@ -174,6 +213,13 @@ class Programs(unittest.TestCase):
         output = self.run_ranks(3, self.path("elastic.py", ELASTIC_SCRIPT), options=("--min-np", "2", "--max-restarts", "1"))
         self.assertIn("ValueError: an error of the program", output)
         self.assertRegex(output, r"rank 0 is started again \(pid \d+\)")
+        for rank in range(2):
+            self.assertIn(f"done {rank} 3 [2, 3]", output)
+        self.assertIn("done 2 3 []", output)
+        self.assertIn("all workers exited with status 0", output)
+
+    def test_gradients_are_views_again_when_a_rank_has_failed_and_joined(self):
+        output = self.run_ranks(3, self.path("views.py", ELASTIC_VIEWS_SCRIPT), options=("--min-np", "2", "--max-restarts", "1"))
         for rank in range(2):
             self.assertIn(f"done {rank} 3 [2, 3]", output)
         self.assertIn("done 2 3 []", output)

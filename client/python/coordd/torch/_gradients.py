@@ -3,9 +3,11 @@
 Parameters are divided into units; a unit is submitted when the last of its gradients is there.
 
 - The first step has one unit per gradient, so that a model that differs between ranks is an error that names the parameter.
-- Then dense parameters share buckets: one flat buffer each, of which their gradients become views. A bucket is reduced where
-  it lies, without packing and unpacking, and costs one message instead of one per gradient. (Li et al., PyTorch Distributed,
-  VLDB 2020.) The ranks agree on what can be in a bucket, since one may have seen a sparse gradient where another has not.
+- Then dense parameters share buckets, in the order in which their gradients were there in the first step: one flat buffer
+  each, in memory that the ranks of a node map, of which their gradients become views (gradient_as_bucket_view). A bucket is
+  reduced where it lies, without packing and unpacking, and costs one message instead of one per gradient. (Li et al., PyTorch
+  Distributed, VLDB 2020.) The ranks agree on what can be in a bucket, since one may have seen a sparse gradient where another
+  has not. Without views gradients stay where torch has put them, and are copied into the bucket and back.
 - Groups that the program has asked for stay as they are.
 """
 
@@ -36,6 +38,7 @@ class Options(NamedTuple):
     predivide_factor: float
     sparse_as_dense: bool
     process_set: ProcessSet
+    bucket_views: bool = True
 
     def reduction(self) -> dict:
         """Arguments of an allreduce."""
@@ -147,7 +150,7 @@ class _Group(_Unit):
 
 
 class _Bucket(_Unit):
-    """Dense gradients that are views of one buffer, which travels as one tensor."""
+    """Dense gradients that share one buffer, which travels as one tensor: views of it, or copied into it and back."""
 
     def __init__(self, name, parameters, options):
         super().__init__(name, parameters, options)
@@ -159,6 +162,7 @@ class _Bucket(_Unit):
         self._flat = _zeros(elements, first)
         self._views = {parameter: self._flat.as_strided(parameter.shape, parameter.stride(), offset)
                        for parameter, offset in zip(parameters, offsets)}
+        self._are_views = options.bucket_views
         self._reduction = options.reduction()
         self._divisor = 1
         if (options.op == mpi_ops.Average and options.predivide_factor == 1.0
@@ -173,9 +177,12 @@ class _Bucket(_Unit):
         if gradient is view:
             if self._divisor != 1:
                 view.div_(self._divisor)
-        else:  # the first one since zero_grad(set_to_none=True)
-            torch.div(gradient.to_dense() if gradient.is_sparse else gradient, self._divisor, out=view)
-            parameter.grad = view
+        else:  # the first one since zero_grad(set_to_none=True), or no view
+            if gradient.is_sparse:
+                gradient = parameter.grad = gradient.to_dense()
+            torch.div(gradient, self._divisor, out=view)
+            if self._are_views:
+                parameter.grad = view
         super().arrived(parameter)
 
     def submit(self):
@@ -185,7 +192,7 @@ class _Bucket(_Unit):
                     self.arrived(parameter)
                     continue
                 self._views[parameter].zero_()
-                if parameter.requires_grad:
+                if parameter.requires_grad and self._are_views:
                     parameter.grad = self._views[parameter]
         self._submitted, self._context = self.options.compression.compress(self._flat)
         self.handle = mpi_ops.allreduce_async_(self._submitted, name=self.name, **self._reduction)
@@ -196,8 +203,15 @@ class _Bucket(_Unit):
         if self._submitted is not self._flat:
             self._flat.copy_(self.options.compression.decompress(self._submitted, self._context))
         for parameter, view in self._views.items():
-            if parameter.grad is not view and _is_wanted(parameter):
+            if parameter.grad is view or not _is_wanted(parameter):
+                continue
+            if self._are_views:
                 parameter.grad = view
+            elif parameter.grad is None:
+                parameter.grad = view.clone(memory_format=torch.preserve_format)
+            else:
+                with torch.no_grad():
+                    parameter.grad.copy_(view)
 
 
 def _zeros(elements: int, like: torch.Tensor) -> torch.Tensor:
@@ -205,9 +219,9 @@ def _zeros(elements: int, like: torch.Tensor) -> torch.Tensor:
     if like.device.type == "cpu":
         try:
             return mapped_zeros(elements, dtype=like.dtype)
-        except HorovodInternalError as error:
-            if error.code != "RESOURCE_EXHAUSTED":
-                raise
+        except HorovodInternalError:
+            # There is none, or the generation has just ended: whoever still needs the others will hear of that from them.
+            pass
     return torch.zeros(elements, dtype=like.dtype, device=like.device)
 
 

@@ -196,7 +196,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
                          compression=Compression.none, backward_passes_per_step: int = 1, op: int = mpi_ops.Average,
                          gradient_predivide_factor: float = 1.0, num_groups: int = 0,
                          groups: Union[None, int, Sequence[Sequence[torch.Tensor]]] = None, sparse_as_dense: bool = False,
-                         process_set: ProcessSet = global_process_set) -> torch.optim.Optimizer:
+                         process_set: ProcessSet = global_process_set,
+                         gradient_as_bucket_view: bool = True) -> torch.optim.Optimizer:
     """An optimizer of the same class, with the same state and parameters, whose step() uses the gradients of all ranks.
     Every rank makes one, for the same parameters. Use it in place of the original.
 
@@ -207,12 +208,15 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
     op:                        Average, Sum, Min, Max or Product. Adasum: NotImplementedError
     gradient_predivide_factor: an average is divided by it before the sum and multiplied with it afterwards, against
                                overflow in narrow types
-    groups:                    None: after the first step, gradients share buckets of 25 MB, of which they become views.
-                               A number of groups of about equal length, or lists of parameters: gradients of a group
+    groups:                    None: after the first step, gradients share buckets of 25 MB, in the order in which they
+                               were there in it. A number of groups of about equal length, or lists of parameters: gradients of a group
                                travel together once all of them are there. 0: each travels by itself
     num_groups:                deprecated, the same as a number in groups
     sparse_as_dense:           sparse gradients are made dense before they travel
     process_set:               the ranks that train together; on a rank outside of it the optimizer is a local one
+    gradient_as_bucket_view:   gradients become views of their buckets, which lie in memory that the node's ranks map: no
+                               copies. detach_() on such a gradient is an error, and a forked child must not touch it. False:
+                               they stay where torch has put them, and are copied into the buckets and back
 
     With one rank it is a local one too. ValueError: an argument does not fit. See the methods synchronize(),
     skip_synchronize() and set_backward_passes_per_step(); zero_grad() between backward() and step(), and backward() too
@@ -234,7 +238,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    options = Options(compression, op, gradient_predivide_factor, sparse_as_dense, process_set)
+    options = Options(compression, op, gradient_predivide_factor, sparse_as_dense, process_set,
+                      bool(gradient_as_bucket_view))
     exchange = GradientExchange(options, _checked_passes(backward_passes_per_step),
                                 _checked_names(named_parameters, optimizer.param_groups),
                                 _groups_of(_checked_groups(groups), optimizer.param_groups), use_buckets=groups is None)
