@@ -13,6 +13,7 @@ namespace coordd {
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
 void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects) {
   if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
+  const bool was_intact = damage_ == Damage::kNone;
   EndGeneration(
       Damage::kAsked,
       absl::StrCat(
@@ -20,6 +21,8 @@ void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& ef
           rendezvous_.waiting() == 1 ? " worker waits" : " workers wait",
           drains_.size() == 0 ? "" : absl::StrCat(", ", drains_.size(), " asked to leave")),
       now, effects);
+  // All are at the same point, and have nothing to execute again.
+  if (was_intact && reforming_.open()) rendezvous_.ExpectRejoins(/*only=*/false);
 }
 
 // From now on it waits as one that has just joined does; its place in the old generation is its

@@ -306,6 +306,8 @@ void Control::Do(DrainNoticed& action) { hooks_.drain_noticed(action.until); }
 
 void Control::Do(GenerationEnded& action) { hooks_.generation_ended(action); }
 
+void Control::Do(GenerationInterrupted&) { hooks_.generation_interrupted(); }
+
 void Control::Do(EnterNext& action) {
   // While the memory that holds them is there.
   for (std::unique_ptr<BatchJob>& batch : action.held)

@@ -43,6 +43,8 @@ struct ControlHooks {
   // who have only one.
   std::function<absl::StatusOr<std::shared_ptr<GenerationPlane>>(const v1::CoordinatorMessage&)>
       enter_generation;
+  // Another one follows, and programs go on. Not needed by those for whom none does.
+  std::function<void()> generation_interrupted = {};
   std::function<void(int32_t)> newcomers_wait;    // so many
   std::function<void(absl::Time)> drain_noticed;  // until when; infinite: not any more
   // What this worker has in the store, for a coordd that was started again. Must not block.
@@ -134,6 +136,7 @@ class Control {
   void Do(FailWork& action);
   void Do(AbortExecution& action);
   void Do(GenerationEnded& action);
+  void Do(GenerationInterrupted& action);
   void Do(TraceBegin& action);
   void Do(TraceEnd& action);
   void Do(NewcomersWait& action);

@@ -89,6 +89,8 @@ void Executor::EndLane(LaneId lane) { Put(LaneEnded{lane}); }
 void Executor::Abort() {
   aborted_.store(true, std::memory_order_release);
   backend_->Abort();
+  // What waits for scratch memory, which interrupted batches may hold, has nobody to end it else.
+  seat_.Call();
 }
 
 void Executor::Stop() {
@@ -112,6 +114,9 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
     seat_.Leave(/*more=*/false);
     seat_.Await();
   }
+  // The rest of their groups has not come.
+  for (auto& [id, lane] : lanes_)
+    FinishConfirmed(lane, absl::AbortedError("the data plane was stopped"));
   // Where it lived. Stop, which waits for this thread, was the last to call Abort.
   backend_.reset();
   seat_.KeepForEver();
@@ -243,7 +248,7 @@ bool Executor::LaunchNext(Lane& lane) {
   const bool sized = lane.sized != nullptr;
   std::unique_ptr<BatchJob>& next = sized ? lane.sized : lane.waiting.front();
   if (aborted_.load(std::memory_order_acquire)) {
-    Finish(std::move(next), absl::AbortedError("the data plane was stopped"));
+    FinishNext(lane, std::move(next), absl::AbortedError("the data plane was stopped"));
   } else if (!sized && next->NeedsSizes()) {
     CollectiveArgs args = next->SizeExchange();
     next->times.started = next->times.launched = clock_.Now();
@@ -263,12 +268,12 @@ bool Executor::LaunchNext(Lane& lane) {
 bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
   const absl::Status prepared = batch->Prepare();
   if (!prepared.ok()) {
-    Finish(std::move(batch), prepared);
+    FinishNext(lane, std::move(batch), prepared);
     return true;
   }
   absl::StatusOr<std::optional<absl::Span<std::byte>>> scratch = ScratchFor(lane, *batch);
   if (!scratch.ok()) {
-    Finish(std::move(batch), scratch.status());
+    FinishNext(lane, std::move(batch), scratch.status());
     return true;
   }
   if (!scratch->has_value()) return false;
@@ -296,7 +301,7 @@ void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage sta
     barrier.group = args.group;
   }
   if (!LaunchPart(*entry, std::move(args), stage == Stage::kPayload)) {
-    Finish(std::move(entry->batch), entry->status);
+    FinishNext(lane, std::move(entry->batch), entry->status);
     return;
   }
   // Right behind it: all ranks have the same order on the lane.
@@ -338,7 +343,7 @@ bool Executor::CollectFinished() {
       lane.sized = std::move(entry.batch);
       ++to_launch_;
     } else {
-      Finish(std::move(entry.batch), std::move(entry.status));
+      FinishNext(lane, std::move(entry.batch), std::move(entry.status));
     }
     it = in_flight_.erase(it);
   }
@@ -365,8 +370,10 @@ absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(Lane& 
     return fusion_buffers_[static_cast<size_t>(batch.scratch->fusion_buffer)];
   }
   // What an allgather collects can be larger than what each rank gives, and than any buffer. For
-  // what would fit, a lane waits while something of its own is to come back.
-  if (bytes <= buffer_bytes && lane.scratch_held > 0) return std::optional<absl::Span<std::byte>>();
+  // what would fit, a lane waits while something of its own is to come back, unless that waits for
+  // this batch.
+  if (bytes <= buffer_bytes && lane.scratch_held > 0 && lane.confirmed.empty())
+    return std::optional<absl::Span<std::byte>>();
   COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> own, OwnScratch(batch));
   ++lane.scratch_held;
   return own;
@@ -381,6 +388,26 @@ absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
   }
   batch.scratch = ScratchLoan{};
   return batch.own_scratch.span();
+}
+
+// A program must not have half of a group while the other half is reduced over other members.
+void Executor::FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Status status) {
+  if (!options_.confirm) return Finish(std::move(batch), std::move(status));
+  const bool whole = lane.open_groups.Take(batch->tensors());
+  if (status.ok() && !whole) {
+    if (!aborted_.load(std::memory_order_acquire)) {
+      lane.confirmed.push_back(std::move(batch));
+      return;
+    }
+    status = absl::AbortedError("the data plane was stopped");
+  }
+  FinishConfirmed(lane, status);
+  Finish(std::move(batch), std::move(status));
+}
+
+void Executor::FinishConfirmed(Lane& lane, const absl::Status& status) {
+  for (std::unique_ptr<BatchJob>& batch : std::exchange(lane.confirmed, {}))
+    Finish(std::move(batch), status);
 }
 
 void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {

@@ -25,6 +25,7 @@
 #include "worker/driver_seat.h"
 #include "worker/group_layout.h"
 #include "worker/node_arena.h"
+#include "worker/open_groups.h"
 
 namespace coordd {
 
@@ -42,7 +43,8 @@ struct ExecutorOptions {
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
   int32_t polling_threads = 1;  // ranks on this node, for IdleWait
   int32_t cores = 1;
-  // A batch ends on a rank only when all ranks have its result: each is followed by a barrier.
+  // A batch ends on a rank only when all ranks have its result, and those of the groups that reach
+  // behind it: each is followed by a barrier.
   bool confirm = false;
 };
 
@@ -146,9 +148,12 @@ class Executor {
     int in_flight = 0;
     int scratch_held = 0;  // loans of this lane that have not come back
     bool ended = false;    // it ends, and its group if it has one, when it is idle
+    // With `confirm`: all ranks have their results, and they end with the groups they are of.
+    std::vector<std::unique_ptr<BatchJob>> confirmed;
+    OpenGroups open_groups;
 
     bool has_next() const { return sized != nullptr || !waiting.empty(); }
-    bool idle() const { return !has_next() && in_flight == 0; }
+    bool idle() const { return !has_next() && in_flight == 0 && confirmed.empty(); }
   };
   struct InFlight {
     std::unique_ptr<BatchJob> batch;
@@ -198,6 +203,10 @@ class Executor {
   absl::StatusOr<std::optional<absl::Span<std::byte>>> ScratchFor(Lane& lane, BatchJob& batch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   absl::StatusOr<absl::Span<std::byte>> OwnScratch(BatchJob& batch);
+  // The next batch of its lane has ended.
+  void FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void FinishConfirmed(Lane& lane, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Finish(std::unique_ptr<BatchJob> batch, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void HandOver(std::unique_ptr<BatchJob> batch, absl::Status status);

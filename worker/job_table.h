@@ -56,8 +56,8 @@ struct EnterNext {
 };
 using ControlAction =
     std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
-                 AbortExecution, GenerationEnded, NewcomersWait, DrainNoticed, EnterNext,
-                 TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
+                 AbortExecution, GenerationEnded, GenerationInterrupted, NewcomersWait,
+                 DrainNoticed, EnterNext, TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

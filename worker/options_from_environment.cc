@@ -117,8 +117,8 @@ absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure
   const std::string* text = Find(environment, "COORDD_ON_FAILURE");
   if (text == nullptr) return absl::OkStatus();
   const std::optional<OnFailure> named = OnFailureFromName(*text);
-  if (!named.has_value() || *named == OnFailure::kContinue)
-    return Invalid("COORDD_ON_FAILURE", absl::StrCat("\"", *text, "\""), "end or raise");
+  if (!named.has_value())
+    return Invalid("COORDD_ON_FAILURE", absl::StrCat("\"", *text, "\""), "end, raise or continue");
   *on_failure = *named;
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,9 @@ struct Placement {
   bool homogeneous = false;  // all nodes have as many ranks
 };
 
+// Must not block, wait for a Work or end the worker; may submit.
+using GenerationCallback = std::function<void(const Placement&)>;
+
 // Thread-safe. After fork() a child's calls fail with FAILED_PRECONDITION and its destructor does
 // nothing.
 class Worker {
@@ -64,7 +68,8 @@ class Worker {
 
   virtual ~Worker() = default;  // Shutdown
 
-  // Of the generation that the program knows: it changes when AwaitGeneration says so.
+  // Of the generation that the program knows: it changes when AwaitGeneration says so; with
+  // WorkerOptions::on_failure kContinue, as soon as this rank has heard of the next one.
   virtual Placement placement() const = 0;
   virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
   // OK while the generation is alive; afterwards why it is not: the error of every further call,
@@ -76,15 +81,22 @@ class Worker {
   // the generation had changed (IsGenerationChanged): waits until the survivors have formed the
   // next one and are connected, and takes note of it. From then on everything is about that one;
   // Works of older ones have failed. Returns at once while the generation is alive.
-  // DEADLINE_EXCEEDED; otherwise why no generation follows.
+  // With kContinue nobody has to call it. DEADLINE_EXCEEDED; otherwise why no generation follows.
   virtual absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) = 0;
+  // With WorkerOptions::on_failure kContinue: has `entered` called for every generation that
+  // follows from now on, before any result of it and any error that its coming means, on a thread
+  // of the runtime or on one that is in a call of this object.
+  virtual void OnGeneration(GenerationCallback entered) = 0;
   // Workers that wait to become members, as far as this rank knows: ranks may differ for a moment.
   // 0 in a job that ends with its first generation.
   virtual int32_t newcomers() const = 0;
-  // Collective, with WorkerOptions::on_failure kRaise: all ranks have come to a point at which
-  // others may join them, and have agreed to call it. Ends the generation (what is pending fails)
-  // and waits for the next one, as AwaitGeneration does; those who wait are in it.
-  virtual absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) = 0;
+  // Collective, with WorkerOptions::on_failure kRaise or kContinue: all ranks have come to a point
+  // at which others may join them, and have agreed to call it. Ends the generation (what is pending
+  // fails, or with kContinue goes on) and waits for the next one, as AwaitGeneration does; those
+  // who wait are in it. `agreed_in`, with kContinue: the generation of the result by which the
+  // ranks have agreed, which is the same on all, while losses may have ended it here and not there.
+  // If one has, returns at once, and those who wait go on waiting.
+  virtual absl::StatusOr<Placement> ChangeMembers(Generation agreed_in, absl::Time deadline) = 0;
   // What is left of the time in which this rank is to leave, since an operator, a launcher or its
   // own program has asked for that; nothing: it may stay. It leaves by Shutdown, when all ranks
   // have come to a point at which the members may change and have agreed to it (ChangeMembers, for

@@ -123,6 +123,9 @@ struct GenerationEnded {   // the error of every further call, until the program
   absl::Status status;
   bool for_good = true;  // no generation follows
 };
+// Programs need not know: what is pending goes on in the next one. EnterGeneration or
+// GenerationEnded follows.
+struct GenerationInterrupted {};
 struct NewcomersWait {  // so many workers wait to become members
   int32_t count = 0;
 };
@@ -154,9 +157,10 @@ struct OpenStream {
 };
 struct CloseStream {};  // after what was sent
 struct Stopped {};      // nothing is pending, nothing will follow
-using WorkerEffect = std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane,
-                                  ProcessSetAnswer, LaunchBatch, FailTensor, AbortExecution,
-                                  GenerationEnded, NewcomersWait, DrainNoticed, EnterGeneration,
-                                  TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
+using WorkerEffect =
+    std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
+                 LaunchBatch, FailTensor, AbortExecution, GenerationEnded, GenerationInterrupted,
+                 NewcomersWait, DrainNoticed, EnterGeneration, TraceBegin, TraceEnd, OpenStream,
+                 CloseStream, Stopped>;
 
 }  // namespace coordd

@@ -112,6 +112,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },
           [this](const v1::CoordinatorMessage& membership) { return MakeDataPlane(membership); },
+          [this] { OnGenerationInterrupted(); },
           [this](int32_t count) { newcomers_.store(count, std::memory_order_relaxed); },
           [this](absl::Time until) { drain_until_ns_.store(absl::ToUnixNanos(until)); },
           [&r] { return r.store.Stored(); },

@@ -57,7 +57,8 @@ class WorkerImpl final : public Worker {
   absl::Status AwaitEnd(absl::Time deadline) override;
   absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) override;
   int32_t newcomers() const override { return newcomers_.load(std::memory_order_relaxed); }
-  absl::StatusOr<Placement> ChangeMembers(absl::Time deadline) override;
+  absl::StatusOr<Placement> ChangeMembers(Generation agreed_in, absl::Time deadline) override;
+  void OnGeneration(GenerationCallback entered) override;
   std::optional<absl::Duration> drain_left() const override;
   absl::Status AskToLeave(absl::Duration grace, const std::string& reason) override;
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override;
@@ -104,6 +105,9 @@ class WorkerImpl final : public Worker {
       const v1::CoordinatorMessage& membership);
   void OnConnected(Generation generation, const absl::Status& status);
   void OnGenerationEnded(const GenerationEnded& ended);
+  void OnGenerationInterrupted();
+  // With kContinue: programs are in it from now on.
+  void EnterNext() ABSL_LOCKS_EXCLUDED(mu_);
   // What callers submit to; or why there is nothing.
   absl::StatusOr<ViewPtr> CurrentView() const;
   absl::StatusOr<TensorJob> Check(const View& view, Submission submission) const;
@@ -158,8 +162,10 @@ class WorkerImpl final : public Worker {
   ViewPtr next_ ABSL_GUARDED_BY(mu_);                 // that it does not know yet, and is alive
   bool next_connected_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status connect_status_ ABSL_GUARDED_BY(mu_);  // of next_
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;         // control has said so
-  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;   // somebody is in Shutdown
+  bool interrupted_ ABSL_GUARDED_BY(mu_) = false;     // view_'s generation; another one follows
+  std::vector<std::shared_ptr<const GenerationCallback>> generation_callbacks_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;        // control has said so
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;  // somebody is in Shutdown
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);
 };

@@ -43,14 +43,40 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
     next_ = std::make_shared<const View>(View{placement, made});
     next_connected_ = false;
     connect_status_ = absl::OkStatus();
-    // Where programs go on without being asked, they are in it at once.
-    if (continues && view_ != nullptr) view_ = next_;
   }
+  if (continues) EnterNext();
   const Generation generation = placement.generation;
   plane.executor->StartConnecting(
       std::move(place.layout), *plane.store, clock_.Now() + options_.connect_timeout,
       [this, generation](const absl::Status& status) { OnConnected(generation, status); });
   return made;
+}
+
+// Where programs go on without being asked, they are in it at once: before anything of it executes,
+// and before what cannot go on fails.
+void WorkerImpl::EnterNext() {
+  std::vector<std::shared_ptr<const GenerationCallback>> callbacks;
+  Placement entered;
+  {
+    MutexLock lock(&mu_);
+    if (view_ == nullptr) return;  // the first one, for which Start waits
+    view_ = next_;
+    interrupted_ = false;
+    entered = view_->placement;
+    callbacks = generation_callbacks_;
+    changed_.NotifyAll();
+  }
+  for (const auto& callback : callbacks) (*callback)(entered);
+}
+
+void WorkerImpl::OnGeneration(GenerationCallback entered) {
+  MutexLock lock(&mu_);
+  generation_callbacks_.push_back(std::make_shared<const GenerationCallback>(std::move(entered)));
+}
+
+void WorkerImpl::OnGenerationInterrupted() {
+  MutexLock lock(&mu_);
+  interrupted_ = true;
 }
 
 void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane) {
@@ -153,11 +179,14 @@ absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
 absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return status_.ok() || ended_for_good_ || (next_ != nullptr && next_connected_);
+    if (status_.ok()) return !interrupted_;
+    return ended_for_good_ || (next_ != nullptr && next_connected_);
   };
   {
     MutexLock lock(&mu_);
     clock_.Await(&mu_, &changed_, decided, deadline);
+    if (status_.ok() && interrupted_)
+      return absl::DeadlineExceededError("no generation has followed yet");
     if (status_.ok()) return view_->placement;
   }
   // Before anything can be submitted to the next generation.
@@ -176,25 +205,37 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
   return view_->placement;
 }
 
-absl::StatusOr<Placement> WorkerImpl::ChangeMembers(absl::Time deadline) {
+absl::StatusOr<Placement> WorkerImpl::ChangeMembers(Generation agreed_in, absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   if (options_.on_failure == OnFailure::kEnd) {
     return absl::FailedPreconditionError(
-        "the members of this job do not change: expected COORDD_ON_FAILURE=raise on all of them");
+        "the members of this job do not change: expected COORDD_ON_FAILURE=raise or continue on "
+        "all "
+        "of them");
   }
-  Generation current;
+  const bool continues = options_.on_failure == OnFailure::kContinue;
+  if (continues && ToInt(agreed_in) == 0) {
+    return absl::InvalidArgumentError(
+        "a change of members with COORDD_ON_FAILURE=continue: expected the generation of the "
+        "result "
+        "by which the ranks have agreed to it");
+  }
+  if (!continues) {
+    MutexLock lock(&mu_);
+    agreed_in = view_->placement.generation;
+  }
+  runtime_->inbox.PushUnbounded(MembersMayChange{agreed_in});
   {
     MutexLock lock(&mu_);
-    current = view_->placement.generation;
-  }
-  runtime_->inbox.PushUnbounded(MembersMayChange{current});
-  {
-    MutexLock lock(&mu_);
-    auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !status_.ok(); };
+    // With kContinue programs are in the next one without a word.
+    auto ended = [this, agreed_in]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return !status_.ok() || view_->placement.generation > agreed_in;
+    };
     clock_.Await(&mu_, &changed_, ended, deadline);
+    if (status_.ok() && view_->placement.generation > agreed_in) return view_->placement;
     if (status_.ok()) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "generation ", ToInt(current), " has not ended yet: rank 0 asks coordd for it"));
+          "generation ", ToInt(agreed_in), " has not ended yet: rank 0 asks coordd for it"));
     }
   }
   return AwaitGeneration(deadline);
@@ -210,8 +251,8 @@ absl::Status WorkerImpl::AskToLeave(absl::Duration grace, const std::string& rea
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   if (options_.on_failure == OnFailure::kEnd) {
     return absl::FailedPreconditionError(
-        "nobody can leave this job without ending it: expected COORDD_ON_FAILURE=raise on all "
-        "members");
+        "nobody can leave this job without ending it: expected COORDD_ON_FAILURE=raise or continue "
+        "on all members");
   }
   if (grace <= absl::ZeroDuration() || grace > kMaxDrainGrace) {
     return absl::InvalidArgumentError(absl::StrCat("a grace of ", absl::FormatDuration(grace),

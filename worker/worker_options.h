@@ -66,7 +66,8 @@ struct WorkerOptions {
   absl::Duration connect_timeout = absl::Seconds(60);  // data plane of a generation
   absl::Duration collective_timeout =
       absl::Minutes(10);  // COORDD_TIMEOUT seconds: every submitted tensor ends by then
-  // COORDD_ON_FAILURE: end, raise; what the job does when a member is lost. Equal on all members.
+  // COORDD_ON_FAILURE: end, raise, continue; what the job does when a member is lost. Equal on all
+  // members.
   OnFailure on_failure = OnFailure::kEnd;
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
 

@@ -48,8 +48,7 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
     // comes.
     absl::Status refused = end_;
     if (leaving_) refused = absl::CancelledError("this worker is shutting down");
-    const bool outdated = expects_next_ && !OutlivesGeneration(*tensor.spec);
-    if (refused.ok() && (outdated || IsOutdated(in.generation))) refused = change_;
+    if (refused.ok() && IsOutdated(in.generation, *tensor.spec)) refused = change_;
     if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));

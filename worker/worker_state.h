@@ -222,7 +222,10 @@ class WorkerState {
                     absl::Time now, std::vector<WorkerEffect>& out);
   // Whether something was submitted for an older generation, whose end the program has to see.
   bool IsOutdated(Generation submitted_for) const {
-    return !continues() && ToInt(submitted_for) != 0 && submitted_for < options_.generation;
+    return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
+  }
+  bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
+    return IsOutdated(submitted_for) && !(continues() && OutlivesGeneration(spec));
   }
   void AskForChange(std::vector<WorkerEffect>& out);
   void OnDrainNotice(const v1::DrainNotice& notice, absl::Time now, std::vector<WorkerEffect>& out);

@@ -57,8 +57,9 @@ void WorkerState::GiveUp(absl::Status why, std::vector<WorkerEffect>& out) {
 }
 
 bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
-  // Splits, who sends to whom, and what a set has agreed on are about ranks that may be others now.
-  return spec.kind != CollectiveKind::kAlltoall && !IsPairwise(spec.kind) &&
+  // Splits, roots, and who sends to whom, are about ranks that may be others now. (The new root of
+  // a broadcast could have what the old one has half overwritten.) So is what a set has agreed on.
+  return spec.kind != CollectiveKind::kAlltoall && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
          ToInt(spec.process_set) == 0;
 }
 
@@ -67,6 +68,7 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
   aborted_ = expects_next_ = true;
   change_ = GenerationChanged(why);
   out.push_back(AbortExecution{});
+  out.push_back(GenerationInterrupted{});
   // The lanes of schedules end with their generation.
   for (auto& [id, scheduled] : schedules_) {
     for (HeldTensor& held : scheduled.lane->TakeAllHeld()) {
@@ -84,8 +86,6 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
     Pending& pending = tensor->second;
     if (!pending.withdrawn.ok()) {
       Fail(tensor, pending.withdrawn, out);  // coordd's answer will not come
-    } else if (!OutlivesGeneration(*pending.spec)) {
-      Fail(tensor, change_, out);
     } else {
       pending.reported = false;
       unreported_.push_back(tensor->first);
@@ -98,7 +98,7 @@ void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& 
 
 bool WorkerState::TakeAgain(SubmittedTensor& tensor, absl::Time now,
                             std::vector<WorkerEffect>& out) {
-  if (!OutlivesGeneration(*tensor.spec) || !Validate(*tensor.spec, options_.size).ok()) {
+  if (!OutlivesGeneration(*tensor.spec)) {
     out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
     return true;
   }
@@ -202,19 +202,19 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
   aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
       false;
-  // A root that was one.
+  next_heartbeat_ = now;
+  lease_until_ = std::max(lease_until_, now + options_.lease);
+  out.push_back(NewcomersWait{0});
+  out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
+  // Behind it: whoever hears of the failure finds the new ranks.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
-    if (!Validate(*tensor->second.spec, options_.size).ok()) {
+    if (!OutlivesGeneration(*tensor->second.spec)) {
       std::erase(unreported_, tensor->first);
       Fail(tensor, change_, out);
     }
     tensor = next;
   }
-  next_heartbeat_ = now;
-  lease_until_ = std::max(lease_until_, now + options_.lease);
-  out.push_back(NewcomersWait{0});
-  out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
   AskToLeave(now, out);
 }
 

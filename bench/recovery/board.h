@@ -31,6 +31,7 @@ struct RecoveryBoard {
   // Constant.
   int64_t elements = 0;         // of a step's reduction
   int32_t takes_newcomers = 0;  // whether the members let in who waits
+  int32_t goes_on = 0;          // on_failure "continue": nothing fails when somebody is lost
 
   std::atomic<int32_t> stop;
   RecoverySlot slots[kMaxRecoveryRanks];

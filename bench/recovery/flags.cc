@@ -23,6 +23,12 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
           "all be there")
       ->check(CLI::IsMember(Victims()))
       ->capture_default_str();
+  command
+      ->add_option("--on-failure", flags.options.on_failure,
+                   "What the loss of a worker is to the others: raise (an error, and they agree "
+                   "where to go on) or continue (nothing)")
+      ->check(CLI::IsMember({"raise", "continue"}))
+      ->capture_default_str();
   command->add_option("--elements", flags.options.elements, "Floats of a step's reduction")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

@@ -1,7 +1,8 @@
 // A rank of `coordd-bench recovery`: reduces in a loop and checks each result, goes on in the next
 // generation when another rank has died or, if the bench says so, one waits, and writes on the
-// board what it sees. Beside the loop, one at a time, it reduces a number under a name that is new,
-// which needs coordd. Arguments: the board's file, the number of its slot.
+// board what it sees. With on_failure "continue" it learns of a loss from its results. Beside the
+// loop, one at a time, it reduces a number under a name that is new, which needs coordd. Arguments:
+// the board's file, the number of its slot.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -54,13 +55,17 @@ class Rank {
 
  private:
   void Enter(const coordd_placement_t& place) {
-    size_ = place.size;
-    rank_ = place.rank;
     agreed_ = place.generation == 1;
+    fresh_.reset();  // it has failed, if it was under way
+    NoteChange(place);
+  }
+
+  void NoteChange(const coordd_placement_t& place) {
     before_ns_ = last_ns_;
     last_ns_ = 0;
     generation_ = place.generation;
-    fresh_.reset();  // it has failed, if it was under way
+    size_ = place.size;
+    rank_ = place.rank;
     slot_.rank = place.rank;
     slot_.began_ns = 0;
     slot_.generation = place.generation;
@@ -80,10 +85,12 @@ class Rank {
   }
 
   Expected<> Step() {
-    std::fill(data_.begin(), data_.end(), static_cast<float>(rank_ + 1));
+    // Where nobody is told of a loss, ranks become others in the midst of it.
+    const bool goes_on = board_.goes_on != 0;
+    std::fill(data_.begin(), data_.end(), goes_on ? 1.0f : static_cast<float>(rank_ + 1));
     Expected<> result = Reduce("gradient", View<float>(data_), Op::kSum);
     if (!result.ok()) return result;
-    const float expected = static_cast<float>(size_ * (size_ + 1) / 2);
+    const float expected = static_cast<float>(goes_on ? size_ : size_ * (size_ + 1) / 2);
     if (!std::all_of(data_.begin(), data_.end(), [&](float x) { return x == expected; }))
       ++slot_.wrong;
     NoteResult();
@@ -103,7 +110,7 @@ class Rank {
 
   // All members come here after the same step.
   Expected<> LetIn() {
-    auto place = worker_.TryChangeMembers(std::chrono::duration<double>(60));
+    auto place = worker_.TryChangeMembers(std::chrono::duration<double>(60), generation_);
     if (!place.ok()) return Expected<>(place.code(), place.message());
     Enter(place.value());
     return Nothing{};
@@ -123,9 +130,12 @@ class Rank {
   Expected<> TakeFresh() {
     if (!fresh_.has_value() || !fresh_->done()) return Nothing{};
     const Expected<> result = fresh_->TryWait();
+    if (!result.ok()) {
+      fresh_.reset();
+      return result;
+    }
+    if (fresh_value_ != static_cast<float>(fresh_->Result().size)) ++slot_.wrong;
     fresh_.reset();
-    if (!result.ok()) return result;
-    if (fresh_value_ != static_cast<float>(size_)) ++slot_.wrong;
     slot_.fresh_ns = NowNs();
     return result;
   }
@@ -144,7 +154,15 @@ class Rank {
   Expected<> Reduce(const std::string& name, View<T> tensor, Op op) {
     auto work = worker_.TryAllreduceAsync(name, std::move(tensor), op);
     if (!work.ok()) return Expected<>(work.code(), work.message());
-    return work.value().TryWait();
+    Expected<> result = work.value().TryWait();
+    if (!result.ok() || board_.goes_on == 0) return result;
+    const coordd_result_t of = work.value().Result();
+    if (of.generation == generation_) return result;
+    coordd_placement_t place = worker_.placement();  // or of one that has followed already
+    place.generation = of.generation;
+    place.size = of.size;
+    NoteChange(place);
+    return result;
   }
 
   RecoveryBoard& board_;

@@ -37,7 +37,7 @@ std::vector<std::string> EnvironmentOf(const std::string& coordd, const Recovery
       absl::StrCat("JOB_ID=", job.name),
       absl::StrCat("MIN_WORKERS=", job.grows ? job.workers : job.workers - 1),
       absl::StrCat("MAX_WORKERS=", job.grows ? job.workers + 1 : job.workers),
-      "ON_FAILURE=raise",
+      absl::StrCat("ON_FAILURE=", job.on_failure),
       "LAUNCHER=none",
       "LOG_LEVEL=error"};
   if (!job.grows) {
@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const std::s
   ranks->board_ = new (memory) RecoveryBoard();
   ranks->board_->elements = job.elements;
   ranks->board_->takes_newcomers = job.grows ? 1 : 0;
+  ranks->board_->goes_on = job.on_failure == "continue" ? 1 : 0;
   for (int32_t rank = 0; rank < job.workers; ++rank) COORDD_RETURN_IF_ERROR(ranks->Add());
   return ranks;
 }

@@ -24,6 +24,7 @@ struct RecoveryJob {
   int32_t workers = 2;   // at the start
   int64_t elements = 1;  // of a step's reduction
   bool grows = false;    // one more may come, whom the members let in
+  std::string on_failure = "raise";
 };
 
 // One owner. Ended, the hard way, with it.

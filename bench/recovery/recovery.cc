@@ -57,6 +57,16 @@ struct Totals {
   double longest_gap_ms = 0;
   int64_t steps_lost = 0, hung = 0, wrong_culprit = 0, wrong_results = 0, failed_collectives = 0;
   int64_t generations = 0, ended_badly = 0, acted_again = 0, steps = 0;
+  bool goes_on = false;
+
+  // All have ended at the same step: who has made fewer has missed some.
+  void AddMissed(const RecoveryRanks& ranks) {
+    int64_t most = 0;
+    for (int32_t worker = 0; worker < ranks.workers(); ++worker)
+      if (!ranks.is_hit(worker)) most = std::max<int64_t>(most, ranks.slot(worker).steps);
+    for (int32_t worker = 0; worker < ranks.workers(); ++worker)
+      if (!ranks.is_hit(worker)) steps_lost += most - ranks.slot(worker).steps;
+  }
 
   void Add(const RecoveryRanks& ranks) {
     for (int32_t worker = 0; worker < ranks.workers(); ++worker) {
@@ -75,7 +85,8 @@ RecoveryJob JobOf(const RecoveryOptions& options, int32_t number) {
   return {.name = absl::StrCat("recovery-", number),
           .workers = options.workers,
           .elements = options.elements,
-          .grows = options.victim == Victim::kNewcomer};
+          .grows = options.victim == Victim::kNewcomer,
+          .on_failure = options.on_failure};
 }
 
 // When the last of those who are not hit had its first result in the next generation; 0: somebody
@@ -92,6 +103,7 @@ int64_t AwaitNext(const RecoveryRanks& ranks, int32_t victim, const std::string&
     if (worker == victim) continue;
     const RecoverySlot& slot = ranks.slot(worker);
     last_ns = std::max<int64_t>(last_ns, slot.began_ns);
+    if (totals.goes_on) continue;  // nobody hears anything
     const bool named = slot.failed > 0 && absl::StrContains(slot.reason, place) &&
                        absl::StrContains(slot.reason, pid);
     if (named) continue;
@@ -123,6 +135,7 @@ absl::Status HitWorker(const RecoveryOptions& options, const std::string& coordd
       ++totals.acted_again;
   }
   totals.ended_badly += ranks->Stop(kPatience);
+  totals.AddMissed(*ranks);
   totals.Add(*ranks);
   return absl::OkStatus();
 }
@@ -228,6 +241,7 @@ std::map<std::string, Victim> Victims() {
 absl::StatusOr<nlohmann::json> MeasureRecovery(const RecoveryOptions& options) {
   if (options.victim == Victim::kCoorddWriting) return MeasureWrites(options);
   Totals totals;
+  totals.goes_on = options.on_failure == "continue";
   const bool alone = options.victim == Victim::kNobody;
   const bool coordd_dies = options.victim == Victim::kCoordd;
   COORDD_ASSIGN_OR_RETURN(const SpinningProcesses beside,
@@ -238,15 +252,16 @@ absl::StatusOr<nlohmann::json> MeasureRecovery(const RecoveryOptions& options) {
   nlohmann::json result{{"workers", options.workers},
                         {"kills", alone ? 0 : options.times},
                         {"victim", NameOf(options.victim)},
+                        {"on_failure", options.on_failure},
                         {"elements", options.elements},
                         {"spinning", options.spinning},
                         {"steps_lost", totals.steps_lost},
                         {"hung", totals.hung},
-                        {"wrong_culprit", totals.wrong_culprit},
                         {"wrong_results", totals.wrong_results},
                         {"failed_collectives", totals.failed_collectives},
                         {"ended_badly", totals.ended_badly},
                         {"generations", totals.generations}};
+  if (!totals.goes_on) result["wrong_culprit"] = totals.wrong_culprit;
   if (alone) {
     result["seconds"] = absl::ToDoubleSeconds(options.duration);
     result["steps"] = totals.steps;

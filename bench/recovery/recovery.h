@@ -36,9 +36,10 @@ struct RecoveryOptions {
   absl::Duration duration = absl::Seconds(10);    // kNobody
   int32_t planted = 0;                            // kCoorddWriting: how often a record is removed
   int32_t spinning = 0;                           // processes beside the job that want a core each
+  std::string on_failure = "raise";               // or "continue": no survivor is told anything
 };
 
-// Starts real processes (rank.cc) that reduce in a loop with on_failure "raise". Milliseconds:
+// Starts real processes (rank.cc) that reduce in a loop. Milliseconds:
 //   kWorker, kStopped  from SIGKILL or SIGSTOP, a fresh job each time, to the last survivor's first
 //                      result in the next generation
 //   kCoordd            again and again under one job, on state in SQLite or etcd: until every rank

@@ -1,5 +1,6 @@
 // Statuses, versions, and a worker's life.
 #include <cmath>
+#include <functional>
 #include <optional>
 
 #include "absl/strings/str_join.h"
@@ -209,13 +210,13 @@ namespace {
 
 coordd_status_t NextPlacement(
     coordd_worker_t* worker, double timeout_seconds, coordd_placement_t* placement,
-    absl::StatusOr<coordd::Placement> (coordd::Worker::*wait)(absl::Time)) {
+    const std::function<absl::StatusOr<coordd::Placement>(coordd::Worker&, absl::Time)>& wait) {
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
     COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
                             coordd::TimeoutFromSeconds(timeout_seconds));
     COORDD_ASSIGN_OR_RETURN(const coordd::Placement next,
-                            (worker->worker.get()->*wait)(coordd::Clock::Real().Now() + timeout));
+                            wait(*worker->worker, coordd::Clock::Real().Now() + timeout));
     if (placement == nullptr) return absl::OkStatus();
     return coordd::CopyOut(coordd::ToPlacement(next), placement, "placement");
   });
@@ -228,13 +229,35 @@ coordd_status_t coordd_worker_await_generation(coordd_worker_t* worker, double t
   return NextPlacement(worker, timeout_seconds, placement, &coordd::Worker::AwaitGeneration);
 }
 
+coordd_status_t coordd_worker_on_generation(coordd_worker_t* worker, coordd_entered_t entered,
+                                            void* user) {
+  return AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (entered == nullptr) return coordd::NullArgument("entered");
+    worker->worker->OnGeneration([entered, user](const coordd::Placement& placement) {
+      const coordd_placement_t place = coordd::ToPlacement(placement);
+      entered(user, &place);
+    });
+    return absl::OkStatus();
+  });
+}
+
 int32_t coordd_worker_newcomers(const coordd_worker_t* worker) {
   return worker == nullptr ? 0 : worker->worker->newcomers();
 }
 
 coordd_status_t coordd_worker_change_members(coordd_worker_t* worker, double timeout_seconds,
                                              coordd_placement_t* placement) {
-  return NextPlacement(worker, timeout_seconds, placement, &coordd::Worker::ChangeMembers);
+  return coordd_worker_change_members_of(worker, 0, timeout_seconds, placement);
+}
+
+coordd_status_t coordd_worker_change_members_of(coordd_worker_t* worker, int64_t generation,
+                                                double timeout_seconds,
+                                                coordd_placement_t* placement) {
+  return NextPlacement(worker, timeout_seconds, placement,
+                       [generation](coordd::Worker& member, absl::Time deadline) {
+                         return member.ChangeMembers(coordd::Generation{generation}, deadline);
+                       });
 }
 
 double coordd_worker_drain_seconds(const coordd_worker_t* worker) {

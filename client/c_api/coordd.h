@@ -39,7 +39,8 @@
  * revision 6 the option on_failure, coordd_worker_await_generation and COORDD_GENERATION_CHANGED;
  * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h);
  * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
- * coordd_worker_drain_seconds and coordd_worker_ask_to_leave.
+ * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
+ * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -58,7 +59,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 11
+#define COORDD_ABI_VERSION 12
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -80,7 +81,8 @@ COORDD_API const char* coordd_version(void);
  *   COORDD_UNAVAILABLE          coordd cannot be reached
  *   COORDD_UNAUTHENTICATED      wrong or missing token
  *   COORDD_GENERATION_CHANGED   with on_failure "raise", instead of ABORTED: a member was lost, the
- *                               others form the next generation; coordd_worker_await_generation
+ *                               others form the next generation; coordd_worker_await_generation.
+ *                               With "continue": the call means other ranks now; make it again
  */
 typedef int32_t coordd_status_t;
 enum {
@@ -218,8 +220,9 @@ typedef struct coordd_options {
   int32_t launcher_local_rank; /* COORDD_LOCAL_RANK: the same inside the node; -1: none */
   const char* launcher;        /* COORDD_LAUNCHER: whose variables count: "slurm", "none", ... */
   const char* port_range;      /* COORDD_PORT_RANGE: "20000-20099", what port 0 stands for */
-  const char* on_failure;      /* COORDD_ON_FAILURE: what the loss of a member does: "end", the
-                                * default, or "raise". Equal on all members. */
+  const char* on_failure;      /* COORDD_ON_FAILURE: what the loss of a member does: "end" the job,
+                                * the default; "raise" an error; "continue" without it (see
+                                * coordd_worker_on_generation). Equal on all members. */
 } coordd_options_t;
 #define COORDD_OPTIONS_INIT \
   { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -271,7 +274,9 @@ typedef struct coordd_placement {
 #define COORDD_PLACEMENT_INIT \
   { sizeof(coordd_placement_t), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Of the generation that the program knows: it changes in coordd_worker_await_generation only. */
+/* Of the generation that the program knows: it changes in coordd_worker_await_generation and
+ * coordd_worker_change_members only; with on_failure "continue" as soon as this rank has entered
+ * another one. */
 COORDD_API coordd_status_t coordd_worker_placement(const coordd_worker_t* worker,
                                                    coordd_placement_t* placement);
 
@@ -285,8 +290,28 @@ COORDD_API coordd_status_t coordd_worker_await_generation(coordd_worker_t* worke
                                                           double timeout_seconds,
                                                           coordd_placement_t* placement);
 
-/* With on_failure "raise": how many workers wait to become members, as far as this rank knows;
- * ranks may differ for a moment. */
+/* With on_failure "continue": has `entered` called for every generation that follows from now on,
+ * with this rank's place in it: before any of its results, on a thread of the library or on one
+ * that is in a call of it. It must not block, wait for a work, throw or end the worker; it may
+ * submit. `placement` is valid during the call.
+ *
+ * A program of that mode need not notice a loss. Each result is the reduction over the members of
+ * one generation, the same on all ranks, and coordd_work_result says of which and how many they
+ * are; averages are divided by that number; the tensors of a group are of one generation. What the
+ * loss has interrupted is executed again, among those who are left, from inputs that are intact
+ * since no result is written to them before all ranks have it: this costs a copy of what is reduced
+ * in place, and a barrier behind each batch. What names ranks cannot be executed again, because
+ * they may be others now: broadcast, reduce, gather, alltoall, send, receive, and everything in
+ * process sets but 0, fail with COORDD_GENERATION_CHANGED, and leave their output undefined. By
+ * then coordd_worker_placement tells the new ranks, and the call can be made again, as it is on
+ * every rank that has not got the result. Memory of a device, and comms, are for "end" and "raise"
+ * only: UNIMPLEMENTED. So is memory that others have mapped: that of coordd_alloc is private. */
+typedef void (*coordd_entered_t)(void* user, const coordd_placement_t* placement);
+COORDD_API coordd_status_t coordd_worker_on_generation(coordd_worker_t* worker,
+                                                       coordd_entered_t entered, void* user);
+
+/* With on_failure "raise" or "continue": how many workers wait to become members, as far as this
+ * rank knows; ranks may differ for a moment. */
 COORDD_API int32_t coordd_worker_newcomers(const coordd_worker_t* worker);
 
 /* Collective, with on_failure "raise": all ranks have come to a point at which others may join
@@ -297,22 +322,32 @@ COORDD_API coordd_status_t coordd_worker_change_members(coordd_worker_t* worker,
                                                         double timeout_seconds,
                                                         coordd_placement_t* placement);
 
-/* With on_failure "raise": seconds that are left for this rank to leave, since an operator
- * (`coordctl drain`), its launcher or its own program has asked it to; 0 when they are over, and it
- * is being evicted; negative: it may stay, also when worker is NULL. Never blocks, on any thread. A
- * program asks at its commits: when one of the ranks is to leave (an allreduce of the maximum, with
+/* The same, also with on_failure "continue": `generation` is that of the result by which the ranks
+ * have agreed (coordd_work_result), the same on all of them. If a loss has ended it since, on some
+ * before they call and on others after, those who wait are not let in yet, and all return with the
+ * generation that has followed. With "raise" it is not looked at. */
+COORDD_API coordd_status_t coordd_worker_change_members_of(coordd_worker_t* worker,
+                                                           int64_t generation,
+                                                           double timeout_seconds,
+                                                           coordd_placement_t* placement);
+
+/* With on_failure "raise" or "continue": seconds that are left for this rank to leave, since an
+ * operator (`coordctl drain`), its launcher or its own program has asked it to; 0 when they are
+ * over, and it is being evicted; negative: it may stay, also when worker is NULL. Never blocks, on
+ * any thread. A program asks at its commits: when one of the ranks is to leave (an allreduce of the
+ * maximum, with
  * coordd_worker_newcomers), that rank calls coordd_worker_shutdown and ends, and the others call
  * coordd_worker_change_members: no collective fails, and the job goes on. A rank that has not left
  * in time is evicted: its calls fail with COORDD_ABORTED and a text that says so. */
 COORDD_API double coordd_worker_drain_seconds(const coordd_worker_t* worker);
 
-/* With on_failure "raise": this process has to end in `grace_seconds` (more than 0, at most a
- * week): its batch system or its machine has said so. coordd_worker_drain_seconds counts from now
- * on, and the goodbye of this rank is not the end of the job. `reason`: one phrase for the events,
- * e.g. "SIGTERM"; NULL: none. Returns at once, also while coordd is away; on any thread, but not in
- * a signal handler: wait for the signal on a thread (sigwait, signalfd). Asking again counts when
- * it is sooner. FAILED_PRECONDITION: with on_failure "end" nobody can leave without ending the job;
- * INVALID_ARGUMENT. */
+/* With on_failure "raise" or "continue": this process has to end in `grace_seconds` (more than 0,
+ * at most a week): its batch system or its machine has said so. coordd_worker_drain_seconds counts
+ * from now on, and the goodbye of this rank is not the end of the job. `reason`: one phrase for the
+ * events, e.g. "SIGTERM"; NULL: none. Returns at once, also while coordd is away; on any thread,
+ * but not in a signal handler: wait for the signal on a thread (sigwait, signalfd). Asking again
+ * counts when it is sooner. FAILED_PRECONDITION: with on_failure "end" nobody can leave without
+ * ending the job; INVALID_ARGUMENT. */
 COORDD_API coordd_status_t coordd_worker_ask_to_leave(coordd_worker_t* worker, double grace_seconds,
                                                       const char* reason);
 

@@ -99,9 +99,15 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
       ->type_name("N");
   app.add_option("--min-np", options->min_np,
                  "go on without workers that fail as long as so many have not; the program must be "
-                 "made for it: coordd.torch.elastic, or COORDD_ON_FAILURE [all are needed]")
+                 "made for it: coordd.torch.elastic, or --on-failure [all are needed]")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
+  app.add_option("--on-failure", options->on_failure,
+                 "with --min-np: what their failure is to the others: raise, an error of their "
+                 "collectives, or continue, which go on among those who are left")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"raise", "continue"}))
+      ->capture_default_str();
   app.add_option("--max-restarts", options->max_restarts,
                  "with --min-np: start workers that fail again, so many times in all [0]")
       ->type_name("N")

@@ -18,7 +18,8 @@ struct RunOptions {
   int32_t np = 1;  // workers to start; -H and an allocation tell it, too
   bool np_given = false;
   int32_t min_np = 0;  // the run goes on without those that fail as long as so many do not; 0: np
-  int32_t max_restarts = 0;  // of workers that have failed, in all; with min_np
+  int32_t max_restarts = 0;          // of workers that have failed, in all; with min_np
+  std::string on_failure = "raise";  // COORDD_ON_FAILURE of the workers; with min_np
   // Hosts that come and go: a command of the shell that prints those that are there.
   std::string discovery_script;
   int32_t max_np = 0;          // workers at a time; 0: as many as there are slots

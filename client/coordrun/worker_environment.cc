@@ -75,7 +75,7 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
   if (options.min_np > 0) {
     environment["COORDD_MIN_WORKERS"] = absl::StrCat(options.min_np);
     environment["COORDD_MAX_WORKERS"] = absl::StrCat(MostWorkers(options));
-    environment["COORDD_ON_FAILURE"] = "raise";
+    environment["COORDD_ON_FAILURE"] = options.on_failure;
   }
   if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;
   for (const auto& [name, value] : options.variables) {

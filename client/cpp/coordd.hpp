@@ -13,6 +13,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -95,46 +97,6 @@ class Comm {
   coordd_comm_t* handle_ = nullptr;
 };
 
-// --- memory ------------------------------------------------------------------------------------
-
-// Memory of coordd_alloc (memory.h); Worker::Allocate makes it. Movable. Ends before its worker.
-template <typename T>
-class Memory {
- public:
-  Memory() = default;  // nothing
-  Memory(coordd_worker_t* worker, T* data, int64_t size)
-      : worker_(worker), data_(data), size_(size) {}
-  Memory(Memory&& other) noexcept
-      : worker_(other.worker_),
-        data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
-  Memory& operator=(Memory&& other) noexcept {
-    std::swap(worker_, other.worker_);
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-  }
-  ~Memory() {
-    if (data_ != nullptr) coordd_free(worker_, data_);
-  }
-
-  T* data() const { return data_; }
-  int64_t size() const { return size_; }  // elements
-  T* begin() const { return data_; }
-  T* end() const { return data_ + size_; }
-  T& operator[](int64_t i) const { return data_[i]; }
-  // Whether the other ranks of the node have it mapped; if not, why.
-  Expected<> IsMapped() const {
-    return internal::Check(
-        coordd_register(worker_, data_, size_ * static_cast<int64_t>(sizeof(T))));
-  }
-
- private:
-  coordd_worker_t* worker_ = nullptr;
-  T* data_ = nullptr;
-  int64_t size_ = 0;
-};
-
 // --- the worker --------------------------------------------------------------------------------
 
 // This process as a member of a job. Movable; its end says goodbye.
@@ -152,11 +114,13 @@ class Worker {
   }
 
   Worker() = default;  // of no job
-  Worker(Worker&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Worker(Worker&& other) noexcept
+      : entered_(std::move(other.entered_)), handle_(std::exchange(other.handle_, nullptr)) {}
   Worker& operator=(Worker&& other) noexcept {
     if (this != &other) {
       coordd_worker_destroy(handle_);
       handle_ = std::exchange(other.handle_, nullptr);
+      entered_ = std::move(other.entered_);
     }
     return *this;
   }
@@ -181,12 +145,26 @@ class Worker {
     if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
     return placement;
   }
+  // With on_failure "continue": has `entered` called for every generation that follows.
+  Expected<> TryOnGeneration(std::function<void(const coordd_placement_t&)> entered) {
+    entered_.push_back(std::make_unique<Entered>(std::move(entered)));
+    return internal::Check(coordd_worker_on_generation(
+        handle_,
+        [](void* user, const coordd_placement_t* place) { (*static_cast<Entered*>(user))(*place); },
+        entered_.back().get()));
+  }
+  void OnGeneration(std::function<void(const coordd_placement_t&)> entered) {
+    TryOnGeneration(std::move(entered)).value();
+  }
   // Workers that wait to become members, and, when all ranks have agreed to it, the generation in
   // which they are.
   int32_t newcomers() const { return coordd_worker_newcomers(handle_); }
-  Expected<coordd_placement_t> TryChangeMembers(std::chrono::duration<double> timeout) {
+  // `agreed_in`, with on_failure "continue": the generation of the result that says so.
+  Expected<coordd_placement_t> TryChangeMembers(std::chrono::duration<double> timeout,
+                                                int64_t agreed_in = 0) {
     coordd_placement_t placement = COORDD_PLACEMENT_INIT;
-    const coordd_status_t code = coordd_worker_change_members(handle_, timeout.count(), &placement);
+    const coordd_status_t code =
+        coordd_worker_change_members_of(handle_, agreed_in, timeout.count(), &placement);
     if (code != COORDD_OK) return internal::Failure<coordd_placement_t>(code);
     return placement;
   }
@@ -198,8 +176,8 @@ class Worker {
   void AskToLeave(std::chrono::duration<double> grace, const std::string& reason) {
     TryAskToLeave(grace, reason).value();
   }
-  coordd_placement_t ChangeMembers(std::chrono::duration<double> timeout) {
-    return TryChangeMembers(timeout).value();
+  coordd_placement_t ChangeMembers(std::chrono::duration<double> timeout, int64_t agreed_in = 0) {
+    return TryChangeMembers(timeout, agreed_in).value();
   }
   coordd_placement_t AwaitGeneration(std::chrono::duration<double> timeout) {
     return TryAwaitGeneration(timeout).value();
@@ -452,6 +430,7 @@ class Worker {
   }
 
  private:
+  using Entered = std::function<void(const coordd_placement_t&)>;
   explicit Worker(coordd_worker_t* handle) : handle_(handle) {}
 
   template <typename T>
@@ -491,6 +470,8 @@ class Worker {
     return Gathered<std::remove_const_t<T>>(std::move(work));
   }
 
+  // Called until the worker has ended.
+  std::vector<std::unique_ptr<Entered>> entered_;
   coordd_worker_t* handle_ = nullptr;
 };
 

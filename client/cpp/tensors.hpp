@@ -1,4 +1,4 @@
-// Errors, tensors and works: the part of coordd.hpp that knows no worker; it includes this.
+// Errors, tensors, works and memory: the part of coordd.hpp that knows no worker; it includes this.
 #ifndef COORDD_TENSORS_HPP_
 #define COORDD_TENSORS_HPP_
 
@@ -210,6 +210,46 @@ class Gathered {
  private:
   Work work_;
   coordd_result_t result_ = COORDD_RESULT_INIT;
+};
+
+// --- memory ------------------------------------------------------------------------------------
+
+// Memory of coordd_alloc (memory.h); Worker::Allocate makes it. Movable. Ends before its worker.
+template <typename T>
+class Memory {
+ public:
+  Memory() = default;  // nothing
+  Memory(coordd_worker_t* worker, T* data, int64_t size)
+      : worker_(worker), data_(data), size_(size) {}
+  Memory(Memory&& other) noexcept
+      : worker_(other.worker_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Memory& operator=(Memory&& other) noexcept {
+    std::swap(worker_, other.worker_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Memory() {
+    if (data_ != nullptr) coordd_free(worker_, data_);
+  }
+
+  T* data() const { return data_; }
+  int64_t size() const { return size_; }  // elements
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+  // Whether the other ranks of the node have it mapped; if not, why.
+  Expected<> IsMapped() const {
+    return internal::Check(
+        coordd_register(worker_, data_, size_ * static_cast<int64_t>(sizeof(T))));
+  }
+
+ private:
+  coordd_worker_t* worker_ = nullptr;
+  T* data_ = nullptr;
+  int64_t size_ = 0;
 };
 
 }  // namespace cpp

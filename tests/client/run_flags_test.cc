@@ -103,6 +103,11 @@ TEST(RunFlags, AnElasticRunHasAMinimum) {
   EXPECT_EQ(flags.options.np, 4);
   EXPECT_EQ(ParseRunFlags({"--min-num-proc", "3", "./train"}).options.min_np, 3);
   EXPECT_EQ(ParseRunFlags({"-np", "4", "--min-np", "0", "./train"}).exit, kExitUsage);
+  EXPECT_EQ(flags.options.on_failure, "raise");
+  EXPECT_EQ(
+      ParseRunFlags({"--min-np", "2", "--on-failure", "continue", "./train"}).options.on_failure,
+      "continue");
+  EXPECT_EQ(ParseRunFlags({"--min-np", "2", "--on-failure", "end", "./train"}).exit, kExitUsage);
   EXPECT_EQ(ParseRunFlags({"--elastic-timeout", "60", "./train"}).options.elastic_timeout,
             absl::Minutes(1));
 }

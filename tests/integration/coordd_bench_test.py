@@ -81,6 +81,16 @@ class CoorddBenchTest(processes.TestCase):
         self.assertGreaterEqual(found["worst_ms"], found["p50_ms"])
         self.assert_nothing_left()
 
+    def test_a_killed_worker_is_nothing_to_programs_that_go_on(self):
+        for victim in ("worker", "newcomer"):
+            found = self.bench("recovery", "--workers", "3", "--kills", "2", "--elements", "1000", "--victim", victim,
+                               "--on-failure", "continue")
+            self.assertEqual((found["on_failure"], found["generations"]), ("continue", 2))
+            for field in ("steps_lost", "hung", "failed_collectives", "wrong_results", "ended_badly"):
+                self.assertEqual(found[field], 0, (field, found))
+            self.assertGreater(found["p50_ms"], 0)
+        self.assert_nothing_left()
+
     def test_a_killed_coordd_costs_nothing(self):
         found = self.bench("recovery", "--workers", "2", "--kills", "3", "--victim", "coordd", "--interval", "0.2",
                            "--elements", "1000")

@@ -44,6 +44,58 @@ TEST(Executor, RunsMoreBatchesThanItHasFusionBuffersFor) {
   });
 }
 
+// Tensors of one group, one a batch, more than there are fusion buffers for.
+std::vector<TensorJob> OfAGroup(size_t number, int32_t size, const std::vector<float>& input,
+                                std::vector<float>* output) {
+  TensorSpec spec = Spec(CollectiveKind::kAllreduce, absl::StrCat("g", number), {100});
+  spec.group = "g";
+  spec.group_size = size;
+  std::vector<TensorJob> jobs;
+  jobs.push_back(Job(std::move(spec), input, output));
+  return jobs;
+}
+
+TEST(Executor, AGroupEndsAsAWholeWhereWhatIsInterruptedIsExecutedAgain) {
+  constexpr int kBatches = 5;
+  const auto body = [](RankExecutor& rank, int32_t) {
+    std::vector<std::vector<float>> data(kBatches, std::vector<float>(100, 1.0f));
+    for (size_t b = 0; b < kBatches; ++b)
+      rank.Launch(static_cast<int64_t>(b) + 1, OfAGroup(b, kBatches, data[b], &data[b]));
+    for (int b = 0; b < kBatches; ++b) {
+      const auto batch = rank.Take();
+      EXPECT_THAT(batch->status, IsOk());
+      EXPECT_EQ(batch->sequence(), b + 1);
+    }
+    for (const auto& one : data) EXPECT_THAT(one, Each(2.0f));
+    // The rest of the next group does not come.
+    for (size_t b = 0; b < 2; ++b)
+      rank.Launch(static_cast<int64_t>(b) + kBatches + 1, OfAGroup(b, kBatches, data[b], &data[b]));
+    rank.executor().Stop();
+    for (int b = 0; b < 2; ++b) EXPECT_FALSE(rank.Take()->status.ok());
+    for (const auto& one : data) EXPECT_THAT(one, Each(2.0f));  // as it was given
+  };
+  RunRanks(2, body, /*confirm=*/true);
+}
+
+TEST(Executor, AnAbortEndsWhatWaitsForMemoryThatNobodyGivesBack) {
+  const auto body = [](RankExecutor& rank, int32_t) {
+    constexpr size_t kBatches = 4;
+    std::vector<std::vector<float>> data(kBatches, std::vector<float>(100, 1.0f));
+    for (size_t b = 0; b < kBatches; ++b) {
+      std::vector<TensorJob> jobs;
+      jobs.push_back(
+          Job(Spec(CollectiveKind::kAllreduce, absl::StrCat("t", b), {100}), data[b], &data[b]));
+      rank.Launch(static_cast<int64_t>(b) + 1, std::move(jobs));
+    }
+    // Each has a fusion buffer, and nobody takes them.
+    while (rank.executor().batches() > static_cast<int64_t>(kBatches) - kFusionBuffers)
+      std::this_thread::yield();
+    rank.executor().Abort();
+    for (size_t b = 0; b < kBatches; ++b) EXPECT_EQ(rank.Take()->status.ok(), b < kFusionBuffers);
+  };
+  RunRanks(2, body, /*confirm=*/true);
+}
+
 TEST(Executor, UsesNoFusionBufferForATensorAlone) {
   RunRanks(2, [](RankExecutor& rank, int32_t) {
     const std::vector<float> input(100, 2.0f);

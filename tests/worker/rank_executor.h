@@ -28,9 +28,13 @@ inline constexpr absl::Duration kExecutorHangLimit = absl::Seconds(60);
 // One rank: an executor whose finished batches are taken by the test.
 class RankExecutor {
  public:
-  RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store)
-      : context_{Generation{1}, rank, size, {}, nullptr},
-        executor_({.fusion_buffer_bytes = 1 << 16, .polling_threads = size, .cores = 2},
+  RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store,
+               bool confirm = false)
+      : context_{Generation{1}, rank, size, {}, nullptr, /*keeps_inputs=*/confirm},
+        executor_({.fusion_buffer_bytes = 1 << 16,
+                   .polling_threads = size,
+                   .cores = 2,
+                   .confirm = confirm},
                   std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network)),
                   Clock::Real(), [this](std::unique_ptr<BatchJob> batch) {
                     finished_.PushUnbounded(std::move(batch));
@@ -86,14 +90,15 @@ class RankExecutor {
   absl::Status status_;
 };
 
-inline void RunRanks(int32_t size, const std::function<void(RankExecutor&, int32_t)>& body) {
+inline void RunRanks(int32_t size, const std::function<void(RankExecutor&, int32_t)>& body,
+                     bool confirm = false) {
   InProcessNetwork network(size);
   InMemoryStore store;
   std::barrier end(size);  // a rank that goes away is one that is lost
   std::vector<std::thread> threads;
   for (int32_t r = 0; r < size; ++r) {
     threads.push_back(StartThread(absl::StrCat("rank-", r), [&, r] {
-      RankExecutor rank(r, size, network, store);
+      RankExecutor rank(r, size, network, store, confirm);
       EXPECT_THAT(rank.status(), IsOk());
       if (rank.status().ok()) body(rank, r);
       end.arrive_and_wait();

@@ -43,6 +43,7 @@ class SpoilingWorker final : public Worker {
   absl::Status status() const override { return absl::OkStatus(); }
   absl::Status AwaitEnd(absl::Time) override { return absl::OkStatus(); }
   absl::StatusOr<Placement> AwaitGeneration(absl::Time) override { return placement(); }
+  void OnGeneration(GenerationCallback) override {}
   absl::Status StartTimeline(const std::string&, bool) override { return absl::OkStatus(); }
   absl::Status StopTimeline() override { return absl::OkStatus(); }
   Store& store() override { return store_; }
@@ -87,7 +88,7 @@ class SpoilingWorker final : public Worker {
   int32_t newcomers() const override { return 0; }
   std::optional<absl::Duration> drain_left() const override { return std::nullopt; }
   absl::Status AskToLeave(absl::Duration, const std::string&) override { return {}; }
-  absl::StatusOr<Placement> ChangeMembers(absl::Time) override { return Placement(); }
+  absl::StatusOr<Placement> ChangeMembers(Generation, absl::Time) override { return Placement(); }
   absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission, absl::Time) override {
     return Submit(std::move(submission));
   }

@@ -50,6 +50,7 @@ class Member {
     return options;
   }
 
+  const std::vector<WorkerEffect>& effects() const { return effects_; }
   void Advance(absl::Duration by) {
     now_ += by;
     Tick();

@@ -359,23 +359,70 @@ TEST(WorkerStateContinuing, ADataPlaneThatNoticedFirstLosesNothing) {
   EXPECT_THAT(member.All<FailTensor>(), IsEmpty());
 }
 
-TEST(WorkerStateContinuing, WhatMeansOtherRanksNowFails) {
+TensorSpec OfKind(CollectiveKind kind, const std::string& name) {
+  TensorSpec spec = Gradient(name);
+  spec.kind = kind;
+  spec.op = Reduces(kind) ? ReduceOp::kSum : ReduceOp::kNone;
+  spec.root_rank = 0;
+  return spec;
+}
+
+// Also with a root that is there still: the ranks that have not submitted it cannot know.
+TEST(WorkerStateContinuing, WhatNamesRanksFailsOnceTheNewOnesAreKnown) {
   Continuer member;
-  TensorSpec splits = Gradient("splits");
-  splits.kind = CollectiveKind::kAlltoall;
-  splits.op = ReduceOp::kNone;
-  TensorSpec root = Gradient("root");
-  root.kind = CollectiveKind::kBroadcast;
-  root.op = ReduceOp::kNone;
-  root.root_rank = 2;
-  member.Submit({splits, root, Gradient("a")});
+  member.Submit({OfKind(CollectiveKind::kAlltoall, "splits"),
+                 OfKind(CollectiveKind::kBroadcast, "root"), Gradient("a"),
+                 OfKind(CollectiveKind::kReduce, "launched")});
+  member.Plan({"launched"});
   member.Lose();
-  EXPECT_TRUE(IsGenerationChanged(member.failure(1)));
-  EXPECT_THAT(member.failure(2), IsOk());
+  member.Interrupt(1);
+  EXPECT_THAT(member.All<FailTensor>(), IsEmpty());
+  EXPECT_THAT(member.All<GenerationInterrupted>(), SizeIs(1));
+  member.Clear();
   member.NextGeneration(0, 2);
-  EXPECT_TRUE(IsGenerationChanged(member.failure(2)));
+  member.TakeBack(4, OfKind(CollectiveKind::kReduce, "launched"));
+  for (int64_t id : {1, 2, 4}) EXPECT_TRUE(IsGenerationChanged(member.failure(id))) << id;
   EXPECT_THAT(member.failure(3), IsOk());
   EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kAborted, HasSubstr("pid 4711")));
+  // Whoever hears of it finds the new ranks.
+  const auto& effects = member.effects();
+  const auto is_failure = [](const WorkerEffect& effect) {
+    return std::holds_alternative<FailTensor>(effect);
+  };
+  const auto enters = [](const WorkerEffect& effect) {
+    return std::holds_alternative<EnterGeneration>(effect);
+  };
+  EXPECT_LT(std::find_if(effects.begin(), effects.end(), enters),
+            std::find_if(effects.begin(), effects.end(), is_failure));
+}
+
+TEST(WorkerStateContinuing, WhatWasMeantForTheOldRanksFailsHoweverLateItComes) {
+  Continuer member;
+  member.Lose();
+  member.NextGeneration(0, 2);
+  TensorsSubmitted late;
+  late.generation = Generation{1};
+  late.tensors.push_back(
+      {TensorId{1}, OfKind(CollectiveKind::kBroadcast, "root"), member.now() + kTimeout});
+  late.tensors.push_back({TensorId{2}, Gradient("a"), member.now() + kTimeout});
+  member.Turn(std::move(late));
+  EXPECT_TRUE(IsGenerationChanged(member.failure(1)));
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+}
+
+TEST(WorkerStateContinuing, ARequestForAProcessSetIsAboutRanksToo) {
+  Continuer member;
+  const auto ask = [&member] {
+    member.Clear();
+    member.Turn(ProcessSetAsked{7, {}, {0, 1}, member.now() + kTimeout, Generation{1}});
+    return member.All<ProcessSetAnswer>();
+  };
+  member.Lose();
+  ASSERT_THAT(ask(), SizeIs(1));
+  EXPECT_TRUE(IsGenerationChanged(ask()[0].status));
+  member.NextGeneration(0, 2);
+  ASSERT_THAT(ask(), SizeIs(1));
+  EXPECT_TRUE(IsGenerationChanged(ask()[0].status));
 }
 
 TEST(WorkerStateContinuing, WhenNothingFollowsEverythingFails) {

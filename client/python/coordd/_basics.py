@@ -43,6 +43,7 @@ class _State:
         self.at_end = []  # called when the generation is over and nothing of it is left
         self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye
+        self.follows = False  # the place changes without a call of the program
 
 
 _state = _State()
@@ -100,6 +101,7 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         options.update(_membership_options(comm, options))
         _state.worker = _start(options)
         _state.place = _state.worker.place
+        _state.follows = goes_on()
         try:
             _process_sets.register_initial(sets)
         except BaseException:
@@ -149,11 +151,12 @@ def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
         _process_sets.follow()
 
 
-def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
+def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S, agreed_in: int = 0) -> None:
     """Collective: all ranks have come to a point at which others may join them, have agreed to call this and have nothing
-    pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already."""
+    pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already. `agreed_in`, with
+    COORDD_ON_FAILURE=continue: the generation of the result by which they have agreed."""
     with _state.lock:
-        _state.place = worker().change_members(timeout_seconds)
+        _state.place = worker().change_members(timeout_seconds, agreed_in)
         _change_membership()
         _process_sets.follow()
 
@@ -192,6 +195,12 @@ def leave(then: Callable[[], None]) -> None:
 def members_may_change() -> bool:
     """Whether a generation follows another in this job: COORDD_ON_FAILURE is the same on all ranks."""
     return os.environ.get("COORDD_ON_FAILURE", "end") != "end"
+
+
+def goes_on() -> bool:
+    """Whether collectives go on among those who are left when a rank is lost, and nobody is told (COORDD_ON_FAILURE=continue):
+    rank() and size() are then those of the newest generation that this rank has heard of."""
+    return os.environ.get("COORDD_ON_FAILURE") == "continue"
 
 
 def fail() -> None:
@@ -294,6 +303,8 @@ def place() -> _native.Place:
     found = _state.place
     if found is None:
         raise InvalidArgumentError("coordd is not initialised: call init() first", "FAILED_PRECONDITION")
+    if _state.follows and _state.worker is not None:
+        return _state.worker.read_place()
     return found
 
 

@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 11
+REQUIRED_ABI_VERSION = 12
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -65,6 +65,9 @@ class Placement(Structure):
     _fields_ = [("struct_size", c_size_t), ("generation", c_int64), ("rank", c_int32), ("size", c_int32),
                 ("local_rank", c_int32), ("local_size", c_int32), ("cross_rank", c_int32), ("cross_size", c_int32),
                 ("nodes", c_int32), ("homogeneous", c_int32)]
+
+
+Entered = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Placement))  # coordd_entered_t
 
 
 class Result(Structure):
@@ -132,6 +135,7 @@ class Library:
         quick.coordd_worker_placement.argtypes = [c_void_p, POINTER(Placement)]
         quick.coordd_worker_status.argtypes = [c_void_p]
         quick.coordd_worker_newcomers.argtypes = [c_void_p]
+        quick.coordd_worker_on_generation.argtypes = [c_void_p, Entered, c_void_p]
         quick.coordd_worker_drain_seconds.argtypes = [c_void_p]
         quick.coordd_worker_drain_seconds.restype = c_double
         quick.coordd_worker_ask_to_leave.argtypes = [c_void_p, c_double, c_char_p]
@@ -151,7 +155,7 @@ class Library:
         blocking.coordd_worker_start.argtypes = [POINTER(Options), POINTER(c_void_p)]
         blocking.coordd_worker_shutdown.argtypes = [c_void_p, c_double]
         blocking.coordd_worker_await_generation.argtypes = [c_void_p, c_double, POINTER(Placement)]
-        blocking.coordd_worker_change_members.argtypes = [c_void_p, c_double, POINTER(Placement)]
+        blocking.coordd_worker_change_members_of.argtypes = [c_void_p, c_int64, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
         blocking.coordd_alloc.argtypes = [c_void_p, c_int64, POINTER(c_void_p)]

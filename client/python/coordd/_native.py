@@ -103,13 +103,15 @@ class Worker:
         self._library = _library.library()
         self._pid = os.getpid()
         self.pointer = c_void_p()
+        self._callbacks: List[Any] = []  # that the library may call
         self._library.show_environment()
         status = self._library.blocking.coordd_worker_start(byref(_options_structure(options)), byref(self.pointer))
         if status != 0:
             raise call_error(status)
-        self.place = self._read_place()
+        self.place = self.read_place()
 
-    def _read_place(self) -> Place:
+    def read_place(self) -> Place:
+        """As of now: with on_failure="continue" it changes by itself."""
         placement = _library.initialised(_library.Placement())
         status = self._library.quick.coordd_worker_placement(self.pointer, byref(placement))
         if status != 0:
@@ -122,26 +124,38 @@ class Worker:
         by Ctrl-C. HorovodInternalError: no generation follows, or not in time."""
         return self._next_place(self._library.blocking.coordd_worker_await_generation, timeout_seconds)
 
-    def change_members(self, timeout_seconds: float) -> Place:
-        """Collective: all ranks have come to a point at which others may join them, and have agreed to it. Otherwise as
-        await_generation()."""
-        return self._next_place(self._library.blocking.coordd_worker_change_members, timeout_seconds)
+    def change_members(self, timeout_seconds: float, agreed_in: int = 0) -> Place:
+        """Collective: all ranks have come to a point at which others may join them, and have agreed to it; with
+        on_failure="continue" by a result of the generation `agreed_in`. Otherwise as await_generation()."""
+        return self._next_place(self._library.blocking.coordd_worker_change_members_of, timeout_seconds, c_int64(agreed_in))
+
+    def on_generation(self, entered) -> None:
+        """With on_failure="continue": has ``entered(place)`` called for every generation that follows, before any result of it,
+        on a thread of the library's. It must not wait for a collective."""
+
+        def call(_user, placement):
+            entered(Place(*(getattr(placement.contents, field) for field in Place._fields)))
+
+        self._callbacks.append(_library.Entered(call))
+        status = self._library.quick.coordd_worker_on_generation(self.pointer, self._callbacks[-1], None)
+        if status != 0:
+            raise call_error(status)
 
     def newcomers(self) -> int:
         """Workers that wait to become members, as far as this rank knows; 0 in a job whose members do not change."""
         return self._library.quick.coordd_worker_newcomers(self.pointer)
 
-    def _next_place(self, wait, timeout_seconds: float) -> Place:
+    def _next_place(self, wait, timeout_seconds: float, *arguments) -> Place:
         placement = _library.initialised(_library.Placement())
         end = time.monotonic() + timeout_seconds
         while True:
             left = max(0.0, end - time.monotonic())
-            status = wait(self.pointer, min(left, _WAIT_SLICE.value), byref(placement))
+            status = wait(self.pointer, *arguments, min(left, _WAIT_SLICE.value), byref(placement))
             if status != _DEADLINE_EXCEEDED or left <= _WAIT_SLICE.value:
                 break
         if status != 0:
             raise call_error(status)
-        self.place = self._read_place()
+        self.place = self.read_place()
         return self.place
 
     def metrics_address(self) -> str:
@@ -189,35 +203,6 @@ class Worker:
         status = function(self.pointer, c_int32(number), c_double(timeout_seconds))
         if status != 0:
             raise collective_error(status)  # this rank's own part is checked before
-
-
-class MappedMemory:
-    """Memory of coordd_alloc: all zero, in which tensors take part in collectives without a copy, as long as nobody has been
-    lost. Freed when nobody refers to it or to buffer() any more; until then its worker stays."""
-
-    def __init__(self, worker: Worker, size_bytes: int):
-        """HorovodInternalError: there is no such memory, or the generation has ended."""
-        self._worker = worker
-        self._pid = os.getpid()
-        self.size_bytes = size_bytes
-        self._address = c_void_p()
-        status = _library.library().blocking.coordd_alloc(worker.pointer, size_bytes, byref(self._address))
-        if status != 0:
-            raise call_error(status)
-
-    def buffer(self):
-        """Its bytes, writable; keeps the memory."""
-        buffer: Any = (ctypes.c_char * self.size_bytes).from_address(self._address.value or 0)
-        buffer.memory = self
-        return buffer
-
-    def is_mapped(self) -> bool:
-        """Whether the other ranks of the node have it mapped."""
-        return _library.library().blocking.coordd_register(self._worker.pointer, self._address, self.size_bytes) == 0
-
-    def __del__(self, getpid=os.getpid, finalizing=sys.is_finalizing):
-        if getattr(self, "_address", None) and self._pid == getpid() and not finalizing():
-            _library.library().blocking.coordd_free(self._worker.pointer, self._address)
 
 
 class OnDevice:

@@ -8,21 +8,30 @@ ranks commit, and is a member from then on. A rank that is asked to leave (``coo
 ``--host-discovery-script`` no longer prints, or SIGTERM, as batch systems announce the end of a node) leaves when all ranks
 commit: its drain callbacks are called, its process ends with status 0, and the others go on without it. In any other job a loss ends run() with HorovodInternalError, the state being back at its
 last commit.
+
+With COORDD_ON_FAILURE=continue (``coordrun --min-np N --on-failure continue``) a loss takes nothing back: collectives go on among
+those who are left, with what they had been given, and no error is raised. A step in which a rank is lost is reduced over those
+who are left, and averages are divided by their number. At the next commit all ranks learn of it, and call the reset callbacks;
+whoever wants to know at once registers a function with on_members_changed(). Newcomers are let in at a commit, as otherwise, and
+take the state of the first rank that has one. Only collectives that name a rank (broadcasts, for instance) fail when a loss
+interrupts them, with the code "GENERATION_CHANGED": a training function that uses them has to call them again.
 """
 
 import contextlib
 import copy
 import functools
 import os
+import pickle
 import signal
 import sys
 import threading
-from typing import Any, Callable, Iterable, List
+import uuid
+from typing import Any, Callable, Iterable, List, Optional
 
 from coordd import _agreement, _basics
 from coordd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
-__all__ = ["State", "ObjectState", "run_fn"]
+__all__ = ["State", "ObjectState", "run_fn", "on_members_changed"]
 
 # Seconds from SIGTERM to the moment when coordd evicts a rank that has not left; 0: SIGTERM ends the process at once.
 # Slurm and Kubernetes kill after 30 s.
@@ -30,6 +39,13 @@ DRAIN_GRACE_VARIABLE, DRAIN_GRACE_S = "COORDD_DRAIN_GRACE", 30.0
 
 CANNOT = ("the state is back at its last commit, and the job cannot go on: coordrun --min-np N makes one that goes on without "
           "lost ranks")
+
+
+def on_members_changed(entered: Callable[[Any], None]) -> None:
+    """In a job with COORDD_ON_FAILURE=continue: has ``entered(place)`` called whenever this rank has become a member of another
+    generation, before it gets any result of it; place.generation, place.rank and place.size say which. On a thread of the
+    library's: it must not wait for a collective. Counts until shutdown()."""
+    _basics.worker().on_generation(entered)
 
 
 class State:
@@ -43,6 +59,8 @@ class State:
         self._rank = get_rank
         self._reset_callbacks: List[Callable[[], None]] = []
         self._drain_callbacks: List[Callable[[], None]] = []
+        self._shared = False  # it is that of all ranks
+        self._generation: Optional[int] = None  # of those who had it, or made a commit, last: the same on all of them
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Functions that run() calls when the members have changed, before everyone takes rank 0's state: to adapt a learning
@@ -77,8 +95,49 @@ class State:
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks when workers wait to become members, or when one of the ranks is to
         leave. A small collective in a job whose members may change; else nothing."""
-        if _basics.members_may_change() and self._agree_on(_basics.newcomers() + (_basics.drain_seconds() >= 0)) > 0:
+        if not _basics.members_may_change():
+            return
+        changes = _basics.newcomers() + (_basics.drain_seconds() >= 0)
+        if not _basics.goes_on():
+            if self._agree_on(changes) > 0:
+                raise HostsUpdatedInterrupt()
+            return
+        agreed, before = _agreement.agree("coordd.elastic.changes", changes), self._generation
+        self._generation = agreed.generation
+        if agreed.value > 0:
             raise HostsUpdatedInterrupt()
+        if before not in (None, agreed.generation):
+            self.on_members_lost()
+
+    def on_members_lost(self) -> None:
+        """What is to be done at a commit, on all ranks, when some have been lost since the last one and nothing was taken
+        back."""
+        self.on_reset()
+
+    def share(self) -> None:
+        """Collective, instead of sync() where collectives go on when a rank is lost: everyone takes the state of the first rank
+        that has had it before, or of rank 0. By collectives that name no rank; if whoever gives its state is lost meanwhile,
+        another one does."""
+        own = uuid.uuid4().bytes
+        while True:
+            signs, _ = _agreement.gather("coordd.elastic.owners", own + bytes([self._shared]))
+            chosen = next((sign for sign in signs if sign[-1]), signs[0])[:-1]
+            parts, self._generation = _agreement.gather("coordd.elastic.state", self.pack() if chosen == own else b"")
+            found = next((part for part in parts if part), None)
+            if found is not None:
+                break
+        if chosen != own:
+            self.unpack(found)
+        self._shared = True
+        self.save()
+
+    def pack(self) -> bytes:
+        """The state, for a rank that has another one. At least one byte."""
+        raise NotImplementedError
+
+    def unpack(self, packed: bytes) -> None:
+        """Takes another rank's."""
+        raise NotImplementedError
 
     def _agree_on(self, changes: int) -> int:
         """The largest that any rank knows of: all take the same decision."""
@@ -119,6 +178,13 @@ class ObjectState(State):
             self._set_attributes()
             self.save()
 
+    def pack(self) -> bytes:
+        return pickle.dumps({name: getattr(self, name) for name in self._saved_state})
+
+    def unpack(self, packed: bytes) -> None:
+        self._saved_state = pickle.loads(packed)
+        self._set_attributes()
+
     def _set_attributes(self) -> None:
         for name, value in self._saved_state.items():
             setattr(self, name, copy.deepcopy(value))
@@ -141,9 +207,11 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
             while True:
                 try:
                     if not in_step:
-                        state.sync()
+                        state.share() if _basics.goes_on() else state.sync()
                     return func(state, *args, **kwargs)
                 except HorovodInternalError as error:
+                    if _basics.goes_on():  # others may not have failed: nothing that all ranks take back
+                        raise
                     state.restore()
                     if error.code != "GENERATION_CHANGED":
                         raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error
@@ -154,7 +222,10 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
                         sys.exit(0)
                     in_step = interrupt.skip_sync
                 with sigterm.suspended():
-                    reset()
+                    if _basics.goes_on():
+                        _basics.change_members(agreed_in=state._generation)
+                    else:
+                        reset()
                 state.on_reset()
 
     return wrapper

@@ -155,6 +155,47 @@ print("done", hvd.rank(), hvd.size())
 hvd.barrier()
 """
 
+# One rank is killed and comes back; nobody takes anything back, and every step is what all who were left say it is.
+CONTINUE_SCRIPT = """
+import os
+import coordd.elastic
+import coordd.torch as hvd
+import torch
+
+hvd.init()
+model = torch.nn.Linear(2, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0, seen=[])
+heard, resets = [], []
+coordd.elastic.on_members_changed(lambda place: heard.append(place.size))
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+killed = os.path.join(os.path.dirname(__file__), "killed")
+is_new = os.path.exists(killed)
+
+@hvd.elastic.run
+def train(state):
+    while state.step < 40 or hvd.size() < 3:
+        if state.step == 20 and hvd.rank() == 0 and not os.path.exists(killed):
+            open(killed, "w").close()
+            os.kill(os.getpid(), 9)
+        state.seen.append(int(hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum)[0]))
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        hvd.allreduce_(model.weight.grad, name="gradient", op=hvd.Average)
+        optimizer.step()
+        state.step += 1
+        state.commit()
+
+train(state)
+assert len(state.seen) == state.step
+assert state.seen[:20] == [3] * 20 and 2 in state.seen and state.seen[-1] == 3, state.seen
+weights = hvd.allgather_object((state.seen, model.weight.tolist()))
+assert all(one == weights[0] for one in weights), weights
+assert is_new or (heard[:2] == [2, 3] and resets[:2] == [2, 3]), (heard, resets)
+print("done", hvd.rank(), hvd.size(), "new" if is_new else "old")
+hvd.barrier()
+"""
+
 FUNCTION_SCRIPT = """
 import horovod
 
@@ -233,6 +274,12 @@ class Programs(unittest.TestCase):
             self.assertIn(f"done {rank} 2", output)
         self.assertNotIn("is started", output)
         self.assertIn("all workers exited with status 0", output)
+
+    def test_a_rank_that_is_killed_takes_nothing_back_where_the_others_go_on(self):
+        output = self.run_ranks(3, self.path("continue.py", CONTINUE_SCRIPT),
+                                options=("--min-np", "2", "--max-restarts", "1", "--on-failure", "continue"))
+        self.assertEqual(output.count(" old\n"), 2, output)
+        self.assertEqual(output.count(" new\n"), 1, output)
 
     def test_digits_learn_under_ddp_with_the_hook(self):
         output = self.example(2, "ddp_digits.py")

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
-from coordd import _basics, _library, _native
+from coordd import _basics, _library, _memory, _native
 from coordd._native import CAPACITY_WORD, INPUT_WORD, OUTPUT_WORD, BlockingCall, Prepared, PreparedGroup, Work
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
@@ -248,7 +248,7 @@ def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tenso
     if count == 0:
         return torch.zeros(shape, dtype=dtype)
     element_size = torch.empty((), dtype=dtype).element_size()
-    memory = _native.MappedMemory(_basics.worker(), count * element_size)
+    memory = _memory.MappedMemory(_basics.worker(), count * element_size)
     return torch.frombuffer(memory.buffer(), dtype=dtype).view(shape)
 
 

@@ -7,6 +7,7 @@ Objects travel as a pickle, by cloudpickle where it is installed: between ranks 
 """
 
 import ctypes
+import io
 import pickle
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
@@ -117,10 +118,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
                        process_set)
     if not is_root:
         optimizer.load_state_dict(state)
-        _restore_dtypes(optimizer, state)
+        restore_dtypes(optimizer, state)
 
 
-def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Dict[str, Any]) -> None:
+def restore_dtypes(optimizer: torch.optim.Optimizer, state: Dict[str, Any]) -> None:
     """load_state_dict() gives scalars such as NAdam's mu_product the dtype of their parameter: here they stay exact, or
     ranks would drift apart from the root."""
     for key, values in optimizer.state_dict()["state"].items():
@@ -171,9 +172,10 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
     """Returns the objects of all ranks, in rank order; each rank's may be of any size."""
-    name = name or "object"
-    data = _to_bytes(obj)
-    size = torch.tensor([data.numel()], dtype=torch.int64)
-    sizes = mpi_ops.allgather(size, name=f"{name}.size", process_set=process_set)
-    everything = mpi_ops.allgather(data, name=f"{name}.bytes", process_set=process_set)
-    return [_from_bytes(part) for part in everything.split(sizes.tolist())]
+    everything = mpi_ops.allgather(_to_bytes(obj), name=f"{name or 'object'}.bytes", process_set=process_set)
+    # A pickle says where it ends; the ranks of another collective, which could tell, may be others.
+    pickles = io.BytesIO((ctypes.c_ubyte * everything.numel()).from_address(everything.data_ptr()))
+    objects = []
+    while pickles.tell() < everything.numel():
+        objects.append(pickle.load(pickles))
+    return objects

@@ -24,5 +24,6 @@ __all__ = ["run", "TorchState", "ElasticSampler"]
 def run(func: Callable) -> Callable:
     """Decorates a training function whose first argument is a state: all ranks start from rank 0's. When a rank is lost, the
     others go back to their last commit and begin again without it, in a job of `coordrun --min-np`; a rank that is asked to
-    leave (`coordctl drain`, SIGTERM) ends with status 0 at a commit; see coordd.elastic."""
+    leave (`coordctl drain`, SIGTERM) ends with status 0 at a commit; with COORDD_ON_FAILURE=continue nothing is taken back when
+    a rank is lost; see coordd.elastic."""
     return run_fn(func, _basics.change_members)

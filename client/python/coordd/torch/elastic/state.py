@@ -6,6 +6,7 @@ A handler says how a kind of object does that. A program may add its own:
 """
 
 import copy
+import pickle
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -13,7 +14,8 @@ import torch
 from coordd.elastic import ObjectState
 from coordd.torch import mpi_ops
 from coordd.torch.elastic.sampler import ElasticSampler
-from coordd.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters)
+from coordd.torch.functions import (allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters,
+                                    restore_dtypes)
 
 __all__ = ["TorchState", "StateHandler", "ModelStateHandler", "OptimizerStateHandler", "SamplerStateHandler",
            "get_handler_registry", "set_handler_registry"]
@@ -41,6 +43,7 @@ class StateHandler:
 
 
 class _StateDictHandler(StateHandler):
+    travels = True  # with the other objects, where collectives go on when a rank is lost
 
     def __init__(self, value):
         super().__init__(value)
@@ -51,6 +54,10 @@ class _StateDictHandler(StateHandler):
 
     def restore(self) -> None:
         self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def load(self, state_dict: dict) -> None:
+        """That of another rank."""
+        self.value.load_state_dict(state_dict)
 
 
 class ModelStateHandler(_StateDictHandler):
@@ -68,9 +75,15 @@ class OptimizerStateHandler(_StateDictHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
+    def load(self, state_dict: dict) -> None:
+        self.value.load_state_dict(state_dict)
+        restore_dtypes(self.value, state_dict)
+
 
 class SamplerStateHandler(_StateDictHandler):
     """Of an ElasticSampler: what any rank has processed has been processed."""
+
+    travels = False
 
     def sync(self) -> None:
         states = allgather_object(self.value.state_dict())
@@ -125,6 +138,23 @@ class TorchState(ObjectState):
     def _agree_on(self, changes: int) -> int:
         _changes[0] = changes
         return int(mpi_ops.allreduce_(_changes, name="coordd.elastic.changes", op=mpi_ops.Max)[0])
+
+    def share(self) -> None:
+        super().share()
+        for handler in self._handlers.values():
+            if not getattr(handler, "travels", False):
+                handler.sync()
+
+    def pack(self) -> bytes:
+        values = {name: handler.value.state_dict() for name, handler in self._handlers.items()
+                  if getattr(handler, "travels", False)}
+        return pickle.dumps((values, super().pack()))
+
+    def unpack(self, packed: bytes) -> None:
+        values, objects = pickle.loads(packed)
+        for name, value in values.items():
+            self._handlers[name].load(value)
+        super().unpack(objects)
 
     def save(self) -> None:
         for handler in self._handlers.values():
