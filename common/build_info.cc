@@ -136,6 +136,7 @@ std::vector<Component> BuildComponents(const Environment& environment) {
 
 std::string ToLine(const Component& component) {
   if (!component.available) return absl::StrCat("[ ] ", component.name, ": ", component.why_not);
+  if (component.built.empty()) return absl::StrCat("[X] ", component.name, ": ", component.loaded);
   std::string line = absl::StrCat("[X] ", component.name, " ", component.built, " (built)");
   if (!component.loaded.empty()) absl::StrAppend(&line, ", ", component.loaded, " (loaded)");
   return line;

@@ -327,6 +327,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.generation = generation();
     worker.previous_rank = -1;
     worker.report.Clear();
+    worker.device_use.reset();
     worker.last_heard = now;  // its lease starts here
     DeliverMembership(session, worker, topology, inherited, effects);
   }

@@ -184,6 +184,10 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   }
   worker.heartbeat = heartbeat;
   worker.heartbeat_at = now;
+  if (heartbeat.has_device_use()) {
+    worker.device_use = heartbeat.device_use();
+    worker.heartbeat.clear_device_use();
+  }
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   if (ToInt(worker.generation) != 0 && negotiating())
     generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);

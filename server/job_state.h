@@ -119,7 +119,8 @@ class JobState {
     int32_t previous_rank = -1;
     v1::RecoveryReport report;
     absl::Time last_heard;
-    v1::Heartbeat heartbeat;  // the last one
+    v1::Heartbeat heartbeat;                  // the last one, without
+    std::optional<v1::DeviceUse> device_use;  // of the generation
     absl::Time heartbeat_at = absl::InfinitePast();
     double bytes_per_second = 0;          // between the last two heartbeats
     std::optional<v1::ProcessExit> exit;  // from its launcher

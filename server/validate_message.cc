@@ -53,14 +53,33 @@ absl::Status CheckHost(const v1::HostIdentity& host) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDevice(const v1::Device& device) {
+  if (device.kind() != v1::MEMORY_KIND_CUDA) {
+    return Invalid("devices.kind", absl::StrCat(device.kind()), "MEMORY_KIND_CUDA");
+  }
+  COORDD_RETURN_IF_ERROR(CheckWord("devices.uuid", device.uuid(), 1, kMaxDeviceFieldBytes));
+  return CheckWord("devices.model", device.model(), 0, kMaxDeviceFieldBytes);
+}
+
 absl::Status CheckDevices(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckCount("devices", join.devices_size(), kMaxDevices));
-  for (const v1::Device& device : join.devices()) {
-    if (device.kind() != v1::MEMORY_KIND_CUDA) {
-      return Invalid("devices.kind", absl::StrCat(device.kind()), "MEMORY_KIND_CUDA");
-    }
-    COORDD_RETURN_IF_ERROR(CheckWord("devices.uuid", device.uuid(), 1, kMaxDeviceFieldBytes));
-    COORDD_RETURN_IF_ERROR(CheckWord("devices.model", device.model(), 0, kMaxDeviceFieldBytes));
+  for (const v1::Device& device : join.devices()) COORDD_RETURN_IF_ERROR(CheckDevice(device));
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
+  if (use.has_device()) COORDD_RETURN_IF_ERROR(CheckDevice(use.device()));
+  COORDD_RETURN_IF_ERROR(CheckWord("device_use.nccl", use.nccl(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("device_use.no_nccl", use.no_nccl(), 0, kMaxReasonBytes));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_use.more_paths", use.more_paths(), 0));
+  COORDD_RETURN_IF_ERROR(CheckCount("device_use.paths", use.paths_size(), kMaxTensorPaths));
+  for (const v1::TensorPath& path : use.paths()) {
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("paths.process_set", path.process_set(), 0));
+    COORDD_RETURN_IF_ERROR(CheckWord("paths.why_not", path.why_not(), 0, kMaxReasonBytes));
+    COORDD_RETURN_IF_ERROR(
+        CheckWord("paths.within_node", path.within_node(), 0, kMaxTransportBytes));
+    COORDD_RETURN_IF_ERROR(
+        CheckWord("paths.between_nodes", path.between_nodes(), 0, kMaxTransportBytes));
   }
   return absl::OkStatus();
 }
@@ -140,7 +159,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
       COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", kMaxLaneMarkCycles, mark.cycles()));
     }
   }
-  return absl::OkStatus();
+  return CheckDeviceUse(heartbeat.device_use());
 }
 
 absl::Status ValidateTensorsReady(const v1::TensorsReady& ready) {

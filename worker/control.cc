@@ -241,6 +241,10 @@ void Control::UpdateMetrics() {
 }
 
 void Control::Do(SendMessage& action) {
+  if (action.message.has_heartbeat()) {
+    if (auto use = active_->DeviceUseBeyond(&device_use_told_))
+      *action.message.mutable_heartbeat()->mutable_device_use() = *std::move(use);
+  }
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();
   SendToCoordinator(std::move(action.message));
@@ -329,6 +333,7 @@ void Control::Do(EnterNext& action) {
   active_ = old->data_plane.get();
   for (const DefineGroup& set : action.process_sets)
     if (set.member) active_->DefineGroup(set.process_set, set.ranks);
+  device_use_told_ = 0;
   {
     MutexLock lock(&mu_);
     old.swap(plane_);
@@ -370,6 +375,7 @@ void Control::Do(TraceEnd& action) {
 void Control::Do(OpenStream& action) {
   link_.reset();  // its end is no news, or is of a stream that was given up
   link_ = make_link_();
+  device_use_told_ = 0;
   ControlInbox& inbox = parts_.inbox;
   const int64_t stream = action.stream;
   link_->Start({.on_message =

@@ -165,6 +165,8 @@ class Control {
 
   // Touched by whoever carries out.
   DataPlane* active_;  // of plane_
+  // What this stream has told of its devices (DevicePlane::UseBeyond).
+  int64_t device_use_told_ = 0;
 
   // Touched by whoever carries out what is to be done, one thread at a time; then by the owner's.
   std::unique_ptr<CoordinatorLink> link_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -40,6 +41,7 @@ class DataPlane {
   }
   const std::string& backend_name() const { return host_.backend_name(); }
   int64_t fusion_bytes() const { return host_.fusion_bytes(); }
+  std::optional<v1::DeviceUse> DeviceUseBeyond(int64_t* told) { return devices_.UseBeyond(told); }
   int64_t device_fusion_bytes() const { return devices_.fusion_bytes(); }
 
  private:

@@ -222,7 +222,9 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   for (const auto& variable : environment)
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
   for (const char* name :
-       {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_NET"})
+       {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_IB_DISABLE", "NCCL_NET",
+        "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE",
+        "NCCL_P2P_LEVEL"})
     if (const std::string* value = Find(environment, name)) options.nccl_environment[name] = *value;
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/gpu_network.h"
 #include "common/host_identity.h"
 #include "common/protocol_bounds.h"
 #include "common/status_macros.h"
 #include "worker/join_message.h"
-#include "worker/nccl/rdma_ports.h"
 #include "worker/peer_status.h"
 #include "worker/worker_runtime.h"
 
@@ -86,7 +86,10 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
   options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
   options.host = ThisHost(options_.node_id).hostname;
   options.rules = options_.device_rules;
-  options.rdma = HasActiveRdmaPort(options_.nccl_environment);
+  options.environment = options_.nccl_environment;
+  options.network = LookForGpuNetwork(options.environment);
+  const auto machine = options.environment.find("NCCL_HOSTID");
+  options.machine = machine == options.environment.end() ? options.host : machine->second;
   DevicePlane::Hooks hooks;
   hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
     r.completion->Finish(std::move(batch));

@@ -30,6 +30,7 @@
 #include "common/launcher_detect.h"
 #include "common/proto_json.h"
 #include "common/status_macros.h"
+#include "common/transport_rows.h"
 #include "common/usage_failure.h"
 #include "common/version.h"
 
@@ -205,7 +206,8 @@ int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environm
 std::string StateJson(const v1::ServerState& state) { return ToJson(state, /*pretty=*/false); }
 
 int CheckBuild(const Arguments& arguments, const Environment& environment) {
-  const std::vector<Component> components = BuildComponents(environment);
+  std::vector<Component> components = BuildComponents(environment);
+  for (Component& row : TransportComponents(environment)) components.push_back(std::move(row));
   if (arguments.json) {
     Print(ComponentsToJson(components));
     return kOk;

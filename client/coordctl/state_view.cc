@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -108,14 +109,53 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
   AppendSlowest(job, out);
 }
 
-void AppendWorker(const v1::WorkerState& worker, std::string* out) {
+// "1 GPU-8f3c0a12": the index in the process and the beginning of the UUID.
+std::string GpuText(const v1::WorkerState& worker) {
+  if (!worker.device_use().has_device()) return "-";
+  const v1::Device& device = worker.device_use().device();
+  return absl::StrCat(device.index(), " ", device.uuid().substr(0, sizeof("GPU-8f3c0a12") - 1));
+}
+
+void AppendWorker(const v1::WorkerState& worker, bool with_gpu, std::string* out) {
   const bool placed = worker.rank() >= 0;
   absl::StrAppendFormat(
-      out, "    %5s %5s %8d %10d %11s %8s %8s  %s\n", placed ? absl::StrCat(worker.rank()) : "-",
+      out, "    %5s %5s %8d %10d %11s %8s %8s  %s%s\n", placed ? absl::StrCat(worker.rank()) : "-",
       placed ? absl::StrCat(worker.local_rank()) : "-", worker.pid(),
       worker.collectives_completed(), BytesText(static_cast<double>(worker.bytes_reduced())),
       LagText(worker.arrival_lag_seconds()), DurationText(worker.seconds_since_heard()),
+      with_gpu ? absl::StrFormat("%-16s ", GpuText(worker)) : "",
       worker.activity().empty() ? "-" : worker.activity());
+}
+
+std::string PathText(const v1::TensorPath& path) {
+  if (path.refused()) return absl::StrCat("refused: ", path.why_not());
+  if (!path.nccl()) return absl::StrCat("through pinned host memory, since ", path.why_not());
+  std::string text = "by NCCL";
+  const char* separator = "; ";
+  for (const auto& [where, over] : {std::pair("in a node: ", path.within_node()),
+                                    std::pair("between nodes: ", path.between_nodes())}) {
+    if (!over.empty()) absl::StrAppend(&text, separator, where, over);
+  }
+  return text;
+}
+
+// What is equal on most ranks.
+std::string DeviceUseText(const v1::DeviceUse& use) {
+  std::string text = use.device().model().empty() ? "a GPU" : use.device().model();
+  if (!use.nccl().empty()) absl::StrAppend(&text, ", NCCL ", use.nccl());
+  if (!use.no_nccl().empty()) absl::StrAppend(&text, ", no NCCL: ", use.no_nccl());
+  absl::StrAppend(&text, "\n");
+  if (use.paths().empty() && !use.no_nccl().empty())
+    absl::StrAppend(&text, "    tensors: through pinned host memory\n");
+  for (const v1::TensorPath& path : use.paths()) {
+    absl::StrAppend(
+        &text, "    tensors",
+        path.process_set() == 0 ? "" : absl::StrCat(" of process set ", path.process_set()), ": ",
+        PathText(path), "\n");
+  }
+  if (use.more_paths() > 0)
+    absl::StrAppend(&text, "    and of ", use.more_paths(), " more process sets\n");
+  return text;
 }
 
 void AppendWorkers(const v1::JobState& job, std::string* out) {
@@ -127,9 +167,12 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
                    [&](const auto* a, const auto* b) { return place(a) < place(b); });
   std::map<std::string, int> count;
   for (const v1::WorkerState* worker : workers) ++count[worker->node_id()];
+  const bool with_gpu = std::any_of(workers.begin(), workers.end(),
+                                    [](const auto* w) { return w->device_use().has_device(); });
   if (!workers.empty()) {
-    absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s %8s  %s\n", "rank", "local", "pid",
-                          "completed", "reduced", "late", "heard", "doing");
+    absl::StrAppendFormat(out, "    %5s %5s %8s %10s %11s %8s %8s  %s%s\n", "rank", "local", "pid",
+                          "completed", "reduced", "late", "heard",
+                          with_gpu ? absl::StrFormat("%-16s ", "gpu") : "", "doing");
   }
   const std::string* node = nullptr;
   for (const v1::WorkerState* worker : workers) {
@@ -139,7 +182,7 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
       absl::StrAppend(out, "  node ", worker->hostname(), " (", ranks,
                       ranks == 1 ? " worker)\n" : " workers)\n");
     }
-    AppendWorker(*worker, out);
+    AppendWorker(*worker, with_gpu, out);
   }
 }
 
@@ -180,6 +223,36 @@ std::string StallText(const v1::StalledTensor& stall) {
                       "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()));
 }
 
+std::string RankRunsText(const std::vector<int32_t>& ranks) {
+  std::vector<std::string> runs;
+  for (size_t first = 0, next = 0; first < ranks.size(); first = next) {
+    for (next = first + 1; next < ranks.size() && ranks[next] == ranks[next - 1] + 1;) ++next;
+    runs.push_back(next - first == 1 ? absl::StrCat(ranks[first])
+                                     : absl::StrCat(ranks[first], "-", ranks[next - 1]));
+  }
+  return absl::StrJoin(runs, ", ");
+}
+
+std::string DevicesText(const v1::JobState& job) {
+  std::map<std::string, std::vector<int32_t>> by_use;
+  for (const v1::WorkerState& worker : job.workers()) {
+    if (worker.has_device_use() && worker.rank() >= 0)
+      by_use[DeviceUseText(worker.device_use())].push_back(worker.rank());
+  }
+  std::vector<std::pair<std::vector<int32_t>, std::string>> groups;
+  for (auto& [use, ranks] : by_use) {
+    std::sort(ranks.begin(), ranks.end());
+    groups.emplace_back(std::move(ranks), use);
+  }
+  std::sort(groups.begin(), groups.end());
+  std::string out;
+  for (const auto& [ranks, use] : groups) {
+    absl::StrAppend(&out, "  GPUs of ", ranks.size() == 1 ? "rank " : "ranks ", RankRunsText(ranks),
+                    ": ", use);
+  }
+  return out;
+}
+
 std::string StatusText(const v1::ServerState& state) {
   std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
                                  DurationText(state.uptime_seconds()));
@@ -196,6 +269,7 @@ std::string StatusText(const v1::ServerState& state) {
   for (const v1::JobState& job : state.jobs()) {
     AppendJobHead(job, &out);
     AppendWorkers(job, &out);
+    absl::StrAppend(&out, DevicesText(job));
     for (const v1::StalledTensor& stall : job.stalled()) {
       absl::StrAppend(&out, "  ", StallText(stall), "\n");
     }

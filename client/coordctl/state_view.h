@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "coordd/v1/admin.pb.h"
 
@@ -21,6 +22,11 @@ std::string StallText(const v1::StalledTensor& stall);
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.
 std::string StatusText(const v1::ServerState& state);
+// "0-3, 8" of ranks in order.
+std::string RankRunsText(const std::vector<int32_t>& ranks);
+// The GPUs of a job and how the tensors on them travel, ranks that say the same together; empty:
+// there are none.
+std::string DevicesText(const v1::JobState& job);
 // One line for each job.
 std::string JobsText(const v1::ServerState& state);
 // The same as a JSON array.

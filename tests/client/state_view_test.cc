@@ -114,6 +114,51 @@ TEST(StatusText, NamesProcessSetsAndWhoHasJoined) {
   EXPECT_THAT(text, HasSubstr("grad/17 (process set 3); ranks in"));
 }
 
+TEST(RankRunsText, WritesRuns) {
+  EXPECT_EQ(RankRunsText({}), "");
+  EXPECT_EQ(RankRunsText({3}), "3");
+  EXPECT_EQ(RankRunsText({0, 1, 2, 4, 6, 7}), "0-2, 4, 6-7");
+}
+
+TEST(StatusText, ShowsTheGpuOfEachRankAndHowTensorsTravel) {
+  v1::ServerState state = TwoNodes();
+  EXPECT_THAT(StatusText(state), Not(HasSubstr("gpu")));
+  v1::JobState* job = state.mutable_jobs(0);
+  for (v1::WorkerState& worker : *job->mutable_workers()) {
+    v1::DeviceUse& use = *worker.mutable_device_use();
+    use.mutable_device()->set_index(worker.local_rank());
+    use.mutable_device()->set_model("NVIDIA H200");
+    use.mutable_device()->set_uuid("GPU-8f3c0a12-1111-2222-3333-444455556666");
+    use.set_nccl("2.28.9");
+    v1::TensorPath& path = *use.add_paths();
+    path.set_nccl(true);
+    path.set_within_node("NVLink");
+    path.set_between_nodes("RDMA, GPUDirect");
+  }
+  std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr(" 1 GPU-8f3c0a12  "));
+  EXPECT_THAT(text, HasSubstr("  GPUs of ranks 0-3: NVIDIA H200, NCCL 2.28.9\n"
+                              "    tensors: by NCCL; in a node: NVLink; between nodes: RDMA, "
+                              "GPUDirect\n"));
+  // Of rank 3, and a set of its own.
+  v1::DeviceUse& use = *job->mutable_workers(0)->mutable_device_use();
+  use.clear_nccl();
+  use.set_no_nccl("libnccl.so.2: cannot open");
+  use.mutable_paths(0)->Clear();
+  use.mutable_paths(0)->set_why_not("rank 3 has no NCCL");
+  v1::TensorPath& refused = *use.add_paths();
+  refused.set_process_set(2);
+  refused.set_refused(true);
+  refused.set_why_not("two ranks use GPU 0");
+  use.set_more_paths(7);
+  text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("  GPUs of ranks 0-2: NVIDIA H200, NCCL 2.28.9\n"));
+  EXPECT_THAT(text, HasSubstr("  GPUs of rank 3: NVIDIA H200, no NCCL: libnccl.so.2: cannot open\n"
+                              "    tensors: through pinned host memory, since rank 3 has no NCCL\n"
+                              "    tensors of process set 2: refused: two ranks use GPU 0\n"
+                              "    and of 7 more process sets\n"));
+}
+
 TEST(StatusText, ShowsWorkersThatWaitForAGenerationLast) {
   v1::ServerState state;
   v1::JobState* job = state.add_jobs();

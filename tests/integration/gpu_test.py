@@ -5,6 +5,7 @@ the GPUs that there are: NCCL takes processes with different NCCL_HOSTIDs for ho
 COORDD_TEST_KILLS: how often a rank is killed (1).
 """
 
+import json
 import os
 import re
 import time
@@ -149,6 +150,62 @@ class GpuTest(processes.TestCase):
         for text in self.finish(self.ranks([[0, "wait", "a"], [0, "wait", "a"]], COORDD_ALLOW_SHARED_GPU=1,
                                            FAKE_NCCL="shared_device=1")):
             self.assertIn("ended OK 2.0", text)
+
+    def told(self, daemon, count):
+        """What coordd knows of `count` ranks' GPUs, once all have agreed, and the text that people see."""
+        def uses():
+            _, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
+            jobs = json.loads(text)["jobs"]
+            workers = sorted(jobs[0]["workers"], key=lambda worker: worker["rank"]) if jobs else []
+            return [worker["device_use"] for worker in workers]
+
+        def all_agreed():
+            found = uses()
+            return len(found) == count and all(use and use["paths"] for use in found)
+
+        self.assertTrue(processes.wait_for(all_agreed, processes.PATIENCE_S), uses())
+        _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
+        return uses(), text
+
+    def train(self, count, own=lambda rank: {}, **variables):
+        """A coordd and so many ranks that reduce tensors until they are killed."""
+        daemon = self.coordd("--heartbeat-interval", "100ms")
+        for rank in range(count):
+            self.start(processes.Process(
+                [program("gpu_ranks"), "-1", "train"],
+                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=count, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                                 **{**variables, **own(rank)})))
+        return daemon
+
+    @needs_stand_in
+    def test_status_tells_each_ranks_gpu_and_what_tensors_travel_over(self):
+        uses, text = self.told(self.train(2, FAKE_CUDA="nvlink=1"), 2)
+        for rank, use in enumerate(uses):
+            self.assertEqual(use["device"]["index"], rank)
+            self.assertEqual(use["device"]["model"], "Fake GPU")
+            self.assertRegex(use["device"]["uuid"], f"^GPU-0010.*0{rank}$")
+            self.assertEqual(use["nccl"], "2.28.9")
+            self.assertEqual([(path["process_set"], path["nccl"], path["within_node"], path["between_nodes"])
+                              for path in use["paths"]], [(0, True, "NVLink", "")])
+        self.assertIn("GPUs of ranks 0-1: Fake GPU, NCCL 2.28.9\n    tensors: by NCCL; in a node: NVLink\n", text)
+        self.assertIn("1 GPU-00102030", text)
+
+    @needs_stand_in
+    def test_status_takes_ranks_for_nodes_where_nccl_does(self):
+        uses, _ = self.told(self.train(2, own=lambda rank: {"NCCL_HOSTID": f"host{rank}"}, NCCL_IB_DISABLE=1), 2)
+        for use in uses:
+            self.assertEqual([(path["within_node"], path["between_nodes"]) for path in use["paths"]], [("", "TCP sockets")])
+
+    @needs_stand_in
+    def test_status_says_why_tensors_go_through_host_memory(self):
+        uses, text = self.told(
+            self.train(2, own=lambda rank: {"COORDD_NCCL_LIBRARY": "/no/such/libnccl.so"} if rank == 1 else {}), 2)
+        self.assertEqual(uses[0]["nccl"], "2.28.9")
+        self.assertIn("/no/such/libnccl.so", uses[1]["no_nccl"])
+        for use in uses:
+            self.assertEqual(use["paths"][0]["nccl"], False)
+            self.assertRegex(use["paths"][0]["why_not"], r"rank 1 \(host .*\) has no NCCL: .*/no/such/libnccl.so")
+        self.assertRegex(text, "tensors: through pinned host memory, since rank 1 ")
 
     def test_host_and_device_memory_under_one_name_is_an_error_that_names_both(self):
         for text in self.finish(self.ranks([[-1, "host-and-device"]] * 2)):

@@ -258,6 +258,41 @@ TEST_F(CoordinatorStateTest, RemembersWhatAJobHasReducedWhenItsGenerationIsGone)
   }
 }
 
+TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheNextGeneration) {
+  v1::WorkerMessage join;
+  *join.mutable_join() = JoinOf("w1");
+  join.mutable_join()->mutable_limits()->set_min_workers(1);
+  join.mutable_join()->mutable_limits()->set_max_workers(1);
+  join.mutable_join()->set_on_failure(v1::ON_FAILURE_RAISE);
+  Do(SessionMessage{SessionId{1}, join});
+  const auto beat = [this](const char* nccl) {
+    v1::WorkerMessage message = MessageOf(kEpoch, Generation{1});
+    message.mutable_heartbeat();
+    if (*nccl != 0) message.mutable_heartbeat()->mutable_device_use()->set_nccl(nccl);
+    Do(SessionMessage{SessionId{1}, message});
+  };
+  const auto worker = [this] {
+    v1::ServerState description;
+    state().Describe("train", now_, &description);
+    return description.jobs(0).workers(0);
+  };
+  beat("");
+  EXPECT_FALSE(worker().has_device_use());
+  beat("2.27.1");
+  beat("2.28.9");
+  beat("");
+  EXPECT_EQ(worker().device_use().nccl(), "2.28.9");
+  v1::WorkerMessage change = MessageOf(kEpoch, Generation{1});
+  change.mutable_change_members();
+  Do(SessionMessage{SessionId{1}, change});
+  v1::WorkerMessage report = MessageOf(kEpoch, Generation{1});
+  report.mutable_recovery_report();
+  Do(SessionMessage{SessionId{1}, report});
+  Pass(absl::Seconds(10));
+  EXPECT_EQ(worker().rank(), 0);
+  EXPECT_FALSE(worker().has_device_use());
+}
+
 TEST_F(CoordinatorStateTest, DescribesThroughputOfTheSlowestRank) {
   Join(1, 2);
   Join(2, 2);

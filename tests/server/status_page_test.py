@@ -132,6 +132,26 @@ class StatusPage(unittest.TestCase):
         self.assertIn("&lt;img", document)
         self.assertIn("lost: &lt;img", document)
 
+    def test_shows_the_gpu_of_a_rank_and_how_tensors_travel(self):
+        page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
+        state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())
+        self.assertEqual({worker["device_use"] for job in state["jobs"] for worker in job["workers"]}, {None})
+        self.assertNotIn("tensors on GPUs", self.document)
+        path = {"process_set": 0, "nccl": True, "why_not": "", "refused": False, "within_node": "NVLink", "between_nodes": "RDMA, GPUDirect"}
+        staged = dict(path, nccl=False, process_set=2, why_not="rank 1 has no NCCL <b>")
+        for job in state["jobs"]:
+            for worker in job["workers"]:
+                if worker["rank"] == 0:
+                    worker["device_use"] = {"device": {"index": 3, "model": "NVIDIA H200", "uuid": "GPU-8f3c"}, "nccl": "2.28.9",
+                                            "no_nccl": "", "paths": [path, staged], "more_paths": 0}
+        document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
+        self.assertFalse([line for line in console if "Uncaught" in line])
+        self.assertIn("GPU 3, NVIDIA H200, GPU-8f3c", document)
+        self.assertIn("tensors by NCCL; in a node: NVLink; between nodes: RDMA, GPUDirect", document)
+        self.assertIn("tensors of process set 2 through pinned host memory: rank 1 has no NCCL", document)
+        self.assertIn("NCCL, and host memory", document)
+        self.assertIn("tensors on GPUs by", document)
+
     def test_shows_process_sets_and_who_has_joined(self):
         page = urllib.request.urlopen(self.url, timeout=PATIENCE_S).read()
         state = json.loads(urllib.request.urlopen(self.url + "v1/jobs", timeout=PATIENCE_S).read())

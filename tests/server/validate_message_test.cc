@@ -87,6 +87,42 @@ TEST(ValidateMessage, BoundsEverythingElse) {
               StatusIs(Code::kInvalidArgument, HasSubstr("names")));
 }
 
+TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
+  struct Wrong {
+    std::function<void(v1::DeviceUse&)> set;
+    std::string sentence;
+  };
+  const std::vector<Wrong> cases = {
+      {[](v1::DeviceUse& u) { u.mutable_device(); }, "devices.kind"},
+      {[](v1::DeviceUse& u) {
+         u.mutable_device()->set_kind(v1::MEMORY_KIND_CUDA);
+         u.mutable_device()->set_uuid(std::string(129, 'x'));
+       },
+       "devices.uuid: 129 bytes"},
+      {[](v1::DeviceUse& u) { u.set_nccl(std::string(65, '2')); }, "device_use.nccl: 65 bytes"},
+      {[](v1::DeviceUse& u) { u.set_no_nccl("a\x1b[31m"); }, "device_use.no_nccl: a control"},
+      {[](v1::DeviceUse& u) { u.set_more_paths(-1); }, "device_use.more_paths: -1"},
+      {[](v1::DeviceUse& u) {
+         for (int i = 0; i < 9; ++i) u.add_paths();
+       },
+       "device_use.paths: 9 entries, expected at most 8"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_process_set(-1); }, "paths.process_set: -1"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_why_not(std::string(1025, 'x')); },
+       "paths.why_not: 1025 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_within_node(std::string(257, 'x')); },
+       "paths.within_node: 257 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_between_nodes("a\nb"); },
+       "paths.between_nodes: a control character"},
+  };
+  for (const Wrong& wrong : cases) {
+    v1::Heartbeat heartbeat;
+    EXPECT_THAT(ValidateHeartbeat(heartbeat), IsOk());
+    wrong.set(*heartbeat.mutable_device_use());
+    EXPECT_THAT(ValidateHeartbeat(heartbeat),
+                StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
 TEST(ValidateMessage, BoundsARequestForAProcessSet) {
   v1::ProcessSetRequest request;
   request.set_request(1);

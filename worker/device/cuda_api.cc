@@ -42,6 +42,7 @@ absl::StatusOr<CudaFunctions> LoadCuda(const std::string& library) {
   table.Required(cuda.ModuleUnload, "cuModuleUnload");
   table.Required(cuda.ModuleGetFunction, "cuModuleGetFunction");
   table.Required(cuda.LaunchKernel, "cuLaunchKernel");
+  table.Optional(cuda.DeviceGetP2PAttribute, "cuDeviceGetP2PAttribute");
   if (table.missing_required().empty()) return cuda;
   return absl::NotFoundError(absl::StrCat(library, " has no ",
                                           absl::StrJoin(table.missing_required(), ", "),

@@ -42,6 +42,8 @@ inline constexpr unsigned kCudaMemoryHost = 1;
 inline constexpr unsigned kCudaMemoryDevice = 2;
 inline constexpr int kCudaCapabilityMajor = 75;
 inline constexpr int kCudaCapabilityMinor = 76;
+inline constexpr int kCudaDmaBufSupported = 124;
+inline constexpr int kCudaPeerNativeAtomics = 3;  // all atomics over the link: NVLink
 
 // Named as the driver's functions, less "cu"; the suffixes _v2 are those of the symbols.
 struct CudaFunctions {
@@ -82,6 +84,10 @@ struct CudaFunctions {
                              unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
                              unsigned shared_bytes, CudaStream stream, void** arguments,
                              void** extra) = nullptr;
+
+  // Optional: nullptr in drivers without it.
+  CudaResult (*DeviceGetP2PAttribute)(int* value, int attribute, CudaDevice from,
+                                      CudaDevice to) = nullptr;
 };
 
 // What stays open to the end of the process. NOT_FOUND: there is no driver, or it lacks what every

@@ -50,6 +50,10 @@ absl::Status DeviceRuntime::FindDevices() {
       COORDD_RETURN_IF_ERROR(Check(cuda_.DeviceGetAttribute(value, attribute, device.handle),
                                    "cuDeviceGetAttribute", -1));
     }
+    int dma_buf = 0;  // an attribute that older drivers do not know
+    identity.dma_buf =
+        cuda_.DeviceGetAttribute(&dma_buf, kCudaDmaBufSupported, device.handle) == kCudaSuccess &&
+        dma_buf == 1;
     identity.uuid = UuidText(uuid);
     identity.model = model;
     devices_.push_back(std::move(device));
@@ -63,6 +67,15 @@ DeviceRuntime::~DeviceRuntime() {
   MutexLock lock(&mu_);
   for (size_t i = 0; i < contexts_.size(); ++i)
     if (contexts_[i] != nullptr) cuda_.DevicePrimaryCtxRelease(devices_[i].handle);
+}
+
+bool DeviceRuntime::HasNvLink(int32_t from, int32_t to) const {
+  int atomics = 0;
+  return cuda_.DeviceGetP2PAttribute != nullptr &&
+         cuda_.DeviceGetP2PAttribute(&atomics, kCudaPeerNativeAtomics,
+                                     devices_[static_cast<size_t>(from)].handle,
+                                     devices_[static_cast<size_t>(to)].handle) == kCudaSuccess &&
+         atomics == 1;
 }
 
 MemoryPlace DeviceRuntime::PlaceOf(const void* address) const {

@@ -24,6 +24,7 @@ struct DeviceIdentity {
   std::string uuid;    // "GPU-8f3c…": the device itself
   std::string model;
   int capability_major = 0, capability_minor = 0;
+  bool dma_buf = false;  // its memory can be given to other devices as DMA-BUF
 };
 
 // Where an address points.
@@ -49,6 +50,8 @@ class DeviceRuntime {
   const DeviceIdentity& identity(int32_t device) const {
     return devices_[static_cast<size_t>(device)].identity;
   }
+  // Whether NVLink is between two devices, as far as the driver tells. REQUIRES: as identity.
+  bool HasNvLink(int32_t from, int32_t to) const;
   const std::string& driver_version() const { return driver_version_; }  // "13.0"
   const CudaFunctions& cuda() const { return cuda_; }
 

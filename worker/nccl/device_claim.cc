@@ -1,8 +1,10 @@
 #include "worker/nccl/device_claim.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,8 +16,10 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 6;
+constexpr size_t kFields = 9;
 constexpr size_t kMaxFieldBytes = 300;
+constexpr size_t kMaxNeighbours = 32;
+constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
 constexpr char kNccl[] = "nccl";
 constexpr char kHost[] = "host ";
 constexpr char kRefused[] = "refused ";
@@ -23,6 +27,60 @@ constexpr char kRefused[] = "refused ";
 std::string OneLine(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kMaxFieldBytes), {{"\n", " "}});
 }
+
+// Each followed by + where NVLink is between, else by -.
+std::string EncodeNeighbours(absl::Span<const DeviceClaim::Neighbour> neighbours) {
+  std::vector<std::string> words;
+  for (const DeviceClaim::Neighbour& n :
+       neighbours.first(std::min(neighbours.size(), kMaxNeighbours)))
+    words.push_back(absl::StrCat(OneLine(n.uuid).substr(0, kMaxUuidBytes), n.nvlink ? "+" : "-"));
+  return absl::StrJoin(words, ",");
+}
+
+std::vector<DeviceClaim::Neighbour> DecodeNeighbours(absl::string_view text) {
+  std::vector<DeviceClaim::Neighbour> neighbours;
+  for (absl::string_view word : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    neighbours.push_back({std::string(word.substr(0, word.size() - 1)), absl::EndsWith(word, "+")});
+  }
+  return neighbours;
+}
+
+const DeviceClaim::Neighbour* Seen(const DeviceClaim& from, const DeviceClaim& to) {
+  for (const DeviceClaim::Neighbour& neighbour : from.neighbours)
+    if (neighbour.uuid == to.uuid) return &neighbour;
+  return nullptr;
+}
+
+NodeLinks LinksBetween(absl::Span<const DeviceClaim> claims) {
+  std::map<absl::string_view, std::vector<const DeviceClaim*>> by_machine;
+  for (const DeviceClaim& claim : claims) by_machine[claim.machine].push_back(&claim);
+  bool any = false, all = true, alone = true;
+  for (const auto& [machine, ranks] : by_machine) {
+    for (size_t a = 0; a < ranks.size(); ++a) {
+      for (size_t b = a + 1; b < ranks.size(); ++b) {
+        alone = false;
+        const DeviceClaim::Neighbour* seen = Seen(*ranks[a], *ranks[b]);
+        if (seen == nullptr) seen = Seen(*ranks[b], *ranks[a]);
+        if (seen == nullptr) return NodeLinks::kUnknown;
+        any = any || seen->nvlink;
+        all = all && seen->nvlink;
+      }
+    }
+  }
+  if (alone) return NodeLinks::kNone;
+  if (all) return NodeLinks::kNvLink;
+  return any ? NodeLinks::kSomeNvLink : NodeLinks::kNoNvLink;
+}
+
+// The words of a decision; unlisted: kNone.
+constexpr std::pair<absl::string_view, NodeLinks> kLinkWords[] = {
+    {"nvlink", NodeLinks::kNvLink},
+    {"some-nvlink", NodeLinks::kSomeNvLink},
+    {"no-nvlink", NodeLinks::kNoNvLink},
+    {"unknown-links", NodeLinks::kUnknown}};
+constexpr char kSeveralMachines[] = "several-machines";
+constexpr char kRdma[] = "rdma";
+constexpr char kGpuDirect[] = "gpu-direct";
 
 std::string Who(const DeviceClaim& claim) {
   return absl::StrCat("rank ", claim.rank, " (host ", claim.host, ")");
@@ -33,7 +91,9 @@ std::string Who(const DeviceClaim& claim) {
 std::string EncodeClaim(const DeviceClaim& claim) {
   return absl::StrJoin(
       {absl::StrCat(claim.rank), OneLine(claim.host), OneLine(claim.uuid), OneLine(claim.nccl),
-       OneLine(claim.why_not), std::string(claim.rdma ? "rdma" : "")},
+       OneLine(claim.why_not), std::string(claim.rdma ? kRdma : ""),
+       std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
+       EncodeNeighbours(claim.neighbours)},
       "\n");
 }
 
@@ -48,7 +108,10 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
   claim.uuid = fields[2];
   claim.nccl = fields[3];
   claim.why_not = fields[4];
-  claim.rdma = fields[5] == "rdma";
+  claim.rdma = fields[5] == kRdma;
+  claim.gpu_direct = fields[6] == kGpuDirect;
+  claim.machine = fields[7];
+  claim.neighbours = DecodeNeighbours(fields[8]);
   return claim;
 }
 
@@ -85,17 +148,40 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
                      "required (COORDD_REQUIRE_RDMA): look at ibv_devinfo and NCCL_IB_DISABLE"));
   }
   decision.nccl = true;
+  decision.links = LinksBetween(claims);
+  decision.rdma = decision.gpu_direct = true;
+  for (const DeviceClaim& claim : claims) {
+    decision.several_machines = decision.several_machines || claim.machine != claims[0].machine;
+    decision.rdma = decision.rdma && claim.rdma;
+    decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
+  }
   return decision;
 }
 
 std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (!decision.ok()) return absl::StrCat(kRefused, decision.status().message());
-  return decision->nccl ? std::string(kNccl) : absl::StrCat(kHost, decision->why_not);
+  if (!decision->nccl) return absl::StrCat(kHost, decision->why_not);
+  std::vector<absl::string_view> words = {kNccl};
+  for (const auto& [word, links] : kLinkWords)
+    if (decision->links == links) words.push_back(word);
+  if (decision->several_machines) words.push_back(kSeveralMachines);
+  if (decision->rdma) words.push_back(kRdma);
+  if (decision->gpu_direct) words.push_back(kGpuDirect);
+  return absl::StrJoin(words, " ");
 }
 
 absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
   DeviceDecision decision;
-  decision.nccl = text == kNccl;
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  decision.nccl = words[0] == kNccl;
+  for (absl::string_view word : words) {
+    if (!decision.nccl) break;
+    for (const auto& [name, links] : kLinkWords)
+      if (word == name) decision.links = links;
+    if (word == kSeveralMachines) decision.several_machines = true;
+    if (word == kRdma) decision.rdma = true;
+    if (word == kGpuDirect) decision.gpu_direct = true;
+  }
   if (decision.nccl) return decision;
   if (absl::ConsumePrefix(&text, kHost)) {
     decision.why_not = std::string(text);

@@ -20,17 +20,39 @@ struct DeviceClaim {
   std::string nccl;     // version, "2.28.9"; empty: it has none, and
   std::string why_not;  // says why
   bool rdma = false;    // an active RDMA port that NCCL may use
+  // What decides nothing, and is told: where the others are, and what lies between.
+  bool gpu_direct = false;  // RDMA may read the GPU's memory
+  std::string machine;      // as NCCL tells machines apart: NCCL_HOSTID, or the host
+  struct Neighbour {
+    std::string uuid;
+    bool nvlink = false;
+    friend bool operator==(const Neighbour&, const Neighbour&) = default;
+  };
+  std::vector<Neighbour> neighbours;  // GPUs that this process sees besides its own; the first 32
 };
 
 // At most kMaxClaimBytes, whatever is in it.
-inline constexpr size_t kMaxClaimBytes = 2048;
+inline constexpr size_t kMaxClaimBytes = 4096;
 std::string EncodeClaim(const DeviceClaim& claim);
 // INTERNAL: not something that EncodeClaim makes.
 absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text);
 
+// What lies between ranks of one machine.
+enum class NodeLinks {
+  kNone,        // each is alone on its machine
+  kNvLink,      // between any two
+  kSomeNvLink,  // between some
+  kNoNvLink,
+  kUnknown,  // not all see each other's GPUs
+};
+
 struct DeviceDecision {
   bool nccl = false;
   std::string why_not;  // which rank lacks it, and why: then all stage through host memory
+  // With NCCL, what it has to travel over.
+  NodeLinks links = NodeLinks::kNone;
+  bool several_machines = false;
+  bool rdma = false, gpu_direct = false;  // on every rank
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 

@@ -76,6 +76,7 @@ absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
           ready, events_.Record(devices, job.device, reinterpret_cast<CudaStream>(job.stream)));
     }
     job.ready = ready;
+    if (!noted_device_.load(std::memory_order_relaxed)) NoteDevice(*devices, job.device, nccl);
     if (!FitsNccl(job.spec())) continue;
     // A send and its receive are a set of their own, which is not known yet.
     std::optional<absl::StatusOr<DeviceDecision>> decision;
@@ -94,19 +95,36 @@ DeviceClaim DevicePlane::Claim() {
   DeviceClaim claim;
   claim.rank = ToInt(layout_.self());
   claim.host = options_.host;
-  claim.rdma = options_.rdma;
-  const absl::StatusOr<std::shared_ptr<NcclRuntime>> nccl = access_.Nccl();
+  claim.machine = options_.machine;
+  claim.rdma = options_.network.rdma;
+  const MaybeNccl nccl = access_.Nccl();
   if (!nccl.ok()) {
     claim.why_not = std::string(nccl.status().message());
+    MutexLock lock(&mu_);
+    NoteNccl(nccl);
     return claim;
   }
   claim.nccl = NcclVersionText((*nccl)->nccl.version);
   const DeviceRuntime& devices = *(*nccl)->device;
-  MutexLock lock(&mu_);
-  // A rank without a tensor of its own takes what it was given.
-  if (device_ < 0)
-    device_ = std::clamp(options_.default_device, 0, std::max(devices.device_count() - 1, 0));
-  claim.uuid = devices.identity(device_).uuid;
+  int32_t device = 0;
+  {
+    MutexLock lock(&mu_);
+    // A rank without a tensor of its own takes what it was given.
+    if (device_ < 0)
+      device_ = std::clamp(options_.default_device, 0, std::max(devices.device_count() - 1, 0));
+    device = device_;
+  }
+  const DeviceIdentity& own = devices.identity(device);
+  const GpuNetwork& network = options_.network;
+  claim.uuid = own.uuid;
+  claim.gpu_direct = network.rdma && network.gpu_direct &&
+                     (network.peer_memory || (network.dma_buf && own.dma_buf));
+  for (int32_t other = 0; other < devices.device_count(); ++other) {
+    if (other == device) continue;
+    claim.neighbours.push_back(
+        {devices.identity(other).uuid, network.peer_to_peer && devices.HasNvLink(device, other)});
+  }
+  NoteDevice(devices, device, nccl);
   return claim;
 }
 
@@ -127,9 +145,11 @@ void DevicePlane::BeginAgreement(ProcessSetId process_set) {
   DeviceClaim claim = Claim();
   MutexLock lock(&mu_);
   if (stopped_ || agreements_.count(process_set) > 0) return;
-  agreements_[process_set] =
-      std::make_unique<DeviceAgreement>(place, std::move(claim), options_.rules, store_, clock_,
-                                        [this] { inbox_.PushUnbounded(LookAgain{}); });
+  agreements_[process_set] = std::make_unique<DeviceAgreement>(
+      place, std::move(claim), options_.rules, store_, clock_, [this, process_set] {
+        NoteDecision(process_set);
+        inbox_.PushUnbounded(LookAgain{});
+      });
 }
 
 std::optional<absl::StatusOr<DeviceDecision>> DevicePlane::DecisionOf(ProcessSetId process_set) {
@@ -142,6 +162,49 @@ std::optional<absl::StatusOr<DeviceDecision>> DevicePlane::DecisionOf(ProcessSet
 void DevicePlane::WarnOnce(absl::string_view why) {
   if (warned_.exchange(true)) return;
   COORDD_LOG(kWarning, "tensors on GPUs travel through host memory: ", why);
+}
+
+// --- what coordd is told ------------------------------------------------------------------------
+
+void DevicePlane::NoteNccl(const MaybeNccl& nccl) {
+  const std::string version = nccl.ok() ? NcclVersionText((*nccl)->nccl.version) : "";
+  const std::string why_not(nccl.status().message());
+  if (facts_.nccl == version && facts_.no_nccl == why_not) return;
+  facts_.nccl = version;
+  facts_.no_nccl = why_not;
+  ++facts_version_;
+}
+
+void DevicePlane::NoteDevice(const DeviceRuntime& devices, int32_t device, const MaybeNccl& nccl) {
+  MutexLock lock(&mu_);
+  NoteNccl(nccl);
+  if (facts_.device.has_value()) return;
+  facts_.device = devices.identity(device);
+  ++facts_version_;
+  noted_device_.store(true, std::memory_order_relaxed);
+}
+
+void DevicePlane::NoteDecision(ProcessSetId process_set) {
+  auto decision = DecisionOf(process_set);
+  MutexLock lock(&mu_);
+  if (!decision.has_value() || stopped_) return;
+  facts_.decisions.insert_or_assign(process_set, *std::move(decision));
+  ++facts_version_;
+}
+
+void DevicePlane::NoteNetPlugin() {
+  std::string plugin = LoadedNetPlugin(options_.environment);
+  if (plugin.empty()) return;
+  MutexLock lock(&mu_);
+  facts_.net_plugin = std::move(plugin);
+  ++facts_version_;
+}
+
+std::optional<v1::DeviceUse> DevicePlane::UseBeyond(int64_t* told) {
+  MutexLock lock(&mu_);
+  if (*told == facts_version_) return std::nullopt;
+  *told = facts_version_;
+  return DescribeDeviceUse(facts_);
 }
 
 // --- on other threads of the runtime -------------------------------------------------------------

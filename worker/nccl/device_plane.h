@@ -19,11 +19,14 @@
 #include "absl/types/span.h"
 #include "common/bounded_queue.h"
 #include "common/clock.h"
+#include "common/environment.h"
+#include "common/gpu_network.h"
 #include "common/store.h"
 #include "worker/batch_job.h"
 #include "worker/group_layout.h"
 #include "worker/nccl/device_agreement.h"
 #include "worker/nccl/device_events.h"
+#include "worker/nccl/device_use.h"
 #include "worker/nccl/gpu_access.h"
 #include "worker/nccl/nccl_backend.h"
 #include "worker/process_set_table.h"
@@ -34,8 +37,10 @@ namespace coordd {
 struct DevicePlaneOptions {
   int32_t default_device = 0;  // of a rank that takes part without a tensor: it has joined
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
-  std::string host;   // for people
-  bool rdma = false;  // this host has an active RDMA port that NCCL may use
+  std::string host;     // for people
+  std::string machine;  // as NCCL tells machines apart
+  GpuNetwork network;
+  Environment environment;  // with NCCL's variables
   DeviceRules rules;
   NcclBackendOptions backend;
 };
@@ -94,6 +99,10 @@ class DevicePlane {
   // Aborts what is left and joins the thread. Idempotent; one thread.
   void Stop();
 
+  // What coordd is to be told, unless that is what `told` stands for; then it stands for this. 0:
+  // nothing. nullopt: nothing new.
+  std::optional<v1::DeviceUse> UseBeyond(int64_t* told);
+
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
 
  private:
@@ -137,6 +146,11 @@ class DevicePlane {
   void EnsureThread();
   void BeginAgreement(ProcessSetId process_set);
   DeviceClaim Claim();
+  using MaybeNccl = absl::StatusOr<std::shared_ptr<NcclRuntime>>;
+  void NoteDevice(const DeviceRuntime& devices, int32_t device, const MaybeNccl& nccl);
+  void NoteNccl(const MaybeNccl& nccl) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteDecision(ProcessSetId process_set);
+  void NoteNetPlugin();
   std::optional<absl::StatusOr<DeviceDecision>> DecisionOf(ProcessSetId process_set);
 
   // On the thread "device".
@@ -173,6 +187,7 @@ class DevicePlane {
   DeviceEvents events_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> warned_ = false;
+  std::atomic<bool> noted_device_ = false;  // in facts_
   std::atomic<int64_t> fusion_bytes_ = 0;
 
   // Guarded by mu_.
@@ -184,12 +199,15 @@ class DevicePlane {
   // Made and ended on the thread "device"; others may abort it.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
   std::thread thread_ ABSL_GUARDED_BY(mu_);
+  DeviceFacts facts_ ABSL_GUARDED_BY(mu_);  // for coordd
+  int64_t facts_version_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Touched by the thread "device".
   std::shared_ptr<NcclRuntime> runtime_;
   std::deque<Entry> queue_;  // in the order of the plans
   std::deque<std::shared_ptr<Running>> running_;
   std::set<ProcessSetId> defined_;  // at the backend
+  bool noted_net_plugin_ = false;
   absl::Span<std::byte> fusion_buffer_;
 };
 

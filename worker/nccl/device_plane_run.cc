@@ -80,6 +80,11 @@ void DevicePlane::Take(GroupEnded& ended) {
       agreements_.erase(found);
     }
   }
+  agreement.reset();  // from now on it notes nothing
+  {
+    MutexLock lock(&mu_);
+    if (facts_.decisions.erase(ended.process_set) > 0) ++facts_version_;
+  }
   if (defined_.erase(ended.process_set) == 0) return;
   if (const std::shared_ptr<NcclBackend> made = backend()) made->EndGroup(ended.process_set);
 }
@@ -210,6 +215,8 @@ void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>&
     hooks_.free_name(tensor.spec());
     tensor.work->Enqueued(kept, tensor.result);
   }
+  // There is a communicator now.
+  if (!std::exchange(noted_net_plugin_, true)) NoteNetPlugin();
 }
 
 absl::Status DevicePlane::MakeBackend() {

@@ -28,7 +28,8 @@ constexpr int kDevicesMax = 16;
 
 FakeSettings& Settings() {
   static FakeSettings* settings = new FakeSettings(
-      "FAKE_CUDA", {{"devices", 8}, {"driver", 13000}, {"init_error", 0}, {"memory_limit", 0}});
+      "FAKE_CUDA",
+      {{"devices", 8}, {"driver", 13000}, {"init_error", 0}, {"memory_limit", 0}, {"nvlink", 0}});
   return *settings;
 }
 
@@ -168,6 +169,10 @@ CudaResult cuDeviceGetName(char* name, int length, CudaDevice) {
 }
 CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {
   *value = attribute == kCudaCapabilityMajor ? 9 : 0;
+  return kCudaSuccess;
+}
+CudaResult cuDeviceGetP2PAttribute(int* value, int attribute, CudaDevice, CudaDevice) {
+  *value = attribute == kCudaPeerNativeAtomics && Settings().Get("nvlink") == 1 ? 1 : 0;
   return kCudaSuccess;
 }
 CudaResult cuDevicePrimaryCtxRetain(CudaContext* context, CudaDevice device) {

@@ -43,6 +43,7 @@ EXPECT_SAME(ModuleLoadData, cuModuleLoadData);
 EXPECT_SAME(ModuleUnload, cuModuleUnload);
 EXPECT_SAME(ModuleGetFunction, cuModuleGetFunction);
 EXPECT_SAME(LaunchKernel, cuLaunchKernel);
+EXPECT_SAME(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute);
 #undef EXPECT_SAME
 
 TEST(CudaAbi, NumbersAreTheVendors) {
@@ -60,6 +61,8 @@ TEST(CudaAbi, NumbersAreTheVendors) {
   EXPECT_EQ(kCudaMemoryDevice, CU_MEMORYTYPE_DEVICE);
   EXPECT_EQ(kCudaCapabilityMajor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
   EXPECT_EQ(kCudaCapabilityMinor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  EXPECT_EQ(kCudaDmaBufSupported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
+  EXPECT_EQ(kCudaPeerNativeAtomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
   EXPECT_EQ(sizeof(CudaUuid), sizeof(CUuuid));
 }
 

@@ -3,13 +3,9 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "tests/support/status_matchers.h"
-#include "tests/support/temp_directory.h"
-#include "worker/nccl/rdma_ports.h"
 
 namespace coordd {
 namespace {
@@ -20,7 +16,7 @@ using testing::HasSubstr;
 DeviceClaim Claim(int32_t rank, std::string uuid, std::string host = "node1") {
   DeviceClaim claim;
   claim.rank = rank;
-  claim.host = std::move(host);
+  claim.host = claim.machine = std::move(host);
   claim.uuid = std::move(uuid);
   claim.nccl = "2.28.9";
   return claim;
@@ -29,7 +25,9 @@ DeviceClaim Claim(int32_t rank, std::string uuid, std::string host = "node1") {
 TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   DeviceClaim claim = Claim(3, "GPU-1");
   claim.why_not = "line one\nline two";
-  claim.rdma = true;
+  claim.rdma = claim.gpu_direct = true;
+  claim.machine = "id 7";
+  claim.neighbours = {{"GPU-2", true}, {"GPU-3", false}};
   const auto decoded = DecodeClaim(EncodeClaim(claim));
   ASSERT_THAT(decoded, IsOk());
   EXPECT_EQ(decoded->rank, 3);
@@ -38,6 +36,12 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   EXPECT_EQ(decoded->nccl, "2.28.9");
   EXPECT_EQ(decoded->why_not, "line one line two");
   EXPECT_TRUE(decoded->rdma);
+  EXPECT_TRUE(decoded->gpu_direct);
+  EXPECT_EQ(decoded->machine, "id 7");
+  EXPECT_EQ(decoded->neighbours, claim.neighbours);
+  for (std::string* field : {&claim.host, &claim.machine, &claim.uuid, &claim.nccl})
+    *field = std::string(100'000, 'x');
+  claim.neighbours.assign(1000, {std::string(1000, 'x'), true});
   claim.why_not = std::string(100'000, 'x');
   EXPECT_LE(EncodeClaim(claim).size(), kMaxClaimBytes);
   EXPECT_THAT(DecodeClaim("3\nnode1"), StatusIs(absl::StatusCode::kInternal, HasSubstr("2 lines")));
@@ -45,7 +49,7 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
 
 TEST(DeviceClaim, NcclCarriesWhatEveryRankHasItFor) {
   EXPECT_EQ(*DecideOnDevices({Claim(0, "GPU-1"), Claim(1, "GPU-2")}, {}),
-            (DeviceDecision{true, ""}));
+            (DeviceDecision{true, "", NodeLinks::kUnknown}));
   DeviceClaim without = Claim(2, "GPU-3", "node7");
   without.nccl = "";
   without.why_not = "libnccl.so.2: cannot open";
@@ -87,25 +91,46 @@ TEST(DeviceClaim, RdmaThatIsRequiredIsMissedBetweenHostsOnly) {
 }
 
 TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
-  for (const DeviceDecision& decision : {DeviceDecision{true, ""}, DeviceDecision{false, "why"}})
+  for (const DeviceDecision& decision :
+       {DeviceDecision{true, ""}, DeviceDecision{false, "why"},
+        DeviceDecision{true, "", NodeLinks::kNvLink}, DeviceDecision{true, "", NodeLinks::kUnknown},
+        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true}})
     EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), decision);
   const absl::Status refused = absl::FailedPreconditionError("rank 0 and rank 1");
   EXPECT_EQ(DecodeDecision(EncodeDecision(refused)).status(), refused);
   EXPECT_THAT(DecodeDecision("maybe"), StatusIs(absl::StatusCode::kInternal, HasSubstr("none")));
 }
 
-TEST(RdmaPorts, AreThoseThatAreActiveAndMayBeUsed) {
-  const TempDirectory folder;
-  const std::filesystem::path port =
-      std::filesystem::path(folder.path()) / "mlx5_0" / "ports" / "1";
-  EXPECT_FALSE(HasActiveRdmaPort({}, folder.path()));
-  std::filesystem::create_directories(port);
-  std::ofstream(port / "state") << "1: DOWN\n";
-  EXPECT_FALSE(HasActiveRdmaPort({}, folder.path()));
-  std::ofstream(port / "state") << "4: ACTIVE\n";
-  EXPECT_TRUE(HasActiveRdmaPort({}, folder.path()));
-  EXPECT_FALSE(HasActiveRdmaPort({{"NCCL_IB_DISABLE", "1"}}, folder.path()));
-  EXPECT_FALSE(HasActiveRdmaPort({}, "/no/such/folder"));
+DeviceClaim Seeing(DeviceClaim claim, std::vector<DeviceClaim::Neighbour> neighbours) {
+  claim.neighbours = std::move(neighbours);
+  return claim;
+}
+
+TEST(DeviceClaim, SaysWhatLiesBetweenTheRanks) {
+  const DeviceClaim alone = Claim(0, "GPU-1");
+  EXPECT_EQ(DecideOnDevices({alone}, {})->links, NodeLinks::kNone);
+  const DeviceClaim elsewhere = Claim(2, "GPU-1b", "node2");
+  EXPECT_EQ(DecideOnDevices({alone, elsewhere}, {})->links, NodeLinks::kNone);
+  EXPECT_TRUE(DecideOnDevices({alone, elsewhere}, {})->several_machines);
+
+  const DeviceClaim first = Seeing(alone, {{"GPU-2", true}, {"GPU-3", false}});
+  const DeviceClaim second = Seeing(Claim(1, "GPU-2"), {{"GPU-1", true}, {"GPU-3", false}});
+  const DeviceClaim blind = Claim(2, "GPU-3");
+  EXPECT_EQ(DecideOnDevices({first, second}, {})->links, NodeLinks::kNvLink);
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->several_machines);
+  // One of the two sees the other.
+  EXPECT_EQ(DecideOnDevices({first, blind}, {})->links, NodeLinks::kNoNvLink);
+  EXPECT_EQ(DecideOnDevices({first, second, blind}, {})->links, NodeLinks::kSomeNvLink);
+  EXPECT_EQ(DecideOnDevices({alone, blind}, {})->links, NodeLinks::kUnknown);
+}
+
+TEST(DeviceClaim, WhatIsBetweenMachinesIsWhatAllHave) {
+  DeviceClaim with = Claim(0, "GPU-1"), without = Claim(1, "GPU-2", "node2");
+  with.rdma = with.gpu_direct = without.rdma = true;
+  EXPECT_TRUE(DecideOnDevices({with, without}, {})->rdma);
+  EXPECT_FALSE(DecideOnDevices({with, without}, {})->gpu_direct);
+  without.rdma = false;
+  EXPECT_FALSE(DecideOnDevices({with, without}, {})->rdma);
 }
 
 }  // namespace
