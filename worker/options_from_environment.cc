@@ -224,7 +224,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   for (const char* name :
        {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_IB_DISABLE", "NCCL_NET",
         "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE",
-        "NCCL_P2P_LEVEL"})
+        "NCCL_P2P_LEVEL", "NVTX_INJECTION64_PATH"})
     if (const std::string* value = Find(environment, name)) options.nccl_environment[name] = *value;
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));

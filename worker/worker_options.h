@@ -50,7 +50,8 @@ struct WorkerOptions {
   LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, mapped, shm, ucx
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
-  // COORDD_NCCL_LIBRARY, and those of NCCL's that say what it may travel over.
+  // COORDD_NCCL_LIBRARY, and those of NCCL's that say what it may travel over;
+  // NVTX_INJECTION64_PATH.
   Environment nccl_environment;
   // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
   DeviceRules device_rules;

@@ -119,6 +119,32 @@ class GpuTest(processes.TestCase):
             print(f"{KILLS} kills: the others had left after {max(seconds):.2f} s at most", flush=True)
 
     @needs_stand_in
+    def test_a_profiler_that_listens_to_nvtx_is_told_of_each_collective(self):
+        paths = [os.path.join(self.folder, f"nvtx{rank}") for rank in range(2)]
+        daemon = self.coordd()
+        ranks = [self.start(processes.Process(
+            [program("gpu_ranks"), "-1", "collectives", "2"],
+            self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=2, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                             NVTX_INJECTION64_PATH=os.path.join(processes.BUILD, "tests", "libfake_nvtx.so"),
+                             FAKE_NVTX=paths[rank], FAKE_NCCL="call_polls=2"))) for rank in range(2)]
+        self.finish(ranks)
+        for path in paths:
+            with open(path) as file:
+                lines = [line.split(" ", 1) for line in file.read().splitlines()]
+            text = "\n".join(line for _, line in lines)
+            self.assertEqual(len({thread for thread, _ in lines}), 1, text)
+            self.assertNotIn("malformed", text)
+            self.assertIn("coordd category 1 [all ranks]", text)
+            # One begins when the one before has ended.
+            ranges = [line for _, line in lines if " category " not in line]
+            self.assertTrue(all(line == "coordd pop" for line in ranges[1::2]), text)
+            for line in ranges[0::2]:
+                self.assertRegex(line, r"^coordd push \d+ \[[a-z]+ .*, (\d+) bytes\] \1$")
+            self.assertGreater(len(ranges), 20)
+            self.assertRegex(text, r"push 1 \[allreduce ")
+            self.assertRegex(text, r"push 1 \[allgather ")
+
+    @needs_stand_in
     def test_a_rank_that_dies_before_the_communicator_is_there(self):
         ranks = self.ranks([[-1, "train", 0 if rank == 3 else -1] for rank in range(RANKS)], FAKE_NCCL="init_polls=5")
         for text in self.finish(ranks[:3]):

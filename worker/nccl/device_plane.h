@@ -23,6 +23,7 @@
 #include "common/gpu_network.h"
 #include "common/store.h"
 #include "worker/batch_job.h"
+#include "worker/device/nvtx.h"
 #include "worker/group_layout.h"
 #include "worker/nccl/device_agreement.h"
 #include "worker/nccl/device_events.h"
@@ -40,7 +41,7 @@ struct DevicePlaneOptions {
   std::string host;     // for people
   std::string machine;  // as NCCL tells machines apart
   GpuNetwork network;
-  Environment environment;  // with NCCL's variables
+  Environment environment;  // with NCCL's variables, and NVTX's
   DeviceRules rules;
   NcclBackendOptions backend;
 };
@@ -125,6 +126,7 @@ class DevicePlane {
     std::optional<DeviceMemory> scratch;  // larger than the fusion buffer
     std::vector<DeviceMemory> kept;
     std::vector<TensorMove> before, behind;
+    std::optional<NvtxRange> range;  // while it is being enqueued, for a profiler
     bool done = false;
     absl::Status status;
   };
@@ -167,6 +169,7 @@ class DevicePlane {
   absl::Status TryLaunch(const std::shared_ptr<Running>& running);
   absl::StatusOr<absl::Span<std::byte>> ScratchFor(Running& running);
   absl::Status Prologue(Running& running, DeviceKernels& kernels, CudaStream stream);
+  void BeginRange(Running& running);
   void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
   absl::Status MakeBackend();
   absl::StatusOr<std::shared_ptr<std::byte[]>> AllocateResult(int64_t bytes);
@@ -208,6 +211,8 @@ class DevicePlane {
   std::deque<std::shared_ptr<Running>> running_;
   std::set<ProcessSetId> defined_;  // at the backend
   bool noted_net_plugin_ = false;
+  const Nvtx* nvtx_ = nullptr;         // nullptr: no profiler listens
+  std::set<ProcessSetId> nvtx_named_;  // categories
   absl::Span<std::byte> fusion_buffer_;
 };
 

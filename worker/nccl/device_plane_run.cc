@@ -188,12 +188,32 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
   }
   args.enqueued = [this, raw](const std::shared_ptr<DeviceEvent>& event) { Enqueued(*raw, event); };
   return backend->Launch(std::move(args), [running](absl::Status status) {
+    running->range.reset();
     running->done = true;
     running->status = std::move(status);
   });
 }
 
+void DevicePlane::BeginRange(Running& running) {
+  const BatchJob& batch = *running.batch;
+  const ProcessSetId set = batch.process_set();
+  if (nvtx_named_.insert(set).second) {
+    nvtx_->NameCategory(
+        set, ToInt(set) == 0 ? std::string("all ranks") : absl::StrCat("process set ", ToInt(set)));
+  }
+  int64_t bytes = 0;
+  for (const TensorJob& tensor : batch.tensors()) bytes += SizeBytes(tensor.spec());
+  const TensorSpec& first = batch.tensors().front().spec();
+  const size_t more = batch.tensors().size() - 1;
+  running.range.emplace(
+      *nvtx_, set,
+      absl::StrCat(Name(first.kind), " ", first.name, more > 0 ? absl::StrCat(" +", more) : "",
+                   ", ", bytes, " bytes"),
+      bytes);
+}
+
 absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, CudaStream stream) {
+  if (nvtx_ != nullptr) BeginRange(running);
   DeviceRuntime& device = *runtime_->device;
   const int32_t index = running.batch->device();
   const DeviceEvent* last = nullptr;  // tensors of one call share theirs
@@ -207,6 +227,7 @@ absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, Cud
 }
 
 void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event) {
+  running.range.reset();
   // Works may outlive the worker: theirs keeps what it needs.
   const std::shared_ptr<DeviceEvent> kept(
       event.get(), [event = event, runtime = runtime_](DeviceEvent*) mutable { event.reset(); });
@@ -222,6 +243,8 @@ void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>&
 absl::Status DevicePlane::MakeBackend() {
   if (backend() != nullptr) return absl::OkStatus();
   COORDD_ASSIGN_OR_RETURN(runtime_, access_.Nccl());
+  const auto profiler = options_.environment.find(kNvtxVariable);
+  if (profiler != options_.environment.end()) nvtx_ = Nvtx::Attach(profiler->second);
   NcclBackendOptions options = options_.backend;
   {
     MutexLock lock(&mu_);

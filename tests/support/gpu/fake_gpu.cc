@@ -19,6 +19,7 @@ Function* Find(const std::string& library, const char* name) {
 
 }  // namespace
 
+std::string FakeNvtxPath() { return FAKE_NVTX; }
 std::string FakeCudaPath() { return FAKE_CUDA; }
 std::string FakeNcclPath() { return FAKE_NCCL; }
 std::string FakeOldNcclPath() { return FAKE_NCCL_OLD; }

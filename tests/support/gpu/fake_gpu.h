@@ -11,6 +11,7 @@
 namespace coordd {
 
 std::string FakeCudaPath();
+std::string FakeNvtxPath();
 std::string FakeNcclPath();         // 2.28.9
 std::string FakeOldNcclPath();      // 2.18.5: no scalable init, no registration, no shrink
 std::string FakeAncientNcclPath();  // 2.17.1: too old
