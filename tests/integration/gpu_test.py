@@ -8,6 +8,7 @@ COORDD_TEST_KILLS: how often a rank is killed (1).
 import json
 import os
 import re
+import signal
 import time
 import unittest
 
@@ -193,9 +194,9 @@ class GpuTest(processes.TestCase):
         _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
         return uses(), text
 
-    def train(self, count, own=lambda rank: {}, **variables):
+    def train(self, count, own=lambda rank: {}, store=(), **variables):
         """A coordd and so many ranks that reduce tensors until they are killed."""
-        daemon = self.coordd("--heartbeat-interval", "100ms")
+        daemon = self.coordd("--heartbeat-interval", "100ms", *store)
         for rank in range(count):
             self.start(processes.Process(
                 [program("gpu_ranks"), "-1", "train"],
@@ -215,6 +216,18 @@ class GpuTest(processes.TestCase):
                               for path in use["paths"]], [(0, True, "NVLink", "")])
         self.assertIn("GPUs of ranks 0-1: Fake GPU, NCCL 2.28.9\n    tensors: by NCCL; in a node: NVLink\n", text)
         self.assertIn("1 GPU-00102030", text)
+
+    @needs_stand_in
+    def test_status_knows_it_again_after_coordd_was_started_again(self):
+        store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
+        daemon = self.train(2, store=store)
+        before, _ = self.told(daemon, 2)
+        daemon.signal(signal.SIGKILL)
+        daemon.wait()
+        daemon = self.coordd("--heartbeat-interval", "100ms", *store, listen=daemon.listen)
+        after, _ = self.told(daemon, 2)
+        self.assertEqual(after, before)
+        self.assertIn("generation 1 goes on: all", daemon.text())
 
     @needs_stand_in
     def test_status_takes_ranks_for_nodes_where_nccl_does(self):

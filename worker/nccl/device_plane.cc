@@ -187,7 +187,8 @@ void DevicePlane::NoteDevice(const DeviceRuntime& devices, int32_t device, const
 void DevicePlane::NoteDecision(ProcessSetId process_set) {
   auto decision = DecisionOf(process_set);
   MutexLock lock(&mu_);
-  if (!decision.has_value() || stopped_) return;
+  // At the end of a generation it may say no more than that.
+  if (!decision.has_value() || aborted_.load(std::memory_order_acquire)) return;
   facts_.decisions.insert_or_assign(process_set, *std::move(decision));
   ++facts_version_;
 }
