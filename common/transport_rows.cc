@@ -61,7 +61,7 @@ absl::StatusOr<std::string> NvLink(const absl::StatusOr<Driver>& driver) {
 
 absl::StatusOr<std::string> Rdma(const GpuNetwork& network, const std::string& sys) {
   const std::vector<std::string> ports = ActiveRdmaPorts(sys);
-  if (ports.empty()) return absl::UnavailableError("no active port: NCCL uses TCP between hosts");
+  if (ports.empty()) return absl::UnavailableError("no active port");
   if (!network.rdma)
     return absl::UnavailableError("switched off for NCCL (NCCL_IB_DISABLE or NCCL_NET)");
   return absl::StrJoin(ports, ", ");

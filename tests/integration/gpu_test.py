@@ -178,8 +178,8 @@ class GpuTest(processes.TestCase):
                                            FAKE_NCCL="shared_device=1")):
             self.assertIn("ended OK 2.0", text)
 
-    def told(self, daemon, count):
-        """What coordd knows of `count` ranks' GPUs, once all have agreed, and the text that people see."""
+    def told(self, daemon, count, until=lambda path: True):
+        """What coordd knows of `count` ranks' GPUs, once all have agreed and have said this, and the text that people see."""
         def uses():
             _, text = self.run_command(program("coordctl"), "status", "--json", "--coordinator", daemon.listen)
             jobs = json.loads(text)["jobs"]
@@ -188,7 +188,7 @@ class GpuTest(processes.TestCase):
 
         def all_agreed():
             found = uses()
-            return len(found) == count and all(use and use["paths"] for use in found)
+            return len(found) == count and all(use and use["paths"] and until(use["paths"][0]) for use in found)
 
         self.assertTrue(processes.wait_for(all_agreed, processes.PATIENCE_S), uses())
         _, text = self.run_command(program("coordctl"), "status", "--coordinator", daemon.listen)
@@ -234,6 +234,12 @@ class GpuTest(processes.TestCase):
         uses, _ = self.told(self.train(2, own=lambda rank: {"NCCL_HOSTID": f"host{rank}"}, NCCL_IB_DISABLE=1), 2)
         for use in uses:
             self.assertEqual([(path["within_node"], path["between_nodes"]) for path in use["paths"]], [("", "TCP sockets")])
+
+    @needs_stand_in
+    def test_status_names_the_plugin_that_nccl_has_loaded(self):
+        # Any library that is in the process will do.
+        daemon = self.train(2, own=lambda rank: {"NCCL_HOSTID": f"host{rank}"}, NCCL_NET_PLUGIN="libm.so.6")
+        self.told(daemon, 2, until=lambda path: path["between_nodes"] == "plugin libm.so.6")
 
     @needs_stand_in
     def test_status_says_why_tensors_go_through_host_memory(self):
