@@ -227,7 +227,7 @@ class GpuTest(processes.TestCase):
         daemon = self.coordd("--heartbeat-interval", "100ms", *store, listen=daemon.listen)
         after, _ = self.told(daemon, 2)
         self.assertEqual(after, before)
-        self.assertIn("generation 1 goes on: all", daemon.text())
+        self.assertTrue(processes.wait_for(lambda: "generation 1 goes on: all" in daemon.text()), daemon.text())
 
     @needs_stand_in
     def test_status_takes_ranks_for_nodes_where_nccl_does(self):
