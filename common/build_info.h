@@ -13,9 +13,8 @@ namespace coordd {
 struct Component {
   std::string name;  // "UCX"
   bool available = false;
-  std::string built;  // version at build time; empty: not built in
-  std::string
-      loaded;  // version at run time, or what was found; empty: nothing, or it does not tell
+  std::string built;    // version at build time; empty: not built in
+  std::string loaded;   // version at run time, or what was found; empty: none, or it does not tell
   std::string why_not;  // when not available, one phrase
 };
 
