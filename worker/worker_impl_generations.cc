@@ -175,7 +175,7 @@ absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
   }
   if (ended.ok()) return view;
   // Whoever knows of the end may go on with what a device holds back.
-  if (view != nullptr) view->plane->devices->Told();
+  if (view != nullptr) view->plane->devices->ToldOfTheEnd();
   return ended;
 }
 
@@ -194,18 +194,24 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
   }
   // Before anything can be submitted to the next generation.
   COORDD_RETURN_IF_ERROR(memory_->TakeBack());
-  MutexLock lock(&mu_);
-  clock_.Await(&mu_, &changed_, decided, deadline);
-  if (status_.ok()) return view_->placement;
-  if (ended_for_good_) return status_;
-  if (next_ == nullptr || !next_connected_) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no generation has followed yet: ", status_.message()));
+  ViewPtr over;
+  Placement placement;
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(&mu_, &changed_, decided, deadline);
+    if (status_.ok()) return view_->placement;
+    if (ended_for_good_) return status_;
+    if (next_ == nullptr || !next_connected_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no generation has followed yet: ", status_.message()));
+    }
+    over = std::exchange(view_, std::move(next_));
+    next_ = nullptr;
+    status_ = absl::OkStatus();
+    placement = view_->placement;
   }
-  view_ = std::move(next_);
-  next_ = nullptr;
-  status_ = absl::OkStatus();
-  return view_->placement;
+  if (over != nullptr) over->plane->devices->ToldOfTheEnd();
+  return placement;
 }
 
 absl::StatusOr<Placement> WorkerImpl::ChangeMembers(Generation agreed_in, absl::Time deadline) {

@@ -27,7 +27,16 @@ DevicePlane::DevicePlane(DevicePlaneOptions options, const GroupLayout& layout, 
       hooks_(std::move(hooks)),
       inbox_(kInboxCapacity, clock) {}
 
-DevicePlane::~DevicePlane() { Stop(); }
+DevicePlane::~DevicePlane() {
+  Stop();
+  std::shared_ptr<NcclBackend> ending;
+  {
+    MutexLock lock(&mu_);
+    ending.swap(backend_);
+  }
+  ending.reset();
+  kept_.clear();
+}
 
 // --- on callers' threads -------------------------------------------------------------------------
 
@@ -253,10 +262,16 @@ void DevicePlane::Abort() {
   aborted_.store(true, std::memory_order_release);
   if (const std::shared_ptr<NcclBackend> made = backend()) made->Abort();
   inbox_.PushUnbounded(LookAgain{});
+  if (told_of_the_end_.load(std::memory_order_acquire)) Told();
 }
 
 void DevicePlane::Told() {
   if (const std::shared_ptr<NcclBackend> made = backend()) made->PassGate();
+}
+
+void DevicePlane::ToldOfTheEnd() {
+  told_of_the_end_.store(true, std::memory_order_release);
+  Told();
 }
 
 void DevicePlane::Stop() {

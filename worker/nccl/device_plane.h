@@ -95,9 +95,13 @@ class DevicePlane {
 
   // Idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
-  // The program has been told that the generation is over: streams that are held at the gate go on.
+  // The program has been told of a failure: streams that are held at the gate go on, and this
+  // returns when they have (NcclGate::Pass).
   void Told();
-  // Aborts what is left and joins the thread. Idempotent; one thread.
+  // The same, of the end of the generation: nothing is held any more, whatever is still aborted.
+  void ToldOfTheEnd();
+  // Aborts what is left and joins the thread. What is held at the gate stays there: the program may
+  // not know yet. Idempotent; one thread.
   void Stop();
 
   // What coordd is to be told, unless that is what `told` stands for; then it stands for this. 0:
@@ -164,6 +168,9 @@ class DevicePlane {
   // Each returns whether anything happened.
   bool Advance();
   bool CollectDone();
+  bool HoldsGate();
+  // Its memory, until the backend ends.
+  void Keep(const std::shared_ptr<Running>& running);
   Next NextOf(Entry& entry, bool behind_nccl, bool behind_own);
   void LaunchOnDevice(std::unique_ptr<BatchJob> batch);
   absl::Status TryLaunch(const std::shared_ptr<Running>& running);
@@ -189,6 +196,7 @@ class DevicePlane {
   BoundedQueue<Input> inbox_;
   DeviceEvents events_;
   std::atomic<bool> aborted_ = false;
+  std::atomic<bool> told_of_the_end_ = false;
   std::atomic<bool> warned_ = false;
   std::atomic<bool> noted_device_ = false;  // in facts_
   std::atomic<int64_t> fusion_bytes_ = 0;
@@ -199,7 +207,8 @@ class DevicePlane {
   int32_t device_ ABSL_GUARDED_BY(mu_) = -1;  // of this rank; -1: none yet
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
   std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements_ ABSL_GUARDED_BY(mu_);
-  // Made and ended on the thread "device"; others may abort it.
+  // Made on the thread "device", which ends it unless it holds the gate: then it stays as long as
+  // this object, since freeing a device's memory waits for all that is on the device.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
   std::thread thread_ ABSL_GUARDED_BY(mu_);
   DeviceFacts facts_ ABSL_GUARDED_BY(mu_);  // for coordd
@@ -209,7 +218,8 @@ class DevicePlane {
   std::shared_ptr<NcclRuntime> runtime_;
   std::deque<Entry> queue_;  // in the order of the plans
   std::deque<std::shared_ptr<Running>> running_;
-  std::set<ProcessSetId> defined_;  // at the backend
+  std::vector<std::shared_ptr<const void>> kept_;  // with the backend, for the same reason
+  std::set<ProcessSetId> defined_;                 // at the backend
   bool noted_net_plugin_ = false;
   const Nvtx* nvtx_ = nullptr;         // nullptr: no profiler listens
   std::set<ProcessSetId> nvtx_named_;  // categories

@@ -43,11 +43,27 @@ void DevicePlane::Run() {
     // What is away comes back to somebody who knows that this has ended.
     const bool at_hand = std::any_of(queue_.begin(), queue_.end(),
                                      [](const Entry& entry) { return entry.batch != nullptr; });
-    if (inbox_.Finished() && !at_hand && running_.empty()) break;
+    if (inbox_.Finished() && !at_hand && (running_.empty() || HoldsGate())) break;
+  }
+  // Nothing on the device ends before the program knows; the next generation does not wait for it.
+  for (const std::shared_ptr<Running>& running : std::exchange(running_, {})) {
+    Keep(running);
+    Finish(std::move(running->batch), absl::AbortedError("the data plane was stopped"));
   }
   std::shared_ptr<NcclBackend> ending;
   MutexLock lock(&mu_);
-  ending.swap(backend_);
+  if (backend_ != nullptr && !backend_->HoldsGate()) ending.swap(backend_);
+}
+
+bool DevicePlane::HoldsGate() {
+  const std::shared_ptr<NcclBackend> made = backend();
+  return made != nullptr && made->HoldsGate();
+}
+
+void DevicePlane::Keep(const std::shared_ptr<Running>& running) {
+  kept_.push_back(running);
+  for (const TensorJob& tensor : running->batch->tensors())
+    if (tensor.result.owned_output != nullptr) kept_.push_back(tensor.result.owned_output);
 }
 
 void DevicePlane::Take(Planned& planned) {
@@ -290,10 +306,15 @@ absl::StatusOr<std::shared_ptr<std::byte[]>> DevicePlane::AllocateResult(int64_t
 bool DevicePlane::CollectDone() {
   if (running_.empty()) return false;
   bool moved = backend()->Progress();
-  // They end in the order of the stream.
-  while (!running_.empty() && running_.front()->done) {
-    const std::shared_ptr<Running> ended = std::move(running_.front());
-    running_.pop_front();
+  // They end in the order of the stream; of those that fail, what was never there goes first.
+  for (auto it = running_.begin(); it != running_.end();) {
+    if (!(*it)->done) {
+      ++it;
+      continue;
+    }
+    const std::shared_ptr<Running> ended = std::move(*it);
+    it = running_.erase(it);
+    if (HoldsGate()) Keep(ended);
     Finish(std::move(ended->batch), std::move(ended->status));
     moved = true;
   }

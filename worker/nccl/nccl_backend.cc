@@ -1,25 +1,17 @@
 #include "worker/nccl/nccl_backend.h"
 
 #include <algorithm>
-#include <new>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/build_info.h"
-#include "common/log.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 #include "worker/collective_args.h"
-#include "worker/idle_wait.h"
 #include "worker/nccl/nccl_calls.h"
 
 namespace coordd {
-namespace {
-
-// How long a device may take to leave the gate before its word is given up instead of freed.
-constexpr absl::Duration kDrainLimit = absl::Seconds(2);
-
-}  // namespace
 
 NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
                          NcclBackendOptions options)
@@ -28,12 +20,13 @@ NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
 NcclBackend::~NcclBackend() {
   if (watchdog_ == nullptr) return;
   groups_.clear();  // whoever still makes a communicator stops
-  if (!enqueued_.empty() || !queue_.empty()) {
-    watchdog_->Fail(CollectivesAborted());
+  const bool running = !enqueued_.empty() || !queue_.empty();
+  if (running) watchdog_->Fail(CollectivesAborted());
+  gate_->Pass();  // by now the program knows
+  if (running) {
     watchdog_->AwaitReleased();
     FailAll();
   }
-  OpenGate();
   watchdog_.reset();
 }
 
@@ -48,14 +41,11 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   COORDD_ASSIGN_OR_RETURN(DeviceKernels kernels, DeviceKernels::Load(device, options_.device));
   COORDD_ASSIGN_OR_RETURN(DeviceMemory scratch,
                           DeviceMemory::Allocate(device, options_.device, sizeof(uint32_t)));
-  COORDD_ASSIGN_OR_RETURN(DeviceMemory gate,
-                          DeviceMemory::AllocatePinned(device, options_.device, sizeof(uint32_t)));
+  COORDD_ASSIGN_OR_RETURN(gate_, NcclGate::Create(device, clock_, options_.device));
   on_device_.emplace(OnDevice{std::move(stream), std::move(kernels), std::move(scratch)});
-  gate_memory_.emplace(std::move(gate));
-  gate_ = new (gate_memory_->data()) std::atomic<uint32_t>(kGateOpen);
   store_ = &store;
   groups_[ProcessSetId{0}] = {ToInt(layout.self()), layout.size(), nullptr, nullptr};
-  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_, options_.watchdog);
+  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog);
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();
@@ -183,11 +173,10 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
 
 absl::Status NcclBackend::RecordEnd(Batch& batch) {
   const CudaStream stream = on_device_->stream.get();
-  COORDD_RETURN_IF_ERROR(on_device_->kernels.Gate(gate_, stream));
-  // Behind the gate: what an aborted collective leaves is not unpacked.
+  // What an aborted collective leaves is unpacked too: where it is, only the gate is before it.
   if (batch.args.behind) COORDD_RETURN_IF_ERROR(batch.args.behind(on_device_->kernels, stream));
   COORDD_ASSIGN_OR_RETURN(batch.end, FreshEvent());
-  return batch.end->Record(stream);
+  return gate_->Record(stream, *batch.end);
 }
 
 absl::StatusOr<std::shared_ptr<DeviceEvent>> NcclBackend::FreshEvent() {
@@ -206,11 +195,11 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> NcclBackend::FreshEvent() {
 
 bool NcclBackend::CollectEnded() {
   bool moved = false;
-  while (!enqueued_.empty()) {
-    // Behind the gate: what an aborted collective left does not get here.
+  while (!enqueued_.empty() && enqueued_.front().end != nullptr) {
     const absl::StatusOr<bool> happened = enqueued_.front().end->Happened();
     if (!happened.ok()) watchdog_->Fail(happened.status());
-    if (!happened.ok() || !*happened) break;
+    // What an aborted collective left does not come through the gate before it is let through.
+    if (!happened.ok() || !*happened || gate_->passed()) break;
     Batch batch = std::move(enqueued_.front());
     enqueued_.pop_front();
     if (free_events_.size() < kMaxEnqueued) free_events_.push_back(std::move(batch.end));
@@ -223,16 +212,20 @@ bool NcclBackend::CollectEnded() {
 bool NcclBackend::FailAll() {
   const absl::Time now = clock_.Now();
   failed_at_ = std::min(failed_at_, now);
-  if (!watchdog_->released() && now < failed_at_ + options_.watchdog.abort_limit) return false;
   const absl::Status failure = watchdog_->failure();
-  bool moved = false;
-  for (std::deque<Batch>* batches : {&enqueued_, &queue_}) {
-    std::deque<Batch> ending = std::exchange(*batches, {});
-    for (Batch& batch : ending) std::move(batch.done)(failure);
-    moved = moved || !ending.empty();
+  if (front_pending_) {  // its end has not been recorded
+    enqueued_.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+    front_pending_ = false;
   }
-  front_pending_ = false;
-  return moved;
+  std::deque<Batch> ending = std::exchange(queue_, {});
+  const bool released = watchdog_->released() || now >= failed_at_ + options_.watchdog.abort_limit;
+  if (released) {
+    std::move(enqueued_.begin(), enqueued_.end(), std::back_inserter(ending));
+    enqueued_.clear();
+  }
+  for (Batch& batch : ending) std::move(batch.done)(failure);
+  return !ending.empty();
 }
 
 absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t size_bytes) {
@@ -248,29 +241,7 @@ void NcclBackend::Abort() {
 }
 
 void NcclBackend::PassGate() {
-  uint32_t held = kGateHeld;
-  if (gate_ != nullptr) gate_->compare_exchange_strong(held, kGatePassed);
-}
-
-void NcclBackend::OpenGate() {
-  if (gate_->load(std::memory_order_acquire) != kGateHeld) return;
-  gate_->store(kGatePassed, std::memory_order_release);
-  absl::StatusOr<std::shared_ptr<DeviceEvent>> end = FreshEvent();
-  const absl::Time limit = clock_.Now() + kDrainLimit;
-  bool drained = false;
-  if (end.ok() && (*end)->Record(on_device_->stream.get()).ok()) {
-    IdleWait idle(1, 1);
-    while (clock_.Now() < limit) {
-      const absl::StatusOr<bool> happened = (*end)->Happened();
-      drained = happened.ok() && *happened;
-      if (drained || !happened.ok()) break;
-      idle.Wait();
-    }
-  }
-  if (drained) return;
-  COORDD_LOG(kError, "device ", options_.device,
-             " has not come through its stream after an abort: four bytes stay behind");
-  new DeviceMemory(*std::move(gate_memory_));
+  if (gate_ != nullptr) gate_->Pass();
 }
 
 }  // namespace coordd

@@ -15,6 +15,7 @@
 #include "worker/device/device_kernels.h"
 #include "worker/nccl/communicator_maker.h"
 #include "worker/nccl/nccl_communicator.h"
+#include "worker/nccl/nccl_gate.h"
 #include "worker/nccl/nccl_watchdog.h"
 
 namespace coordd {
@@ -33,8 +34,10 @@ struct NcclBackendOptions {
 // one stream.
 //
 // A communicator per group, made when its first batch is launched. Once anything has failed, the
-// generation's data plane is over: what is running and all that is launched later ends with that
-// first error, after NCCL has let go of the buffers (or its abort has hung for 10 s).
+// generation's data plane is over: all that is launched later, and what NCCL has not been given,
+// ends with that first error at once; what is running, after NCCL has let go of the buffers (or its
+// abort has hung for 10 s). It lets go when everything it has launched has ended, so not before
+// PassGate where that includes something that waits for a result which is held back.
 //
 // Buffers are memory of the device. The input is ready when `ready_event` has happened; the result
 // is there for a stream that waits for the event that `enqueued` gets, and for the host at `done`.
@@ -64,8 +67,11 @@ class NcclBackend final : public CollectiveBackend {
   // Plain device memory.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   void Abort() override;
-  // Thread-safe: the program has been told of the failure; what is held at the gate may go on.
+  // Thread-safe: the program has been told of the failure, so what is held at the gate may go on.
+  // Returns when it has (NcclGate::Pass).
   void PassGate();
+  // Whether something is held there, by streams that nobody may end: this object has to stay.
+  bool HoldsGate() const { return gate_ != nullptr && gate_->held(); }
 
  private:
   struct Group {
@@ -96,16 +102,16 @@ class NcclBackend final : public CollectiveBackend {
   bool CollectEnded();
   bool FailAll();
   absl::StatusOr<std::shared_ptr<DeviceEvent>> FreshEvent();
-  void OpenGate();
 
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclBackendOptions options_;
   Clock& clock_;
 
-  // Touched by the owner's thread; the gate's word also by the device and the watchdog.
-  std::optional<DeviceMemory> gate_memory_;
-  std::atomic<uint32_t>* gate_ = nullptr;
+  // Constant after Connect.
+  std::unique_ptr<NcclGate> gate_;
+
+  // Touched by the owner's thread.
   std::optional<OnDevice> on_device_;
   Store* store_ = nullptr;
   std::map<ProcessSetId, Group> groups_;

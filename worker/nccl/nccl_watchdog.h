@@ -12,14 +12,9 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "worker/nccl/nccl_communicator.h"
+#include "worker/nccl/nccl_gate.h"
 
 namespace coordd {
-
-// Values of the gate's word, which kernels.cu reads: a stream that reaches the gate passes it, or
-// stays there until the word changes.
-inline constexpr uint32_t kGateOpen = 0;
-inline constexpr uint32_t kGateHeld = 1;
-inline constexpr uint32_t kGatePassed = 2;  // it was held, and whoever waited knows of the failure
 
 struct NcclWatchdogOptions {
   absl::Duration poll_interval = absl::Milliseconds(100);  // for errors, while busy
@@ -34,7 +29,7 @@ struct NcclWatchdogOptions {
 // The thread "nccl-watchdog" sleeps while nothing is in flight. Methods are thread-safe.
 class NcclWatchdog {
  public:
-  // `clock` and what `gate` points to outlive the process's last abort: see ~NcclWatchdog.
+  // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
   NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {});
   // Ends every communicator. Returns within abort_limit; a thread that NCCL keeps longer is left to
   // itself, with the communicators, and `released` stays false.

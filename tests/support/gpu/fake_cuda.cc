@@ -59,6 +59,16 @@ struct FakeFunction {
   std::string name;
 };
 
+// Those that somebody has made, with the device that was current then.
+struct Streams {
+  std::mutex mu;
+  std::map<FakeStream*, int> devices;
+};
+Streams& TheStreams() {
+  static Streams* streams = new Streams;
+  return *streams;
+}
+
 FakeStream& StreamOf(CudaStream stream) {
   static FakeStream* by_default = new FakeStream;
   return stream == nullptr ? *by_default : *reinterpret_cast<FakeStream*>(stream);
@@ -94,6 +104,22 @@ CudaResult Free(void* pointer) {
   std::free(pointer);
   --live_objects;
   return kCudaSuccess;
+}
+
+void AwaitIdle(int device) {
+  std::vector<std::shared_ptr<FakePoint>> points;
+  {
+    std::lock_guard lock(TheStreams().mu);
+    for (const auto& [stream, on] : TheStreams().devices) {
+      if (on != device) continue;
+      points.push_back(std::make_shared<FakePoint>());
+      stream->Push([point = points.back()] {
+        point->happened = true;
+        point->happened.notify_all();
+      });
+    }
+  }
+  for (const auto& point : points) point->happened.wait(false);
 }
 
 const Allocation* Find(const void* pointer) {
@@ -204,11 +230,18 @@ CudaResult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned, int) {
   if (current.empty()) return kInvalidContext;
-  *stream = reinterpret_cast<CudaStream>(new FakeStream);
+  auto* const made = new FakeStream;
+  *stream = reinterpret_cast<CudaStream>(made);
   ++live_objects;
+  std::lock_guard lock(TheStreams().mu);
+  TheStreams().devices[made] = DeviceOf(current.back());
   return kCudaSuccess;
 }
 CudaResult cuStreamDestroy_v2(CudaStream stream) {
+  {
+    std::lock_guard lock(TheStreams().mu);
+    TheStreams().devices.erase(&StreamOf(stream));
+  }
   delete &StreamOf(stream);
   --live_objects;
   return kCudaSuccess;
@@ -255,7 +288,11 @@ CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size) {
   if (current.empty()) return kInvalidContext;
   return Allocate(reinterpret_cast<void**>(pointer), size, DeviceOf(current.back()));
 }
-CudaResult cuMemFree_v2(CudaPointer pointer) { return Free(reinterpret_cast<void*>(pointer)); }
+// As a driver does: when everything that is on the device has ended.
+CudaResult cuMemFree_v2(CudaPointer pointer) {
+  AwaitIdle(fake_cuda_device_of(reinterpret_cast<void*>(pointer)));
+  return Free(reinterpret_cast<void*>(pointer));
+}
 CudaResult cuMemHostAlloc(void** pointer, size_t size, unsigned) {
   if (current.empty()) return kInvalidContext;
   return Allocate(pointer, size, -1);

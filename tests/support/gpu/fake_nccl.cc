@@ -93,12 +93,14 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
     comm->coming_error = static_cast<int>(error);
   }
   comm->polls = FakeNcclSettings().Get("call_polls");
+  ++comm->launched;
   fake_cuda_enqueue(
       stream,
       [](void* argument) {
         const std::unique_ptr<Enqueued> run(static_cast<Enqueued*>(argument));
         while (run->fails && !run->comm->Aborted()) sched_yield();
         if (!run->fails) RunCalls(*run->comm, run->calls);
+        --run->comm->launched;
       },
       enqueued);
 }
@@ -256,6 +258,9 @@ NcclResult ncclCommDestroy(NcclComm handle) {
 NcclResult ncclCommAbort(NcclComm handle) {
   while (FakeNcclSettings().Get("abort_hangs") != 0) sched_yield();
   handle->comm->aborted = true;
+  // NCCL waits for all that it has launched, also for what has not begun: ncclLaunchFinish lets a
+  // stream of its own wait for it, which commDestroySync synchronises.
+  while (handle->comm->launched > 0) sched_yield();
   --live;
   ++aborted_count;
   delete handle;

@@ -1,6 +1,7 @@
 // What fake_nccl.so has besides NCCL's own functions, found with dlsym. It moves real data between
 // ranks (threads, or processes with one FAKE_NCCL_DIR), on streams of fake_cuda.so; keeps NCCL's
-// rules and says which one was broken; and hangs when a rank is missing, as NCCL does.
+// rules and says which one was broken; and hangs when a rank is missing, as NCCL does. Its abort
+// returns when everything that was launched has ended.
 // fake_nccl_old.so is the same as 2.18.5, without what came later; fake_nccl_ancient.so is 2.17.1.
 #pragma once
 

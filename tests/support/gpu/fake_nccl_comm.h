@@ -26,7 +26,8 @@ struct FakeComm {
   std::atomic<int> error = 0;         // asynchronous
   std::atomic<int> coming_error = 0;  // seen at the poll after the next
   std::atomic<bool> error_is_near = false;
-  std::atomic<long> polls = 0;  // that what was begun still takes
+  std::atomic<long> polls = 0;     // that what was begun still takes
+  std::atomic<long> launched = 0;  // and has not ended on its stream
 
   bool Aborted() const { return aborted; }
 };

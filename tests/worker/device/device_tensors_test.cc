@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/store_memory.h"
 #include "tests/support/gpu/fake_gpu.h"
 #include "tests/support/hang_limit.h"
@@ -34,27 +36,44 @@ class DeviceTensorsTest : public ::testing::Test {
     options_.coordinator = {"127.0.0.1", 29650};
     options_.worker_id = "worker-0";
     options_.join_timeout = kHangLimit;
-    coordinator_.on_start = [this] {
-      v1::CoordinatorMessage message = Message();
-      v1::Membership& membership = *message.mutable_membership();
-      membership.set_size(1);
-      membership.set_local_size(1);
-      membership.set_cross_size(1);
-      membership.add_nodes()->set_nodes(1);
-      membership.mutable_nodes(0)->set_ranks_per_node(1);
-      membership.mutable_heartbeat_interval()->set_seconds(3600);
-      membership.mutable_lease()->set_seconds(36000);
-      membership.set_store_prefix("g1/");
-      coordinator_.Say(message);
-    };
+    coordinator_.on_start = [this] { SayMembership(); };
   }
   ~DeviceTensorsTest() override { SetFakeCuda("memory_limit", 0); }
 
-  static v1::CoordinatorMessage Message() {
+  v1::CoordinatorMessage Message() const {
     v1::CoordinatorMessage message;
     message.set_epoch(1);
-    message.set_generation(1);
+    message.set_generation(generation_);
     return message;
+  }
+  void SayMembership() {
+    v1::CoordinatorMessage message = Message();
+    v1::Membership& membership = *message.mutable_membership();
+    membership.set_size(1);
+    membership.set_local_size(1);
+    membership.set_cross_size(1);
+    membership.add_nodes()->set_nodes(1);
+    membership.mutable_nodes(0)->set_ranks_per_node(1);
+    membership.mutable_heartbeat_interval()->set_seconds(generation_ == 1 ? 3600 : 0);
+    // Thus a worker says that it has entered a next generation.
+    if (generation_ > 1) membership.mutable_heartbeat_interval()->set_nanos(1'000'000);
+    membership.mutable_lease()->set_seconds(36000);
+    membership.set_store_prefix(absl::StrCat("g", generation_, "/"));
+    coordinator_.Say(message);
+  }
+  // A loss; returns when the worker is in the next generation, of which its program need not know.
+  void ChangeGeneration() {
+    v1::CoordinatorMessage abort = Message();
+    abort.mutable_abort()->set_in_flight(true);
+    abort.mutable_abort()->set_reforms(true);
+    abort.mutable_abort()->set_reason("rank 1 (host node3, pid 4711) was lost");
+    coordinator_.Say(abort);
+    while (!coordinator_.ReceiveNext().has_recovery_report()) {
+    }
+    ++generation_;
+    SayMembership();
+    while (coordinator_.Receive().generation() != generation_) {
+    }
   }
   // Plans the tensors that the worker reports next.
   void PlanWhatIsReady() {
@@ -117,7 +136,8 @@ class DeviceTensorsTest : public ::testing::Test {
 
   WorkerOptions options_;
   FakeCoordinator coordinator_;
-  int64_t planned_ = 0;
+  int64_t generation_ = 1;
+  int64_t planned_ = 0;  // in the generation
   int opened_ = 0;
   std::shared_ptr<DeviceRuntime> device_ = DeviceRuntime::Open(FakeCudaPath()).value();
   std::vector<DeviceMemory> memory_;
@@ -316,6 +336,45 @@ TEST_F(DeviceTensorsTest, NcclGetsItBehindTheCallersStreamAndNobodyWaitsForTheDe
   while (!end.Happened().value()) idle.Wait();
   EXPECT_EQ(values[0], 20.0f);
   EXPECT_EQ(values[3], 20.0f);
+  Stop(*worker);
+}
+
+TEST_F(DeviceTensorsTest, WhatALostGenerationLeavesIsHeldUntilTheProgramKnowsOfTheNext) {
+  options_.on_failure = OnFailure::kRaise;
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  DeviceStream stream = DeviceStream::Create(*device_, kDevice).value();
+  DeviceStream reader = DeviceStream::Create(*device_, kDevice).value();
+  DeviceEvent read = DeviceEvent::Create(*device_, kDevice).value();
+  DeviceKernels kernels = DeviceKernels::Load(*device_, kDevice).value();
+  const DeviceMemory word = DeviceMemory::AllocatePinned(*device_, kDevice, 4).value();
+  auto* const closed = new (word.data()) std::atomic<uint32_t>(1);
+  // It waits for its input as long as the generation lasts, and its result is read by a stream.
+  ASSERT_TRUE(kernels.Gate(closed, stream.get()).ok());
+  Submission submission = Of(CollectiveKind::kAllgather, "rows", NewTensor(1.0f), nullptr);
+  submission.stream = reinterpret_cast<uintptr_t>(stream.get());
+  auto work = worker->Submit(submission);
+  ASSERT_THAT(work, IsOk());
+  PlanWhatIsReady();
+  const auto event = (*work)->AwaitEnqueued(Clock::Real().Now() + kHangLimit);
+  ASSERT_THAT(event, IsOk());
+  ASSERT_THAT((*event)->LetWait(reader.get()), IsOk());
+  ASSERT_THAT(read.Record(reader.get()), IsOk());
+  ChangeGeneration();
+  const long aborted = FakeNcclAbortedCommunicators();
+  *closed = 0;
+  while (FakeNcclAbortedCommunicators() == aborted) std::this_thread::yield();
+  EXPECT_FALSE(read.Happened().value());
+  ASSERT_THAT(worker->AwaitGeneration(Clock::Real().Now() + kHangLimit), IsOk());
+  IdleWait idle(1, 1);
+  while (!read.Happened().value()) idle.Wait();
+  // The next one is on the device beside it.
+  float* const values = NewTensor(3.0f);
+  planned_ = 0;
+  work = worker->Submit(Of(CollectiveKind::kAllreduce, "grad", values, values));
+  ASSERT_THAT(work, IsOk());
+  PlanWhatIsReady();
+  ASSERT_THAT(Await(*work), IsOk());
+  EXPECT_EQ(values[0], 3.0f);
   Stop(*worker);
 }
 

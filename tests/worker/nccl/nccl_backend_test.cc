@@ -292,6 +292,79 @@ TEST_F(NcclBackendTest, NobodyReadsTheResultOfACollectiveThatFailed) {
   });
 }
 
+TEST_F(NcclBackendTest, AnAbortDoesNotWaitForTheGate) {
+  options_.watchdog.abort_limit = absl::InfiniteDuration();  // NCCL's has to return
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    context.barrier.arrive_and_wait();
+    if (context.rank == Rank{1}) return;
+    // Three are on the device, one behind the other, and the first one never ends.
+    DeviceStream consumer = DeviceStream::Create(*runtime_->device, tensor.device).value();
+    DeviceEvent consumed = DeviceEvent::Create(*runtime_->device, tensor.device).value();
+    int enqueued = 0, ended = 0;
+    for (int i = 0; i < 3; ++i) {
+      CollectiveArgs args = Sum(tensor);
+      args.enqueued = [&](const std::shared_ptr<DeviceEvent>& end) {
+        ++enqueued;
+        ASSERT_TRUE(consumer.Wait(end->get()).ok());
+        ASSERT_TRUE(consumed.Record(consumer.get()).ok());
+      };
+      ASSERT_TRUE(context.object
+                      .Launch(std::move(args),
+                              [&](absl::Status status) {
+                                EXPECT_TRUE(absl::IsAborted(status)) << status;
+                                ++ended;
+                              })
+                      .ok());
+    }
+    context.DriveUntil([&] { return enqueued == 3; });
+    context.object.Abort();
+    context.DriveUntil([&] { return ended == 3; });
+    EXPECT_FALSE(consumed.Happened().value());
+    EXPECT_TRUE(context.object.HoldsGate());
+    context.object.PassGate();
+    while (!consumed.Happened().value()) std::this_thread::yield();
+    EXPECT_FALSE(context.object.HoldsGate());
+  });
+}
+
+TEST_F(NcclBackendTest, WhatIsMadeOfAHeldResultKeepsNobodyElse) {
+  options_.watchdog.abort_limit = absl::InfiniteDuration();
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    context.barrier.arrive_and_wait();
+    if (context.rank == Rank{1}) return;
+    // The program's next step is on the device, behind the result of this one.
+    DeviceStream program = DeviceStream::Create(*runtime_->device, tensor.device).value();
+    CollectiveArgs first = Sum(tensor), second = Sum(tensor);
+    second.ready = std::make_shared<DeviceEvent>(
+        DeviceEvent::Create(*runtime_->device, tensor.device).value());
+    int enqueued = 0, ended = 0;
+    first.enqueued = [&](const std::shared_ptr<DeviceEvent>& end) {
+      ++enqueued;
+      ASSERT_TRUE(program.Wait(end->get()).ok());
+      ASSERT_TRUE(second.ready->Record(program.get()).ok());
+    };
+    const auto done = [&](absl::Status status) {
+      EXPECT_TRUE(absl::IsAborted(status)) << status;
+      ++ended;
+    };
+    ASSERT_TRUE(context.object.Launch(first, done).ok());
+    context.DriveUntil([&] { return enqueued == 1; });
+    second.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { ++enqueued; };
+    ASSERT_TRUE(context.object.Launch(second, done).ok());
+    context.DriveUntil([&] { return enqueued == 2; });
+    context.object.Abort();
+    // NCCL has not been given what comes now, so it need not let go of it.
+    EXPECT_TRUE(absl::IsAborted(RunOne(context, Sum(tensor))));
+    EXPECT_EQ(ended, 0);
+    context.object.PassGate();
+    context.DriveUntil([&] { return ended == 2; });
+  });
+}
+
 TEST_F(NcclBackendTest, AnAbortThatHangsHoldsUpNobody) {
   options_.watchdog.abort_limit = absl::Milliseconds(100);
   RunTwo([&](Context& context) {
