@@ -238,6 +238,7 @@ void Control::UpdateMetrics() {
   const std::shared_ptr<GenerationPlane> now = plane();
   metrics.SetFusionBufferBytes(now->data_plane->fusion_bytes());
   metrics.SetDeviceFusionBufferBytes(now->data_plane->device_fusion_bytes());
+  metrics.SetDeviceRegisteredBytes(now->data_plane->device_registered_bytes());
 }
 
 void Control::Do(SendMessage& action) {

@@ -43,6 +43,7 @@ class DataPlane {
   int64_t fusion_bytes() const { return host_.fusion_bytes(); }
   std::optional<v1::DeviceUse> DeviceUseBeyond(int64_t* told) { return devices_.UseBeyond(told); }
   int64_t device_fusion_bytes() const { return devices_.fusion_bytes(); }
+  int64_t device_registered_bytes() { return devices_.registered_bytes(); }
 
  private:
   Executor& host_;

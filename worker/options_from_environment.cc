@@ -230,6 +230,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
+  COORDD_RETURN_IF_ERROR(
+      ReadSwitch(environment, "COORDD_GPU_REGISTER", &options.register_gpu_buffers));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;
   if (const std::string* timeline = Find(environment, "COORDD_TIMELINE"))

@@ -86,6 +86,7 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
   options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
   options.host = ThisHost(options_.node_id).hostname;
   options.rules = options_.device_rules;
+  options.backend.register_buffers = options_.register_gpu_buffers;
   options.environment = options_.nccl_environment;
   options.network = LookForGpuNetwork(options.environment);
   const auto machine = options.environment.find("NCCL_HOSTID");

@@ -85,7 +85,9 @@ struct WorkerMetrics::Series {
         fusion_bytes(
             MakeGauge(r, "coordd_worker_fusion_buffer_bytes", "Memory held by fusion buffers")),
         device_fusion_bytes(MakeGauge(r, "coordd_worker_device_fusion_buffer_bytes",
-                                      "Memory of the device held by its fusion buffer")) {
+                                      "Memory of the device held by its fusion buffer")),
+        device_registered_bytes(MakeGauge(r, "coordd_worker_device_registered_bytes",
+                                          "Of the device's fusion buffer: registered with NCCL")) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")
@@ -112,6 +114,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& completion_queue;
   prometheus::Gauge& fusion_bytes;
   prometheus::Gauge& device_fusion_bytes;
+  prometheus::Gauge& device_registered_bytes;
 
   // Guarded by mu.
   Mutex mu;
@@ -181,6 +184,9 @@ void WorkerMetrics::SetFusionBufferBytes(int64_t bytes) {
 }
 void WorkerMetrics::SetDeviceFusionBufferBytes(int64_t bytes) {
   series_->device_fusion_bytes.Set(static_cast<double>(bytes));
+}
+void WorkerMetrics::SetDeviceRegisteredBytes(int64_t bytes) {
+  series_->device_registered_bytes.Set(static_cast<double>(bytes));
 }
 
 int64_t WorkerMetrics::control_turns() const {

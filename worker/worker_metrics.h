@@ -53,6 +53,7 @@ class WorkerMetrics {
   void SetCompletionQueue(int64_t items);
   void SetFusionBufferBytes(int64_t bytes);
   void SetDeviceFusionBufferBytes(int64_t bytes);
+  void SetDeviceRegisteredBytes(int64_t bytes);
 
   // Turns of the control thread so far: an idle worker makes one per heartbeat and one per answer.
   int64_t control_turns() const;

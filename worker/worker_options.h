@@ -55,6 +55,7 @@ struct WorkerOptions {
   Environment nccl_environment;
   // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
   DeviceRules device_rules;
+  bool register_gpu_buffers = true;  // COORDD_GPU_REGISTER=0: not with NCCL (ncclCommRegister)
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
   // is looked for, and started from.
   Environment places;

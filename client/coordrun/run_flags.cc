@@ -192,6 +192,9 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   app.add_flag_callback(
       "--require-rdma", [variables] { variables->push_back("COORDD_REQUIRE_RDMA=1"); },
       "tensors on GPUs of several hosts go over RDMA, or the first of them fails");
+  app.add_flag_callback(
+      "--no-gpu-registration", [variables] { variables->push_back("COORDD_GPU_REGISTER=0"); },
+      "NCCL is not told of coordd's buffers on GPUs");
   app.add_flag("--tag-output,!--no-prefix", options->prefix,
                "whether each line begins with [rank] (the default)");
   app.add_option("--output-dir", options->output_directory,

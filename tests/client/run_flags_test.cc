@@ -82,9 +82,11 @@ TEST(RunFlags, ATimelineIsAVariableOfTheWorkers) {
               ElementsAre("-xCOORDD_TIMELINE=t.json", "-xCOORDD_TIMELINE_MARK_CYCLES=1"));
 }
 
-TEST(RunFlags, RequiringRdmaIsAVariableOfTheWorkers) {
+TEST(RunFlags, WhatIsWantedOfGpusIsAVariableOfTheWorkers) {
   EXPECT_THAT(ParseRunFlags({"-np", "2", "--require-rdma", "./train"}).options.variables,
               ElementsAre(Pair("COORDD_REQUIRE_RDMA", Optional(std::string("1")))));
+  EXPECT_THAT(ParseRunFlags({"-np", "2", "--no-gpu-registration", "./train"}).options.variables,
+              ElementsAre(Pair("COORDD_GPU_REGISTER", Optional(std::string("0")))));
   EXPECT_TRUE(ParseRunFlags({"-np", "2", "./train"}).options.variables.empty());
 }
 

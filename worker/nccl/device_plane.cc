@@ -265,6 +265,11 @@ void DevicePlane::Abort() {
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
 }
 
+int64_t DevicePlane::registered_bytes() {
+  const std::shared_ptr<NcclBackend> made = backend();
+  return made == nullptr ? 0 : made->registered_bytes();
+}
+
 void DevicePlane::Told() {
   if (const std::shared_ptr<NcclBackend> made = backend()) made->PassGate();
 }

@@ -109,6 +109,7 @@ class DevicePlane {
   std::optional<v1::DeviceUse> UseBeyond(int64_t* told);
 
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
+  int64_t registered_bytes();  // of these, with NCCL
 
  private:
   struct Entry {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/build_info.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 #include "worker/collective_args.h"
@@ -44,7 +45,10 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   COORDD_ASSIGN_OR_RETURN(gate_, NcclGate::Create(device, clock_, options_.device));
   on_device_.emplace(OnDevice{std::move(stream), std::move(kernels), std::move(scratch)});
   store_ = &store;
-  groups_[ProcessSetId{0}] = {ToInt(layout.self()), layout.size(), nullptr, nullptr};
+  Group all;
+  all.rank = ToInt(layout.self());
+  all.size = layout.size();
+  groups_[ProcessSetId{0}] = std::move(all);
   watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog);
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
@@ -126,7 +130,10 @@ bool NcclBackend::MoveFront() {
   Group& group = groups_.at(front.args.group);
   if (group.communicator == nullptr && !AwaitCommunicator(front.args.group, group)) return false;
   absl::Status status;
-  if (!front_pending_) status = Enqueue(front, group);
+  if (!front_pending_) {
+    RegisterBuffers(group);
+    status = Enqueue(front, group);
+  }
   if (status.ok()) {
     front_pending_ = true;
     const absl::StatusOr<bool> pending = group.communicator->Pending();
@@ -160,6 +167,24 @@ bool NcclBackend::AwaitCommunicator(ProcessSetId id, Group& group) {
   }
   group.communicator = *std::move(*made);
   return true;
+}
+
+void NcclBackend::RegisterBuffers(Group& group) {
+  const NcclFunctions& nccl = runtime_->nccl.functions;
+  if (!options_.register_buffers || nccl.CommRegister == nullptr || nccl.CommDeregister == nullptr)
+    return;
+  for (; group.registered < fusion_buffers_.size(); ++group.registered) {
+    const absl::Span<std::byte> buffer = fusion_buffers_[group.registered].span();
+    const absl::Status status = group.communicator->Register(buffer);
+    if (absl::IsAborted(status)) return;
+    // Nobody else has to know: NCCL then copies, on this rank.
+    if (!status.ok()) {
+      COORDD_LOG(kWarning, "a fusion buffer is not registered: ", status.message());
+    } else if (group.registered >= buffers_registered_) {
+      buffers_registered_ = group.registered + 1;
+      registered_bytes_.fetch_add(static_cast<int64_t>(buffer.size()), std::memory_order_relaxed);
+    }
+  }
 }
 
 absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {

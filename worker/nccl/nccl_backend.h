@@ -23,6 +23,7 @@ namespace coordd {
 struct NcclBackendOptions {
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
+  bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
   CommunicatorMakerOptions communicators;
   NcclWatchdogOptions watchdog;
 };
@@ -64,8 +65,10 @@ class NcclBackend final : public CollectiveBackend {
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
-  // Plain device memory.
+  // Plain device memory; registered with every communicator, but for one that NCCL refuses.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
+  // Of these buffers; what several communicators have registered counts once. Thread-safe.
+  int64_t registered_bytes() const { return registered_bytes_.load(std::memory_order_relaxed); }
   void Abort() override;
   // Thread-safe: the program has been told of the failure, so what is held at the gate may go on.
   // Returns when it has (NcclGate::Pass).
@@ -78,6 +81,7 @@ class NcclBackend final : public CollectiveBackend {
     int32_t rank = 0, size = 1;
     std::unique_ptr<CommunicatorMaker> maker;  // while it is being made
     std::shared_ptr<NcclCommunicator> communicator;
+    size_t registered = 0;  // fusion buffers that it has been offered
   };
   struct Batch {
     CollectiveArgs args;
@@ -97,6 +101,7 @@ class NcclBackend final : public CollectiveBackend {
   // whether anything happened.
   bool MoveFront();
   bool AwaitCommunicator(ProcessSetId id, Group& group);
+  void RegisterBuffers(Group& group);
   absl::Status Enqueue(Batch& batch, Group& group);
   absl::Status RecordEnd(Batch& batch);
   bool CollectEnded();
@@ -120,10 +125,12 @@ class NcclBackend final : public CollectiveBackend {
   std::deque<Batch> enqueued_;  // in the order of the stream
   std::vector<std::shared_ptr<DeviceEvent>> free_events_;
   std::vector<DeviceMemory> fusion_buffers_;
+  size_t buffers_registered_ = 0;  // with a communicator at least
   absl::Time failed_at_ = absl::InfiniteFuture();
 
   // Thread-safe by itself; Abort may find it not yet there.
   std::atomic<bool> aborted_ = false;
+  std::atomic<int64_t> registered_bytes_ = 0;
   std::atomic<NcclWatchdog*> watchdog_for_abort_ = nullptr;
   std::unique_ptr<NcclWatchdog> watchdog_;
 };

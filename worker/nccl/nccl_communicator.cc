@@ -92,8 +92,21 @@ absl::Status NcclCommunicator::Call(absl::string_view name,
   return error;
 }
 
+absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
+  return Call("ncclCommRegister", [this, buffer](NcclComm comm) {
+    void* handle = nullptr;
+    const NcclResult result = nccl().CommRegister(comm, buffer.data(), buffer.size(), &handle);
+    // Without a handle it succeeded in doing nothing (NCCL_LOCAL_REGISTER=0).
+    if (result == NcclResult::kSuccess && handle != nullptr) registered_.push_back(handle);
+    return result;
+  });
+}
+
 absl::Status NcclCommunicator::Finalize() {
-  return Call("ncclCommFinalize", [this](NcclComm comm) { return nccl().CommFinalize(comm); });
+  return Call("ncclCommFinalize", [this](NcclComm comm) {
+    for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
+    return nccl().CommFinalize(comm);
+  });
 }
 
 void NcclCommunicator::Destroy() {

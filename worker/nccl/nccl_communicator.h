@@ -38,7 +38,12 @@ class NcclCommunicator {
   // One call, or one group of them; it may be pending afterwards. Statuses as above; `name` is what
   // the error calls it.
   absl::Status Call(absl::string_view name, absl::FunctionRef<NcclResult(NcclComm)> call);
-  // Begins to flush what was enqueued; then Pending, then Destroy.
+  // Lets NCCL prepare memory of the device, which outlives the communicator, so that what is moved
+  // from or to there needs no copy of NCCL's. Of this rank alone. REQUIRES: NCCL has
+  // ncclCommRegister, and nothing is pending.
+  absl::Status Register(absl::Span<std::byte> buffer);
+  // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
+  // is.
   absl::Status Finalize();
   void Destroy();
 
@@ -72,6 +77,9 @@ class NcclCommunicator {
   CondVar left_;
   NcclComm comm_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool entered_ ABSL_GUARDED_BY(mu_) = false;
+
+  // Touched by whoever is in a call.
+  std::vector<void*> registered_;  // NCCL's handles
 };
 
 }  // namespace coordd

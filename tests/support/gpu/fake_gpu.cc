@@ -71,5 +71,8 @@ long FakeNcclAbortedCommunicators() {
 long FakeNcclFinalizedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();
 }
+long FakeNcclRegisteredBuffers() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_registered_buffers")();
+}
 
 }  // namespace coordd

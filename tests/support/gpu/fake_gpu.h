@@ -35,5 +35,6 @@ std::string TakeBrokenNcclRule();
 long FakeNcclLiveCommunicators();
 long FakeNcclAbortedCommunicators();
 long FakeNcclFinalizedCommunicators();
+long FakeNcclRegisteredBuffers();
 
 }  // namespace coordd

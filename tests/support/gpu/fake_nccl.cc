@@ -29,6 +29,7 @@ FakeSettings& FakeNcclSettings() {
                                                                  {"init_never", 0},
                                                                  {"init_error", 0},
                                                                  {"id_error", 0},
+                                                                 {"register_error", 0},
                                                                  {"async_error", 0},
                                                                  {"abort_hangs", 0},
                                                                  {"shared_device", 0}});
@@ -54,7 +55,8 @@ struct coordd::NcclCommHandle {
 
 namespace {
 
-std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0;
+std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0,
+                  registered_count = 0;
 std::mutex error_mu;
 std::string last_error;  // as NCCL's: of the process
 
@@ -189,6 +191,7 @@ long fake_nccl_live_communicators() { return live; }
 long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
+long fake_nccl_registered_buffers() { return registered_count; }
 
 NcclResult ncclGetVersion(int* version) {
   *version = FAKE_NCCL_VERSION;
@@ -251,6 +254,7 @@ NcclResult ncclCommFinalize(NcclComm handle) {
 }
 NcclResult ncclCommDestroy(NcclComm handle) {
   if (!handle->comm->finalized) BreakRule("ncclCommDestroy without ncclCommFinalize");
+  if (!handle->comm->registered.empty()) BreakRule("ncclCommDestroy before ncclCommDeregister");
   --live;
   delete handle;
   return NcclResult::kSuccess;
@@ -323,11 +327,28 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids,
 }
 #endif
 #if FAKE_NCCL_VERSION >= 22800
-NcclResult ncclCommRegister(NcclComm, void*, size_t, void** handle) {
-  *handle = nullptr;
+NcclResult ncclCommRegister(NcclComm handle, void* buffer, size_t size, void** registered) {
+  FakeComm& comm = *handle->comm;
+  if (!comm.initialised || comm.polls > 0) return Refuse("ncclCommRegister while NCCL is busy");
+  if (comm.finalized) return Refuse("ncclCommRegister after ncclCommFinalize");
+  if (!OnDevice(buffer, comm.device))
+    return Refuse("registering what is not memory of the communicator's device");
+  if (const long error = FakeNcclSettings().Get("register_error"); error != 0) {
+    SetError("the fake was told not to register");
+    return static_cast<NcclResult>(error);
+  }
+  std::lock_guard lock(comm.mu);
+  if (!comm.registered.emplace(buffer, size).second) return Refuse("a buffer registered twice");
+  ++registered_count;
+  *registered = buffer;
   return NcclResult::kSuccess;
 }
-NcclResult ncclCommDeregister(NcclComm, void*) { return NcclResult::kSuccess; }
+NcclResult ncclCommDeregister(NcclComm handle, void* registered) {
+  std::lock_guard lock(handle->comm->mu);
+  if (handle->comm->registered.erase(registered) == 0)
+    return Refuse("ncclCommDeregister of what is not registered");
+  return NcclResult::kSuccess;
+}
 NcclResult ncclCommShrink(NcclComm, int*, int, NcclComm*, NcclConfig*, int) {
   return NcclResult::kInvalidUsage;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +29,8 @@ struct FakeComm {
   std::atomic<bool> error_is_near = false;
   std::atomic<long> polls = 0;     // that what was begun still takes
   std::atomic<long> launched = 0;  // and has not ended on its stream
+  std::mutex mu;
+  std::map<const void*, size_t> registered;  // buffers; guarded by mu
 
   bool Aborted() const { return aborted; }
 };

@@ -1,122 +1,22 @@
-// What NcclBackend does that other backends do not: events, faults of the library, ids.
+// What NcclBackend does that other backends do not: events, faults of the library, the gate.
 #include "worker/nccl/nccl_backend.h"
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <atomic>
-#include <map>
-#include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
+#include <utility>
 
-#include "tests/support/gpu/fake_gpu.h"
-#include "tests/worker/rank_group.h"
+#include "tests/worker/nccl/nccl_backend_fixture.h"
 
 namespace coordd {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
-
-using Context = RankContext<NcclBackend>;
-
-// The store as it is, and what was written to it.
-class RecordingStore final : public Store {
- public:
-  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
-    {
-      std::lock_guard lock(mu_);
-      written_[std::string(key)] = value;
-    }
-    return store_.Set(key, std::move(value), deadline);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    return store_.Get(key, deadline);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override {
-    return store_.Add(key, delta, deadline);
-  }
-  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override {
-    return store_.DeletePrefix(prefix, deadline);
-  }
-  std::map<std::string, std::string> written() {
-    std::lock_guard lock(mu_);
-    return written_;
-  }
-
- private:
-  InMemoryStore store_;
-  std::mutex mu_;
-  std::map<std::string, std::string> written_;
-};
-
-class NcclBackendTest : public testing::Test {
- protected:
-  NcclBackendTest() { options_.init_limit = absl::Minutes(2); }
-  ~NcclBackendTest() override {
-    for (const char* name :
-         {"call_polls", "init_never", "init_error", "id_error", "async_error", "abort_hangs"}) {
-      SetFakeNccl(name, 0);
-    }
-    SetFakeNccl("init_polls", 1);
-    EXPECT_EQ(TakeBrokenNcclRule(), "");
-  }
-
-  // Runs `body` as two ranks, on devices 0 and 1, or both on `same_device`.
-  void RunTwo(const std::function<void(Context&)>& body, bool same_device = false) {
-    GroupCase<NcclBackend> two;
-    two.new_group = [&](int32_t) {
-      auto next_device = std::make_shared<std::atomic<int32_t>>(0);
-      return [this, next_device, same_device] {
-        NcclBackendOptions options = options_;
-        const int32_t own = (*next_device)++;
-        options.device = same_device ? 0 : own;
-        return std::make_unique<NcclBackend>(runtime_, Clock::Real(), options);
-      };
-    };
-    RunRanks<NcclBackend>(two, 2, body);
-  }
-
-  // Device memory whose contents a test reads and writes, as the fake's lets it.
-  struct Tensor {
-    DeviceMemory memory;
-    int32_t device;
-    float* values() { return reinterpret_cast<float*>(memory.data()); }
-  };
-  Tensor NewTensor(const Context& context, size_t count, float value) {
-    const int32_t device = context.object.device();
-    Tensor tensor{DeviceMemory::Allocate(*runtime_->device, device,
-                                         static_cast<int64_t>(count * sizeof(float)))
-                      .value(),
-                  device};
-    std::fill_n(tensor.values(), count, value);
-    return tensor;
-  }
-  static CollectiveArgs Sum(Tensor& tensor) {
-    CollectiveArgs args;
-    args.kind = CollectiveKind::kAllreduce;
-    args.dtype = DataType::kFloat32;
-    args.op = ReduceOp::kSum;
-    args.memory = MemoryKind::kCuda;
-    args.device = tensor.device;
-    args.input = tensor.memory.span();
-    args.output = tensor.memory.span();
-    return args;
-  }
-  static absl::Status RunOne(Context& context, CollectiveArgs args) {
-    std::optional<absl::Status> ended;
-    const absl::Status launched = context.object.Launch(
-        std::move(args), [&](absl::Status status) { ended = std::move(status); });
-    if (!launched.ok()) return launched;
-    context.DriveUntil([&] { return ended.has_value(); });
-    return *ended;
-  }
-
-  std::shared_ptr<NcclRuntime> runtime_ = OpenFakeGpus();
-  NcclBackendOptions options_;
-  std::atomic<bool> over_ = false;  // what a rank tells the other
-};
 
 TEST_F(NcclBackendTest, ReadsItsInputWhenTheCallersStreamHasMadeIt) {
   RunTwo([&](Context& context) {
@@ -292,6 +192,47 @@ TEST_F(NcclBackendTest, NobodyReadsTheResultOfACollectiveThatFailed) {
   });
 }
 
+TEST_F(NcclBackendTest, RegistersFusionBuffersWithEveryCommunicator) {
+  constexpr int64_t kBytes = 1 << 20;
+  const long before = FakeNcclRegisteredBuffers();
+  RunTwo([&](Context& context) {
+    ASSERT_TRUE(context.object.DefineGroup(ProcessSetId{3}, {Rank{0}, Rank{1}}).ok());
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    EXPECT_EQ(context.object.registered_bytes(), 0);  // there is none yet
+    ASSERT_TRUE(context.object.AllocateFusionBuffer(kBytes).ok());
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    EXPECT_EQ(context.object.registered_bytes(), kBytes);
+    CollectiveArgs args = Sum(tensor);
+    args.group = ProcessSetId{3};
+    ASSERT_EQ(RunOne(context, args), absl::OkStatus());
+    EXPECT_EQ(context.object.registered_bytes(), kBytes);
+    context.object.EndGroup(ProcessSetId{3});
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+  });
+  EXPECT_EQ(FakeNcclRegisteredBuffers(), before + 4);
+}
+
+TEST_F(NcclBackendTest, ABufferThatIsNotRegisteredServesAllTheSame) {
+  const auto run = [&] {
+    RunTwo([&](Context& context) {
+      Tensor tensor = NewTensor(context, 10, 1.0f);
+      ASSERT_TRUE(context.object.AllocateFusionBuffer(1 << 20).ok());
+      ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+      EXPECT_EQ(tensor.values()[9], 2.0f);
+      EXPECT_EQ(context.object.registered_bytes(), 0);
+    });
+  };
+  SetFakeNccl("register_error", static_cast<long>(NcclResult::kSystemError));
+  run();
+  SetFakeNccl("register_error", 0);
+  options_.register_buffers = false;
+  run();
+  options_.register_buffers = true;
+  runtime_ = NcclRuntime::Open({{kNcclVariable, FakeOldNcclPath()}}, FakeCudaPath()).value();
+  run();
+}
+
 TEST_F(NcclBackendTest, AnAbortDoesNotWaitForTheGate) {
   options_.watchdog.abort_limit = absl::InfiniteDuration();  // NCCL's has to return
   RunTwo([&](Context& context) {
@@ -406,60 +347,6 @@ TEST_F(NcclBackendTest, RefusesMemoryOfTheHostAndOfOtherDevices) {
     EXPECT_THAT(std::string(RunOne(context, args).message()),
                 HasSubstr("allreduce of int16: NCCL has no such type"));
   });
-}
-
-// Two ranks that meet over a store that is looked at.
-class CommunicatorMakerTest : public NcclBackendTest {
- protected:
-  void MakeTwo(CommunicatorMakerOptions options) {
-    std::atomic<uint32_t> gate = kGateOpen;
-    NcclWatchdog watchdog(Clock::Real(), &gate);
-    std::vector<std::unique_ptr<CommunicatorMaker>> makers;
-    for (int32_t rank = 0; rank < 2; ++rank) {
-      NcclPlace place;
-      place.group = ProcessSetId{3};
-      place.rank = rank;
-      place.size = 2;
-      place.device = rank;
-      makers.push_back(std::make_unique<CommunicatorMaker>(
-          runtime_, place, store_, Clock::Real(), watchdog, absl::InfiniteFuture(), options));
-    }
-    for (auto& maker : makers) {
-      while (true) {
-        const auto made = maker->Take();
-        if (!made.has_value()) {
-          std::this_thread::yield();
-          continue;
-        }
-        EXPECT_TRUE(made->ok()) << made->status();
-        break;
-      }
-    }
-  }
-
-  RecordingStore store_;
-};
-
-TEST_F(CommunicatorMakerTest, AnIdServesOnceAndLeavesTheStore) {
-  MakeTwo({});
-  const auto written = store_.written();
-  ASSERT_EQ(written.count("nccl/3/id"), 1u);
-  EXPECT_EQ(written.at("nccl/3/id").size(), sizeof(NcclUniqueId));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(store_.Get("nccl/3/id", absl::InfinitePast()).status()));
-  // Another communicator of the same set gets another one.
-  MakeTwo({});
-  EXPECT_NE(store_.written().at("nccl/3/id"), written.at("nccl/3/id"));
-}
-
-TEST_F(CommunicatorMakerTest, LargeCommunicatorsHaveSeveralIds) {
-  MakeTwo({.scalable_from = 2, .ranks_per_id = 1});
-  EXPECT_EQ(store_.written().at("nccl/3/id").size(), 2 * sizeof(NcclUniqueId));
-}
-
-TEST_F(CommunicatorMakerTest, AnOlderLibraryHasOneIdWhateverTheSize) {
-  runtime_ = NcclRuntime::Open({{kNcclVariable, FakeOldNcclPath()}}, FakeCudaPath()).value();
-  MakeTwo({.scalable_from = 2, .ranks_per_id = 1});
-  EXPECT_EQ(store_.written().at("nccl/3/id").size(), sizeof(NcclUniqueId));
 }
 
 }  // namespace
