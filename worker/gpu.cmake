@@ -1,11 +1,16 @@
 # Collectives on GPU memory. Always built: CUDA's driver and NCCL are opened at run time, and what is called of them is
 # declared here. The kernels come as PTX, which the driver compiles.
-set(kernels_ptx_cc ${CMAKE_CURRENT_BINARY_DIR}/device/kernels_ptx.cc)
-add_custom_command(
-  OUTPUT ${kernels_ptx_cc}
-  COMMAND ${CMAKE_COMMAND} -DIN=${CMAKE_CURRENT_SOURCE_DIR}/device/kernels.ptx -DOUT=${kernels_ptx_cc}
-          -P ${CMAKE_CURRENT_SOURCE_DIR}/device/embed_ptx.cmake
-  DEPENDS device/kernels.ptx device/embed_ptx.cmake VERBATIM)
+# coordd_kernels_ptx(VARIABLE): a file of the caller's folder that has them.
+function(coordd_kernels_ptx variable)
+  set(out ${CMAKE_CURRENT_BINARY_DIR}/device/kernels_ptx.cc)
+  set(device ${CMAKE_SOURCE_DIR}/worker/device)
+  add_custom_command(
+    OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -DIN=${device}/kernels.ptx -DOUT=${out} -P ${device}/embed_ptx.cmake
+    DEPENDS ${device}/kernels.ptx ${device}/embed_ptx.cmake VERBATIM)
+  set(${variable} ${out} PARENT_SCOPE)
+endfunction()
+coordd_kernels_ptx(kernels_ptx_cc)
 
 coordd_library(coordd_gpu
   SOURCES device/cuda_api.cc device/device_handles.cc device/device_kernels.cc device/device_runtime.cc device/nvtx.cc device/pinned_pool.cc ${kernels_ptx_cc}

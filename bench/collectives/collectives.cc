@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "bench/control/server_process.h"
 #include "common/status_macros.h"
 #include "worker/unique_fd.h"
@@ -35,11 +36,12 @@ absl::Status Unavailable(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// Ours without what is coordd's.
+// Ours without what is coordd's, but for which NCCL it opens.
 std::vector<std::string> CleanEnvironment() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!absl::StartsWith(*variable, "COORDD_")) variables.emplace_back(*variable);
+    if (!absl::StartsWith(*variable, "COORDD_") || absl::StartsWith(*variable, "COORDD_NCCL_"))
+      variables.emplace_back(*variable);
   }
   return variables;
 }
@@ -54,6 +56,13 @@ std::vector<std::string> MemberVariables(const CollectivesOptions& options, cons
           absl::StrCat("COORDD_ON_FAILURE=", options.on_failure),
           "COORDD_LAUNCHER=none",
           "COORDD_LOG_LEVEL=error"};
+}
+
+std::vector<std::string> RankCommand(const CollectivesOptions& options, const std::string& board) {
+  if (!options.on_gpus) return {BesideUs("../bench/collectives_rank"), board, options.peer};
+  const CollectivesPlan& plan = options.plan;
+  return {BesideUs("../bench/gpu_rank"), absl::StrCat(plan.bytes_min), absl::StrCat(plan.bytes_max),
+          absl::StrCat(plan.seconds), absl::StrCat(plan.operations)};
 }
 
 // The ranks of one job; ended with it.
@@ -127,8 +136,15 @@ absl::Status StartRanks(const CollectivesOptions& options, const ServerProcess* 
     std::vector<std::string> variables = environment;
     for (std::string& variable : MemberVariables(options, coordd->address(), job, rank))
       variables.push_back(std::move(variable));
-    COORDD_RETURN_IF_ERROR(ranks.Start({BesideUs("../bench/collectives_rank"), file, options.peer},
-                                       std::move(variables), standard_output));
+    if (options.on_gpus) {
+      variables.push_back(absl::StrCat("COORDD_LOCAL_RANK=", rank));
+      if (options.share_gpu) {
+        variables.push_back("COORDD_ALLOW_SHARED_GPU=1");
+        variables.push_back(absl::StrCat("NCCL_HOSTID=rank", rank));
+      }
+    }
+    COORDD_RETURN_IF_ERROR(
+        ranks.Start(RankCommand(options, file), std::move(variables), standard_output));
   }
   return absl::OkStatus();
 }
@@ -171,6 +187,9 @@ const char* const kCollectivesColumns =
     "peer,ranks,op,in_place,bytes,iterations,p50_us,p99_us,p50_from_first_entry_us,mean_b2b_us,"
     "p50_b2b_us,p99_b2b_us,preempted";
 
+const char* const kGpuColumns =
+    "op,ranks,bytes,rounds,nccl_us,coordd_us,ratio,added_us,host_us,wait_us";
+
 absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
   if (list.empty()) return (1u << kOperations) - 1;
   uint32_t bits = 0;
@@ -190,6 +209,12 @@ absl::Status CanBeMeasured(const CollectivesOptions& options) {
   if (options.plan.registered && options.on_failure == "continue") {
     return absl::InvalidArgumentError(
         "--buffers registered: memory is private with on_failure continue, expected raise or end");
+  }
+  if (options.on_gpus) {
+    if (options.command.empty() && options.on_failure != "continue") return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--device cuda: memory of a device cannot be kept for another try, expected --on-failure "
+        "raise or end");
   }
   if (options.on_failure == "continue" && options.plan.path == Path::kBare) {
     return absl::InvalidArgumentError(
@@ -213,9 +238,14 @@ absl::Status MeasureCollectives(const CollectivesOptions& options,
 
 absl::StatusOr<nlohmann::json> CollectivesAsJson(const CollectivesOptions& options) {
   constexpr const char* kPaths[] = {"bare", "scheduled", "negotiated"};
-  nlohmann::json rows = nlohmann::json::array();
-  const std::vector<std::string> names = absl::StrSplit(kCollectivesColumns, ',');
+  nlohmann::json rows = nlohmann::json::array(), bars = nlohmann::json::array();
+  const std::vector<std::string> names =
+      absl::StrSplit(options.on_gpus ? kGpuColumns : kCollectivesColumns, ',');
   COORDD_RETURN_IF_ERROR(MeasureCollectives(options, [&](absl::string_view line) {
+    if (absl::ConsumePrefix(&line, "# ")) {
+      bars.push_back(std::string(line));
+      return;
+    }
     const std::vector<std::string> fields = absl::StrSplit(line, ',');
     nlohmann::json row;
     for (size_t i = 0; i < std::min(fields.size(), names.size()); ++i) {
@@ -228,6 +258,10 @@ absl::StatusOr<nlohmann::json> CollectivesAsJson(const CollectivesOptions& optio
     }
     rows.push_back(std::move(row));
   }));
+  if (options.on_gpus) {
+    return nlohmann::json{
+        {"ranks", options.plan.ranks}, {"rows", std::move(rows)}, {"bars", std::move(bars)}};
+  }
   return nlohmann::json{{"ranks", options.plan.ranks},
                         {"path", kPaths[static_cast<size_t>(options.plan.path)]},
                         {"buffers", options.plan.registered ? "registered" : "private"},

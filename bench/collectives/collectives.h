@@ -16,6 +16,8 @@ struct CollectivesOptions {
   CollectivesPlan plan;
   std::string transport = "auto";    // COORDD_TRANSPORT
   std::string on_failure = "raise";  // COORDD_ON_FAILURE
+  bool on_gpus = false;    // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
+  bool share_gpu = false;  // ranks may be on one, each as on a host of its own: NCCL uses sockets
   int32_t repeats = 1;
   // Instead of coordd: what a shell starts, which brings all ranks into being, and its name in the
   // rows. The first two arguments of each: $COORDD_BENCH_BOARD and $COORDD_BENCH_PEER.
@@ -25,6 +27,8 @@ struct CollectivesOptions {
 
 // Names of columns, as the programs in bench/peers print them.
 extern const char* const kCollectivesColumns;
+// Of those on GPUs; lines that begin with "# " are bars.
+extern const char* const kGpuColumns;
 
 // The bits of a list such as "allreduce,barrier"; empty: all. INVALID_ARGUMENT: what is none.
 absl::StatusOr<uint32_t> OperationsFrom(const std::string& list);

@@ -16,6 +16,7 @@ absl::Status Apply(CollectivesFlags& flags) {
   plan.path = flags.path == "bare"        ? Path::kBare
               : flags.path == "scheduled" ? Path::kScheduled
                                           : Path::kNegotiated;
+  flags.options.on_gpus = flags.device == "cuda";
   return CanBeMeasured(flags.options);
 }
 
@@ -25,7 +26,7 @@ absl::Status Measure(const CollectivesFlags& flags, bool json) {
     std::printf("%s\n", result.dump().c_str());
     return absl::OkStatus();
   }
-  std::printf("%s\n", kCollectivesColumns);
+  std::printf("%s\n", flags.options.on_gpus ? kGpuColumns : kCollectivesColumns);
   return MeasureCollectives(flags.options, [](absl::string_view row) {
     std::printf("%.*s\n", static_cast<int>(row.size()), row.data());
     std::fflush(stdout);
@@ -36,8 +37,8 @@ absl::Status Measure(const CollectivesFlags& flags, bool json) {
 
 void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
   CollectivesPlan& plan = flags.options.plan;
-  CLI::App* command = app.add_subcommand(
-      "collectives", "Real processes on this machine: latency of collectives on host memory");
+  CLI::App* command =
+      app.add_subcommand("collectives", "Real processes on this machine: latency of collectives");
   command->add_option("--ranks", plan.ranks, "How many")
       ->check(CLI::Range(1, kMaxBenchRanks))
       ->capture_default_str();
@@ -63,6 +64,15 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
                    "names")
       ->check(CLI::IsMember({"bare", "scheduled", "negotiated"}))
       ->capture_default_str();
+  command
+      ->add_option(
+          "--device", flags.device,
+          "host; or cuda: allreduce, allgather, broadcast and reduce_scatter on GPUs, beside "
+          "the same calls of NCCL, with bars")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
+  command->add_flag("--share-gpu", flags.options.share_gpu,
+                    "Ranks may use one GPU, each as on a host of its own: NCCL then uses sockets");
   command->add_option("--on-failure", flags.options.on_failure, "continue, raise or end")
       ->check(CLI::IsMember({"continue", "raise", "end"}))
       ->capture_default_str();

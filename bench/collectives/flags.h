@@ -14,6 +14,7 @@ struct CollectivesFlags {
   std::string in_place = "both";
   std::string buffers = "private";
   std::string path = "bare";
+  std::string device = "host";
   bool csv = false;
 };
 

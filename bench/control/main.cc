@@ -32,6 +32,7 @@ constexpr char kDescription[] =
   coordd-bench control --idle --ranks 1024
   coordd-bench control --state --ranks 64,27648,98304  coordd's decisions alone
   coordd-bench collectives --ranks 2 --transport mapped  real processes: collectives on host memory (bench/peers compares)
+  coordd-bench collectives --device cuda --ranks 2     the same on GPUs, with NCCL's bare time beside ours
   coordd-bench recovery --workers 4 --kills 100        real processes, of which one is killed, a fresh job each time
   coordd-bench recovery --workers 4 --kills 100 --victim coordd   one job, under which coordd is killed once a second
   coordd-bench recovery --victim coordd-writing --kills 5000 --planted 50   what it has announced is stored

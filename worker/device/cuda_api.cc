@@ -43,6 +43,7 @@ absl::StatusOr<CudaFunctions> LoadCuda(const std::string& library) {
   table.Required(cuda.ModuleGetFunction, "cuModuleGetFunction");
   table.Required(cuda.LaunchKernel, "cuLaunchKernel");
   table.Optional(cuda.DeviceGetP2PAttribute, "cuDeviceGetP2PAttribute");
+  table.Optional(cuda.EventElapsedTime, "cuEventElapsedTime");
   if (table.missing_required().empty()) return cuda;
   return absl::NotFoundError(absl::StrCat(library, " has no ",
                                           absl::StrJoin(table.missing_required(), ", "),

@@ -88,6 +88,8 @@ struct CudaFunctions {
   // Optional: nullptr in drivers without it.
   CudaResult (*DeviceGetP2PAttribute)(int* value, int attribute, CudaDevice from,
                                       CudaDevice to) = nullptr;
+  CudaResult (*EventElapsedTime)(float* milliseconds, CudaEvent from,
+                                 CudaEvent to) = nullptr;  // for those who measure
 };
 
 // What stays open to the end of the process. NOT_FOUND: there is no driver, or it lacks what every

@@ -1,6 +1,7 @@
 #include "tests/support/gpu/fake_cuda.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -113,10 +114,7 @@ void AwaitIdle(int device) {
     for (const auto& [stream, on] : TheStreams().devices) {
       if (on != device) continue;
       points.push_back(std::make_shared<FakePoint>());
-      stream->Push([point = points.back()] {
-        point->happened = true;
-        point->happened.notify_all();
-      });
+      stream->Push([point = points.back()] { point->Happen(); });
     }
   }
   for (const auto& point : points) point->happened.wait(false);
@@ -265,15 +263,21 @@ CudaResult cuEventDestroy_v2(CudaEvent event) {
 CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
   auto point = std::make_shared<FakePoint>();
   reinterpret_cast<FakeEvent*>(event)->point = point;
-  StreamOf(stream).Push([point] {
-    point->happened = true;
-    point->happened.notify_all();
-  });
+  StreamOf(stream).Push([point] { point->Happen(); });
   return kCudaSuccess;
 }
 CudaResult cuEventQuery(CudaEvent event) {
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   return point == nullptr || point->happened ? kCudaSuccess : kCudaNotReady;
+}
+
+CudaResult cuEventElapsedTime(float* milliseconds, CudaEvent from, CudaEvent to) {
+  const auto begin = reinterpret_cast<FakeEvent*>(from)->point;
+  const auto end = reinterpret_cast<FakeEvent*>(to)->point;
+  if (begin == nullptr || end == nullptr) return kCudaInvalidValue;
+  if (!begin->happened || !end->happened) return kCudaNotReady;
+  *milliseconds = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
+  return kCudaSuccess;
 }
 
 CudaResult cuPointerGetAttribute(void* value, int attribute, CudaPointer pointer) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -14,6 +15,13 @@ namespace coordd {
 // A point in a stream, which others wait for.
 struct FakePoint {
   std::atomic<bool> happened = false;
+  std::chrono::steady_clock::time_point at;  // once it has
+
+  void Happen() {
+    at = std::chrono::steady_clock::now();
+    happened = true;
+    happened.notify_all();
+  }
 };
 
 class FakeStream {

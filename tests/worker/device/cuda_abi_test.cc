@@ -44,6 +44,7 @@ EXPECT_SAME(ModuleUnload, cuModuleUnload);
 EXPECT_SAME(ModuleGetFunction, cuModuleGetFunction);
 EXPECT_SAME(LaunchKernel, cuLaunchKernel);
 EXPECT_SAME(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute);
+EXPECT_SAME(EventElapsedTime, cuEventElapsedTime);
 #undef EXPECT_SAME
 
 TEST(CudaAbi, NumbersAreTheVendors) {
