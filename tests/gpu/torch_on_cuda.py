@@ -1,11 +1,16 @@
-"""coordd.torch on CUDA tensors; a rank of tests/gpu/run. Checks results, streams, half precisions, and that a step does not
-wait for the device."""
+"""coordd.torch on CUDA tensors; a rank of tests/gpu/run. Checks results, streams, half precisions, the optimizer, the hook of
+torch's DistributedDataParallel, and that a step does not wait for the device."""
 
+import shutil
+import tempfile
 import time
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import coordd.torch as hvd
+from coordd.torch import ddp_hook
 
 
 def check(condition, what):
@@ -60,6 +65,29 @@ def training(device):
         check(torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), "weights of several ranks and of one differ")
 
 
+def with_ddp(device):
+    """Gradients that the hook averages are those of all ranks' rows in one process. torch's own group is Gloo's."""
+    folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="coordd-ddp-") if hvd.rank() == 0 else None)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=hvd.rank(), world_size=hvd.size())
+    torch.manual_seed(2)
+    alone = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.Tanh(), torch.nn.Linear(300, 10)).to(device).double()
+    inner = torch.nn.Sequential(torch.nn.Linear(64, 300), torch.nn.Tanh(), torch.nn.Linear(300, 10)).to(device).double()
+    inner.load_state_dict(alone.state_dict())
+    model = DistributedDataParallel(inner, bucket_cap_mb=0.1)  # several buckets
+    ddp_hook.register(model)
+    for _ in range(5):
+        batch = torch.randn(8 * hvd.size(), 64, device=device, dtype=torch.double)
+        for net, rows in ((model, slice(hvd.rank(), None, hvd.size())), (alone, slice(None))):
+            net.zero_grad()
+            net(batch[rows]).square().mean().backward()
+        for ours, theirs in zip(inner.parameters(), alone.parameters()):
+            check(torch.allclose(ours.grad, theirs.grad, rtol=1e-9, atol=1e-12), "gradients of the DDP hook")
+    hvd.barrier()
+    dist.destroy_process_group()
+    if hvd.rank() == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def main():
     hvd.init()
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
@@ -68,6 +96,7 @@ def main():
     results(device, total)
     streams(device, total)
     training(device)
+    with_ddp(device)
     print(f"torch on CUDA: rank {hvd.rank()} of {hvd.size()}: ok", flush=True)
     hvd.shutdown()
 

@@ -42,6 +42,7 @@ struct NcclWatchdog::Shared {
   bool stop ABSL_GUARDED_BY(mu) = false;
   bool busy ABSL_GUARDED_BY(mu) = false;
   bool ended ABSL_GUARDED_BY(mu) = false;
+  absl::Time failed_at ABSL_GUARDED_BY(mu);
   absl::Status failure ABSL_GUARDED_BY(mu);
   Communicators watched ABSL_GUARDED_BY(mu);
   Communicators condemned ABSL_GUARDED_BY(mu);  // to be aborted
@@ -134,6 +135,7 @@ void NcclWatchdog::Shared::Fail(absl::Status why) {
   MutexLock lock(&mu);
   if (failed.load(std::memory_order_relaxed)) return;
   failure = std::move(why);
+  failed_at = clock.Now();
   if (busy) {
     // Before NCCL's kernels end: nobody may read what they leave.
     gate->store(kGateHeld, std::memory_order_release);
@@ -197,6 +199,9 @@ void NcclWatchdog::Run(const std::shared_ptr<Shared>& shared) {
       MutexLock lock(&shared->mu);
       shared->released.store(true, std::memory_order_release);
       shared->changed.NotifyAll();
+      COORDD_LOG(kInfo, "NCCL has aborted ", to_abort.size(), " communicators within ",
+                 absl::ToInt64Milliseconds(shared->clock.Now() - shared->failed_at),
+                 " ms of the failure");
     }
     shared->Flush();
     for (const auto& communicator : to_poll) {
