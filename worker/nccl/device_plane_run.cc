@@ -314,7 +314,7 @@ bool DevicePlane::CollectDone() {
     }
     const std::shared_ptr<Running> ended = std::move(*it);
     it = running_.erase(it);
-    if (HoldsGate()) Keep(ended);
+    if (!ended->status.ok() && HoldsGate()) Keep(ended);
     Finish(std::move(ended->batch), std::move(ended->status));
     moved = true;
   }

@@ -26,6 +26,7 @@ NcclBackend::~NcclBackend() {
   gate_->Pass();  // by now the program knows
   if (running) {
     watchdog_->AwaitReleased();
+    failed_at_ = absl::InfinitePast();  // longer is not waited
     FailAll();
   }
   watchdog_.reset();
