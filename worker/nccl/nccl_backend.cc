@@ -245,8 +245,10 @@ bool NcclBackend::FailAll() {
     front_pending_ = false;
   }
   std::deque<Batch> ending = std::exchange(queue_, {});
-  const bool released = watchdog_->released() || now >= failed_at_ + options_.watchdog.abort_limit;
-  if (released) {
+  // Where the gate is held nobody gets at the buffers before PassGate, which waits.
+  const bool over =
+      watchdog_->released() || gate_->held() || now >= failed_at_ + options_.watchdog.abort_limit;
+  if (over) {
     std::move(enqueued_.begin(), enqueued_.end(), std::back_inserter(ending));
     enqueued_.clear();
   }

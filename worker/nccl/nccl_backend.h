@@ -35,10 +35,10 @@ struct NcclBackendOptions {
 // one stream.
 //
 // A communicator per group, made when its first batch is launched. Once anything has failed, the
-// generation's data plane is over: all that is launched later, and what NCCL has not been given,
-// ends with that first error at once; what is running, after NCCL has let go of the buffers (or its
-// abort has hung for 10 s). It lets go when everything it has launched has ended, so not before
-// PassGate where that includes something that waits for a result which is held back.
+// generation's data plane is over: what is running and all that is launched later ends with that
+// first error. What is running may then still have the buffers; what was to read the results is
+// held back. NCCL lets go of them when everything it has launched has ended, which is not before
+// PassGate where that includes something made of a result that is held; PassGate waits for it.
 //
 // Buffers are memory of the device. The input is ready when `ready_event` has happened; the result
 // is there for a stream that waits for the event that `enqueued` gets, and for the host at `done`.
