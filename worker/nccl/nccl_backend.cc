@@ -244,14 +244,13 @@ bool NcclBackend::FailAll() {
     queue_.pop_front();
     front_pending_ = false;
   }
-  std::deque<Batch> ending = std::exchange(queue_, {});
   // Where the gate is held nobody gets at the buffers before PassGate, which waits.
   const bool over =
       watchdog_->released() || gate_->held() || now >= failed_at_ + options_.watchdog.abort_limit;
-  if (over) {
-    std::move(enqueued_.begin(), enqueued_.end(), std::back_inserter(ending));
-    enqueued_.clear();
-  }
+  std::deque<Batch> ending;
+  if (over) ending.swap(enqueued_);
+  std::move(queue_.begin(), queue_.end(), std::back_inserter(ending));
+  queue_.clear();
   for (Batch& batch : ending) std::move(batch.done)(failure);
   return !ending.empty();
 }
