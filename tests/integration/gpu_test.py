@@ -121,7 +121,7 @@ class GpuTest(processes.TestCase):
         self.assertTrue(aborted_ms)
         if ON_GPU:
             met = "met" if max(aborted_ms) <= 500 else "MISSED"
-            print(f"# communicators aborted after the loss of a rank was known, the worst of {len(aborted_ms)} on {KILLS} losses: "
+            print(f"\n# communicators aborted after the loss of a rank was known, the worst of {len(aborted_ms)} on {KILLS} losses: "
                   f"{max(aborted_ms)} ms (bar: at most 500) {met}")
             print(f"# the others had left {max(seconds):.2f} s after the kill at most", flush=True)
 
