@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "worker/checking_backend.h"
 #include "worker/host_backend.h"
 #include "worker/loopback_backend.h"
 #include "worker/transport_factory.h"
@@ -28,8 +29,11 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   const bool required = options.transport == TransportChoice::kMapped;
   if ((required || options.transport == TransportChoice::kAuto) && has_neighbours)
     arena = std::make_unique<NodeArena>(NodeArenaOptions{.required = required}, clock);
-  return std::make_unique<HostBackend>(std::move(transport), HostBackendOptions{},
-                                       std::move(arena));
+  auto host =
+      std::make_unique<HostBackend>(std::move(transport), HostBackendOptions{}, std::move(arena));
+  if (!options.check_results.has_value()) return host;
+  return std::make_unique<CheckingBackend>(std::move(host),
+                                           CheckingOptions{.tolerance = *options.check_results});
 }
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,9 @@ class BatchJob {
   // Packs, and describes the collective. `scratch` (of at least ScratchBytes()) stays valid until
   // Unpack() has returned.
   CollectiveArgs Payload(absl::Span<std::byte> scratch);
+
+  // For texts: what is so many bytes behind the start of Payload()'s output.
+  std::string ElementAt(int64_t offset_bytes) const;
 
   // Moves the results to where they belong, scaled, and fills each tensor's result. Does nothing
   // the second time.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -57,6 +58,9 @@ struct CollectiveArgs {
   absl::Span<std::byte> output;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
+  // For texts (checking_backend.h): what lies so many bytes behind the output's start, as in
+  // "tensor a, element 3". Empty: nobody says. Valid until `done`.
+  std::function<std::string(int64_t offset_bytes)> element_at;
 
   MemoryKind memory = MemoryKind::kHost;
   int32_t device = -1;  // CUDA device index in this process; -1: host

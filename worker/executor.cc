@@ -292,6 +292,9 @@ void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage sta
   auto entry = std::make_unique<InFlight>();
   entry->batch = std::move(batch);
   entry->stage = stage;
+  if (options_.names_elements && stage == Stage::kPayload) {
+    args.element_at = [job = entry->batch.get()](int64_t offset) { return job->ElementAt(offset); };
+  }
   const bool confirm = options_.confirm && stage == Stage::kPayload;
   CollectiveArgs barrier;
   if (confirm) {

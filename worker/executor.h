@@ -46,6 +46,8 @@ struct ExecutorOptions {
   // A batch ends on a rank only when all ranks have its result, and those of the groups that reach
   // behind it: each is followed by a barrier.
   bool confirm = false;
+  // Batches say which tensor is where (CollectiveArgs::element_at).
+  bool names_elements = false;
 };
 
 // The backend belongs to whoever sits in the driver's seat, from its connection to its end: that

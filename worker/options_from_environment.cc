@@ -16,6 +16,8 @@ namespace {
 
 // Of a scheduler's name for a job, as a job's name here; the protocol's bound is larger.
 constexpr size_t kMaxRunNameBytes = 100;
+// Beyond it a check finds next to nothing.
+constexpr double kMaxCheckTolerance = 0.1;
 
 absl::Status Invalid(absl::string_view what, absl::string_view found, absl::string_view expected) {
   return absl::InvalidArgumentError(absl::StrCat(what, " is ", found, ", expected ", expected));
@@ -123,6 +125,20 @@ absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure
   return absl::OkStatus();
 }
 
+absl::Status ReadCheckResults(const Environment& environment, std::optional<double>* tolerance) {
+  const std::string* text = Find(environment, "COORDD_CHECK_RESULTS");
+  if (text == nullptr) return absl::OkStatus();
+  double number = 0;
+  // 0 and 1 would be a switch's. NaN fails the comparison too.
+  if (!absl::SimpleAtod(*text, &number) || !(number > 0 && number <= kMaxCheckTolerance)) {
+    return Invalid("COORDD_CHECK_RESULTS", absl::StrCat("\"", *text, "\""),
+                   absl::StrCat("a relative tolerance of more than 0 and at most ",
+                                kMaxCheckTolerance, ", such as 1e-6; unset for no check"));
+  }
+  *tolerance = number;
+  return absl::OkStatus();
+}
+
 // Of the coordinator: host and port, or "auto".
 absl::Status ReadCoordinator(const Environment& environment, WorkerOptions* options) {
   const std::string* address = Find(environment, "COORDD_ADDR");
@@ -218,6 +234,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
   COORDD_RETURN_IF_ERROR(ReadOnFailure(environment, &options.on_failure));
+  COORDD_RETURN_IF_ERROR(ReadCheckResults(environment, &options.check_results));
   COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));
   for (const auto& variable : environment)
     if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);

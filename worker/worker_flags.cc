@@ -56,6 +56,8 @@ constexpr Flag kFlags[] = {
      "Serve /metrics at HOST:PORT; port 0 picks one; auto: where coordd is reached from"},
     {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
     {"--transport", "COORDD_TRANSPORT", "auto, mapped, shm or ucx"},
+    {"--check-results", "COORDD_CHECK_RESULTS",
+     "Compare every result with a reference; tolerance of sums, 1e-6"},
     {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},
     {"--resume-timeout", "COORDD_RESUME_TIMEOUT", "Seconds without coordd before everything fails"},
     {"--timeout", "COORDD_TIMEOUT", "Seconds that a collective may take"},

@@ -31,7 +31,11 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
   plane.store = std::make_unique<PrefixStore>(place.store_prefix, r.store);
   const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
   plane.executor = std::make_unique<Executor>(
-      ExecutorOptions{options_.fusion_buffer_bytes, placement.local_size, cores, continues},
+      ExecutorOptions{.fusion_buffer_bytes = options_.fusion_buffer_bytes,
+                      .polling_threads = placement.local_size,
+                      .cores = cores,
+                      .confirm = continues,
+                      .names_elements = options_.check_results.has_value()},
       std::move(backend), clock_, [&r, &plane](std::unique_ptr<BatchJob> batch) {
         if (batch->sizes_only) return plane.devices->HostDone(std::move(batch));
         r.completion->Finish(std::move(batch));

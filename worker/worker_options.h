@@ -67,6 +67,9 @@ struct WorkerOptions {
   absl::Duration connect_timeout = absl::Seconds(60);  // data plane of a generation
   absl::Duration collective_timeout =
       absl::Minutes(10);  // COORDD_TIMEOUT seconds: every submitted tensor ends by then
+  // COORDD_CHECK_RESULTS: every result of the host's data plane is compared with a reference, sums
+  // and products within this tolerance (checking_backend.h). Equal on all members.
+  std::optional<double> check_results;
   // COORDD_ON_FAILURE: end, raise, continue; what the job does when a member is lost. Equal on all
   // members.
   OnFailure on_failure = OnFailure::kEnd;

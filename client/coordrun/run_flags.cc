@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -186,6 +187,15 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
                  "[auto for workers "
                  "here, else off]")
       ->type_name("HOST:PORT");
+  app.add_option_function<double>(
+         "--check-results",
+         [variables](double tolerance) {
+           variables->push_back(absl::StrCat("COORDD_CHECK_RESULTS=", tolerance));
+         },
+         "compare every result of the host's data plane with a reference, and end with the first "
+         "that is wrong by more than this part of what was reduced, such as 1e-6; slow")
+      ->check(CLI::Range(std::numeric_limits<double>::min(), 0.1))
+      ->type_name("TOLERANCE");
   app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false);

@@ -82,6 +82,14 @@ TEST(RunFlags, ATimelineIsAVariableOfTheWorkers) {
               ElementsAre("-xCOORDD_TIMELINE=t.json", "-xCOORDD_TIMELINE_MARK_CYCLES=1"));
 }
 
+TEST(RunFlags, CheckingResultsIsAVariableOfTheWorkers) {
+  const RunFlags flags = ParseRunFlags({"-np", "2", "--check-results", "1e-6", "./train"});
+  EXPECT_THAT(flags.options.variables,
+              ElementsAre(Pair("COORDD_CHECK_RESULTS", Optional(std::string("1e-06")))));
+  EXPECT_FALSE(flags.options.check_only);
+  EXPECT_EQ(ParseRunFlags({"-np", "2", "--check-results", "1", "./train"}).exit, kExitUsage);
+}
+
 TEST(RunFlags, WhatIsWantedOfGpusIsAVariableOfTheWorkers) {
   EXPECT_THAT(ParseRunFlags({"-np", "2", "--require-rdma", "./train"}).options.variables,
               ElementsAre(Pair("COORDD_REQUIRE_RDMA", Optional(std::string("1")))));

@@ -14,6 +14,11 @@ class SelftestTest(processes.TestCase):
         self.assertEqual(status, 0, text)
         self.assert_nothing_left()
 
+    def test_results_that_are_checked(self):
+        status, text = self.run_selftest(3, COORDD_CHECK_RESULTS="1e-12")
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
     def test_one_process(self):
         status, text = self.run_selftest(1)
         self.assertEqual(status, 0, text)

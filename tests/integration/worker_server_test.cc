@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -18,7 +19,12 @@
 #include "server/coord_server.h"
 #include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temp_directory.h"
+#include "tests/worker/faulty_backend.h"
 #include "worker/backend_factory.h"
+#include "worker/checking_backend.h"
+#include "worker/comm.h"
+#include "worker/fusion_layout.h"
 #include "worker/grpc_coordinator_link.h"
 #include "worker/grpc_store.h"
 #include "worker/selftest.h"
@@ -54,7 +60,19 @@ class WorkerServerTest : public ::testing::Test {
     options.join_timeout = options.connect_timeout = kHangLimit;
     options.collective_timeout = kHangLimit;
     options.fusion_buffer_bytes = 1 << 20;
+    options.check_results = check_results_;
     return options;
+  }
+
+  absl::StatusOr<std::unique_ptr<CollectiveBackend>> Backend(WorkerOptions options,
+                                                             const GroupLayout& layout) {
+    options.check_results.reset();  // the check goes around the fault
+    auto backend = MakeBackend(options, layout, Clock::Real());
+    if (!backend.ok() || !check_results_.has_value()) return backend;
+    auto faulty = std::make_unique<FaultyBackend>(*std::move(backend), fault_);
+    return std::make_unique<CheckingBackend>(
+        std::move(faulty),
+        CheckingOptions{.tolerance = *check_results_, .directory = directory_.path()});
   }
 
   // Starts them side by side, since each waits for the others. By rank.
@@ -73,8 +91,8 @@ class WorkerServerTest : public ::testing::Test {
       };
       seams.store =
           NewGrpcStore([channel] { return *channel; }, {options.job, options.token}, Clock::Real());
-      seams.make_backend = [options](const GroupLayout& layout) {
-        return MakeBackend(options, layout, Clock::Real());
+      seams.make_backend = [this, options](const GroupLayout& layout) {
+        return Backend(options, layout);
       };
       auto worker = StartWorker(options, std::move(seams), Clock::Real());
       ASSERT_THAT(worker, IsOk());
@@ -96,6 +114,9 @@ class WorkerServerTest : public ::testing::Test {
   void BreakStream(int32_t rank) { links_[static_cast<size_t>(rank)]->Cancel(); }
 
   prometheus::Registry registry_;
+  TempDirectory directory_;
+  std::optional<double> check_results_;
+  Fault fault_;  // with check_results_
   std::unique_ptr<CoordServer> server_;
   std::vector<CoordinatorLink*> links_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -390,6 +411,52 @@ TEST_F(WorkerServerTest, AJobThatDoesNotFillUpSaysHowManyCame) {
     options.join_timeout *= 2;
   } while (!absl::StrContains(status.message(), "workers") && options.join_timeout < kHangLimit);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("1 of 3 workers")));
+}
+
+TEST_F(WorkerServerTest, ACheckNamesTheTensorOfABatchWhoseResultIsWrong) {
+  const FlatLayout layout = LayOutFlat({16, 16});
+  // The sign of element 2 of the second tensor.
+  fault_ = {CollectiveKind::kAllreduce, 1, static_cast<size_t>(layout.total_bytes),
+            static_cast<size_t>(layout.slots[1].offset_bytes) + 2 * 4 + 3};
+  check_results_ = 1e-6;
+  StartServer();
+  StartWorkers(2);
+  EachRank(2, [&](int32_t rank) {
+    Sum alone("alone"), first("first"), second("second");
+    EXPECT_THAT(SubmitAndWait(worker(rank), alone.submission), IsOk());
+    auto works = worker(rank).SubmitGroup("step", {first.submission, second.submission});
+    ASSERT_THAT(works, IsOk());
+    for (const auto& work : *works) work->Wait(Clock::Real().Now() + kHangLimit).IgnoreError();
+    EXPECT_THAT(worker(rank).AwaitEnd(Clock::Real().Now() + kHangLimit),
+                StatusIs(absl::StatusCode::kAborted,
+                         AllOf(HasSubstr("rank 1: allreduce (float32 sum) of tensor second, "
+                                         "element 2: got"),
+                               HasSubstr("expected 2 by the reference"))));
+  });
+}
+
+TEST_F(WorkerServerTest, ACheckNamesTheCommWhoseResultIsWrong) {
+  constexpr int64_t kCount = 1000;
+  fault_ = {CollectiveKind::kAllreduce, 0, kCount * 4, 999 * 4 + 3};
+  check_results_ = 1e-6;
+  StartServer();
+  StartWorkers(2);
+  EachRank(2, [&](int32_t rank) {
+    auto comm = worker(rank).CreateComm(ProcessSetId{0}, "fast", kHangLimit);
+    ASSERT_THAT(comm, IsOk());
+    std::vector<float> values(kCount, 1.0f);
+    const CommCall call{.kind = CollectiveKind::kAllreduce,
+                        .dtype = DataType::kFloat32,
+                        .op = ReduceOp::kSum,
+                        .input = values.data(),
+                        .output = values.data(),
+                        .count = kCount};
+    const absl::Status status = (*comm)->Run(call);
+    EXPECT_EQ(status.ok(), rank == 1) << status;
+    EXPECT_THAT(worker(rank).AwaitEnd(Clock::Real().Now() + kHangLimit),
+                StatusIs(absl::StatusCode::kAborted,
+                         HasSubstr("rank 0: allreduce (float32 sum) of element 999: got")));
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "tests/worker/collective_backend_conformance.h"
 #include "worker/aligned_buffer.h"
+#include "worker/checking_backend.h"
 #include "worker/host_backend.h"
 #include "worker/in_process_transport.h"
 
@@ -48,6 +49,18 @@ BackendCase OnSharedMemory(std::string name, NodeRunOptions options) {
           .max_world_size = 4};
 }
 
+// Every result of the suite compared with the reference besides.
+BackendCase Checked(BackendCase of) {
+  of.name = "Checked" + of.name;
+  of.max_world_size = 3;
+  of.new_group = [new_group = of.new_group](int32_t world_size) {
+    return [make = new_group(world_size)]() -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<CheckingBackend>(make(), CheckingOptions{.tolerance = 1e-12});
+    };
+  };
+  return of;
+}
+
 HostBackendOptions With(Algorithm allreduce, int64_t segment_bytes) {
   return {.allreduce = allreduce, .run = {.segment_bytes = segment_bytes}};
 }
@@ -61,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(
                     OnSharedMemory("SharedMemory",
                                    {.staging = {.buffer_bytes = 8192, .broadcast_bytes = 512},
                                     .stream_bytes_min = 65536,
-                                    .work_bytes_max = 16384})),
+                                    .work_bytes_max = 16384}),
+                    Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

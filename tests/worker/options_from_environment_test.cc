@@ -49,6 +49,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
                                           {"COORDD_TOPOLOGY", "aisle3/rack12"},
                                           {"COORDD_METRICS", "0.0.0.0:0"},
                                           {"COORDD_TRANSPORT", "ucx"},
+                                          {"COORDD_CHECK_RESULTS", "1e-6"},
                                           {"COORDD_LOG_LEVEL", "warning"},
                                           {"COORDD_JOIN_TIMEOUT", "1.5"},
                                           {"COORDD_TIMEOUT", "30"}});
@@ -64,6 +65,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   EXPECT_THAT(options->topology, ElementsAre("aisle3", "rack12"));
   EXPECT_EQ(options->metrics, (HostPort{"0.0.0.0", 0}));
   EXPECT_EQ(options->transport, TransportChoice::kUcx);
+  EXPECT_EQ(options->check_results, 1e-6);
   EXPECT_EQ(options->log_level, LogLevel::kWarning);
   EXPECT_EQ(options->join_timeout, absl::Seconds(1.5));
   EXPECT_EQ(options->collective_timeout, absl::Seconds(30));
@@ -101,6 +103,9 @@ TEST(OptionsFromEnvironment, NameTheVariableThatIsWrong) {
                                                         {"COORDD_SIZE", "0"},
                                                         {"COORDD_METRICS", "9401"},
                                                         {"COORDD_TRANSPORT", "rdma"},
+                                                        {"COORDD_CHECK_RESULTS", "1"},
+                                                        {"COORDD_CHECK_RESULTS", "0"},
+                                                        {"COORDD_CHECK_RESULTS", "nan"},
                                                         {"COORDD_LOG_LEVEL", "loud"},
                                                         {"COORDD_TIMEOUT", "0"},
                                                         {"COORDD_TIMEOUT", "nan"},
