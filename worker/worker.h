@@ -85,7 +85,8 @@ class Worker {
   virtual absl::StatusOr<Placement> AwaitGeneration(absl::Time deadline) = 0;
   // With WorkerOptions::on_failure kContinue: has `entered` called for every generation that
   // follows from now on, before any result of it and any error that its coming means, on a thread
-  // of the runtime or on one that is in a call of this object.
+  // of the runtime or on one that is in a call of this object. Null: nothing is called any more
+  // once this has returned, unless it is called by one of them.
   virtual void OnGeneration(GenerationCallback entered) = 0;
   // Workers that wait to become members, as far as this rank knows: ranks may differ for a moment.
   // 0 in a job that ends with its first generation.

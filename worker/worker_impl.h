@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -164,8 +165,9 @@ class WorkerImpl final : public Worker {
   absl::Status connect_status_ ABSL_GUARDED_BY(mu_);  // of next_
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;     // view_'s generation; another one follows
   std::vector<std::shared_ptr<const GenerationCallback>> generation_callbacks_ ABSL_GUARDED_BY(mu_);
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;        // control has said so
-  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;  // somebody is in Shutdown
+  std::optional<std::thread::id> calls_back_ ABSL_GUARDED_BY(mu_);  // the thread that is in one
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;                       // control has said so
+  bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;                 // somebody is in Shutdown
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);
 };

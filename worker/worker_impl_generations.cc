@@ -1,6 +1,5 @@
 // The part of WorkerImpl that changes from one generation to the next.
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -68,14 +67,26 @@ void WorkerImpl::EnterNext() {
     interrupted_ = false;
     entered = view_->placement;
     callbacks = generation_callbacks_;
+    calls_back_ = std::this_thread::get_id();
     changed_.NotifyAll();
   }
   for (const auto& callback : callbacks) (*callback)(entered);
+  MutexLock lock(&mu_);
+  calls_back_.reset();
+  changed_.NotifyAll();
 }
 
 void WorkerImpl::OnGeneration(GenerationCallback entered) {
   MutexLock lock(&mu_);
-  generation_callbacks_.push_back(std::make_shared<const GenerationCallback>(std::move(entered)));
+  if (entered != nullptr) {
+    generation_callbacks_.push_back(std::make_shared<const GenerationCallback>(std::move(entered)));
+    return;
+  }
+  generation_callbacks_.clear();
+  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !calls_back_.has_value() || calls_back_ == std::this_thread::get_id();
+  };
+  clock_.Await(&mu_, &changed_, ended, absl::InfiniteFuture());
 }
 
 void WorkerImpl::OnGenerationInterrupted() {
@@ -224,15 +235,13 @@ absl::StatusOr<Placement> WorkerImpl::ChangeMembers(Generation agreed_in, absl::
   if (options_.on_failure == OnFailure::kEnd) {
     return absl::FailedPreconditionError(
         "the members of this job do not change: expected COORDD_ON_FAILURE=raise or continue on "
-        "all "
-        "of them");
+        "all of them");
   }
   const bool continues = options_.on_failure == OnFailure::kContinue;
   if (continues && ToInt(agreed_in) == 0) {
     return absl::InvalidArgumentError(
         "a change of members with COORDD_ON_FAILURE=continue: expected the generation of the "
-        "result "
-        "by which the ranks have agreed to it");
+        "result by which the ranks have agreed to it");
   }
   if (!continues) {
     MutexLock lock(&mu_);

@@ -233,7 +233,10 @@ coordd_status_t coordd_worker_on_generation(coordd_worker_t* worker, coordd_ente
                                             void* user) {
   return AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");
-    if (entered == nullptr) return coordd::NullArgument("entered");
+    if (entered == nullptr) {
+      worker->worker->OnGeneration(nullptr);
+      return absl::OkStatus();
+    }
     worker->worker->OnGeneration([entered, user](const coordd::Placement& placement) {
       const coordd_placement_t place = coordd::ToPlacement(placement);
       entered(user, &place);

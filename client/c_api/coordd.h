@@ -293,7 +293,9 @@ COORDD_API coordd_status_t coordd_worker_await_generation(coordd_worker_t* worke
 /* With on_failure "continue": has `entered` called for every generation that follows from now on,
  * with this rank's place in it: before any of its results, on a thread of the library or on one
  * that is in a call of it. It must not block, wait for a work, throw or end the worker; it may
- * submit. `placement` is valid during the call.
+ * submit. `placement` is valid during the call. NULL: nothing is called any more once this has
+ * returned (unless it is called within `entered`), for programs whose functions go before the
+ * library does.
  *
  * A program of that mode need not notice a loss. Each result is the reduction over the members of
  * one generation, the same on all ranks, and coordd_work_result says of which and how many they
@@ -335,10 +337,9 @@ COORDD_API coordd_status_t coordd_worker_change_members_of(coordd_worker_t* work
  * operator (`coordctl drain`), its launcher or its own program has asked it to; 0 when they are
  * over, and it is being evicted; negative: it may stay, also when worker is NULL. Never blocks, on
  * any thread. A program asks at its commits: when one of the ranks is to leave (an allreduce of the
- * maximum, with
- * coordd_worker_newcomers), that rank calls coordd_worker_shutdown and ends, and the others call
- * coordd_worker_change_members: no collective fails, and the job goes on. A rank that has not left
- * in time is evicted: its calls fail with COORDD_ABORTED and a text that says so. */
+ * maximum, with coordd_worker_newcomers), that rank calls coordd_worker_shutdown and ends, and the
+ * others call coordd_worker_change_members: no collective fails, and the job goes on. A rank that
+ * has not left in time is evicted: its calls fail with COORDD_ABORTED and a text that says so. */
 COORDD_API double coordd_worker_drain_seconds(const coordd_worker_t* worker);
 
 /* With on_failure "raise" or "continue": this process has to end in `grace_seconds` (more than 0,

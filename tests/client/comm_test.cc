@@ -296,7 +296,8 @@ int main(int argc, char** argv) {
     TestRefusals(worker, comm);
     const bool maps = argc == 2 && std::string(argv[1]) == "auto";
     TestMemory(worker, comm, maps);
-    if (maps) TestLateness(worker);
+    // Who checks its results moves them by messages.
+    if (maps && std::getenv("COORDD_CHECK_RESULTS") == nullptr) TestLateness(worker);
     worker.Barrier();
     worker.Shutdown(std::chrono::seconds(10));
     CHECK(!comm.TryBarrier().ok());  // outlives it

@@ -359,7 +359,7 @@ TEST(WorkerStateContinuing, ADataPlaneThatNoticedFirstLosesNothing) {
   EXPECT_THAT(member.All<FailTensor>(), IsEmpty());
 }
 
-TensorSpec OfKind(CollectiveKind kind, const std::string& name) {
+TensorSpec TensorOf(CollectiveKind kind, const std::string& name) {
   TensorSpec spec = Gradient(name);
   spec.kind = kind;
   spec.op = Reduces(kind) ? ReduceOp::kSum : ReduceOp::kNone;
@@ -370,9 +370,9 @@ TensorSpec OfKind(CollectiveKind kind, const std::string& name) {
 // Also with a root that is there still: the ranks that have not submitted it cannot know.
 TEST(WorkerStateContinuing, WhatNamesRanksFailsOnceTheNewOnesAreKnown) {
   Continuer member;
-  member.Submit({OfKind(CollectiveKind::kAlltoall, "splits"),
-                 OfKind(CollectiveKind::kBroadcast, "root"), Gradient("a"),
-                 OfKind(CollectiveKind::kReduce, "launched")});
+  member.Submit({TensorOf(CollectiveKind::kAlltoall, "splits"),
+                 TensorOf(CollectiveKind::kBroadcast, "root"), Gradient("a"),
+                 TensorOf(CollectiveKind::kReduce, "launched")});
   member.Plan({"launched"});
   member.Lose();
   member.Interrupt(1);
@@ -380,7 +380,7 @@ TEST(WorkerStateContinuing, WhatNamesRanksFailsOnceTheNewOnesAreKnown) {
   EXPECT_THAT(member.All<GenerationInterrupted>(), SizeIs(1));
   member.Clear();
   member.NextGeneration(0, 2);
-  member.TakeBack(4, OfKind(CollectiveKind::kReduce, "launched"));
+  member.TakeBack(4, TensorOf(CollectiveKind::kReduce, "launched"));
   for (int64_t id : {1, 2, 4}) EXPECT_TRUE(IsGenerationChanged(member.failure(id))) << id;
   EXPECT_THAT(member.failure(3), IsOk());
   EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kAborted, HasSubstr("pid 4711")));
@@ -403,7 +403,7 @@ TEST(WorkerStateContinuing, WhatWasMeantForTheOldRanksFailsHoweverLateItComes) {
   TensorsSubmitted late;
   late.generation = Generation{1};
   late.tensors.push_back(
-      {TensorId{1}, OfKind(CollectiveKind::kBroadcast, "root"), member.now() + kTimeout});
+      {TensorId{1}, TensorOf(CollectiveKind::kBroadcast, "root"), member.now() + kTimeout});
   late.tensors.push_back({TensorId{2}, Gradient("a"), member.now() + kTimeout});
   member.Turn(std::move(late));
   EXPECT_TRUE(IsGenerationChanged(member.failure(1)));

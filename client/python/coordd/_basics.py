@@ -118,6 +118,7 @@ def shutdown() -> None:
             return
         worker, _state.worker, _state.place = _state.worker, None, None
         if _state.failing:  # the others are to go on without us, as if we had been killed
+            worker.call_nobody()
             _state.abandoned.append(worker)
         else:
             worker.shutdown()

@@ -155,6 +155,7 @@ class Library:
         blocking.coordd_worker_start.argtypes = [POINTER(Options), POINTER(c_void_p)]
         blocking.coordd_worker_shutdown.argtypes = [c_void_p, c_double]
         blocking.coordd_worker_await_generation.argtypes = [c_void_p, c_double, POINTER(Placement)]
+        blocking.coordd_worker_on_generation.argtypes = [c_void_p, Entered, c_void_p]
         blocking.coordd_worker_change_members_of.argtypes = [c_void_p, c_int64, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None

@@ -141,6 +141,10 @@ class Worker:
         if status != 0:
             raise call_error(status)
 
+    def call_nobody(self) -> None:
+        """Nothing of Python's is called any more: an interpreter that ends does not take calls of other threads."""
+        self._library.blocking.coordd_worker_on_generation(self.pointer, _library.Entered(), None)
+
     def newcomers(self) -> int:
         """Workers that wait to become members, as far as this rank knows; 0 in a job whose members do not change."""
         return self._library.quick.coordd_worker_newcomers(self.pointer)
