@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(ROOT, "client", "python"))
 
 
 def run_rank(marker):
-    from coordd import _basics, process_sets
+    from coordd import _agreement, _basics, process_sets
     from coordd.exceptions import HorovodInternalError
     from coordd.process_sets import ProcessSet
     is_new = os.path.exists(marker)
@@ -39,7 +39,7 @@ def run_rank(marker):
         # As a program does that does not know that sets survive.
         again = process_sets.add_process_set([0, 2])
         assert again.process_set_id == 1, again
-        while _basics.newcomers() == 0:
+        while _agreement.agree("newcomers", _basics.newcomers()).value == 0:
             time.sleep(0.01)
         _basics.change_members()
     assert (first.process_set_id, first.ranks, _basics.size()) == (1, [0, 2], 4), first
