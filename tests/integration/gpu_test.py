@@ -152,7 +152,7 @@ class GpuTest(processes.TestCase):
             self.assertRegex(text, r"push 1 \[allgather ")
 
     @needs_stand_in
-    @unittest.skipUnless(os.path.exists(program("coordd-bench")), "this build has no coordd-bench")
+    @unittest.skipUnless(processes.is_built("coordd-bench"), "this build has no coordd-bench")
     def test_the_bench_prints_nccls_time_beside_ours_and_every_bar(self):
         status, text = self.run_command(
             program("coordd-bench"), "collectives", "--device", "cuda", "--ranks", "2", "--min", "4096", "--max", "65536",

@@ -38,6 +38,11 @@ def program(name):
     raise FileNotFoundError(f"{name} is not in {BUILD}/bin: build it first")
 
 
+def is_built(name):
+    """Whether this build has it: sanitizers' builds have no benchmarks, for instance."""
+    return any(os.path.exists(os.path.join(BUILD, folder, name)) for folder in ("bin", "tests"))
+
+
 def clean_environment(**more):
     """This process's environment without COORDD_*, with `more`."""
     keep = {"COORDD_TEST_ID", "COORDD_BUILD_DIR"}
