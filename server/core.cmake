@@ -1,6 +1,6 @@
 # PURE: what decides. No gRPC, no thread, no clock, no socket.
 coordd_library(coordd_server_core BUSY PURE
-  SOURCES admission.cc coordinator_state.cc digest.cc drains.cc end_rule.cc fusion_planner.cc generation_plan.cc
+  SOURCES admission.cc blame.cc coordinator_state.cc digest.cc drains.cc end_rule.cc fusion_planner.cc generation_plan.cc
           generation_resume.cc generation_schedules.cc
           generation_sets.cc generation_stalls.cc generation_state.cc invariants.cc invariants_resume.cc invariants_sets.cc job_describe.cc job_dismissal.cc job_durability.cc job_exits.cc
           job_membership.cc job_process_sets.cc job_record.cc job_reforming.cc job_resume.cc job_state.cc join_state.cc kv_state.cc lateness.cc member_list.cc

@@ -335,6 +335,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   left_sets_.reset();
   if (drains_.ForgetGone()) PersistDrains(CallId{0}, effects);
   reforming_.Formed(now);
+  blame_.Clear();
   leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
   bool schedules = true;

@@ -1,4 +1,5 @@
 // How the survivors of a generation become the next one.
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -85,10 +86,38 @@ TopologyMember JobState::MemberOf(SessionId session) const {
 }
 
 void JobState::WatchReforming(absl::Time now, Effects& effects) {
-  if (const auto why = reforming_.Verdict(now))
-    EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
+  if (const auto why = reforming_.Verdict(now)) Judge(*why, now, effects);
   if (reforming_.ReportsAreOverdue(now)) ExpelSilent(now, effects);
   if (reforming_.TimedOut(now)) GiveUpReforming(now, effects);
+}
+
+// Members that live and do not reach each other would fail together again: the others go on without
+// as few of them as possible. Where none go on, all of them are only told.
+void JobState::Judge(const std::string& why, absl::Time now, Effects& effects) {
+  const Blame blame = std::exchange(blame_, Blame());
+  if (blame.empty() || !reforming_.wanted())
+    return EndGeneration(Damage::kCollectiveFailed, why, now, effects);
+  std::set<Rank> marked;
+  for (int32_t rank = 0; rank < generation_->size(); ++rank) {
+    const auto worker = workers_.find(generation_->session_of(Rank{rank}));
+    const bool lately = worker != workers_.end() && now - worker->second.blamed_at < kFruitfulLife;
+    if (lately) marked.insert(Rank{rank});
+  }
+  std::vector<std::pair<SessionId, std::string>> evicted;
+  for (Rank culprit : blame.Culprits(marked))
+    evicted.emplace_back(generation_->session_of(culprit), BlameText(blame.LinkOf(culprit)));
+  for (const BlamedLink& link : blame.links())
+    for (Rank end : {link.witness, link.suspect})
+      workers_.at(generation_->session_of(end)).blamed_at = now;
+  for (const auto& [session, text] : evicted) {
+    if (Has(session)) Evict(session, "was evicted: " + text, now, effects);
+  }
+}
+
+std::string JobState::BlameText(const BlamedLink& link) const {
+  const auto who = [this](Rank rank) { return Who(workers_.at(generation_->session_of(rank))); };
+  return absl::StrCat("nothing comes over the network from ", who(link.suspect), " to ",
+                      who(link.witness), ", which both live");
 }
 
 // Their leases go on, but what they execute does not end.

@@ -61,6 +61,7 @@ void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects
   generation_departures_.clear();
   damage_ = Damage::kNone;
   reforming_.Suspended();
+  blame_.Clear();
   rendezvous_.Suspend(now);
   kv_.Open(generation());
   leaving_until_ = absl::InfinitePast();

@@ -232,7 +232,9 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
   // end of the job, too.
   const bool explains = reforming_.wanted() || !worker.join.launch().empty();
   if (explains && damage_ == Damage::kNone) {
-    reforming_.Failed(reason, now);
+    const bool silent = failed.suspect_silent() && suspect >= 0 && suspect < generation_->size();
+    if (silent) blame_.Report(worker.place.rank, Rank{suspect});
+    reforming_.Failed(reason, silent, now);
   } else {
     EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
   }

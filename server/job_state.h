@@ -18,6 +18,7 @@
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/admission.h"
+#include "server/blame.h"
 #include "server/drains.h"
 #include "server/durability.h"
 #include "server/effects.h"
@@ -127,6 +128,7 @@ class JobState {
     // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
     absl::Time departs_at = absl::InfiniteFuture();
     std::string stream_end;
+    absl::Time blamed_at = absl::InfinitePast();  // last, as one end of a link that was silent
   };
   using Workers = std::map<SessionId, Worker>;
   // What a generation has from the one before.
@@ -226,6 +228,9 @@ class JobState {
   TopologyMember MemberOf(SessionId session) const;
   void WatchReforming(absl::Time now, Effects& effects);
   void ExpelSilent(absl::Time now, Effects& effects);
+  // A failure that nobody's departure has explained, for which `why` stands.
+  void Judge(const std::string& why, absl::Time now, Effects& effects);
+  std::string BlameText(const BlamedLink& link) const;
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
   void CheckReports(absl::Time now, Effects& effects);
   void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
@@ -294,6 +299,7 @@ class JobState {
 
   RendezvousState rendezvous_;
   Reforming reforming_;
+  Blame blame_;          // of the current generation
   Admission admission_;  // those who wait, and the members of an intact generation
   Workers workers_;
   int32_t departing_ = 0;  // of them, those whose stream has ended

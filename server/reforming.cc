@@ -4,10 +4,13 @@
 
 namespace coordd {
 
-void Reforming::Failed(const std::string& reason, absl::Time now) {
-  if (blame_until_ != absl::InfiniteFuture()) return;  // the first one counts
+void Reforming::Failed(const std::string& reason, bool silent, absl::Time now) {
+  const bool first = blame_until_ == absl::InfiniteFuture();
+  const bool first_silence = silent && (first || !silence_);
+  if (!first && !first_silence) return;  // the first one counts; where one is silent, that one
   blame_ = reason;
-  blame_until_ = now + kBlameWindow;
+  silence_ = silent;
+  blame_until_ = now + (silent ? kSilenceWindow : kBlameWindow);
 }
 
 std::optional<std::string> Reforming::Verdict(absl::Time now) const {

@@ -15,6 +15,10 @@ namespace coordd {
 // others see a dead process in their data plane as soon as coordd does, and the words of one who
 // has only lost a peer are worth less than the departure of that peer.
 inline constexpr absl::Duration kBlameWindow = absl::Milliseconds(50);
+// How long it waits for what others say when a member hears nothing more from another one, which no
+// end of a process explains: they notice at almost the same time. Below the time after which
+// workers end the generation for themselves (1 s).
+inline constexpr absl::Duration kSilenceWindow = absl::Milliseconds(500);
 // Generations in a row that nobody's departure has ended. What fails without one fails again; each
 // of them makes every program begin anew.
 inline constexpr int32_t kMaxFruitlessGenerations = 3;
@@ -39,8 +43,9 @@ class Reforming {
   OnFailure on_failure() const { return options_.on_failure; }
   bool wanted() const { return options_.on_failure != OnFailure::kEnd; }
 
-  // A member says that a collective has failed. REQUIRES: the generation is intact.
-  void Failed(const std::string& reason, absl::Time now);
+  // A member says that a collective has failed; `silent`: since it hears nothing more from another
+  // one. REQUIRES: the generation is intact.
+  void Failed(const std::string& reason, bool silent, absl::Time now);
   // A departure is about to: nobody else's word is needed.
   void Explained() { blame_until_ = absl::InfiniteFuture(); }
   // No departure has explained a failure: the generation has to end. Its reason.
@@ -76,6 +81,7 @@ class Reforming {
   ReformingOptions options_;
   std::string blame_;  // why the generation has to end at blame_until_
   absl::Time blame_until_ = absl::InfiniteFuture();
+  bool silence_ = false;  // is among what was said
   bool open_ = false;
   std::string reason_;
   absl::Time report_by_ = absl::InfiniteFuture();

@@ -92,7 +92,7 @@ void Completion::End(std::unique_ptr<BatchJob> owned) {
       trace_.Add(batch, unpacked ? clock_.Now() : batch.times.ended);
     }
   }
-  BatchDone done{batch.lane(),      batch.sequence(), batch.status, SuspectRank(batch.status),
+  BatchDone done{batch.lane(),      batch.sequence(), batch.status, SuspectOf(batch.status),
                  batch.times.ended, batch.has_result};
   if (!ok && hooks_.interrupted) return hooks_.interrupted(std::move(owned), std::move(done));
   if (batch.scratch.has_value()) hooks_.return_scratch(batch.data_lane(), *batch.scratch);

@@ -7,8 +7,9 @@
 namespace coordd {
 namespace {
 
-// Names the payload inside absl::Status; never leaves this process.
+// Name the payloads inside absl::Status; never leave this process.
 constexpr absl::string_view kSuspectRankPayload = "coordd/suspect-rank";
+constexpr absl::string_view kSilentPayload = "coordd/suspect-silent";
 
 }  // namespace
 
@@ -18,11 +19,23 @@ absl::Status PeerLost(Rank rank, absl::string_view detail) {
   return status;
 }
 
-std::optional<Rank> SuspectRank(const absl::Status& status) {
+absl::Status PeerSilent(Rank rank, absl::string_view detail) {
+  absl::Status status = PeerLost(rank, detail);
+  status.SetPayload(kSilentPayload, absl::Cord());
+  return status;
+}
+
+std::optional<Suspect> SuspectOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kSuspectRankPayload);
   int32_t rank = 0;
   if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &rank)) return std::nullopt;
-  return Rank{rank};
+  return Suspect{Rank{rank}, status.GetPayload(kSilentPayload).has_value()};
+}
+
+std::optional<Rank> SuspectRank(const absl::Status& status) {
+  const std::optional<Suspect> suspect = SuspectOf(status);
+  if (!suspect.has_value()) return std::nullopt;
+  return suspect->rank;
 }
 
 }  // namespace coordd

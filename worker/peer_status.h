@@ -9,9 +9,19 @@
 
 namespace coordd {
 
+// A peer that the data plane blames.
+struct Suspect {
+  Rank rank;
+  // It does not answer, and nothing has told of its end; otherwise its connection has ended.
+  bool silent = false;
+};
+
 // UNAVAILABLE "rank 3: detail", with the rank as a payload.
 absl::Status PeerLost(Rank rank, absl::string_view detail);
-// The rank that a status of the data plane blames, if it blames one.
+// The same of one that does not answer.
+absl::Status PeerSilent(Rank rank, absl::string_view detail);
+// Whom a status of the data plane blames, if it blames anybody.
+std::optional<Suspect> SuspectOf(const absl::Status& status);
 std::optional<Rank> SuspectRank(const absl::Status& status);
 
 }  // namespace coordd

@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,7 +17,9 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "worker/peer_addresses.h"
+#include "worker/peer_probe.h"
 #include "worker/peer_status.h"
+#include "worker/peer_watch.h"
 #include "worker/ucx_context.h"
 
 namespace coordd {
@@ -33,6 +36,10 @@ constexpr absl::Duration kAddressTimeout = absl::Seconds(10);
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
 // For what UCX has still to let go of after it was told to drop everything: no waiting is involved.
 constexpr absl::Duration kDropTimeout = absl::Seconds(2);
+
+// How often it is looked at who keeps this rank waiting, and after how many turns the clock is.
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
+constexpr uint32_t kTurnsPerClock = 32;
 
 // Rounds of UCX in one Progress: others, and Abort, want their turn.
 constexpr int kProgressPerTurn = 32;
@@ -59,11 +66,15 @@ class UcxTransport final : public Transport {
   struct Peer {
     UcxTransport* transport = nullptr;
     Rank rank;
-    ucp_ep_h endpoint = nullptr;  // nullptr: not made yet, or closed
-    void* connecting = nullptr;   // request of the first flush; nullptr: none is pending
-    std::deque<Operation*> held;  // Sends until it is connected
-    absl::Status lost;            // OK: the peer is there
-    bool end_handled = false;     // of a lost peer: its endpoint is closed, its receives cancelled
+    ucp_ep_h endpoint = nullptr;         // nullptr: not made yet, or closed
+    void* connecting = nullptr;          // request of the first flush; nullptr: none is pending
+    std::deque<Operation*> held;         // Sends until it is connected
+    absl::Status lost;                   // OK: the peer is there
+    std::optional<HostPort> probe_port;  // none: nobody can ask for it
+    std::optional<PeerProbe> probe;      // the one under way
+    PeerWatch watch;
+    int64_t ended = 0, ended_before = 0;  // operations, now and at the last look
+    bool end_handled = false;  // of a lost peer: its endpoint is closed, its receives cancelled
   };
   struct Operation {
     UcxTransport* transport = nullptr;
@@ -90,6 +101,9 @@ class UcxTransport final : public Transport {
   absl::Status StatusOf(const Operation& operation, ucs_status_t status) const;
   absl::Status ReceivedStatus(const Operation& operation, ucs_status_t status, size_t length) const;
   void HandleLostPeers();
+  std::optional<ProbePort> OpenProbePort(const GroupLayout& layout) const;
+  void WatchPeers();
+  void Watch(Peer& peer, bool waits, absl::Time now);
   void CancelReceives(const Peer* peer);  // nullptr: of all peers
   void CloseEndpoint(Peer& peer, bool force);
   void DropEverything(absl::Status status);
@@ -121,6 +135,9 @@ class UcxTransport final : public Transport {
   std::list<Operation> pending_;
   std::vector<void*> closing_;  // requests of endpoints that are being closed
   std::vector<std::pair<Done, absl::Status>> finished_;  // `done`s for the next Progress
+  std::optional<ProbePort> probe_port_;                  // of this rank
+  uint32_t turns_ = 0;                                   // of Progress
+  absl::Time next_watch_ = absl::InfinitePast();
   UcxContext context_;  // last: it ends first, and its callbacks reach what stands above
 };
 
@@ -155,7 +172,29 @@ absl::Status UcxTransport::Connect(const GroupLayout& layout, Store& store, absl
   store_ = &store;
   COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(options_, layout.size()));
   COORDD_ASSIGN_OR_RETURN(std::string address, context_.Address());
+  probe_port_ = OpenProbePort(layout);
+  if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());
   return store.Set(AddressKey(kUcxKeyPrefix, self_), std::move(address), deadline);
+}
+
+// Where it is known which way UCX's messages go; within a range of ports, at its end, where there
+// is room beyond those that UCX needs.
+std::optional<ProbePort> UcxTransport::OpenProbePort(const GroupLayout& layout) const {
+  const Environment& environment = options_.environment;
+  if (options_.local_address.empty() || environment.contains("UCX_NET_DEVICES") ||
+      environment.contains("UCX_TLS")) {
+    return std::nullopt;
+  }
+  int32_t port = 0;
+  if (options_.ports.has_value()) {
+    const int32_t node = layout.node_of(self_);
+    if (options_.ports->size() < 2 * layout.ranks_on(node)) return std::nullopt;
+    port = options_.ports->last - (ToInt(self_) - ToInt(layout.first_rank_of(node)));
+  }
+  absl::StatusOr<ProbePort> opened =
+      ProbePort::Open(options_.local_address, static_cast<uint16_t>(port));
+  if (!opened.ok()) return std::nullopt;  // others do without it
+  return *std::move(opened);
 }
 
 UcxTransport::Peer& UcxTransport::PeerOf(Rank rank) {
@@ -175,6 +214,8 @@ void UcxTransport::MakeEndpoint(Peer& peer) {
     peer.lost = PeerLost(peer.rank, absl::StrCat("its UCX address: ", address.status().message()));
     return;
   }
+  // UCX does not look beyond the end of what it has packed.
+  peer.probe_port = ProbePortOf(*address);
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -288,6 +329,7 @@ void UcxTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done
 
 void UcxTransport::Finish(Operation& operation, absl::Status status) {
   finished_.emplace_back(std::move(operation.done), std::move(status));
+  ++operation.peer->ended;
   if (operation.request != nullptr) ucp_request_free(operation.request);
   pending_.erase(operation.self);
 }
@@ -344,6 +386,7 @@ bool UcxTransport::Progress() {
   for (int i = 0; i < kProgressPerTurn && ucp_worker_progress(context_.worker()) != 0; ++i)
     moved = true;
   for (Peer* peer : std::exchange(newly_connected_, {})) SendHeld(*peer);
+  if (++turns_ % kTurnsPerClock == 0 && !pending_.empty() && dropped_.ok()) WatchPeers();
   if (peer_lost_) HandleLostPeers();
   moved |= !finished_.empty();
   CallFinished();
@@ -358,6 +401,43 @@ void UcxTransport::HandleLostPeers() {
     CloseEndpoint(peer, /*force=*/true);
     SendHeld(peer);  // which ends them
     CancelReceives(&peer);
+  }
+}
+
+void UcxTransport::WatchPeers() {
+  const absl::Time now = clock_.Now();
+  if (now < next_watch_) return;
+  next_watch_ = now + kWatchInterval;
+  std::set<const Peer*> waited_for;
+  for (const Operation& operation : pending_) waited_for.insert(operation.peer);
+  for (auto& [rank, peer] : peers_) {
+    const bool is_there = peer.lost.ok() && peer.endpoint != nullptr;
+    if (is_there && peer.probe_port.has_value()) Watch(peer, waited_for.contains(&peer), now);
+  }
+}
+
+void UcxTransport::Watch(Peer& peer, bool waits, absl::Time now) {
+  PeerWatch& watch = peer.watch;
+  const bool moved = std::exchange(peer.ended_before, peer.ended) != peer.ended;
+  if (moved || !waits) watch.Moved(now);
+  if (peer.probe.has_value()) {
+    const PeerProbe::Answer answer = peer.probe->Poll();
+    if (answer == PeerProbe::Answer::kReached) {
+      watch.Answered(now);
+    } else if (watch.PatienceIsOver(now)) {
+      watch.NotAnswered();
+    } else {
+      return;
+    }
+    peer.probe.reset();
+  }
+  if (watch.silent(/*connects=*/peer.connecting != nullptr)) {
+    peer.lost = PeerSilent(peer.rank, absl::StrCat("nothing comes from it, and its host does not ",
+                                                   "answer at ", peer.probe_port->ToString()));
+    peer_lost_ = true;
+  } else if (watch.WantsProbe(now)) {
+    peer.probe.emplace(*peer.probe_port);
+    watch.Asked(now);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "common/tensor_spec.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
+#include "worker/peer_status.h"
 #include "worker/shared_spec.h"
 #include "worker/trace_chunks.h"
 
@@ -51,7 +52,7 @@ struct BatchDone {  // every LaunchBatch is answered by exactly one
   LaneId lane;
   int64_t sequence = 0;
   absl::Status status;
-  std::optional<Rank> suspect;                 // whom the data plane blames
+  std::optional<Suspect> suspect;              // whom the data plane blames
   absl::Time ended_at = absl::InfinitePast();  // by the data plane; InfinitePast: now
   bool has_result = false;  // of one that failed: its results are there all the same
 };
@@ -62,7 +63,7 @@ struct ProgramWaits {
 struct ConnectFailed {  // of the data plane of this generation
   Generation generation;
   absl::Status status;
-  std::optional<Rank> suspect;
+  std::optional<Suspect> suspect;
   bool was_connected = false;  // it failed later, in a comm
 };
 struct MembersMayChange {  // the program has come to a point at which others may join it

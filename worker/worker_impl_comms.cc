@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<Comm>> WorkerImpl::CreateComm(ProcessSetId proces
   parts.clock = &clock_;
   parts.report_failure = [this, generation = view->placement.generation](const absl::Status& why) {
     runtime_->inbox.PushUnbounded(
-        ConnectFailed{generation, why, SuspectRank(why), /*was_connected=*/true});
+        ConnectFailed{generation, why, SuspectOf(why), /*was_connected=*/true});
   };
   for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
     COORDD_ASSIGN_OR_RETURN(const bool found, FindLane(process_set, attempt, parts));

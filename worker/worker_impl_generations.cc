@@ -126,7 +126,7 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
 
 void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) {
   if (!status.ok() && options_.on_failure != OnFailure::kEnd)
-    runtime_->inbox.PushUnbounded(ConnectFailed{generation, status, SuspectRank(status)});
+    runtime_->inbox.PushUnbounded(ConnectFailed{generation, status, SuspectOf(status)});
   MutexLock lock(&mu_);
   if (next_ == nullptr || next_->placement.generation != generation) return;
   next_connected_ = status.ok();

@@ -106,7 +106,7 @@ void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffe
 // long: a case for each kind of message
 void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
   const v1::CoordinatorMessage& message = in.message;
-  if (!IsOfThisSession(in, out)) return;
+  if (!IsOfThisSession(in, now, out)) return;
   if (message.sequence() != received_sequence_ + 1) {
     ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
                                received_sequence_ + 1),
@@ -122,7 +122,7 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
       GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
                                   absl::StatusCode::kUnavailable),
-             out);
+             now, out);
       return;
     case v1::CoordinatorMessage::kDrainNotice:
       OnDrainNotice(message.drain_notice(), now, out);
@@ -239,7 +239,7 @@ void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>&
             : GenerationEndedError(
                   options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
                   stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
-        out);
+        now, out);
   }
   // coordd will say nothing more about who was lost.
   if (!awaiting_verdict_.empty()) verdict_deadline_ = now;

@@ -251,7 +251,7 @@ class WorkerState {
   // No generation follows.
   void EndForGood(absl::Status why, std::vector<WorkerEffect>& out);
   // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
-  void GiveUp(absl::Status why, std::vector<WorkerEffect>& out);
+  void GiveUp(absl::Status why, absl::Time now, std::vector<WorkerEffect>& out);
   bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
   // worker_state_schedules.cc
@@ -294,9 +294,9 @@ class WorkerState {
   void Reattached(absl::Time now);
   // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
   // again.
-  bool IsOfThisSession(const CoordinatorSaid& in, std::vector<WorkerEffect>& out);
+  bool IsOfThisSession(const CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
   void OnResumed(const v1::Resumed& resumed, absl::Time now, std::vector<WorkerEffect>& out);
-  void SendResume(std::vector<WorkerEffect>& out);
+  void SendResume(absl::Time now, std::vector<WorkerEffect>& out);
   std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
   void ReportAnew(absl::Time now, std::vector<WorkerEffect>& out);
   void ReportSchedulesAnew(std::vector<WorkerEffect>& out);
@@ -326,7 +326,7 @@ class WorkerState {
   void LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out);
   void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                  std::optional<Rank> suspect, std::vector<WorkerEffect>& out);
+                  std::optional<Suspect> suspect, std::vector<WorkerEffect>& out);
 
   WorkerStateOptions options_;  // of the generation
 
@@ -355,6 +355,7 @@ class WorkerState {
   std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
   absl::Time asked_abort_deadline_;
   absl::Time left_behind_deadline_ = absl::InfiniteFuture();
+  bool has_given_up_ = false;  // coordd: it will say nothing more
 
   struct Tracing {
     int64_t id = 0;  // 0: nothing is recorded for coordd

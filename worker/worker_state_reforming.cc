@@ -51,9 +51,13 @@ void WorkerState::EndForGood(absl::Status why, std::vector<WorkerEffect>& out) {
   FailEverything(out);
 }
 
-void WorkerState::GiveUp(absl::Status why, std::vector<WorkerEffect>& out) {
+// What all ranks have launched ends by itself. But others may not have heard of it, or may not be
+// reached any more than coordd is.
+void WorkerState::GiveUp(absl::Status why, absl::Time now, std::vector<WorkerEffect>& out) {
   if (expects_next_) return EndForGood(std::move(why), out);
   EndGeneration(std::move(why), /*abort=*/false, out);
+  has_given_up_ = true;
+  left_behind_deadline_ = now + kLeftBehindWait;
 }
 
 bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {

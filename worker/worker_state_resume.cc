@@ -117,7 +117,7 @@ void WorkerState::TryAgain(absl::Time now, std::vector<WorkerEffect>& out) {
                                              SecondsText(options_.resume_timeout), ": ",
                                              detached_because_.message()),
                                 absl::StatusCode::kUnavailable),
-           out);
+           now, out);
     stream_ended_ = true;
     return;
   }
@@ -127,16 +127,16 @@ void WorkerState::TryAgain(absl::Time now, std::vector<WorkerEffect>& out) {
   ++tried_;
   received_sequence_ = 0;
   out.push_back(OpenStream{++stream_});
-  SendResume(out);
+  SendResume(now, out);
 }
 
-void WorkerState::SendResume(std::vector<WorkerEffect>& out) {
+void WorkerState::SendResume(absl::Time now, std::vector<WorkerEffect>& out) {
   const absl::StatusOr<int64_t> answered = process_sets_.AnsweredRequests();
   if (!answered.ok()) {
     GiveUp(GenerationEndedError(
                options_.generation,
                absl::StrCat("this rank cannot come back to coordd: ", answered.status().message())),
-           out);
+           now, out);
     return;
   }
   v1::WorkerMessage hello;
@@ -214,7 +214,8 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   return parts.Take();
 }
 
-bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, std::vector<WorkerEffect>& out) {
+bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, absl::Time now,
+                                  std::vector<WorkerEffect>& out) {
   if (in.stream != stream_ || link_ == Link::kDetached) return false;
   const int64_t epoch = in.message.epoch();
   if (link_ == Link::kResuming && epoch < ToInt(epoch_)) {
@@ -222,7 +223,7 @@ bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, std::vector<WorkerE
                options_.generation,
                absl::StrCat("coordd is in epoch ", epoch, ", before epoch ", ToInt(epoch_),
                             " in which this rank was: it has an older state")),
-           out);
+           now, out);
     return false;
   }
   if (link_ == Link::kResuming) epoch_ = Epoch{epoch};

@@ -165,7 +165,7 @@ void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, 
   }
   // Other ranks have launched it already.
   SendFailed(BatchKey{lane.lane(), lane.launched() + 1}, lane.spec(slot).name, taken.message(),
-             options_.rank, out);
+             Suspect{options_.rank}, out);
   EndGeneration(GenerationEndedError(options_.generation, taken.message(), taken.code()),
                 /*abort=*/true, out);
 }
@@ -271,7 +271,7 @@ void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEf
   if (!behind.ok()) {
     // What other ranks have launched is not what this program submits.
     SendFailed(BatchKey{lane->lane(), lane->launched() + 1}, "", behind.status().message(),
-               options_.rank, out);
+               Suspect{options_.rank}, out);
     EndGeneration(GenerationEndedError(options_.generation, behind.status().message(),
                                        behind.status().code()),
                   /*abort=*/true, out);
@@ -339,7 +339,8 @@ void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out)
     left_behind_deadline_ = absl::InfiniteFuture();
     const absl::Status why =
         end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
-    if (ExecutesSchedule()) EndGeneration(why, /*abort=*/true, out);
+    const bool waits = ExecutesSchedule() || (has_given_up_ && !executing_.empty());
+    if (waits) EndGeneration(why, /*abort=*/true, out);
   }
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;

@@ -51,7 +51,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
     if (MayResume(silent)) {
       Detach(silent, now, out);
     } else {
-      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), out);
+      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), now, out);
     }
   }
   Report(out);
@@ -291,14 +291,15 @@ void WorkerState::Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out
 }
 
 void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                             std::optional<Rank> suspect, std::vector<WorkerEffect>& out) {
+                             std::optional<Suspect> suspect, std::vector<WorkerEffect>& out) {
   v1::WorkerMessage message;
   v1::CollectiveFailed& failed = *message.mutable_collective_failed();
   failed.set_lane(ToInt(batch.first));
   failed.set_sequence(batch.second);
   failed.set_tensor(tensor);
   failed.set_detail(ShortenedText(detail, kMaxDetailBytes));
-  failed.set_suspect_rank(suspect.has_value() ? ToInt(*suspect) : -1);
+  failed.set_suspect_rank(suspect.has_value() ? ToInt(suspect->rank) : -1);
+  failed.set_suspect_silent(suspect.has_value() && suspect->silent);
   Send(std::move(message), out);
 }
 

@@ -6,7 +6,7 @@ target_compile_definitions(server_story_test
   PRIVATE COORDD_SCRIPTS_DIR="${CMAKE_SOURCE_DIR}/tests/scripts")
 
 coordd_unit_tests(server_core_tests PREFIX server_ LIBS server_test_support PURE
-  FILES admission coordinator_drain_durability coordinator_durability coordinator_fuzz coordinator_repair_durability
+  FILES admission blame coordinator_drain_durability coordinator_durability coordinator_fuzz coordinator_repair_durability
         coordinator_sets_durability coordinator_state coordinator_suspend drains durability_fuzz end_rule fusion_planner generation_model invariants job_record
         join_state kv_state lateness process_set_requests resume_merge process_sets rank_set readiness_join readiness_model readiness_table
         reforming rendezvous_state repair_plan schedule_detector server_options topology validate_message)

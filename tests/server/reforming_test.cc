@@ -52,13 +52,25 @@ TEST(Reforming, WaitsForReportsAndThenForEnoughWorkers) {
 
 TEST(Reforming, AFailureWaitsForTheDepartureThatExplainsIt) {
   Reforming reforming = Raise();
-  reforming.Failed("rank 0 reported that tensor a failed", kStart);
-  reforming.Failed("rank 2 reported that tensor a failed", kStart + absl::Milliseconds(1));
+  reforming.Failed("rank 0 reported that tensor a failed", /*silent=*/false, kStart);
+  reforming.Failed("rank 2 reported that tensor a failed", /*silent=*/false,
+                   kStart + absl::Milliseconds(1));
   EXPECT_EQ(reforming.Verdict(kStart + kBlameWindow - absl::Nanoseconds(1)), std::nullopt);
   EXPECT_THAT(reforming.Verdict(kStart + kBlameWindow),
               Optional(std::string("rank 0 reported that tensor a failed")));
   reforming.Broken("rank 1 was lost", /*lost=*/true, /*left=*/false, kStart);
   EXPECT_EQ(reforming.Verdict(kStart + absl::Hours(1)), std::nullopt);
+}
+
+TEST(Reforming, SilenceWaitsForWhatOthersSay) {
+  Reforming reforming = Raise();
+  reforming.Failed("rank 0 has lost a connection", /*silent=*/false, kStart);
+  const absl::Time heard = kStart + absl::Milliseconds(20);
+  reforming.Failed("rank 2 hears nothing from rank 1", /*silent=*/true, heard);
+  reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, heard + kBlameWindow);
+  EXPECT_EQ(reforming.Verdict(heard + kSilenceWindow - absl::Nanoseconds(1)), std::nullopt);
+  EXPECT_THAT(reforming.Verdict(heard + kSilenceWindow),
+              Optional(std::string("rank 2 hears nothing from rank 1")));
 }
 
 TEST(Reforming, WhatFailsWithoutADepartureIsTriedThreeTimes) {

@@ -128,6 +128,7 @@ bool Story::Worker(const Command& command) {
     message.mutable_collective_failed()->set_detail(command.Get("detail", ""));
     message.mutable_collective_failed()->set_suspect_rank(
         static_cast<int32_t>(command.Number("suspect", -1)));
+    message.mutable_collective_failed()->set_suspect_silent(command.Number("silent", 0) != 0);
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "beat") {
     v1::WorkerMessage message = From(command);

@@ -6,7 +6,7 @@
 //              resume=1 schedules=1 on_failure= launch=]                              a worker's
 //              stream begins with Join
 //   ready NAME TENSOR[4,2]... [kind= dtype= op= root= peer= group= size= set= gen=]
-//   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= detail=]
+//   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= silent=1 detail=]
 //   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
 //   its end
 //   report NAME [gen=]      what it executed of a generation that is over has ended

@@ -28,7 +28,8 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log l
       dozes_left_(options.dozes),
       drains_left_(options.drains),
       partitions_left_(options.partitions),
-      evictions_left_(options.evictions) {}
+      evictions_left_(options.evictions),
+      cuts_left_(options.cuts) {}
 
 absl::Status RecoverySim::Run() {
   const absl::Time start = coordd_.now();
@@ -299,34 +300,40 @@ absl::Status RecoverySim::MoveData(int32_t w, bool& moved) {
     moved = true;
     return EndPart(w, key, absl::AbortedError("aborted"));
   }
-  bool all_launched = true, all_hold = true;
-  std::optional<Rank> dead;
+  bool all_launched = true, all_hold = true, all_arrives = true;
+  std::optional<Suspect> suspect;
   for (const auto& [member, rank] : batch.members) {
     const auto other = batch.parts.find(member);
     const bool launched = other != batch.parts.end();
     const bool holds = launched && other->second.has_result;
     all_launched = all_launched && launched;
     all_hold = all_hold && holds;
-    if (!workers_[static_cast<size_t>(member)].alive && !holds) dead = Rank{rank};
+    all_arrives = all_arrives && !IsCut(member, w);
+    const WorkerModel& peer = workers_[static_cast<size_t>(member)];
+    // Who has given up closes its connections, as the end of a process does.
+    const bool has_closed = !peer.alive || (peer.aborted && peer.generation == key.first);
+    if (has_closed && !holds && !suspect.has_value()) suspect = Suspect{Rank{rank}};
+    if (IsCut(member, w)) suspect = Suspect{Rank{rank}, /*silent=*/true};
   }
   if (!part.has_result) {
-    if (all_launched && (!dead.has_value() || random_.Below(2) == 0)) {
+    if (all_launched && all_arrives && (!suspect.has_value() || random_.Below(2) == 0)) {
       part.has_result = moved = true;
     }
   } else if (all_hold || options_.bug == RecoveryBug::kBufferReusedTooEarly) {
     moved = true;
     return EndPart(w, key, absl::OkStatus());
   }
-  // Its data plane sees the end of the process.
-  if (!moved && dead.has_value() && random_.Below(2) == 0) {
+  // Its data plane sees the end of a connection, or notices that nothing comes.
+  if (!moved && suspect.has_value() && random_.Below(2) == 0) {
     moved = true;
     worker.aborted = true;  // that of this rank is over
-    return EndPart(w, key, absl::UnavailableError("the peer has ended"));
+    return EndPart(w, key, absl::UnavailableError("the peer is lost"), suspect);
   }
   return absl::OkStatus();
 }
 
-absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status status) {
+absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status status,
+                                  std::optional<Suspect> suspect) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   Part& part = batches_.at(key).parts.at(w);
   const auto lane = worker.running.find(key.second.first);
@@ -337,7 +344,7 @@ absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status 
   } else {
     worker.interrupted[key.second] = part;
   }
-  BatchDone done{key.second.first, key.second.second, std::move(status), std::nullopt};
+  BatchDone done{key.second.first, key.second.second, std::move(status), suspect};
   done.has_result = part.has_result;
   return Turn(w, std::move(done));
 }

@@ -43,6 +43,7 @@ struct RecoverySimOptions {
   int32_t drains = 0;   // of workers, that an operator asks for or their own process
   int32_t evictions = 0;
   int32_t partitions = 0;  // of one worker and coordd, in one direction or both
+  int32_t cuts = 0;        // of links between two workers, in one direction or both
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -65,6 +66,8 @@ class RecoverySim {
   int64_t evicted() const { return evicted_; }        // at once, or when their time was over
   int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
   int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
+  int64_t cuts() const { return options_.cuts - cuts_left_; }
+  int64_t parted() const { return parted_; }  // evicted since they did not reach another
   int64_t crashes() const { return options_.crashes - crashes_left_; }
   int64_t partitions() const { return options_.partitions - partitions_left_; }
   int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
@@ -130,7 +133,10 @@ class RecoverySim {
   absl::Status ToWorker(int32_t w);
   // Something that may happen in the data plane of this worker; whether anything did.
   absl::Status MoveData(int32_t w, bool& moved);
-  absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status);
+  absl::Status EndPart(int32_t w, const GlobalKey& key, absl::Status status,
+                       std::optional<Suspect> suspect = std::nullopt);
+  // Whether what `from` sends on the data plane does not arrive at `to`.
+  bool IsCut(int32_t from, int32_t to) const { return cut_.contains({from, to}); }
   absl::Status Turn(int32_t w, WorkerEvent event);
   absl::Status Tick(int32_t w);
   absl::Status CheckAlive(int32_t w);
@@ -163,6 +169,7 @@ class RecoverySim {
   absl::Status Kill();
   absl::Status AskForChange();
   absl::Status Dismiss(bool evict);
+  void Cut();
   void Sleep();
   void Partition();
   void MendSomething();
@@ -183,7 +190,8 @@ class RecoverySim {
   int32_t changes_left_;
   int32_t dozes_left_;
   absl::Time suspended_at_;
-  int32_t drains_left_, partitions_left_, evictions_left_;
+  int32_t drains_left_, partitions_left_, evictions_left_, cuts_left_;
+  std::set<std::pair<int32_t, int32_t>> cut_;  // from, to
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
   std::map<int64_t, std::map<int32_t, int32_t>> members_;  // by generation: rank of each worker
@@ -195,7 +203,7 @@ class RecoverySim {
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
-  int64_t drained_ = 0, evicted_ = 0;
+  int64_t drained_ = 0, evicted_ = 0, parted_ = 0;
   int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };
 

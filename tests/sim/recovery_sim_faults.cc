@@ -1,6 +1,7 @@
 // What happens to the workers and to coordd, and how they come back.
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "tests/server/builders.h"
@@ -40,6 +41,7 @@ absl::Status RecoverySim::Fault(bool& happened) {
   if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
   if (running && drains_left_ > 0 && random_.Below(100) == 0) return Dismiss(/*evict=*/false);
   if (running && evictions_left_ > 0 && random_.Below(150) == 0) return Dismiss(/*evict=*/true);
+  if (running && cuts_left_ > 0 && random_.Below(150) == 0) Cut();
   // What it has just stored it may not have announced.
   const uint64_t often = coordd_.has_stored_unsaid() ? 4 : 200;
   if (coordd_.alive() && crashes_left_ > 0 && random_.Below(often) == 0) {
@@ -118,6 +120,21 @@ absl::Status RecoverySim::Dismiss(bool evict) {
   return coordd_.Step(call);
 }
 
+// Between two who both go on: one of them has to be parted with, and nobody else.
+void RecoverySim::Cut() {
+  std::vector<int32_t> alive;
+  for (int32_t w = 0; w < options_.workers; ++w)
+    if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
+  if (alive.size() < 2) return;
+  --cuts_left_;
+  const size_t first = random_.Below(alive.size());
+  const size_t second = (first + 1 + random_.Below(alive.size() - 1)) % alive.size();
+  const int32_t from = alive[first], to = alive[second];
+  cut_.emplace(from, to);
+  if (random_.Below(2) == 0) cut_.emplace(to, from);
+  for (int32_t end : {from, to}) workers_[static_cast<size_t>(end)].may_be_evicted = true;
+}
+
 void RecoverySim::Sleep() {
   --dozes_left_;
   coordd_.Sleep([this](int32_t w) { return workers_[static_cast<size_t>(w)].alive; });
@@ -173,6 +190,8 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   }
   if (MayBeGone(w)) {
     ++evicted_;
+    if (absl::StrContains(close.status.message(), "nothing comes over the network")) ++parted_;
+    if (parted_ > cuts()) return Wrong("more are evicted than links are cut");
     End(w);
     return absl::OkStatus();
   }

@@ -15,7 +15,7 @@ struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
-          partitions = 0;
+          partitions = 0, cuts = 0, parted = 0;
 };
 
 // All seeds with these faults. The line that runs a seed again is in the failure.
@@ -40,6 +40,8 @@ Sums RunAll(const FaultSet& faults) {
     sums.drained += sim.drained();
     sums.evicted += sim.evicted();
     sums.partitions += sim.partitions();
+    sums.cuts += sim.cuts();
+    sums.parted += sim.parted();
   }
   return sums;
 }
@@ -87,6 +89,18 @@ TEST(RecoverySim, WhoIsToLeaveDoesAtAnyMomentAndNobodyElseIsConcerned) {
   EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
   EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
   EXPECT_GT(sums.generations, static_cast<int64_t>(2 * kSeeds));
+}
+
+TEST(RecoverySim, OfTwoThatDoNotReachEachOtherOneHasToGoAndNobodyElse) {
+  const Sums sums = RunAll({Fault::kCut});
+  EXPECT_GT(sums.cuts, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.parted, static_cast<int64_t>(kSeeds / 2));
+}
+
+TEST(RecoverySim, LinksMayBeCutWhileOthersDieAndCoorddToo) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kCut});
+  EXPECT_GT(sums.parted, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
 }
 
 TEST(RecoverySim, CoorddMaySleepAtAnyMomentOfAChangeOfMembers) {

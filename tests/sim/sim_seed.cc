@@ -26,6 +26,7 @@ constexpr FaultText kFaults[] = {
     {Fault::kEvict, "evict", "an operator evicts a worker"},
     {Fault::kPartition, "partition",
      "a worker and coordd do not reach each other, or one does not reach the other"},
+    {Fault::kCut, "cut", "what a worker sends to another one is lost, perhaps in both directions"},
 };
 
 }  // namespace
@@ -66,13 +67,14 @@ absl::StatusOr<FaultSet> ParseFaults(absl::string_view list) {
 RecoverySimOptions RecoveryOptionsOf(uint64_t seed, const FaultSet& faults) {
   Random random(seed);  // the simulator has one of its own
   RecoverySimOptions options;
-  const bool some_leave = faults.contains(Fault::kDrain) || faults.contains(Fault::kEvict);
+  const bool some_leave = faults.contains(Fault::kDrain) || faults.contains(Fault::kEvict) ||
+                          faults.contains(Fault::kCut);
   options.workers = static_cast<int32_t>(2 + random.Below(4)) + (some_leave ? 1 : 0);
   const std::pair<Fault, int32_t*> counts[] = {
       {Fault::kKill, &options.kills},           {Fault::kRestart, &options.crashes},
       {Fault::kSleep, &options.dozes},          {Fault::kChange, &options.changes},
       {Fault::kDrain, &options.drains},         {Fault::kEvict, &options.evictions},
-      {Fault::kPartition, &options.partitions},
+      {Fault::kPartition, &options.partitions}, {Fault::kCut, &options.cuts},
   };
   std::vector<int32_t*> chosen;
   int32_t sum = 0;

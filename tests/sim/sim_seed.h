@@ -22,6 +22,7 @@ enum class Fault {
   kDrain,    // of workers, that an operator asks for or their own process
   kEvict,
   kPartition,  // of a worker and coordd
+  kCut,        // links between workers
 };
 using FaultSet = std::set<Fault>;
 

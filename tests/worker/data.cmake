@@ -16,9 +16,9 @@ set_source_files_properties(reference.cc collective_backend_conformance.cc colle
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout half reduce_kernels result_reference schedule)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout half peer_watch reduce_kernels result_reference schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
-  FILES node_arena node_plan node_run shm_channel transport_factory)
+  FILES node_arena node_plan node_run peer_probe shm_channel transport_factory)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)

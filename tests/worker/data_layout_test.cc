@@ -35,6 +35,15 @@ TEST(PeerStatus, CarriesTheRankToBlame) {
   EXPECT_EQ(SuspectRank(status), Rank{3});
   EXPECT_EQ(SuspectRank(absl::UnavailableError("rank 3: no payload")), std::nullopt);
   EXPECT_EQ(SuspectRank(absl::OkStatus()), std::nullopt);
+  EXPECT_FALSE(SuspectOf(status)->silent);
+}
+
+TEST(PeerStatus, KnowsSilenceFromAnEnd) {
+  const absl::Status status = PeerSilent(Rank{3}, "no answer");
+  EXPECT_EQ(status.message(), "rank 3: no answer");
+  ASSERT_TRUE(SuspectOf(status).has_value());
+  EXPECT_EQ(SuspectOf(status)->rank, Rank{3});
+  EXPECT_TRUE(SuspectOf(status)->silent);
 }
 
 TEST(FusionLayout, PacksTensorsAtCacheLines) {

@@ -124,8 +124,10 @@ class Member {
     Say(std::move(message));
   }
   void Done(int64_t sequence, absl::Status status = absl::OkStatus(),
-            std::optional<Rank> suspect = std::nullopt) {
-    Turn(BatchDone{LaneId{0}, sequence, std::move(status), suspect});
+            std::optional<Rank> lost = std::nullopt) {
+    BatchDone done{LaneId{0}, sequence, std::move(status), std::nullopt};
+    if (lost.has_value()) done.suspect = Suspect{*lost};
+    Turn(std::move(done));
   }
   void Turn(WorkerEvent event) {
     state_.Step(std::move(event), now_, effects_);

@@ -315,6 +315,37 @@ TEST(WorkerState, FailsWhatIsNotPlannedWhenTheConnectionEnds) {
   EXPECT_THAT(member.failure(1), IsOk());
 }
 
+// Others may not have launched it, or may be as far away as coordd is.
+TEST(WorkerState, AbortsWhatDoesNotEndAfterCoorddIsLost) {
+  Member member;
+  member.Submit({Gradient("a")});
+  member.Plan({"a"});
+  member.Turn(StreamEnded{absl::UnavailableError("Socket closed")});
+  member.Advance(kLeftBehindWait - absl::Milliseconds(1));
+  EXPECT_THAT(member.All<AbortExecution>(), IsEmpty());
+  member.Advance(absl::Milliseconds(1));
+  EXPECT_THAT(member.All<AbortExecution>(), SizeIs(1));
+  member.Done(1, absl::AbortedError("aborted"));
+  EXPECT_THAT(member.failure(1),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("Socket closed")));
+}
+
+TEST(WorkerState, TellsCoorddWhetherAPeerIsSilent) {
+  for (bool silent : {false, true}) {
+    Member member;
+    member.Submit({Gradient("a")});
+    member.Plan({"a"});
+    member.Clear();
+    BatchDone done{LaneId{0}, 1, absl::UnavailableError("rank 2: nothing comes"), std::nullopt};
+    done.suspect = Suspect{Rank{2}, silent};
+    member.Turn(std::move(done));
+    const auto failed = member.sent(v1::WorkerMessage::kCollectiveFailed);
+    ASSERT_THAT(failed, SizeIs(1));
+    EXPECT_EQ(failed[0].collective_failed().suspect_rank(), 2);
+    EXPECT_EQ(failed[0].collective_failed().suspect_silent(), silent);
+  }
+}
+
 TEST(WorkerState, KeepsTheFirstReasonWhenTheStreamEndsAfterAnAbort) {
   Member member;
   member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "", /*in_flight=*/true);
