@@ -35,10 +35,12 @@ void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole) {
   whole.set_more(part.more());
 }
 
-absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size) {
-  int32_t last = 0;
+absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size, int32_t checked) {
   int64_t members = 0;
-  for (const v1::ProcessSet& set : sets.sets()) {
+  for (const v1::ProcessSet& set : sets.sets()) members += set.ranks_size();
+  int32_t last = checked > 0 ? sets.sets(checked - 1).process_set() : 0;
+  for (int32_t i = checked; i < sets.sets_size(); ++i) {
+    const v1::ProcessSet& set = sets.sets(i);
     bool valid = last < set.process_set() && set.process_set() <= sets.last_process_set() &&
                  !set.ranks().empty();
     int32_t previous = -1;
@@ -53,7 +55,6 @@ absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size) {
           ", and one or more strictly increasing ranks of ", size));
     }
     last = set.process_set();
-    members += set.ranks_size();
   }
   if (sets.sets_size() > kMaxProcessSets || members > kMaxProcessSetMembers) {
     return absl::InvalidArgumentError(absl::StrCat(sets.sets_size(), " process sets of ", members,

@@ -16,7 +16,7 @@ std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes)
 void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
 
 // INVALID_ARGUMENT: numbers or ranks that are none, or not in order; names the set. `size`: of the
-// job.
-absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size);
+// job. The ranks of the first `checked` sets are not looked at again.
+absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size, int32_t checked = 0);
 
 }  // namespace coordd

@@ -17,8 +17,9 @@ absl::Status JobState::AddReport(const GenerationState& generation, v1::Recovery
                                  v1::RecoveryReport& whole) {
   if (report.lanes_size() > 0) whole.mutable_lanes()->Swap(report.mutable_lanes());
   if (!report.has_process_sets()) return absl::OkStatus();
+  const int32_t checked = whole.process_sets().sets_size();
   AddPart(report.process_sets(), *whole.mutable_process_sets());
-  return CheckProcessSets(whole.process_sets(), generation.size());
+  return CheckProcessSets(whole.process_sets(), generation.size(), checked);
 }
 
 // As coordd has said them in the generation that is over, or else as the survivor among `sessions`

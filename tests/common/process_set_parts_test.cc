@@ -56,7 +56,9 @@ TEST(ProcessSetParts, AreCheckedAgainstTheSizeOfTheJob) {
     sets.set_last_process_set(3);
     AddSet(sets, 2, {1});
     AddSet(sets, number, ranks);
-    return CheckProcessSets(sets, 3);
+    const absl::Status all = CheckProcessSets(sets, 3);
+    EXPECT_EQ(CheckProcessSets(sets, 3, /*checked=*/1), all);
+    return all;
   };
   EXPECT_THAT(refused(3, {0}), IsOk());
   const auto wrong = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("behind set 2"));
