@@ -41,6 +41,9 @@ constexpr int kHandshakeTimeoutMs = 5000;
 // pings free its connection.
 constexpr int kKeepaliveTimeMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 5000;
+// Pings that measure the network, after almost every heartbeat: a third of what an idle job costs.
+// gRPC opens its window for the message that is being read, however large, without them.
+constexpr int kProbeBandwidth = 0;
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
 // From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
 constexpr int kClusterIdBytes = 8;  // of randomness: tells any two installations apart
@@ -184,6 +187,7 @@ class GrpcCoordServer final : public CoordServer {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                                kMinPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kProbeBandwidth);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       return absl::UnavailableError(

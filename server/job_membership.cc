@@ -8,6 +8,7 @@
 #include "common/protocol_bounds.h"
 #include "common/secret.h"
 #include "common/status_macros.h"
+#include "server/heartbeat_pace.h"
 #include "server/job_record.h"
 #include "server/job_state.h"
 #include "server/process_exit.h"
@@ -374,7 +375,7 @@ void JobState::DeliverMembership(SessionId session, const Worker& worker, const 
     node_run->set_ranks_per_node(run.ranks_per_node);
   }
   membership->set_session(ToInt(session));
-  ToProto(options_.heartbeat_interval, membership->mutable_heartbeat_interval());
+  ToProto(HeartbeatInterval(options_, worker.place.size), membership->mutable_heartbeat_interval());
   ToProto(options_.lease, membership->mutable_lease());
   membership->set_store_prefix(KvState::GenerationPrefix(generation()));
   membership->set_job_min_workers(rendezvous_.options().min_workers);

@@ -9,6 +9,7 @@
 #include "common/proto_convert.h"
 #include "common/protocol_bounds.h"
 #include "common/status_macros.h"
+#include "server/heartbeat_pace.h"
 #include "server/job_state.h"
 #include "server/process_exit.h"
 #include "server/validate_message.h"
@@ -292,6 +293,19 @@ absl::StatusOr<Topology> JobState::ResumedTopology() const {
   return topology;
 }
 
+void JobState::DeliverResumed(SessionId session, const ResumedGeneration& resumed,
+                              Effects& effects) const {
+  std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+  v1::Resumed& told = *message->mutable_resumed();
+  told.set_session(ToInt(session));
+  const auto members = static_cast<int32_t>(resumed.missed.size());
+  ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
+  ToProto(options_.lease, told.mutable_lease());
+  for (const ResumedGeneration::Removal& removal : resumed.removals)
+    told.add_open_ends(removal.position);
+  effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+}
+
 void JobState::FinishResume(absl::Time now, Effects& effects) {
   if (const auto over = resume_->over()) {
     absl::string_view reason = *over;
@@ -342,14 +356,7 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
       message->set_generation(ToInt(generation()));
       effects.outgoing.push_back(Deliver{{session}, std::move(message)});
     }
-    if (is_new) continue;
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-    message->mutable_resumed()->set_session(ToInt(session));
-    ToProto(options_.heartbeat_interval, message->mutable_resumed()->mutable_heartbeat_interval());
-    ToProto(options_.lease, message->mutable_resumed()->mutable_lease());
-    for (const ResumedGeneration::Removal& removal : resumed->removals)
-      message->mutable_resumed()->add_open_ends(removal.position);
-    effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+    if (!is_new) DeliverResumed(session, *resumed, effects);
   }
   for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, effects);
   TellDrains(now, effects);

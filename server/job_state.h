@@ -208,6 +208,7 @@ class JobState {
   void LeaveDrained(SessionId session, const Drain& drain, absl::Time now, Effects& effects);
   void WatchResume(absl::Time now, Effects& effects);
   void FinishResume(absl::Time now, Effects& effects);
+  void DeliverResumed(SessionId session, const ResumedGeneration& resumed, Effects& effects) const;
   void FailResume(Damage damage, const std::string& reason,
                   const std::vector<v1::Departure>& departures, absl::Time now, Effects& effects);
   absl::StatusOr<Topology> ResumedTopology() const;

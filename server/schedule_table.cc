@@ -187,11 +187,9 @@ void ScheduleTable::Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launch
     const int32_t index = schedule.members->IndexOf(rank);
     const auto said = launched.find(schedule.lane);
     if (index >= 0 && said != launched.end()) {
-      schedule.positions[static_cast<size_t>(index)] = said->second;
-      NotePositions(schedule, now);
+      NotePosition(schedule, static_cast<size_t>(index), said->second, now);
     } else if (index >= 0 && schedule.cut.has_value()) {
-      schedule.positions[static_cast<size_t>(index)] = kFinished;
-      NotePositions(schedule, now);
+      NotePosition(schedule, static_cast<size_t>(index), kFinished, now);
     }
     const bool finished = schedule.cut.has_value() && schedule.behind == kFinished;
     it = finished ? schedules_.erase(it) : std::next(it);
@@ -211,11 +209,14 @@ std::optional<CycleLateness::Window> ScheduleTable::Told(Rank rank, LaneId lane,
                                  absl::Nanoseconds(mark.busy_ns()));
 }
 
-void ScheduleTable::NotePositions(Schedule& schedule, absl::Time now) {
-  const auto [least, most] =
-      std::minmax_element(schedule.positions.begin(), schedule.positions.end());
-  const int64_t ahead = schedule.cut.has_value() ? std::min(*most, *schedule.cut) : *most;
-  const int64_t behind = *least;
+void ScheduleTable::NotePosition(Schedule& schedule, size_t index, int64_t position,
+                                 absl::Time now) {
+  const auto before = schedule.ranks_at.find(std::exchange(schedule.positions[index], position));
+  if (--before->second == 0) schedule.ranks_at.erase(before);
+  ++schedule.ranks_at[position];
+  const int64_t most = schedule.ranks_at.rbegin()->first;
+  const int64_t ahead = schedule.cut.has_value() ? std::min(most, *schedule.cut) : most;
+  const int64_t behind = schedule.ranks_at.begin()->first;
   const bool advanced = behind > std::exchange(schedule.behind, behind);
   if (behind >= ahead) {
     schedule.behind_since = absl::InfiniteFuture();

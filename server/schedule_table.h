@@ -46,7 +46,11 @@ class ScheduleTable {
 
   struct Schedule {
     explicit Schedule(const MemberList& of)
-        : members(&of), acknowledged(of), replied(of), positions(static_cast<size_t>(of.size())) {}
+        : members(&of),
+          acknowledged(of),
+          replied(of),
+          positions(static_cast<size_t>(of.size())),
+          ranks_at{{0, of.size()}} {}
 
     int64_t id = 0;
     LaneId lane;
@@ -61,6 +65,8 @@ class ScheduleTable {
 
     // By position in the set: what heartbeats say. Behind the cut: finished.
     std::vector<int64_t> positions;
+    std::map<int64_t, int32_t>
+        ranks_at;        // how many say each position: a heartbeat looks at no other
     int64_t behind = 0;  // the smallest of positions
     absl::Time behind_since = absl::InfiniteFuture();
     bool stall_told = false;
@@ -123,7 +129,7 @@ class ScheduleTable {
   absl::StatusOr<Schedule*> Find(Rank rank, int64_t id);
   template <typename Condition>
   std::vector<const Schedule*> BreakIf(Condition condition);
-  static void NotePositions(Schedule& schedule, absl::Time now);
+  static void NotePosition(Schedule& schedule, size_t index, int64_t position, absl::Time now);
   PendingTensor Describe(const Schedule& schedule) const;
   void ForgetNames(const Schedule& schedule);
 

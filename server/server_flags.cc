@@ -211,7 +211,7 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
   AddNumber(app, "--reset-limit", options.reset_limit,
             "Generations that may follow a job's first one; 0: no limit");
   AddDuration(app, "--heartbeat-interval", options.heartbeat_interval,
-              "How often workers say that they live");
+              "How often workers say that they live; in jobs of more than 256 less often");
   AddDuration(app, "--lease", options.lease, "A worker silent for this long is lost");
   AddDuration(
       app, "--resume-grace", options.resume_grace,

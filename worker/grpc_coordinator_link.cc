@@ -26,6 +26,8 @@ namespace {
 // worker up.
 constexpr int kKeepaliveIntervalMs = 5000;
 constexpr int kKeepaliveTimeoutMs = 5000;
+// Each probe is a message more to coordd (coord_server.cc has none either).
+constexpr int kProbeBandwidth = 0;
 // gRPC's own reconnection, for the store's calls: coordd is restarted by hand or by a supervisor.
 constexpr int kReconnectInitialMs = 100;
 constexpr int kReconnectMaxMs = 2000;
@@ -169,6 +171,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coord
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, kProbeBandwidth);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectInitialMs);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMaxMs);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/heartbeat_pace.h"
 #include "common/proto_convert.h"
 #include "worker/worker_errors.h"
 #include "worker/worker_state.h"
@@ -78,7 +79,7 @@ absl::Time WorkerState::NextDeadline() const {
   return next;
 }
 
-// Half a lease without a turn, though heartbeats alone make for several: whatever coordd has said
+// Half a lease without a turn, though heartbeats alone make for more: whatever coordd has said
 // meanwhile is still to be read, its refusal too.
 void WorkerState::NoticeSleep(absl::Time now) {
   const bool slept = attached() && now - last_tick_ > options_.lease / 2;
@@ -212,7 +213,11 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
 void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) {
   if (now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
   heartbeat_lag_ = now - next_heartbeat_;
-  next_heartbeat_ = now + options_.heartbeat_interval;
+  // Until coordd has answered for the first time its clock is not known: then a whole interval.
+  next_heartbeat_ =
+      now + (clock_offset_.known() ? UntilNextHeartbeat(options_.heartbeat_interval, options_.size,
+                                                        options_.rank, now + clock_offset_.offset())
+                                   : options_.heartbeat_interval);
   v1::WorkerMessage message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_sent_ns(absl::ToUnixNanos(now));

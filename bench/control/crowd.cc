@@ -9,6 +9,11 @@
 #include "common/tsan_annotations.h"
 
 namespace coordd::bench {
+namespace {
+
+constexpr int kKeepaliveIntervalMs = 5000;
+
+}  // namespace
 
 class Crowd::Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
@@ -110,6 +115,9 @@ Crowd::Crowd(const Options& options, OnMessage on_message, OnEnd on_end)
     arguments.SetInt("coordd.bench.channel", i);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetMaxReceiveMessageSize(-1);
+    // A server sees these too: as worker/grpc_coordinator_link.cc has them.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     stubs_.push_back(std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(
         options.server.ToString(), grpc::InsecureChannelCredentials(), arguments)));
   }

@@ -18,6 +18,7 @@ namespace coordd::bench {
 namespace {
 
 constexpr size_t kAnswerBytes = 64;
+constexpr int kMinPingIntervalMs = 4000;
 
 class EchoService;
 
@@ -130,6 +131,10 @@ int RunEchoServer(int sessions, int ready_fd) {
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, sessions);
+  // As server/coord_server.cc, so that what is compared is what coordd does.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kMinPingIntervalMs);
   builder.RegisterCallbackGenericService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return 1;

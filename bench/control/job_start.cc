@@ -12,8 +12,8 @@
 namespace coordd::bench {
 namespace {
 
-// coordd's default.
-constexpr absl::Duration kHeartbeatInterval = absl::Seconds(2);
+// Until all report when coordd has asked them to.
+constexpr absl::Duration kSettling = absl::Seconds(10);
 
 double PerSession(int64_t before, int64_t after, int32_t sessions) {
   return static_cast<double>(after - before) / sessions;
@@ -25,18 +25,6 @@ absl::StatusOr<double> BareBytesPerSession(int32_t sessions, int32_t channels) {
   const int64_t before = echo->server().ResidentBytes();
   COORDD_RETURN_IF_ERROR(echo->Open().status());
   return PerSession(before, echo->server().ResidentBytes(), sessions);
-}
-
-// Each rank sends a heartbeat per interval, all at different times.
-absl::Status BeatFor(absl::Duration time, int32_t ranks, SimulatedJob& job) {
-  const absl::Time start = Clock::Real().Now();
-  for (int64_t beat = 0; true; ++beat) {
-    const absl::Duration due = kHeartbeatInterval * beat / ranks;
-    if (due >= time) return absl::OkStatus();
-    job.SendHeartbeat(static_cast<int32_t>(beat % ranks));
-    const absl::Duration next = kHeartbeatInterval * (beat + 1) / ranks;
-    COORDD_RETURN_IF_ERROR(job.Watch(start + next - Clock::Real().Now()));
-  }
 }
 
 }  // namespace
@@ -66,16 +54,17 @@ absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
 absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
   const int32_t ranks = options.shape.ranks();
   COORDD_ASSIGN_OR_RETURN(const double bare, BareBytesPerSession(ranks, options.channels));
-  // A lease costs the same however long it is; a short one ends the job of a busy machine.
-  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({"--lease", "10m"}));
+  // With the default lease, which says how often members report.
+  COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
   const int64_t bytes_before = coordd->ResidentBytes();
   SimulatedJob job(
       {.coordd = coordd->address(), .shape = options.shape, .channels = options.channels});
   COORDD_RETURN_IF_ERROR(job.Join().status());
-  COORDD_RETURN_IF_ERROR(BeatFor(std::min(kHeartbeatInterval, options.idle), ranks, job));
+  COORDD_RETURN_IF_ERROR(job.Beat(kSettling));
   const absl::Duration cpu_before = coordd->CpuTime();
+  const int64_t sent = job.messages_sent();
   const absl::Time start = Clock::Real().Now();
-  COORDD_RETURN_IF_ERROR(BeatFor(options.idle, ranks, job));
+  COORDD_RETURN_IF_ERROR(job.Beat(options.idle));
   const absl::Duration watched = Clock::Real().Now() - start;
   return nlohmann::json{
       {"ranks", ranks},
@@ -83,6 +72,8 @@ absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
       {"seconds", absl::ToDoubleSeconds(watched)},
       {"coordd_cpu_percent_of_a_core",
        100 * absl::FDivDuration(coordd->CpuTime() - cpu_before, watched)},
+      {"heartbeats_per_second",
+       static_cast<double>(job.messages_sent() - sent) / absl::ToDoubleSeconds(watched)},
       {"rss_bytes_per_session", PerSession(bytes_before, coordd->ResidentBytes(), ranks)},
       {"bare_rss_bytes_per_session", bare}};
 }

@@ -19,7 +19,7 @@ struct StartOptions {
 // All workers of a job join at once.
 absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options);
 
-// A job that has joined and sends heartbeats as workers do, spread evenly. Memory beside that of as
+// A job that has joined and sends heartbeats as workers do. Memory beside that of as
 // many streams to the yardstick.
 absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options);
 

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/heartbeat_pace.h"
+#include "common/proto_convert.h"
 #include "common/status_macros.h"
 
 namespace coordd::bench {
@@ -99,6 +101,25 @@ void SimulatedJob::SendHeartbeat(int32_t rank) {
   Send(rank, HeartbeatMessage(epoch(), generation(), absl::ToUnixNanos(Clock::Real().Now())));
 }
 
+absl::Status SimulatedJob::Beat(absl::Duration time) {
+  const int32_t ranks = options_.shape.ranks();
+  const absl::Duration interval = absl::Nanoseconds(interval_ns_.load());
+  const absl::Time start = Clock::Real().Now();
+  for (int32_t rank = 0; beats_begun_ < ranks; ++rank, ++beats_begun_)
+    beats_.emplace(start + interval * rank / ranks, rank);
+  for (absl::Time now = start; now < start + time; now = Clock::Real().Now()) {
+    while (beats_.begin()->first <= now) {
+      const int32_t rank = beats_.begin()->second;
+      beats_.erase(beats_.begin());
+      SendHeartbeat(rank);
+      // coordd is on this machine: its clock is ours.
+      beats_.emplace(now + UntilNextHeartbeat(interval, ranks, Rank{rank}, now), rank);
+    }
+    COORDD_RETURN_IF_ERROR(Watch(beats_.begin()->first - Clock::Real().Now()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SimulatedJob::Watch(absl::Duration time) {
   arrivals_.Reset(1);  // that never comes
   const absl::Status status = arrivals_.Await(time).status();
@@ -144,6 +165,7 @@ void SimulatedJob::OnMessage(int32_t rank, grpc::ByteBuffer& bytes) {
 void SimulatedJob::OnMembership(const v1::CoordinatorMessage& message) {
   epoch_ = message.epoch();
   generation_ = message.generation();
+  interval_ns_ = absl::ToInt64Nanoseconds(FromProto(message.membership().heartbeat_interval()));
   arrivals_.Arrive();
 }
 

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,10 +48,9 @@ class SimulatedJob {
   // to have heard all others; until the last rank has the plan.
   absl::StatusOr<absl::Duration> FirstSight(int32_t tensors);
 
-  // One heartbeat; nobody waits for the answer.
-  void SendHeartbeat(int32_t rank);
-  // Until something goes wrong or `time` has passed.
-  absl::Status Watch(absl::Duration time);
+  // Nothing but heartbeats: the first ones spread over the interval, the others when workers send
+  // theirs. For so long, or until something goes wrong.
+  absl::Status Beat(absl::Duration time);
 
   // To coordd and from it, since the start.
   int64_t messages_sent() const { return sent_; }
@@ -66,6 +67,9 @@ class SimulatedJob {
   void OnMessage(int32_t rank, grpc::ByteBuffer& bytes);
   void OnMembership(const v1::CoordinatorMessage& message);
   void OnPlan(int32_t rank, const v1::CollectivePlan& plan);
+  // One heartbeat; nobody waits for the answer.
+  void SendHeartbeat(int32_t rank);
+  absl::Status Watch(absl::Duration time);
   void Send(int32_t rank, const v1::WorkerMessage& message);
   Epoch epoch() const { return Epoch{epoch_}; }
   Generation generation() const { return Generation{generation_}; }
@@ -75,12 +79,15 @@ class SimulatedJob {
   Arrivals arrivals_;  // of memberships, plans, or answers to heartbeats: one at a time
   std::atomic<int64_t> epoch_ = 0, generation_ = 0;
   std::atomic<int64_t> sent_ = 0, received_ = 0, batches_ = 0;
+  std::atomic<int64_t> interval_ns_ = 0;  // of heartbeats, as the Membership says
   std::atomic<bool> awaits_acks_ = false;
 
   // Touched by the owner only.
   grpc::ByteBuffer ready_;  // what every rank sends in a round
   int32_t tensors_ = 0;
   int64_t series_ = 0;
+  std::set<std::pair<absl::Time, int32_t>> beats_;  // when who reports next
+  int32_t beats_begun_ = 0;
 
   Crowd crowd_;  // last: its end stops the calls into the others
 };

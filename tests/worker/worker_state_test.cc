@@ -275,6 +275,35 @@ TEST(WorkerState, SendsHeartbeatsWithWhereItIs) {
   EXPECT_EQ(beat.lanes(0).waiting().seconds(), 2);
 }
 
+TEST(WorkerState, InALargeJobReportsAtTheMomentOfItsGroupByCoorddsClock) {
+  WorkerStateOptions options = Member::Options();
+  options.size = 1024;
+  options.rank = Rank{3 * 64 + 5};
+  options.heartbeat_interval = absl::Seconds(4);
+  Member member(kStart, options);
+  EXPECT_EQ(member.state().NextDeadline(), kStart + absl::Seconds(4)) << "its clock is not known";
+  const absl::Duration offset = absl::Milliseconds(100'700);
+  v1::CoordinatorMessage ack = member.Message();
+  ack.mutable_lease_ack()->set_echoed_sent_ns(absl::ToUnixNanos(kStart));
+  ack.mutable_lease_ack()->mutable_lease()->set_seconds(10);
+  ack.mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(kStart + offset));
+  member.Say(ack);
+  member.Advance(absl::Seconds(4));
+  for (int beat = 0; beat < 3; ++beat) {
+    const absl::Time next = member.state().NextDeadline();
+    EXPECT_EQ((next + offset - absl::UnixEpoch()) % absl::Seconds(4), absl::Milliseconds(750));
+    EXPECT_GE(next, member.now() + absl::Milliseconds(500));
+    EXPECT_LE(next, member.now() + absl::Milliseconds(4500));
+    member.Clear();
+    ack = member.Message();
+    ack.mutable_lease_ack()->set_echoed_sent_ns(absl::ToUnixNanos(member.now()));
+    ack.mutable_lease_ack()->mutable_lease()->set_seconds(10);
+    member.Say(ack);
+    member.Advance(next + absl::Milliseconds(20 * beat) - member.now());
+    EXPECT_THAT(member.sent(v1::WorkerMessage::kHeartbeat), SizeIs(1));
+  }
+}
+
 TEST(WorkerState, GivesUpWhenItsLeaseRunsOut) {
   Member member;
   member.Submit({Gradient("a"), Gradient("b")});
