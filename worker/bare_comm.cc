@@ -78,6 +78,11 @@ void BareComm::Prepare(const CommCall& call) {
   args_.kind = kind;
   args_.dtype = call.dtype;
   args_.op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
+  const bool divides =
+      call.op == ReduceOp::kAverage && !IsInteger(call.dtype) && call.dtype != DataType::kBool;
+  scaled_ = false;
+  args_.scale = divides ? 1.0 / size() : 1.0;
+  args_.scaled = divides ? &scaled_ : nullptr;
   args_.lane = parts_.lane;
   args_.group = ProcessSetId{ToInt(parts_.lane)};
   args_.root = Rank{call.root};
@@ -111,7 +116,7 @@ absl::Status BareComm::Run(const CommCall& call) {
   if (status.ok()) {
     ++args_.sequence;
     status = parts_.mapped != nullptr ? RunMapped() : RunByMessages();
-    if (status.ok() && call.op == ReduceOp::kAverage) Divide(call);
+    if (status.ok() && call.op == ReduceOp::kAverage && !scaled_) Divide(call);
     if (!status.ok()) {
       failure_ = status;
       parts_.plane->comm_failed.store(true, std::memory_order_release);

@@ -71,6 +71,7 @@ class BareComm final : public Comm {
 
   // Touched by whoever is in a call.
   CollectiveArgs args_;  // kept, with what its lists have room for
+  bool scaled_ = false;  // the average of the last call was made in passing
   absl::Status failure_;
   std::array<std::optional<WorkerMetrics::Succeeded>, 32> succeeded_;  // by kind
 };

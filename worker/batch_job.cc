@@ -332,6 +332,7 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
       PayloadOfReduction(args);
+      AskToScale(args);
       break;
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kSend:
@@ -347,6 +348,7 @@ CollectiveArgs BatchJob::Payload(absl::Span<std::byte> scratch) {
       args.input = {first.input, static_cast<size_t>(SizeBytes(first.spec()))};
       args.output = {places_.front(), static_cast<size_t>(first.result.output_bytes)};
       args.input_block_bytes = fused() ? blocks_.block_bytes : parts_.front();
+      AskToScale(args);
       if (scratch_bytes_ == 0) break;
       PackReducescatter();
       args.input =

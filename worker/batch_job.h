@@ -142,6 +142,9 @@ class BatchJob {
   }
   // A place for what is thrown away. RESOURCE_EXHAUSTED.
   absl::StatusOr<std::byte*> Discard(const TensorSpec& spec, int64_t bytes);
+  // The factor of a result of floating point, which the backend may scale with in passing.
+  double FactorOf(const TensorSpec& spec) const;
+  void AskToScale(CollectiveArgs& args);
   // Scales what was reduced: the postscale factor, and the size for an average.
   void CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from, int64_t bytes);
   // At once, or noted for a stream.
@@ -186,6 +189,7 @@ class BatchJob {
   FlatLayout flat_;
   BlockLayout blocks_;
   bool prepared_ = false, unpacked_ = false;
+  bool scaled_ = false;  // by the backend
   bool on_device_ = false;
   int32_t device_ = -1;
   AllocateOnDevice allocate_;

@@ -50,13 +50,23 @@ void BatchJob::FillIdentity(const TensorSpec& spec, std::byte* to, int64_t bytes
         .bytes = bytes});
 }
 
+double BatchJob::FactorOf(const TensorSpec& spec) const {
+  return spec.postscale_factor / (spec.op == ReduceOp::kAverage ? context_.size : 1);
+}
+
+// The tensors of a batch agree in it.
+void BatchJob::AskToScale(CollectiveArgs& args) {
+  const TensorSpec& spec = tensors_.front().spec();
+  if (on_device_ || IsInteger(spec.dtype) || spec.dtype == DataType::kBool) return;
+  args.scale = FactorOf(spec);
+  if (args.scale != 1.0) args.scaled = &scaled_;
+}
+
 void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte* from,
                           int64_t bytes) {
-  if (!Reduces(kind_)) return Copy(to, from, bytes);
-  if (spec.op != ReduceOp::kAverage)
-    return CopyAndScale(spec, spec.postscale_factor, to, from, bytes);
-  if (!IsInteger(spec.dtype))
-    return CopyAndScale(spec, spec.postscale_factor / context_.size, to, from, bytes);
+  if (!Reduces(kind_) || scaled_) return Copy(to, from, bytes);
+  if (spec.op != ReduceOp::kAverage || !IsInteger(spec.dtype))
+    return CopyAndScale(spec, FactorOf(spec), to, from, bytes);
   Move({.kind = TensorMove::Kind::kAverage,
         .dtype = spec.dtype,
         .factor = spec.postscale_factor,

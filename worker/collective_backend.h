@@ -58,6 +58,12 @@ struct CollectiveArgs {
   absl::Span<std::byte> output;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
+  // Of a reduction of floating point: what each element of the result is still to be multiplied
+  // with (a postscale factor, an average's divisor). A backend that does so in passing, while the
+  // element is in the cache, sets `scaled`; otherwise whoever has launched it does it. nullptr: not
+  // asked for. Valid until `done`.
+  double scale = 1.0;
+  bool* scaled = nullptr;
   // For texts (checking_backend.h): what lies so many bytes behind the output's start, as in
   // "tensor a, element 3". Empty: nobody says. Valid until `done`.
   std::function<std::string(int64_t offset_bytes)> element_at;

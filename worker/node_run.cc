@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/tensor_spec.h"
 #include "worker/copy_bytes.h"
 #include "worker/reduce_kernels.h"
 
@@ -23,6 +24,10 @@ void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
 }
 
 int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
+
+double ScaleOf(const CollectiveArgs& args) {
+  return args.scaled != nullptr && Reduces(args.kind) ? args.scale : 1.0;
+}
 
 int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
 
@@ -78,7 +83,9 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
       staging_(staging),
       options_(options),
       first_step_(lane.step() + 1),
-      input_(InputOf(args)) {
+      input_(InputOf(args)),
+      scale_(ScaleOf(args)) {
+  if (args.scaled != nullptr) *args.scaled = Reduces(args.kind);
   collective_.kind = args.kind;
   collective_.members = lane.size();
   collective_.self = lane.self();
@@ -208,8 +215,7 @@ void NodeCollectiveRun::FinishInline() {
       if (args_.kind == CollectiveKind::kReduce && !is_root) break;
       for (int32_t m = 0; m < lane_.size(); ++m)
         sources_.push_back(lane_.PayloadOf(m, first_step_) + offset);
-      ReduceAll(args_.dtype, args_.op, output, sources_,
-                SizeOf(args_.output) / coordd::SizeOf(args_.dtype));
+      Make(output, sources_, SizeOf(args_.output));
       break;
     default:
       break;
@@ -401,7 +407,8 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
 }
 
 void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
-  const bool one_plain = targets_.size() == 1 && !streams_;
+  const bool one_plain =
+      targets_.size() == 1 && !streams_ && (scale_ == 1.0 || !operation.combines);
   const int64_t tile_bytes = one_plain            ? size_bytes
                              : operation.combines ? kTileBytes
                                                   : kCopyTileBytes;
@@ -422,8 +429,15 @@ void NodeCollectiveRun::Combine(int64_t begin, int64_t size_bytes) {
   for (const std::byte* source : sources_) sources.push_back(source + begin);
   alignas(64) std::byte tile[kTileBytes];
   std::byte* const made = streams_ ? tile : targets_.front() + begin;
-  ReduceAll(args_.dtype, args_.op, made, sources, size_bytes / coordd::SizeOf(args_.dtype));
+  Make(made, sources, size_bytes);
   CopyOut(made, begin, size_bytes);
+}
+
+void NodeCollectiveRun::Make(std::byte* result, absl::Span<const std::byte* const> sources,
+                             int64_t size_bytes) {
+  const int64_t count = size_bytes / coordd::SizeOf(args_.dtype);
+  ReduceAll(args_.dtype, args_.op, result, sources, count);
+  if (scale_ != 1.0) Scale(args_.dtype, scale_, result, count);
 }
 
 void NodeCollectiveRun::CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes) {

@@ -80,6 +80,8 @@ class NodeCollectiveRun {
   static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane);
   static absl::Span<const std::byte> InputOf(const CollectiveArgs& args);
 
+  // One part of what is reduced, and scaled as long as it is in the cache.
+  void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
   bool MayGoOn();
@@ -108,6 +110,7 @@ class NodeCollectiveRun {
   const NodeRunOptions options_;
   const int64_t first_step_;
   const absl::Span<const std::byte> input_;
+  const double scale_;  // of what is reduced
 
   // Touched by the owner's thread.
   NodeCollective collective_;

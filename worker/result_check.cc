@@ -141,8 +141,10 @@ void ResultCheck::CompareReduced() {
   const int64_t count = (end - first) / element;
   const int64_t offset = first - result_first;
   expected_.resize(static_cast<size_t>(end - first));
-  const int64_t wrong = FirstWrongReduction(args_.dtype, args_.op, tolerance_, inputs,
-                                            args_.output.data() + offset, count, expected_.data());
+  const bool scaled = args_.scaled != nullptr && *args_.scaled;
+  const int64_t wrong =
+      FirstWrongReduction(args_.dtype, args_.op, tolerance_, inputs, args_.output.data() + offset,
+                          count, expected_.data(), scaled ? args_.scale : 1.0);
   if (wrong >= 0) Report(offset, wrong);
   Dump(offset, expected_.data(), count);
 }

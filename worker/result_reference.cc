@@ -139,12 +139,26 @@ Verdict Judge(DataType dtype, ReduceOp op, double tolerance, const Operands& all
   }
 }
 
-bool CheckFloat(DataType dtype, ReduceOp op, double tolerance,
+// The scaled result, in which the last place of what is scaled counts too.
+Verdict Scaled(DataType dtype, double scale, double tolerance, Verdict verdict) {
+  if (scale == 1.0) return verdict;
+  const double floor = 2 * Epsilon(dtype) * SmallestNormal(dtype);
+  verdict.judged = verdict.judged && (std::abs(scale) <= 1 || !std::isfinite(verdict.expected) ||
+                                      std::abs(verdict.expected * scale) <= 0.99 * Largest(dtype));
+  verdict.expected *= scale;
+  verdict.allowed = verdict.allowed * std::abs(scale) + floor +
+                    (tolerance + 2 * Epsilon(dtype)) * std::abs(verdict.expected);
+  return verdict;
+}
+
+bool CheckFloat(DataType dtype, ReduceOp op, double scale, double tolerance,
                 absl::Span<const std::byte* const> inputs, const std::byte* got, int64_t i,
                 std::byte* expected) {
   Operands all;
   for (const std::byte* input : inputs) all.Add(ReadElement(dtype, input, i));
-  const Verdict verdict = Judge(dtype, op, tolerance, all, static_cast<double>(inputs.size()));
+  const Verdict verdict =
+      Scaled(dtype, scale, tolerance,
+             Judge(dtype, op, tolerance, all, static_cast<double>(inputs.size())));
   WriteElement(dtype, verdict.expected, expected, i);
   if (!verdict.judged) return true;
   const double found = ReadElement(dtype, got, i);
@@ -157,14 +171,14 @@ bool CheckFloat(DataType dtype, ReduceOp op, double tolerance,
 
 int64_t FirstWrongReduction(DataType dtype, ReduceOp op, double tolerance,
                             absl::Span<const std::byte* const> inputs, const std::byte* got,
-                            int64_t count, std::byte* expected) {
+                            int64_t count, std::byte* expected, double scale) {
   int64_t first = -1;
   for (int64_t i = 0; i < count; ++i) {
     bool right = false;
     if (dtype == DataType::kBool) {
       right = CheckTruth(op, inputs, got, i, expected);
     } else if (IsFloating(dtype)) {
-      right = CheckFloat(dtype, op, tolerance, inputs, got, i, expected);
+      right = CheckFloat(dtype, op, scale, tolerance, inputs, got, i, expected);
     } else {
       right = CheckInteger(dtype, op, inputs, got, i, expected);
     }

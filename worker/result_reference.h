@@ -21,10 +21,11 @@ namespace coordd {
 //   product         the same times the magnitude of the product
 // What depends on the order of the operands is not judged: sums whose partial sums may overflow,
 // and products whose partial products may overflow or vanish.
+// Floating point is multiplied with `scale` afterwards, which is rounded once more.
 // REQUIRES: op is kSum, kMin, kMax or kProduct; one input per rank, in rank order.
 int64_t FirstWrongReduction(DataType dtype, ReduceOp op, double tolerance,
                             absl::Span<const std::byte* const> inputs, const std::byte* got,
-                            int64_t count, std::byte* expected);
+                            int64_t count, std::byte* expected, double scale = 1.0);
 
 // One element, in as many digits as tell it from every other of its type.
 std::string ElementText(DataType dtype, const std::byte* tensor, int64_t index);

@@ -10,6 +10,7 @@
 #include "tests/worker/reference.h"
 #include "worker/fusion_layout.h"
 #include "worker/peer_status.h"
+#include "worker/reduce_kernels.h"
 
 namespace coordd {
 namespace {
@@ -63,6 +64,30 @@ TEST_P(CollectiveBackendConformance, AllreducesEveryDtypeAndOp) {
       for (DataType dtype : kAllDataTypes) {
         for (ReduceOp op : kAllReduceOps)
           CheckAllreduce(context, shared, sequence, dtype, op, count);
+      }
+    }
+  });
+}
+
+// A backend may multiply in passing, and says whether it has: the bits are those of a Scale behind.
+TEST_P(CollectiveBackendConformance, ScalesInPassingToTheSameBits) {
+  InEveryWorld([&](BackendContext& context) {
+    Sequence sequence;
+    for (int64_t count : {int64_t{1}, int64_t{1000}, int64_t{100003}, int64_t{3000017}}) {
+      for (DataType dtype : {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16}) {
+        if (!context.object.Supports(MemoryKind::kHost, dtype, CollectiveKind::kAllreduce))
+          continue;
+        const Bytes input = TestInput(dtype, ToInt(context.rank), count, 5);
+        Bytes plain(input.size()), scaled_output = input;
+        CollectiveArgs args = AllreduceArgs(dtype, ReduceOp::kSum, input, plain);
+        EXPECT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
+        bool scaled = false;
+        args = AllreduceArgs(dtype, ReduceOp::kSum, scaled_output, scaled_output);  // in place
+        args.scale = 1.0 / 3;
+        args.scaled = &scaled;
+        EXPECT_EQ(RunCollective(context, sequence.Number(args)), absl::OkStatus());
+        if (scaled) Scale(dtype, args.scale, plain.data(), count);
+        EXPECT_TRUE(SameBytes(scaled_output, plain)) << Name(dtype) << ", " << count;
       }
     }
   });

@@ -165,7 +165,10 @@ class _Bucket(_Unit):
         self._are_views = options.bucket_views
         self._reduction = options.reduction()
         self._divisor = 1
-        if (options.op == mpi_ops.Average and options.predivide_factor == 1.0
+        # Inside one node the library divides while it adds. (What decides has to be the same on all ranks: not whether this
+        # buffer is mapped.)
+        in_passing = first.device.type == "cpu" and _basics.local_size() == _basics.size()
+        if (options.op == mpi_ops.Average and options.predivide_factor == 1.0 and not in_passing
                 and first.dtype in (torch.float32, torch.float64)):
             # Dividing what is in the cache anyway spares a pass over the result. Narrower types would lose small values.
             self._divisor = options.process_set.size()
