@@ -68,6 +68,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
     return JoinToResume(session, join, now, effects);
   }
   if (join.has_resume()) return RefuseResume(join);
+  ReplaceWaiting(join, now, effects);
   if (ended()) {
     COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(Start(join, now));
@@ -100,6 +101,20 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
     effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
   }
   return absl::OkStatus();
+}
+
+// One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of
+// the lost one has come late: then whoever waits comes again.)
+void JobState::ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects) {
+  const auto session = SessionOf(join.worker_id());
+  if (!session.has_value() || !CheckToken(join.token()).ok()) return;
+  const Worker& worker = workers_.at(*session);
+  const bool is_same =
+      worker.join.pid() == join.pid() && worker.join.host().node_id() == join.host().node_id();
+  if (IsMember(worker) || !is_same) return;
+  const std::string detail = "has connected again while it waited";
+  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
+  effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
 }
 
 // The first member's word: what the job is from now on.

@@ -160,6 +160,7 @@ class JobState {
   bool negotiating() const { return generation_.has_value() && damage_ == Damage::kNone; }
 
   // job_membership.cc
+  void ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects);
   absl::Status Start(const v1::Join& join, absl::Time now);
   absl::Status CheckAgreement(const v1::Join& join);
   void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,

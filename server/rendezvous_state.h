@@ -52,9 +52,10 @@ class RendezvousState {
   void Remove(SessionId session, absl::Time now);
   // The generation is over though its members are still there.
   void Break(absl::Time now);
-  // The members of the broken generation will Rejoin: they keep their room. REQUIRES: broken.
-  // `only`: and nobody else will be in it.
+  // The members of the broken generation will Rejoin: they keep their room. `only`: and nobody else
+  // will be in the next one. Nothing, if the last one is gone: it is a job that gathers.
   void ExpectRejoins(bool only) {
+    if (lease_end_.empty()) return;
     rejoins_expected_ = true;
     only_rejoined_ = only;
   }

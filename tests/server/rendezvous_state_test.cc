@@ -80,6 +80,23 @@ TEST(RendezvousState, ALostMemberBreaksTheGenerationAndTheNextWaitsForTheRest) {
   EXPECT_EQ(state.generation(), Generation{2});
 }
 
+TEST(RendezvousState, OnlySurvivorsAreInTheNextGenerationUnlessNobodyHasSurvived) {
+  for (bool one_is_left : {true, false}) {
+    RendezvousState state = Of(1, 3);
+    ASSERT_THAT(state.Join(S(1), kStart), IsOk());
+    ASSERT_THAT(state.Join(S(2), kStart), IsOk());
+    ASSERT_TRUE(state.TryForm(kStart + absl::Seconds(1)).has_value());
+    ASSERT_THAT(state.Join(S(3), kStart + absl::Seconds(1)), IsOk());
+    const absl::Time lost = kStart + absl::Seconds(2);
+    state.Remove(S(1), lost);
+    if (!one_is_left) state.Remove(S(2), lost);
+    state.ExpectRejoins(/*only=*/true);
+    if (one_is_left) state.Rejoin(S(2), lost);
+    EXPECT_THAT(state.TryForm(lost + absl::Minutes(1)),
+                Optional(ElementsAre(one_is_left ? S(2) : S(3))));
+  }
+}
+
 TEST(RendezvousState, EndsWithItsLastWorker) {
   RendezvousState state = Of(1, 1);
   ASSERT_THAT(state.Join(S(1), kStart), IsOk());
