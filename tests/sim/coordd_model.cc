@@ -41,6 +41,7 @@ void CoorddModel::Crash() {
     const std::deque<v1::CoordinatorMessage> under_way = broken.from_coordd;
     Break(worker);
     broken.closed.reset();
+    broken.stale_to_coordd.clear();
     const auto first_lost = under_way.begin() + static_cast<int64_t>(broken.from_coordd.size());
     broken.lost.insert(broken.lost.end(), first_lost, under_way.end());
   }
@@ -61,6 +62,8 @@ absl::Status CoorddModel::HearOfBrokenStream() {
   const size_t at = random_.Below(broken_.size());
   const SessionId session = broken_[at];
   broken_.erase(broken_.begin() + static_cast<int64_t>(at));
+  std::erase_if(stream(worker_of_.at(session)).stale_to_coordd,
+                [session](const auto& stale) { return stale.first == session; });
   return Step(SessionEnded{session, "reset"});
 }
 
@@ -157,12 +160,14 @@ int64_t CoorddModel::epoch_of(int64_t generation) const {
 
 void CoorddModel::Open(int32_t worker, int64_t number) {
   SimStream& opened = stream(worker);
+  LeaveBehind(opened);
   opened.to_coordd.clear();
   opened.from_coordd.clear();
   opened.sequence = 0;
   opened.closed.reset();
   opened.number = number;
-  if (ToInt(opened.session) != 0 && is_cut(worker)) opened.abandoned.push_back(opened.session);
+  if (ToInt(opened.session) != 0)
+    (is_cut(worker) ? opened.abandoned : broken_).push_back(opened.session);
   opened.session = SessionId{};
   opened.refused = is_cut(worker);
   opened.ends = !alive() || opened.refused;  // nobody listens
@@ -171,12 +176,52 @@ void CoorddModel::Open(int32_t worker, int64_t number) {
   worker_of_[opened.session] = worker;
 }
 
+void CoorddModel::LeaveBehind(SimStream& left) {
+  left.stale_from_coordd.clear();  // of two streams ago: nothing is that late
+  if (keeps_stale_) {
+    for (v1::CoordinatorMessage& again : left.arrived)
+      if (random_.Below(2) == 0) left.stale_from_coordd.emplace_back(left.number, std::move(again));
+    for (v1::CoordinatorMessage& late : left.from_coordd)
+      left.stale_from_coordd.emplace_back(left.number, std::move(late));
+  }
+  left.arrived.clear();
+  for (std::optional<v1::WorkerMessage>& late : left.to_coordd) {
+    const bool is_open = keeps_stale_ && ToInt(left.session) != 0;
+    if (is_open && late.has_value())
+      left.stale_to_coordd.emplace_back(left.session, *std::move(late));
+  }
+}
+
+bool CoorddModel::HasStale(int32_t worker) const {
+  const SimStream& from = streams_[static_cast<size_t>(worker)];
+  return alive() && !from.cut_to && !from.stale_to_coordd.empty();
+}
+
+absl::Status CoorddModel::ReadStale(int32_t worker) {
+  SimStream& from = stream(worker);
+  const auto [session, message] = std::move(from.stale_to_coordd.front());
+  from.stale_to_coordd.pop_front();
+  Log("worker ", worker, " -> (on a stream that it has given up) ", message.ShortDebugString());
+  return Step(SessionMessage{session, message});
+}
+
+v1::CoordinatorMessage CoorddModel::TakeFor(int32_t worker) {
+  constexpr size_t kRepeated = 8;
+  SimStream& to = stream(worker);
+  v1::CoordinatorMessage message = std::move(to.from_coordd.front());
+  to.from_coordd.pop_front();
+  if (keeps_stale_) to.arrived.push_back(message);
+  if (to.arrived.size() > kRepeated) to.arrived.pop_front();
+  return message;
+}
+
 void CoorddModel::Send(int32_t worker, v1::WorkerMessage message) {
   if (ToInt(stream(worker).session) != 0) stream(worker).to_coordd.emplace_back(std::move(message));
 }
 
 void CoorddModel::SendJoin(int32_t worker, v1::Join join) {
   Open(worker, 0);
+  stream(worker).stale_from_coordd.clear();  // who waits reads one stream after the other
   v1::WorkerMessage message;
   *message.mutable_join() = std::move(join);
   Send(worker, std::move(message));
@@ -218,6 +263,10 @@ bool CoorddModel::HasNewsFor(int32_t worker) const {
 
 void CoorddModel::Break(int32_t worker) {
   SimStream& broken = stream(worker);
+  if (keeps_stale_ && ToInt(broken.session) != 0) {
+    for (std::optional<v1::WorkerMessage>& late : broken.to_coordd)
+      if (late.has_value()) broken.stale_to_coordd.emplace_back(broken.session, *std::move(late));
+  }
   broken.to_coordd.clear();
   broken.from_coordd.resize(random_.Below(broken.from_coordd.size() + 1));
   broken.ends = broken.ends || ToInt(broken.session) != 0;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,11 @@ struct SimStream {
   bool cut_to = false, cut_from = false;
   bool refused = false;              // it could not be opened, which its worker knows by itself
   std::vector<SessionId> abandoned;  // by the worker, of which coordd has not heard
+  // Of streams that its worker has given up: what was under way, and what had arrived before, once
+  // more. With the stream's number.
+  std::deque<v1::CoordinatorMessage> arrived;  // on this one
+  std::deque<std::pair<int64_t, v1::CoordinatorMessage>> stale_from_coordd;
+  std::deque<std::pair<SessionId, v1::WorkerMessage>> stale_to_coordd;
 };
 
 // Checks the history of what coordd says (server/invariants.h) and its consistency after each step.
@@ -115,6 +121,13 @@ class CoorddModel {
     const SimStream& link = streams_[static_cast<size_t>(worker)];
     return link.cut_to || link.cut_from;
   }
+  // What was under way on a stream arrives after another one has been opened, as long as coordd has
+  // not heard of its end.
+  void KeepStale() { keeps_stale_ = true; }
+  bool HasStale(int32_t worker) const;
+  absl::Status ReadStale(int32_t worker);
+  // It has arrived at the worker.
+  v1::CoordinatorMessage TakeFor(int32_t worker);
   // Something arrives there.
   bool HasNews(int32_t worker) const;  // for coordd
   bool HasNewsFor(int32_t worker) const;
@@ -126,6 +139,7 @@ class CoorddModel {
   };
   absl::Status Took(const Effects& effects);
   void Deliver(SessionId session, const v1::CoordinatorMessage& message);
+  void LeaveBehind(SimStream& stream);
   void Write(const Persist& what);
   template <typename... Args>
   void Log(const Args&... args) const;
@@ -141,6 +155,7 @@ class CoorddModel {
   std::map<int64_t, int64_t> epoch_of_;
   int64_t epoch_ = 4;
   int64_t last_session_ = 0;
+  bool keeps_stale_ = false;
   std::vector<SimStream> streams_;
   std::map<SessionId, int32_t> worker_of_;  // also of streams that have ended
   std::vector<SessionId> broken_;           // streams of whose end coordd has not heard

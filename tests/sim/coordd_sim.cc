@@ -44,6 +44,11 @@ const std::map<std::string, RecoveryBug> kRecoveryBugs = {
     {"change-not-asked-again", RecoveryBug::kChangeNotAskedAgain},
     {"drain-not-stored", RecoveryBug::kDrainNotStored},
     {"sets-not-stored", RecoveryBug::kSetsNotStored},
+    {"newcomers-apart", RecoveryBug::kNewcomersApart},
+    {"sync-skipped", RecoveryBug::kSyncSkipped},
+    {"newcomer-gives", RecoveryBug::kNewcomerGives},
+    {"change-of-any-generation", RecoveryBug::kChangeOfAnyGeneration},
+    {"stale-is-taken", RecoveryBug::kStaleIsTaken},
 };
 const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"cut-too-early", PlantedBug::kCutTooEarly},

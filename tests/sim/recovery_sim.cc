@@ -19,9 +19,9 @@ constexpr int64_t kMaxRecoverySteps = 200000;
 RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log log)
     : options_(options),
       random_(seed),
-      coordd_(SimServerOptions(), static_cast<size_t>(options.workers), random_,
+      coordd_(SimServerOptions(), static_cast<size_t>(options.workers + options.newcomers), random_,
               CoorddHooks(std::move(log))),
-      workers_(static_cast<size_t>(options.workers)),
+      workers_(static_cast<size_t>(options.workers + options.newcomers)),
       kills_left_(options.kills),
       crashes_left_(options.crashes),
       changes_left_(options.changes),
@@ -29,18 +29,28 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log l
       drains_left_(options.drains),
       partitions_left_(options.partitions),
       evictions_left_(options.evictions),
-      cuts_left_(options.cuts) {}
+      cuts_left_(options.cuts),
+      newcomers_left_(options.newcomers),
+      pauses_left_(options.pauses) {
+  if (options.stale) coordd_.KeepStale();
+}
 
 absl::Status RecoverySim::Run() {
   const absl::Time start = coordd_.now();
   COORDD_RETURN_IF_ERROR(coordd_.Start());
-  for (int32_t w = 0; w < options_.workers; ++w) coordd_.SendJoin(w, JoinFor(w));
+  for (int32_t w = 0; w < count(); ++w) {
+    WorkerModel& worker = workers_[static_cast<size_t>(w)];
+    if (are_elastic()) worker.phase = Phase::kOwners;
+    worker.alive = w < options_.workers;
+    if (worker.alive) coordd_.SendJoin(w, JoinFor(w));
+  }
   for (int64_t steps = 0; !Finished(); ++steps) {
     if (steps > kMaxRecoverySteps || coordd_.now() - start > kMaxSimTime) {
       std::string waits;
       for (const WorkerModel& worker : workers_) {
         absl::StrAppend(&waits, " (", worker.alive ? "" : "dead, ", "generation ",
-                        worker.generation, ", step ", worker.step, ":");
+                        worker.generation, ", step ", worker.trained.step, ", phase ",
+                        static_cast<int>(worker.phase), ":");
         for (const auto& [id, open] : worker.open) absl::StrAppend(&waits, " ", open.name);
         absl::StrAppend(&waits, ")");
       }
@@ -53,18 +63,26 @@ absl::Status RecoverySim::Run() {
 }
 
 bool RecoverySim::Finished() const {
-  return std::all_of(workers_.begin(), workers_.end(), [this](const WorkerModel& worker) {
-    const bool changed = worker.wants_to_end == 0 || worker.generation > worker.wants_to_end;
-    if (worker.alive && worker.acknowledged) return false;  // it is to leave, and has not
-    return !worker.alive || (worker.step == options_.steps && worker.open.empty() && changed);
-  });
+  const bool some_are_done = std::any_of(
+      workers_.begin(), workers_.end(),
+      [](const WorkerModel& worker) { return worker.alive && worker.phase == Phase::kDone; });
+  return std::all_of(
+      workers_.begin(), workers_.end(), [this, some_are_done](const WorkerModel& worker) {
+        const bool changed = worker.wants_to_end == 0 || worker.generation > worker.wants_to_end;
+        if (!worker.alive) return true;
+        if (worker.acknowledged) return false;  // it is to leave, and has not
+        // Who came when the last commit was over waits in vain.
+        if (are_elastic())
+          return worker.phase == Phase::kDone || (some_are_done && IsOutside(worker));
+        return worker.trained.step == options_.steps && worker.to_submit.empty() &&
+               worker.open.empty() && changed;
+      });
 }
 
 bool RecoverySim::CanRun(const WorkerModel& worker) const {
   if (worker.state == nullptr || worker.leaves) return false;
-  if (HasSetWork(worker)) return true;
-  if (worker.is_to_leave && worker.to_submit.empty() && worker.open.empty()) return true;
-  return !worker.to_submit.empty() || (worker.open.empty() && worker.step < options_.steps);
+  if (HasSetWork(worker) || !worker.to_submit.empty()) return true;
+  return worker.open.empty() && (MayLeave(worker) || CanGoOn(worker));
 }
 
 // One thing that may happen now, chosen by chance; time passes only when nothing may.
@@ -75,6 +93,8 @@ absl::Status RecoverySim::Step() {
   if (!coordd_.alive() && random_.Below(20) == 0) return coordd_.Start();
   if (coordd_.has_broken_streams() && random_.Below(8) == 0) return coordd_.HearOfBrokenStream();
   if (coordd_.alive() && coordd_.is_storing() && random_.Below(3) == 0) return coordd_.StoreOn();
+  COORDD_RETURN_IF_ERROR(TakeStale(happened));
+  if (happened) return absl::OkStatus();
   for (int tries = 0; tries < 20; ++tries) {
     const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
@@ -84,20 +104,20 @@ absl::Status RecoverySim::Step() {
         if (coordd_.HasNews(w)) return ToCoordd(w);
         break;
       case 1:
-        if (worker.alive && coordd_.HasNewsFor(w)) return ToWorker(w);
+        if (GetsTurns(worker) && coordd_.HasNewsFor(w)) return ToWorker(w);
         break;
       case 2:
-        if (worker.alive && CanRun(worker)) return RunProgram(w);
+        if (GetsTurns(worker) && CanRun(worker)) return RunProgram(w);
         break;
       default:
         COORDD_RETURN_IF_ERROR(MoveData(w, moved));
         if (moved) return absl::OkStatus();
     }
   }
-  for (int32_t w = 0; w < options_.workers; ++w) {
+  for (int32_t w = 0; w < count(); ++w) {
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
     if (coordd_.HasNews(w)) return ToCoordd(w);
-    if (!worker.alive) continue;
+    if (!GetsTurns(worker)) continue;
     if (coordd_.HasNewsFor(w)) return ToWorker(w);
     if (CanRun(worker)) return RunProgram(w);
     bool moved = false;
@@ -109,19 +129,42 @@ absl::Status RecoverySim::Step() {
   return PassTime();
 }
 
+absl::Status RecoverySim::TakeStale(bool& happened) {
+  const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  auto& stale = coordd_.stream(w).stale_from_coordd;
+  happened = true;
+  if (coordd_.HasStale(w) && random_.Below(4) == 0) {
+    ++stale_;
+    return coordd_.ReadStale(w);
+  }
+  const bool may = GetsTurns(worker) && worker.state != nullptr && !worker.leaves;
+  if (may && !stale.empty() && random_.Below(4) == 0) {
+    ++stale_;
+    CoordinatorSaid said{std::move(stale.front().second), stale.front().first};
+    stale.pop_front();
+    if (options_.bug == RecoveryBug::kStaleIsTaken) said.stream = coordd_.stream(w).number;
+    return Turn(w, std::move(said));
+  }
+  happened = false;
+  return absl::OkStatus();
+}
+
 absl::Status RecoverySim::PassTime() {
   if (!coordd_.alive()) return coordd_.Start();
   if (coordd_.has_broken_streams()) return coordd_.HearOfBrokenStream();
   if (coordd_.is_storing()) return coordd_.StoreOn();
   absl::Time next = std::min(coordd_.state().NextDeadline(), NextMend());
-  for (const WorkerModel& worker : workers_)
-    if (worker.alive && worker.state != nullptr)
-      next = std::min(next, worker.state->NextDeadline());
+  for (const WorkerModel& worker : workers_) {
+    if (!worker.alive || worker.state == nullptr) continue;
+    next = std::min(next, IsPaused(worker) ? worker.pauses_until : worker.state->NextDeadline());
+    if (worker.computes_until > coordd_.now()) next = std::min(next, worker.computes_until);
+  }
   if (next == absl::InfiniteFuture()) return Wrong("nothing will ever happen");
   coordd_.PassUntil(next);
   MendSomething();
   COORDD_RETURN_IF_ERROR(coordd_.Tick());
-  for (int32_t w = 0; w < options_.workers; ++w) COORDD_RETURN_IF_ERROR(Tick(w));
+  for (int32_t w = 0; w < count(); ++w) COORDD_RETURN_IF_ERROR(Tick(w));
   return absl::OkStatus();
 }
 
@@ -129,26 +172,16 @@ absl::Status RecoverySim::RunProgram(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   if (HasSetWork(worker) && (worker.to_submit.empty() || random_.Below(2) == 0))
     return DoSetWork(w);
-  const bool between_steps = worker.to_submit.empty() && worker.open.empty();
-  const bool goes_on = worker.step < options_.steps && random_.Below(2) == 0;
-  if (worker.is_to_leave && between_steps && !goes_on) {
-    worker.leaves = true;
-    return Turn(w, LeaveRequested{});
-  }
-  if (worker.to_submit.empty() && !worker.open.empty()) return absl::OkStatus();
-  if (worker.to_submit.empty()) {
-    ++worker.step;
-    for (int32_t t = 0; t < options_.tensors; ++t) worker.to_submit.push_back(t);
-  }
-  const size_t at = random_.Below(worker.to_submit.size());
-  const int32_t tensor = worker.to_submit[at];
-  worker.to_submit.erase(worker.to_submit.begin() + static_cast<int64_t>(at));
-  const TensorId id{++worker.last_id};
-  const std::string name = absl::StrCat("t", tensor);
-  worker.open[id] = {name, worker.step};
-  TensorsSubmitted submitted;
-  submitted.tensors.push_back({id, Gradient(name, {4}), coordd_.now() + absl::Minutes(10)});
-  return Turn(w, std::move(submitted));
+  if (!worker.to_submit.empty()) return SubmitTensorOfStep(w);
+  if (!worker.open.empty()) return absl::OkStatus();
+  const bool goes_on = CanGoOn(worker) && random_.Below(2) == 0;
+  if (MayLeave(worker) && !goes_on) return Leave(w);
+  return CanGoOn(worker) ? GoOn(w) : absl::OkStatus();
+}
+
+absl::Status RecoverySim::Leave(int32_t w) {
+  workers_[static_cast<size_t>(w)].leaves = true;
+  return Turn(w, LeaveRequested{});
 }
 
 absl::Status RecoverySim::ToCoordd(int32_t w) {
@@ -179,8 +212,7 @@ absl::Status RecoverySim::ToWorker(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   SimStream& stream = coordd_.stream(w);
   if (stream.from_coordd.empty()) return EndStream(w);
-  v1::CoordinatorMessage message = std::move(stream.from_coordd.front());
-  stream.from_coordd.pop_front();
+  v1::CoordinatorMessage message = coordd_.TakeFor(w);
   if (worker.state == nullptr) {
     return Begin(w, message);
   }
@@ -199,7 +231,7 @@ absl::Status RecoverySim::Turn(int32_t w, WorkerEvent event) {
 
 absl::Status RecoverySim::Tick(int32_t w) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
+  if (!GetsTurns(worker) || worker.state == nullptr) return absl::OkStatus();
   std::vector<WorkerEffect> out;
   worker.ticked = true;
   worker.state->Tick(coordd_.now(), out);
@@ -242,6 +274,8 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
                     [set](const auto& one) { return one.first == ToInt(set->process_set); });
     } else if (const auto* answer = std::get_if<ProcessSetAnswer>(&effect)) {
       COORDD_RETURN_IF_ERROR(OnAnswered(w, *answer));
+    } else if (const auto* newcomers = std::get_if<NewcomersWait>(&effect)) {
+      worker.newcomers = newcomers->count;
     } else if (const auto* drain = std::get_if<DrainNoticed>(&effect)) {
       worker.is_to_leave = drain->until != absl::InfiniteFuture();
     } else if (std::holds_alternative<Stopped>(effect)) {
@@ -261,26 +295,28 @@ absl::Status RecoverySim::OnLaunch(int32_t w, const LaunchBatch& launch) {
   if (ToInt(launch.lane) >= kFirstScheduleLane) ++scheduled_batches_;
   Batch& batch = batches_[{worker.generation, {launch.lane, launch.sequence}}];
   std::vector<std::string> tensors;
+  Part part{launch.tensors, {}, false};
   for (TensorId id : launch.tensors) {
     const auto open = worker.open.find(id);
     if (open == worker.open.end()) return Wrong("worker ", w, " launches what has ended");
     tensors.push_back(absl::StrCat(open->second.name, "#", open->second.instance));
+    part.values.push_back(open->second.value);
   }
   const int32_t set = ToInt(launch.process_set);
   if (batch.parts.empty()) {
     batch.tensors = tensors;
     batch.members = members_.at(worker.generation);
     if (set != 0)
-      std::erase_if(batch.members, [&worker, set](const auto& member) {
-        return !worker.sets.at(set).contains(member.first);
-      });
+      std::erase_if(batch.members,
+                    [of_set = WorkersOf(worker.generation, worker.sets.at(set))](
+                        const auto& member) { return !of_set.contains(member.first); });
     if (found_[worker.generation].contains(set)) ++batches_in_found_sets_;
   }
   if (batch.tensors != tensors) {
     return Wrong("worker ", w, " has [", absl::StrJoin(tensors, " "), "] in batch ",
                  launch.sequence, ", another has [", absl::StrJoin(batch.tensors, " "), "]");
   }
-  if (!batch.parts.emplace(w, Part{launch.tensors, false}).second)
+  if (!batch.parts.emplace(w, std::move(part)).second)
     return Wrong("worker ", w, " launches batch ", launch.sequence, " twice");
   worker.running[launch.lane].push_back(launch.sequence);
   return absl::OkStatus();
@@ -288,7 +324,7 @@ absl::Status RecoverySim::OnLaunch(int32_t w, const LaunchBatch& launch) {
 
 absl::Status RecoverySim::MoveData(int32_t w, bool& moved) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  if (!worker.alive || worker.state == nullptr) return absl::OkStatus();
+  if (!GetsTurns(worker) || worker.state == nullptr) return absl::OkStatus();
   if (worker.running.empty()) return absl::OkStatus();
   // The first of a lane that it has not ended; lanes go on one batch after the other.
   const auto& [lane, sequences] = *std::next(
@@ -340,7 +376,7 @@ absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status 
   lane->second.pop_front();
   if (lane->second.empty()) worker.running.erase(lane);
   if (status.ok()) {
-    for (TensorId id : part.ids) COORDD_RETURN_IF_ERROR(OnResult(w, id, key.first));
+    COORDD_RETURN_IF_ERROR(OnResults(w, key, part));
   } else {
     worker.interrupted[key.second] = part;
   }
@@ -349,11 +385,20 @@ absl::Status RecoverySim::EndPart(int32_t w, const GlobalKey& key, absl::Status 
   return Turn(w, std::move(done));
 }
 
-absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
+absl::Status RecoverySim::OnResults(int32_t w, const GlobalKey& key, const Part& part) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  const auto open = worker.open.extract(id);
-  if (open.empty()) return Wrong("worker ", w, " gets a result twice");
-  const std::string what = absl::StrCat(open.mapped().name, "#", open.mapped().instance);
+  for (size_t at = 0; at < part.ids.size(); ++at) {
+    const auto open = worker.open.extract(part.ids[at]);
+    if (open.empty()) return Wrong("worker ", w, " gets a result twice");
+    COORDD_RETURN_IF_ERROR(OnResult(w, open.mapped(), key.first));
+    COORDD_RETURN_IF_ERROR(OnValue(w, open.mapped(), key.first, batches_.at(key), at));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RecoverySim::OnResult(int32_t w, const Tensor& tensor, int64_t generation) {
+  if (tensor.instance < 0) return absl::OkStatus();  // there are several of that name
+  const std::string what = absl::StrCat(tensor.name, "#", tensor.instance);
   std::map<int32_t, int64_t>& got = results_[what];
   for (const auto& [other, theirs] : got) {
     // What the dead have seen nobody will hear of.
@@ -366,6 +411,7 @@ absl::Status RecoverySim::OnResult(int32_t w, TensorId id, int64_t generation) {
     const int32_t earlier = theirs < generation ? other : w;
     if (!MayBeGone(earlier)) return Wrong(text);
     workers_[static_cast<size_t>(earlier)].apart = text;
+    workers_[static_cast<size_t>(earlier)].apart_from = std::max(theirs, generation);
   }
   got[w] = generation;
   return absl::OkStatus();
@@ -378,7 +424,8 @@ absl::Status RecoverySim::OnEnter(int32_t w, const EnterGeneration& enter) {
   std::map<LaneId, int64_t> completed;
   for (const v1::LaneRepair& repair : membership.membership().repairs())
     completed[LaneId{repair.lane()}] = repair.completed();
-  if (!worker.apart.empty()) return Wrong(worker.apart, ", and goes on");
+  if (!worker.apart.empty() && membership.generation() >= worker.apart_from)
+    return Wrong(worker.apart, ", and goes on");
   const int64_t before = std::exchange(worker.generation, membership.generation());
   TensorsSubmitted again;
   again.again = true;
@@ -387,7 +434,7 @@ absl::Status RecoverySim::OnEnter(int32_t w, const EnterGeneration& enter) {
     if (key.second <= completed[key.first] && !skips) {
       if (!part.has_result) return Wrong("worker ", w, " has no result of a batch that counts");
       ++held_;
-      for (TensorId id : part.ids) COORDD_RETURN_IF_ERROR(OnResult(w, id, before));
+      COORDD_RETURN_IF_ERROR(OnResults(w, {before, key}, part));
       continue;
     }
     ++again_;

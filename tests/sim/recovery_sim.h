@@ -1,7 +1,9 @@
 // coordd's state and the states of n workers that go on when some of them die, and when coordd
 // dies, which is started again on what it had stored: whatever the order of events, each survivor
 // gets each result once, all get the same, and it is exact over the members of its generation; and
-// each process set has exactly those of its workers that are left.
+// each process set has exactly those of its workers that are left. Where workers come while the job
+// runs, the programs do what coordd.elastic does, and whoever contributes to a step has the state
+// of all others.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,12 @@ enum class RecoveryBug {
   kPlanIsNotStored,       // coordd has forgotten what was to be repaired when it is started again
   kChangeNotAskedAgain,   // a rank that is back does not repeat what it has asked for
   kDrainNotStored,        // coordd has forgotten who is to leave when it is started again
-  kSetsNotStored          // likewise, the process sets that the generation has begun with
+  kSetsNotStored,         // likewise, the process sets that the generation has begun with
+  kNewcomersApart,        // each rank lets newcomers in at the commit at which it has heard of them
+  kSyncSkipped,           // one rank does not take part when the state is given to newcomers
+  kNewcomerGives,         // the state that all take is a newcomer's
+  kChangeOfAnyGeneration,  // a rank asks for the end of another generation than has agreed to it
+  kStaleIsTaken            // a worker takes what comes on a stream that it has given up
 };
 
 struct RecoverySimOptions {
@@ -44,6 +51,9 @@ struct RecoverySimOptions {
   int32_t evictions = 0;
   int32_t partitions = 0;  // of one worker and coordd, in one direction or both
   int32_t cuts = 0;        // of links between two workers, in one direction or both
+  int32_t newcomers = 0;   // workers that come while the job runs
+  int32_t pauses = 0;      // of workers that get no turn, and go on
+  bool stale = false;      // what was under way on a stream arrives after the next was opened
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
   RecoveryBug bug = RecoveryBug::kNone;
@@ -67,6 +77,10 @@ class RecoverySim {
   int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
   int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
   int64_t cuts() const { return options_.cuts - cuts_left_; }
+  int64_t newcomers() const { return options_.newcomers - newcomers_left_; }
+  int64_t pauses() const { return options_.pauses - pauses_left_; }
+  int64_t stale() const { return stale_; }    // messages that came on streams given up
+  int64_t given() const { return given_; }    // states, to workers that had another one
   int64_t parted() const { return parted_; }  // evicted since they did not reach another
   int64_t crashes() const { return options_.crashes - crashes_left_; }
   int64_t partitions() const { return options_.partitions - partitions_left_; }
@@ -81,11 +95,21 @@ class RecoverySim {
     std::string name;
     int64_t instance = 0;
     int32_t set = 0;
+    std::string value = "";  // what this worker contributes
   };
   struct Part {  // of one worker in one batch
     std::vector<TensorId> ids;
+    std::vector<std::string> values;  // of these
     bool has_result = false;
   };
+  // What the program has come to, and would write into a checkpoint.
+  struct Trained {
+    int32_t step = 0;
+    int64_t commits = 0;
+    uint64_t digest = 0;  // of all results that it has applied
+  };
+  // What the program does next, where workers come while the job runs: as coordd.elastic does it.
+  enum class Phase { kTrain, kCommit, kDecide, kChange, kOwners, kState, kTake, kDone };
   struct WorkerModel {
     bool alive = true;
     bool is_to_leave = false;   // it has been told
@@ -94,21 +118,35 @@ class RecoverySim {
     bool acknowledged = false;  // an operator relies on its going
     bool may_be_evicted = false;
     absl::Time cut_until = absl::InfinitePast();  // it may be missed that long
-    // It has a result that others have of another generation, as one may that dies: it must not go
-    // on. Empty: nothing.
+    absl::Time pauses_until = absl::InfinitePast();
+    // It has a result that others have of this later generation, as one may that dies: it must not
+    // come so far. Empty: nothing.
     std::string apart;
+    int64_t apart_from = 0;
     std::unique_ptr<WorkerState> state;
     int64_t generation = 0;
     int64_t wants_to_end = 0;  // the generation that it has asked to change; 0: none
     bool aborted = false;
-    int32_t step = 0;
+    Phase phase = Phase::kTrain;
+    Trained trained;          // as far as results have come
+    std::string contributes;  // to this step: its state before it
+    absl::Time computes_until = absl::InfinitePast();
+    bool shared = false;    // its state is that of all members
+    int32_t newcomers = 0;  // as it has heard
+    bool wants_change = false;
+    int64_t agreed_in = 0;  // the last commit's generation, and whether its result was
+    bool changes = false, goes_on = false;
+    int32_t giver = 0;  // of the state; and the state
+    std::optional<std::string> given;
     std::vector<int32_t> to_submit;  // tensors of this step, in an order of its own
     std::map<TensorId, Tensor> open;
     // Of its generation: what it has launched and not ended, by lane in the order of its launches.
     std::map<LaneId, std::deque<int64_t>> running;
     std::map<BatchKey, Part> interrupted;
-    // Process sets as it knows them, with the workers in each; and those of whose end it has heard.
-    std::map<int32_t, std::set<int32_t>> sets;
+    // Process sets as it knows them, with the ranks in each of the generation `sets_of`; and those
+    // of whose end it has heard.
+    std::map<int32_t, std::vector<int32_t>> sets;
+    int64_t sets_of = 0;
     std::set<int32_t> ended_sets;
     std::vector<ProcessSetAsked> to_ask;  // of its generation, one after the other
     bool asks = false;
@@ -124,11 +162,20 @@ class RecoverySim {
   };
   using GlobalKey = std::pair<int64_t, BatchKey>;  // with the generation
 
+  int32_t count() const { return static_cast<int32_t>(workers_.size()); }
+  // It has joined, and is in no generation as yet.
+  static bool IsOutside(const WorkerModel& worker) {
+    return worker.alive && worker.state == nullptr;
+  }
+  bool IsPaused(const WorkerModel& worker) const { return coordd_.now() < worker.pauses_until; }
+  bool GetsTurns(const WorkerModel& worker) const { return worker.alive && !IsPaused(worker); }
   absl::Status Step();
+  absl::Status TakeStale(bool& happened);
   absl::Status PassTime();
   bool Finished() const;
   bool CanRun(const WorkerModel& worker) const;
   absl::Status RunProgram(int32_t w);
+  absl::Status Leave(int32_t w);
   absl::Status ToCoordd(int32_t w);
   absl::Status ToWorker(int32_t w);
   // Something that may happen in the data plane of this worker; whether anything did.
@@ -143,7 +190,8 @@ class RecoverySim {
   absl::Status Take(int32_t w, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t w, const LaunchBatch& launch);
   absl::Status OnEnter(int32_t w, const EnterGeneration& enter);
-  absl::Status OnResult(int32_t w, TensorId id, int64_t generation);
+  absl::Status OnResults(int32_t w, const GlobalKey& key, const Part& part);
+  absl::Status OnResult(int32_t w, const Tensor& tensor, int64_t generation);
   // What coordd says, and does otherwise.
   bool OnSaid(int32_t w, const v1::CoordinatorMessage& message, bool current);
   absl::Status OnDid(const Outgoing& out);
@@ -163,6 +211,27 @@ class RecoverySim {
   absl::Status DoSetWork(int32_t w);
   static TensorSpec SpecOf(const Tensor& tensor);
 
+  // recovery_sim_newcomers.cc
+  bool are_elastic() const { return options_.newcomers > 0; }
+  bool CanGoOn(const WorkerModel& worker) const;  // to its next phase; REQUIRES: nothing is open
+  // Not while the state is given to others, as no program does.
+  static bool MayLeave(const WorkerModel& worker) {
+    return worker.is_to_leave && (worker.phase == Phase::kTrain || worker.phase == Phase::kCommit ||
+                                  worker.phase == Phase::kDone);
+  }
+  absl::Status GoOn(int32_t w);
+  absl::Status Submit(int32_t w, Tensor tensor);
+  absl::Status SubmitTensorOfStep(int32_t w);
+  absl::Status Commit(int32_t w);
+  absl::Status Decide(int32_t w);
+  absl::Status TakeState(int32_t w);
+  // What the members of a batch have contributed to its tensor `at`, by rank.
+  static std::map<int32_t, std::pair<int32_t, std::string>> Contributions(const Batch& batch,
+                                                                          size_t at);
+  absl::Status OnValue(int32_t w, const Tensor& tensor, int64_t generation, const Batch& batch,
+                       size_t at);
+  void Come();
+
   // recovery_sim_faults.cc
   CoorddModel::Hooks CoorddHooks(Log log);
   absl::Status Fault(bool& happened);
@@ -172,6 +241,7 @@ class RecoverySim {
   void Cut();
   void Sleep();
   void Partition();
+  void Pause();
   void MendSomething();
   absl::Time NextMend() const;
   // It was evicted, or may have been while it was cut off: then it ends, and nobody misses it.
@@ -190,7 +260,8 @@ class RecoverySim {
   int32_t changes_left_;
   int32_t dozes_left_;
   absl::Time suspended_at_;
-  int32_t drains_left_, partitions_left_, evictions_left_, cuts_left_;
+  int32_t drains_left_, partitions_left_, evictions_left_, cuts_left_, newcomers_left_,
+      pauses_left_;
   std::set<std::pair<int32_t, int32_t>> cut_;  // from, to
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave
@@ -203,7 +274,7 @@ class RecoverySim {
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
-  int64_t drained_ = 0, evicted_ = 0, parted_ = 0;
+  int64_t drained_ = 0, evicted_ = 0, parted_ = 0, given_ = 0, stale_ = 0;
   int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };
 

@@ -39,6 +39,7 @@ absl::Status RecoverySim::Fault(bool& happened) {
   const bool running = members_.contains(1);
   if (running && kills_left_ > 0 && random_.Below(150) == 0) return Kill();
   if (running && changes_left_ > 0 && random_.Below(100) == 0) return AskForChange();
+  if (running && newcomers_left_ > 0 && random_.Below(100) == 0) Come();
   if (running && drains_left_ > 0 && random_.Below(100) == 0) return Dismiss(/*evict=*/false);
   if (running && evictions_left_ > 0 && random_.Below(150) == 0) return Dismiss(/*evict=*/true);
   if (running && cuts_left_ > 0 && random_.Below(150) == 0) Cut();
@@ -51,13 +52,14 @@ absl::Status RecoverySim::Fault(bool& happened) {
   }
   if (coordd_.alive() && running && dozes_left_ > 0 && random_.Below(150) == 0) Sleep();
   if (running && partitions_left_ > 0 && random_.Below(150) == 0) Partition();
+  if (running && pauses_left_ > 0 && random_.Below(150) == 0) Pause();
   happened = false;
   return absl::OkStatus();
 }
 
 absl::Status RecoverySim::Kill() {
   std::vector<int32_t> alive;
-  for (int32_t w = 0; w < options_.workers; ++w)
+  for (int32_t w = 0; w < count(); ++w)
     if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
   if (alive.size() < 2) return absl::OkStatus();
   --kills_left_;
@@ -81,13 +83,19 @@ void RecoverySim::End(int32_t w) {
   if (ToInt(stream.session) != 0) stream.to_coordd.push_back(std::nullopt);
 }
 
-// Rank 0 of the newest generation, wherever the others are.
+// Rank 0 of the newest generation, wherever the others are; where workers come, one that says so
+// at its next commit.
 absl::Status RecoverySim::AskForChange() {
   for (const auto& [w, rank] : members_.rbegin()->second) {
     WorkerModel& worker = workers_[static_cast<size_t>(w)];
     const bool is_there =
         worker.alive && worker.state != nullptr && worker.generation == members_.rbegin()->first;
-    if (rank != 0 || !is_there) continue;
+    if (are_elastic() && is_there && worker.phase != Phase::kDone && random_.Below(2) == 0) {
+      --changes_left_;
+      worker.wants_change = true;
+      return absl::OkStatus();
+    }
+    if (are_elastic() || rank != 0 || !is_there) continue;
     --changes_left_;
     worker.wants_to_end = worker.generation;
     return Turn(w, MembersMayChange{Generation{worker.generation}});
@@ -123,7 +131,7 @@ absl::Status RecoverySim::Dismiss(bool evict) {
 // Between two who both go on: one of them has to be parted with, and nobody else.
 void RecoverySim::Cut() {
   std::vector<int32_t> alive;
-  for (int32_t w = 0; w < options_.workers; ++w)
+  for (int32_t w = 0; w < count(); ++w)
     if (workers_[static_cast<size_t>(w)].alive) alive.push_back(w);
   if (alive.size() < 2) return;
   --cuts_left_;
@@ -150,8 +158,20 @@ void RecoverySim::Partition() {
   coordd_.Cut(w, which != 0, which != 1);
 }
 
+// It gets no processor, or its clock stands still and then jumps. If coordd misses it, it hears of
+// that when it goes on.
+void RecoverySim::Pause() {
+  const int32_t w = static_cast<int32_t>(random_.Below(workers_.size()));
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  if (!GetsTurns(worker) || worker.state == nullptr) return;
+  --pauses_left_;
+  constexpr int64_t kPauseS[] = {3, 8, 15};
+  worker.pauses_until = coordd_.now() + absl::Seconds(kPauseS[random_.Below(3)]);
+  worker.cut_until = worker.pauses_until + kMissedFor;
+}
+
 void RecoverySim::MendSomething() {
-  for (int32_t w = 0; w < options_.workers; ++w) {
+  for (int32_t w = 0; w < count(); ++w) {
     if (!coordd_.is_cut(w) || random_.Below(5) != 0) continue;
     coordd_.Mend(w);
     workers_[static_cast<size_t>(w)].cut_until = coordd_.now() + kMissedFor;
@@ -160,7 +180,7 @@ void RecoverySim::MendSomething() {
 
 // When one may be mended, if there is any.
 absl::Time RecoverySim::NextMend() const {
-  for (int32_t w = 0; w < options_.workers; ++w)
+  for (int32_t w = 0; w < count(); ++w)
     if (coordd_.is_cut(w)) return coordd_.now() + absl::Seconds(5);
   return absl::InfiniteFuture();
 }
@@ -175,7 +195,11 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   SimStream& stream = coordd_.stream(w);
   const bool current = stream.session == close.session;
-  const bool may_suspend = options_.dozes > 0 || options_.partitions > 0;
+  const bool may_suspend = options_.dozes > 0 || options_.partitions > 0 || options_.pauses > 0;
+  if (IsOutside(worker) && absl::IsUnavailable(close.status)) {
+    if (current) coordd_.Break(w);  // it joins again
+    return absl::OkStatus();
+  }
   if (absl::IsUnavailable(close.status) && may_suspend) {
     if (suspended_at_ != coordd_.now()) ++suspended_;
     suspended_at_ = coordd_.now();
@@ -184,7 +208,7 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   }
   if (!current) return absl::OkStatus();
   const bool said_goodbye = worker.leaves && close.status.ok();
-  if (!worker.alive || said_goodbye || coordd_.is_cut(w)) {
+  if (!worker.alive || said_goodbye || coordd_.is_cut(w) || IsPaused(worker)) {
     coordd_.Close(w, close.status);
     return absl::OkStatus();
   }
@@ -205,7 +229,7 @@ v1::Join RecoverySim::JoinFor(int32_t w) const {
   join.set_drains(true);
   join.set_on_failure(v1::ON_FAILURE_CONTINUE);
   join.mutable_limits()->set_min_workers(1);
-  join.mutable_limits()->set_max_workers(options_.workers);
+  join.mutable_limits()->set_max_workers(count());
   return join;
 }
 

@@ -67,7 +67,8 @@ absl::Status RecoverySim::OnFound(int32_t w, int32_t size,
   if (first->second != ranks)
     return Wrong("worker ", w, " finds other process sets than another one did");
   COORDD_RETURN_IF_ERROR(CheckFound(w, found));
-  worker.sets = std::move(found);
+  worker.sets = std::move(ranks);
+  worker.sets_of = worker.generation;
   const absl::Time deadline = coordd_.now() + absl::Minutes(10);
   std::vector<int32_t> but_one;
   for (int32_t rank = 0; rank < size; ++rank)
@@ -83,7 +84,9 @@ absl::Status RecoverySim::OnFound(int32_t w, int32_t size,
 absl::Status RecoverySim::CheckFound(int32_t w,
                                      const std::map<int32_t, std::set<int32_t>>& found) const {
   const WorkerModel& worker = workers_[static_cast<size_t>(w)];
-  for (const auto& [number, workers] : worker.sets) {
+  for (const auto& [number, ranks] : worker.sets) {
+    // Who is told of its generation late has been in it all the same.
+    const std::set<int32_t> workers = WorkersOf(worker.sets_of, ranks);
     std::set<int32_t> left;
     for (const auto& [member, rank] : members_.at(worker.generation))
       if (workers.contains(member)) left.insert(member);
@@ -106,7 +109,7 @@ void RecoverySim::NoteEnded(const v1::CoordinatorMessage& message) {
 void RecoverySim::OnDefined(int32_t w, const DefineProcessSet& set) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   const int32_t number = ToInt(set.process_set);
-  worker.sets[number] = WorkersOf(worker.generation, set.ranks);
+  worker.sets[number] = set.ranks;
   if (set.member) worker.to_submit_in_sets.emplace_back(number, "added");
 }
 
@@ -120,13 +123,8 @@ absl::Status RecoverySim::DoSetWork(int32_t w) {
   }
   const auto [set, name] = worker.to_submit_in_sets.back();
   worker.to_submit_in_sets.pop_back();
-  const TensorId id{++worker.last_id};
   // Its results are those of one generation: the instance is that and the set.
-  const Tensor tensor{name, worker.generation * 1000 + set, set};
-  worker.open[id] = tensor;
-  TensorsSubmitted submitted;
-  submitted.tensors.push_back({id, SpecOf(tensor), coordd_.now() + absl::Minutes(10)});
-  return Turn(w, std::move(submitted));
+  return Submit(w, {name, worker.generation * 1000 + set, set});
 }
 
 TensorSpec RecoverySim::SpecOf(const Tensor& tensor) {
@@ -145,6 +143,7 @@ absl::Status RecoverySim::OnFailed(int32_t w, const FailTensor& fail) {
   std::string text = absl::StrCat("worker ", w, ": ", fail.status.ToString());
   if (!MayBeGone(w)) return Wrong(text);
   worker.apart = std::move(text);
+  worker.apart_from = worker.generation + 1;
   return absl::OkStatus();
 }
 

@@ -15,7 +15,7 @@ struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
-          partitions = 0, cuts = 0, parted = 0;
+          partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0, stale = 0;
 };
 
 // All seeds with these faults. The line that runs a seed again is in the failure.
@@ -42,6 +42,10 @@ Sums RunAll(const FaultSet& faults) {
     sums.partitions += sim.partitions();
     sums.cuts += sim.cuts();
     sums.parted += sim.parted();
+    sums.newcomers += sim.newcomers();
+    sums.given += sim.given();
+    sums.pauses += sim.pauses();
+    sums.stale += sim.stale();
   }
   return sums;
 }
@@ -119,6 +123,32 @@ TEST(RecoverySim, WhoIsCutOffComesBackOrIsGone) {
   EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
 }
 
+TEST(RecoverySim, NewcomersAreLetInAtACommitAndHaveTheStateOfAll) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kNewcomers});
+  EXPECT_GT(sums.newcomers, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(sums.given, static_cast<int64_t>(kSeeds / 2));
+}
+
+TEST(RecoverySim, NewcomersAreLetInWhateverHappens) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kSleep, Fault::kChange,
+                            Fault::kDrain, Fault::kNewcomers});
+  EXPECT_GT(sums.given, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.drained, static_cast<int64_t>(kSeeds / 4));
+}
+
+TEST(RecoverySim, WhoHasBeenStillGoesOnOrIsGone) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kPause});
+  EXPECT_GT(sums.pauses, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
+}
+
+TEST(RecoverySim, WhatComesOnAStreamThatWasGivenUpIsRefused) {
+  const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kSleep, Fault::kPartition,
+                            Fault::kPause, Fault::kStale});
+  EXPECT_GT(sums.stale, static_cast<int64_t>(kSeeds));
+}
+
 // Whether one of the seeds notices the mistake.
 bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0, int32_t drains = 0) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -151,6 +181,36 @@ TEST(RecoverySim, NoticesADrainThatDiesWithCoordd) {
 
 TEST(RecoverySim, NoticesProcessSetsThatDieWithCoordd) {
   EXPECT_TRUE(Noticed(RecoveryBug::kSetsNotStored, /*crashes=*/2, /*changes=*/1));
+}
+
+// Likewise, with these faults.
+bool Noticed(RecoveryBug bug, const FaultSet& faults) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    RecoverySimOptions options = RecoveryOptionsOf(seed, faults);
+    options.bug = bug;
+    if (!RecoverySim(seed, options).Run().ok()) return true;
+  }
+  return false;
+}
+
+TEST(RecoverySim, NoticesNewcomersThatAreLetInAtDifferentCommits) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kNewcomersApart, {Fault::kNewcomers}));
+}
+
+TEST(RecoverySim, NoticesARankThatDoesNotTakePartInGivingTheState) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kSyncSkipped, {Fault::kNewcomers}));
+}
+
+TEST(RecoverySim, NoticesAStateThatIsTakenFromANewcomer) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kNewcomerGives, {Fault::kNewcomers}));
+}
+
+TEST(RecoverySim, NoticesAChangeThatAnotherGenerationHasAgreedTo) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kChangeOfAnyGeneration, {Fault::kKill, Fault::kNewcomers}));
+}
+
+TEST(RecoverySim, NoticesAWorkerThatListensToAStreamThatItHasGivenUp) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kStaleIsTaken, {Fault::kSleep, Fault::kStale}));
 }
 
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {

@@ -27,6 +27,10 @@ constexpr FaultText kFaults[] = {
     {Fault::kPartition, "partition",
      "a worker and coordd do not reach each other, or one does not reach the other"},
     {Fault::kCut, "cut", "what a worker sends to another one is lost, perhaps in both directions"},
+    {Fault::kNewcomers, "newcomers", "workers come while the job runs, and take its state"},
+    {Fault::kPause, "pause", "a worker gets no turn for up to one and a half leases, and goes on"},
+    {Fault::kStale, "stale",
+     "what was under way on a stream arrives after the next was opened, or arrives once more"},
 };
 
 }  // namespace
@@ -75,6 +79,7 @@ RecoverySimOptions RecoveryOptionsOf(uint64_t seed, const FaultSet& faults) {
       {Fault::kSleep, &options.dozes},          {Fault::kChange, &options.changes},
       {Fault::kDrain, &options.drains},         {Fault::kEvict, &options.evictions},
       {Fault::kPartition, &options.partitions}, {Fault::kCut, &options.cuts},
+      {Fault::kNewcomers, &options.newcomers},  {Fault::kPause, &options.pauses},
   };
   std::vector<int32_t*> chosen;
   int32_t sum = 0;
@@ -84,6 +89,7 @@ RecoverySimOptions RecoveryOptionsOf(uint64_t seed, const FaultSet& faults) {
     sum += *count;
     if (faults.contains(fault)) chosen.push_back(count);
   }
+  options.stale = faults.contains(Fault::kStale);
   if (sum == 0 && !chosen.empty()) *chosen[random.Below(chosen.size())] = 1;
   return options;
 }

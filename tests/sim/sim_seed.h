@@ -23,6 +23,9 @@ enum class Fault {
   kEvict,
   kPartition,  // of a worker and coordd
   kCut,        // links between workers
+  kNewcomers,  // workers that come while the job runs
+  kPause,      // of workers
+  kStale,      // messages, on streams that were given up
 };
 using FaultSet = std::set<Fault>;
 
