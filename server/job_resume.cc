@@ -160,11 +160,12 @@ absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, abs
 
 void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
                            Effects& effects) {
-  // Of the same process, and its end has not been seen.
+  // Of the same process, and its end has not been seen. Which of the two is the newer one nobody
+  // can tell: on a stream that was given up a Join may come late. Then the worker comes again.
   if (const auto earlier = resume_->session_of(rank)) {
     DropReturned(*earlier);
-    effects.outgoing.push_back(CloseSession{
-        *earlier, absl::FailedPreconditionError("a newer stream of this worker has come")});
+    effects.outgoing.push_back(
+        CloseSession{*earlier, absl::UnavailableError("another stream of this worker has come")});
   }
   Worker worker;
   worker.join = join;

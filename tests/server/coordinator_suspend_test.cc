@@ -120,6 +120,16 @@ TEST_F(CoordinatorSuspendTest, AMemberThatIsBackOnAnotherStreamHasNotGone) {
   EXPECT_EQ(Job().generation(), 1);
 }
 
+TEST_F(CoordinatorSuspendTest, WhoseEarlierStreamIsReadLateComesAgain) {
+  Form(/*launched=*/false);
+  Sleep();
+  Resume(13, 1);
+  EXPECT_THAT(Refusal(Resume(12, 1)), StatusIs(Code::kUnavailable, HasSubstr("another stream")));
+  EXPECT_THAT(Refusal(Resume(14, 1)), StatusIs(Code::kUnavailable, HasSubstr("another stream")));
+  EXPECT_THAT(Resumed(Resume(11, 0)), ElementsAre(11, 14));
+  EXPECT_EQ(Job().generation(), 1);
+}
+
 TEST_F(CoordinatorSuspendTest, WhoHadNotHeardOfTheGenerationIsTold) {
   Form(/*launched=*/false);
   v1::WorkerMessage again;

@@ -195,7 +195,8 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   SimStream& stream = coordd_.stream(w);
   const bool current = stream.session == close.session;
-  const bool may_suspend = options_.dozes > 0 || options_.partitions > 0 || options_.pauses > 0;
+  const bool may_suspend =
+      options_.dozes > 0 || options_.partitions > 0 || options_.pauses > 0 || options_.stale;
   if (IsOutside(worker) && absl::IsUnavailable(close.status)) {
     if (current) coordd_.Break(w);  // it joins again
     return absl::OkStatus();
