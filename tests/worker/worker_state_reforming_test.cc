@@ -237,7 +237,8 @@ TEST(WorkerStateReforming, ADataPlaneThatDoesNotConnectIsToldToo) {
   member.NextGeneration(0, 2);
   member.Turn(ConnectFailed{Generation{1}, absl::UnavailableError("late news"), {}});
   EXPECT_THAT(member.sent(v1::WorkerMessage::kCollectiveFailed), IsEmpty());
-  member.Turn(ConnectFailed{Generation{2}, absl::UnavailableError("rank 1: gone"), Suspect{Rank{1}}});
+  member.Turn(
+      ConnectFailed{Generation{2}, absl::UnavailableError("rank 1: gone"), Suspect{Rank{1}}});
   ASSERT_THAT(member.sent(v1::WorkerMessage::kCollectiveFailed), SizeIs(1));
   EXPECT_EQ(member.sent(v1::WorkerMessage::kCollectiveFailed)[0].collective_failed().suspect_rank(),
             1);
