@@ -24,8 +24,9 @@ class TestCase(elastic.TestCase):
                                         *(word for host in names for word in ("--name", self.network.addresses[host])))
         self.assertEqual(status, 0, text)
         self.server_tls = ("--tls-cert", f"{certs}/server.crt", "--tls-key", f"{certs}/server.key", "--tls-ca", f"{certs}/ca.crt")
-        # UCX tells on standard output of messages that nobody has taken at its end: here those of a generation that is over.
-        self.variables = {"UCX_LOG_LEVEL": "error", "COORDD_TLS_CA": f"{certs}/ca.crt",
+        # UCX tells on standard output, where the answers of workers are, of messages that nobody has taken at its end (here
+        # those of a generation that is over), and of connections that were lost.
+        self.variables = {"UCX_LOG_LEVEL": "error", "UCX_LOG_FILE": "stderr", "COORDD_TLS_CA": f"{certs}/ca.crt",
                           "COORDD_TLS_CERT": f"{certs}/worker.crt", "COORDD_TLS_KEY": f"{certs}/worker.key"}
 
     def coordd_on(self, host, *arguments):
