@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from tests.support.processes import BUILD
+from tests.support.processes import BUILD, has_ucx
 
 WORKER = os.path.join(BUILD, "bin", "coordd-worker")
 COORDCTL = os.path.join(BUILD, "bin", "coordctl")
@@ -30,11 +30,6 @@ def step(home, tasks, nodes, port):
 
 def start(environment, *arguments):
     return subprocess.Popen([WORKER, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def has_ucx():
-    table = subprocess.run([COORDCTL, "check-build"], capture_output=True, text=True, check=True).stdout
-    return "[X] UCX" in table
 
 
 def coordd_pids(home):

@@ -112,7 +112,7 @@ class GoingOnTest(processes.TestCase):
         coordd = self.coordd(*self.patient)
         # On mapped memory, over shared memory by messages, and over UCX.
         for number in range(JOBS):
-            transport = ("auto", "shm", "auto", "ucx")[number % 4]
+            transport = ("auto", "shm", "auto", "ucx" if processes.has_ucx() else "shm")[number % 4]
             large = (200_000, 3_000_000)[number % 2]
             job = f"kill-{number}"
             members = self.begin(coordd, job, 4, large=large, COORDD_TRANSPORT=transport)

@@ -43,6 +43,12 @@ def is_built(name):
     return any(os.path.exists(os.path.join(BUILD, folder, name)) for folder in ("bin", "tests"))
 
 
+def has_ucx():
+    """Whether this build's ranks can be on several nodes."""
+    table = subprocess.run([program("coordctl"), "check-build"], capture_output=True, text=True, check=True).stdout
+    return "[X] UCX" in table
+
+
 def clean_environment(**more):
     """This process's environment without COORDD_*, with `more`."""
     keep = {"COORDD_TEST_ID", "COORDD_BUILD_DIR"}
