@@ -8,6 +8,8 @@ inline constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
 
 // 2.18.0: the first with everything that is required.
 inline constexpr int kNcclVersionMin = 21800;
+// 2.24.0: the first with the types of float8.
+inline constexpr int kNcclVersionFloat8 = 22400;
 
 // Used where they are there; the table of components names those that a library lacks.
 inline constexpr const char* kNcclLaterFunctions[] = {"ncclCommInitRankScalable",

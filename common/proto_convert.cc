@@ -10,6 +10,7 @@ namespace {
 static_assert(static_cast<int>(DataType::kUint8) == v1::DATA_TYPE_UINT8);
 static_assert(static_cast<int>(DataType::kFloat16) == v1::DATA_TYPE_FLOAT16);
 static_assert(static_cast<int>(DataType::kBool) == v1::DATA_TYPE_BOOL);
+static_assert(static_cast<int>(kLastDataType) == v1::DATA_TYPE_FLOAT8_E5M2);
 static_assert(static_cast<int>(ReduceOp::kSum) == v1::REDUCE_OP_SUM);
 static_assert(static_cast<int>(ReduceOp::kProduct) == v1::REDUCE_OP_PRODUCT);
 static_assert(static_cast<int>(CollectiveKind::kAllreduce) == v1::COLLECTIVE_KIND_ALLREDUCE);
@@ -36,7 +37,7 @@ absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto) {
   if (proto.kind() < v1::COLLECTIVE_KIND_ALLREDUCE || proto.kind() > v1::COLLECTIVE_KIND_RECEIVE) {
     return Unknown(proto, "kind", proto.kind());
   }
-  if (proto.dtype() < v1::DATA_TYPE_UINT8 || proto.dtype() > v1::DATA_TYPE_BOOL)
+  if (proto.dtype() < v1::DATA_TYPE_UINT8 || proto.dtype() > v1::DATA_TYPE_FLOAT8_E5M2)
     return Unknown(proto, "dtype", proto.dtype());
   if (proto.op() < v1::REDUCE_OP_UNSPECIFIED || proto.op() > v1::REDUCE_OP_PRODUCT)
     return Unknown(proto, "op", proto.op());

@@ -12,7 +12,7 @@ struct DataTypeRow {
   absl::string_view name;
   int64_t size_bytes;
 };
-constexpr std::array<DataTypeRow, 13> kDataTypes = {{
+constexpr std::array<DataTypeRow, 15> kDataTypes = {{
     {DataType::kUint8, "uint8", 1},
     {DataType::kInt8, "int8", 1},
     {DataType::kUint16, "uint16", 2},
@@ -26,6 +26,8 @@ constexpr std::array<DataTypeRow, 13> kDataTypes = {{
     {DataType::kFloat32, "float32", 4},
     {DataType::kFloat64, "float64", 8},
     {DataType::kBool, "bool", 1},
+    {DataType::kFloat8E4m3fn, "float8_e4m3fn", 1},
+    {DataType::kFloat8E5m2, "float8_e5m2", 1},
 }};
 
 constexpr std::array<absl::string_view, 6> kOps = {"none", "sum", "average",

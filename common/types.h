@@ -55,6 +55,8 @@ enum class DataType : uint8_t {
   kFloat32 = 11,
   kFloat64 = 12,
   kBool = 13,
+  kFloat8E4m3fn = 14,
+  kFloat8E5m2 = 15,
 };
 enum class ReduceOp : uint8_t {
   kNone = 0,
@@ -81,6 +83,12 @@ enum class MemoryKind : uint8_t { kHost = 1, kCuda = 2 };
 // What a job does when a member is lost: it ends, or the survivors form the next generation, and
 // calls fail until the program takes note of it, or go on.
 enum class OnFailure : uint8_t { kEnd = 1, kRaise = 2, kContinue = 3 };
+
+inline constexpr DataType kLastDataType = DataType::kFloat8E5m2;
+
+constexpr bool IsFloat8(DataType dtype) {
+  return dtype == DataType::kFloat8E4m3fn || dtype == DataType::kFloat8E5m2;
+}
 
 // Bytes of one element.
 int64_t SizeOf(DataType dtype);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "common/check.h"
+#include "worker/float8.h"
 #include "worker/half.h"
 
 // One template per idea, instantiated per dtype and operator; the compiler vectorises the loops
@@ -39,6 +40,14 @@ struct Bfloat16 {
   using Computed = float;
   static float Load(uint16_t value) { return Bfloat16ToFloat32(value); }
   static uint16_t Store(float value) { return Float32ToBfloat16(value); }
+};
+
+template <typename Format>
+struct Float8 {
+  using Stored = uint8_t;
+  using Computed = float;
+  static float Load(uint8_t value) { return Float8ToFloat32<Format>(value); }
+  static uint8_t Store(float value) { return Float32ToFloat8<Format>(value); }
 };
 
 struct Bool {
@@ -306,6 +315,10 @@ void WithElement(DataType dtype, F f) {
       return f.template operator()<Plain<double>>();
     case DataType::kBool:
       return f.template operator()<Bool>();
+    case DataType::kFloat8E4m3fn:
+      return f.template operator()<Float8<Float8E4m3fnFormat>>();
+    case DataType::kFloat8E5m2:
+      return f.template operator()<Float8<Float8E5m2Format>>();
   }
   COORDD_CHECK(false);  // dtypes from the wire are checked before
 }
@@ -321,8 +334,18 @@ void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
                absl::Span<const std::byte* const> sources, int64_t count) {
   COORDD_CHECK(!sources.empty());
   if (sources.size() == 2) return Reduce(dtype, op, dst, sources[0], sources[1], count);
-  if (dtype == DataType::kFloat16) return ReduceRoundingOnce<Float16>(op, dst, sources, count);
-  if (dtype == DataType::kBfloat16) return ReduceRoundingOnce<Bfloat16>(op, dst, sources, count);
+  switch (dtype) {
+    case DataType::kFloat16:
+      return ReduceRoundingOnce<Float16>(op, dst, sources, count);
+    case DataType::kBfloat16:
+      return ReduceRoundingOnce<Bfloat16>(op, dst, sources, count);
+    case DataType::kFloat8E4m3fn:
+      return ReduceRoundingOnce<Float8<Float8E4m3fnFormat>>(op, dst, sources, count);
+    case DataType::kFloat8E5m2:
+      return ReduceRoundingOnce<Float8<Float8E5m2Format>>(op, dst, sources, count);
+    default:
+      break;
+  }
   // Rounding after each source is what these types do anyway. `dst` is written last, since it may
   // be a source.
   constexpr int64_t kTileBytes = 4096;

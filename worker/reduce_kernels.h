@@ -7,8 +7,9 @@
 //   or 1. floating point  min and max are IEEE 754-2019 minimum and maximum: a NaN propagates, -0 <
 //   +0.
 //                   A NaN result of any operator is the one positive quiet NaN.
-//   float16,        computed in float32, rounded to nearest even once per call.
-//   bfloat16
+//   float16,        computed in float32, rounded to nearest even once per call. What is too large
+//   bfloat16,       becomes infinity, and in float8_e4m3fn, which has none, 448 (worker/float8.h).
+//   float8
 #pragma once
 
 #include <cstddef>
@@ -30,9 +31,9 @@ inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte*
   Reduce(dtype, op, dst, dst, src, count);
 }
 
-// dst[i] = op over the sources, in their order; float16 and bfloat16 are rounded once. `dst` may be
-// equal to any source, else they do not overlap. Two sources: as Reduce. REQUIRES: at least one
-// source; op as above.
+// dst[i] = op over the sources, in their order; float16, bfloat16 and float8 are rounded once.
+// `dst` may be equal to any source, else they do not overlap. Two sources: as Reduce. REQUIRES: at
+// least one source; op as above.
 void ReduceAll(DataType dtype, ReduceOp op, std::byte* dst,
                absl::Span<const std::byte* const> sources, int64_t count);
 
@@ -43,8 +44,8 @@ void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count);
 
 // dst[i] = src[i] * factor; a factor of 1 copies exactly. `dst` may be equal to `src`. Integers
 // multiply in float64, truncate toward zero and saturate at the bounds of their type (a NaN gives
-// 0); float16 and bfloat16 multiply in float32, float32 too, with the factor rounded to it. bool is
-// the truth of the product.
+// 0); float16, bfloat16 and float8 multiply in float32, float32 too, with the factor rounded to it.
+// bool is the truth of the product.
 void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src, int64_t count);
 
 // In place.

@@ -68,6 +68,10 @@ bool CheckTruth(ReduceOp op, absl::Span<const std::byte* const> inputs, const st
 
 double Largest(DataType dtype) {
   switch (dtype) {
+    case DataType::kFloat8E4m3fn:
+      return 448;
+    case DataType::kFloat8E5m2:
+      return 57344;
     case DataType::kFloat16:
       return 65504;
     case DataType::kBfloat16:
@@ -81,6 +85,9 @@ double Largest(DataType dtype) {
 
 double SmallestNormal(DataType dtype) {
   switch (dtype) {
+    case DataType::kFloat8E4m3fn:
+      return 0x1p-6;
+    case DataType::kFloat8E5m2:
     case DataType::kFloat16:
       return 0x1p-14;
     case DataType::kBfloat16:
@@ -118,7 +125,8 @@ struct Verdict {
 };
 
 Verdict Judge(DataType dtype, ReduceOp op, double tolerance, const Operands& all, double ranks) {
-  const double relative = tolerance + ranks * Epsilon(dtype);
+  // Each of the p operands is rounded fewer than p times on its way, by half an epsilon at most.
+  const double relative = tolerance + std::expm1(ranks * std::log1p(Epsilon(dtype) / 2));
   // Of what is smaller than normal the last place is as large as that of the smallest normal one.
   const double floor = ranks * Epsilon(dtype) * SmallestNormal(dtype);
   constexpr double kAlmost = 0.99;  // partial results are rounded

@@ -15,9 +15,9 @@ namespace coordd {
 // index of the first element of `got` that is wrong, -1 if none is.
 //   integers, bool  exact; sums and products wrap around, any byte that is not 0 is true
 //   min, max        exact
-//   sum             wrong by more than (tolerance + p * epsilon of the dtype) times the sum of the
-//                   p inputs' magnitudes: relative to the result, an honest sum whose terms cancel
-//                   each other would be wrong
+//   sum             wrong by more than tolerance + (1 + u)^p - 1, of a dtype that rounds by u at
+//                   most (half its epsilon), times the sum of the p inputs' magnitudes: relative to
+//                   the result, an honest sum whose terms cancel each other would be wrong
 //   product         the same times the magnitude of the product
 // What depends on the order of the operands is not judged: sums whose partial sums may overflow,
 // and products whose partial products may overflow or vanish.

@@ -1,6 +1,7 @@
 #include "worker/selftest_cases.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,11 +9,11 @@
 namespace coordd {
 namespace {
 
-constexpr DataType kDataTypes[] = {DataType::kUint8,    DataType::kInt8,    DataType::kUint16,
-                                   DataType::kInt16,    DataType::kUint32,  DataType::kInt32,
-                                   DataType::kUint64,   DataType::kInt64,   DataType::kFloat16,
-                                   DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64,
-                                   DataType::kBool};
+constexpr DataType kDataTypes[] = {
+    DataType::kUint8,   DataType::kInt8,         DataType::kUint16,    DataType::kInt16,
+    DataType::kUint32,  DataType::kInt32,        DataType::kUint64,    DataType::kInt64,
+    DataType::kFloat16, DataType::kBfloat16,     DataType::kFloat32,   DataType::kFloat64,
+    DataType::kBool,    DataType::kFloat8E4m3fn, DataType::kFloat8E5m2};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 
@@ -214,7 +215,8 @@ void AddSizesAndFactors(CaseList& list) {
 std::vector<SelftestTensor> Mixture(CaseList& list, int count) {
   std::vector<SelftestTensor> tensors;
   for (int i = 0; i < count; ++i) {
-    const DataType dtype = i % 3 == 0 ? DataType::kFloat32 : kDataTypes[i % 13];
+    const DataType dtype = i % 3 == 0 ? DataType::kFloat32
+                                      : kDataTypes[static_cast<size_t>(i) % std::size(kDataTypes)];
     switch (i % 8) {
       case 0:
       case 1:

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "worker/float8.h"
 #include "worker/half.h"
 
 namespace coordd {
@@ -49,6 +50,10 @@ double ReadElement(DataType dtype, const std::byte* tensor, int64_t index) {
       return Load<double>(tensor, index);
     case DataType::kBool:
       return Load<uint8_t>(tensor, index) != 0 ? 1 : 0;
+    case DataType::kFloat8E4m3fn:
+      return Float8E4m3fnToFloat32(Load<uint8_t>(tensor, index));
+    case DataType::kFloat8E5m2:
+      return Float8E5m2ToFloat32(Load<uint8_t>(tensor, index));
   }
   return 0;
 }
@@ -81,11 +86,19 @@ void WriteElement(DataType dtype, double value, std::byte* tensor, int64_t index
       return StoreElement(value, tensor, index);
     case DataType::kBool:
       return StoreElement(static_cast<uint8_t>(value != 0), tensor, index);
+    case DataType::kFloat8E4m3fn:
+      return StoreElement(Float32ToFloat8E4m3fn(static_cast<float>(value)), tensor, index);
+    case DataType::kFloat8E5m2:
+      return StoreElement(Float32ToFloat8E5m2(static_cast<float>(value)), tensor, index);
   }
 }
 
 double Epsilon(DataType dtype) {
   switch (dtype) {
+    case DataType::kFloat8E4m3fn:
+      return 0x1p-3;
+    case DataType::kFloat8E5m2:
+      return 0x1p-2;
     case DataType::kFloat16:
       return 0x1p-10;
     case DataType::kBfloat16:

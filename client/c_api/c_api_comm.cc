@@ -16,10 +16,11 @@ coordd_status_t Run(coordd_comm_t* comm, const CommCall& call) {
   return AtBorder([&]() -> absl::Status {
     if (comm == nullptr) return NullArgument("comm");
     const int32_t dtype = static_cast<int32_t>(call.dtype);
-    if (call.kind != CollectiveKind::kBarrier && (dtype < COORDD_UINT8 || dtype > COORDD_BOOL)) {
+    if (call.kind != CollectiveKind::kBarrier &&
+        (dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2)) {
       return absl::InvalidArgumentError(
           absl::StrCat(Name(call.kind), ": dtype is ", dtype,
-                       ": expected COORDD_UINT8 (1) to COORDD_BOOL (13)"));
+                       ": expected COORDD_UINT8 (1) to COORDD_FLOAT8_E5M2 (15)"));
     }
     const int32_t op = static_cast<int32_t>(call.op);
     if (Reduces(call.kind) && (op < COORDD_SUM || op > COORDD_PRODUCT)) {
@@ -32,7 +33,8 @@ coordd_status_t Run(coordd_comm_t* comm, const CommCall& call) {
 
 // Numbers of the program that are none of ours become 0, which Run refuses.
 DataType DtypeOf(coordd_dtype_t dtype) {
-  return dtype < COORDD_UINT8 || dtype > COORDD_BOOL ? DataType{} : static_cast<DataType>(dtype);
+  return dtype < COORDD_UINT8 || dtype > COORDD_FLOAT8_E5M2 ? DataType{}
+                                                            : static_cast<DataType>(dtype);
 }
 ReduceOp OpOf(coordd_op_t op) {
   return op < COORDD_SUM || op > COORDD_PRODUCT ? ReduceOp::kNone : static_cast<ReduceOp>(op);

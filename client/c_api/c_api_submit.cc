@@ -28,10 +28,10 @@ absl::Status CheckTensor(const coordd_tensor_t& tensor) {
         absl::StrCat("tensor ", tensor.name, ": device kind is ", tensor.device_kind,
                      ": expected COORDD_HOST (0) or COORDD_CUDA (1)"));
   }
-  if (tensor.dtype < COORDD_UINT8 || tensor.dtype > COORDD_BOOL) {
+  if (tensor.dtype < COORDD_UINT8 || tensor.dtype > COORDD_FLOAT8_E5M2) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", tensor.name, ": dtype is ", tensor.dtype,
-                     ": expected COORDD_UINT8 (1) to COORDD_BOOL (13)"));
+                     ": expected COORDD_UINT8 (1) to COORDD_FLOAT8_E5M2 (15)"));
   }
   if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": has ", tensor.ndim,

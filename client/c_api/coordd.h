@@ -40,7 +40,8 @@
  * revision 7 coordd_worker_newcomers and coordd_worker_change_members; revision 8 comms (comm.h);
  * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
  * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
- * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of.
+ * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
+ * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -59,7 +60,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 12
+#define COORDD_ABI_VERSION 13
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -129,7 +130,9 @@ enum {
   COORDD_BFLOAT16 = 10,
   COORDD_FLOAT32 = 11,
   COORDD_FLOAT64 = 12,
-  COORDD_BOOL = 13 /* one byte, 0 or 1 */
+  COORDD_BOOL = 13,          /* one byte, 0 or 1 */
+  COORDD_FLOAT8_E4M3FN = 14, /* no infinity: sums end at 448 */
+  COORDD_FLOAT8_E5M2 = 15
 };
 
 typedef int32_t coordd_op_t;

@@ -68,12 +68,19 @@ inline Expected<> Check(coordd_status_t code) {
 
 // --- tensors -----------------------------------------------------------------------------------
 
-// Bits of an IEEE binary16 and of a bfloat16; arithmetic on them is the program's business.
+// Bits of an IEEE binary16, of a bfloat16 and of the two float8; arithmetic on them is the
+// program's business.
 struct Float16 {
   uint16_t bits;
 };
 struct Bfloat16 {
   uint16_t bits;
+};
+struct Float8E4m3fn {
+  uint8_t bits;
+};
+struct Float8E5m2 {
+  uint8_t bits;
 };
 
 template <typename T>
@@ -82,6 +89,8 @@ constexpr coordd_dtype_t DtypeOf() {
   if constexpr (std::is_same_v<E, bool>) return COORDD_BOOL;
   if constexpr (std::is_same_v<E, Float16>) return COORDD_FLOAT16;
   if constexpr (std::is_same_v<E, Bfloat16>) return COORDD_BFLOAT16;
+  if constexpr (std::is_same_v<E, Float8E4m3fn>) return COORDD_FLOAT8_E4M3FN;
+  if constexpr (std::is_same_v<E, Float8E5m2>) return COORDD_FLOAT8_E5M2;
   if constexpr (std::is_same_v<E, float>) return COORDD_FLOAT32;
   if constexpr (std::is_same_v<E, double>) return COORDD_FLOAT64;
   if constexpr (std::is_integral_v<E> && !std::is_same_v<E, bool>) {

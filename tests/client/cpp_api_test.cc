@@ -29,6 +29,8 @@ static_assert(coordd::DtypeOf<long>() == COORDD_INT64);
 static_assert(coordd::DtypeOf<long long>() == COORDD_INT64);
 static_assert(coordd::DtypeOf<uint16_t>() == COORDD_UINT16);
 static_assert(coordd::DtypeOf<coordd::Bfloat16>() == COORDD_BFLOAT16);
+static_assert(coordd::DtypeOf<coordd::Float8E4m3fn>() == COORDD_FLOAT8_E4M3FN);
+static_assert(coordd::DtypeOf<coordd::Float8E5m2>() == COORDD_FLOAT8_E5M2);
 static_assert(coordd::DtypeOf<std::string>() == 0);
 static_assert(!std::is_copy_constructible_v<coordd::Worker>);
 

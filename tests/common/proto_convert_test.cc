@@ -54,7 +54,7 @@ TEST(ProtoConvert, LeavesFactorsOfOneOffTheWire) {
 
 TEST(ProtoConvert, RoundTripsEveryKindDtypeAndOp) {
   for (int kind = 1; kind <= 11; ++kind) {
-    for (int dtype = 1; dtype <= 13; ++dtype) {
+    for (int dtype = 1; dtype <= static_cast<int>(kLastDataType); ++dtype) {
       for (int op = 0; op <= 5; ++op) {
         TensorSpec spec = FullSpec();
         spec.kind = static_cast<CollectiveKind>(kind);
@@ -77,7 +77,7 @@ TEST(ProtoConvert, NamesTheTensorTheFieldAndTheNumberThatItDoesNotKnow) {
   refuses([](auto& p) { p.set_kind(v1::COLLECTIVE_KIND_UNSPECIFIED); }, "kind 0");
   refuses([](auto& p) { p.set_kind(static_cast<v1::CollectiveKind>(12)); }, "kind 12");
   refuses([](auto& p) { p.set_dtype(v1::DATA_TYPE_UNSPECIFIED); }, "dtype 0");
-  refuses([](auto& p) { p.set_dtype(static_cast<v1::DataType>(99)); }, "dtype 99");
+  refuses([](auto& p) { p.set_dtype(static_cast<v1::DataType>(16)); }, "dtype 16");
   refuses([](auto& p) { p.set_op(static_cast<v1::ReduceOp>(6)); }, "op 6");
   refuses([](auto& p) { p.set_op(static_cast<v1::ReduceOp>(-1)); }, "op -1");
   refuses([](auto& p) { p.set_memory(v1::MEMORY_KIND_UNSPECIFIED); }, "memory 0");

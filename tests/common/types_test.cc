@@ -49,6 +49,8 @@ TEST(Types, UnknownNamesGiveNothing) {
 TEST(Types, SizesAreTheElements) {
   EXPECT_EQ(SizeOf(DataType::kUint8), 1);
   EXPECT_EQ(SizeOf(DataType::kBool), 1);
+  EXPECT_EQ(SizeOf(DataType::kFloat8E4m3fn), 1);
+  EXPECT_EQ(SizeOf(DataType::kFloat8E5m2), 1);
   EXPECT_EQ(SizeOf(DataType::kFloat16), 2);
   EXPECT_EQ(SizeOf(DataType::kBfloat16), 2);
   EXPECT_EQ(SizeOf(DataType::kInt32), 4);

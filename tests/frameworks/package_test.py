@@ -78,6 +78,13 @@ class Versions(unittest.TestCase):
             with unittest.mock.patch.object(_basics, "_components", lambda parts=parts: parts):
                 self.assertEqual((_basics.cuda_built(), _basics.nccl_built()), (driver, number))
 
+    def test_dtypes_are_those_that_the_framework_has(self):
+        old = types.SimpleNamespace(uint8="torch.uint8", bool="torch.bool", complex64="torch.complex64")
+        self.assertEqual(_library.dtypes_of(old), {"torch.uint8": 1, "torch.bool": 13})
+        new = types.SimpleNamespace(float8_e4m3fn="torch.float8_e4m3fn", float8_e5m2="torch.float8_e5m2",
+                                    float8_e4m3fnuz="torch.float8_e4m3fnuz")
+        self.assertEqual(_library.dtypes_of(new), {"torch.float8_e4m3fn": 14, "torch.float8_e5m2": 15})
+
     def test_the_package_says_that_it_is_typed(self):
         self.assertTrue(os.path.exists(os.path.join(PACKAGE, "coordd", "py.typed")))
 

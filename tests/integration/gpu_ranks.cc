@@ -27,123 +27,13 @@
 #include <vector>
 
 #include "coordd/coordd.h"
-#include "worker/device/device_handles.h"
-#include "worker/idle_wait.h"
+#include "tests/integration/gpu_rank.h"
+#include "worker/float8.h"
 
 namespace coordd {
 namespace {
 
-[[noreturn]] void Fail(const std::string& what) {
-  std::printf("FAILED %s\n", what.c_str());
-  std::fflush(stdout);
-  std::_Exit(1);
-}
-void Require(bool holds, const std::string& what) {
-  if (!holds) Fail(what);
-}
-void RequireOk(coordd_status_t status, const std::string& what) {
-  if (status != COORDD_OK)
-    Fail(what + ": " + coordd_status_name(status) + " " + coordd_last_error());
-}
-
-class Rank {
- public:
-  explicit Rank(int32_t device) {
-    RequireOk(coordd_worker_start(nullptr, &worker_), "start");
-    rank_ = coordd_rank(worker_);
-    size_ = coordd_size(worker_);
-    device_ = device >= 0 ? device : coordd_local_rank(worker_) % runtime_->device_count();
-    stream_ = std::make_unique<DeviceStream>(DeviceStream::Create(*runtime_, device_).value());
-  }
-  ~Rank() {
-    stream_.reset();
-    coordd_worker_destroy(worker_);
-  }
-
-  int32_t rank() const { return rank_; }
-  int32_t size() const { return size_; }
-  coordd_worker_t* worker() const { return worker_; }
-  void* stream() const { return stream_->get(); }
-
-  // Memory of the device, written on this rank's stream: the host does not wait for that.
-  template <typename T>
-  T* Upload(const std::vector<T>& values) {
-    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
-    memory_.push_back(DeviceMemory::Allocate(*runtime_, device_, bytes).value());
-    std::byte* const at = memory_.back().data();
-    if (!CopyAsync(*runtime_, device_, at, values.data(), bytes, stream_->get()).ok())
-      Fail("copy to the device");
-    return reinterpret_cast<T*>(at);
-  }
-  // What the stream sees there, behind everything that it waits for.
-  template <typename T>
-  std::vector<T> Download(const void* from, size_t count) {
-    const auto bytes = static_cast<int64_t>(count * sizeof(T));
-    const DeviceMemory pinned = DeviceMemory::AllocatePinned(*runtime_, device_, bytes).value();
-    if (!CopyAsync(*runtime_, device_, pinned.data(), from, bytes, stream_->get()).ok())
-      Fail("copy from the device");
-    Synchronize();
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), pinned.data(), count * sizeof(T));
-    return values;
-  }
-  void Synchronize() {
-    DeviceEvent event = DeviceEvent::Create(*runtime_, device_).value();
-    Require(event.Record(stream_->get()).ok(), "record");
-    IdleWait idle(1, 1);
-    while (!event.Happened().value()) idle.Wait();
-  }
-
-  coordd_tensor_t Tensor(const char* name, coordd_dtype_t dtype, const void* input, void* output,
-                         const int64_t* shape, int32_t ndim = 1) const {
-    coordd_tensor_t tensor = COORDD_TENSOR_INIT;
-    tensor.name = name;
-    tensor.input = input;
-    tensor.output = output;
-    tensor.dtype = dtype;
-    tensor.shape = shape;
-    tensor.ndim = ndim;
-    tensor.device_kind = COORDD_CUDA;
-    tensor.device_index = device_;
-    tensor.stream = stream_->get();
-    return tensor;
-  }
-  // Every other work is waited for by the stream, the others by this thread.
-  void Finish(coordd_work_t* work) {
-    const bool by_stream = ++finished_ % 2 == 0;
-    RequireOk(by_stream ? coordd_work_wait_on_stream(work, stream_->get(), -1)
-                        : coordd_work_wait(work, -1),
-              coordd_work_name(work));
-  }
-  void ForgetMemory() {
-    Synchronize();
-    memory_.clear();
-  }
-
- private:
-  coordd_worker_t* worker_ = nullptr;
-  int32_t rank_ = 0, size_ = 0, device_ = 0;
-  std::shared_ptr<DeviceRuntime> runtime_ = DeviceRuntime::Open().value();
-  std::unique_ptr<DeviceStream> stream_;
-  std::vector<DeviceMemory> memory_;
-  int finished_ = 0;
-};
-
-template <typename T>
-std::vector<T> Filled(size_t count, T value) {
-  return std::vector<T>(count, value);
-}
-
-template <typename T>
-void Expect(const std::vector<T>& found, const std::vector<T>& expected, const char* what) {
-  for (size_t i = 0; i < expected.size(); ++i) {
-    if (i < found.size() && found[i] == expected[i]) continue;
-    Fail(std::string(what) + ": element " + std::to_string(i) + " is " +
-         (i < found.size() ? std::to_string(found[i]) : "missing") + ", expected " +
-         std::to_string(expected[i]));
-  }
-  Require(found.size() == expected.size(), std::string(what) + ": too many elements");
-}
+using Rank = RankOnDevice;
 
 float SumOfRanks(const Rank& r) { return static_cast<float>(r.size() * (r.size() + 1) / 2); }
 
@@ -197,6 +87,47 @@ void AllreduceOfShorts(Rank& r) {
   coordd_work_release(work);
   Expect(r.Download<int16_t>(data, 33), Filled<int16_t>(33, static_cast<int16_t>(SumOfRanks(r))),
          "allreduce of int16");
+}
+
+// Not every NCCL reduces float8 on every GPU; every one gathers it. What goes through the host and
+// the sizes of what is gathered share a lane there: all ranks have to keep one order.
+void Float8(Rank& r) {
+  const int64_t sums[] = {33}, rows[] = {r.rank() + 1, 3};
+  const uint8_t own = Float32ToFloat8E4m3fn(static_cast<float>(r.rank() + 1));
+  std::vector<uint8_t*> places;
+  std::vector<coordd_work_t*> works;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "float8 " + std::to_string(i);
+    const bool gather = i % 2 == 1;
+    places.push_back(
+        r.Upload(Filled<uint8_t>(gather ? static_cast<size_t>(3 * rows[0]) : 33, own)));
+    coordd_tensor_t tensor =
+        gather ? r.Tensor(name.c_str(), COORDD_FLOAT8_E4M3FN, places.back(), nullptr, rows, 2)
+               : r.Tensor(name.c_str(), COORDD_FLOAT8_E4M3FN, places.back(), places.back(), sums);
+    coordd_call_options_t options = COORDD_CALL_OPTIONS_INIT;
+    if (!gather) options.postscale_factor = 2;
+    works.push_back(nullptr);
+    RequireOk(
+        gather ? coordd_allgather_async(r.worker(), &tensor, nullptr, &works.back())
+               : coordd_allreduce_async(r.worker(), &tensor, COORDD_SUM, &options, &works.back()),
+        "submit");
+  }
+  std::vector<uint8_t> gathered;
+  for (int32_t rank = 0; rank < r.size(); ++rank)
+    gathered.insert(gathered.end(), static_cast<size_t>(rank + 1) * 3,
+                    Float32ToFloat8E4m3fn(static_cast<float>(rank + 1)));
+  const uint8_t sum = Float32ToFloat8E4m3fn(2 * SumOfRanks(r));
+  for (size_t i = 0; i < works.size(); ++i) {
+    r.Finish(works[i]);
+    coordd_result_t result = COORDD_RESULT_INIT;
+    if (i % 2 == 1) {
+      RequireOk(coordd_work_result(works[i], &result), "result");
+      Expect(r.Download<uint8_t>(result.output, gathered.size()), gathered, "allgather of float8");
+    } else {
+      Expect(r.Download<uint8_t>(places[i], 33), Filled<uint8_t>(33, sum), "allreduce of float8");
+    }
+    coordd_work_release(works[i]);
+  }
 }
 
 void Broadcast(Rank& r) {
@@ -397,6 +328,7 @@ void Collectives(Rank& r, int steps) {
     Allreduce(r);
     GroupedAllreduce(r);
     AllreduceOfShorts(r);
+    Float8(r);
     Broadcast(r);
     Allgather(r);
     ReduceScatter(r);

@@ -100,6 +100,21 @@ class GpuTest(processes.TestCase):
             if rank != 2:
                 self.assertIn("rank 2 (host ", text)
 
+    @needs_stand_in
+    def test_float8_goes_through_host_memory_where_a_rank_cannot_reduce_it(self):
+        daemon = self.coordd()
+        ranks = []
+        for rank in range(RANKS):
+            variables = {"FAKE_CUDA": "capability=8"} if rank == 1 else {}
+            ranks.append(self.start(processes.Process(
+                [program("gpu_ranks"), "-1", "collectives", "2"],
+                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=RANKS, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                                 **variables))))
+        for text in self.finish(ranks):
+            self.assertIn("ok 2 steps", text)
+            self.assertEqual(text.count("float8 is reduced by NCCL 2.24 and later"), 1, text)
+            self.assert_nccl_calls(text)
+
     def test_a_killed_rank_is_named_and_nobody_hangs(self):
         seconds, aborted_ms = [], []
         for turn in range(KILLS):

@@ -304,7 +304,7 @@ class Fuzz {
       v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
       ToProto(spec, proto);
       if (Below(60) == 0) proto->set_kind(static_cast<v1::CollectiveKind>(Below(14)));
-      if (Below(60) == 0) proto->set_dtype(static_cast<v1::DataType>(Below(16)));
+      if (Below(60) == 0) proto->set_dtype(static_cast<v1::DataType>(Below(18)));
       if (Below(60) == 0) proto->add_shape(-1);
       if (Below(calm_ ? 9000 : 400) == 0) proto->set_name("");
     }

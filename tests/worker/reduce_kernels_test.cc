@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "tests/worker/reference.h"
+#include "worker/float8.h"
 #include "worker/half.h"
 
 namespace coordd {
@@ -189,6 +190,59 @@ TEST(Reduce, HalvesAddInFloat32AndRoundOnce) {
   }
 }
 
+// Every pair of values, against the sum in float64, which holds it exactly.
+TEST(Reduce, Float8AddsInFloat32AndRoundsOnce) {
+  for (int a = 0; a < 256; ++a) {
+    for (int b = 0; b < 256; ++b) {
+      const auto x = static_cast<uint8_t>(a), y = static_cast<uint8_t>(b);
+      const double narrow = double{Float8E4m3fnToFloat32(x)} + Float8E4m3fnToFloat32(y);
+      EXPECT_EQ(ReduceOne(DataType::kFloat8E4m3fn, ReduceOp::kSum, x, y),
+                std::isnan(narrow) ? 0x7f : Float32ToFloat8E4m3fn(static_cast<float>(narrow)))
+          << a << " + " << b;
+      const double wide = double{Float8E5m2ToFloat32(x)} + Float8E5m2ToFloat32(y);
+      EXPECT_EQ(ReduceOne(DataType::kFloat8E5m2, ReduceOp::kSum, x, y),
+                std::isnan(wide) ? 0x7f : Float32ToFloat8E5m2(static_cast<float>(wide)))
+          << a << " + " << b;
+    }
+  }
+}
+
+TEST(Reduce, Float8CommutesAndPropagatesNan) {
+  for (DataType dtype : {DataType::kFloat8E4m3fn, DataType::kFloat8E5m2}) {
+    for (ReduceOp op : kAllReduceOps) {
+      for (int a = 0; a < 256; ++a) {
+        for (int b = 0; b < 256; ++b) {
+          const auto x = static_cast<uint8_t>(a), y = static_cast<uint8_t>(b);
+          const uint8_t result = ReduceOne(dtype, op, x, y);
+          EXPECT_EQ(result, ReduceOne(dtype, op, y, x)) << Name(op) << " " << a << " " << b;
+          const bool nan = (a & 0x7f) == 0x7f || (b & 0x7f) == 0x7f;
+          EXPECT_TRUE(!nan || result == 0x7f) << Name(op) << " " << a << " " << b;
+        }
+      }
+    }
+  }
+}
+
+// As NCCL's sums do; an infinity of float8_e5m2 says what has happened.
+TEST(Reduce, Float8E4m3fnEndsAtItsLargestAndFloat8E5m2AtInfinity) {
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kFloat8E4m3fn, ReduceOp::kSum, 0x7e, 0x7e), 0x7e);
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kFloat8E4m3fn, ReduceOp::kProduct, 0x7e, 0xfe), 0xfe);
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kFloat8E5m2, ReduceOp::kSum, 0x7b, 0x7b), 0x7c);
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kFloat8E5m2, ReduceOp::kSum, 0x7c, 0x3c), 0x7c);
+  EXPECT_EQ(ReduceOne<uint8_t>(DataType::kFloat8E5m2, ReduceOp::kSum, 0x7c, 0xfc), 0x7f);
+}
+
+TEST(ReduceAll, Float8IsRoundedOnce) {
+  // Each of these alone is lost beside 256, whose neighbour is 288; together they are 32.
+  const std::vector<uint8_t> values = {0x78, 0x50, 0x50, 0x50, 0x50};
+  std::vector<const std::byte*> sources;
+  for (const uint8_t& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
+  uint8_t sum = 0;
+  ReduceAll(DataType::kFloat8E4m3fn, ReduceOp::kSum, reinterpret_cast<std::byte*>(&sum), sources,
+            1);
+  EXPECT_EQ(Float8E4m3fnToFloat32(sum), 288.0f);
+}
+
 TEST(Scale, AFactorOfOneCopiesEveryBit) {
   for (DataType dtype : kAllDataTypes) {
     const Bytes input = TestInput(dtype, 3, 100, 9);
@@ -217,6 +271,8 @@ TEST(Scale, IntegersSaturate) {
 TEST(Scale, FloatsMultiply) {
   EXPECT_EQ(ScaleOne(DataType::kFloat32, 0.25, 6.0f), 1.5f);
   EXPECT_EQ(ScaleOne(DataType::kFloat64, 1.0 / 3, 9.0), 9.0 * (1.0 / 3));
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kFloat8E4m3fn, 0.5, 0x7e), 0x76);
+  EXPECT_EQ(ScaleOne<uint8_t>(DataType::kFloat8E5m2, 0.5, 0x7b), 0x77);
   EXPECT_EQ(ScaleOne(DataType::kFloat16, 0.5, Float32ToFloat16(3.0f)), Float32ToFloat16(1.5f));
   EXPECT_EQ(ScaleOne(DataType::kBfloat16, 0.5, Float32ToBfloat16(3.0f)), Float32ToBfloat16(1.5f));
 }
@@ -230,7 +286,8 @@ TEST(Scale, BoolIsTheTruthOfTheProduct) {
 TEST(FillIdentity, ChangesNoOperandOfAnyDtypeAndOp) {
   constexpr int64_t kCount = 100;
   for (DataType dtype : kAllDataTypes) {
-    const bool floating = dtype >= DataType::kFloat16 && dtype <= DataType::kFloat64;
+    const bool floating =
+        (dtype >= DataType::kFloat16 && dtype <= DataType::kFloat64) || IsFloat8(dtype);
     for (ReduceOp op : kAllReduceOps) {
       Bytes values = TestInput(dtype, 0, kCount, 3);
       const auto element_bytes = static_cast<size_t>(SizeOf(dtype));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
+#include "worker/float8.h"
 #include "worker/half.h"
 
 namespace coordd {
@@ -38,7 +39,7 @@ T Load(const std::byte* data, int64_t index) {
 
 bool IsFloating(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16 ||
-         dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+         dtype == DataType::kFloat32 || dtype == DataType::kFloat64 || IsFloat8(dtype);
 }
 
 bool IsSigned(DataType dtype) {
@@ -99,6 +100,10 @@ double CombineDoubles(ReduceOp op, double a, double b) {
 
 double UnitRoundoff(DataType dtype) {
   switch (dtype) {
+    case DataType::kFloat8E4m3fn:
+      return 0x1p-4;
+    case DataType::kFloat8E5m2:
+      return 0x1p-3;
     case DataType::kFloat16:
       return 0x1p-11;
     case DataType::kBfloat16:
@@ -117,9 +122,10 @@ std::string Wrong(DataType dtype, ReduceOp op, int64_t index, double found, doub
 
 std::string CheckFloats(DataType dtype, ReduceOp op, const std::vector<Bytes>& inputs,
                         const std::byte* actual, int64_t count) {
-  const double roundoff =
-      op == ReduceOp::kMin || op == ReduceOp::kMax ? 0.0 : UnitRoundoff(dtype) + 0x1p-53;
   const double ranks = static_cast<double>(inputs.size());
+  const bool exact = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const double allowed =
+      exact ? 0.0 : std::expm1(ranks * std::log1p(UnitRoundoff(dtype))) + ranks * 0x1p-53;
   for (int64_t i = 0; i < count; ++i) {
     double expected = ElementAt(dtype, inputs[0].data(), i);
     double magnitude = std::abs(expected);
@@ -130,7 +136,7 @@ std::string CheckFloats(DataType dtype, ReduceOp op, const std::vector<Bytes>& i
     }
     if (op == ReduceOp::kProduct) magnitude = std::abs(expected);
     const double found = ElementAt(dtype, actual, i);
-    if (!(std::abs(found - expected) <= ranks * roundoff * magnitude))
+    if (!(std::abs(found - expected) <= allowed * magnitude))
       return Wrong(dtype, op, i, found, expected);
   }
   return "";
@@ -160,15 +166,24 @@ Bytes MakeInput(DataType dtype, int32_t rank, int64_t count, int32_t salt) {
     const uint32_t random =
         Mix(static_cast<uint32_t>(i) * 31u + static_cast<uint32_t>(rank) * 0x9e3779b9u +
             static_cast<uint32_t>(salt) * 0x85ebca6bu);
-    // In [-2, 2] without a neighbourhood of zero, so that products of 8 stay normal in float16.
-    const double real = (static_cast<double>(random % 1000) / 1000.0 * 1.5 + 0.5) *
-                        ((random >> 20) % 2 == 0 ? 1.0 : -1.0);
+    // In [-2, 2] without a neighbourhood of zero, so that products of 8 stay normal in float16; and
+    // nearer to 1, in float8.
+    const double fraction = static_cast<double>(random % 1000) / 1000.0;
+    const double sign = (random >> 20) % 2 == 0 ? 1.0 : -1.0;
+    const double real = (fraction * 1.5 + 0.5) * sign;
+    const auto nearer_to_one = static_cast<float>((fraction * 0.75 + 0.75) * sign);
     switch (dtype) {
       case DataType::kFloat16:
         Store(bytes, i, Float32ToFloat16(static_cast<float>(real)));
         break;
       case DataType::kBfloat16:
         Store(bytes, i, Float32ToBfloat16(static_cast<float>(real)));
+        break;
+      case DataType::kFloat8E4m3fn:
+        Store(bytes, i, Float32ToFloat8E4m3fn(nearer_to_one));
+        break;
+      case DataType::kFloat8E5m2:
+        Store(bytes, i, Float32ToFloat8E5m2(nearer_to_one));
         break;
       case DataType::kFloat32:
         Store(bytes, i, static_cast<float>(real));
@@ -216,6 +231,10 @@ std::string CheckReduced(DataType dtype, ReduceOp op, const std::vector<Bytes>& 
 
 double ElementAt(DataType dtype, const std::byte* data, int64_t index) {
   switch (dtype) {
+    case DataType::kFloat8E4m3fn:
+      return Float8E4m3fnToFloat32(Load<uint8_t>(data, index));
+    case DataType::kFloat8E5m2:
+      return Float8E5m2ToFloat32(Load<uint8_t>(data, index));
     case DataType::kFloat16:
       return Float16ToFloat32(Load<uint16_t>(data, index));
     case DataType::kBfloat16:

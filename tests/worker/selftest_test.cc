@@ -222,7 +222,7 @@ TEST(SelftestCases, AreTheSameTensorsOnEveryRank) {
 }
 
 TEST(TensorValues, SurviveEveryType) {
-  for (int dtype = 1; dtype <= 13; ++dtype) {
+  for (int dtype = 1; dtype <= static_cast<int>(kLastDataType); ++dtype) {
     const auto type = static_cast<DataType>(dtype);
     std::byte bytes[16] = {};
     WriteElement(type, 1, bytes, 1);

@@ -35,6 +35,14 @@ struct Float16 {
 struct Bfloat16 {
   unsigned short bits;
 };
+struct Float8E4m3fn {
+  static constexpr unsigned kFractionBits = 3, kBias = 7, kSpecial = 0x7f, kOverflow = 0x7e;
+  Byte bits;
+};
+struct Float8E5m2 {
+  static constexpr unsigned kFractionBits = 2, kBias = 15, kSpecial = 0x7c, kOverflow = 0x7c;
+  Byte bits;
+};
 struct Bool {
   Byte byte;
 };
@@ -74,6 +82,38 @@ __device__ inline Bfloat16 ToBfloat16(float value) {
   return {static_cast<unsigned short>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
+// The two float8, as worker/float8.h says: devices before compute capability 8.9 have no
+// instruction for them, and the one that later ones have ends float8_e5m2 at its largest number.
+template <typename Float8>
+__device__ inline float WidenFloat8(Float8 value) {
+  constexpr unsigned kShift = 23 - Float8::kFractionBits;
+  const unsigned magnitude = value.bits & 0x7fu;
+  unsigned wide = (magnitude << kShift) + ((127u - Float8::kBias) << 23);
+  if (magnitude >= Float8::kSpecial) {
+    wide = 0x7f800000u | ((magnitude << kShift) & 0x7fffffu);
+  } else if (magnitude >> Float8::kFractionBits == 0) {
+    wide = Bits(FromBits(wide + (1u << 23)) - FromBits((128u - Float8::kBias) << 23));
+  }
+  return FromBits(((value.bits & 0x80u) << 24) | wide);
+}
+// Rounds to nearest, ties to even. Every NaN becomes 0x7f with its sign.
+template <typename Float8>
+__device__ inline Float8 NarrowToFloat8(float value) {
+  constexpr unsigned kShift = 23 - Float8::kFractionBits;
+  constexpr unsigned kRounder = (151u - Float8::kBias - Float8::kFractionBits) << 23;
+  const unsigned bits = Bits(value);
+  const unsigned magnitude = bits & 0x7fffffffu;
+  unsigned narrow = 0x7fu;
+  if (magnitude <= 0x7f800000u) {
+    const unsigned rebiased = magnitude - ((127u - Float8::kBias) << 23);
+    narrow = magnitude < ((128u - Float8::kBias) << 23)
+                 ? Bits(FromBits(magnitude) + FromBits(kRounder)) - kRounder
+                 : (rebiased + (1u << (kShift - 1)) - 1u + ((magnitude >> kShift) & 1u)) >> kShift;
+    if (narrow > Float8::kOverflow) narrow = Float8::kOverflow;
+  }
+  return {static_cast<Byte>(((bits >> 24) & 0x80u) | narrow)};
+}
+
 // What an element is multiplied as, and how it goes there and back: as worker/reduce_kernels.h
 // says. Integers in float64, truncated toward zero, ending at the bounds of their type.
 template <typename T>
@@ -108,6 +148,17 @@ struct Element<Bfloat16> {
   __device__ static float Load(Bfloat16 value) { return ToFloat(value); }
   __device__ static Bfloat16 Store(float value) { return ToBfloat16(value); }
 };
+
+template <typename Float8>
+struct Float8Element {
+  using Factor = float;
+  __device__ static float Load(Float8 value) { return WidenFloat8(value); }
+  __device__ static Float8 Store(float value) { return NarrowToFloat8<Float8>(value); }
+};
+template <>
+struct Element<Float8E4m3fn> : Float8Element<Float8E4m3fn> {};
+template <>
+struct Element<Float8E5m2> : Float8Element<Float8E5m2> {};
 
 // `bottom` and `top` are the bounds of T; 2^63 and 2^64 have no double below them but the next
 // smaller one, which is why `top` is compared with >=.
@@ -254,6 +305,13 @@ extern "C" __global__ void coordd_scale_float16(const Table table, double factor
 }
 extern "C" __global__ void coordd_scale_bfloat16(const Table table, double factor) {
   ScaleRow<coordd_kernels::Bfloat16, coordd_kernels::Bfloat16>(table.rows[blockIdx.y], factor);
+}
+extern "C" __global__ void coordd_scale_float8_e4m3fn(const Table table, double factor) {
+  ScaleRow<coordd_kernels::Float8E4m3fn, coordd_kernels::Float8E4m3fn>(table.rows[blockIdx.y],
+                                                                       factor);
+}
+extern "C" __global__ void coordd_scale_float8_e5m2(const Table table, double factor) {
+  ScaleRow<coordd_kernels::Float8E5m2, coordd_kernels::Float8E5m2>(table.rows[blockIdx.y], factor);
 }
 extern "C" __global__ void coordd_scale_float32(const Table table, double factor) {
   ScaleRow<float, float>(table.rows[blockIdx.y], factor);

@@ -16,7 +16,7 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 9;
+constexpr size_t kFields = 10;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
@@ -81,6 +81,7 @@ constexpr std::pair<absl::string_view, NodeLinks> kLinkWords[] = {
 constexpr char kSeveralMachines[] = "several-machines";
 constexpr char kRdma[] = "rdma";
 constexpr char kGpuDirect[] = "gpu-direct";
+constexpr char kFloat8[] = "float8";
 
 std::string Who(const DeviceClaim& claim) {
   return absl::StrCat("rank ", claim.rank, " (host ", claim.host, ")");
@@ -93,7 +94,7 @@ std::string EncodeClaim(const DeviceClaim& claim) {
       {absl::StrCat(claim.rank), OneLine(claim.host), OneLine(claim.uuid), OneLine(claim.nccl),
        OneLine(claim.why_not), std::string(claim.rdma ? kRdma : ""),
        std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
-       EncodeNeighbours(claim.neighbours)},
+       EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : "")},
       "\n");
 }
 
@@ -112,6 +113,7 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
   claim.gpu_direct = fields[6] == kGpuDirect;
   claim.machine = fields[7];
   claim.neighbours = DecodeNeighbours(fields[8]);
+  claim.float8 = fields[9] == kFloat8;
   return claim;
 }
 
@@ -149,9 +151,10 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
   }
   decision.nccl = true;
   decision.links = LinksBetween(claims);
-  decision.rdma = decision.gpu_direct = true;
+  decision.rdma = decision.gpu_direct = decision.float8 = true;
   for (const DeviceClaim& claim : claims) {
     decision.several_machines = decision.several_machines || claim.machine != claims[0].machine;
+    decision.float8 = decision.float8 && claim.float8;
     decision.rdma = decision.rdma && claim.rdma;
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
   }
@@ -167,6 +170,7 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->several_machines) words.push_back(kSeveralMachines);
   if (decision->rdma) words.push_back(kRdma);
   if (decision->gpu_direct) words.push_back(kGpuDirect);
+  if (decision->float8) words.push_back(kFloat8);
   return absl::StrJoin(words, " ");
 }
 
@@ -181,6 +185,7 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (word == kSeveralMachines) decision.several_machines = true;
     if (word == kRdma) decision.rdma = true;
     if (word == kGpuDirect) decision.gpu_direct = true;
+    if (word == kFloat8) decision.float8 = true;
   }
   if (decision.nccl) return decision;
   if (absl::ConsumePrefix(&text, kHost)) {

@@ -20,6 +20,7 @@ struct DeviceClaim {
   std::string nccl;     // version, "2.28.9"; empty: it has none, and
   std::string why_not;  // says why
   bool rdma = false;    // an active RDMA port that NCCL may use
+  bool float8 = false;  // its NCCL reduces float8 on its GPU (NcclReducesFloat8)
   // What decides nothing, and is told: where the others are, and what lies between.
   bool gpu_direct = false;  // RDMA may read the GPU's memory
   std::string machine;      // as NCCL tells machines apart: NCCL_HOSTID, or the host
@@ -53,6 +54,7 @@ struct DeviceDecision {
   NodeLinks links = NodeLinks::kNone;
   bool several_machines = false;
   bool rdma = false, gpu_direct = false;  // on every rank
+  bool float8 = false;                    // every rank's NCCL reduces it
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 

@@ -94,7 +94,8 @@ absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
       BeginAgreement(job.spec().process_set);
       decision = DecisionOf(job.spec().process_set);
     }
-    const bool staged = decision.has_value() && decision->ok() && !(*decision)->nccl;
+    const bool staged =
+        decision.has_value() && decision->ok() && !CarriedByNccl(job.spec(), **decision);
     job.direct = nccl.ok() && !staged;
   }
   return absl::OkStatus();
@@ -126,6 +127,7 @@ DeviceClaim DevicePlane::Claim() {
   const DeviceIdentity& own = devices.identity(device);
   const GpuNetwork& network = options_.network;
   claim.uuid = own.uuid;
+  claim.float8 = NcclReducesFloat8((*nccl)->nccl.version, own.capability_major);
   claim.gpu_direct = network.rdma && network.gpu_direct &&
                      (network.peer_memory || (network.dma_buf && own.dma_buf));
   for (int32_t other = 0; other < devices.device_count(); ++other) {

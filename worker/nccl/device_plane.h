@@ -121,7 +121,7 @@ class DevicePlane {
   };
   // What can be done about an entry of the queue.
   enum class Next {
-    kWait,         // for its own set
+    kWait,         // for its own set, to travel over the host
     kWaitForNccl,  // and everything that NCCL launches waits for it
     kAway,         // it has gone away and will come back
     kGone,         // it is launched, or has ended
@@ -172,7 +172,12 @@ class DevicePlane {
   bool HoldsGate();
   // Its memory, until the backend ends.
   void Keep(const std::shared_ptr<Running>& running);
-  Next NextOf(Entry& entry, bool behind_nccl, bool behind_own);
+  // What stands before an entry in the queue.
+  struct Before {
+    bool nccl = false;                       // what NCCL may still have to launch
+    std::set<ProcessSetId> waiting, staged;  // whose batches wait; wait to travel over the host
+  };
+  Next NextOf(Entry& entry, const Before& before);
   void LaunchOnDevice(std::unique_ptr<BatchJob> batch);
   absl::Status TryLaunch(const std::shared_ptr<Running>& running);
   absl::StatusOr<absl::Span<std::byte>> ScratchFor(Running& running);

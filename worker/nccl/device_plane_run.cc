@@ -18,6 +18,9 @@ constexpr absl::Duration kPollMin = absl::Microseconds(20);
 constexpr absl::Duration kPollMax = absl::Microseconds(500);
 // Padding between the tensors of a batch, as the executor's.
 constexpr int64_t kPaddingBytes = int64_t{1} << 20;
+constexpr absl::string_view kNoFloat8 =
+    "float8 is reduced by NCCL 2.24 and later on GPUs of compute capability 9.0 and later, which "
+    "not all ranks have";
 
 bool HasDirect(const BatchJob& batch) {
   const auto& tensors = batch.tensors();
@@ -107,13 +110,13 @@ void DevicePlane::Take(GroupEnded& ended) {
 
 bool DevicePlane::Advance() {
   bool moved = false;
-  bool behind_nccl = false;           // something before it may still be NCCL's to launch
-  std::set<ProcessSetId> behind_own;  // something of its set has not been launched
+  Before before;
   for (auto it = queue_.begin(); it != queue_.end();) {
-    const Next next = NextOf(*it, behind_nccl, behind_own.count(it->process_set) > 0);
+    const Next next = NextOf(*it, before);
     if (next == Next::kWait || next == Next::kWaitForNccl) {
-      behind_nccl = behind_nccl || next == Next::kWaitForNccl;
-      behind_own.insert(it->process_set);
+      before.nccl = before.nccl || next == Next::kWaitForNccl;
+      before.waiting.insert(it->process_set);
+      if (next == Next::kWait) before.staged.insert(it->process_set);
       ++it;
       continue;
     }
@@ -123,7 +126,7 @@ bool DevicePlane::Advance() {
   return moved;
 }
 
-DevicePlane::Next DevicePlane::NextOf(Entry& entry, bool behind_nccl, bool behind_own) {
+DevicePlane::Next DevicePlane::NextOf(Entry& entry, const Before& before) {
   if (entry.batch == nullptr) return entry.for_nccl ? Next::kWaitForNccl : Next::kWait;
   if (aborted_.load(std::memory_order_acquire) || !entry.batch->status.ok()) {
     Finish(std::move(entry.batch), absl::AbortedError("the data plane was stopped"));
@@ -135,9 +138,9 @@ DevicePlane::Next DevicePlane::NextOf(Entry& entry, bool behind_nccl, bool behin
     Finish(std::move(entry.batch), decision->status());
     return Next::kGone;
   }
-  if (!(*decision)->nccl) {
-    if (behind_own) return Next::kWait;
-    WarnOnce((*decision)->why_not);
+  if (!CarriedByNccl(entry.batch->tensors().front().spec(), **decision)) {
+    if (before.waiting.count(entry.process_set) > 0) return Next::kWait;
+    WarnOnce((*decision)->nccl ? kNoFloat8 : (*decision)->why_not);
     if (!HasDirect(*entry.batch)) {
       hooks_.to_host(std::move(entry.batch));
       return Next::kGone;
@@ -148,11 +151,13 @@ DevicePlane::Next DevicePlane::NextOf(Entry& entry, bool behind_nccl, bool behin
   }
   entry.for_nccl = true;
   if (entry.batch->NeedsSizes() && !entry.was_away) {
+    // On the set's host lane, where what is staged has its place in the order of the plans too.
+    if (before.staged.count(entry.process_set) > 0) return Next::kWaitForNccl;
     entry.batch->sizes_only = true;
     hooks_.to_host(std::move(entry.batch));
     return Next::kAway;
   }
-  if (behind_nccl) return Next::kWaitForNccl;
+  if (before.nccl) return Next::kWaitForNccl;
   LaunchOnDevice(std::move(entry.batch));
   return Next::kGone;
 }

@@ -125,6 +125,12 @@ std::optional<NcclReduction> NcclReductionOf(DataType dtype, ReduceOp op) {
     case DataType::kFloat64:
       reduction.type = NcclType::kFloat64;
       return reduction;
+    case DataType::kFloat8E4m3fn:
+      reduction.type = NcclType::kFloat8E4m3;
+      return reduction;
+    case DataType::kFloat8E5m2:
+      reduction.type = NcclType::kFloat8E5m2;
+      return reduction;
     case DataType::kUint16:
     case DataType::kInt16:
       break;

@@ -116,11 +116,18 @@ struct NcclLibrary {
 absl::StatusOr<NcclLibrary> LoadNccl(const Environment& environment);
 
 // How NCCL is told to reduce `op` over `dtype`; nullopt: no version can (16-bit integers). A bool
-// is a byte of 0 or 1: its sum is the maximum, its product the minimum.
+// is a byte of 0 or 1: its sum is the maximum, its product the minimum. Not every one can that for
+// float8: NcclReducesFloat8.
 struct NcclReduction {
   NcclType type;
   NcclOp op;
 };
 std::optional<NcclReduction> NcclReductionOf(DataType dtype, ReduceOp op);
+
+// Whether a library of `version` does so on GPUs of this compute capability: since 2.24, and since
+// Hopper. (It moves them, as bytes, everywhere.)
+inline bool NcclReducesFloat8(int version, int capability_major) {
+  return version >= kNcclVersionFloat8 && capability_major >= 9;
+}
 
 }  // namespace coordd

@@ -34,7 +34,12 @@ NcclBackend::~NcclBackend() {
 
 bool NcclBackend::Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const {
   if (memory != MemoryKind::kCuda) return false;
-  return !Reduces(kind) || NcclReductionOf(dtype, ReduceOp::kSum).has_value();
+  if (!Reduces(kind)) return true;
+  if (IsFloat8(dtype)) {
+    return NcclReducesFloat8(runtime_->nccl.version,
+                             runtime_->device->identity(options_.device).capability_major);
+  }
+  return NcclReductionOf(dtype, ReduceOp::kSum).has_value();
 }
 
 absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl::Time) {
@@ -87,8 +92,8 @@ absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
         options_.device, ", on which this rank's collectives are"));
   }
   if (!Supports(args.memory, args.dtype, args.kind)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Name(args.kind), " of ", Name(args.dtype), ": NCCL has no such type"));
+    return absl::InvalidArgumentError(absl::StrCat(Name(args.kind), " of ", Name(args.dtype),
+                                                   ": NCCL does not reduce that here"));
   }
   if (queue_.size() >= kMaxQueuedBatches) {
     return absl::ResourceExhaustedError(

@@ -13,4 +13,9 @@ bool FitsNccl(const TensorSpec& spec) {
   return NcclReductionOf(spec.dtype, spec.op).has_value();
 }
 
+bool CarriedByNccl(const TensorSpec& spec, const DeviceDecision& decision) {
+  if (!decision.nccl) return false;
+  return decision.float8 || !IsFloat8(spec.dtype) || !Reduces(spec.kind);
+}
+
 }  // namespace coordd

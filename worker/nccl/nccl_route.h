@@ -4,13 +4,18 @@
 #include "common/protocol_bounds.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "worker/nccl/device_claim.h"
 
 namespace coordd {
 
-// On a device, and of a kind, type and operator that every NCCL and our kernels have. 16-bit
+// On a device, and of a kind, type and operator that some NCCL and our kernels have. 16-bit
 // integers are reduced by no NCCL; an average of integers truncates what has to be divided exactly,
 // which the host does. Such tensors are staged.
 bool FitsNccl(const TensorSpec& spec);
+
+// Whether NCCL carries a tensor that FitsNccl, by what the ranks of its set have agreed on: not
+// every NCCL reduces float8 on every GPU.
+bool CarriedByNccl(const TensorSpec& spec, const DeviceDecision& decision);
 
 // Lanes of the host's data plane that no message names, one for each process set: behind those of
 // schedules.

@@ -15,7 +15,7 @@ from typing import List, Optional
 
 from coordd.exceptions import UnsupportedError
 
-REQUIRED_ABI_VERSION = 12
+REQUIRED_ABI_VERSION = 13
 
 STATUS_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
                 "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
@@ -25,7 +25,14 @@ STATUS["GENERATION_CHANGED"] = 100
 
 # coordd_dtype_t, by the names that NumPy and torch share.
 DTYPES = {"uint8": 1, "int8": 2, "uint16": 3, "int16": 4, "uint32": 5, "int32": 6, "uint64": 7, "int64": 8,
-          "float16": 9, "bfloat16": 10, "float32": 11, "float64": 12, "bool": 13}
+          "float16": 9, "bfloat16": 10, "float32": 11, "float64": 12, "bool": 13,
+          "float8_e4m3fn": 14, "float8_e5m2": 15}
+
+
+def dtypes_of(framework) -> dict:
+    """coordd_dtype_t by the dtypes that a framework has of ours: torch 1.13 has no uint16, uint32, uint64 and float8."""
+    return {getattr(framework, name): number for name, number in DTYPES.items() if hasattr(framework, name)}
+
 
 HOST, CUDA = 0, 1  # coordd_device_kind_t
 

@@ -28,9 +28,12 @@ constexpr CudaResult kNotFound = 500;
 constexpr int kDevicesMax = 16;
 
 FakeSettings& Settings() {
-  static FakeSettings* settings = new FakeSettings(
-      "FAKE_CUDA",
-      {{"devices", 8}, {"driver", 13000}, {"init_error", 0}, {"memory_limit", 0}, {"nvlink", 0}});
+  static FakeSettings* settings = new FakeSettings("FAKE_CUDA", {{"devices", 8},
+                                                                 {"driver", 13000},
+                                                                 {"init_error", 0},
+                                                                 {"memory_limit", 0},
+                                                                 {"nvlink", 0},
+                                                                 {"capability", 9}});
   return *settings;
 }
 
@@ -141,6 +144,8 @@ void fake_cuda_enqueue(CudaStream stream, void (*run)(void*), void* argument) {
 
 int fake_cuda_current_device() { return current.empty() ? -1 : DeviceOf(current.back()); }
 
+int fake_cuda_capability() { return static_cast<int>(Settings().Get("capability")); }
+
 int fake_cuda_device_of(const void* pointer) {
   const Allocation* allocation = Find(pointer);
   return allocation == nullptr ? -1 : allocation->device;
@@ -192,7 +197,7 @@ CudaResult cuDeviceGetName(char* name, int length, CudaDevice) {
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetAttribute(int* value, int attribute, CudaDevice) {
-  *value = attribute == kCudaCapabilityMajor ? 9 : 0;
+  *value = attribute == kCudaCapabilityMajor ? fake_cuda_capability() : 0;
   return kCudaSuccess;
 }
 CudaResult cuDeviceGetP2PAttribute(int* value, int attribute, CudaDevice, CudaDevice) {

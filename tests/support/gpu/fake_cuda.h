@@ -7,8 +7,9 @@
 
 extern "C" {
 
-// "devices" (8), "driver" (13000), "init_error" (0), "memory_limit" (bytes; 0: none). Before cuInit
-// the variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
+// "devices" (8), "driver" (13000), "capability" (9, the major one), "init_error" (0),
+// "memory_limit" (bytes; 0: none). Before cuInit the variable FAKE_CUDA is read,
+// "devices=2,init_error=100". Unknown names end the process.
 void fake_cuda_set(const char* name, long value);
 
 // Runs on the stream, in its order.
@@ -16,6 +17,8 @@ void fake_cuda_enqueue(coordd::CudaStream stream, void (*run)(void*), void* argu
 
 // The current device of this thread; -1: none.
 int fake_cuda_current_device();
+// The major compute capability of the devices.
+int fake_cuda_capability();
 // The device whose memory this is; -1: host memory, or none at all.
 int fake_cuda_device_of(const void* pointer);
 // Allocations of any kind, streams and events that have not been freed.

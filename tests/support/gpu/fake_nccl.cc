@@ -111,6 +111,17 @@ bool OnDevice(const void* pointer, int device) {
   return pointer == nullptr || fake_cuda_device_of(pointer) == device;
 }
 
+// What is wrong with a call's type; nullptr: nothing.
+const char* Float8Rule(const FakeCall& call) {
+  if (call.type != NcclType::kFloat8E4m3 && call.type != NcclType::kFloat8E5m2) return nullptr;
+  if (FAKE_NCCL_VERSION < kNcclVersionFloat8) return "a type that this version does not know";
+  const bool reduces = call.kind == FakeCall::kAllReduce || call.kind == FakeCall::kReduce ||
+                       call.kind == FakeCall::kReduceScatter;
+  return reduces && fake_cuda_capability() < 9
+             ? "FP8 reduction support begins with sm90 capable devices"
+             : nullptr;
+}
+
 NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   ++calls_count;
   if (handle == nullptr) return NcclResult::kInvalidArgument;
@@ -124,6 +135,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   if (call.count > 0 &&
       (!OnDevice(call.input, comm->device) || !OnDevice(call.output, comm->device)))
     return Refuse("a buffer that is not memory of the communicator's device");
+  if (const char* rule = Float8Rule(call); rule != nullptr) return Refuse(rule);
   if (group.depth == 0) {
     Flush(comm, stream, {call});
     return comm->polls > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;

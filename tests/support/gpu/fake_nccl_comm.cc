@@ -25,6 +25,10 @@ DataType TypeOf(NcclType type) {
       return DataType::kFloat64;
     case NcclType::kBfloat16:
       return DataType::kBfloat16;
+    case NcclType::kFloat8E4m3:
+      return DataType::kFloat8E4m3fn;
+    case NcclType::kFloat8E5m2:
+      return DataType::kFloat8E5m2;
     default:
       return DataType::kUint8;
   }

@@ -44,6 +44,8 @@ const std::map<std::string, Kernel>& Kernels() {
       {"coordd_scale_int64", coordd_scale_int64},
       {"coordd_scale_float16", coordd_scale_float16},
       {"coordd_scale_bfloat16", coordd_scale_bfloat16},
+      {"coordd_scale_float8_e4m3fn", coordd_scale_float8_e4m3fn},
+      {"coordd_scale_float8_e5m2", coordd_scale_float8_e5m2},
       {"coordd_scale_float32", coordd_scale_float32},
       {"coordd_scale_float64", coordd_scale_float64},
       {"coordd_scale_bool", coordd_scale_bool},

@@ -411,6 +411,37 @@ TEST_F(DeviceTensorsTest, WhatNcclCannotReduceIsStaged) {
   Stop(*worker);
 }
 
+class Float8OnDevicesTest : public DeviceTensorsTest, public ::testing::WithParamInterface<long> {
+ protected:
+  Float8OnDevicesTest() { SetFakeCuda("capability", GetParam()); }
+  ~Float8OnDevicesTest() override { SetFakeCuda("capability", 9); }
+};
+
+// A job of one agrees with itself at once, but not before its first tensor is there.
+TEST_P(Float8OnDevicesTest, AreStagedWhereNcclDoesNotReduceIt) {
+  const auto worker = Start(/*with_devices=*/true, /*with_nccl=*/true);
+  float* const values = NewTensor(1.0f);
+  for (const char* name : {"first", "second"}) {
+    Submission submission = Of(CollectiveKind::kAllreduce, name, values, values);
+    submission.spec.dtype = DataType::kFloat8E5m2;
+    submission.spec.postscale_factor = 0.5;  // of 1.0f, the bytes 00 00 80 3f
+    const auto work = worker->Submit(submission);
+    ASSERT_THAT(work, IsOk());
+    PlanWhatIsReady();
+    const auto event = (*work)->AwaitEnqueued(Clock::Real().Now() + kHangLimit);
+    ASSERT_THAT(event, IsOk());
+    EXPECT_EQ(*event == nullptr, GetParam() < 9);
+    EXPECT_THAT(Await(*work), IsOk());
+  }
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(values);
+  // The first four bytes are the tensor; halved twice, an exponent of e5m2 each.
+  EXPECT_EQ(bytes[3], 0x3f - 8);
+  EXPECT_EQ(TakeBrokenNcclRule(), "");
+  Stop(*worker);
+}
+
+INSTANTIATE_TEST_SUITE_P(Capabilities, Float8OnDevicesTest, ::testing::Values(8L, 9L));
+
 TEST_F(DeviceTensorsTest, WithoutADriverTheCallerIsToldWhy) {
   const auto worker = Start(/*with_devices=*/false);
   float* const values = NewTensor(1.0f);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/support/status_matchers.h"
+#include "worker/nccl/nccl_route.h"
 
 namespace coordd {
 namespace {
@@ -25,7 +26,7 @@ DeviceClaim Claim(int32_t rank, std::string uuid, std::string host = "node1") {
 TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   DeviceClaim claim = Claim(3, "GPU-1");
   claim.why_not = "line one\nline two";
-  claim.rdma = claim.gpu_direct = true;
+  claim.rdma = claim.gpu_direct = claim.float8 = true;
   claim.machine = "id 7";
   claim.neighbours = {{"GPU-2", true}, {"GPU-3", false}};
   const auto decoded = DecodeClaim(EncodeClaim(claim));
@@ -37,6 +38,7 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   EXPECT_EQ(decoded->why_not, "line one line two");
   EXPECT_TRUE(decoded->rdma);
   EXPECT_TRUE(decoded->gpu_direct);
+  EXPECT_TRUE(decoded->float8);
   EXPECT_EQ(decoded->machine, "id 7");
   EXPECT_EQ(decoded->neighbours, claim.neighbours);
   for (std::string* field : {&claim.host, &claim.machine, &claim.uuid, &claim.nccl})
@@ -94,11 +96,39 @@ TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
   for (const DeviceDecision& decision :
        {DeviceDecision{true, ""}, DeviceDecision{false, "why"},
         DeviceDecision{true, "", NodeLinks::kNvLink}, DeviceDecision{true, "", NodeLinks::kUnknown},
-        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true}})
+        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true}})
     EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), decision);
   const absl::Status refused = absl::FailedPreconditionError("rank 0 and rank 1");
   EXPECT_EQ(DecodeDecision(EncodeDecision(refused)).status(), refused);
   EXPECT_THAT(DecodeDecision("maybe"), StatusIs(absl::StatusCode::kInternal, HasSubstr("none")));
+}
+
+TEST(DeviceClaim, Float8IsReducedWhereEveryRankCan) {
+  DeviceClaim hopper = Claim(0, "GPU-1"), ampere = Claim(1, "GPU-2");
+  hopper.float8 = true;
+  EXPECT_TRUE(DecideOnDevices({hopper}, {})->float8);
+  const auto mixed = DecideOnDevices({hopper, ampere}, {});
+  EXPECT_TRUE(mixed->nccl);
+  EXPECT_FALSE(mixed->float8);
+}
+
+TEST(DeviceClaim, WhatNcclCarriesFollowsTheDecision) {
+  TensorSpec spec;
+  spec.memory = MemoryKind::kCuda;
+  spec.kind = CollectiveKind::kAllreduce;
+  spec.op = ReduceOp::kSum;
+  spec.dtype = DataType::kFloat8E4m3fn;
+  DeviceDecision host, old, hopper;
+  old.nccl = hopper.nccl = hopper.float8 = true;
+  EXPECT_FALSE(CarriedByNccl(spec, host));
+  EXPECT_FALSE(CarriedByNccl(spec, old));
+  EXPECT_TRUE(CarriedByNccl(spec, hopper));
+  // What only moves is bytes.
+  spec.kind = CollectiveKind::kBroadcast;
+  EXPECT_TRUE(CarriedByNccl(spec, old));
+  spec.kind = CollectiveKind::kAllreduce;
+  spec.dtype = DataType::kFloat32;
+  EXPECT_TRUE(CarriedByNccl(spec, old));
 }
 
 DeviceClaim Seeing(DeviceClaim claim, std::vector<DeviceClaim::Neighbour> neighbours) {

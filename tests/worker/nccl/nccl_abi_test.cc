@@ -83,6 +83,10 @@ TEST(NcclAbi, NumbersAreTheVendors) {
   EXPECT_EQ(Number(NcclType::kFloat32), ncclFloat32);
   EXPECT_EQ(Number(NcclType::kFloat64), ncclFloat64);
   EXPECT_EQ(Number(NcclType::kBfloat16), ncclBfloat16);
+#if NCCL_VERSION_CODE >= 22400
+  EXPECT_EQ(Number(NcclType::kFloat8E4m3), ncclFloat8e4m3);
+  EXPECT_EQ(Number(NcclType::kFloat8E5m2), ncclFloat8e5m2);
+#endif
   EXPECT_EQ(Number(NcclOp::kSum), ncclSum);
   EXPECT_EQ(Number(NcclOp::kProduct), ncclProd);
   EXPECT_EQ(Number(NcclOp::kMax), ncclMax);

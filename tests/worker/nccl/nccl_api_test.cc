@@ -53,6 +53,15 @@ TEST(NcclReductionOf, MapsABoolToABytesMaximumAndMinimum) {
   EXPECT_EQ(NcclReductionOf(DataType::kBool, ReduceOp::kSum)->type, NcclType::kUint8);
 }
 
+TEST(NcclReducesFloat8, SinceAVersionAndOnHopper) {
+  EXPECT_EQ(NcclReductionOf(DataType::kFloat8E4m3fn, ReduceOp::kMax)->type, NcclType::kFloat8E4m3);
+  EXPECT_EQ(NcclReductionOf(DataType::kFloat8E5m2, ReduceOp::kSum)->type, NcclType::kFloat8E5m2);
+  EXPECT_TRUE(NcclReducesFloat8(22403, 9));
+  EXPECT_TRUE(NcclReducesFloat8(22809, 10));
+  EXPECT_FALSE(NcclReducesFloat8(22304, 9));
+  EXPECT_FALSE(NcclReducesFloat8(22809, 8));
+}
+
 TEST(NcclReductionOf, HasNoSixteenBitIntegersAndNoAverage) {
   EXPECT_FALSE(NcclReductionOf(DataType::kInt16, ReduceOp::kSum).has_value());
   EXPECT_FALSE(NcclReductionOf(DataType::kUint16, ReduceOp::kMax).has_value());

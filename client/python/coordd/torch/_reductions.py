@@ -99,8 +99,9 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
               postscale_factor: float = 1.0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """Reduces a tensor element by element over all ranks and returns the result, a new tensor like the input.
 
-    tensor:           any shape and any of the dtypes uint8 to int64, float16, bfloat16, float32, float64, bool (sum and
-                      max of bool: or; min and product: and); contiguous; equal in shape and dtype on all ranks.
+    tensor:           any shape and any of the dtypes uint8 to int64, float16, bfloat16, float32, float64, float8_e4m3fn,
+                      float8_e5m2, bool (sum and max of bool: or; min and product: and); contiguous; equal in shape and
+                      dtype on all ranks.
     op:               Average (default; integers truncate toward zero), Sum, Min, Max or Product. `average` is its old
                       name: True for Average, False for Sum.
     name:             what ranks agree by; without one, the n-th of this program's unnamed calls meets the others' n-th.

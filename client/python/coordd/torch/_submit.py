@@ -12,8 +12,7 @@ from coordd._native import CAPACITY_WORD, INPUT_WORD, OUTPUT_WORD, BlockingCall,
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 
-# torch 1.13 has neither uint16 nor uint32 nor uint64.
-DTYPES = {getattr(torch, name): number for name, number in _library.DTYPES.items() if hasattr(torch, name)}
+DTYPES = _library.dtypes_of(torch)
 
 _store = _native.PreparedStore()
 _groups = _native.PreparedStore()

@@ -1,0 +1,129 @@
+// A rank of a job whose tensors are in GPU memory, and what its scenarios (gpu_ranks.cc) ask of it.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordd/coordd.h"
+#include "worker/device/device_handles.h"
+#include "worker/idle_wait.h"
+
+namespace coordd {
+
+[[noreturn]] inline void Fail(const std::string& what) {
+  std::printf("FAILED %s\n", what.c_str());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+inline void Require(bool holds, const std::string& what) {
+  if (!holds) Fail(what);
+}
+inline void RequireOk(coordd_status_t status, const std::string& what) {
+  if (status != COORDD_OK)
+    Fail(what + ": " + coordd_status_name(status) + " " + coordd_last_error());
+}
+
+class RankOnDevice {
+ public:
+  explicit RankOnDevice(int32_t device) {
+    RequireOk(coordd_worker_start(nullptr, &worker_), "start");
+    rank_ = coordd_rank(worker_);
+    size_ = coordd_size(worker_);
+    device_ = device >= 0 ? device : coordd_local_rank(worker_) % runtime_->device_count();
+    stream_ = std::make_unique<DeviceStream>(DeviceStream::Create(*runtime_, device_).value());
+  }
+  ~RankOnDevice() {
+    stream_.reset();
+    coordd_worker_destroy(worker_);
+  }
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+  coordd_worker_t* worker() const { return worker_; }
+  void* stream() const { return stream_->get(); }
+
+  // Memory of the device, written on this rank's stream: the host does not wait for that.
+  template <typename T>
+  T* Upload(const std::vector<T>& values) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    memory_.push_back(DeviceMemory::Allocate(*runtime_, device_, bytes).value());
+    std::byte* const at = memory_.back().data();
+    if (!CopyAsync(*runtime_, device_, at, values.data(), bytes, stream_->get()).ok())
+      Fail("copy to the device");
+    return reinterpret_cast<T*>(at);
+  }
+  // What the stream sees there, behind everything that it waits for.
+  template <typename T>
+  std::vector<T> Download(const void* from, size_t count) {
+    const auto bytes = static_cast<int64_t>(count * sizeof(T));
+    const DeviceMemory pinned = DeviceMemory::AllocatePinned(*runtime_, device_, bytes).value();
+    if (!CopyAsync(*runtime_, device_, pinned.data(), from, bytes, stream_->get()).ok())
+      Fail("copy from the device");
+    Synchronize();
+    std::vector<T> values(count);
+    if (count > 0) std::memcpy(values.data(), pinned.data(), count * sizeof(T));
+    return values;
+  }
+  void Synchronize() {
+    DeviceEvent event = DeviceEvent::Create(*runtime_, device_).value();
+    Require(event.Record(stream_->get()).ok(), "record");
+    IdleWait idle(1, 1);
+    while (!event.Happened().value()) idle.Wait();
+  }
+
+  coordd_tensor_t Tensor(const char* name, coordd_dtype_t dtype, const void* input, void* output,
+                         const int64_t* shape, int32_t ndim = 1) const {
+    coordd_tensor_t tensor = COORDD_TENSOR_INIT;
+    tensor.name = name;
+    tensor.input = input;
+    tensor.output = output;
+    tensor.dtype = dtype;
+    tensor.shape = shape;
+    tensor.ndim = ndim;
+    tensor.device_kind = COORDD_CUDA;
+    tensor.device_index = device_;
+    tensor.stream = stream_->get();
+    return tensor;
+  }
+  // Every other work is waited for by the stream, the others by this thread.
+  void Finish(coordd_work_t* work) {
+    const bool by_stream = ++finished_ % 2 == 0;
+    RequireOk(by_stream ? coordd_work_wait_on_stream(work, stream_->get(), -1)
+                        : coordd_work_wait(work, -1),
+              coordd_work_name(work));
+  }
+  void ForgetMemory() {
+    Synchronize();
+    memory_.clear();
+  }
+
+ private:
+  coordd_worker_t* worker_ = nullptr;
+  int32_t rank_ = 0, size_ = 0, device_ = 0;
+  std::shared_ptr<DeviceRuntime> runtime_ = DeviceRuntime::Open().value();
+  std::unique_ptr<DeviceStream> stream_;
+  std::vector<DeviceMemory> memory_;
+  int finished_ = 0;
+};
+
+template <typename T>
+std::vector<T> Filled(size_t count, T value) {
+  return std::vector<T>(count, value);
+}
+
+template <typename T>
+void Expect(const std::vector<T>& found, const std::vector<T>& expected, const char* what) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (i < found.size() && found[i] == expected[i]) continue;
+    Fail(std::string(what) + ": element " + std::to_string(i) + " is " +
+         (i < found.size() ? std::to_string(found[i]) : "missing") + ", expected " +
+         std::to_string(expected[i]));
+  }
+  Require(found.size() == expected.size(), std::string(what) + ": too many elements");
+}
+
+}  // namespace coordd
