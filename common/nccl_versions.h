@@ -13,7 +13,13 @@ inline constexpr int kNcclVersionFloat8 = 22400;
 
 // Used where they are there; the table of components names those that a library lacks.
 inline constexpr const char* kNcclLaterFunctions[] = {"ncclCommInitRankScalable",
-                                                      "ncclCommRegister", "ncclCommDeregister",
-                                                      "ncclCommShrink", "ncclCommRevoke"};
+                                                      "ncclCommRegister",
+                                                      "ncclCommDeregister",
+                                                      "ncclMemAlloc",
+                                                      "ncclMemFree",
+                                                      "ncclCommWindowRegister",
+                                                      "ncclCommWindowDeregister",
+                                                      "ncclCommShrink",
+                                                      "ncclCommRevoke"};
 
 }  // namespace coordd

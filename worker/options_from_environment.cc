@@ -115,6 +115,15 @@ absl::Status ReadSwitch(const Environment& environment, const char* name, bool* 
   return Invalid(name, absl::StrCat("\"", *text, "\""), "0 or 1");
 }
 
+absl::Status ReadGpuRegistration(const Environment& environment, WorkerOptions& options) {
+  const std::string* text = Find(environment, "COORDD_GPU_REGISTER");
+  if (text == nullptr) return absl::OkStatus();
+  options.register_gpu_buffers = *text != "0";
+  options.symmetric_gpu_windows = *text == "symmetric";
+  if (*text == "0" || *text == "1" || options.symmetric_gpu_windows) return absl::OkStatus();
+  return Invalid("COORDD_GPU_REGISTER", absl::StrCat("\"", *text, "\""), "0, 1 or symmetric");
+}
+
 absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure) {
   const std::string* text = Find(environment, "COORDD_ON_FAILURE");
   if (text == nullptr) return absl::OkStatus();
@@ -247,8 +256,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
-  COORDD_RETURN_IF_ERROR(
-      ReadSwitch(environment, "COORDD_GPU_REGISTER", &options.register_gpu_buffers));
+  COORDD_RETURN_IF_ERROR(ReadGpuRegistration(environment, options));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;
   if (const std::string* timeline = Find(environment, "COORDD_TIMELINE"))

@@ -102,6 +102,7 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
   options.host = ThisHost(options_.node_id).hostname;
   options.rules = options_.device_rules;
   options.backend.register_buffers = options_.register_gpu_buffers;
+  options.symmetric_windows = options_.symmetric_gpu_windows;
   options.environment = options_.nccl_environment;
   options.network = LookForGpuNetwork(options.environment);
   const auto machine = options.environment.find("NCCL_HOSTID");

@@ -55,7 +55,11 @@ struct WorkerOptions {
   Environment nccl_environment;
   // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
   DeviceRules device_rules;
-  bool register_gpu_buffers = true;  // COORDD_GPU_REGISTER=0: not with NCCL (ncclCommRegister)
+  // COORDD_GPU_REGISTER: what NCCL is told of fusion buffers on GPUs. 0: nothing. 1: each rank's
+  // own (ncclCommRegister). symmetric: those of all ranks, as windows of each other, where all want
+  // that.
+  bool register_gpu_buffers = true;
+  bool symmetric_gpu_windows = false;
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
   // is looked for, and started from.
   Environment places;

@@ -404,7 +404,9 @@ void SayWhatNcclSaw() {
   const auto rule = reinterpret_cast<const char* (*)()>(dlsym(fake, "fake_nccl_broken_rule"));
   const auto calls = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_calls"));
   if (rule == nullptr || calls == nullptr) return;
-  std::printf("nccl calls %ld broken rule [%s]\n", calls(), rule());
+  const auto windows = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_windows"));
+  std::printf("nccl calls %ld broken rule [%s] windows %ld\n", calls(), rule(),
+              windows != nullptr ? windows() : 0);
 }
 
 int Run(int argc, char** argv) {

@@ -115,6 +115,21 @@ class GpuTest(processes.TestCase):
             self.assertEqual(text.count("float8 is reduced by NCCL 2.24 and later"), 1, text)
             self.assert_nccl_calls(text)
 
+    @needs_stand_in
+    def test_fusion_buffers_are_symmetric_windows_where_all_ranks_have_them(self):
+        for without in ({}, {"FAKE_NCCL": "memory_error=1"}):
+            daemon = self.coordd()
+            ranks = [self.start(processes.Process(
+                [program("gpu_ranks"), "-1", "collectives", "2"],
+                self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=RANKS, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                                 COORDD_GPU_REGISTER="symmetric", **(without if rank == 1 else {})))) for rank in range(RANKS)]
+            for rank, text in enumerate(self.finish(ranks)):
+                self.assertIn("ok 2 steps", text)
+                self.assert_nccl_calls(text)
+                # The others have sets of their own.
+                if rank == 1 or not without:
+                    self.assertEqual("windows 0" not in text, not without, text)
+
     def test_a_killed_rank_is_named_and_nobody_hangs(self):
         seconds, aborted_ms = [], []
         for turn in range(KILLS):

@@ -37,6 +37,18 @@ TEST(OptionsFromEnvironment, TakeDefaultsFromAnEmptyEnvironment) {
   EXPECT_TRUE(options->auto_coordinator);
 }
 
+TEST(OptionsFromEnvironment, SayWhatNcclIsToldOfFusionBuffers) {
+  EXPECT_TRUE(WorkerOptionsFrom({})->register_gpu_buffers);
+  EXPECT_FALSE(WorkerOptionsFrom({})->symmetric_gpu_windows);
+  EXPECT_FALSE(WorkerOptionsFrom({{"COORDD_GPU_REGISTER", "0"}})->register_gpu_buffers);
+  const auto symmetric = WorkerOptionsFrom({{"COORDD_GPU_REGISTER", "symmetric"}});
+  ASSERT_THAT(symmetric, IsOk());
+  EXPECT_TRUE(symmetric->register_gpu_buffers);
+  EXPECT_TRUE(symmetric->symmetric_gpu_windows);
+  EXPECT_THAT(WorkerOptionsFrom({{"COORDD_GPU_REGISTER", "windows"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0, 1 or symmetric")));
+}
+
 TEST(OptionsFromEnvironment, ReadEveryVariable) {
   const auto options = WorkerOptionsFrom({{"COORDD_ADDR", "[::1]:29650"},
                                           {"COORDD_JOB_ID", "bert"},

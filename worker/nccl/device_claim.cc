@@ -16,7 +16,7 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 10;
+constexpr size_t kFields = 11;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
@@ -82,6 +82,7 @@ constexpr char kSeveralMachines[] = "several-machines";
 constexpr char kRdma[] = "rdma";
 constexpr char kGpuDirect[] = "gpu-direct";
 constexpr char kFloat8[] = "float8";
+constexpr char kWindows[] = "windows";
 
 std::string Who(const DeviceClaim& claim) {
   return absl::StrCat("rank ", claim.rank, " (host ", claim.host, ")");
@@ -94,14 +95,16 @@ std::string EncodeClaim(const DeviceClaim& claim) {
       {absl::StrCat(claim.rank), OneLine(claim.host), OneLine(claim.uuid), OneLine(claim.nccl),
        OneLine(claim.why_not), std::string(claim.rdma ? kRdma : ""),
        std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
-       EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : "")},
+       EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
+       absl::StrCat(claim.window_bytes)},
       "\n");
 }
 
 absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
   const std::vector<std::string> fields = absl::StrSplit(text, '\n');
   DeviceClaim claim;
-  if (fields.size() != kFields || !absl::SimpleAtoi(fields[0], &claim.rank)) {
+  if (fields.size() != kFields || !absl::SimpleAtoi(fields[0], &claim.rank) ||
+      !absl::SimpleAtoi(fields[10], &claim.window_bytes)) {
     return absl::InternalError(
         absl::StrCat("a claim of a GPU has ", fields.size(), " lines, expected ", kFields));
   }
@@ -152,9 +155,12 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
   decision.nccl = true;
   decision.links = LinksBetween(claims);
   decision.rdma = decision.gpu_direct = decision.float8 = true;
+  // A window of one size is made by all or by nobody.
+  decision.windows = claims.front().window_bytes > 0;
   for (const DeviceClaim& claim : claims) {
     decision.several_machines = decision.several_machines || claim.machine != claims[0].machine;
     decision.float8 = decision.float8 && claim.float8;
+    decision.windows = decision.windows && claim.window_bytes == claims.front().window_bytes;
     decision.rdma = decision.rdma && claim.rdma;
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
   }
@@ -171,6 +177,7 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->rdma) words.push_back(kRdma);
   if (decision->gpu_direct) words.push_back(kGpuDirect);
   if (decision->float8) words.push_back(kFloat8);
+  if (decision->windows) words.push_back(kWindows);
   return absl::StrJoin(words, " ");
 }
 
@@ -186,6 +193,7 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (word == kRdma) decision.rdma = true;
     if (word == kGpuDirect) decision.gpu_direct = true;
     if (word == kFloat8) decision.float8 = true;
+    if (word == kWindows) decision.windows = true;
   }
   if (decision.nccl) return decision;
   if (absl::ConsumePrefix(&text, kHost)) {

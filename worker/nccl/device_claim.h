@@ -14,13 +14,14 @@ namespace coordd {
 
 // One rank's.
 struct DeviceClaim {
-  int32_t rank = 0;     // in the job
-  std::string host;     // for people
-  std::string uuid;     // of the GPU that its collectives use
-  std::string nccl;     // version, "2.28.9"; empty: it has none, and
-  std::string why_not;  // says why
-  bool rdma = false;    // an active RDMA port that NCCL may use
-  bool float8 = false;  // its NCCL reduces float8 on its GPU (NcclReducesFloat8)
+  int32_t rank = 0;          // in the job
+  std::string host;          // for people
+  std::string uuid;          // of the GPU that its collectives use
+  std::string nccl;          // version, "2.28.9"; empty: it has none, and
+  std::string why_not;       // says why
+  bool rdma = false;         // an active RDMA port that NCCL may use
+  bool float8 = false;       // its NCCL reduces float8 on its GPU (NcclReducesFloat8)
+  int64_t window_bytes = 0;  // of memory that can become a symmetric window; 0: not wanted, or none
   // What decides nothing, and is told: where the others are, and what lies between.
   bool gpu_direct = false;  // RDMA may read the GPU's memory
   std::string machine;      // as NCCL tells machines apart: NCCL_HOSTID, or the host
@@ -55,6 +56,7 @@ struct DeviceDecision {
   bool several_machines = false;
   bool rdma = false, gpu_direct = false;  // on every rank
   bool float8 = false;                    // every rank's NCCL reduces it
+  bool windows = false;                   // every rank makes its fusion buffer a symmetric window
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 

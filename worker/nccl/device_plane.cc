@@ -13,6 +13,9 @@
 namespace coordd {
 namespace {
 
+// Padding between the tensors of a batch, as the executor's.
+constexpr int64_t kPaddingBytes = int64_t{1} << 20;
+
 absl::Status AbortedStatus() { return absl::AbortedError("the data plane was stopped"); }
 
 }  // namespace
@@ -36,6 +39,10 @@ DevicePlane::~DevicePlane() {
   }
   ending.reset();
   kept_.clear();
+}
+
+int64_t DevicePlane::FusionBufferBytes() const {
+  return options_.fusion_buffer_bytes + kPaddingBytes;
 }
 
 // --- on callers' threads -------------------------------------------------------------------------
@@ -128,6 +135,7 @@ DeviceClaim DevicePlane::Claim() {
   const GpuNetwork& network = options_.network;
   claim.uuid = own.uuid;
   claim.float8 = NcclReducesFloat8((*nccl)->nccl.version, own.capability_major);
+  if (options_.symmetric_windows) claim.window_bytes = WindowBytes(*nccl, device);
   claim.gpu_direct = network.rdma && network.gpu_direct &&
                      (network.peer_memory || (network.dma_buf && own.dma_buf));
   for (int32_t other = 0; other < devices.device_count(); ++other) {
@@ -137,6 +145,23 @@ DeviceClaim DevicePlane::Claim() {
   }
   NoteDevice(devices, device, nccl);
   return claim;
+}
+
+// Before the ranks agree: a rank that has no memory for it must not be waited for later.
+int64_t DevicePlane::WindowBytes(const std::shared_ptr<NcclRuntime>& nccl, int32_t device) {
+  MutexLock lock(&mu_);
+  if (!window_.has_value()) {
+    window_.emplace(nullptr);
+    if (NcclMemory::Available(nccl->nccl.functions)) {
+      auto made = NcclMemory::Allocate(nccl, device, FusionBufferBytes());
+      if (made.ok()) window_ = *std::move(made);
+      if (!made.ok()) COORDD_LOG(kWarning, "no symmetric windows: ", made.status().message());
+    } else {
+      COORDD_LOG(kWarning, "no symmetric windows: NCCL is ", NcclVersionText(nccl->nccl.version),
+                 ", expected 2.27 or later");
+    }
+  }
+  return *window_ == nullptr ? 0 : static_cast<int64_t>((*window_)->span().size());
 }
 
 void DevicePlane::BeginAgreement(ProcessSetId process_set) {

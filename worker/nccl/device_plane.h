@@ -43,6 +43,7 @@ struct DevicePlaneOptions {
   GpuNetwork network;
   Environment environment;  // with NCCL's variables, and NVTX's
   DeviceRules rules;
+  bool symmetric_windows = false;  // the fusion buffer is one where all ranks of a set have it so
   NcclBackendOptions backend;
 };
 
@@ -147,12 +148,15 @@ class DevicePlane {
   struct LookAgain {};
   using Input = std::variant<Planned, Returned, GroupEnded, LookAgain>;
 
+  int64_t FusionBufferBytes() const;
   absl::Status CheckAddresses(const DeviceRuntime& devices, const TensorJob& job) const;
   // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
   absl::Status ClaimDevice(int32_t device);
   void EnsureThread();
   void BeginAgreement(ProcessSetId process_set);
   DeviceClaim Claim();
+  // Of the fusion buffer that is to be a symmetric window; 0: there is none.
+  int64_t WindowBytes(const std::shared_ptr<NcclRuntime>& nccl, int32_t device);
   using MaybeNccl = absl::StatusOr<std::shared_ptr<NcclRuntime>>;
   void NoteDevice(const DeviceRuntime& devices, int32_t device, const MaybeNccl& nccl);
   void NoteNccl(const MaybeNccl& nccl) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -213,6 +217,7 @@ class DevicePlane {
   int32_t device_ ABSL_GUARDED_BY(mu_) = -1;  // of this rank; -1: none yet
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
   std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements_ ABSL_GUARDED_BY(mu_);
+  std::optional<std::shared_ptr<NcclMemory>> window_ ABSL_GUARDED_BY(mu_);  // once asked for
   // Made on the thread "device", which ends it unless it holds the gate: then it stays as long as
   // this object, since freeing a device's memory waits for all that is on the device.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);

@@ -16,8 +16,6 @@ namespace {
 // through. Nobody waits for it but the next use of a buffer; what is new wakes it at once.
 constexpr absl::Duration kPollMin = absl::Microseconds(20);
 constexpr absl::Duration kPollMax = absl::Microseconds(500);
-// Padding between the tensors of a batch, as the executor's.
-constexpr int64_t kPaddingBytes = int64_t{1} << 20;
 constexpr absl::string_view kNoFloat8 =
     "float8 is reduced by NCCL 2.24 and later on GPUs of compute capability 9.0 and later, which "
     "not all ranks have";
@@ -189,6 +187,8 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
     COORDD_RETURN_IF_ERROR(backend->DefineGroup(set, ranks));
     defined_.insert(set);
   }
+  const auto decision = DecisionOf(set);
+  if (decision.has_value() && decision->ok() && (*decision)->windows) backend->UseWindow(set);
   batch.UseDevice(backend->device(), [this](int64_t bytes) { return AllocateResult(bytes); });
   batch.times.started = batch.times.launched = clock_.Now();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
@@ -270,6 +270,7 @@ absl::Status DevicePlane::MakeBackend() {
   {
     MutexLock lock(&mu_);
     options.device = device_;
+    options.window = window_.value_or(nullptr);
   }
   auto made = std::make_shared<NcclBackend>(runtime_, clock_, options);
   COORDD_RETURN_IF_ERROR(made->Connect(layout_, store_, absl::InfiniteFuture()));
@@ -283,7 +284,7 @@ absl::Status DevicePlane::MakeBackend() {
 
 absl::StatusOr<absl::Span<std::byte>> DevicePlane::ScratchFor(Running& running) {
   const int64_t bytes = running.batch->ScratchBytes();
-  const int64_t buffer_bytes = options_.fusion_buffer_bytes + kPaddingBytes;
+  const int64_t buffer_bytes = FusionBufferBytes();
   if (bytes == 0) return absl::Span<std::byte>();
   if (bytes <= buffer_bytes) {
     if (fusion_buffer_.empty()) {

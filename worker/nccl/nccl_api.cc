@@ -46,6 +46,10 @@ FunctionTable FillTable(const DynamicLibrary& library, NcclFunctions& nccl) {
   table.Optional(nccl.CommInitRankScalable, "ncclCommInitRankScalable");
   table.Optional(nccl.CommRegister, "ncclCommRegister");
   table.Optional(nccl.CommDeregister, "ncclCommDeregister");
+  table.Optional(nccl.MemAlloc, "ncclMemAlloc");
+  table.Optional(nccl.MemFree, "ncclMemFree");
+  table.Optional(nccl.CommWindowRegister, "ncclCommWindowRegister");
+  table.Optional(nccl.CommWindowDeregister, "ncclCommWindowDeregister");
   table.Optional(nccl.CommShrink, "ncclCommShrink");
   table.Optional(nccl.CommRevoke, "ncclCommRevoke");
   return table;

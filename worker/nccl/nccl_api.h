@@ -17,6 +17,8 @@
 namespace coordd {
 
 using NcclComm = struct NcclCommHandle*;
+using NcclWindow = struct NcclWindowHandle*;
+inline constexpr int kNcclWindowSymmetric = 1;
 
 // The key to a communicator: whoever has it can join. Never printed.
 struct NcclUniqueId {
@@ -99,6 +101,11 @@ struct NcclFunctions {
   NcclResult (*CommRegister)(NcclComm comm, void* buffer, size_t size_bytes,
                              void** handle) = nullptr;                  // 2.19
   NcclResult (*CommDeregister)(NcclComm comm, void* handle) = nullptr;  // 2.19
+  NcclResult (*MemAlloc)(void** pointer, size_t size_bytes) = nullptr;  // 2.19
+  NcclResult (*MemFree)(void* pointer) = nullptr;                       // 2.19
+  NcclResult (*CommWindowRegister)(NcclComm comm, void* buffer, size_t size_bytes,
+                                   NcclWindow* window, int flags) = nullptr;       // 2.27
+  NcclResult (*CommWindowDeregister)(NcclComm comm, NcclWindow window) = nullptr;  // 2.27
   NcclResult (*CommShrink)(NcclComm comm, int* excluded, int excluded_count, NcclComm* shrunk,
                            NcclConfig* config, int flags) = nullptr;  // 2.27
   NcclResult (*CommRevoke)(NcclComm comm, int flags) = nullptr;       // 2.28

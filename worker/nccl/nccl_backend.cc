@@ -16,7 +16,9 @@ namespace coordd {
 
 NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
                          NcclBackendOptions options)
-    : runtime_(std::move(runtime)), options_(options), clock_(clock) {}
+    : runtime_(std::move(runtime)), options_(std::move(options)), clock_(clock) {
+  if (options_.window != nullptr) buffers_.push_back(options_.window->span());
+}
 
 NcclBackend::~NcclBackend() {
   if (watchdog_ == nullptr) return;
@@ -80,6 +82,12 @@ void NcclBackend::EndGroup(ProcessSetId group) {
   groups_.erase(it);
 }
 
+void NcclBackend::UseWindow(ProcessSetId group) {
+  Group& members = groups_.at(group);
+  if (members.communicator == nullptr && members.window == Group::Window::kNone)
+    members.window = Group::Window::kWanted;
+}
+
 absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
   const auto group = groups_.find(args.group);
   if (group == groups_.end())
@@ -135,6 +143,7 @@ bool NcclBackend::MoveFront() {
   Batch& front = queue_.front();
   Group& group = groups_.at(front.args.group);
   if (group.communicator == nullptr && !AwaitCommunicator(front.args.group, group)) return false;
+  if (group.window != Group::Window::kNone && !AwaitWindow(group)) return false;
   absl::Status status;
   if (!front_pending_) {
     RegisterBuffers(group);
@@ -175,20 +184,50 @@ bool NcclBackend::AwaitCommunicator(ProcessSetId id, Group& group) {
   return true;
 }
 
+bool NcclBackend::AwaitWindow(Group& group) {
+  absl::Status status;
+  if (group.window == Group::Window::kWanted) {
+    group.window = Group::Window::kPending;
+    group.window_by = clock_.Now() + options_.init_limit;
+    status = group.communicator->RegisterWindow(buffers_.front());
+  }
+  absl::StatusOr<bool> pending = group.communicator->Pending();
+  if (status.ok()) status = pending.status();
+  if (status.ok() && *pending && clock_.Now() >= group.window_by) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("not all ranks have registered a symmetric window within ",
+                     absl::FormatDuration(options_.init_limit)));
+  }
+  // The others wait for this rank in it: there is no way on without.
+  if (!status.ok()) watchdog_->Fail(status);
+  if (!status.ok() || *pending) return false;
+  group.window = Group::Window::kNone;
+  if (group.communicator->HasWindow()) {
+    group.registered = 1;
+    NoteRegistered(0);
+  }
+  return true;
+}
+
+void NcclBackend::NoteRegistered(size_t buffer) {
+  if (buffer < buffers_registered_) return;
+  buffers_registered_ = buffer + 1;
+  registered_bytes_.fetch_add(static_cast<int64_t>(buffers_[buffer].size()),
+                              std::memory_order_relaxed);
+}
+
 void NcclBackend::RegisterBuffers(Group& group) {
   const NcclFunctions& nccl = runtime_->nccl.functions;
   if (!options_.register_buffers || nccl.CommRegister == nullptr || nccl.CommDeregister == nullptr)
     return;
-  for (; group.registered < fusion_buffers_.size(); ++group.registered) {
-    const absl::Span<std::byte> buffer = fusion_buffers_[group.registered].span();
-    const absl::Status status = group.communicator->Register(buffer);
+  for (; group.registered < buffers_.size(); ++group.registered) {
+    const absl::Status status = group.communicator->Register(buffers_[group.registered]);
     if (absl::IsAborted(status)) return;
     // Nobody else has to know: NCCL then copies, on this rank.
-    if (!status.ok()) {
+    if (status.ok()) {
+      NoteRegistered(group.registered);
+    } else {
       COORDD_LOG(kWarning, "a fusion buffer is not registered: ", status.message());
-    } else if (group.registered >= buffers_registered_) {
-      buffers_registered_ = group.registered + 1;
-      registered_bytes_.fetch_add(static_cast<int64_t>(buffer.size()), std::memory_order_relaxed);
     }
   }
 }
@@ -261,10 +300,16 @@ bool NcclBackend::FailAll() {
 }
 
 absl::StatusOr<absl::Span<std::byte>> NcclBackend::AllocateFusionBuffer(int64_t size_bytes) {
+  if (options_.window != nullptr && !window_given_ &&
+      size_bytes <= static_cast<int64_t>(options_.window->span().size())) {
+    window_given_ = true;
+    return options_.window->span();
+  }
   COORDD_ASSIGN_OR_RETURN(DeviceMemory memory,
                           DeviceMemory::Allocate(*runtime_->device, options_.device, size_bytes));
   fusion_buffers_.push_back(std::move(memory));
-  return fusion_buffers_.back().span();
+  buffers_.push_back(fusion_buffers_.back().span());
+  return buffers_.back();
 }
 
 void NcclBackend::Abort() {

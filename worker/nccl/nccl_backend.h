@@ -16,6 +16,7 @@
 #include "worker/nccl/communicator_maker.h"
 #include "worker/nccl/nccl_communicator.h"
 #include "worker/nccl/nccl_gate.h"
+#include "worker/nccl/nccl_memory.h"
 #include "worker/nccl/nccl_watchdog.h"
 
 namespace coordd {
@@ -24,6 +25,8 @@ struct NcclBackendOptions {
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
+  // The first fusion buffer, for groups that use it as a symmetric window; nullptr: plain memory.
+  std::shared_ptr<NcclMemory> window;
   CommunicatorMakerOptions communicators;
   NcclWatchdogOptions watchdog;
 };
@@ -62,10 +65,14 @@ class NcclBackend final : public CollectiveBackend {
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
   void EndGroup(ProcessSetId group) override;
+  // The group's communicator makes options.window a symmetric window before its first batch: all
+  // members call this before that, or none. REQUIRES: options.window.
+  void UseWindow(ProcessSetId group);
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
-  // Plain device memory; registered with every communicator, but for one that NCCL refuses.
+  // Plain device memory, or options.window the first time; registered with every communicator, but
+  // for one that NCCL refuses.
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   // Of these buffers; what several communicators have registered counts once. Thread-safe.
   int64_t registered_bytes() const { return registered_bytes_.load(std::memory_order_relaxed); }
@@ -82,6 +89,8 @@ class NcclBackend final : public CollectiveBackend {
     std::unique_ptr<CommunicatorMaker> maker;  // while it is being made
     std::shared_ptr<NcclCommunicator> communicator;
     size_t registered = 0;  // fusion buffers that it has been offered
+    enum class Window { kNone, kWanted, kPending } window = Window::kNone;
+    absl::Time window_by;  // when it is pending: until then the others have to come
   };
   struct Batch {
     CollectiveArgs args;
@@ -101,6 +110,8 @@ class NcclBackend final : public CollectiveBackend {
   // whether anything happened.
   bool MoveFront();
   bool AwaitCommunicator(ProcessSetId id, Group& group);
+  bool AwaitWindow(Group& group);
+  void NoteRegistered(size_t buffer);
   void RegisterBuffers(Group& group);
   absl::Status Enqueue(Batch& batch, Group& group);
   absl::Status RecordEnd(Batch& batch);
@@ -125,7 +136,9 @@ class NcclBackend final : public CollectiveBackend {
   std::deque<Batch> enqueued_;  // in the order of the stream
   std::vector<std::shared_ptr<DeviceEvent>> free_events_;
   std::vector<DeviceMemory> fusion_buffers_;
-  size_t buffers_registered_ = 0;  // with a communicator at least
+  std::vector<absl::Span<std::byte>> buffers_;  // these, behind options_.window if it is there
+  bool window_given_ = false;                   // to AllocateFusionBuffer
+  size_t buffers_registered_ = 0;               // with a communicator at least
   absl::Time failed_at_ = absl::InfiniteFuture();
 
   // Thread-safe by itself; Abort may find it not yet there.

@@ -102,9 +102,17 @@ absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
   });
 }
 
+absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
+  return Call("ncclCommWindowRegister", [this, buffer](NcclComm comm) {
+    return nccl().CommWindowRegister(comm, buffer.data(), buffer.size(), &window_,
+                                     kNcclWindowSymmetric);
+  });
+}
+
 absl::Status NcclCommunicator::Finalize() {
   return Call("ncclCommFinalize", [this](NcclComm comm) {
     for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
+    if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
     return nccl().CommFinalize(comm);
   });
 }

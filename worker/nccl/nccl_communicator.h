@@ -42,6 +42,12 @@ class NcclCommunicator {
   // from or to there needs no copy of NCCL's. Of this rank alone. REQUIRES: NCCL has
   // ncclCommRegister, and nothing is pending.
   absl::Status Register(absl::Span<std::byte> buffer);
+  // Begins to make it a symmetric window: a collective of all ranks, with memory of NcclMemory and
+  // equal sizes; then Pending, which lasts as long as a rank has not come. REQUIRES: as Register.
+  absl::Status RegisterWindow(absl::Span<std::byte> buffer);
+  // Once that is no longer pending: false: NCCL has no symmetric memory between these ranks, which
+  // it has found out on all of them.
+  bool HasWindow() const { return window_ != nullptr; }
   // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
   // is.
   absl::Status Finalize();
@@ -69,8 +75,9 @@ class NcclCommunicator {
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclPlace place_;
 
-  // Written by NCCL until Begin's init is over.
+  // Written by NCCL until Begin's init, and RegisterWindow, is over.
   NcclComm slot_ = nullptr;
+  NcclWindow window_ = nullptr;
 
   // Guarded by mu_.
   Mutex mu_;

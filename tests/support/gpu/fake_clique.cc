@@ -27,6 +27,8 @@ struct FakeClique::Shared {
     std::atomic<uint32_t> device_key;  // + 1; 0: not set
     std::atomic<uint32_t> phase;       // barriers that it has reached
     FakeOperation operation;
+    std::atomic<uint32_t> windows;
+    std::atomic<uint64_t> window_bytes;  // of the last
   };
   struct alignas(64) Pair {
     std::atomic<uint32_t> full;
@@ -127,6 +129,20 @@ std::pair<int, int> FakeClique::SameDevice() const {
       if (shared_->members[b].device_key == key) return {a, b};
   }
   return {-1, -1};
+}
+
+uint32_t FakeClique::AddWindow(int rank, uint64_t bytes) {
+  shared_->members[rank].window_bytes = bytes;
+  return ++shared_->members[rank].windows;
+}
+
+bool FakeClique::WindowIsMade(uint32_t number, bool* equal) const {
+  *equal = true;
+  for (uint32_t r = 0; r < shared_->size; ++r) {
+    if (shared_->members[r].windows < number) return false;
+    *equal = *equal && shared_->members[r].window_bytes == shared_->members[0].window_bytes;
+  }
+  return true;
 }
 
 bool FakeClique::Barrier(int rank, const Aborted& aborted) {

@@ -45,6 +45,12 @@ class FakeClique {
   // Two ranks with equal keys that are set; or {-1, -1}.
   std::pair<int, int> SameDevice() const;
 
+  // Windows are made by all ranks together: notes that `rank` has come to its next one, of `bytes`,
+  // and returns how many that are.
+  uint32_t AddWindow(int rank, uint64_t bytes);
+  // Whether all have come to that one; leaves whether their sizes are equal.
+  bool WindowIsMade(uint32_t number, bool* equal) const;
+
   // They end with false when `aborted` becomes true, else when all ranks have called.
   using Aborted = std::function<bool()>;
   bool Barrier(int rank, const Aborted& aborted);

@@ -74,5 +74,6 @@ long FakeNcclFinalizedCommunicators() {
 long FakeNcclRegisteredBuffers() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_registered_buffers")();
 }
+long FakeNcclWindows() { return Find<long()>(FakeNcclPath(), "fake_nccl_windows")(); }
 
 }  // namespace coordd

@@ -36,5 +36,6 @@ long FakeNcclLiveCommunicators();
 long FakeNcclAbortedCommunicators();
 long FakeNcclFinalizedCommunicators();
 long FakeNcclRegisteredBuffers();
+long FakeNcclWindows();
 
 }  // namespace coordd

@@ -30,6 +30,8 @@ FakeSettings& FakeNcclSettings() {
                                                                  {"init_error", 0},
                                                                  {"id_error", 0},
                                                                  {"register_error", 0},
+                                                                 {"no_windows", 0},
+                                                                 {"memory_error", 0},
                                                                  {"async_error", 0},
                                                                  {"abort_hangs", 0},
                                                                  {"shared_device", 0}});
@@ -56,7 +58,7 @@ struct coordd::NcclCommHandle {
 namespace {
 
 std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0,
-                  registered_count = 0;
+                  registered_count = 0, windows_count = 0;
 std::mutex error_mu;
 std::string last_error;  // as NCCL's: of the process
 
@@ -73,6 +75,10 @@ struct Group {
   std::map<std::pair<FakeComm*, CudaStream>, std::vector<FakeCall>> calls;
 };
 thread_local Group group;
+
+// What ncclMemAlloc has given, and how many windows are on it.
+std::mutex memory_mu;
+std::map<void*, int> allocated;
 
 void SetError(const std::string& text) {
   std::lock_guard lock(error_mu);
@@ -128,7 +134,8 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   const std::shared_ptr<FakeComm>& comm = handle->comm;
   if (!comm->initialised) return Refuse("a call before the end of init");
   if (comm->error != 0) return static_cast<NcclResult>(comm->error.load());
-  if (comm->polls > 0) return Refuse("a call while the one before is in progress");
+  if (comm->polls > 0 || comm->window_pending)
+    return Refuse("a call while the one before is in progress");
   if (comm->finalized) return Refuse("a call after ncclCommFinalize");
   if (fake_cuda_current_device() != comm->device)
     return Refuse("a call while another device is current");
@@ -188,9 +195,34 @@ void PollInit(FakeComm& comm) {
   comm.initialised = true;
 }
 
+void PollWindow(FakeComm& comm) {
+  std::lock_guard lock(comm.mu);
+  bool equal = false;
+  if (!comm.clique->WindowIsMade(comm.window_number, &equal)) return;
+  if (!equal) {
+    BreakRule("a window of different sizes");
+    comm.error = static_cast<int>(NcclResult::kInvalidUsage);
+  } else if (FakeNcclSettings().Get("no_windows") == 0) {
+    *comm.window_slot = reinterpret_cast<NcclWindow>(comm.window_buffer);
+    comm.windows.emplace(*comm.window_slot, comm.window_buffer);
+    ++windows_count;
+    std::lock_guard memory_lock(memory_mu);
+    ++allocated[comm.window_buffer];
+  }
+  comm.window_pending = false;
+}
+
+void ForgetWindow(void* buffer) {
+  std::lock_guard lock(memory_mu);
+  --allocated[buffer];
+}
+
 }  // namespace
 
 extern "C" {
+
+CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size_bytes);
+CudaResult cuMemFree_v2(CudaPointer pointer);
 
 void fake_nccl_set(const char* name, long value) { FakeNcclSettings().Set(name, value); }
 const char* fake_nccl_broken_rule() {
@@ -204,6 +236,7 @@ long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
 long fake_nccl_registered_buffers() { return registered_count; }
+long fake_nccl_windows() { return windows_count; }
 
 NcclResult ncclGetVersion(int* version) {
   *version = FAKE_NCCL_VERSION;
@@ -251,7 +284,9 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
   // Errors of the network are noticed after the call that they concern.
   if (comm.coming_error != 0 && comm.error_is_near.exchange(true))
     comm.error = comm.coming_error.load();
+  if (comm.window_pending) PollWindow(comm);
   *error = static_cast<NcclResult>(comm.error.load());
+  if (comm.error == 0 && comm.window_pending) *error = NcclResult::kInProgress;
   if (comm.error == 0 && comm.polls > 0) {
     --comm.polls;
     *error = NcclResult::kInProgress;
@@ -267,6 +302,7 @@ NcclResult ncclCommFinalize(NcclComm handle) {
 NcclResult ncclCommDestroy(NcclComm handle) {
   if (!handle->comm->finalized) BreakRule("ncclCommDestroy without ncclCommFinalize");
   if (!handle->comm->registered.empty()) BreakRule("ncclCommDestroy before ncclCommDeregister");
+  if (!handle->comm->windows.empty()) BreakRule("ncclCommDestroy before ncclCommWindowDeregister");
   --live;
   delete handle;
   return NcclResult::kSuccess;
@@ -277,6 +313,7 @@ NcclResult ncclCommAbort(NcclComm handle) {
   // NCCL waits for all that it has launched, also for what has not begun: ncclLaunchFinish lets a
   // stream of its own wait for it, which commDestroySync synchronises.
   while (handle->comm->launched > 0) sched_yield();
+  for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
   --live;
   ++aborted_count;
   delete handle;
@@ -359,6 +396,59 @@ NcclResult ncclCommDeregister(NcclComm handle, void* registered) {
   std::lock_guard lock(handle->comm->mu);
   if (handle->comm->registered.erase(registered) == 0)
     return Refuse("ncclCommDeregister of what is not registered");
+  return NcclResult::kSuccess;
+}
+NcclResult ncclMemAlloc(void** pointer, size_t size) {
+  if (fake_cuda_current_device() < 0) return Refuse("ncclMemAlloc without a device");
+  if (const long error = FakeNcclSettings().Get("memory_error"); error != 0)
+    return static_cast<NcclResult>(error);
+  CudaPointer memory = 0;
+  if (cuMemAlloc_v2(&memory, size) != kCudaSuccess) return NcclResult::kUnhandledCudaError;
+  *pointer = reinterpret_cast<void*>(memory);
+  std::lock_guard lock(memory_mu);
+  allocated.emplace(*pointer, 0);
+  return NcclResult::kSuccess;
+}
+NcclResult ncclMemFree(void* pointer) {
+  {
+    std::lock_guard lock(memory_mu);
+    const auto found = allocated.find(pointer);
+    if (found == allocated.end()) return Refuse("ncclMemFree of what ncclMemAlloc did not give");
+    if (found->second != 0) return Refuse("ncclMemFree of what a communicator has a window of");
+    allocated.erase(found);
+  }
+  return cuMemFree_v2(reinterpret_cast<CudaPointer>(pointer)) == kCudaSuccess
+             ? NcclResult::kSuccess
+             : NcclResult::kUnhandledCudaError;
+}
+// Of one rank after the other: it is pending until all have come.
+NcclResult ncclCommWindowRegister(NcclComm handle, void* buffer, size_t size, NcclWindow* window,
+                                  int flags) {
+  FakeComm& comm = *handle->comm;
+  if (!comm.initialised || comm.polls > 0 || comm.window_pending)
+    return Refuse("ncclCommWindowRegister while NCCL is busy");
+  if (comm.finalized) return Refuse("ncclCommWindowRegister after ncclCommFinalize");
+  if (flags != kNcclWindowSymmetric) return Refuse("a window that is not symmetric");
+  {
+    std::lock_guard lock(memory_mu);
+    if (allocated.count(buffer) == 0)
+      return Refuse("a symmetric window of memory that is not ncclMemAlloc's");
+  }
+  std::lock_guard lock(comm.mu);
+  *window = nullptr;
+  comm.window_slot = window;
+  comm.window_buffer = buffer;
+  comm.window_number = comm.clique->AddWindow(comm.rank, size);
+  comm.window_pending = true;
+  return NcclResult::kInProgress;
+}
+NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
+  std::lock_guard lock(handle->comm->mu);
+  const auto found = handle->comm->windows.find(window);
+  if (found == handle->comm->windows.end())
+    return Refuse("ncclCommWindowDeregister of what is no window");
+  ForgetWindow(found->second);
+  handle->comm->windows.erase(found);
   return NcclResult::kSuccess;
 }
 NcclResult ncclCommShrink(NcclComm, int*, int, NcclComm*, NcclConfig*, int) {

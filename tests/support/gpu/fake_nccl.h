@@ -14,6 +14,8 @@ extern "C" {
 //   init_error      (0)  what ncclCommInitRankConfig returns
 //   id_error        (0)  what ncclGetUniqueId returns
 //   register_error  (0)  what ncclCommRegister returns
+//   no_windows      (0)  1: ncclCommWindowRegister finds no symmetric memory
+//   memory_error    (0)  what ncclMemAlloc returns
 //   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
 //   abort_hangs     (0)  1: ncclCommAbort returns when it is 0 again
 //   shared_device   (0)  1: two ranks may be on one device
@@ -27,4 +29,5 @@ long fake_nccl_calls();  // of collectives, sends and receives
 long fake_nccl_aborted_communicators();
 long fake_nccl_finalized_communicators();
 long fake_nccl_registered_buffers();  // how often one was
+long fake_nccl_windows();             // that were made
 }

@@ -31,6 +31,12 @@ struct FakeComm {
   std::atomic<long> launched = 0;  // and has not ended on its stream
   std::mutex mu;
   std::map<const void*, size_t> registered;  // buffers; guarded by mu
+  // A window that is being made, until all ranks have come to it; guarded by mu.
+  uint32_t window_number = 0;
+  void* window_buffer = nullptr;
+  NcclWindow* window_slot = nullptr;
+  std::atomic<bool> window_pending = false;
+  std::map<NcclWindow, void*> windows;  // their buffers; guarded by mu
 
   bool Aborted() const { return aborted; }
 };

@@ -27,6 +27,7 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   DeviceClaim claim = Claim(3, "GPU-1");
   claim.why_not = "line one\nline two";
   claim.rdma = claim.gpu_direct = claim.float8 = true;
+  claim.window_bytes = 1 << 27;
   claim.machine = "id 7";
   claim.neighbours = {{"GPU-2", true}, {"GPU-3", false}};
   const auto decoded = DecodeClaim(EncodeClaim(claim));
@@ -39,6 +40,7 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   EXPECT_TRUE(decoded->rdma);
   EXPECT_TRUE(decoded->gpu_direct);
   EXPECT_TRUE(decoded->float8);
+  EXPECT_EQ(decoded->window_bytes, 1 << 27);
   EXPECT_EQ(decoded->machine, "id 7");
   EXPECT_EQ(decoded->neighbours, claim.neighbours);
   for (std::string* field : {&claim.host, &claim.machine, &claim.uuid, &claim.nccl})
@@ -96,7 +98,7 @@ TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
   for (const DeviceDecision& decision :
        {DeviceDecision{true, ""}, DeviceDecision{false, "why"},
         DeviceDecision{true, "", NodeLinks::kNvLink}, DeviceDecision{true, "", NodeLinks::kUnknown},
-        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true}})
+        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true, true}})
     EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), decision);
   const absl::Status refused = absl::FailedPreconditionError("rank 0 and rank 1");
   EXPECT_EQ(DecodeDecision(EncodeDecision(refused)).status(), refused);
@@ -110,6 +112,17 @@ TEST(DeviceClaim, Float8IsReducedWhereEveryRankCan) {
   const auto mixed = DecideOnDevices({hopper, ampere}, {});
   EXPECT_TRUE(mixed->nccl);
   EXPECT_FALSE(mixed->float8);
+}
+
+TEST(DeviceClaim, WindowsAreMadeByAllInOneSizeOrByNobody) {
+  DeviceClaim first = Claim(0, "GPU-1"), second = Claim(1, "GPU-2");
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->windows);
+  first.window_bytes = 4096;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->windows);
+  second.window_bytes = 8192;
+  EXPECT_FALSE(DecideOnDevices({first, second}, {})->windows);
+  second.window_bytes = 4096;
+  EXPECT_TRUE(DecideOnDevices({first, second}, {})->windows);
 }
 
 TEST(DeviceClaim, WhatNcclCarriesFollowsTheDecision) {

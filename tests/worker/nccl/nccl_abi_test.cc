@@ -36,9 +36,14 @@ EXPECT_SAME(CommInitRankScalable);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 1)
 EXPECT_SAME(CommRegister);
 EXPECT_SAME(CommDeregister);
+EXPECT_SAME(MemAlloc);
+EXPECT_SAME(MemFree);
 #endif
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
 EXPECT_SAME(CommShrink);
+EXPECT_SAME(CommWindowRegister);
+EXPECT_SAME(CommWindowDeregister);
+static_assert(kNcclWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 #undef EXPECT_SAME
 

@@ -24,7 +24,8 @@ TEST(LoadNccl, NamesWhatAnOlderLibraryLacks) {
   EXPECT_EQ(library.version, 21805);
   EXPECT_THAT(library.missing,
               ElementsAre("ncclCommInitRankScalable", "ncclCommRegister", "ncclCommDeregister",
-                          "ncclCommShrink", "ncclCommRevoke"));
+                          "ncclMemAlloc", "ncclMemFree", "ncclCommWindowRegister",
+                          "ncclCommWindowDeregister", "ncclCommShrink", "ncclCommRevoke"));
   EXPECT_EQ(library.functions.CommInitRankScalable, nullptr);
 }
 

@@ -23,7 +23,7 @@ class NcclBackendTest : public testing::Test {
   NcclBackendTest() { options_.init_limit = absl::Minutes(2); }
   ~NcclBackendTest() override {
     for (const char* name : {"call_polls", "init_never", "init_error", "id_error", "register_error",
-                             "async_error", "abort_hangs"}) {
+                             "no_windows", "async_error", "abort_hangs"}) {
       SetFakeNccl(name, 0);
     }
     SetFakeNccl("init_polls", 1);
@@ -39,6 +39,8 @@ class NcclBackendTest : public testing::Test {
         NcclBackendOptions options = options_;
         const int32_t own = (*next_device)++;
         options.device = same_device ? 0 : own;
+        if (window_bytes_ > 0)
+          options.window = NcclMemory::Allocate(runtime_, options.device, window_bytes_).value();
         return std::make_unique<NcclBackend>(runtime_, Clock::Real(), options);
       };
     };
@@ -82,6 +84,7 @@ class NcclBackendTest : public testing::Test {
 
   std::shared_ptr<NcclRuntime> runtime_ = OpenFakeGpus();
   NcclBackendOptions options_;
+  int64_t window_bytes_ = 0;        // of options.window, which each rank gets then
   std::atomic<bool> over_ = false;  // what a rank tells the other
 };
 

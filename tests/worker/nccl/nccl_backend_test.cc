@@ -233,6 +233,67 @@ TEST_F(NcclBackendTest, ABufferThatIsNotRegisteredServesAllTheSame) {
   run();
 }
 
+TEST_F(NcclBackendTest, AFusionBufferBecomesASymmetricWindowOfTheGroupsThatAgreed) {
+  window_bytes_ = 1 << 20;
+  const long windows = FakeNcclWindows(), registered = FakeNcclRegisteredBuffers();
+  RunTwo([&](Context& context) {
+    context.object.UseWindow(ProcessSetId{0});
+    ASSERT_TRUE(context.object.DefineGroup(ProcessSetId{3}, {Rank{0}, Rank{1}}).ok());
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    EXPECT_EQ(tensor.values()[9], 2.0f);
+    EXPECT_EQ(context.object.registered_bytes(), window_bytes_);
+    const auto buffer = context.object.AllocateFusionBuffer(window_bytes_);
+    ASSERT_TRUE(buffer.ok());
+    CollectiveArgs args = Sum(tensor);
+    args.group = ProcessSetId{3};  // which registers it as every other buffer
+    ASSERT_EQ(RunOne(context, args), absl::OkStatus());
+    EXPECT_EQ(context.object.registered_bytes(), window_bytes_);
+    context.object.EndGroup(ProcessSetId{3});
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+  });
+  EXPECT_EQ(FakeNcclWindows(), windows + 2);
+  EXPECT_EQ(FakeNcclRegisteredBuffers(), registered + 2);
+}
+
+TEST_F(NcclBackendTest, WithoutSymmetricMemoryBetweenTheRanksABufferIsRegisteredAlone) {
+  window_bytes_ = 1 << 20;
+  SetFakeNccl("no_windows", 1);
+  const long windows = FakeNcclWindows(), registered = FakeNcclRegisteredBuffers();
+  RunTwo([&](Context& context) {
+    context.object.UseWindow(ProcessSetId{0});
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    EXPECT_EQ(tensor.values()[9], 2.0f);
+  });
+  EXPECT_EQ(FakeNcclWindows(), windows);
+  EXPECT_EQ(FakeNcclRegisteredBuffers(), registered + 2);
+}
+
+TEST_F(NcclBackendTest, AWindowThatARankDoesNotComeToEndsByItsDeadline) {
+  window_bytes_ = 1 << 20;
+  options_.init_limit = absl::Seconds(1);
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    if (context.rank == Rank{0}) {
+      context.object.UseWindow(ProcessSetId{0});
+      const absl::Status status = RunOne(context, Sum(tensor));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      over_ = true;
+      return;
+    }
+    // It goes on to its sum, in which NCCL waits for the other.
+    std::optional<absl::Status> ended;
+    ASSERT_TRUE(
+        context.object.Launch(Sum(tensor), [&](absl::Status s) { ended = std::move(s); }).ok());
+    context.DriveUntil([&] { return over_.load(); });
+    context.object.Abort();
+    context.DriveUntil([&] { return ended.has_value(); });
+    EXPECT_FALSE(ended->ok());
+    context.object.PassGate();  // its memory goes
+  });
+}
+
 TEST_F(NcclBackendTest, AnAbortDoesNotWaitForTheGate) {
   options_.watchdog.abort_limit = absl::InfiniteDuration();  // NCCL's has to return
   RunTwo([&](Context& context) {
