@@ -56,6 +56,9 @@ std::optional<absl::StatusOr<std::shared_ptr<NcclCommunicator>>> CommunicatorMak
 }
 
 std::string CommunicatorMaker::Key(absl::string_view name) const {
+  // Neither begins another: what is deleted with "nccl/0/" is of that communicator alone.
+  if (place_.node >= 0)
+    return absl::StrCat("nccl-node/", ToInt(place_.group), "/", place_.node, "/", name);
   return absl::StrCat("nccl/", ToInt(place_.group), "/", name);
 }
 
@@ -73,7 +76,8 @@ bool CommunicatorMaker::StoppedBy(absl::Time until) {
 absl::Status CommunicatorMaker::Late(absl::string_view doing) {
   const absl::StatusOr<int64_t> arrived = store_.Add(Key("arrived"), 0, clock_.Now() + kStoreLimit);
   return absl::DeadlineExceededError(absl::StrCat(
-      "the communicator of process set ", ToInt(place_.group), " was not there after ",
+      "the communicator of process set ", ToInt(place_.group),
+      place_.node >= 0 ? absl::StrCat(" on its node ", place_.node) : "", " was not there after ",
       absl::FormatDuration(absl::Trunc(clock_.Now() - started_, absl::Milliseconds(1))), ": rank ",
       place_.rank, " was ", doing, "; ",
       arrived.ok() ? absl::StrCat(*arrived) : "an unknown number", " of ", place_.size,

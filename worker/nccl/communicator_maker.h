@@ -28,8 +28,9 @@ struct CommunicatorMakerOptions {
 };
 
 // The thread "nccl-init" does what waits: the store, and NCCL. Rank 0 of the set mints the ids and
-// leaves them in the store under "nccl/SET/"; it deletes them when the communicator is there, by
-// when everybody has read them. So they serve once. They are secrets, and no message has them.
+// leaves them in the store under "nccl/SET/" ("nccl-node/SET/NODE/"); it deletes them when the
+// communicator is there, by when everybody has read them. So they serve once. They are secrets, and
+// no message has them.
 class CommunicatorMaker {
  public:
   // `store` (which is of this generation), `clock` and `watchdog` outlive it.

@@ -1,6 +1,7 @@
 #include "worker/nccl/nccl_backend.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -16,7 +17,10 @@ namespace coordd {
 
 NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
                          NcclBackendOptions options)
-    : runtime_(std::move(runtime)), options_(std::move(options)), clock_(clock) {
+    : runtime_(std::move(runtime)),
+      options_(std::move(options)),
+      clock_(clock),
+      waits_(std::make_shared<HostWaits>(runtime_, options_.device)) {
   if (options_.window != nullptr) buffers_.push_back(options_.window->span());
 }
 
@@ -32,6 +36,7 @@ NcclBackend::~NcclBackend() {
     FailAll();
   }
   watchdog_.reset();
+  waits_->AwaitLeft();
 }
 
 bool NcclBackend::Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const {
@@ -57,7 +62,8 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   all.rank = ToInt(layout.self());
   all.size = layout.size();
   groups_[ProcessSetId{0}] = std::move(all);
-  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog);
+  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog,
+                                             [waits = waits_] { waits->Release(); });
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();
@@ -78,14 +84,19 @@ absl::Status NcclBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank>
 void NcclBackend::EndGroup(ProcessSetId group) {
   const auto it = groups_.find(group);
   if (it == groups_.end()) return;
-  if (it->second.communicator != nullptr) watchdog_->Retire(std::move(it->second.communicator));
+  for (Channel* channel : {&it->second.all, &it->second.node})
+    if (channel->communicator != nullptr) watchdog_->Retire(std::move(channel->communicator));
   groups_.erase(it);
 }
 
 void NcclBackend::UseWindow(ProcessSetId group) {
-  Group& members = groups_.at(group);
-  if (members.communicator == nullptr && members.window == Group::Window::kNone)
-    members.window = Group::Window::kWanted;
+  Channel& all = groups_.at(group).all;
+  if (all.communicator == nullptr && all.window == Channel::Window::kNone)
+    all.window = Channel::Window::kWanted;
+}
+
+void NcclBackend::UseHierarchy(ProcessSetId group, Hierarchy how) {
+  groups_.at(group).hierarchy = std::move(how);
 }
 
 absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
@@ -108,13 +119,14 @@ absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
         absl::StrCat(queue_.size(), " batches wait for device ", options_.device));
   }
   if (queue_.empty() && enqueued_.empty()) watchdog_->SetBusy(true);
-  queue_.push_back({std::move(args), std::move(done), nullptr});
+  queue_.push_back({std::move(args), std::move(done), nullptr, nullptr});
   MoveFront();  // in the steady state it is on the stream before this returns
   return absl::OkStatus();
 }
 
 bool NcclBackend::Progress() {
   if (queue_.empty() && enqueued_.empty()) return false;
+  FailWithExchanges();
   bool moved = CollectEnded();
   if (watchdog_->failed()) {
     moved = FailAll() || moved;
@@ -125,11 +137,16 @@ bool NcclBackend::Progress() {
   return moved;
 }
 
-NcclPlace NcclBackend::PlaceOf(ProcessSetId group, const Group& members) const {
+NcclPlace NcclBackend::PlaceOf(const CollectiveArgs& args, const Group& members) const {
   NcclPlace place;
-  place.group = group;
+  place.group = args.group;
   place.rank = members.rank;
   place.size = members.size;
+  if (IsHierarchical(members, args)) {
+    place.size = members.hierarchy->ranks_per_node;
+    place.rank = members.rank % place.size;
+    place.node = members.rank / place.size;
+  }
   place.device = options_.device;
   place.device_uuid = runtime_->device->identity(options_.device).uuid;
   place.nccl_version = NcclVersionText(runtime_->nccl.version);
@@ -138,22 +155,32 @@ NcclPlace NcclBackend::PlaceOf(ProcessSetId group, const Group& members) const {
   return place;
 }
 
+size_t NcclBackend::EnqueuedWeight() const {
+  size_t weight = 0;
+  for (const Batch& batch : enqueued_) {
+    const int64_t chunks = batch.hierarchical != nullptr ? batch.hierarchical->chunks() : 1;
+    weight += static_cast<size_t>(std::max(chunks, int64_t{1}));
+  }
+  return weight;
+}
+
 bool NcclBackend::MoveFront() {
-  if (queue_.empty() || enqueued_.size() >= kMaxEnqueued || watchdog_->failed()) return false;
+  if (queue_.empty() || EnqueuedWeight() >= kMaxEnqueued || watchdog_->failed()) return false;
   Batch& front = queue_.front();
   Group& group = groups_.at(front.args.group);
-  if (group.communicator == nullptr && !AwaitCommunicator(front.args.group, group)) return false;
-  if (group.window != Group::Window::kNone && !AwaitWindow(group)) return false;
+  Channel& channel = ChannelOf(group, front.args);
+  if (channel.communicator == nullptr && !AwaitCommunicator(front.args, group)) return false;
+  if (channel.window != Channel::Window::kNone && !AwaitWindow(channel)) return false;
   absl::Status status;
   if (!front_pending_) {
-    RegisterBuffers(group);
+    RegisterBuffers(channel);
     status = Enqueue(front, group);
   }
   if (status.ok()) {
     front_pending_ = true;
-    const absl::StatusOr<bool> pending = group.communicator->Pending();
-    if (pending.ok() && *pending) return false;
-    status = pending.ok() ? RecordEnd(front) : pending.status();
+    const absl::StatusOr<bool> through = FinishEnqueuing(front, *channel.communicator);
+    if (through.ok() && !*through) return false;
+    status = through.status();
   }
   if (!status.ok()) {
     watchdog_->Fail(std::move(status));
@@ -167,33 +194,45 @@ bool NcclBackend::MoveFront() {
   return true;
 }
 
-bool NcclBackend::AwaitCommunicator(ProcessSetId id, Group& group) {
-  if (group.maker == nullptr) {
-    group.maker = std::make_unique<CommunicatorMaker>(
-        runtime_, PlaceOf(id, group), *store_, clock_, *watchdog_,
+absl::StatusOr<bool> NcclBackend::FinishEnqueuing(Batch& batch, NcclCommunicator& communicator) {
+  while (true) {
+    COORDD_ASSIGN_OR_RETURN(const bool pending, communicator.Pending());
+    if (pending) return false;
+    if (batch.hierarchical == nullptr || batch.hierarchical->all_enqueued()) break;
+    COORDD_RETURN_IF_ERROR(batch.hierarchical->EnqueueNext());
+  }
+  COORDD_RETURN_IF_ERROR(RecordEnd(batch));
+  return true;
+}
+
+bool NcclBackend::AwaitCommunicator(const CollectiveArgs& args, Group& group) {
+  Channel& channel = ChannelOf(group, args);
+  if (channel.maker == nullptr) {
+    channel.maker = std::make_unique<CommunicatorMaker>(
+        runtime_, PlaceOf(args, group), *store_, clock_, *watchdog_,
         clock_.Now() + options_.init_limit, options_.communicators);
   }
-  auto made = group.maker->Take();
+  auto made = channel.maker->Take();
   if (!made.has_value()) return false;
-  group.maker.reset();
+  channel.maker.reset();
   if (!made->ok()) {
     watchdog_->Fail(made->status());
     return false;
   }
-  group.communicator = *std::move(*made);
+  channel.communicator = *std::move(*made);
   return true;
 }
 
-bool NcclBackend::AwaitWindow(Group& group) {
+bool NcclBackend::AwaitWindow(Channel& channel) {
   absl::Status status;
-  if (group.window == Group::Window::kWanted) {
-    group.window = Group::Window::kPending;
-    group.window_by = clock_.Now() + options_.init_limit;
-    status = group.communicator->RegisterWindow(buffers_.front());
+  if (channel.window == Channel::Window::kWanted) {
+    channel.window = Channel::Window::kPending;
+    channel.window_by = clock_.Now() + options_.init_limit;
+    status = channel.communicator->RegisterWindow(buffers_.front());
   }
-  absl::StatusOr<bool> pending = group.communicator->Pending();
+  absl::StatusOr<bool> pending = channel.communicator->Pending();
   if (status.ok()) status = pending.status();
-  if (status.ok() && *pending && clock_.Now() >= group.window_by) {
+  if (status.ok() && *pending && clock_.Now() >= channel.window_by) {
     status = absl::DeadlineExceededError(
         absl::StrCat("not all ranks have registered a symmetric window within ",
                      absl::FormatDuration(options_.init_limit)));
@@ -201,9 +240,9 @@ bool NcclBackend::AwaitWindow(Group& group) {
   // The others wait for this rank in it: there is no way on without.
   if (!status.ok()) watchdog_->Fail(status);
   if (!status.ok() || *pending) return false;
-  group.window = Group::Window::kNone;
-  if (group.communicator->HasWindow()) {
-    group.registered = 1;
+  channel.window = Channel::Window::kNone;
+  if (channel.communicator->HasWindow()) {
+    channel.registered = 1;
     NoteRegistered(0);
   }
   return true;
@@ -216,16 +255,16 @@ void NcclBackend::NoteRegistered(size_t buffer) {
                               std::memory_order_relaxed);
 }
 
-void NcclBackend::RegisterBuffers(Group& group) {
+void NcclBackend::RegisterBuffers(Channel& channel) {
   const NcclFunctions& nccl = runtime_->nccl.functions;
   if (!options_.register_buffers || nccl.CommRegister == nullptr || nccl.CommDeregister == nullptr)
     return;
-  for (; group.registered < buffers_.size(); ++group.registered) {
-    const absl::Status status = group.communicator->Register(buffers_[group.registered]);
+  for (; channel.registered < buffers_.size(); ++channel.registered) {
+    const absl::Status status = channel.communicator->Register(buffers_[channel.registered]);
     if (absl::IsAborted(status)) return;
     // Nobody else has to know: NCCL then copies, on this rank.
     if (status.ok()) {
-      NoteRegistered(group.registered);
+      NoteRegistered(channel.registered);
     } else {
       COORDD_LOG(kWarning, "a fusion buffer is not registered: ", status.message());
     }
@@ -237,8 +276,31 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
     COORDD_RETURN_IF_ERROR(on_device_->stream.Wait(batch.args.ready->get()));
   if (batch.args.before)
     COORDD_RETURN_IF_ERROR(batch.args.before(on_device_->kernels, on_device_->stream.get()));
-  return EnqueueCollective(runtime_->nccl.functions, *group.communicator, batch.args,
+  if (IsHierarchical(group, batch.args)) return BeginHierarchical(batch, group);
+  return EnqueueCollective(runtime_->nccl.functions, *group.all.communicator, batch.args,
                            on_device_->scratch.data(), on_device_->stream.get());
+}
+
+absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
+  const Hierarchy& how = *group.hierarchy;
+  const int64_t slot_bytes = HierarchicalAllreduce::SlotBytes(batch.args, how);
+  if (slots_ == nullptr || slots_->slot_bytes() < slot_bytes) {
+    const auto wanted = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(slot_bytes)));
+    COORDD_ASSIGN_OR_RETURN(
+        DeviceMemory memory,
+        DeviceMemory::AllocatePinned(*runtime_->device, options_.device,
+                                     static_cast<int64_t>(kHierarchySlots) * wanted));
+    slots_ = std::make_shared<HierarchySlots>(runtime_, std::move(memory));
+  }
+  COORDD_ASSIGN_OR_RETURN(batch.hierarchical,
+                          HierarchicalAllreduce::Create({.runtime = runtime_,
+                                                         .node = group.node.communicator,
+                                                         .kernels = &on_device_->kernels,
+                                                         .stream = on_device_->stream.get(),
+                                                         .waits = waits_},
+                                                        how, batch.args, slots_, group.exchanges));
+  group.exchanges += batch.hierarchical->chunks();
+  return absl::OkStatus();
 }
 
 absl::Status NcclBackend::RecordEnd(Batch& batch) {
@@ -273,10 +335,21 @@ bool NcclBackend::CollectEnded() {
     Batch batch = std::move(enqueued_.front());
     enqueued_.pop_front();
     if (free_events_.size() < kMaxEnqueued) free_events_.push_back(std::move(batch.end));
+    if (batch.hierarchical != nullptr) batch.hierarchical->ReturnWaits();
     std::move(batch.done)(absl::OkStatus());
     moved = true;
   }
   return moved;
+}
+
+void NcclBackend::FailWithExchanges() {
+  auto look = [this](const Batch& batch) {
+    if (batch.hierarchical == nullptr || watchdog_->failed()) return;
+    const std::optional<absl::Status> failure = batch.hierarchical->failure();
+    if (failure.has_value()) watchdog_->Fail(*failure);
+  };
+  for (const Batch& batch : enqueued_) look(batch);
+  if (front_pending_) look(queue_.front());
 }
 
 bool NcclBackend::FailAll() {
@@ -284,6 +357,10 @@ bool NcclBackend::FailAll() {
   failed_at_ = std::min(failed_at_, now);
   const absl::Status failure = watchdog_->failure();
   if (front_pending_) {  // its end has not been recorded
+    // What is on the stream already has to be through, too, before the program goes on.
+    const absl::StatusOr<std::shared_ptr<DeviceEvent>> end = FreshEvent();
+    if (queue_.front().hierarchical != nullptr && end.ok())
+      gate_->Record(on_device_->stream.get(), **end).IgnoreError();
     enqueued_.push_back(std::move(queue_.front()));
     queue_.pop_front();
     front_pending_ = false;
@@ -295,7 +372,10 @@ bool NcclBackend::FailAll() {
   if (over) ending.swap(enqueued_);
   std::move(queue_.begin(), queue_.end(), std::back_inserter(ending));
   queue_.clear();
-  for (Batch& batch : ending) std::move(batch.done)(failure);
+  for (Batch& batch : ending) {
+    if (batch.hierarchical != nullptr) interrupted_.push_back(std::move(batch.hierarchical));
+    std::move(batch.done)(failure);
+  }
   return !ending.empty();
 }
 

@@ -14,6 +14,8 @@
 #include "worker/device/device_handles.h"
 #include "worker/device/device_kernels.h"
 #include "worker/nccl/communicator_maker.h"
+#include "worker/nccl/hierarchical_allreduce.h"
+#include "worker/nccl/host_waits.h"
 #include "worker/nccl/nccl_communicator.h"
 #include "worker/nccl/nccl_gate.h"
 #include "worker/nccl/nccl_memory.h"
@@ -37,10 +39,12 @@ struct NcclBackendOptions {
 // their lanes (docs/design/nccl.md says who provides that order). They run one behind the other, on
 // one stream.
 //
-// A communicator per group, made when its first batch is launched. Once anything has failed, the
-// generation's data plane is over: what is running and all that is launched later ends with that
-// first error. What is running may then still have the buffers; what was to read the results is
-// held back. NCCL lets go of them when everything it has launched has ended, which is not before
+// A communicator per group, made when its first batch is launched. Allreduces of a group that has a
+// Hierarchy have one of the ranks on their node instead, and are enqueued as a whole all the same:
+// the host's part between nodes takes its way beside the owner's thread. Once anything has failed,
+// the generation's data plane is over: what is running and all that is launched later ends with
+// that first error. What is running may then still have the buffers; what was to read the results
+// is held back. NCCL lets go of them when everything it has launched has ended, which is not before
 // PassGate where that includes something made of a result that is held; PassGate waits for it.
 //
 // Buffers are memory of the device. The input is ready when `ready_event` has happened; the result
@@ -50,7 +54,7 @@ class NcclBackend final : public CollectiveBackend {
   // As HostBackend's.
   static constexpr size_t kMaxQueuedBatches = 4096;
   // On the device at one time: far below what a driver queues (1024 launches) before a launch
-  // blocks.
+  // blocks. A hierarchical allreduce counts by its chunks, and may exceed it.
   static constexpr size_t kMaxEnqueued = 64;
 
   // `clock` outlives it.
@@ -69,6 +73,9 @@ class NcclBackend final : public CollectiveBackend {
   // members call this before that, or none. REQUIRES: options.window.
   void UseWindow(ProcessSetId group);
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
+  // From now on its allreduces are hierarchical, on all of its ranks. REQUIRES: the group exists,
+  // its size is a multiple of ranks_per_node, and it has launched no allreduce.
+  void UseHierarchy(ProcessSetId group, Hierarchy how);
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
   // Plain device memory, or options.window the first time; registered with every communicator, but
@@ -84,18 +91,25 @@ class NcclBackend final : public CollectiveBackend {
   bool HoldsGate() const { return gate_ != nullptr && gate_->held(); }
 
  private:
-  struct Group {
-    int32_t rank = 0, size = 1;
+  struct Channel {
     std::unique_ptr<CommunicatorMaker> maker;  // while it is being made
     std::shared_ptr<NcclCommunicator> communicator;
     size_t registered = 0;  // fusion buffers that it has been offered
     enum class Window { kNone, kWanted, kPending } window = Window::kNone;
     absl::Time window_by;  // when it is pending: until then the others have to come
   };
+  struct Group {
+    int32_t rank = 0, size = 1;
+    Channel all;
+    std::optional<Hierarchy> hierarchy;
+    Channel node;           // of the ranks on this node, where there is a hierarchy
+    int64_t exchanges = 0;  // between nodes, in the order of the stream
+  };
   struct Batch {
     CollectiveArgs args;
     Done done;
-    std::shared_ptr<DeviceEvent> end;  // once recorded
+    std::shared_ptr<DeviceEvent> end;                     // once recorded
+    std::unique_ptr<HierarchicalAllreduce> hierarchical;  // once begun, if it is one
   };
 
   // What is of the device.
@@ -105,15 +119,27 @@ class NcclBackend final : public CollectiveBackend {
     DeviceMemory scratch;  // four bytes, for barriers
   };
 
-  NcclPlace PlaceOf(ProcessSetId group, const Group& members) const;
+  static bool IsHierarchical(const Group& group, const CollectiveArgs& args) {
+    return group.hierarchy.has_value() && args.kind == CollectiveKind::kAllreduce;
+  }
+  static Channel& ChannelOf(Group& group, const CollectiveArgs& args) {
+    return IsHierarchical(group, args) ? group.node : group.all;
+  }
+  NcclPlace PlaceOf(const CollectiveArgs& args, const Group& members) const;
+  size_t EnqueuedWeight() const;
   // The front of the queue: makes its communicator, enqueues it, records its end. Each returns
   // whether anything happened.
   bool MoveFront();
-  bool AwaitCommunicator(ProcessSetId id, Group& group);
-  bool AwaitWindow(Group& group);
+  bool AwaitCommunicator(const CollectiveArgs& args, Group& group);
+  bool AwaitWindow(Channel& channel);
   void NoteRegistered(size_t buffer);
-  void RegisterBuffers(Group& group);
+  void RegisterBuffers(Channel& channel);
   absl::Status Enqueue(Batch& batch, Group& group);
+  absl::Status BeginHierarchical(Batch& batch, Group& group);
+  // What has been given to NCCL goes on, once NCCL is through with the last call; to its end.
+  // False: NCCL is not.
+  absl::StatusOr<bool> FinishEnqueuing(Batch& batch, NcclCommunicator& communicator);
+  void FailWithExchanges();
   absl::Status RecordEnd(Batch& batch);
   bool CollectEnded();
   bool FailAll();
@@ -123,6 +149,7 @@ class NcclBackend final : public CollectiveBackend {
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclBackendOptions options_;
   Clock& clock_;
+  const std::shared_ptr<HostWaits> waits_;  // thread-safe by itself
 
   // Constant after Connect.
   std::unique_ptr<NcclGate> gate_;
@@ -138,7 +165,9 @@ class NcclBackend final : public CollectiveBackend {
   std::vector<DeviceMemory> fusion_buffers_;
   std::vector<absl::Span<std::byte>> buffers_;  // these, behind options_.window if it is there
   bool window_given_ = false;                   // to AllocateFusionBuffer
-  size_t buffers_registered_ = 0;               // with a communicator at least
+  std::shared_ptr<HierarchySlots> slots_;       // of the largest slice so far
+  std::vector<std::unique_ptr<HierarchicalAllreduce>> interrupted_;  // what the stream may use
+  size_t buffers_registered_ = 0;                                    // with a communicator at least
   absl::Time failed_at_ = absl::InfiniteFuture();
 
   // Thread-safe by itself; Abort may find it not yet there.

@@ -14,6 +14,16 @@ bool AllEqual(const Blocks& blocks) {
   return std::adjacent_find(blocks.begin(), blocks.end(), std::not_equal_to<>()) == blocks.end();
 }
 
+// The first error of the group; the group is closed in any case.
+template <typename Calls>
+NcclResult GroupOf(const NcclFunctions& nccl, Calls calls) {
+  NcclResult result = nccl.GroupStart();
+  if (result != NcclResult::kSuccess) return result;
+  result = calls();
+  const NcclResult ended = nccl.GroupEnd();
+  return result == NcclResult::kSuccess ? ended : result;
+}
+
 // What a call needs besides the buffers.
 class Enqueuer {
  public:
@@ -58,14 +68,9 @@ class Enqueuer {
  private:
   size_t Count(size_t bytes) const { return bytes / static_cast<size_t>(SizeOf(args_.dtype)); }
 
-  // The first error of the group; the group is closed in any case.
   template <typename Calls>
   NcclResult Grouped(Calls calls) const {
-    NcclResult result = nccl_.GroupStart();
-    if (result != NcclResult::kSuccess) return result;
-    result = calls();
-    const NcclResult ended = nccl_.GroupEnd();
-    return result == NcclResult::kSuccess ? ended : result;
+    return GroupOf(nccl_, calls);
   }
 
   NcclResult BroadcastBlocks() const {
@@ -177,6 +182,65 @@ absl::Status EnqueueCollective(const NcclFunctions& nccl, NcclCommunicator& comm
         return enqueue.Allreduce(scratch, scratch, 4, by);
     }
   });
+}
+
+namespace {
+
+// `equal` over the slices and `rest` over what is behind them, where there is any of it.
+template <typename Equal, typename Rest>
+absl::Status EnqueueSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
+                           absl::string_view name, const NcclSlices& slices, Equal equal,
+                           Rest rest) {
+  const auto size = static_cast<size_t>(communicator.place().size);
+  const size_t in_slices = static_cast<size_t>(slices.slice_bytes) * size;
+  const size_t left = slices.output.size() - in_slices;
+  return communicator.Call(name, [&](NcclComm comm) {
+    if (left == 0) return equal(comm);
+    if (in_slices == 0) return rest(comm, in_slices, left);
+    return GroupOf(nccl, [&] {
+      const NcclResult result = equal(comm);
+      return result == NcclResult::kSuccess ? rest(comm, in_slices, left) : result;
+    });
+  });
+}
+
+}  // namespace
+
+absl::Status EnqueueReduceToSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
+                                   const NcclSlices& slices, CudaStream stream) {
+  const NcclReduction by = *NcclReductionOf(slices.dtype, slices.op);
+  const auto element = static_cast<size_t>(SizeOf(slices.dtype));
+  const int32_t self = communicator.place().rank;
+  const int32_t last = communicator.place().size - 1;
+  return EnqueueSlices(
+      nccl, communicator, "NCCL's reducescatter within the node", slices,
+      [&](NcclComm comm) {
+        return nccl.ReduceScatter(
+            slices.input.data(), slices.output.data() + self * slices.slice_bytes,
+            static_cast<size_t>(slices.slice_bytes) / element, by.type, by.op, comm, stream);
+      },
+      [&](NcclComm comm, size_t offset, size_t bytes) {
+        std::byte* const to = self == last ? slices.output.data() + offset : nullptr;
+        return nccl.Reduce(slices.input.data() + offset, to, bytes / element, by.type, by.op, last,
+                           comm, stream);
+      });
+}
+
+absl::Status EnqueueGatherOfSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
+                                   const NcclSlices& slices, CudaStream stream) {
+  const int32_t self = communicator.place().rank;
+  const int32_t last = communicator.place().size - 1;
+  return EnqueueSlices(
+      nccl, communicator, "NCCL's allgather within the node", slices,
+      [&](NcclComm comm) {
+        return nccl.AllGather(slices.output.data() + self * slices.slice_bytes,
+                              slices.output.data(), static_cast<size_t>(slices.slice_bytes),
+                              NcclType::kUint8, comm, stream);
+      },
+      [&](NcclComm comm, size_t offset, size_t bytes) {
+        std::byte* const at = slices.output.data() + offset;
+        return nccl.Broadcast(at, at, bytes, NcclType::kUint8, last, comm, stream);
+      });
 }
 
 }  // namespace coordd

@@ -18,4 +18,20 @@ namespace coordd {
 absl::Status EnqueueCollective(const NcclFunctions& nccl, NcclCommunicator& communicator,
                                const CollectiveArgs& args, std::byte* scratch, CudaStream stream);
 
+// A buffer that the ranks of a communicator reduce together and gather again: a slice for each,
+// and what is left behind these, which the last rank has too.
+struct NcclSlices {
+  absl::Span<const std::byte> input;  // all slices; the same memory as the output, or none of it
+  absl::Span<std::byte> output;
+  int64_t slice_bytes = 0;
+  DataType dtype = DataType::kUint8;
+  ReduceOp op = ReduceOp::kSum;
+};
+// One call, or one group of two: this rank's slice of the output is reduced over all inputs.
+absl::Status EnqueueReduceToSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
+                                   const NcclSlices& slices, CudaStream stream);
+// The same: every rank has every slice of the output.
+absl::Status EnqueueGatherOfSlices(const NcclFunctions& nccl, NcclCommunicator& communicator,
+                                   const NcclSlices& slices, CudaStream stream);
+
 }  // namespace coordd

@@ -54,9 +54,10 @@ std::string NcclErrorText(const NcclFailure& failure, const NcclPlace& place) {
   const absl::string_view hint = NcclHint(failure.error, failure.detail);
   return absl::StrCat(
       failure.call, ": ", failure.error, failure.detail.empty() ? "" : ": ", failure.detail,
-      " (rank ", place.rank, " of ", place.size, ", process set ", ToInt(place.group), ", device ",
-      place.device, " ", place.device_uuid, ", NCCL ", place.nccl_version, ", driver ",
-      place.driver_version, ", interfaces: ",
+      " (rank ", place.rank, " of ", place.size, ", process set ", ToInt(place.group),
+      place.node >= 0 ? absl::StrCat(", node ", place.node) : "", ", device ", place.device, " ",
+      place.device_uuid, ", NCCL ", place.nccl_version, ", driver ", place.driver_version,
+      ", interfaces: ",
       place.interface.empty() ? "NCCL's choice" : absl::string_view(place.interface), ")",
       hint.empty() ? "" : ": ", hint);
 }

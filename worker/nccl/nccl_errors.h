@@ -13,7 +13,8 @@ namespace coordd {
 // Where a communicator is.
 struct NcclPlace {
   ProcessSetId group;
-  int32_t rank = 0, size = 1;  // in the group
+  int32_t rank = 0, size = 1;  // in the group, or of its ranks on this node
+  int32_t node = -1;           // of those alone, on the group's so many'th node; -1: of all
   int32_t device = 0;
   std::string device_uuid;
   std::string nccl_version, driver_version;  // "2.28.9", "13.0"

@@ -10,8 +10,9 @@
 namespace coordd {
 
 struct NcclWatchdog::Shared {
-  Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in)
-      : options(options_in), clock(clock_in), gate(gate_in) {}
+  Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in,
+         std::function<void()> on_failure_in)
+      : options(options_in), clock(clock_in), gate(gate_in), on_failure(std::move(on_failure_in)) {}
 
   using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
   struct Retiring {
@@ -23,6 +24,8 @@ struct NcclWatchdog::Shared {
   // Takes what is to be done now; false: the end.
   bool AwaitWork(Communicators* to_poll, Communicators* to_abort);
   void Fail(absl::Status why);
+  // Whether it is the first.
+  bool NoteFailure(absl::Status why);
   void RetireAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Moves what is retiring on; the lock is not held.
   void Flush();
@@ -31,6 +34,7 @@ struct NcclWatchdog::Shared {
   const NcclWatchdogOptions options;
   Clock& clock;
   std::atomic<uint32_t>* const gate;
+  const std::function<void()> on_failure;
 
   // Thread-safe by itself.
   std::atomic<bool> failed = false;
@@ -52,8 +56,9 @@ struct NcclWatchdog::Shared {
   std::list<Retiring> flushing;
 };
 
-NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options)
-    : shared_(std::make_shared<Shared>(clock, gate, options)) {
+NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
+                           std::function<void()> failed)
+    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { Run(shared); });
 }
 
@@ -132,8 +137,13 @@ void NcclWatchdog::Shared::RetireAllLocked() {
 }
 
 void NcclWatchdog::Shared::Fail(absl::Status why) {
+  // An abort that has begun meanwhile waits for what this lets go.
+  if (NoteFailure(std::move(why))) on_failure();
+}
+
+bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
   MutexLock lock(&mu);
-  if (failed.load(std::memory_order_relaxed)) return;
+  if (failed.load(std::memory_order_relaxed)) return false;
   failure = std::move(why);
   failed_at = clock.Now();
   if (busy) {
@@ -146,6 +156,7 @@ void NcclWatchdog::Shared::Fail(absl::Status why) {
   if (condemned.empty()) released.store(true, std::memory_order_release);
   failed.store(true, std::memory_order_release);
   changed.NotifyAll();
+  return true;
 }
 
 bool NcclWatchdog::Shared::AwaitWork(Communicators* to_poll, Communicators* to_abort) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
@@ -30,7 +31,11 @@ struct NcclWatchdogOptions {
 class NcclWatchdog {
  public:
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
-  NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {});
+  // `failed` is called once, when the gate is held (where anything is in flight), on the thread
+  // that has failed: what NCCL waits for, to abort, must be let go.
+  NcclWatchdog(
+      Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
+      std::function<void()> failed = [] {});
   // Ends every communicator. Returns within abort_limit; a thread that NCCL keeps longer is left to
   // itself, with the communicators, and `released` stays false.
   ~NcclWatchdog();

@@ -55,6 +55,7 @@ std::atomic<bool> initialized = false;
 std::atomic<long> live_objects = 0;
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
+thread_local bool in_host_function = false;
 
 struct FakeEvent {
   std::shared_ptr<FakePoint> point;  // of the last record; nullptr: never recorded
@@ -215,6 +216,10 @@ CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice) {
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
   if (context == nullptr) return kInvalidContext;
+  if (in_host_function) {
+    std::fprintf(stderr, "CUDA is called from a host function of a stream\n");
+    std::abort();
+  }
   current.push_back(context);
   return kCudaSuccess;
 }
@@ -347,6 +352,15 @@ CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule module, const 
   std::lock_guard lock(mu);
   *function = reinterpret_cast<CudaFunction>(
       &functions->try_emplace(name, FakeFunction{name}).first->second);
+  return kCudaSuccess;
+}
+CudaResult cuLaunchHostFunc(CudaStream stream, void (*function)(void*), void* argument) {
+  if (current.empty()) return kInvalidContext;
+  StreamOf(stream).Push([function, argument] {
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
+  });
   return kCudaSuccess;
 }
 CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,

@@ -5,6 +5,8 @@
 #include "tests/support/gpu/fake_gpu.h"
 #include "tests/worker/collective_backend_conformance.h"
 #include "tests/worker/nccl/device_copies.h"
+#include "tests/worker/nccl/hierarchical_ranks.h"
+#include "worker/in_process_transport.h"
 #include "worker/nccl/nccl_backend.h"
 
 namespace coordd {
@@ -30,11 +32,38 @@ BackendCase Nccl(std::string name, int32_t max_world_size) {
           .blames_lost_peers = false};
 }
 
+// The same with nodes of two ranks, whose allreduces meet on the host; a world or a group that is
+// not made of several such nodes goes flat. Chunks are so small that the suite's larger buffers are
+// several.
+BackendCase Hierarchical(std::string name, int32_t max_world_size) {
+  BackendCase hierarchical = Nccl(std::move(name), max_world_size);
+  hierarchical.new_group = [](int32_t world_size) {
+    auto runtime = OpenTestGpus();
+    auto network = std::make_shared<InProcessNetwork>(world_size);
+    auto next_device = std::make_shared<std::atomic<int32_t>>(0);
+    return [runtime, network, next_device]() -> std::unique_ptr<CollectiveBackend> {
+      NcclBackendOptions options;
+      options.device = (*next_device)++;
+      auto host = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(*network));
+      return std::make_unique<DeviceCopies>(
+          std::make_unique<HierarchicalRank>(
+              HierarchicalRank::Options{.chunk_bytes = 1024},
+              std::make_unique<NcclBackend>(runtime, Clock::Real(), options), std::move(host)),
+          *runtime->device, options.device);
+    };
+  };
+  return hierarchical;
+}
+
 // Three ranks have neighbours that differ, and a remainder in what is split.
 int32_t RanksMax() { return std::min(3, OpenTestGpus()->device->device_count()); }
 
+// Two nodes of two.
+int32_t HierarchicalRanksMax() { return std::min(4, OpenTestGpus()->device->device_count()); }
+
 INSTANTIATE_TEST_SUITE_P(Nccl, CollectiveBackendConformance,
-                         testing::Values(Nccl("Ranks", RanksMax())),
+                         testing::Values(Nccl("Ranks", RanksMax()),
+                                         Hierarchical("NodesOfTwo", HierarchicalRanksMax())),
                          [](const auto& info) { return info.param.name; });
 
 // After everything else in this program.
