@@ -53,7 +53,10 @@ GpuNetwork LookForGpuNetwork(const Environment& environment, const std::string& 
   GpuNetwork network;
   const bool allowed =
       Value(environment, "NCCL_IB_DISABLE") != "1" && Value(environment, "NCCL_NET") != "Socket";
-  network.rdma = allowed && !ActiveRdmaPorts(sys).empty();
+  const bool has_port = !ActiveRdmaPorts(sys).empty();
+  network.rdma = allowed && has_port;
+  const std::string plugin = Value(environment, "NCCL_NET_PLUGIN");
+  network.unused_rdma = !allowed && has_port && (plugin.empty() || plugin == "none");
   for (const char* module : {"module/nvidia_peermem", "kernel/mm/memory_peers/nv_mem",
                              "kernel/mm/memory_peers/nv_mem_nc"}) {
     std::error_code error;

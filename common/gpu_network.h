@@ -11,6 +11,7 @@ namespace coordd {
 
 struct GpuNetwork {
   bool rdma = false;         // an active port (NCCL_IB_DISABLE, NCCL_NET)
+  bool unused_rdma = false;  // one that these keep NCCL from, with no plugin named instead
   bool peer_memory = false;  // a kernel module lets RDMA read the memory of NVIDIA's GPUs
   bool dma_buf = true;       // or DMA-BUF may, where the device has it (NCCL_DMABUF_ENABLE)
   bool gpu_direct = true;    // NCCL may use either (NCCL_NET_GDR_LEVEL)

@@ -80,6 +80,7 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
         CheckWord("paths.within_node", path.within_node(), 0, kMaxTransportBytes));
     COORDD_RETURN_IF_ERROR(
         CheckWord("paths.between_nodes", path.between_nodes(), 0, kMaxTransportBytes));
+    COORDD_RETURN_IF_ERROR(CheckWord("paths.why_flat", path.why_flat(), 0, kMaxReasonBytes));
   }
   return absl::OkStatus();
 }

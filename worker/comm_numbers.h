@@ -10,7 +10,7 @@
 namespace coordd {
 
 // Lanes of comms: the last ones below 2^20 - 1, which worker/host_backend.cc has; those of devices
-// (worker/nccl/nccl_route.h) do not come as far.
+// and of exchanges (worker/nccl/nccl_route.h) do not come as far.
 inline constexpr int32_t kMaxComms = 4096;  // of one rank in one generation
 inline constexpr int32_t kFirstCommLane = (1 << 20) - 1 - kMaxComms;
 

@@ -105,6 +105,12 @@ class Executor {
   // buffers would otherwise stay in use. Statuses: as CollectiveBackend::Launch and its `done`;
   // DEADLINE_EXCEEDED.
   absl::Status RunDirect(CollectiveArgs args, absl::Time deadline, const GenerationEnd& end);
+  // Thread-safe, does not wait: executes one collective of a lane that no batch is on, in a group
+  // of DefineGroup's. `done` is called once: from the thread in the driver's seat, or at once when
+  // the data plane has stopped.
+  void LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done);
+  // Ends the lane and the group of its number. Nothing of it is in flight.
+  void EndExchanges(LaneId lane) { CloseComm(lane, nullptr); }
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
@@ -139,9 +145,13 @@ class Executor {
     LaneId lane;
     std::shared_ptr<MappedLane> mapped;
   };
+  struct Exchange {
+    CollectiveArgs args;
+    CollectiveBackend::Done done;
+  };
   using Input =
       std::variant<std::unique_ptr<BatchJob>, ScratchReturned, GroupDefined, GroupEnded, LaneEnded,
-                   std::shared_ptr<CommOpening>, CommClosed, std::shared_ptr<DirectRun>>;
+                   std::shared_ptr<CommOpening>, CommClosed, std::shared_ptr<DirectRun>, Exchange>;
   enum class Stage { kSizes, kPayload };
   struct Lane {
     std::deque<std::unique_ptr<BatchJob>> waiting;
@@ -182,6 +192,7 @@ class Executor {
   void Take(std::shared_ptr<CommOpening>& opening) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(CommClosed& closed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(std::shared_ptr<DirectRun>& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  void Take(Exchange& exchange) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept
       ABSL_UNLOCK_FUNCTION(seat_);
   // Whether the backend has anything of ours.
@@ -244,7 +255,7 @@ class Executor {
   int64_t to_launch_ ABSL_GUARDED_BY(seat_) = 0;  // batches in lanes_ that are not in flight
   int64_t ended_lanes_ ABSL_GUARDED_BY(seat_) = 0;
   std::deque<std::unique_ptr<InFlight>> in_flight_ ABSL_GUARDED_BY(seat_);
-  int direct_runs_ ABSL_GUARDED_BY(seat_) = 0;  // that the backend has
+  int direct_runs_ ABSL_GUARDED_BY(seat_) = 0;  // and exchanges, that the backend has
   std::vector<absl::Span<std::byte>> fusion_buffers_ ABSL_GUARDED_BY(seat_);
   std::vector<int> free_buffers_ ABSL_GUARDED_BY(seat_);
   const Work* waiter_ ABSL_GUARDED_BY(seat_) = nullptr;  // for whom a caller drives

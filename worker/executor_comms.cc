@@ -1,4 +1,5 @@
-// The part of Executor that serves comms: threads of the program that wait for one collective each.
+// The part of Executor that executes single collectives: of comms, for each of which a thread of
+// the program waits, and of hierarchical allreduces between nodes, for which streams of devices do.
 #include <algorithm>
 #include <utility>
 
@@ -143,6 +144,27 @@ void Executor::Take(std::shared_ptr<DirectRun>& run) {
   if (launched.ok()) return;
   --direct_runs_;
   run->End(launched);
+}
+
+void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done) {
+  Input input = Exchange{std::move(args), std::move(done)};
+  if (inbox_.PushUnbounded(std::move(input))) return seat_.Call();
+  std::move(std::get<Exchange>(input).done)(DataPlaneStopped());
+}
+
+void Executor::Take(Exchange& exchange) {
+  // Its group may not have been defined any more.
+  if (aborted_.load(std::memory_order_acquire)) return std::move(exchange.done)(DataPlaneStopped());
+  ++direct_runs_;
+  auto done = std::make_shared<CollectiveBackend::Done>(std::move(exchange.done));
+  const absl::Status launched = backend_->Launch(
+      std::move(exchange.args), [this, done](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        --direct_runs_;
+        std::move (*done)(std::move(status));
+      });
+  if (launched.ok()) return;
+  --direct_runs_;
+  std::move (*done)(launched);
 }
 
 void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept {

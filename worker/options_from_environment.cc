@@ -134,6 +134,18 @@ absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure
   return absl::OkStatus();
 }
 
+absl::Status ReadGpuAlgorithm(const Environment& environment, GpuAlgorithm* algorithm) {
+  const std::string* text = Find(environment, "COORDD_GPU_ALGORITHM");
+  if (text == nullptr) return absl::OkStatus();
+  const std::optional<GpuAlgorithm> named = GpuAlgorithmFromName(*text);
+  if (!named.has_value()) {
+    return Invalid("COORDD_GPU_ALGORITHM", absl::StrCat("\"", *text, "\""),
+                   "auto, flat or hierarchical");
+  }
+  *algorithm = *named;
+  return absl::OkStatus();
+}
+
 absl::Status ReadCheckResults(const Environment& environment, std::optional<double>* tolerance) {
   const std::string* text = Find(environment, "COORDD_CHECK_RESULTS");
   if (text == nullptr) return absl::OkStatus();
@@ -256,6 +268,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
       ReadSwitch(environment, "COORDD_ALLOW_SHARED_GPU", &options.device_rules.allow_shared_gpu));
   COORDD_RETURN_IF_ERROR(
       ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
+  COORDD_RETURN_IF_ERROR(ReadGpuAlgorithm(environment, &options.device_rules.algorithm));
   COORDD_RETURN_IF_ERROR(ReadGpuRegistration(environment, options));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;

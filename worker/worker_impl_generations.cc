@@ -105,6 +105,10 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
   options.symmetric_windows = options_.symmetric_gpu_windows;
   options.environment = options_.nccl_environment;
   options.network = LookForGpuNetwork(options.environment);
+  const TransportChoice transport = options_.transport;
+  options.host_uses_rdma =
+      (transport == TransportChoice::kAuto || transport == TransportChoice::kUcx) &&
+      options_.ucx_environment.count("UCX_TLS") == 0;
   const auto machine = options.environment.find("NCCL_HOSTID");
   options.machine = machine == options.environment.end() ? options.host : machine->second;
   DevicePlane::Hooks hooks;
@@ -119,6 +123,13 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
     if (stager.ok()) return (*stager)->StageBatch(std::move(batch), std::move(back));
     batch->status = stager.status();
     back(std::move(batch));
+  };
+  hooks.open_exchanges = [&plane](LaneId lane, RankList ranks) {
+    plane.executor->DefineGroup(ProcessSetId{ToInt(lane)}, std::move(ranks));
+  };
+  hooks.end_exchanges = [&plane](LaneId lane) { plane.executor->EndExchanges(lane); };
+  hooks.exchange = [&plane](CollectiveArgs args, CollectiveBackend::Done done) {
+    plane.executor->LaunchExchange(std::move(args), std::move(done));
   };
   hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
   plane.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *plane.store,

@@ -54,6 +54,7 @@ struct WorkerOptions {
   // NVTX_INJECTION64_PATH.
   Environment nccl_environment;
   // COORDD_ALLOW_SHARED_GPU=1, COORDD_REQUIRE_RDMA=1: what ranks accept of each other's GPUs.
+  // COORDD_GPU_ALGORITHM: auto, flat, hierarchical; equal on all members.
   DeviceRules device_rules;
   // COORDD_GPU_REGISTER: what NCCL is told of fusion buffers on GPUs. 0: nothing. 1: each rank's
   // own (ncclCommRegister). symmetric: those of all ranks, as windows of each other, where all want

@@ -136,6 +136,10 @@ std::string PathText(const v1::TensorPath& path) {
                                     std::pair("between nodes: ", path.between_nodes())}) {
     if (!over.empty()) absl::StrAppend(&text, separator, where, over);
   }
+  if (path.hierarchical())
+    absl::StrAppend(&text, separator, "allreduces hierarchical: between nodes by the host");
+  if (!path.why_flat().empty())
+    absl::StrAppend(&text, separator, "allreduces flat, since ", path.why_flat());
   return text;
 }
 

@@ -202,6 +202,16 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   app.add_flag_callback(
       "--require-rdma", [variables] { variables->push_back("COORDD_REQUIRE_RDMA=1"); },
       "tensors on GPUs of several hosts go over RDMA, or the first of them fails");
+  app.add_option_function<std::string>(
+         "--gpu-algorithm",
+         [variables](const std::string& algorithm) {
+           variables->push_back(absl::StrCat("COORDD_GPU_ALGORITHM=", algorithm));
+         },
+         "how tensors on GPUs of several hosts are reduced: flat, by NCCL alone, hierarchical, by "
+         "NCCL within the hosts and by the host's data plane between them, or auto, hierarchical "
+         "where NCCL may not use the RDMA that is there [auto]")
+      ->type_name("ALGORITHM")
+      ->check(CLI::IsMember({"auto", "flat", "hierarchical"}));
   app.add_flag_callback(
       "--no-gpu-registration", [variables] { variables->push_back("COORDD_GPU_REGISTER=0"); },
       "NCCL is not told of coordd's buffers on GPUs");

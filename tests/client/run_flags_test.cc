@@ -95,6 +95,10 @@ TEST(RunFlags, WhatIsWantedOfGpusIsAVariableOfTheWorkers) {
               ElementsAre(Pair("COORDD_REQUIRE_RDMA", Optional(std::string("1")))));
   EXPECT_THAT(ParseRunFlags({"-np", "2", "--no-gpu-registration", "./train"}).options.variables,
               ElementsAre(Pair("COORDD_GPU_REGISTER", Optional(std::string("0")))));
+  EXPECT_THAT(
+      ParseRunFlags({"-np", "2", "--gpu-algorithm", "hierarchical", "./train"}).options.variables,
+      ElementsAre(Pair("COORDD_GPU_ALGORITHM", Optional(std::string("hierarchical")))));
+  EXPECT_EQ(ParseRunFlags({"-np", "2", "--gpu-algorithm", "ring", "./train"}).exit, kExitUsage);
   EXPECT_TRUE(ParseRunFlags({"-np", "2", "./train"}).options.variables.empty());
 }
 

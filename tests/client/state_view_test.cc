@@ -140,6 +140,18 @@ TEST(StatusText, ShowsTheGpuOfEachRankAndHowTensorsTravel) {
   EXPECT_THAT(text, HasSubstr("  GPUs of ranks 0-3: NVIDIA H200, NCCL 2.28.9\n"
                               "    tensors: by NCCL; in a node: NVLink; between nodes: RDMA, "
                               "GPUDirect\n"));
+  for (v1::WorkerState& worker : *job->mutable_workers())
+    worker.mutable_device_use()->mutable_paths(0)->set_hierarchical(true);
+  EXPECT_THAT(StatusText(state),
+              HasSubstr("GPUDirect; allreduces hierarchical: between nodes by the host\n"));
+  for (v1::WorkerState& worker : *job->mutable_workers()) {
+    worker.mutable_device_use()->mutable_paths(0)->set_hierarchical(false);
+    worker.mutable_device_use()->mutable_paths(0)->set_why_flat("all ranks are on one machine");
+  }
+  EXPECT_THAT(StatusText(state),
+              HasSubstr("; allreduces flat, since all ranks are on one machine\n"));
+  for (v1::WorkerState& worker : *job->mutable_workers())
+    worker.mutable_device_use()->mutable_paths(0)->clear_why_flat();
   // Of rank 3, and a set of its own.
   v1::DeviceUse& use = *job->mutable_workers(0)->mutable_device_use();
   use.clear_nccl();

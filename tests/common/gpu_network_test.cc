@@ -41,6 +41,12 @@ TEST_F(GpuNetworkTest, RdmaIsAPortThatIsActiveAndMayBeUsed) {
   EXPECT_FALSE(Look({{"NCCL_IB_DISABLE", "1"}}).rdma);
   EXPECT_FALSE(Look({{"NCCL_NET", "Socket"}}).rdma);
   EXPECT_FALSE(LookForGpuNetwork({}, "/no/such/folder").rdma);
+  // For others than NCCL, and for no plugin of it.
+  EXPECT_FALSE(Look().unused_rdma);
+  EXPECT_TRUE(Look({{"NCCL_IB_DISABLE", "1"}}).unused_rdma);
+  EXPECT_TRUE(Look({{"NCCL_NET", "Socket"}, {"NCCL_NET_PLUGIN", "none"}}).unused_rdma);
+  EXPECT_FALSE(Look({{"NCCL_IB_DISABLE", "1"}, {"NCCL_NET_PLUGIN", "own"}}).unused_rdma);
+  EXPECT_FALSE(LookForGpuNetwork({{"NCCL_IB_DISABLE", "1"}}, "/no/such/folder").unused_rdma);
 }
 
 TEST_F(GpuNetworkTest, NamesActivePortsWithTheirLink) {

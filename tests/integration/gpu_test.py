@@ -18,6 +18,16 @@ from tests.support.processes import clean_environment, program
 RANKS = 4
 ON_GPU = os.environ.get("COORDD_TEST_GPU") == "1"
 KILLS = int(os.environ.get("COORDD_TEST_KILLS", "1"))
+def two_per_node(rank):
+    """Two ranks follow each other on what NCCL takes for a host."""
+    return {"NCCL_HOSTID": f"node{rank // 2}"}
+
+
+def gpu_in_node(rank):
+    """All nodes are this machine: of real GPUs, they share the first two."""
+    return rank % 2 if ON_GPU else -1
+
+
 needs_stand_in = unittest.skipIf(ON_GPU, "the fault is one that the stand-in of NCCL is told to have")
 
 
@@ -32,7 +42,8 @@ class GpuTest(processes.TestCase):
     def environment(self, **more):
         if ON_GPU:
             named = {name: os.environ[name] for name in ("COORDD_NCCL_LIBRARY",) if name in os.environ}
-            return clean_environment(COORDD_ALLOW_SHARED_GPU=1, NCCL_HOSTID=f"rank{more.get('COORDD_RANK')}", **named, **more)
+            own_host = {"NCCL_HOSTID": f"rank{more.get('COORDD_RANK')}"}
+            return clean_environment(COORDD_ALLOW_SHARED_GPU=1, **{**own_host, **named, **more})
         environment = {
             "COORDD_NCCL_LIBRARY": os.path.join(processes.BUILD, "tests", "libfake_nccl.so"),
             "FAKE_NCCL_DIR": self.folder,
@@ -40,15 +51,19 @@ class GpuTest(processes.TestCase):
             **more}
         return clean_environment(**environment)
 
-    def ranks(self, arguments, **variables):
-        """A rank for each list of arguments."""
+    def ranks(self, arguments, own=lambda rank: {}, **variables):
+        """A rank for each list of arguments; `own`: its variables."""
         daemon = self.coordd()
         count = len(arguments)
         return [self.start(processes.Process(
-            [program("gpu_ranks"), *map(str, own)],
+            [program("gpu_ranks"), *map(str, line)],
             self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=count, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
-                             COORDD_JOIN_TIMEOUT=processes.PATIENCE_S, **variables)))
-            for rank, own in enumerate(arguments)]
+                             COORDD_JOIN_TIMEOUT=processes.PATIENCE_S, **{**variables, **own(rank)})))
+            for rank, line in enumerate(arguments)]
+
+    def needs_two_gpus(self):
+        if ON_GPU and not os.path.exists("/dev/nvidia1"):
+            self.skipTest("ranks of one node need a GPU each: NCCL refuses two on one")
 
     def finish(self, ranks):
         """What each has printed when it has ended by itself."""
@@ -154,6 +169,56 @@ class GpuTest(processes.TestCase):
             print(f"\n# communicators aborted after the loss of a rank was known, the worst of {len(aborted_ms)} on {KILLS} losses: "
                   f"{max(aborted_ms)} ms (bar: at most 500) {met}")
             print(f"# the others had left {max(seconds):.2f} s after the kill at most", flush=True)
+
+    def test_nodes_of_two_reduce_by_nccl_within_and_by_the_host_between_them(self):
+        self.needs_two_gpus()
+        for text in self.finish(self.ranks([[gpu_in_node(rank), "collectives", 3] for rank in range(RANKS)],
+                                           own=two_per_node, COORDD_GPU_ALGORITHM="hierarchical",
+                                           **({} if ON_GPU else {"FAKE_NCCL": "call_polls=2"}))):
+            self.assertIn("ok 3 steps", text)
+            self.assertNotIn("are flat", text)
+            if not ON_GPU:
+                self.assert_nccl_calls(text)
+
+    def test_a_rank_killed_in_a_hierarchy_is_named_and_nobody_hangs(self):
+        self.needs_two_gpus()
+        ranks = self.ranks([[gpu_in_node(rank), "train", 30 if rank == 2 else -1] for rank in range(RANKS)],
+                           own=two_per_node, COORDD_GPU_ALGORITHM="hierarchical")
+        ranks[2].wait()
+        for text in self.finish(ranks[:2] + ranks[3:]):
+            self.assertRegex(text, "(?m)^ended ABORTED .*rank 2")
+            self.assertIn("left", text)
+            if not ON_GPU:
+                self.assert_nccl_calls(text)
+
+    @needs_stand_in
+    def test_status_tells_the_algorithm(self):
+        uses, text = self.told(self.train(RANKS, own=two_per_node, COORDD_GPU_ALGORITHM="hierarchical"), RANKS)
+        for use in uses:
+            self.assertEqual([(path["hierarchical"], path["why_flat"]) for path in use["paths"]], [(True, "")])
+        self.assertIn("; allreduces hierarchical: between nodes by the host\n", text)
+
+    @needs_stand_in
+    def test_where_nodes_differ_allreduces_are_flat_and_status_says_why(self):
+        uses, text = self.told(self.train(3, own=two_per_node, COORDD_GPU_ALGORITHM="hierarchical"), 3)
+        for use in uses:
+            self.assertFalse(use["paths"][0]["hierarchical"])
+            self.assertRegex(use["paths"][0]["why_flat"],
+                             r"^the machine of rank 0 \(host .*\) has 2 of the ranks and that of rank 2 .* has 1$")
+        self.assertIn("; allreduces flat, since the machine of rank 0 ", text)
+
+    @needs_stand_in
+    def test_where_a_host_has_one_rank_the_program_runs_flat_and_its_log_says_why(self):
+        for text in self.finish(self.ranks([[-1, "collectives", 1]] * 2, own=lambda rank: {"NCCL_HOSTID": f"node{rank}"},
+                                           COORDD_GPU_ALGORITHM="hierarchical")):
+            self.assertIn("ok 1 steps", text)
+            self.assertIn("allreduces on GPUs are flat, not hierarchical, since each machine has one of the ranks", text)
+
+    @needs_stand_in
+    def test_two_algorithms_in_one_job_are_named(self):
+        for text in self.finish(self.ranks([[-1, "wait", "a"]] * 2,
+                                           own=lambda rank: {"COORDD_GPU_ALGORITHM": ("flat", "hierarchical")[rank]})):
+            self.assertRegex(text, r"ended [A-Z_]+ .*rank 0 \(host .*\) has COORDD_GPU_ALGORITHM flat and rank 1 \(host .*\) has hierarchical")
 
     @needs_stand_in
     def test_a_profiler_that_listens_to_nvtx_is_told_of_each_collective(self):

@@ -109,6 +109,8 @@ TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
       {[](v1::DeviceUse& u) { u.add_paths()->set_process_set(-1); }, "paths.process_set: -1"},
       {[](v1::DeviceUse& u) { u.add_paths()->set_why_not(std::string(1025, 'x')); },
        "paths.why_not: 1025 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_why_flat(std::string(1025, 'x')); },
+       "paths.why_flat: 1025 bytes"},
       {[](v1::DeviceUse& u) { u.add_paths()->set_within_node(std::string(257, 'x')); },
        "paths.within_node: 257 bytes"},
       {[](v1::DeviceUse& u) { u.add_paths()->set_between_nodes("a\nb"); },

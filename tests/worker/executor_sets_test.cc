@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
+#include "common/protocol_bounds.h"
 #include "tests/worker/rank_executor.h"
 
 namespace coordd {
@@ -205,6 +210,74 @@ TEST(ExecutorJoin, TheEndOfAJoinSaysWhoWasLast) {
     const WorkResult& result = batch->tensors()[0].result;
     ASSERT_EQ(result.output_bytes, 4);
     EXPECT_EQ(*reinterpret_cast<const int32_t*>(result.owned_output.get()), 2);
+  });
+}
+
+CollectiveArgs SumInPlace(LaneId lane, int64_t sequence, std::vector<float>& values) {
+  CollectiveArgs args;
+  args.kind = CollectiveKind::kAllreduce;
+  args.dtype = DataType::kFloat32;
+  args.op = ReduceOp::kSum;
+  args.lane = lane;
+  args.sequence = sequence;
+  args.group = ProcessSetId{ToInt(lane)};
+  args.output = absl::MakeSpan(reinterpret_cast<std::byte*>(values.data()), values.size() * 4);
+  args.input = args.output;
+  return args;
+}
+
+TEST(ExecutorSets, ExchangesOfGroupsThatShareANumberRunBesideBatches) {
+  // The ranks in equal places of two nodes: {0, 2} and {1, 3}, one number.
+  constexpr LaneId kLane{kFirstScheduleLane + 7};
+  RunRanks(4, [&](RankExecutor& rank, int32_t self) {
+    const auto across =
+        std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{self % 2, self % 2 + 2});
+    rank.executor().DefineGroup(ProcessSetId{ToInt(kLane)}, across);
+    constexpr size_t kExchanges = 20;
+    std::vector<std::vector<float>> values(kExchanges,
+                                           std::vector<float>(100, static_cast<float>(self)));
+    BoundedQueue<absl::Status> ended(64, Clock::Real());
+    const std::vector<float> input(8, 1.0f);
+    std::vector<float> a(8), b(8);
+    for (size_t i = 0; i < kExchanges; ++i) {
+      rank.executor().LaunchExchange(
+          SumInPlace(kLane, static_cast<int64_t>(i), values[i]),
+          [&ended](absl::Status status) { ended.PushUnbounded(std::move(status)); });
+      if (i == kExchanges / 2) rank.Launch(1, Pair(input, &a, &b));
+    }
+    size_t through = 0;
+    while (through < kExchanges) {
+      for (const absl::Status& status : ended.TakeAll(absl::InfiniteFuture())) {
+        EXPECT_THAT(status, IsOk());
+        ++through;
+      }
+    }
+    for (const std::vector<float>& sum : values)
+      EXPECT_THAT(sum, Each(static_cast<float>(2 * (self % 2) + 2)));
+    EXPECT_THAT(rank.Take()->status, IsOk());
+    EXPECT_THAT(a, Each(4.0f));
+    rank.executor().EndExchanges(kLane);
+  });
+}
+
+TEST(ExecutorSets, AnExchangeEndsWithTheDataPlane) {
+  constexpr LaneId kLane{kFirstScheduleLane + 7};
+  RunRanks(2, [&](RankExecutor& rank, int32_t self) {
+    if (self == 1) return;  // never comes to it
+    rank.executor().DefineGroup(
+        ProcessSetId{ToInt(kLane)},
+        std::make_shared<const std::vector<int32_t>>(std::vector<int32_t>{0, 1}));
+    std::vector<float> values(100, 1.0f);
+    std::optional<absl::Status> waiting, late;
+    rank.executor().LaunchExchange(SumInPlace(kLane, 0, values),
+                                   [&](absl::Status status) { waiting = std::move(status); });
+    rank.executor().Stop();
+    ASSERT_TRUE(waiting.has_value());
+    EXPECT_EQ(waiting->code(), absl::StatusCode::kAborted) << *waiting;
+    rank.executor().LaunchExchange(SumInPlace(kLane, 1, values),
+                                   [&](absl::Status status) { late = std::move(status); });
+    ASSERT_TRUE(late.has_value());
+    EXPECT_EQ(late->code(), absl::StatusCode::kAborted) << *late;
   });
 }
 

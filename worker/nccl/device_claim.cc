@@ -1,7 +1,9 @@
 #include "worker/nccl/device_claim.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,13 +18,17 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 11;
+constexpr size_t kFields = 13;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
 constexpr char kNccl[] = "nccl";
 constexpr char kHost[] = "host ";
 constexpr char kRefused[] = "refused ";
+// The end of a decision for NCCL, since it may have any words.
+constexpr char kFlatSince[] = " flat, since ";
+constexpr char kRanksPerNode[] = "hierarchical-of-";
+constexpr absl::string_view kAlgorithms[] = {"auto", "flat", "hierarchical"};
 
 std::string OneLine(absl::string_view text) {
   return absl::StrReplaceAll(text.substr(0, kMaxFieldBytes), {{"\n", " "}});
@@ -83,12 +89,71 @@ constexpr char kRdma[] = "rdma";
 constexpr char kGpuDirect[] = "gpu-direct";
 constexpr char kFloat8[] = "float8";
 constexpr char kWindows[] = "windows";
+constexpr char kRdmaForHost[] = "rdma-for-host";
 
 std::string Who(const DeviceClaim& claim) {
   return absl::StrCat("rank ", claim.rank, " (host ", claim.host, ")");
 }
 
+// Ranks on each machine, where all have as many, two or more, that follow each other.
+absl::StatusOr<int32_t> RanksPerMachine(absl::Span<const DeviceClaim> claims) {
+  struct Run {
+    const DeviceClaim* first;
+    int32_t ranks;
+  };
+  std::vector<Run> runs;
+  std::set<absl::string_view> machines;
+  for (const DeviceClaim& claim : claims) {
+    if (!runs.empty() && runs.back().first->machine == claim.machine) {
+      ++runs.back().ranks;
+    } else if (machines.insert(claim.machine).second) {
+      runs.push_back({&claim, 1});
+    } else {
+      return absl::FailedPreconditionError(
+          absl::StrCat(Who(claim), " does not follow the other ranks of its machine"));
+    }
+  }
+  for (const Run& run : runs) {
+    if (run.ranks == runs.front().ranks) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the machine of ", Who(*runs.front().first), " has ", runs.front().ranks,
+                     " of the ranks and that of ", Who(*run.first), " has ", run.ranks));
+  }
+  if (runs.size() == 1) return absl::FailedPreconditionError("all ranks are on one machine");
+  if (runs.front().ranks == 1)
+    return absl::FailedPreconditionError("each machine has one of the ranks");
+  return runs.front().ranks;
+}
+
+void DecideOnAlgorithm(absl::Span<const DeviceClaim> claims, const DeviceRules& rules,
+                       DeviceDecision& decision) {
+  const GpuAlgorithm algorithm = claims.front().algorithm;
+  if (algorithm == GpuAlgorithm::kFlat) return;
+  const bool worthwhile = std::all_of(claims.begin(), claims.end(), [](const DeviceClaim& claim) {
+    return claim.rdma_for_host && !claim.rdma;
+  });
+  if (algorithm == GpuAlgorithm::kAuto && !worthwhile) return;
+  const absl::StatusOr<int32_t> ranks = RanksPerMachine(claims);
+  if (!rules.exchanges) {
+    decision.why_flat = "the number of the process set is too large";
+  } else if (!ranks.ok()) {
+    decision.why_flat = std::string(ranks.status().message());
+  } else {
+    decision.ranks_per_node = *ranks;
+  }
+}
+
 }  // namespace
+
+absl::string_view Name(GpuAlgorithm algorithm) {
+  return kAlgorithms[static_cast<size_t>(algorithm)];
+}
+
+std::optional<GpuAlgorithm> GpuAlgorithmFromName(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kAlgorithms); ++i)
+    if (kAlgorithms[i] == name) return static_cast<GpuAlgorithm>(i);
+  return std::nullopt;
+}
 
 std::string EncodeClaim(const DeviceClaim& claim) {
   return absl::StrJoin(
@@ -96,7 +161,8 @@ std::string EncodeClaim(const DeviceClaim& claim) {
        OneLine(claim.why_not), std::string(claim.rdma ? kRdma : ""),
        std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
        EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
-       absl::StrCat(claim.window_bytes)},
+       absl::StrCat(claim.window_bytes), std::string(Name(claim.algorithm)),
+       std::string(claim.rdma_for_host ? kRdmaForHost : "")},
       "\n");
 }
 
@@ -117,6 +183,11 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
   claim.machine = fields[7];
   claim.neighbours = DecodeNeighbours(fields[8]);
   claim.float8 = fields[9] == kFloat8;
+  const std::optional<GpuAlgorithm> algorithm = GpuAlgorithmFromName(fields[11]);
+  if (!algorithm.has_value())
+    return absl::InternalError(absl::StrCat("a claim of a GPU wants algorithm ", fields[11]));
+  claim.algorithm = *algorithm;
+  claim.rdma_for_host = fields[12] == kRdmaForHost;
   return claim;
 }
 
@@ -137,6 +208,11 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
       return absl::FailedPreconditionError(absl::StrCat(
           Who(first), " has NCCL ", first.nccl, " and ", Who(claim), " has ", claim.nccl,
           ", expected one version on all ranks: install one, or name it in COORDD_NCCL_LIBRARY"));
+    }
+    if (claim.algorithm != first.algorithm) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Who(first), " has COORDD_GPU_ALGORITHM ", Name(first.algorithm), " and ", Who(claim),
+          " has ", Name(claim.algorithm), ", expected one algorithm on all ranks"));
     }
     const auto [other, is_new] = by_uuid.emplace(claim.uuid, &claim);
     if (is_new || rules.allow_shared_gpu) continue;
@@ -164,6 +240,7 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
     decision.rdma = decision.rdma && claim.rdma;
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
   }
+  DecideOnAlgorithm(claims, rules, decision);
   return decision;
 }
 
@@ -178,13 +255,19 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->gpu_direct) words.push_back(kGpuDirect);
   if (decision->float8) words.push_back(kFloat8);
   if (decision->windows) words.push_back(kWindows);
-  return absl::StrJoin(words, " ");
+  const std::string per_node = absl::StrCat(kRanksPerNode, decision->ranks_per_node);
+  if (decision->ranks_per_node > 0) words.push_back(per_node);
+  return absl::StrCat(absl::StrJoin(words, " "), decision->why_flat.empty() ? "" : kFlatSince,
+                      decision->why_flat);
 }
 
 absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
   DeviceDecision decision;
-  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits(kFlatSince, 1));
+  const std::vector<absl::string_view> words = absl::StrSplit(parts.first, ' ');
   decision.nccl = words[0] == kNccl;
+  if (decision.nccl) decision.why_flat = std::string(parts.second);
   for (absl::string_view word : words) {
     if (!decision.nccl) break;
     for (const auto& [name, links] : kLinkWords)
@@ -194,6 +277,9 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (word == kGpuDirect) decision.gpu_direct = true;
     if (word == kFloat8) decision.float8 = true;
     if (word == kWindows) decision.windows = true;
+    if (absl::ConsumePrefix(&word, kRanksPerNode) &&
+        !absl::SimpleAtoi(word, &decision.ranks_per_node))
+      return absl::InternalError("a decision about GPUs with a hierarchy that is none");
   }
   if (decision.nccl) return decision;
   if (absl::ConsumePrefix(&text, kHost)) {

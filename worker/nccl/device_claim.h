@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,12 @@
 #include "absl/types/span.h"
 
 namespace coordd {
+
+// How NCCL's part in an allreduce of several machines is cut: one communicator of all ranks, or one
+// for each machine and the host's data plane between them (docs/design/nccl.md, Hierarchy).
+enum class GpuAlgorithm { kAuto, kFlat, kHierarchical };
+absl::string_view Name(GpuAlgorithm algorithm);  // "auto", "flat", "hierarchical"
+std::optional<GpuAlgorithm> GpuAlgorithmFromName(absl::string_view name);
 
 // One rank's.
 struct DeviceClaim {
@@ -22,9 +29,11 @@ struct DeviceClaim {
   bool rdma = false;         // an active RDMA port that NCCL may use
   bool float8 = false;       // its NCCL reduces float8 on its GPU (NcclReducesFloat8)
   int64_t window_bytes = 0;  // of memory that can become a symmetric window; 0: not wanted, or none
-  // What decides nothing, and is told: where the others are, and what lies between.
+  GpuAlgorithm algorithm = GpuAlgorithm::kAuto;
+  bool rdma_for_host = false;  // a port that NCCL may not use, and the host's data plane does
+  std::string machine;         // as NCCL tells machines apart: NCCL_HOSTID, or the host
+  // What decides nothing, and is told: what lies between them.
   bool gpu_direct = false;  // RDMA may read the GPU's memory
-  std::string machine;      // as NCCL tells machines apart: NCCL_HOSTID, or the host
   struct Neighbour {
     std::string uuid;
     bool nvlink = false;
@@ -57,16 +66,22 @@ struct DeviceDecision {
   bool rdma = false, gpu_direct = false;  // on every rank
   bool float8 = false;                    // every rank's NCCL reduces it
   bool windows = false;                   // every rank makes its fusion buffer a symmetric window
+  // Of the set on each machine, following each other, where allreduces are hierarchical; 0: flat.
+  int32_t ranks_per_node = 0;
+  std::string why_flat;  // where a hierarchy was asked for
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 
 struct DeviceRules {
   bool allow_shared_gpu = false;  // COORDD_ALLOW_SHARED_GPU=1: for tests, with NCCL_HOSTID
   bool require_rdma = false;      // COORDD_REQUIRE_RDMA=1: NCCL over TCP is an error
+  GpuAlgorithm algorithm = GpuAlgorithm::kAuto;  // COORDD_GPU_ALGORITHM
+  bool exchanges = true;  // the set has a lane of the host's for what goes between machines
 };
 
 // Equal on whatever rank it is made. FAILED_PRECONDITION, a sentence that names the ranks: two that
-// use one GPU, two versions of NCCL, or, where it is required, RDMA that a rank lacks.
+// use one GPU, two versions of NCCL, two algorithms, or, where it is required, RDMA that a rank
+// lacks.
 absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> claims,
                                                const DeviceRules& rules);
 

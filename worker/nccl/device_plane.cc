@@ -114,6 +114,8 @@ DeviceClaim DevicePlane::Claim() {
   claim.host = options_.host;
   claim.machine = options_.machine;
   claim.rdma = options_.network.rdma;
+  claim.rdma_for_host = options_.network.unused_rdma && options_.host_uses_rdma;
+  claim.algorithm = options_.rules.algorithm;
   const MaybeNccl nccl = access_.Nccl();
   if (!nccl.ok()) {
     claim.why_not = std::string(nccl.status().message());
@@ -181,11 +183,13 @@ void DevicePlane::BeginAgreement(ProcessSetId process_set) {
   DeviceClaim claim = Claim();
   MutexLock lock(&mu_);
   if (stopped_ || agreements_.count(process_set) > 0) return;
-  agreements_[process_set] = std::make_unique<DeviceAgreement>(
-      place, std::move(claim), options_.rules, store_, clock_, [this, process_set] {
-        NoteDecision(process_set);
-        inbox_.PushUnbounded(LookAgain{});
-      });
+  DeviceRules rules = options_.rules;
+  rules.exchanges = ToInt(process_set) < kMaxExchangeSets;
+  agreements_[process_set] = std::make_unique<DeviceAgreement>(place, std::move(claim), rules,
+                                                               store_, clock_, [this, process_set] {
+                                                                 NoteDecision(process_set);
+                                                                 inbox_.PushUnbounded(LookAgain{});
+                                                               });
 }
 
 std::optional<absl::StatusOr<DeviceDecision>> DevicePlane::DecisionOf(ProcessSetId process_set) {
@@ -225,6 +229,11 @@ void DevicePlane::NoteDecision(ProcessSetId process_set) {
   MutexLock lock(&mu_);
   // At the end of a generation it may say no more than that.
   if (!decision.has_value() || aborted_.load(std::memory_order_acquire)) return;
+  // Status tells of the others, which may be many: a pair for each two neighbours.
+  if (decision->ok() && ToInt(process_set) == 0 && !(*decision)->why_flat.empty()) {
+    COORDD_LOG(kWarning, "allreduces on GPUs are flat, not hierarchical, since ",
+               (*decision)->why_flat);
+  }
   facts_.decisions.insert_or_assign(process_set, *std::move(decision));
   ++facts_version_;
 }

@@ -41,7 +41,8 @@ struct DevicePlaneOptions {
   std::string host;     // for people
   std::string machine;  // as NCCL tells machines apart
   GpuNetwork network;
-  Environment environment;  // with NCCL's variables, and NVTX's
+  bool host_uses_rdma = true;  // the host's data plane may, between nodes
+  Environment environment;     // with NCCL's variables, and NVTX's
   DeviceRules rules;
   bool symmetric_windows = false;  // the fusion buffer is one where all ranks of a set have it so
   NcclBackendOptions backend;
@@ -70,6 +71,11 @@ class DevicePlane {
     // To the stager; it comes back through the argument.
     std::function<void(std::unique_ptr<BatchJob>, std::function<void(std::unique_ptr<BatchJob>)>)>
         stage;
+    // The host's part of hierarchical allreduces (Hierarchy::exchange): among these ranks, on a
+    // lane and in a group of its number that nothing else uses.
+    std::function<void(LaneId, RankList)> open_exchanges;
+    std::function<void(LaneId)> end_exchanges;
+    std::function<void(CollectiveArgs, CollectiveBackend::Done)> exchange;
     // The name of a tensor may be submitted again.
     std::function<void(const TensorSpec&)> free_name;
   };
@@ -189,6 +195,10 @@ class DevicePlane {
   void BeginRange(Running& running);
   void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
   absl::Status MakeBackend();
+  // The set, with its hierarchy if that is what was agreed on.
+  absl::Status DefineAtBackend(ProcessSetId process_set, NcclBackend& backend);
+  void UseHierarchy(ProcessSetId process_set, int32_t ranks_per_node,
+                    absl::Span<const int32_t> ranks, NcclBackend& backend);
   absl::StatusOr<std::shared_ptr<std::byte[]>> AllocateResult(int64_t bytes);
   void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
   std::shared_ptr<NcclBackend> backend();
@@ -231,6 +241,7 @@ class DevicePlane {
   std::deque<std::shared_ptr<Running>> running_;
   std::vector<std::shared_ptr<const void>> kept_;  // with the backend, for the same reason
   std::set<ProcessSetId> defined_;                 // at the backend
+  std::set<ProcessSetId> with_exchanges_;          // of these, with a lane of the host's
   bool noted_net_plugin_ = false;
   const Nvtx* nvtx_ = nullptr;         // nullptr: no profiler listens
   std::set<ProcessSetId> nvtx_named_;  // categories

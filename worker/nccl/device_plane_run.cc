@@ -1,5 +1,6 @@
 // The thread "device" of DevicePlane.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,8 @@ void DevicePlane::Take(GroupEnded& ended) {
   }
   if (defined_.erase(ended.process_set) == 0) return;
   if (const std::shared_ptr<NcclBackend> made = backend()) made->EndGroup(ended.process_set);
+  if (with_exchanges_.erase(ended.process_set) > 0)
+    hooks_.end_exchanges(ExchangeLane(ended.process_set));
 }
 
 bool DevicePlane::Advance() {
@@ -175,20 +178,7 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
   COORDD_RETURN_IF_ERROR(MakeBackend());
   BatchJob& batch = *running->batch;
   const std::shared_ptr<NcclBackend> backend = this->backend();
-  const ProcessSetId set = batch.process_set();
-  if (ToInt(set) != 0 && defined_.count(set) == 0) {
-    std::vector<Rank> ranks;
-    {
-      MutexLock lock(&mu_);
-      const auto found = sets_.find(set);
-      COORDD_CHECK(found != sets_.end());  // it ends behind its last batch
-      for (int32_t rank : *found->second) ranks.push_back(Rank{rank});
-    }
-    COORDD_RETURN_IF_ERROR(backend->DefineGroup(set, ranks));
-    defined_.insert(set);
-  }
-  const auto decision = DecisionOf(set);
-  if (decision.has_value() && decision->ok() && (*decision)->windows) backend->UseWindow(set);
+  COORDD_RETURN_IF_ERROR(DefineAtBackend(batch.process_set(), *backend));
   batch.UseDevice(backend->device(), [this](int64_t bytes) { return AllocateResult(bytes); });
   batch.times.started = batch.times.launched = clock_.Now();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
@@ -213,6 +203,49 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
     running->done = true;
     running->status = std::move(status);
   });
+}
+
+absl::Status DevicePlane::DefineAtBackend(ProcessSetId process_set, NcclBackend& backend) {
+  if (defined_.count(process_set) > 0) return absl::OkStatus();
+  std::vector<int32_t> members;
+  if (ToInt(process_set) == 0) {
+    members.resize(static_cast<size_t>(layout_.size()));
+    std::iota(members.begin(), members.end(), 0);
+  } else {
+    MutexLock lock(&mu_);
+    const auto found = sets_.find(process_set);
+    COORDD_CHECK(found != sets_.end());  // it ends behind its last batch
+    members = *found->second;
+  }
+  if (ToInt(process_set) != 0) {
+    std::vector<Rank> ranks;
+    for (int32_t rank : members) ranks.push_back(Rank{rank});
+    COORDD_RETURN_IF_ERROR(backend.DefineGroup(process_set, ranks));
+  }
+  defined_.insert(process_set);
+  const auto decision = DecisionOf(process_set);
+  if (!decision.has_value() || !decision->ok()) return absl::OkStatus();
+  if ((*decision)->windows) backend.UseWindow(process_set);
+  if ((*decision)->ranks_per_node > 0)
+    UseHierarchy(process_set, (*decision)->ranks_per_node, members, backend);
+  return absl::OkStatus();
+}
+
+void DevicePlane::UseHierarchy(ProcessSetId process_set, int32_t ranks_per_node,
+                               absl::Span<const int32_t> ranks, NcclBackend& backend) {
+  const auto self = std::find(ranks.begin(), ranks.end(), ToInt(layout_.self())) - ranks.begin();
+  std::vector<int32_t> across;  // in this rank's place on each node
+  for (auto at = static_cast<size_t>(self % ranks_per_node); at < ranks.size();
+       at += static_cast<size_t>(ranks_per_node)) {
+    across.push_back(ranks[at]);
+  }
+  Hierarchy how;
+  how.ranks_per_node = ranks_per_node;
+  how.lane = ExchangeLane(process_set);
+  how.exchange = hooks_.exchange;
+  hooks_.open_exchanges(how.lane, std::make_shared<const std::vector<int32_t>>(std::move(across)));
+  with_exchanges_.insert(process_set);
+  backend.UseHierarchy(process_set, std::move(how));
 }
 
 void DevicePlane::BeginRange(Running& running) {

@@ -52,6 +52,8 @@ void DescribePath(const absl::StatusOr<DeviceDecision>& decision, const std::str
   if (!decision->nccl) return;
   path.set_within_node(WithinNode(decision->links));
   path.set_between_nodes(Tellable(BetweenNodes(*decision, net_plugin), kMaxTransportBytes));
+  path.set_hierarchical(decision->ranks_per_node > 0);
+  path.set_why_flat(Tellable(decision->why_flat, kMaxReasonBytes));
 }
 
 }  // namespace

@@ -352,15 +352,19 @@ void NcclBackend::FailWithExchanges() {
   if (front_pending_) look(queue_.front());
 }
 
+// What a batch that was not enqueued to its end has on the stream has to be through, too, before
+// the program goes on.
+void NcclBackend::PutBehindGate() {
+  const absl::StatusOr<std::shared_ptr<DeviceEvent>> end = FreshEvent();
+  if (end.ok()) gate_->Record(on_device_->stream.get(), **end).IgnoreError();
+}
+
 bool NcclBackend::FailAll() {
   const absl::Time now = clock_.Now();
   failed_at_ = std::min(failed_at_, now);
   const absl::Status failure = watchdog_->failure();
   if (front_pending_) {  // its end has not been recorded
-    // What is on the stream already has to be through, too, before the program goes on.
-    const absl::StatusOr<std::shared_ptr<DeviceEvent>> end = FreshEvent();
-    if (queue_.front().hierarchical != nullptr && end.ok())
-      gate_->Record(on_device_->stream.get(), **end).IgnoreError();
+    if (queue_.front().hierarchical != nullptr) PutBehindGate();
     enqueued_.push_back(std::move(queue_.front()));
     queue_.pop_front();
     front_pending_ = false;

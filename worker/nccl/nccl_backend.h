@@ -140,6 +140,7 @@ class NcclBackend final : public CollectiveBackend {
   // False: NCCL is not.
   absl::StatusOr<bool> FinishEnqueuing(Batch& batch, NcclCommunicator& communicator);
   void FailWithExchanges();
+  void PutBehindGate();
   absl::Status RecordEnd(Batch& batch);
   bool CollectEnded();
   bool FailAll();

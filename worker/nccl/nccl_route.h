@@ -4,6 +4,7 @@
 #include "common/protocol_bounds.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
+#include "worker/comm_numbers.h"
 #include "worker/nccl/device_claim.h"
 
 namespace coordd {
@@ -25,6 +26,16 @@ inline constexpr int32_t kFirstDeviceLane =
 // The lane on the host's data plane of what NCCL could carry, in a process set.
 inline LaneId DeviceLane(ProcessSetId process_set) {
   return LaneId{kFirstDeviceLane + ToInt(process_set)};
+}
+
+// The lanes, and the groups of the same numbers, of hierarchical allreduces between nodes: of the
+// process sets with lower numbers. Below those of comms.
+inline constexpr int32_t kMaxExchangeSets = 4096;
+inline constexpr int32_t kFirstExchangeLane = kFirstCommLane - kMaxExchangeSets;
+
+// REQUIRES: its number is below kMaxExchangeSets.
+inline LaneId ExchangeLane(ProcessSetId process_set) {
+  return LaneId{kFirstExchangeLane + ToInt(process_set)};
 }
 
 }  // namespace coordd

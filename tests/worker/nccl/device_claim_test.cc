@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/support/status_matchers.h"
 #include "worker/nccl/nccl_route.h"
@@ -29,6 +31,8 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   claim.rdma = claim.gpu_direct = claim.float8 = true;
   claim.window_bytes = 1 << 27;
   claim.machine = "id 7";
+  claim.algorithm = GpuAlgorithm::kHierarchical;
+  claim.rdma_for_host = true;
   claim.neighbours = {{"GPU-2", true}, {"GPU-3", false}};
   const auto decoded = DecodeClaim(EncodeClaim(claim));
   ASSERT_THAT(decoded, IsOk());
@@ -42,6 +46,8 @@ TEST(DeviceClaim, SurvivesItsWayThroughTheStore) {
   EXPECT_TRUE(decoded->float8);
   EXPECT_EQ(decoded->window_bytes, 1 << 27);
   EXPECT_EQ(decoded->machine, "id 7");
+  EXPECT_EQ(decoded->algorithm, GpuAlgorithm::kHierarchical);
+  EXPECT_TRUE(decoded->rdma_for_host);
   EXPECT_EQ(decoded->neighbours, claim.neighbours);
   for (std::string* field : {&claim.host, &claim.machine, &claim.uuid, &claim.nccl})
     *field = std::string(100'000, 'x');
@@ -98,7 +104,10 @@ TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
   for (const DeviceDecision& decision :
        {DeviceDecision{true, ""}, DeviceDecision{false, "why"},
         DeviceDecision{true, "", NodeLinks::kNvLink}, DeviceDecision{true, "", NodeLinks::kUnknown},
-        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true, true}})
+        DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true, true},
+        DeviceDecision{true, "", NodeLinks::kNvLink, true, false, false, false, false, 8},
+        DeviceDecision{true, "", NodeLinks::kNvLink, true, false, false, false, false, 0,
+                       "rdma of rank 3 flat, since hierarchical-of-4"}})
     EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), decision);
   const absl::Status refused = absl::FailedPreconditionError("rank 0 and rank 1");
   EXPECT_EQ(DecodeDecision(EncodeDecision(refused)).status(), refused);
@@ -174,6 +183,61 @@ TEST(DeviceClaim, WhatIsBetweenMachinesIsWhatAllHave) {
   EXPECT_FALSE(DecideOnDevices({with, without}, {})->gpu_direct);
   without.rdma = false;
   EXPECT_FALSE(DecideOnDevices({with, without}, {})->rdma);
+}
+
+// Of each name one rank on the machine of that name; in rank order.
+std::vector<DeviceClaim> On(const std::vector<std::string>& machines, GpuAlgorithm algorithm) {
+  std::vector<DeviceClaim> claims;
+  for (const std::string& machine : machines) {
+    const auto rank = static_cast<int32_t>(claims.size());
+    claims.push_back(Claim(rank, "GPU-" + std::to_string(rank), machine));
+    claims.back().algorithm = algorithm;
+  }
+  return claims;
+}
+
+TEST(DeviceClaim, AHierarchyNeedsEqualNodesOfSeveralRanks) {
+  constexpr GpuAlgorithm kHierarchical = GpuAlgorithm::kHierarchical;
+  EXPECT_EQ(DecideOnDevices(On({"a", "a", "b", "b"}, kHierarchical), {})->ranks_per_node, 2);
+  EXPECT_EQ(DecideOnDevices(On({"a", "a", "a", "c", "c", "c"}, kHierarchical), {})->ranks_per_node,
+            3);
+  auto why_flat = [](const std::vector<std::string>& machines) {
+    const auto decision = DecideOnDevices(On(machines, GpuAlgorithm::kHierarchical), {});
+    EXPECT_EQ(decision->ranks_per_node, 0);
+    return decision->why_flat;
+  };
+  EXPECT_EQ(why_flat({"a", "a"}), "all ranks are on one machine");
+  EXPECT_EQ(why_flat({"a", "b", "c"}), "each machine has one of the ranks");
+  EXPECT_EQ(why_flat({"a", "a", "b"}),
+            "the machine of rank 0 (host a) has 2 of the ranks and that of rank 2 (host b) has 1");
+  EXPECT_EQ(why_flat({"a", "b", "a", "b"}),
+            "rank 2 (host a) does not follow the other ranks of its machine");
+  DeviceRules no_lane;
+  no_lane.exchanges = false;
+  EXPECT_EQ(DecideOnDevices(On({"a", "a", "b", "b"}, kHierarchical), no_lane)->why_flat,
+            "the number of the process set is too large");
+}
+
+TEST(DeviceClaim, AutoTakesTheHierarchyWhereOnlyTheHostHasRdma) {
+  std::vector<DeviceClaim> claims = On({"a", "a", "b", "b"}, GpuAlgorithm::kAuto);
+  EXPECT_EQ(DecideOnDevices(claims, {})->ranks_per_node, 0);
+  for (DeviceClaim& claim : claims) claim.rdma_for_host = true;
+  EXPECT_EQ(DecideOnDevices(claims, {})->ranks_per_node, 2);
+  claims[2].rdma_for_host = false;
+  EXPECT_EQ(DecideOnDevices(claims, {})->ranks_per_node, 0);
+  EXPECT_EQ(DecideOnDevices(claims, {})->why_flat, "");  // nobody has asked for it
+  std::vector<DeviceClaim> flat = On({"a", "a", "b", "b"}, GpuAlgorithm::kFlat);
+  for (DeviceClaim& claim : flat) claim.rdma_for_host = true;
+  EXPECT_EQ(DecideOnDevices(flat, {})->ranks_per_node, 0);
+}
+
+TEST(DeviceClaim, TwoAlgorithmsAreNamed) {
+  std::vector<DeviceClaim> claims = On({"a", "a", "b", "b"}, GpuAlgorithm::kFlat);
+  claims[3].algorithm = GpuAlgorithm::kHierarchical;
+  EXPECT_THAT(DecideOnDevices(claims, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("rank 0 (host a) has COORDD_GPU_ALGORITHM flat"),
+                             HasSubstr("rank 3 (host b) has hierarchical"))));
 }
 
 }  // namespace

@@ -56,6 +56,17 @@ TEST(DeviceUse, SaysWhatNcclTravelsOver) {
   EXPECT_TRUE(PathOf(facts).nccl());
 }
 
+TEST(DeviceUse, SaysWhichAlgorithmAndWhy) {
+  DeviceDecision decision{true, "", NodeLinks::kNvLink, true};
+  EXPECT_FALSE(PathOf(FactsOf(decision)).hierarchical());
+  decision.why_flat = "each machine has one of the ranks";
+  EXPECT_EQ(PathOf(FactsOf(decision)).why_flat(), "each machine has one of the ranks");
+  decision.why_flat.clear();
+  decision.ranks_per_node = 2;
+  EXPECT_TRUE(PathOf(FactsOf(decision)).hierarchical());
+  EXPECT_EQ(PathOf(FactsOf(decision)).why_flat(), "");
+}
+
 TEST(DeviceUse, SaysWhyTensorsGoThroughHostMemoryOrNowhere) {
   v1::TensorPath path = PathOf(FactsOf({false, "rank 2 has no NCCL", NodeLinks::kNvLink}));
   EXPECT_FALSE(path.nccl());

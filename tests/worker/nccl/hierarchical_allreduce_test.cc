@@ -13,6 +13,7 @@
 
 #include "tests/support/gpu/fake_gpu.h"
 #include "tests/support/status_matchers.h"
+#include "tests/worker/nccl/device_copies.h"
 #include "tests/worker/nccl/hierarchical_ranks.h"
 #include "tests/worker/rank_group.h"
 #include "tests/worker/reference.h"
@@ -228,6 +229,51 @@ TEST_F(HierarchicalAllreduceTest, AnErrorOfNcclEndsTheExchangesThatWait) {
       EXPECT_THAT(*second, StatusIs(absl::StatusCode::kAborted, testing::_));
     }
     context.object.nccl().PassGate();
+  });
+}
+
+// For tests/gpu/run: what a single real GPU can show. Both ranks are on it, each a node of its own,
+// so NCCL has nothing to move; the stream, the host's functions and the words are real.
+TEST(HierarchicalAllreduceOnAGpu, NodesOfOneRankShareIt) {
+  GroupCase<CollectiveBackend> group;
+  group.new_group = [](int32_t world_size) {
+    auto runtime = OpenTestGpus();
+    auto network = std::make_shared<InProcessNetwork>(world_size);
+    return [runtime, network]() -> std::unique_ptr<CollectiveBackend> {
+      auto host = std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(*network));
+      return std::make_unique<DeviceCopies>(
+          std::make_unique<HierarchicalRank>(
+              HierarchicalRank::Options{.ranks_per_node = 1, .chunk_bytes = 64 << 10},
+              std::make_unique<NcclBackend>(runtime, Clock::Real(), NcclBackendOptions()),
+              std::move(host)),
+          *runtime->device, /*index=*/0);
+    };
+  };
+  RunRanks<CollectiveBackend>(group, 2, [](RankContext<CollectiveBackend>& context) {
+    constexpr int64_t kCount = 300'001;
+    std::vector<Bytes> inputs;
+    for (int32_t r = 0; r < 2; ++r) inputs.push_back(TestInput(DataType::kFloat32, r, kCount, 1));
+    const Bytes& own = inputs[static_cast<size_t>(ToInt(context.rank))];
+    for (int64_t i = 0; i < 4; ++i) {
+      Bytes output = own;
+      std::optional<absl::Status> ended;
+      CollectiveArgs args;
+      args.kind = CollectiveKind::kAllreduce;
+      args.dtype = DataType::kFloat32;
+      args.op = ReduceOp::kSum;
+      args.sequence = i;
+      args.input = own;
+      args.output = absl::MakeSpan(output);
+      ASSERT_THAT(context.object.Launch(std::move(args),
+                                        [&](absl::Status status) { ended = std::move(status); }),
+                  IsOk());
+      ASSERT_TRUE(context.DriveUntil([&] { return ended.has_value(); }));
+      EXPECT_THAT(*ended, IsOk());
+      EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum, inputs, output.data(), kCount),
+                "");
+      // Memory is freed when all that is on the device is through, the other rank's streams, too.
+      context.barrier.arrive_and_wait();
+    }
   });
 }
 
