@@ -138,9 +138,12 @@ absl::Status StartRanks(const CollectivesOptions& options, const ServerProcess* 
       variables.push_back(std::move(variable));
     if (options.on_gpus) {
       variables.push_back(absl::StrCat("COORDD_LOCAL_RANK=", rank));
+      variables.push_back(absl::StrCat("COORDD_GPU_ALGORITHM=", options.gpu_algorithm));
       if (options.share_gpu) {
         variables.push_back("COORDD_ALLOW_SHARED_GPU=1");
-        variables.push_back(absl::StrCat("NCCL_HOSTID=rank", rank));
+        // Two ranks make a node, which a hierarchy needs: they have to have a GPU each.
+        const bool in_pairs = options.gpu_algorithm == "hierarchical";
+        variables.push_back(absl::StrCat("NCCL_HOSTID=node", in_pairs ? rank / 2 : rank));
       }
     }
     COORDD_RETURN_IF_ERROR(

@@ -16,7 +16,8 @@ struct CollectivesOptions {
   CollectivesPlan plan;
   std::string transport = "auto";    // COORDD_TRANSPORT
   std::string on_failure = "raise";  // COORDD_ON_FAILURE
-  bool on_gpus = false;    // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
+  bool on_gpus = false;  // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
+  std::string gpu_algorithm = "auto";
   bool share_gpu = false;  // ranks may be on one, each as on a host of its own: NCCL uses sockets
   int32_t repeats = 1;
   // Instead of coordd: what a shell starts, which brings all ranks into being, and its name in the

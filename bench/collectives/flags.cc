@@ -71,8 +71,15 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
           "the same calls of NCCL, with bars")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
-  command->add_flag("--share-gpu", flags.options.share_gpu,
-                    "Ranks may use one GPU, each as on a host of its own: NCCL then uses sockets");
+  command->add_flag(
+      "--share-gpu", flags.options.share_gpu,
+      "Ranks may use one GPU, each as on a host of its own: NCCL then uses sockets; with "
+      "--gpu-algorithm hierarchical two of them on each");
+  command
+      ->add_option("--gpu-algorithm", flags.options.gpu_algorithm,
+                   "With --device cuda: COORDD_GPU_ALGORITHM of the ranks")
+      ->check(CLI::IsMember({"auto", "flat", "hierarchical"}))
+      ->capture_default_str();
   command->add_option("--on-failure", flags.options.on_failure, "continue, raise or end")
       ->check(CLI::IsMember({"continue", "raise", "end"}))
       ->capture_default_str();
