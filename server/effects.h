@@ -150,6 +150,7 @@ struct Event {
     kProcessEnded,  // how a process ended, told after its departure
     kDrainBegan,    // a worker was asked to leave
     kDrainLifted,   // and may stay after all
+    kRankStuck,     // where the program of a rank is that others wait for
   };
   Kind kind = Kind::kJobCreated;
   std::string job = {};

@@ -61,6 +61,8 @@ v1::EventKind KindOf(Event::Kind kind) {
       return v1::EVENT_KIND_DRAIN_BEGAN;
     case Event::Kind::kDrainLifted:
       return v1::EVENT_KIND_DRAIN_LIFTED;
+    case Event::Kind::kRankStuck:
+      return v1::EVENT_KIND_RANK_STUCK;
     case Event::Kind::kTensorsPlanned:
     case Event::Kind::kStaleMessage:
       break;
@@ -78,6 +80,7 @@ bool IsWarning(const Event& event) {
     case Event::Kind::kTensorFailed:
     case Event::Kind::kProcessSetRefused:
     case Event::Kind::kStallBegan:
+    case Event::Kind::kRankStuck:
     case Event::Kind::kNotStored:
     case Event::Kind::kProtocolError:
     case Event::Kind::kProcessEnded:

@@ -226,7 +226,8 @@ std::optional<std::string> GenerationState::Hopeless(absl::Time now) const {
   return absl::StrCat("tensor ", tensor.name, " was not executed by ",
                       RanksString(tensor.missing, tensor.missing_count), " for ",
                       absl::FormatDuration(now - tensor.since), ", but by ",
-                      RanksString(tensor.ready, tensor.ready_count));
+                      RanksString(tensor.ready, tensor.ready_count),
+                      tensor.missing.empty() ? "" : At(tensor.missing.front()));
 }
 
 }  // namespace coordd

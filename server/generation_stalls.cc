@@ -80,8 +80,37 @@ void GenerationState::WatchTensors(absl::Time now, Effects& effects) {
     EmitStall(*oldest, count, now, effects);
     stalls_told_ += count;
   }
+  for (FailedTensor& one : failed) {
+    absl::Status& status = one.fault.status;
+    status = absl::Status(status.code(), absl::StrCat(status.message(), At(one.fault.blamed)));
+  }
   DeliverFailures(failed, effects);
   NoteStallsEnded(effects);
+}
+
+bool GenerationState::IsAwaited(Rank rank, absl::Time now) const {
+  constexpr size_t kLookedAt = 8;  // the oldest tensors, and of each the first ranks
+  if (stalls_told_ == 0) return false;
+  for (const PendingTensor& tensor : Stalled(now, options_.stall_warning, kLookedAt)) {
+    const size_t named = std::min(tensor.missing.size(), kLookedAt);
+    const auto end = tensor.missing.begin() + static_cast<int64_t>(named);
+    if (std::find(tensor.missing.begin(), end, rank) != end) return true;
+  }
+  return false;
+}
+
+void GenerationState::SetWhereabouts(Rank rank, std::string where) {
+  if (where.empty()) {
+    whereabouts_.erase(rank);
+  } else {
+    whereabouts_[rank] = std::move(where);
+  }
+}
+
+std::string GenerationState::At(Rank rank) const {
+  const auto found = whereabouts_.find(rank);
+  if (found == whereabouts_.end()) return "";
+  return absl::StrCat("; rank ", ToInt(rank), " is at ", found->second);
 }
 
 void GenerationState::WatchRequests(absl::Time now, Effects& effects) {

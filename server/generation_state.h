@@ -108,6 +108,11 @@ class GenerationState {
   // Pending since `now - age` or earlier, oldest first, at most `limit`: tensors, and requests for
   // process sets under the name of what they ask for.
   std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
+  // Others have waited for this rank until a warning was due. Of many that are missing only the
+  // first few are.
+  bool IsAwaited(Rank rank, absl::Time now) const;
+  // Where its program is, a phrase for the errors of those who wait; empty: on its way.
+  void SetWhereabouts(Rank rank, std::string where);
   // What `rank` has submitted in `set` (a send or receive: in set 0) and is pending.
   std::optional<PendingTensor> Find(Rank rank, ProcessSetId set, absl::string_view name) const;
 
@@ -194,6 +199,7 @@ class GenerationState {
   void WatchSchedules(absl::Time now, Effects& effects);
 
   // generation_stalls.cc
+  std::string At(Rank rank) const;  // "; rank 1 is at ...", if that is known
   void EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now,
                  Effects& effects) const;
   void WatchStalls(absl::Time now, Effects& effects);
@@ -223,7 +229,8 @@ class GenerationState {
   int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;
   int64_t bytes_planned_ = 0;
-  int64_t stalls_told_ = 0;  // stalled tensors for which no end has been told
+  int64_t stalls_told_ = 0;                  // stalled tensors for which no end has been told
+  std::map<Rank, std::string> whereabouts_;  // of those who others wait for
   bool ended_ = false;
 };
 

@@ -344,6 +344,8 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.previous_rank = -1;
     worker.report.Clear();
     worker.device_use.reset();
+    worker.stack_asked = false;
+    worker.stack.clear();
     worker.last_heard = now;  // its lease starts here
     DeliverMembership(session, worker, topology, inherited, effects);
   }

@@ -188,6 +188,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
     worker.device_use = heartbeat.device_use();
     worker.heartbeat.clear_device_use();
   }
+  worker.heartbeat.clear_stack();
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   if (ToInt(worker.generation) != 0 && negotiating())
     generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);
@@ -198,6 +199,8 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   if (ToInt(worker.generation) != 0 && negotiating()) {
     ToProto(generation_->ArrivalLag(worker.place.rank),
             ack->mutable_lease_ack()->mutable_arrival_lag());
+    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, now));
+    OnStack(worker, heartbeat.stack(), effects);
   }
   effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
 }

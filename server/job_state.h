@@ -123,6 +123,9 @@ class JobState {
     v1::Heartbeat heartbeat;                  // the last one, without
     std::optional<v1::DeviceUse> device_use;  // of the generation
     absl::Time heartbeat_at = absl::InfinitePast();
+    // Others wait for it: it was asked where its program is, and what it has said.
+    bool stack_asked = false;
+    std::string stack;
     double bytes_per_second = 0;          // between the last two heartbeats
     std::optional<v1::ProcessExit> exit;  // from its launcher
     // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
@@ -148,6 +151,9 @@ class JobState {
   int64_t bytes_executed() const;
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                    absl::Time now, Effects& effects);
+  // job_stacks.cc
+  bool WantsStack(Worker& worker, absl::Time now);
+  void OnStack(Worker& worker, const std::string& stack, Effects& effects);
   void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, absl::Time now,
                Effects& effects);
   void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,

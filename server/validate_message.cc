@@ -160,6 +160,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
       COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", kMaxLaneMarkCycles, mark.cycles()));
     }
   }
+  COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
   return CheckDeviceUse(heartbeat.device_use());
 }
 

@@ -81,6 +81,7 @@ void Control::Run(std::vector<ControlEvent> early) {
 std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
   Actions actions;
   std::optional<absl::Time> next;
+  bool asks_for_stack = false;
   {
     MutexLock lock(&mu_);
     const absl::Time now = parts_.clock.Now();
@@ -92,8 +93,10 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
     sleeps_until_ = state_.NextDeadline();
     if (!state_.stopped()) next = sleeps_until_;
     actions = TakeActionsLocked();
+    asks_for_stack = state_.TakeStackWanted();
   }
   CarryOut(std::move(actions));
+  if (asks_for_stack) parts_.stacks.Ask();
   UpdateMetrics();
   return next;
 }
@@ -245,6 +248,7 @@ void Control::Do(SendMessage& action) {
   if (action.message.has_heartbeat()) {
     if (auto use = active_->DeviceUseBeyond(&device_use_told_))
       *action.message.mutable_heartbeat()->mutable_device_use() = *std::move(use);
+    action.message.mutable_heartbeat()->set_stack(parts_.stacks.Take());
   }
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();

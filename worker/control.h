@@ -16,6 +16,7 @@
 #include "worker/coordinator_link.h"
 #include "worker/job_table.h"
 #include "worker/process_set_table.h"
+#include "worker/stack_probe.h"
 #include "worker/worker_events.h"
 #include "worker/worker_state.h"
 
@@ -74,6 +75,7 @@ class Control {
     WorkerMetrics& metrics;
     TraceRecorder& trace;
     Clock& clock;
+    StackProbe& stacks;
   };
   struct Stream {
     std::unique_ptr<CoordinatorLink> link;  // on which the worker has joined

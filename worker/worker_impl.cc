@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Worker>> StartWorker(const WorkerOptions& options
 WorkerImpl::WorkerImpl(WorkerOptions options, WorkerSeams seams, Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
-      runtime_(std::make_unique<Runtime>(std::move(seams), clock)) {}
+      runtime_(std::make_unique<Runtime>(std::move(seams), clock, options_.stack)) {}
 
 WorkerImpl::~WorkerImpl() {
   if (fork_guard_.InChild()) {
@@ -107,7 +107,7 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
                       std::move(interrupted)});
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_},
+      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks},
       Control::Stream{std::move(session.link), r.seams.make_link}, std::move(plane),
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },

@@ -15,6 +15,7 @@
 #include "common/tls.h"
 #include "common/types.h"
 #include "worker/nccl/device_claim.h"
+#include "worker/stack_probe.h"
 
 namespace coordd {
 
@@ -79,6 +80,8 @@ struct WorkerOptions {
   // members.
   OnFailure on_failure = OnFailure::kEnd;
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
+
+  StackSource stack;  // of the program, for the report of a stall
 
   // COORDD_TIMELINE: written from the start (Worker::StartTimeline); empty: none.
   // COORDD_TIMELINE_MARK_CYCLES=1.

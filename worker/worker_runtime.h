@@ -24,10 +24,11 @@ namespace coordd {
 //
 // Members end in the reverse order: nothing speaks into an inbox that has gone.
 struct WorkerImpl::Runtime {
-  Runtime(WorkerSeams seams, Clock& clock)
+  Runtime(WorkerSeams seams, Clock& clock, StackSource stack)
       : seams(std::move(seams)),
         gpus(std::move(this->seams.gpus)),
         metrics(registry),
+        stacks(stack),
         store(*this->seams.store),
         program_store("program/", store),
         inbox(kMaxControlEvents, clock) {}
@@ -37,6 +38,7 @@ struct WorkerImpl::Runtime {
   prometheus::Registry registry;
   WorkerMetrics metrics;
   TraceRecorder trace;
+  StackProbe stacks;
   RememberingStore store;
   PrefixStore program_store;
   PendingNames names;

@@ -198,6 +198,7 @@ void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
   const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
   lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
   arrival_lag_ = FromProto(ack.arrival_lag());
+  stack_wanted_ = stack_wanted_ || ack.wants_stack();
   if (ack.coordd_ns() != 0) clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
 }
 

@@ -136,6 +136,8 @@ class WorkerState {
   int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
   // How late this rank comes to collectives, as coordd has told last.
   absl::Duration arrival_lag() const { return arrival_lag_; }
+  // coordd asks where the program is. Once.
+  bool TakeStackWanted() { return std::exchange(stack_wanted_, false); }
   // How late the last heartbeat was sent.
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
@@ -415,6 +417,7 @@ class WorkerState {
   absl::Time last_tick_ = absl::InfiniteFuture();
   absl::Duration heartbeat_lag_;
   absl::Duration arrival_lag_;
+  bool stack_wanted_ = false;
   int64_t collectives_completed_ = 0;
   int64_t bytes_reduced_ = 0;
   int64_t batches_completed_ = 0;

@@ -55,6 +55,7 @@ absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   if (options.worker_id != nullptr) result.worker_id = options.worker_id;
   if (options.min_workers != 0) result.min_workers = options.min_workers;
   if (options.max_workers != 0) result.max_workers = options.max_workers;
+  if (options.stack_signal != 0) result.stack = {options.stack_signal, options.stack_fd};
   if (options.has_launcher_rank != 0) {
     result.launcher_rank = options.launcher_rank;
     result.launcher_local_rank = options.launcher_local_rank;

@@ -41,7 +41,7 @@
  * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
  * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
  * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
- * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2.
+ * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -226,9 +226,17 @@ typedef struct coordd_options {
   const char* on_failure;      /* COORDD_ON_FAILURE: what the loss of a member does: "end" the job,
                                 * the default; "raise" an error; "continue" without it (see
                                 * coordd_worker_on_generation). Equal on all members. */
+  int32_t stack_signal; /* not 0: when others have waited for this rank for too long, its main
+                         * thread gets this signal, whose handler writes the stacks of the
+                         * program's threads, as text, to the end of stack_fd: coordd tells
+                         * them to operators. Not while nothing handles the signal. */
+  int32_t stack_fd;     /* a file of this process, which the library empties each time */
 } coordd_options_t;
-#define COORDD_OPTIONS_INIT \
-  { sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define COORDD_OPTIONS_INIT                                                                        \
+  {                                                                                                \
+    sizeof(coordd_options_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0, 0                                                                                       \
+  }
 
 /* What this process was told about itself before it is a member: by the options, by COORDD_*
  * variables, else by its launcher. */

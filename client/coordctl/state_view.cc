@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace coordd {
 namespace {
@@ -257,6 +258,17 @@ std::string DevicesText(const v1::JobState& job) {
   return out;
 }
 
+std::string StacksText(const v1::JobState& job) {
+  std::string out;
+  for (const v1::WorkerState& worker : job.workers()) {
+    if (worker.stack().empty()) continue;
+    absl::StrAppend(&out, "  the others wait for rank ", worker.rank(), ", which is at\n");
+    for (absl::string_view line : absl::StrSplit(worker.stack(), '\n'))
+      absl::StrAppend(&out, "    ", line, "\n");
+  }
+  return out;
+}
+
 std::string StatusText(const v1::ServerState& state) {
   std::string out = absl::StrCat("coordd ", state.version(), " at ", state.listen(), ", up ",
                                  DurationText(state.uptime_seconds()));
@@ -277,6 +289,7 @@ std::string StatusText(const v1::ServerState& state) {
     for (const v1::StalledTensor& stall : job.stalled()) {
       absl::StrAppend(&out, "  ", StallText(stall), "\n");
     }
+    absl::StrAppend(&out, StacksText(job));
     for (const v1::Departure& departure : job.departures()) {
       absl::StrAppend(&out, "  ", DepartureText(departure), "\n");
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -82,9 +83,14 @@ TEST(StatusText, NamesStallsAndDepartures) {
   departure->set_hostname("a");
   departure->set_pid(9);
   departure->set_cause(v1::DEPARTURE_CAUSE_LEASE_EXPIRED);
+  v1::WorkerState* stuck = state.mutable_jobs(0)->mutable_workers(0);
+  stuck->set_stack("main thread:\n  File \"train.py\", line 12 in read");
   const std::string text = StatusText(state);
   EXPECT_THAT(text, HasSubstr("stalled for 12 s: grad/17; ranks in: 0, 1, 2; ranks missing: 3\n"));
   EXPECT_THAT(text, HasSubstr("rank 1 (host a, pid 9) was silent for longer than its lease\n"));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("  the others wait for rank ", stuck->rank(),
+                                           ", which is at\n    main thread:\n"
+                                           "      File \"train.py\", line 12 in read\n")));
 }
 
 TEST(StatusText, SaysHowManyRanksAListLeavesOut) {

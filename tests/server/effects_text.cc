@@ -130,7 +130,7 @@ constexpr const char* kEventNames[] = {
     "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "schedule_began",
     "schedule_broken",   "traced",           "protocol_error",  "stale_message", "job_resumed",
     "job_restored",      "not_stored",       "asleep",          "process_ended", "drain_began",
-    "drain_lifted"};
+    "drain_lifted",      "rank_stuck"};
 
 }  // namespace
 
@@ -144,7 +144,8 @@ std::string ToText(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kAbort:
       return ToText(message.abort()) + generation;
     case v1::CoordinatorMessage::kLeaseAck:
-      return absl::StrCat("lease_ack ", message.lease_ack().echoed_sent_ns(), generation);
+      return absl::StrCat("lease_ack ", message.lease_ack().echoed_sent_ns(),
+                          message.lease_ack().wants_stack() ? " wants_stack" : "", generation);
     case v1::CoordinatorMessage::kTensorFailures:
       return ToText(message.tensor_failures());
     case v1::CoordinatorMessage::kWaiting:

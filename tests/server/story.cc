@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/server/builders.h"
 
@@ -133,6 +134,8 @@ bool Story::Worker(const Command& command) {
   } else if (command.verb == "beat") {
     v1::WorkerMessage message = From(command);
     message.mutable_heartbeat()->set_sent_ns(command.Number("sent", 1));
+    message.mutable_heartbeat()->set_stack(
+        absl::StrReplaceAll(command.Get("stack", ""), {{"|", "\n"}}));
     v1::LanePosition* lane = message.mutable_heartbeat()->add_lanes();
     lane->set_lane(static_cast<int32_t>(command.Number("lane", 0)));
     lane->set_launched(command.Number("launched", 0));

@@ -12,7 +12,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from coordd import _library, _native, process_sets as _process_sets
+from coordd import _library, _native, _stacks, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
@@ -99,6 +99,7 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         given = {"coordinator": coordinator, "job": job, "launcher": launcher, "port_range": port_range}
         options: Dict[str, _native.OptionValue] = {key: value for key, value in given.items() if value is not None}
         options.update(_membership_options(comm, options))
+        options.update(_stacks.options())
         _state.worker = _start(options)
         _state.place = _state.worker.place
         _state.follows = goes_on()
