@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/proto_convert.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "server/job_record.h"
@@ -215,13 +216,14 @@ void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, absl::Tim
     job_of_session_[session] = join.job();
     return;
   }
+  Close(session, status, effects);
+  if (absl::IsUnavailable(status) && FromProto(join.asking_for()) > absl::ZeroDuration()) return;
   Event event{.kind = Event::Kind::kJoinRefused};
   // Not the name as it was sent: it may be anything.
   if (jobs_.contains(join.job())) event.job = join.job();
   event.code = status.code();
   event.text = OneLine(status.message());
   effects.events.push_back(std::move(event));
-  Close(session, status, effects);
 }
 
 absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, absl::Time now,

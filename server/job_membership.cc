@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/proto_convert.h"
@@ -69,18 +70,13 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
   }
   if (join.has_resume()) return RefuseResume(join);
   ReplaceWaiting(join, now, effects);
+  COORDD_RETURN_IF_ERROR(MayJoin(join, now));
   if (ended()) {
-    COORDD_RETURN_IF_ERROR(admission_.Check(join));
     COORDD_RETURN_IF_ERROR(Start(join, now));
     Emit(Event::Kind::kJobCreated,
          absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
                       rendezvous_.options().max_workers),
          effects);
-  } else {
-    COORDD_RETURN_IF_ERROR(CheckAgreement(join));
-    COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
-    COORDD_RETURN_IF_ERROR(admission_.Check(join));
-    COORDD_RETURN_IF_ERROR(rendezvous_.CheckRoom());
   }
   COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
   Worker worker;
@@ -101,6 +97,27 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
     effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
   }
   return absl::OkStatus();
+}
+
+absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
+  if (!ended()) {
+    COORDD_RETURN_IF_ERROR(CheckAgreement(join));
+    COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
+  }
+  absl::Status fits = admission_.Check(join);
+  if (fits.ok() && !ended()) fits = rendezvous_.CheckRoom();
+  if (fits.ok() || !join.has_asking_for()) return fits;
+  // Who is started again at once asks before coordd has noticed that its predecessor is dead.
+  const absl::Time since = now - std::max(FromProto(join.asking_for()), absl::ZeroDuration());
+  const bool may_be_gone = absl::c_any_of(
+      workers_, [&](const auto& entry) { return !HasLivedSince(entry.second, since, now); });
+  return may_be_gone ? absl::UnavailableError(fits.message()) : fits;
+}
+
+// A single heartbeat may be older than it: what a process has sent arrives, and then its end.
+bool JobState::HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const {
+  if (worker.departs_at != absl::InfiniteFuture()) return false;
+  return worker.heartbeat_before > since || now - since > options_.lease;
 }
 
 // One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of

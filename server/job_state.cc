@@ -183,6 +183,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
     worker.bytes_per_second = std::max(0.0, bytes / seconds);
   }
   worker.heartbeat = heartbeat;
+  worker.heartbeat_before = worker.heartbeat_at;
   worker.heartbeat_at = now;
   if (heartbeat.has_device_use()) {
     worker.device_use = heartbeat.device_use();

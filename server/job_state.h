@@ -123,6 +123,7 @@ class JobState {
     v1::Heartbeat heartbeat;                  // the last one, without
     std::optional<v1::DeviceUse> device_use;  // of the generation
     absl::Time heartbeat_at = absl::InfinitePast();
+    absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
     // Others wait for it: it was asked where its program is, and what it has said.
     bool stack_asked = false;
     std::string stack;
@@ -167,6 +168,9 @@ class JobState {
 
   // job_membership.cc
   void ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects);
+  // What refuses it, or UNAVAILABLE if that may be the doing of one whose end is not noticed yet.
+  absl::Status MayJoin(const v1::Join& join, absl::Time now);
+  bool HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const;
   absl::Status Start(const v1::Join& join, absl::Time now);
   absl::Status CheckAgreement(const v1::Join& join);
   void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,

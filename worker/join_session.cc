@@ -7,6 +7,7 @@
 #include "common/backoff.h"
 #include "common/log.h"
 #include "common/process_set_parts.h"
+#include "common/proto_convert.h"
 #include "common/status_macros.h"
 #include "worker/worker_errors.h"
 
@@ -59,8 +60,9 @@ void Take(ControlEvent event, Attempt& attempt) {
 }
 
 absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
-  return absl::UnavailableError(absl::StrCat("coordd at ", request.coordinator,
-                                             " could not be reached in time: ", last.message()));
+  return absl::UnavailableError(absl::StrCat("job ", request.join.job(),
+                                             " could not be joined in time, coordd at ",
+                                             request.coordinator, ": ", last.message()));
 }
 
 }  // namespace
@@ -68,6 +70,7 @@ absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
 absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const LinkFactory& make_link,
                                           ControlInbox& inbox, Clock& clock, Random& random) {
   Backoff backoff(BackoffOptions{}, random);
+  const absl::Time begun = clock.Now();
   bool told = false;
   while (true) {
     std::unique_ptr<CoordinatorLink> link = make_link();
@@ -81,6 +84,8 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
                      }});
     v1::WorkerMessage hello;
     *hello.mutable_join() = request.join;
+    ToProto(told ? clock.Now() - begun : absl::ZeroDuration(),
+            hello.mutable_join()->mutable_asking_for());
     link->Send(std::move(hello)).IgnoreError();  // the stream's end says why
 
     Attempt attempt;
@@ -100,8 +105,8 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
     const absl::Time next = clock.Now() + backoff.Next();
     if (next >= request.deadline) return NotReached(request, *attempt.ended);
     if (!told) {
-      COORDD_LOG(kInfo, "coordd at ", request.coordinator,
-                 " cannot be reached yet, trying again: ", attempt.ended->message());
+      COORDD_LOG(kInfo, "job ", request.join.job(), " cannot be joined yet, asking coordd at ",
+                 request.coordinator, " again: ", attempt.ended->message());
       told = true;
     }
     // The stream has ended, so that nothing comes in: this is a wait until `next`. An attempt that

@@ -29,9 +29,10 @@ struct JoinedSession {
 };
 
 // Blocks; the link speaks into `inbox`, which nobody else reads meanwhile. A coordd that cannot be
-// reached (yet) is tried again with back-off until the deadline. Statuses: UNAVAILABLE it could not
-// be reached, with the last reason; DEADLINE_EXCEEDED how many of how many workers came; INTERNAL
-// it broke the protocol; otherwise what it refused the Join with.
+// reached (yet), or that does not know yet whether whoever stands in the way lives, is asked again
+// with back-off until the deadline. Statuses: UNAVAILABLE neither has changed, with the last
+// reason; DEADLINE_EXCEEDED how many of how many workers came; INTERNAL it broke the protocol;
+// otherwise what it refused the Join with.
 absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const LinkFactory& make_link,
                                           ControlInbox& inbox, Clock& clock, Random& random);
 

@@ -300,6 +300,8 @@ void Story::Join(const Command& command) {
     ToProto(DurationOf(command.Get("settle", "")),
             join->mutable_limits()->mutable_settling_window());
   }
+  if (command.named.contains("asking"))
+    ToProto(DurationOf(command.Get("asking", "")), join->mutable_asking_for());
   if (const auto named = OnFailureFromName(command.Get("on_failure", "")))
     join->set_on_failure(static_cast<v1::OnFailure>(*named));
   join->set_launch(command.Get("launch", ""));

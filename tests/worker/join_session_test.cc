@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/proto_convert.h"
 #include "tests/support/hang_limit.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/fake_coordinator_link.h"
@@ -117,6 +118,23 @@ TEST_F(JoinSessionTest, GivesUpAtItsDeadlineWithTheLastReason) {
   EXPECT_THAT(Join(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("launch:29650"), HasSubstr("connection refused"))));
+}
+
+TEST_F(JoinSessionTest, SaysSinceWhenItAsks) {
+  coordinator_.on_start = [this] {
+    if (coordinator_.streams() < 3) {
+      coordinator_.End(absl::UnavailableError("the job is full"));
+    } else {
+      coordinator_.Say(Membership());
+    }
+  };
+  ASSERT_THAT(Join(), IsOk());
+  std::vector<absl::Duration> since;
+  for (int i = 0; i < 3; ++i)
+    since.push_back(FromProto(coordinator_.Receive().join().asking_for()));
+  EXPECT_EQ(since[0], absl::ZeroDuration());
+  EXPECT_GT(since[1], since[0]);
+  EXPECT_GT(since[2], since[1]);
 }
 
 TEST_F(JoinSessionTest, SaysHowManyCame) {
