@@ -155,7 +155,7 @@ class GoingOnTest(processes.TestCase):
                 self.kill(members.pop(self.random.randrange(len(members))))
                 self.await_steps(members, self.random.choice((0, 3)))
                 newcomer = self.start(Member(self.folder, fresh, coordd, job, (1, 3), 200_000))
-                self.assertTrue(wait_for(lambda: newcomer.steps() >= 3), newcomer.text())
+                self.assertTrue(wait_for(lambda: newcomer.steps() >= 3), (newcomer.lines(), newcomer.text()))
                 members.append(newcomer)
             self.assertGreaterEqual(self.end(job, members), 3, job)
 
@@ -166,7 +166,7 @@ class GoingOnTest(processes.TestCase):
             members = self.begin(coordd, job, 4, most=5)
             newcomer = self.start(Member(self.folder, 4, coordd, job, (1, 5), 200_000))
             self.kill(members.pop(self.random.randrange(len(members))), at_most_s=0.3)
-            self.assertTrue(wait_for(lambda: newcomer.steps() >= 3), newcomer.text())
+            self.assertTrue(wait_for(lambda: newcomer.steps() >= 3), (newcomer.lines(), newcomer.text()))
             self.end(job, [*members, newcomer])
 
 
