@@ -68,7 +68,7 @@ struct DeviceDecision {
   bool windows = false;                   // every rank makes its fusion buffer a symmetric window
   // Of the set on each machine, following each other, where allreduces are hierarchical; 0: flat.
   int32_t ranks_per_node = 0;
-  std::string why_flat;  // where a hierarchy was asked for
+  std::string why_flat = {};  // where a hierarchy was asked for
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
 
