@@ -319,6 +319,7 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kProcessEnded:
     case Event::Kind::kDrainBegan:
     case Event::Kind::kDrainLifted:
+    case Event::Kind::kRankStuck:
       break;  // states, not counts: SetState
   }
 }
