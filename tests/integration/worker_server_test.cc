@@ -454,7 +454,9 @@ TEST_F(WorkerServerTest, ACheckNamesTheCommWhoseResultIsWrong) {
     const absl::Status status = (*comm)->Run(call);
     const std::string wrong = "rank 0: allreduce (float32 sum) of element 999: got";
     // Rank 1 has its result, unless it hears first what has become of rank 0's.
-    if (rank == 0 || !status.ok()) EXPECT_THAT(status.message(), HasSubstr(wrong)) << status;
+    if (rank == 0 || !status.ok()) {
+      EXPECT_THAT(status.message(), HasSubstr(wrong)) << status;
+    }
     EXPECT_THAT(worker(rank).AwaitEnd(Clock::Real().Now() + kHangLimit),
                 StatusIs(absl::StatusCode::kAborted, HasSubstr(wrong)));
   });
