@@ -1,5 +1,5 @@
-// Calls of Gloo, over TCP on the loopback interface. Two more arguments: which rank this is, and
-// the directory in which the ranks find each other.
+// Calls of Gloo, over TCP. Three more arguments: which rank this is, the directory in which the ranks
+// find each other, and this host's address.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -22,12 +22,12 @@ namespace {
 
 class GlooCalls final : public Calls {
  public:
-  GlooCalls(int rank, int ranks, const std::string& store)
+  GlooCalls(int rank, int ranks, const std::string& store, const std::string& address)
       : rank_(rank),
         store_(store),
         context_(std::make_shared<gloo::rendezvous::Context>(rank_, ranks)) {
     gloo::transport::tcp::attr attributes;
-    attributes.hostname = "127.0.0.1";
+    attributes.hostname = address;
     std::shared_ptr<gloo::transport::Device> device =
         gloo::transport::tcp::CreateDevice(attributes);
     context_->connectFullMesh(store_, device);
@@ -95,8 +95,10 @@ class GlooCalls final : public Calls {
 }  // namespace
 
 std::unique_ptr<Calls> Calls::Start(const CollectivesPlan& plan, int* argc, char*** argv) {
-  if (*argc == 5) return std::make_unique<GlooCalls>(std::atoi((*argv)[3]), plan.ranks, (*argv)[4]);
-  std::fprintf(stderr, "%s: BOARD NAME RANK STORE\n", (*argv)[0]);
+  if (*argc == 6) {
+    return std::make_unique<GlooCalls>(std::atoi((*argv)[3]), plan.ranks, (*argv)[4], (*argv)[5]);
+  }
+  std::fprintf(stderr, "%s: BOARD NAME RANK STORE ADDRESS\n", (*argv)[0]);
   std::_Exit(2);
 }
 
