@@ -15,9 +15,9 @@ class TestCase(elastic.TestCase):
         if network.why_no_cuts():
             self.skipTest(network.why_no_cuts())
 
-    def make_network(self, hosts, names=(COORDD,)):
+    def make_network(self, hosts, names=(COORDD,), delayed=None):
         """Host 0 and `hosts` others; `names`: those of them on which a coordd will be."""
-        self.network = network.Network(hosts + 1)
+        self.network = network.Network(hosts + 1, delayed)
         self.addCleanup(self.network.close)
         certs = os.path.join(self.folder, "certs")
         status, text = self.run_command(program("coordctl"), "certs", certs,
@@ -33,9 +33,9 @@ class TestCase(elastic.TestCase):
         return self.coordd(*self.server_tls, *arguments, listen=f"{self.network.addresses[host]}:0",
                            wrapper=self.network.on(host))
 
-    def hosts(self, count, *arguments):
+    def hosts(self, count, *arguments, delayed=None):
         """A coordd on a host, and `count` other ones for workers."""
-        self.make_network(count)
+        self.make_network(count, delayed=delayed)
         return self.coordd_on(COORDD, "--settling-window", "10m", *arguments)
 
     def on_host(self, coordd, host, most, least=2, **variables):

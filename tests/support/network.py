@@ -3,6 +3,9 @@
 import os
 import shutil
 import subprocess
+import sys
+
+from tests.support import slow_link
 
 _numbers = iter(range(1000))
 
@@ -25,26 +28,38 @@ def why_no_cuts():
     return None
 
 
+def why_no_delays():
+    """Why links cannot be made slow here; None when they can."""
+    if why_not():
+        return why_not()
+    if not os.path.exists(slow_link.DEVICE):
+        return f"no {slow_link.DEVICE} here"
+    return None
+
+
 def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
 
 class Network:
-    """`count` hosts with addresses 10.77.0.1, 10.77.0.2, ... that only they can reach. close() when done."""
+    """`count` hosts with addresses 10.77.0.1, 10.77.0.2, ... that only they can reach. close() when done.
 
-    def __init__(self, count):
+    `delayed`: by host, milliseconds that a packet to it or from it takes, and how much that varies."""
+
+    def __init__(self, count, delayed=None):
         prefix = f"coordd{os.getpid()}n{next(_numbers)}"
         self.switch = prefix + "s"
         self.hosts = []
         self.addresses = []
+        self.links = []
         ip("netns", "add", self.switch)
         try:
-            self._build(prefix, count)
+            self._build(prefix, count, delayed or {})
         except subprocess.CalledProcessError as failed:
             self.close()
             raise AssertionError(f"{failed.cmd}: {failed.stderr.decode()}") from None
 
-    def _build(self, prefix, count):
+    def _build(self, prefix, count, delayed):
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
         for index in range(count):
@@ -52,11 +67,22 @@ class Network:
             ip("netns", "add", host)
             self.hosts.append(host)
             self.addresses.append(address)
-            ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", self.switch)
+            if index in delayed:
+                self._add_slow_link(host, f"port{index}", *delayed[index])
+            else:
+                ip("-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{index}", "netns", self.switch)
             ip("-n", self.switch, "link", "set", f"port{index}", "master", "bridge0", "up")
             ip("-n", host, "address", "add", f"{address}/24", "dev", "eth0")
             ip("-n", host, "link", "set", "eth0", "up")
             ip("-n", host, "link", "set", "lo", "up")
+
+    def _add_slow_link(self, host, port, delay_ms, jitter_ms):
+        link = subprocess.Popen(["ip", "netns", "exec", host, sys.executable, slow_link.__file__, "eth0", port, str(delay_ms),
+                                 str(jitter_ms)], stdout=subprocess.PIPE)
+        self.links.append(link)
+        if link.stdout.readline() != b"ready\n":
+            raise AssertionError(f"no TAP devices on {host}")
+        ip("-n", host, "link", "set", port, "netns", self.switch)
 
     def on(self, host):
         """What comes before a command to run it on the host of this number."""
@@ -93,6 +119,11 @@ class Network:
                         "latency", "100ms"], check=True, capture_output=True)
 
     def close(self):
+        for link in self.links:
+            link.kill()
+            link.wait()
+            link.stdout.close()
+        self.links = []
         for name in [*self.hosts, self.switch]:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
         self.hosts = []
