@@ -211,7 +211,7 @@ class CoordinatorTest(CoordrunCase):
         for rank in (0, 2):
             # Seen by coordd, or by the rank that was reducing with it.
             self.assertRegex("\n".join(lines_of(text, rank)),
-                             r"ABORTED.* ended: (rank \d+ \(host .*was lost|.*; it blames rank \d+ \(host )")
+                             r"ABORTED: tensor \S+: generation 1 ended: (rank \d+ \(host .*was lost|.*; it blames rank \d+ \(host )")
         # What killed it: in the others' errors if coordrun is quick, in the end in any case.
         self.assertRegex(text, r"coordd saw: rank \d+ \(host .*was lost: .*it was killed by SIGKILL")
         self.assert_clean()

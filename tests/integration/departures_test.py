@@ -36,7 +36,7 @@ class DeparturesTest(processes.TestCase):
         for worker in others:
             text = worker.answer()
             self.assertTrue(text.startswith("ABORTED "), text)
-            self.assertIn("rank 2", text)
+            self.assertIn("tensor grad: generation 1 ended: rank 2 (host ", text)
             self.assertIn(os.uname().nodename.split(".")[0], text)
             self.assertIn(f"pid {victim.pid}", text)
             self.assertIn("lost", text)
