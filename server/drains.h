@@ -64,7 +64,8 @@ class Drains {
   size_t size() const { return drains_.size(); }
   bool empty() const { return drains_.empty() && nodes_.empty() && gone_.empty(); }
   std::vector<std::string> worker_ids() const;
-  // All are to be told anew: the members come back one after the other.
+  // All are to be told anew: the members come back one after the other, perhaps also one who was
+  // taken for gone.
   void Suspend();
   // What is stored of it. Restored, nothing has begun.
   v1::DrainRecord Record() const;

@@ -384,12 +384,12 @@ void JobState::FailResume(Damage damage, const std::string& reason,
     const auto is_it = [&departure](const v1::Departure& known) {
       return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
     };
+    const bool was_asked = drains_.NoteGone(departure.worker_id());
     if (std::any_of(departures_.begin(), departures_.end(), is_it)) {  // before it was suspended
       PushBounded(generation_departures_, departure);
       continue;
     }
-    departure.set_drained(drains_.NoteGone(departure.worker_id()) ||
-                          departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
+    departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
     PushBounded(departures_, departure);
     PushBounded(generation_departures_, departure);
     Emit(Event::Kind::kWorkerDeparted,

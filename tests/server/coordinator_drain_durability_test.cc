@@ -270,6 +270,27 @@ TEST_F(CoordinatorDrainDurabilityTest, WhoLostPatienceWhileCoorddSleptIsAskedAga
   EXPECT_THAT(Notices(resumed), ElementsAre(Pair(12, 30), Pair(13, 30)));
 }
 
+// Too late after one sleep of coordd's, and in time after the next.
+TEST_F(CoordinatorDrainDurabilityTest, WhoWasTakenForLostIsAskedAgainWhenItComesBack) {
+  Store(Drain(0));
+  epochs_since_ = 0;
+  Pass(2 * options_.lease);
+  Do(SessionEnded{SessionId{1}, "reset"});
+  Resume(12, 1);
+  Resume(13, 2);
+  const Effects lost = PassInTurns(options_.lease + options_.resume_grace);
+  EXPECT_THAT(Aborted(lost).reason(), HasSubstr("rank 0 (host node0, pid 4711) was lost"));
+  Pass(2 * options_.lease);
+  Do(SessionEnded{SessionId{12}, "reset"});
+  v1::ResumeReport over;
+  over.set_over(Aborted(lost).reason());
+  EXPECT_THAT(Notices(Resume(21, 0)), IsEmpty());
+  Resume(22, 1, over);
+  const Effects back = Resume(23, 2, over);
+  EXPECT_TRUE(Aborted(back).reforms());
+  EXPECT_THAT(Notices(back), ElementsAre(Pair(21, 30)));
+}
+
 TEST_F(CoordinatorDrainDurabilityTest, TheEndOfTheJobIsTheAnswerToWhatIsStillBeingStored) {
   const Effects asked = Drain(1);
   Leave(1, 1);

@@ -75,6 +75,12 @@ TEST(Drains, WhoComesBackIsToldAnew) {
   EXPECT_THAT(drains.Overdue(now + absl::Hours(1)), IsEmpty());
   EXPECT_EQ(drains.Begin("w1", now + absl::Hours(1)).until,
             now + absl::Hours(1) + absl::Seconds(5));
+  // Also one who was taken for gone.
+  EXPECT_TRUE(drains.NoteGone("w1"));
+  drains.Suspend();
+  ASSERT_NE(drains.Find("w1"), nullptr);
+  EXPECT_FALSE(drains.Find("w1")->has_begun());
+  EXPECT_FALSE(drains.ForgetGone());
 }
 
 v1::HostIdentity Host(const char* hostname, const char* node_id) {
