@@ -86,14 +86,14 @@ void CoordinatorState::Tick(absl::Time now, Effects& effects) {
 
 absl::Time CoordinatorState::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  bool has_members = false;
+  bool has_workers = false;
   for (const auto& [name, job] : jobs_) {
     next = std::min(next, job->ended() ? job->ended_since() + options_.ended_job_retention
                                        : job->NextDeadline());
-    has_members = has_members || job->has_members();
+    has_workers = has_workers || job->has_workers();
   }
   // Who looks at the clock often enough can tell its own sleep from the silence of others.
-  if (has_members) next = std::min(next, last_now_ + options_.lease / 4);
+  if (has_workers) next = std::min(next, last_now_ + options_.lease / 4);
   return next;
 }
 
@@ -114,7 +114,7 @@ void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
   if (first_call || gap <= options_.lease / 2) return;
   bool forgave = false;
   for (const auto& [name, job] : jobs_) {
-    if (!job->has_members()) continue;
+    if (!job->has_workers()) continue;
     job->Forgive(gap, now);
     forgave = true;
   }

@@ -96,10 +96,8 @@ class JobState {
 
   bool ended() const { return !started_ || rendezvous_.phase() == RendezvousPhase::kEnded; }
   absl::Time ended_since() const { return rendezvous_.phase_since(); }
-  // Also those who wait for the generation that follows theirs, or may come back.
-  bool has_members() const {
-    return rendezvous_.members() > 0 || resume_.has_value() || reforming_.open();
-  }
+  // Also those who wait for a generation, or may come back.
+  bool has_workers() const { return !workers_.empty() || resume_.has_value() || reforming_.open(); }
   size_t workers() const { return workers_.size(); }
   int64_t waiting_calls() const { return kv_.waiting() + (traced() ? 1 : 0); }
   Generation generation() const { return rendezvous_.generation(); }

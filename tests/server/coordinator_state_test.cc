@@ -230,16 +230,20 @@ TEST_F(CoordinatorStateTest, AnAbortNamesAtMostSixtyFourDepartures) {
   EXPECT_EQ(messages[0].abort().departures(63).cause(), v1::DEPARTURE_CAUSE_CONNECTION_LOST);
 }
 
+// Also while a worker only waits: it may lose patience, too, and be a member when it comes back.
 TEST_F(CoordinatorStateTest, LooksAtTheClockOftenEnoughToNoticeItsOwnSleep) {
-  Join(1, 1);
+  Join(1, 2);  // waits for a second one
+  EXPECT_LE(state().NextDeadline(), now_ + options_.lease / 4);
+  Join(2, 2);
   EXPECT_LE(state().NextDeadline(), now_ + options_.lease / 4);
 }
 
 TEST_F(CoordinatorStateTest, RestsWhenNobodyIsThere) {
   state();
   EXPECT_EQ(state().NextDeadline(), absl::InfiniteFuture());
-  Join(1, 2);  // waits for a second one
-  EXPECT_EQ(state().NextDeadline(), absl::InfiniteFuture());
+  Join(1, 2);
+  Do(SessionEnded{SessionId{1}, ""});
+  EXPECT_GE(state().NextDeadline(), now_ + options_.ended_job_retention);
 }
 
 TEST_F(CoordinatorStateTest, RemembersWhatAJobHasReducedWhenItsGenerationIsGone) {

@@ -147,6 +147,23 @@ TEST_F(CoordinatorSuspendTest, WhoHadNotHeardOfTheGenerationIsTold) {
   EXPECT_THAT(Announced(resumed), ElementsAre(1));
 }
 
+// Its first generation forms when coordd wakes up: nobody was a member before.
+TEST_F(CoordinatorSuspendTest, WhoOnlyWaitedWhileCoorddSleptIsTold) {
+  v1::WorkerMessage join;
+  *join.mutable_join() = JoinOf("w1");
+  join.mutable_join()->mutable_limits()->set_max_workers(1);
+  const Effects joined = Do(SessionMessage{SessionId{1}, join});
+  ASSERT_EQ(joined.persist.size(), 1U);
+  Write(joined);
+  now_ += 2 * options_.lease;
+  const Effects formed = Do(Persisted{"train", joined.persist[0].generation});
+  EXPECT_THAT(Announced(formed), ElementsAre(1));
+  EXPECT_THAT(Text(formed, Event::Kind::kAsleep), HasSubstr("not running"));
+  // It has lost its stream meanwhile, of which nothing has been heard.
+  EXPECT_THAT(Announced(Do(SessionMessage{SessionId{11}, join})), ElementsAre(1));
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+}
+
 TEST_F(CoordinatorSuspendTest, WhoSaysThatItIsAMemberAndIsNotDisturbsNobody) {
   Form(/*launched=*/false);
   EXPECT_THAT(Refusal(Resume(12, 2)), StatusIs(Code::kFailedPrecondition, HasSubstr("w3")));
