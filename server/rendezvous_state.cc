@@ -35,9 +35,17 @@ absl::Status RendezvousState::Join(SessionId session, absl::Time now) {
   COORDD_CHECK(!lease_end_.contains(session));
   COORDD_CHECK(arrival_.try_emplace(session, ++arrivals_).second);
   waiting_[arrivals_] = session;
-  last_join_ = now;
   if (phase_ == RendezvousPhase::kEnded) Enter(RendezvousPhase::kGathering, now);
+  NoteArrival(now);
   return absl::OkStatus();
+}
+
+// One that comes and goes, again and again, must not hold up those who wait with it: whoever only
+// makes up for one that has gone opens no new window.
+void RendezvousState::NoteArrival(absl::Time now) {
+  if (candidates() <= most_candidates_) return;
+  most_candidates_ = candidates();
+  last_growth_ = now;
 }
 
 void RendezvousState::Heard(SessionId session, absl::Time now) {
@@ -58,6 +66,7 @@ void RendezvousState::Remove(SessionId session, absl::Time now) {
   rejoined_.erase(session);
   // Nobody is left of those who could go on: it is a job that gathers, as at the start.
   if (rejoined_.empty() && phase_ == RendezvousPhase::kGathering) only_rejoined_ = false;
+  if (candidates() < options_.min_workers) most_candidates_ = 0;
   if (phase_ == RendezvousPhase::kGathering && waiting_.empty() && !awaiting_) {
     Enter(RendezvousPhase::kEnded, now);
   }
@@ -72,7 +81,7 @@ void RendezvousState::Rejoin(SessionId session, absl::Time now) {
   COORDD_CHECK(arrival_.try_emplace(session, ++arrivals_).second);
   waiting_[arrivals_] = session;
   rejoined_.insert(session);
-  last_join_ = now;
+  NoteArrival(now);
   if (lease_end_.empty()) MembersGone(now);
 }
 
@@ -105,10 +114,10 @@ absl::Time RendezvousState::FormsAt() const {
   if (phase_ != RendezvousPhase::kGathering || awaiting_ || candidates() < options_.min_workers) {
     return absl::InfiniteFuture();
   }
-  absl::Time due = last_join_;
+  absl::Time due = last_growth_;
   if (options_.max_workers == 0 || candidates() < options_.max_workers) {
-    due = after_loss_ ? std::max(last_join_, phase_since_) + options_.settling_window_after_loss
-                      : last_join_ + options_.settling_window;
+    due = after_loss_ ? std::max(last_growth_, phase_since_) + options_.settling_window_after_loss
+                      : last_growth_ + options_.settling_window;
   }
   return std::max(due, retry_at_);
 }
@@ -149,6 +158,7 @@ std::optional<std::vector<SessionId>> RendezvousState::Confirm(Generation number
   after_loss_ = false;
   rejoins_expected_ = only_rejoined_ = false;
   rejoined_.clear();
+  most_candidates_ = 0;
   Enter(RendezvousPhase::kFormed, now);
   return members;
 }
@@ -235,7 +245,7 @@ absl::Status RendezvousState::CheckConsistency() const {
         absl::StrCat("phase ", static_cast<int>(phase_), " with ", members(), " members"));
   }
   if (phase_ == RendezvousPhase::kGathering && waiting_.empty() && !awaiting_ &&
-      last_join_ != absl::InfinitePast()) {
+      last_growth_ != absl::InfinitePast()) {
     return absl::InternalError("gathering though nobody waits");
   }
   if (phase_ == RendezvousPhase::kEnded && !waiting_.empty()) {

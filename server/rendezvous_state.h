@@ -107,6 +107,7 @@ class RendezvousState {
   // Those of the waiting who would be in the next generation.
   int32_t candidates() const;
   absl::Time FormsAt() const;  // InfiniteFuture: not before something else happens
+  void NoteArrival(absl::Time now);
   void Enter(RendezvousPhase phase, absl::Time now);
   void MembersGone(absl::Time now);
 
@@ -121,7 +122,9 @@ class RendezvousState {
   int64_t arrivals_ = 0;
   std::map<int64_t, SessionId> waiting_;  // in order of arrival
   std::map<SessionId, int64_t> arrival_;  // key of each waiting session in waiting_
-  absl::Time last_join_ = absl::InfinitePast();
+  // When there were more candidates than ever since there were less than min_workers; and how many.
+  absl::Time last_growth_ = absl::InfinitePast();
+  int32_t most_candidates_ = 0;
   bool after_loss_ = false;                    // this gathering follows a broken generation
   bool rejoins_expected_ = false;              // until the next generation
   bool only_rejoined_ = false;                 // likewise

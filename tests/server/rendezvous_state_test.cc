@@ -32,7 +32,7 @@ TEST(RendezvousState, FormsAtOnceAtMaxWorkers) {
   EXPECT_EQ(state.phase(), RendezvousPhase::kFormed);
 }
 
-TEST(RendezvousState, EveryJoinOpensTheSettlingWindowAnew) {
+TEST(RendezvousState, EveryOneMoreOpensTheSettlingWindowAnew) {
   RendezvousState state = Of(2, 0);
   ASSERT_THAT(state.Join(S(1), kStart), IsOk());
   EXPECT_EQ(state.NextDeadline(), absl::InfiniteFuture());
@@ -42,6 +42,28 @@ TEST(RendezvousState, EveryJoinOpensTheSettlingWindowAnew) {
   EXPECT_EQ(state.TryForm(kStart + absl::Milliseconds(1899)), std::nullopt);
   EXPECT_THAT(state.TryForm(kStart + absl::Milliseconds(1900)),
               Optional(ElementsAre(S(1), S(2), S(3))));
+}
+
+TEST(RendezvousState, OneThatComesAndGoesHoldsNobodyUp) {
+  RendezvousState state = Of(2, 0);
+  for (int id : {1, 2}) ASSERT_THAT(state.Join(S(id), kStart), IsOk());
+  absl::Time now = kStart;
+  for (int id = 3; id <= 11; ++id) {
+    now += absl::Milliseconds(100);
+    ASSERT_THAT(state.Join(S(id), now), IsOk());
+    EXPECT_EQ(state.TryForm(now), std::nullopt);
+    state.Remove(S(id), now);
+  }
+  EXPECT_THAT(state.TryForm(kStart + absl::Milliseconds(1100)), Optional(ElementsAre(S(1), S(2))));
+}
+
+TEST(RendezvousState, BelowTheMinimumTheWindowIsForgotten) {
+  RendezvousState state = Of(2, 0);
+  for (int id : {1, 2}) ASSERT_THAT(state.Join(S(id), kStart), IsOk());
+  state.Remove(S(2), kStart);
+  const absl::Time later = kStart + absl::Minutes(1);
+  ASSERT_THAT(state.Join(S(3), later), IsOk());
+  EXPECT_EQ(state.NextDeadline(), later + absl::Seconds(1));
 }
 
 TEST(RendezvousState, AWorkerThatGoesBeforeTheGenerationFormsIsNotMissed) {
