@@ -142,10 +142,12 @@ void CoorddModel::Write(const Persist& what) {
 absl::Status CoorddModel::StoreOn() {
   Storing& first = storing_.front();
   const bool is_awaited = first.what.generation != Generation{0} || first.what.call != CallId{0};
+  if (hooks_.answers_early && is_awaited && !std::exchange(first.answered, true))
+    return Step(Persisted{first.what.job, first.what.generation, {}, first.what.call});
   if (!first.written) {
     Write(first.what);
     first.written = true;
-    if (!is_awaited) storing_.pop_front();
+    if (!is_awaited || first.answered) storing_.pop_front();
     return absl::OkStatus();
   }
   const Persist what = std::move(first.what);

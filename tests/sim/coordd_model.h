@@ -76,6 +76,8 @@ class CoorddModel {
     std::function<void(RestoredState& found)> found = nullptr;
     // What happens, a line each.
     std::function<void(absl::string_view line)> log = nullptr;
+    // A planted mistake: the disk says that it has written, and writes then.
+    bool answers_early = false;
   };
   CoorddModel(const ServerOptions& options, size_t workers, Random& random, Hooks hooks);
 
@@ -101,7 +103,9 @@ class CoorddModel {
 
   // The disk has something to do: to write, or to say that it has written.
   bool is_storing() const { return !storing_.empty(); }
-  bool has_stored_unsaid() const { return !storing_.empty() && storing_.front().written; }
+  bool has_stored_unsaid() const {
+    return !storing_.empty() && (storing_.front().written || storing_.front().answered);
+  }
   absl::Status StoreOn();
   // In which each generation was stored.
   int64_t epoch_of(int64_t generation) const;
@@ -136,6 +140,7 @@ class CoorddModel {
   struct Storing {
     Persist what;
     bool written = false;
+    bool answered = false;
   };
   absl::Status Took(const Effects& effects);
   void Deliver(SessionId session, const v1::CoordinatorMessage& message);

@@ -49,6 +49,7 @@ const std::map<std::string, RecoveryBug> kRecoveryBugs = {
     {"newcomer-gives", RecoveryBug::kNewcomerGives},
     {"change-of-any-generation", RecoveryBug::kChangeOfAnyGeneration},
     {"stale-is-taken", RecoveryBug::kStaleIsTaken},
+    {"answered-before-stored", RecoveryBug::kAnsweredBeforeStored},
 };
 const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"cut-too-early", PlantedBug::kCutTooEarly},

@@ -17,11 +17,12 @@ def sim(*arguments):
 
 
 class CoorddSimTest(unittest.TestCase):
-    def test_seeds_that_are_well(self):
-        ran = sim("--seeds", "5", "--seed", "7", "--json")
+    def test_a_thousand_seeds_with_all_faults(self):
+        seeds = 100 if os.environ.get("COORDD_SANITIZE") else 1000
+        ran = sim("--seeds", str(seeds), "--json")
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
         said = json.loads(ran.stdout)
-        self.assertEqual((said["seed"], said["seeds"], said["runs"], said["failed"]), (7, 5, 10, 0))
+        self.assertEqual((said["seed"], said["seeds"], said["runs"], said["failed"]), (1, seeds, 2 * seeds, 0))
         self.assertIsNone(said["first_failed"])
         self.assertGreater(said["batches"], 0)
 

@@ -38,7 +38,8 @@ enum class RecoveryBug {
   kSyncSkipped,           // one rank does not take part when the state is given to newcomers
   kNewcomerGives,         // the state that all take is a newcomer's
   kChangeOfAnyGeneration,  // a rank asks for the end of another generation than has agreed to it
-  kStaleIsTaken            // a worker takes what comes on a stream that it has given up
+  kStaleIsTaken,           // a worker takes what comes on a stream that it has given up
+  kAnsweredBeforeStored    // coordd is told that its disk has written before it has
 };
 
 struct RecoverySimOptions {

@@ -31,6 +31,7 @@ CoorddModel::Hooks RecoverySim::CoorddHooks(Log log) {
             if (options_.bug == RecoveryBug::kDrainNotStored) found.drains.clear();
           },
       .log = std::move(log),
+      .answers_early = options_.bug == RecoveryBug::kAnsweredBeforeStored,
   };
 }
 

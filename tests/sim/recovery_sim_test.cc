@@ -223,6 +223,10 @@ TEST(RecoverySim, NoticesAWorkerThatListensToAStreamThatItHasGivenUp) {
   EXPECT_TRUE(Noticed(RecoveryBug::kStaleIsTaken, {Fault::kSleep, Fault::kStale}));
 }
 
+TEST(RecoverySim, NoticesADiskThatAnswersBeforeItHasWritten) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kAnsweredBeforeStored, {Fault::kRestart}));
+}
+
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {
   EXPECT_TRUE(Noticed(RecoveryBug::kBufferReusedTooEarly));
 }
