@@ -19,19 +19,6 @@ using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson MessageJson(const Message& message);
 
-// JOB_PHASE_RUNNING of enum JobPhase -> "running".
-std::string EnumeratorName(const EnumValueDescriptor& value) {
-  std::string prefix;
-  for (char c : value.type()->name()) {
-    if (absl::ascii_isupper(c) && !prefix.empty()) prefix += '_';
-    prefix += absl::ascii_toupper(c);
-  }
-  prefix += '_';
-  absl::string_view name = value.name();
-  if (absl::StartsWith(name, prefix)) name.remove_prefix(prefix.size());
-  return absl::AsciiStrToLower(name);
-}
-
 // One value: element `index` of a repeated field, or a singular field when `index` < 0.
 OrderedJson ValueJson(const Message& message, const FieldDescriptor* field, int index) {
   const Reflection& get = *message.GetReflection();
@@ -91,6 +78,18 @@ std::string ToJson(const Message& message, bool pretty) {
   // Strings that are not UTF-8 get replacement characters: a status page must not fail over one.
   return MessageJson(message).dump(pretty ? 2 : -1, ' ', false,
                                    OrderedJson::error_handler_t::replace);
+}
+
+std::string EnumeratorName(const EnumValueDescriptor& value) {
+  std::string prefix;
+  for (char c : value.type()->name()) {
+    if (absl::ascii_isupper(c) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(c);
+  }
+  prefix += '_';
+  absl::string_view name = value.name();
+  if (absl::StartsWith(name, prefix)) name.remove_prefix(prefix.size());
+  return absl::AsciiStrToLower(name);
 }
 
 }  // namespace coordd

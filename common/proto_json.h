@@ -5,10 +5,23 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/generated_enum_reflection.h"
 #include "google/protobuf/message.h"
 
 namespace coordd {
 
 std::string ToJson(const google::protobuf::Message& message, bool pretty);
+
+// JOB_PHASE_RUNNING of enum JobPhase -> "running", as it is there.
+std::string EnumeratorName(const google::protobuf::EnumValueDescriptor& value);
+
+// Likewise; of one that this version does not know, its number.
+template <typename Enum>
+std::string EnumeratorName(Enum value) {
+  const auto* known = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);
+  return known != nullptr ? EnumeratorName(*known) : absl::StrCat(static_cast<int>(value));
+}
 
 }  // namespace coordd

@@ -8,9 +8,7 @@
 #include "server/validate_message.h"
 
 namespace coordd {
-namespace {
 
-// UNSPECIFIED: it is not kept.
 v1::EventKind KindOf(Event::Kind kind) {
   switch (kind) {
     case Event::Kind::kJobCreated:
@@ -69,8 +67,6 @@ v1::EventKind KindOf(Event::Kind kind) {
   }
   return v1::EVENT_KIND_UNSPECIFIED;
 }
-
-}  // namespace
 
 bool IsWarning(const Event& event) {
   switch (event.kind) {

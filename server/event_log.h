@@ -16,6 +16,9 @@ namespace coordd {
 // Enough for a day of a job that loses a worker every minute; some 2 MiB.
 inline constexpr size_t kEventsKept = 8192;
 
+// As operators see it. UNSPECIFIED: they do not, since it comes with every step (plans) or in
+// floods (messages that were dropped).
+v1::EventKind KindOf(Event::Kind kind);
 // Whether somebody should look at it: a warning in the log.
 bool IsWarning(const Event& event);
 
@@ -24,8 +27,7 @@ class EventLog {
  public:
   explicit EventLog(Epoch epoch) : epoch_(epoch) {}
 
-  // Keeps it, unless it is one of those that come with every step (plans) or in floods (messages
-  // that were dropped).
+  // Keeps it, if operators see it.
   void Add(const Event& event, absl::Time now);
   v1::EventList Read(const v1::GetEventsRequest& request) const;
 

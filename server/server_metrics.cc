@@ -13,11 +13,12 @@
 #include <map>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
+#include "common/proto_json.h"
 #include "common/version.h"
 #include "server/coordinator_state.h"
+#include "server/event_log.h"
 
 namespace coordd {
 namespace {
@@ -52,17 +53,6 @@ Family<Histogram>& NewHistogram(prometheus::Registry& registry, const char* name
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
 }
 
-std::string CauseLabel(v1::DepartureCause cause) {
-  absl::string_view name = v1::DepartureCause_Name(cause);
-  name.remove_prefix(std::min(name.size(), absl::string_view("DEPARTURE_CAUSE_").size()));
-  return absl::AsciiStrToLower(name);
-}
-std::string PhaseLabel(v1::JobPhase phase) {
-  absl::string_view name = v1::JobPhase_Name(phase);
-  name.remove_prefix(std::min(name.size(), absl::string_view("JOB_PHASE_").size()));
-  return absl::AsciiStrToLower(name);
-}
-
 }  // namespace
 
 struct ServerMetrics::Families {
@@ -88,6 +78,7 @@ struct ServerMetrics::Families {
     ForJob(family, job, {}).Set(value);
   }
 
+  void Happened(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Plan(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void SetJob(const v1::JobState& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void ForgetJobsNotIn(const v1::ServerState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -109,6 +100,8 @@ struct ServerMetrics::Families {
       NewGauge(registry, "coordd_generation", "Number of the job's latest generation.");
   Family<Gauge>& generation_size =
       NewGauge(registry, "coordd_generation_size", "Ranks of the job's latest generation.");
+  Family<Counter>& events =
+      NewCounter(registry, "coordd_events_total", "Events that operators see, by kind.");
   Family<Counter>& generations =
       NewCounter(registry, "coordd_generations_total", "Generations formed.");
   Family<Counter>& joins = NewCounter(registry, "coordd_joins_total", "Workers that joined.");
@@ -216,6 +209,18 @@ struct ServerMetrics::Families {
   std::map<std::string, JobSeries> jobs ABSL_GUARDED_BY(mu);
 };
 
+void ServerMetrics::Families::Happened(const Event& event) {
+  const v1::EventKind kind = KindOf(event.kind);
+  if (kind == v1::EVENT_KIND_UNSPECIFIED) return;
+  Labels labels = {{"kind", EnumeratorName(kind)}};
+  // The name in a refused join may be anything: no label.
+  if (event.job.empty() || event.kind == Event::Kind::kJoinRefused) {
+    events.Add(labels).Increment();
+  } else {
+    JobCounter(events, event.job, std::move(labels)).Increment();
+  }
+}
+
 void ServerMetrics::Families::Plan(const Event& event) {
   JobCounter(plans, event.job).Increment();
   JobCounter(batches, event.job).Increment(static_cast<double>(event.batches));
@@ -269,16 +274,16 @@ ServerMetrics::~ServerMetrics() = default;
 void ServerMetrics::OnEvent(const Event& event) {
   Families& f = *families_;
   MutexLock lock(&f.mu);
+  f.Happened(event);
   switch (event.kind) {
     case Event::Kind::kWorkerJoined:
       f.JobCounter(f.joins, event.job).Increment();
       break;
     case Event::Kind::kJoinRefused:
-      // The name in a refused join may be anything: no label.
       f.join_refusals.Add({{"code", absl::StatusCodeToString(event.code)}}).Increment();
       break;
     case Event::Kind::kWorkerDeparted:
-      f.JobCounter(f.departures, event.job, {{"cause", CauseLabel(event.cause)}}).Increment();
+      f.JobCounter(f.departures, event.job, {{"cause", EnumeratorName(event.cause)}}).Increment();
       break;
     case Event::Kind::kGenerationFormed:
       f.JobCounter(f.generations, event.job).Increment();
@@ -320,7 +325,7 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kDrainBegan:
     case Event::Kind::kDrainLifted:
     case Event::Kind::kRankStuck:
-      break;  // states, not counts: SetState
+      break;  // coordd_events_total is enough
   }
 }
 
@@ -372,7 +377,7 @@ void ServerMetrics::SetState(const v1::ServerState& state) {
                                         {v1::JOB_PHASE_ENDED, 0}};
   for (const v1::JobState& job : state.jobs()) ++phases[job.phase()];
   for (const auto& [phase, count] : phases)
-    f.jobs_by_phase.Add({{"phase", PhaseLabel(phase)}}).Set(count);
+    f.jobs_by_phase.Add({{"phase", EnumeratorName(phase)}}).Set(count);
   MutexLock lock(&f.mu);
   for (const v1::JobState& job : state.jobs()) f.SetJob(job);
   f.ForgetJobsNotIn(state);

@@ -4,6 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/proto_json.h"
 
 namespace coordd {
 
@@ -13,8 +15,9 @@ std::string EventText(const v1::JobEvent& event, absl::TimeZone zone) {
   // Many sentences begin with it.
   if (event.generation() > 0 && !absl::StartsWith(event.text(), "generation "))
     absl::StrAppend(&about, ", generation ", event.generation());
-  return absl::StrCat(absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone),
-                      event.warning() ? "  warning  " : "           ", about, ": ", event.text());
+  return absl::StrFormat(
+      "%s  %-7s  %-19s  %s: %s", absl::FormatTime("%Y-%m-%d %H:%M:%S", time, zone),
+      event.warning() ? "warning" : "", EnumeratorName(event.kind()), about, event.text());
 }
 
 std::string EventsText(const v1::EventList& list, absl::TimeZone zone) {

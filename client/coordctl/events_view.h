@@ -8,7 +8,8 @@
 
 namespace coordd {
 
-// "2026-11-21 22:31:04  warning  train, generation 3: rank 2 (host node3, pid 4711) was lost: …".
+// "2026-11-21 22:31:04  warning  worker_departed      train, generation 3: rank 2 (host node3, pid
+// 4711) was lost: …". docs/RUNBOOK.md has what to do by the kind in the middle.
 std::string EventText(const v1::JobEvent& event, absl::TimeZone zone);
 // A line for each event; one that says so where none is.
 std::string EventsText(const v1::EventList& list, absl::TimeZone zone);

@@ -58,6 +58,18 @@ TEST_F(ServerMetricsTest, CountDeparturesByCause) {
               HasSubstr("coordd_departures_total{cause=\"lease_expired\",job_name=\"train\"} 1\n"));
 }
 
+TEST_F(ServerMetricsTest, CountWhatOperatorsSeeByKind) {
+  On(Event::Kind::kDrainBegan);
+  On(Event::Kind::kDrainBegan);
+  On(Event::Kind::kAsleep, "");
+  On(Event::Kind::kStaleMessage);
+  for (const char* line : {"coordd_events_total{job_name=\"train\",kind=\"drain_began\"} 2\n",
+                           "coordd_events_total{kind=\"asleep\"} 1\n"}) {
+    EXPECT_THAT(metrics_.Text(), HasSubstr(line));
+  }
+  EXPECT_THAT(metrics_.Text(), Not(HasSubstr("unspecified")));
+}
+
 TEST_F(ServerMetricsTest, NeverTakeTheNameOfARefusedJobAsALabel) {
   Event event{.kind = Event::Kind::kJoinRefused};
   event.job = "chosen-by-a-stranger";
