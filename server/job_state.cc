@@ -315,7 +315,8 @@ void JobState::Forgive(absl::Duration gap, absl::Time now) {
   drains_.Forgive(gap);
   reforming_.Forgive(gap);
   rendezvous_.Forgive(gap);
-  if (resume_.has_value()) resume_->Forgive(gap);
+  // Whoever had come back may have lost patience again.
+  if (resume_.has_value()) resume_->Forgive(gap, now + options_.resume_grace);
   if (generation_.has_value()) generation_->Forgive(gap);
 }
 

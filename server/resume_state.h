@@ -2,6 +2,7 @@
 // docs/design/recovery.md, part B.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -40,7 +41,10 @@ class ResumeState {
   }
   const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
   absl::Time deadline() const { return deadline_; }
-  void Forgive(absl::Duration gap) { deadline_ += gap; }
+  // They have so much longer, and at least until `earliest`.
+  void Forgive(absl::Duration gap, absl::Time earliest) {
+    deadline_ = std::max(deadline_ + gap, earliest);
+  }
 
   // Whose place it is.
   std::optional<Rank> Find(absl::string_view worker_id) const;

@@ -206,6 +206,19 @@ TEST_F(CoordinatorSuspendTest, WhoseProcessEndedWhileCoorddWasDeadIsNotWaitedFor
               HasSubstr("rank 1 (host node0, pid 4711) was lost: it was killed"));
 }
 
+TEST_F(CoordinatorSuspendTest, ASleepWhileMembersComeBackLeavesThemTimeToDoSoAgain) {
+  Form(/*launched=*/false);
+  Restart();
+  epochs_since_ = 1;
+  Resume(11, 0);
+  PassInTurns(options_.lease + options_.resume_grace - absl::Milliseconds(10));
+  Sleep();
+  Ends(11);  // it has lost patience
+  EXPECT_THAT(Text(PassInTurns(options_.resume_grace / 2), Event::Kind::kWorkerDeparted), "none");
+  Resume(12, 0);
+  EXPECT_THAT(Resumed(Resume(13, 1)), ElementsAre(12, 13));
+}
+
 TEST_F(CoordinatorSuspendTest, ASleepRightAfterItsStartIsNotTimeToComeBack) {
   Form(/*launched=*/false);
   epochs_since_ = 1;
