@@ -27,6 +27,7 @@ struct NcclWatchdog::Shared {
   // Whether it is the first.
   bool NoteFailure(absl::Status why);
   void RetireAllLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void Abort(const Communicators& communicators);
   // Moves what is retiring on; the lock is not held.
   void Flush();
 
@@ -180,6 +181,22 @@ bool NcclWatchdog::Shared::AwaitWork(Communicators* to_poll, Communicators* to_a
   return !(stop && flushing.empty() && to_abort->empty());
 }
 
+// All at a time: an abort waits for all that its communicator has on the device, which may stand on
+// a stream behind something of another one that ends when that one is aborted, too. (NCCL can do so
+// for a group of aborts since 2.22.)
+void NcclWatchdog::Shared::Abort(const Communicators& communicators) {
+  std::vector<std::thread> beside;
+  for (const auto& communicator : communicators) {
+    if (communicator == communicators.back()) {
+      communicator->Abort(clock, options.call_patience);
+      break;
+    }
+    beside.push_back(StartThread(
+        "nccl-abort", [this, communicator] { communicator->Abort(clock, options.call_patience); }));
+  }
+  for (std::thread& thread : beside) thread.join();
+}
+
 void NcclWatchdog::Shared::Flush() {
   for (auto it = flushing.begin(); it != flushing.end();) {
     bool over = false;
@@ -204,8 +221,7 @@ void NcclWatchdog::Run(const std::shared_ptr<Shared>& shared) {
   while (true) {
     Shared::Communicators to_poll, to_abort;
     if (!shared->AwaitWork(&to_poll, &to_abort)) break;
-    for (const auto& communicator : to_abort)
-      communicator->Abort(shared->clock, shared->options.call_patience);
+    shared->Abort(to_abort);
     if (!to_abort.empty()) {
       MutexLock lock(&shared->mu);
       shared->released.store(true, std::memory_order_release);

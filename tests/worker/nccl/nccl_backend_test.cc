@@ -369,6 +369,32 @@ TEST_F(NcclBackendTest, WhatIsMadeOfAHeldResultHoldsUpNobody) {
   });
 }
 
+TEST_F(NcclBackendTest, CommunicatorsBehindEachOtherOnTheDeviceAreAbortedTogether) {
+  options_.watchdog.abort_limit = absl::InfiniteDuration();
+  RunTwo([&](Context& context) {
+    ASSERT_TRUE(context.object.DefineGroup(ProcessSetId{3}, {Rank{0}, Rank{1}}).ok());
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    CollectiveArgs first = Sum(tensor), second = Sum(tensor);
+    first.group = ProcessSetId{3};
+    ASSERT_EQ(RunOne(context, second), absl::OkStatus());
+    ASSERT_EQ(RunOne(context, first), absl::OkStatus());
+    context.barrier.arrive_and_wait();
+    if (context.rank == Rank{1}) return;
+    // What never ends is of the communicator that was made last; that of the older one is behind.
+    int enqueued = 0, ended = 0;
+    for (CollectiveArgs* args : {&first, &second}) {
+      args->enqueued = [&](const std::shared_ptr<DeviceEvent>&) { ++enqueued; };
+      ASSERT_TRUE(context.object.Launch(*args, [&](absl::Status) { ++ended; }).ok());
+    }
+    context.DriveUntil([&] { return enqueued == 2; });
+    const long aborted = FakeNcclAbortedCommunicators();
+    context.object.Abort();
+    context.DriveUntil([&] { return ended == 2; });
+    while (FakeNcclAbortedCommunicators() < aborted + 2) std::this_thread::yield();
+    context.object.PassGate();  // its memory goes
+  });
+}
+
 TEST_F(NcclBackendTest, AnAbortThatHangsHoldsUpNobody) {
   options_.watchdog.abort_limit = absl::Milliseconds(100);
   RunTwo([&](Context& context) {
