@@ -45,6 +45,7 @@ DeviceClock::DeviceClock(int32_t local_rank)
 }
 
 DeviceClock::~DeviceClock() {
+  const auto scope = DeviceScope::Enter(*runtime_, device_);
   for (CudaEvent event : {begin_, end_}) runtime_->cuda().EventDestroy(event);
 }
 
@@ -79,6 +80,7 @@ void DeviceClock::Synchronize() {
 
 double DeviceClock::Time(const std::function<void()>& enqueue) {
   const CudaFunctions& cuda = runtime_->cuda();
+  const auto scope = DeviceScope::Enter(*runtime_, device_);
   closed_->store(1);
   Require(kernels_.Gate(closed_, stream()).ok(), "the gate");
   Require(cuda.EventRecord(begin_, stream()) == kCudaSuccess, "record");

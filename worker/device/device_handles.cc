@@ -19,11 +19,14 @@ absl::StatusOr<DeviceStream> DeviceStream::Create(DeviceRuntime& runtime, int32_
 }
 
 DeviceStream::~DeviceStream() {
+  if (stream_ == nullptr) return;
+  const auto scope = DeviceScope::Enter(*runtime_, device_);
   // The driver lets what is enqueued finish.
-  if (stream_ != nullptr) runtime_->cuda().StreamDestroy(stream_);
+  runtime_->cuda().StreamDestroy(stream_);
 }
 
 absl::Status DeviceStream::Wait(CudaEvent event) {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
   return runtime_->Check(runtime_->cuda().StreamWaitEvent(stream_, event, 0), "cuStreamWaitEvent",
                          device_);
 }
@@ -37,7 +40,9 @@ absl::StatusOr<DeviceEvent> DeviceEvent::Create(DeviceRuntime& runtime, int32_t 
 }
 
 DeviceEvent::~DeviceEvent() {
-  if (event_ != nullptr) runtime_->cuda().EventDestroy(event_);
+  if (event_ == nullptr) return;
+  const auto scope = DeviceScope::Enter(*runtime_, device_);
+  runtime_->cuda().EventDestroy(event_);
 }
 
 absl::Status DeviceEvent::Record(CudaStream stream) {
@@ -53,6 +58,7 @@ absl::Status DeviceEvent::LetWait(CudaStream stream) const {
 }
 
 absl::StatusOr<bool> DeviceEvent::Happened() const {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
   const CudaResult result = runtime_->cuda().EventQuery(event_);
   if (result == kCudaNotReady) return false;
   COORDD_RETURN_IF_ERROR(runtime_->Check(result, "cuEventQuery", device_));
@@ -85,12 +91,12 @@ absl::StatusOr<DeviceMemory> DeviceMemory::AllocatePinned(DeviceRuntime& runtime
 
 DeviceMemory::~DeviceMemory() {
   if (span_.data() == nullptr) return;
+  const auto scope = DeviceScope::Enter(*runtime_, device_);
   if (pinned_) {
     runtime_->cuda().MemFreeHost(span_.data());
-    return;
+  } else {
+    runtime_->cuda().MemFree(reinterpret_cast<CudaPointer>(span_.data()));
   }
-  const auto scope = DeviceScope::Enter(*runtime_, device_);
-  runtime_->cuda().MemFree(reinterpret_cast<CudaPointer>(span_.data()));
 }
 
 absl::Status CopyAsync(DeviceRuntime& runtime, int32_t device, void* to, const void* from,

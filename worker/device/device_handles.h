@@ -1,4 +1,6 @@
-// Streams, events and memory of a device; each ends with its object. (io)
+// Streams, events and memory of a device; each ends with its object. Every call is made within a
+// DeviceScope: the runtime's own threads have no device that is current, and the driver documents
+// of nearly all functions that they want one, also where the handle tells it. (io)
 #pragma once
 
 #include <cstddef>

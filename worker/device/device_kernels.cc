@@ -41,6 +41,7 @@ DeviceKernels::~DeviceKernels() {
 absl::StatusOr<CudaFunction> DeviceKernels::Find(const std::string& name) {
   CudaFunction& function = functions_[name];
   if (function == nullptr) {
+    COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
     COORDD_RETURN_IF_ERROR(
         runtime_->Check(runtime_->cuda().ModuleGetFunction(&function, module_, name.c_str()),
                         absl::StrCat("cuModuleGetFunction ", name), device_));
