@@ -45,6 +45,8 @@ class RankOnDevice {
   int32_t size() const { return size_; }
   coordd_worker_t* worker() const { return worker_; }
   void* stream() const { return stream_->get(); }
+  int32_t device() const { return device_; }
+  DeviceRuntime& runtime() const { return *runtime_; }
 
   // Memory of the device, written on this rank's stream: the host does not wait for that.
   template <typename T>
@@ -96,18 +98,67 @@ class RankOnDevice {
                         : coordd_work_wait(work, -1),
               coordd_work_name(work));
   }
+  // With COORDD_ON_FAILURE=raise: enters the generation that follows.
+  void EnterNext() {
+    coordd_placement_t placement = COORDD_PLACEMENT_INIT;
+    RequireOk(coordd_worker_await_generation(worker_, kPatienceSeconds, &placement),
+              "the next generation");
+    rank_ = placement.rank;
+    size_ = placement.size;
+  }
   void ForgetMemory() {
     Synchronize();
     memory_.clear();
   }
 
  private:
+  static constexpr double kPatienceSeconds = 300;  // against hangs only
+
   coordd_worker_t* worker_ = nullptr;
   int32_t rank_ = 0, size_ = 0, device_ = 0;
   std::shared_ptr<DeviceRuntime> runtime_ = DeviceRuntime::Open().value();
   std::unique_ptr<DeviceStream> stream_;
   std::vector<DeviceMemory> memory_;
   int finished_ = 0;
+};
+
+// The first element of a result, step by step, as it was when a stream had waited for it: copied by
+// the device when it comes there, and looked at by the host when that has happened. All memory is
+// there from the beginning, since to free some is to wait for the device.
+class ResultLog {
+ public:
+  ResultLog(DeviceRuntime& runtime, int32_t device, void* stream)
+      : runtime_(runtime),
+        device_(device),
+        stream_(static_cast<CudaStream>(stream)),
+        memory_(DeviceMemory::AllocatePinned(runtime, device, kSteps * sizeof(float)).value()) {
+    while (events_.size() < kSteps) events_.push_back(DeviceEvent::Create(runtime, device).value());
+  }
+
+  void Note(const float* result) {
+    if (noted_ - checked_ == kSteps) return;  // the host is that far ahead
+    const size_t at = noted_++ % kSteps;
+    Require(CopyAsync(runtime_, device_, values() + at, result, sizeof(float), stream_).ok() &&
+                events_[at].Record(stream_).ok(),
+            "copy from the device");
+  }
+  // What the device has come to.
+  void Check(float expected) {
+    while (checked_ < noted_ && events_[checked_ % kSteps].Happened().value())
+      Require(values()[checked_++ % kSteps] == expected, "a wrong result was read");
+  }
+  void Forget() { checked_ = noted_; }
+
+ private:
+  static constexpr size_t kSteps = 256;
+  float* values() const { return reinterpret_cast<float*>(memory_.data()); }
+
+  DeviceRuntime& runtime_;
+  const int32_t device_;
+  const CudaStream stream_;
+  DeviceMemory memory_;
+  std::vector<DeviceEvent> events_;
+  size_t noted_ = 0, checked_ = 0;
 };
 
 template <typename T>

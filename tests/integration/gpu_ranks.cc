@@ -4,7 +4,8 @@
 //
 //   collectives STEPS    every collective, several steps, results checked
 //   train [STEP]         allreduces in place, enqueued one behind the other without a wait for the
-//                        device, until one fails; at STEP this rank kills itself
+//                        device, until one fails; at STEP this rank kills itself. With
+//                        COORDD_ON_FAILURE=raise the others go on in the next generation
 //   wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
 //
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +36,8 @@ namespace coordd {
 namespace {
 
 using Rank = RankOnDevice;
+
+constexpr int kStepsAfterwards = 20;
 
 float SumOfRanks(const Rank& r) { return static_cast<float>(r.size() * (r.size() + 1) / 2); }
 
@@ -343,27 +347,55 @@ void Collectives(Rank& r, int steps) {
   std::printf("ok %d steps\n", steps);
 }
 
-void Train(Rank& r, int dies_at) {
+coordd_status_t Step(Rank& r, float* data) {
   const int64_t shape[] = {1000};
-  float* const data = r.Upload(Filled(1000, 1.0f));
-  coordd_barrier(r.worker(), "started", nullptr);  // who dies earlier fails the others' start
-  for (int step = 0;; ++step) {
-    if (step == dies_at) raise(SIGKILL);
-    coordd_tensor_t tensor = r.Tensor("gradient", COORDD_FLOAT32, data, data, shape);
-    coordd_work_t* work = nullptr;
-    coordd_status_t status =
-        coordd_allreduce_async(r.worker(), &tensor, COORDD_AVERAGE, nullptr, &work);
-    if (status == COORDD_OK) status = coordd_work_wait_on_stream(work, r.stream(), -1);
-    if (status != COORDD_OK) {
-      const std::string text = coordd_last_error();
-      coordd_work_release(work);
-      // What was held at the gate has let go: the program knows.
-      r.Synchronize();
-      std::printf("ended %s %s\n", coordd_status_name(status), text.c_str());
-      return;
-    }
-    coordd_work_release(work);
+  coordd_tensor_t tensor = r.Tensor("gradient", COORDD_FLOAT32, data, data, shape);
+  coordd_work_t* work = nullptr;
+  coordd_status_t status =
+      coordd_allreduce_async(r.worker(), &tensor, COORDD_AVERAGE, nullptr, &work);
+  if (status == COORDD_OK) status = coordd_work_wait_on_stream(work, r.stream(), -1);
+  const std::string text = status == COORDD_OK ? "" : coordd_last_error();
+  coordd_work_release(work);
+  if (status != COORDD_OK) {
+    // What was held at the gate has let go: the program knows.
+    r.Synchronize();
+    std::printf("ended %s %s\n", coordd_status_name(status), text.c_str());
+    std::fflush(stdout);
   }
+  return status;
+}
+
+void Train(Rank& r, int dies_at) {
+  float* const data = r.Upload(Filled(1000, 1.0f));
+  ResultLog log(r.runtime(), r.device(), r.stream());
+  coordd_barrier(r.worker(), "started", nullptr);  // who dies earlier fails the others' start
+  coordd_status_t status = COORDD_OK;
+  for (int step = 0; status == COORDD_OK; ++step) {
+    if (step == dies_at) raise(SIGKILL);
+    log.Check(1.0f);
+    status = Step(r, data);
+    if (status == COORDD_OK) log.Note(data);
+  }
+  if (status != COORDD_GENERATION_CHANGED) return;
+  // From the last commit, which is the beginning.
+  const auto told = std::chrono::steady_clock::now();
+  r.EnterNext();
+  log.Forget();
+  float* const again = r.Upload(Filled(1000, 1.0f));
+  for (int step = 0; step < kStepsAfterwards; ++step) {
+    Require(Step(r, again) == COORDD_OK, "a step of the next generation");
+    log.Note(again);
+    if (step > 0) continue;
+    r.Synchronize();
+    const auto took = std::chrono::steady_clock::now() - told;
+    std::printf("the first result of %d ranks came %lld ms after\n", r.size(),
+                static_cast<long long>(
+                    std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
+  }
+  r.Synchronize();
+  log.Check(1.0f);
+  // Whoever leaves ends the generation, and with it what is still on the others' devices.
+  RequireOk(coordd_barrier(r.worker(), "through", nullptr), "the end");
 }
 
 void WaitFor(Rank& r, const char* name) {

@@ -70,6 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Nccl, CollectiveBackendConformance,
 class NoRuleBroken : public testing::Environment {
  public:
   void TearDown() override {
+    if (ReadEnvironment().count("COORDD_TEST_GPU") > 0) return;  // the stand-ins need not be there
     EXPECT_EQ(TakeBrokenNcclRule(), "");
     EXPECT_EQ(FakeNcclLiveCommunicators(), 0);
     EXPECT_EQ(FakeCudaLiveObjects(), 0);
