@@ -115,12 +115,6 @@ absl::Status BatchJob::PlaceOutput(TensorJob& tensor, int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> BatchJob::Discard(const TensorSpec& spec, int64_t bytes) {
-  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> memory, Allocate(spec, bytes));
-  discarded_.push_back(std::move(memory));
-  return discarded_.back().get();
-}
-
 absl::Status BatchJob::PrepareAllgather() {
   if (kind_ == CollectiveKind::kGather && !is_root()) {
     tensors_.front().result.output_shape = {0};

@@ -101,7 +101,10 @@ class BatchJob {
   // The buffers of all tensors are memory of this device, and stay there. Before Prepare.
   using AllocateOnDevice =
       std::function<absl::StatusOr<std::shared_ptr<std::byte[]>>(int64_t size_bytes)>;
-  void UseDevice(int32_t device, AllocateOnDevice allocate);
+  // `discard`: a place for so many bytes that nobody will read, which batches may share since they
+  // run one behind the other.
+  using DiscardOnDevice = std::function<absl::StatusOr<std::byte*>(int64_t size_bytes)>;
+  void UseDevice(int32_t device, AllocateOnDevice allocate, DiscardOnDevice discard);
   bool on_device() const { return on_device_; }
   int32_t device() const { return device_; }
   std::vector<TensorMove> TakeMoves() { return std::exchange(moves_, {}); }
@@ -193,6 +196,7 @@ class BatchJob {
   bool on_device_ = false;
   int32_t device_ = -1;
   AllocateOnDevice allocate_;
+  DiscardOnDevice discard_;
   std::vector<TensorMove> moves_;
   int64_t scratch_bytes_ = 0;
   bool packs_to_keep_ =

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "worker/batch_job.h"
 #include "worker/integer_average.h"
 
@@ -76,10 +77,22 @@ void BatchJob::CopyResult(const TensorSpec& spec, std::byte* to, const std::byte
         .bytes = bytes});
 }
 
-void BatchJob::UseDevice(int32_t device, AllocateOnDevice allocate) {
+void BatchJob::UseDevice(int32_t device, AllocateOnDevice allocate, DiscardOnDevice discard) {
   on_device_ = true;
   device_ = device;
   allocate_ = std::move(allocate);
+  discard_ = std::move(discard);
+}
+
+absl::StatusOr<std::byte*> BatchJob::Discard(const TensorSpec& spec, int64_t bytes) {
+  if (on_device_) {
+    absl::StatusOr<std::byte*> place = discard_(bytes);
+    if (!place.ok()) return NoMemory(spec, bytes, place.status().message());
+    return place;
+  }
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> memory, Allocate(spec, bytes));
+  discarded_.push_back(std::move(memory));
+  return discarded_.back().get();
 }
 
 absl::StatusOr<std::shared_ptr<std::byte[]>> BatchJob::Allocate(const TensorSpec& spec,

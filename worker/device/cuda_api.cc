@@ -45,6 +45,8 @@ absl::StatusOr<CudaFunctions> LoadCuda(const std::string& library) {
   table.Required(cuda.LaunchKernel, "cuLaunchKernel");
   table.Optional(cuda.DeviceGetP2PAttribute, "cuDeviceGetP2PAttribute");
   table.Optional(cuda.EventElapsedTime, "cuEventElapsedTime");
+  table.Optional(cuda.StreamIsCapturing, "cuStreamIsCapturing");
+  table.Optional(cuda.ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
   if (table.missing_required().empty()) return cuda;
   return absl::NotFoundError(absl::StrCat(library, " has no ",
                                           absl::StrJoin(table.missing_required(), ", "),

@@ -44,6 +44,8 @@ inline constexpr int kCudaCapabilityMajor = 75;
 inline constexpr int kCudaCapabilityMinor = 76;
 inline constexpr int kCudaDmaBufSupported = 124;
 inline constexpr int kCudaPeerNativeAtomics = 3;  // all atomics over the link: NVLink
+inline constexpr int kCudaNotCapturing = 0;
+inline constexpr int kCudaCaptureRelaxed = 2;
 
 // Named as the driver's functions, less "cu"; the suffixes _v2 are those of the symbols.
 struct CudaFunctions {
@@ -92,6 +94,8 @@ struct CudaFunctions {
                                       CudaDevice to) = nullptr;
   CudaResult (*EventElapsedTime)(float* milliseconds, CudaEvent from,
                                  CudaEvent to) = nullptr;  // for those who measure
+  CudaResult (*StreamIsCapturing)(CudaStream stream, int* status) = nullptr;
+  CudaResult (*ThreadExchangeStreamCaptureMode)(int* mode) = nullptr;
 };
 
 // What stays open to the end of the process. NOT_FOUND: there is no driver, or it lacks what every

@@ -95,6 +95,18 @@ MemoryPlace DeviceRuntime::PlaceOf(const void* address) const {
   return place;
 }
 
+bool DeviceRuntime::IsCaptured(CudaStream stream) const {
+  int status = kCudaNotCapturing;
+  return cuda_.StreamIsCapturing != nullptr &&
+         cuda_.StreamIsCapturing(stream, &status) == kCudaSuccess && status != kCudaNotCapturing;
+}
+
+void DeviceRuntime::OwnThisThread() const {
+  int mode = kCudaCaptureRelaxed;
+  if (cuda_.ThreadExchangeStreamCaptureMode != nullptr)
+    cuda_.ThreadExchangeStreamCaptureMode(&mode);
+}
+
 absl::Status DeviceRuntime::Check(CudaResult result, absl::string_view call, int32_t device) const {
   if (result == kCudaSuccess) return absl::OkStatus();
   const char* name = nullptr;

@@ -55,8 +55,16 @@ class DeviceRuntime {
   const std::string& driver_version() const { return driver_version_; }  // "13.0"
   const CudaFunctions& cuda() const { return cuda_; }
 
-  // Memory that the driver does not know is host memory.
+  // Memory that the driver does not know is host memory. REQUIRES: within a DeviceScope.
   MemoryPlace PlaceOf(const void* address) const;
+
+  // Whether what is enqueued on the stream becomes a part of a graph, instead of being run.
+  // REQUIRES: within a DeviceScope.
+  bool IsCaptured(CudaStream stream) const;
+  // This thread is the runtime's own, and has no part in a graph that the program captures
+  // meanwhile: by default a driver takes calls such as cuEventQuery for a mistake then, from
+  // whatever thread, refuses them and ends the capture.
+  void OwnThisThread() const;
 
   // OK, or "cuEventRecord on device 1 (GPU-…): an illegal memory access was encountered
   // (CUDA_ERROR_ILLEGAL_ADDRESS)"; RESOURCE_EXHAUSTED when memory is what lacks. `device` -1: none.

@@ -143,6 +143,7 @@ absl::Status DeviceStager::CopyOut(const TensorJob& job, Staged& staged, int64_t
 }
 
 void DeviceStager::Run() {
+  device_->OwnThisThread();
   IdleWait idle(1, 1);
   bool moved = true;
   absl::Time drained_by = absl::InfiniteFuture();

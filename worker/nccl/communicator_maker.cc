@@ -35,6 +35,7 @@ CommunicatorMaker::CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclP
       watchdog_(watchdog),
       next_report_(started_ + kFirstReport) {
   thread_ = StartThread("nccl-init", [this] {
+    runtime_->device->OwnThisThread();
     auto made = Make();
     MutexLock lock(&mu_);
     result_ = std::move(made);

@@ -1,17 +1,17 @@
 #include "worker/nccl/device_moves.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "common/status_macros.h"
-#include "worker/reduce_kernels.h"
 
 namespace coordd {
 
 absl::Status EnqueueMoves(absl::Span<const TensorMove> moves, DeviceRuntime& device, int32_t index,
-                          DeviceKernels& kernels, CudaStream stream,
-                          std::vector<DeviceMemory>& kept) {
+                          DeviceKernels& kernels, CudaStream stream, IdentityMemory& identities) {
   std::vector<DeviceRow> copies;
   std::map<std::pair<DataType, double>, std::vector<DeviceRow>> scaled;
   for (const TensorMove& move : moves) {
@@ -26,11 +26,13 @@ absl::Status EnqueueMoves(absl::Span<const TensorMove> moves, DeviceRuntime& dev
       case TensorMove::Kind::kAverage:
         return absl::InvalidArgumentError("an average of integers on a device, expected it staged");
       case TensorMove::Kind::kFill: {
-        COORDD_ASSIGN_OR_RETURN(DeviceMemory value,
-                                DeviceMemory::AllocatePinned(device, index, move.bytes));
-        FillIdentity(move.dtype, move.op, value.data(), static_cast<int64_t>(count));
-        COORDD_RETURN_IF_ERROR(CopyAsync(device, index, move.to, value.data(), move.bytes, stream));
-        kept.push_back(std::move(value));
+        COORDD_ASSIGN_OR_RETURN(const std::byte* const values,
+                                identities.Of(move.dtype, move.op, device, index));
+        for (int64_t done = 0; done < move.bytes; done += IdentityMemory::kBytes) {
+          COORDD_RETURN_IF_ERROR(CopyAsync(device, index, move.to + done, values,
+                                           std::min(move.bytes - done, IdentityMemory::kBytes),
+                                           stream));
+        }
         break;
       }
     }

@@ -39,6 +39,7 @@ DevicePlane::~DevicePlane() {
   }
   ending.reset();
   kept_.clear();
+  dropped_->Close();
 }
 
 int64_t DevicePlane::FusionBufferBytes() const {
@@ -47,11 +48,17 @@ int64_t DevicePlane::FusionBufferBytes() const {
 
 // --- on callers' threads -------------------------------------------------------------------------
 
-absl::Status DevicePlane::CheckAddresses(const DeviceRuntime& devices, const TensorJob& job) const {
+absl::Status DevicePlane::CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const {
   if (job.device >= devices.device_count()) {
     return absl::InvalidArgumentError(absl::StrCat("device ", job.device, ", expected 0 to ",
                                                    devices.device_count() - 1,
                                                    ": that many are visible to this process"));
+  }
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(devices, job.device));
+  if (devices.IsCaptured(reinterpret_cast<CudaStream>(job.stream))) {
+    return absl::FailedPreconditionError(
+        "its stream is being captured into a CUDA graph, expected one that runs: what is exchanged "
+        "is decided when all ranks have submitted it, and cannot be replayed");
   }
   for (const std::byte* address : {job.input, static_cast<const std::byte*>(job.output)}) {
     if (address == nullptr || SizeBytes(job.spec()) == 0) continue;

@@ -30,6 +30,7 @@
 #include "worker/nccl/device_use.h"
 #include "worker/nccl/gpu_access.h"
 #include "worker/nccl/nccl_backend.h"
+#include "worker/nccl/stream_memory.h"
 #include "worker/process_set_table.h"
 #include "worker/tensor_job.h"
 
@@ -88,7 +89,8 @@ class DevicePlane {
   // On the caller's thread: checks the tensors of devices among these, records where their streams
   // are, and marks those that NCCL may carry (TensorJob::direct); the others are to be staged.
   // UNIMPLEMENTED: there are no devices here, and why. INVALID_ARGUMENT: an address or a device
-  // that is not what the tensor says, or not this rank's. The message does not name the tensor;
+  // that is not what the tensor says, or not this rank's. FAILED_PRECONDITION: a stream that is
+  // captured into a graph. The message does not name the tensor;
   // `failed` gets its index.
   absl::Status Admit(absl::Span<TensorJob> jobs, size_t* failed);
 
@@ -135,8 +137,6 @@ class DevicePlane {
   };
   struct Running {
     std::unique_ptr<BatchJob> batch;
-    std::optional<DeviceMemory> scratch;  // larger than the fusion buffer
-    std::vector<DeviceMemory> kept;
     std::vector<TensorMove> before, behind;
     std::optional<NvtxRange> range;  // while it is being enqueued, for a profiler
     bool done = false;
@@ -155,7 +155,7 @@ class DevicePlane {
   using Input = std::variant<Planned, Returned, GroupEnded, LookAgain>;
 
   int64_t FusionBufferBytes() const;
-  absl::Status CheckAddresses(const DeviceRuntime& devices, const TensorJob& job) const;
+  absl::Status CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const;
   // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
   absl::Status ClaimDevice(int32_t device);
   void EnsureThread();
@@ -190,7 +190,9 @@ class DevicePlane {
   Next NextOf(Entry& entry, const Before& before);
   void LaunchOnDevice(std::unique_ptr<BatchJob> batch);
   absl::Status TryLaunch(const std::shared_ptr<Running>& running);
-  absl::StatusOr<absl::Span<std::byte>> ScratchFor(Running& running);
+  absl::StatusOr<absl::Span<std::byte>> ScratchFor(const BatchJob& batch);
+  // What was dropped is given back while nothing is on the device that could come to be held.
+  bool FreeDropped();
   absl::Status Prologue(Running& running, DeviceKernels& kernels, CudaStream stream);
   void BeginRange(Running& running);
   void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
@@ -214,6 +216,7 @@ class DevicePlane {
 
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;
+  const std::shared_ptr<DroppedMemory> dropped_ = std::make_shared<DroppedMemory>();  // results
   DeviceEvents events_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> told_of_the_end_ = false;
@@ -246,6 +249,9 @@ class DevicePlane {
   const Nvtx* nvtx_ = nullptr;         // nullptr: no profiler listens
   std::set<ProcessSetId> nvtx_named_;  // categories
   absl::Span<std::byte> fusion_buffer_;
+  StreamMemory large_scratch_;  // for what is larger than that buffer
+  StreamMemory sink_;           // for what nobody reads
+  IdentityMemory identities_;
 };
 
 }  // namespace coordd

@@ -130,6 +130,8 @@ bool DevicePlane::Advance() {
 DevicePlane::Next DevicePlane::NextOf(Entry& entry, const Before& before) {
   if (entry.batch == nullptr) return entry.for_nccl ? Next::kWaitForNccl : Next::kWait;
   if (aborted_.load(std::memory_order_acquire) || !entry.batch->status.ok()) {
+    // Of one whose sizes have not come: as in LaunchOnDevice.
+    if (entry.for_nccl && !entry.batch->status.ok()) Abort();
     Finish(std::move(entry.batch), absl::AbortedError("the data plane was stopped"));
     return Next::kGone;
   }
@@ -158,7 +160,7 @@ DevicePlane::Next DevicePlane::NextOf(Entry& entry, const Before& before) {
     hooks_.to_host(std::move(entry.batch));
     return Next::kAway;
   }
-  if (before.nccl) return Next::kWaitForNccl;
+  if (before.nccl || (dropped_->full() && !running_.empty())) return Next::kWaitForNccl;
   LaunchOnDevice(std::move(entry.batch));
   return Next::kGone;
 }
@@ -169,9 +171,12 @@ void DevicePlane::LaunchOnDevice(std::unique_ptr<BatchJob> batch) {
   const absl::Status launched = TryLaunch(running);
   if (launched.ok()) {
     running_.push_back(std::move(running));
-  } else {
-    Finish(std::move(running->batch), launched);
+    return;
   }
+  // The others launch it, and NCCL knows calls by their order alone: what this rank launched next
+  // would be taken for this one.
+  Abort();
+  Finish(std::move(running->batch), launched);
 }
 
 absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
@@ -179,10 +184,16 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
   BatchJob& batch = *running->batch;
   const std::shared_ptr<NcclBackend> backend = this->backend();
   COORDD_RETURN_IF_ERROR(DefineAtBackend(batch.process_set(), *backend));
-  batch.UseDevice(backend->device(), [this](int64_t bytes) { return AllocateResult(bytes); });
+  batch.UseDevice(
+      backend->device(), [this](int64_t bytes) { return AllocateResult(bytes); },
+      [this](int64_t bytes) -> absl::StatusOr<std::byte*> {
+        COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> place,
+                                sink_.Take(*runtime_->device, this->backend()->device(), bytes));
+        return place.data();
+      });
   batch.times.started = batch.times.launched = clock_.Now();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
-  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch, ScratchFor(*running));
+  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch, ScratchFor(batch));
   CollectiveArgs args = batch.Payload(scratch);
   running->before = batch.TakeMoves();
   batch.Unpack();
@@ -194,7 +205,7 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
   if (!running->behind.empty()) {
     args.behind = [this, raw](DeviceKernels& kernels, CudaStream stream) {
       return EnqueueMoves(raw->behind, *runtime_->device, raw->batch->device(), kernels, stream,
-                          raw->kept);
+                          identities_);
     };
   }
   args.enqueued = [this, raw](const std::shared_ptr<DeviceEvent>& event) { Enqueued(*raw, event); };
@@ -274,10 +285,9 @@ absl::Status DevicePlane::Prologue(Running& running, DeviceKernels& kernels, Cud
   for (const TensorJob& tensor : running.batch->tensors()) {
     if (tensor.ready == nullptr || tensor.ready.get() == last) continue;
     last = tensor.ready.get();
-    COORDD_RETURN_IF_ERROR(device.Check(device.cuda().StreamWaitEvent(stream, last->get(), 0),
-                                        "cuStreamWaitEvent", index));
+    COORDD_RETURN_IF_ERROR(last->LetWait(stream));
   }
-  return EnqueueMoves(running.before, device, index, kernels, stream, running.kept);
+  return EnqueueMoves(running.before, device, index, kernels, stream, identities_);
 }
 
 void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event) {
@@ -297,6 +307,7 @@ void DevicePlane::Enqueued(Running& running, const std::shared_ptr<DeviceEvent>&
 absl::Status DevicePlane::MakeBackend() {
   if (backend() != nullptr) return absl::OkStatus();
   COORDD_ASSIGN_OR_RETURN(runtime_, access_.Nccl());
+  runtime_->device->OwnThisThread();
   const auto profiler = options_.environment.find(kNvtxVariable);
   if (profiler != options_.environment.end()) nvtx_ = Nvtx::Attach(profiler->second);
   NcclBackendOptions options = options_.backend;
@@ -315,22 +326,23 @@ absl::Status DevicePlane::MakeBackend() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<absl::Span<std::byte>> DevicePlane::ScratchFor(Running& running) {
-  const int64_t bytes = running.batch->ScratchBytes();
+absl::StatusOr<absl::Span<std::byte>> DevicePlane::ScratchFor(const BatchJob& batch) {
+  const int64_t bytes = batch.ScratchBytes();
   const int64_t buffer_bytes = FusionBufferBytes();
   if (bytes == 0) return absl::Span<std::byte>();
   if (bytes <= buffer_bytes) {
     if (fusion_buffer_.empty()) {
       COORDD_ASSIGN_OR_RETURN(fusion_buffer_, backend()->AllocateFusionBuffer(buffer_bytes));
-      fusion_bytes_.store(buffer_bytes, std::memory_order_relaxed);
+      fusion_bytes_.store(buffer_bytes + large_scratch_.size_bytes(), std::memory_order_relaxed);
     }
     return fusion_buffer_;
   }
   // What an allgather collects can be larger than what each rank gives, and than any buffer.
-  COORDD_ASSIGN_OR_RETURN(
-      DeviceMemory own, DeviceMemory::Allocate(*runtime_->device, running.batch->device(), bytes));
-  running.scratch.emplace(std::move(own));
-  return running.scratch->span();
+  COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> large,
+                          large_scratch_.Take(*runtime_->device, batch.device(), bytes));
+  fusion_bytes_.store(static_cast<int64_t>(fusion_buffer_.size()) + large_scratch_.size_bytes(),
+                      std::memory_order_relaxed);
+  return large;
 }
 
 absl::StatusOr<std::shared_ptr<std::byte[]>> DevicePlane::AllocateResult(int64_t bytes) {
@@ -338,12 +350,19 @@ absl::StatusOr<std::shared_ptr<std::byte[]>> DevicePlane::AllocateResult(int64_t
                           DeviceMemory::Allocate(*runtime_->device, backend()->device(), bytes));
   auto memory = std::make_shared<DeviceMemory>(std::move(made));
   std::byte* const address = memory->data();
-  return std::shared_ptr<std::byte[]>(address, [memory = std::move(memory), runtime = runtime_](
-                                                   std::byte*) mutable { memory.reset(); });
+  return std::shared_ptr<std::byte[]>(
+      address, [memory = std::move(memory), dropped = dropped_,
+                runtime = runtime_](std::byte*) mutable { dropped->Drop(std::move(*memory)); });
+}
+
+bool DevicePlane::FreeDropped() {
+  if (!running_.empty() || !dropped_->full() || HoldsGate()) return false;
+  dropped_->Free();
+  return true;
 }
 
 bool DevicePlane::CollectDone() {
-  if (running_.empty()) return false;
+  if (running_.empty()) return FreeDropped();
   bool moved = backend()->Progress();
   // They end in the order of the stream; of those that fail, what was never there goes first.
   for (auto it = running_.begin(); it != running_.end();) {
@@ -357,7 +376,7 @@ bool DevicePlane::CollectDone() {
     Finish(std::move(ended->batch), std::move(ended->status));
     moved = true;
   }
-  return moved;
+  return FreeDropped() || moved;
 }
 
 }  // namespace coordd

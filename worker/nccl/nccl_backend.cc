@@ -290,6 +290,8 @@ absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
         DeviceMemory memory,
         DeviceMemory::AllocatePinned(*runtime_->device, options_.device,
                                      static_cast<int64_t>(kHierarchySlots) * wanted));
+    // The smaller ones stay: to free pinned memory is to wait for the device.
+    if (slots_ != nullptr) outgrown_slots_.push_back(std::move(slots_));
     slots_ = std::make_shared<HierarchySlots>(runtime_, std::move(memory));
   }
   COORDD_ASSIGN_OR_RETURN(batch.hierarchical,

@@ -167,6 +167,7 @@ class NcclBackend final : public CollectiveBackend {
   std::vector<absl::Span<std::byte>> buffers_;  // these, behind options_.window if it is there
   bool window_given_ = false;                   // to AllocateFusionBuffer
   std::shared_ptr<HierarchySlots> slots_;       // of the largest slice so far
+  std::vector<std::shared_ptr<HierarchySlots>> outgrown_slots_;
   std::vector<std::unique_ptr<HierarchicalAllreduce>> interrupted_;  // what the stream may use
   size_t buffers_registered_ = 0;                                    // with a communicator at least
   absl::Time failed_at_ = absl::InfiniteFuture();

@@ -110,6 +110,7 @@ absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
 }
 
 absl::Status NcclCommunicator::Finalize() {
+  device().OwnThisThread();
   return Call("ncclCommFinalize", [this](NcclComm comm) {
     for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
     if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
@@ -144,6 +145,7 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
     left_.NotifyAll();
   }
   if (comm == nullptr) return;
+  device().OwnThisThread();
   const auto scope = DeviceScope::Enter(device(), place_.device);
   nccl().CommAbort(comm);
 }

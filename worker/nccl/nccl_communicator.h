@@ -65,7 +65,7 @@ class NcclCommunicator {
   const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
   DeviceRuntime& device() const { return *runtime_->device; }
 
-  // The communicator, for this thread alone until Leave; nullptr: it is gone.
+  // The communicator, for this thread of the runtime alone until Leave; nullptr: it is gone.
   NcclComm Enter();
   void Leave();
   absl::Status Gone() const;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/gpu/fake_settings.h"
@@ -25,6 +26,7 @@ constexpr CudaResult kInvalidDevice = 101;
 constexpr CudaResult kInvalidImage = 200;
 constexpr CudaResult kInvalidContext = 201;
 constexpr CudaResult kNotFound = 500;
+constexpr CudaResult kCaptureUnsafe = 900;
 constexpr int kDevicesMax = 16;
 
 FakeSettings& Settings() {
@@ -33,13 +35,15 @@ FakeSettings& Settings() {
                                                                  {"init_error", 0},
                                                                  {"memory_limit", 0},
                                                                  {"nvlink", 0},
+                                                                 {"capturing", 0},
                                                                  {"capability", 9}});
   return *settings;
 }
 
 struct Allocation {
   size_t size = 0;
-  int device = -1;  // -1: pinned host memory
+  int device = -1;    // -1: pinned host memory
+  int made_with = 0;  // the device that was current
 };
 struct Memory {
   std::mutex mu;
@@ -56,6 +60,7 @@ std::atomic<long> live_objects = 0;
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
 thread_local bool in_host_function = false;
+thread_local int capture_mode = 0;  // global
 
 struct FakeEvent {
   std::shared_ptr<FakePoint> point;  // of the last record; nullptr: never recorded
@@ -92,7 +97,7 @@ CudaResult Allocate(void** pointer, size_t size, int device) {
   void* made = nullptr;
   if (posix_memalign(&made, 256, size) != 0) return kCudaOutOfMemory;
   std::memset(made, 0xcd, size);  // what nobody has written yet is nothing that looks right
-  memory.allocations[static_cast<char*>(made)] = {size, device};
+  memory.allocations[static_cast<char*>(made)] = {size, device, DeviceOf(current.back())};
   if (device >= 0) memory.device_bytes += size;
   *pointer = made;
   ++live_objects;
@@ -246,6 +251,7 @@ CudaResult cuStreamCreateWithPriority(CudaStream* stream, unsigned, int) {
   return kCudaSuccess;
 }
 CudaResult cuStreamDestroy_v2(CudaStream stream) {
+  if (current.empty()) return kInvalidContext;
   {
     std::lock_guard lock(TheStreams().mu);
     TheStreams().devices.erase(&StreamOf(stream));
@@ -255,8 +261,18 @@ CudaResult cuStreamDestroy_v2(CudaStream stream) {
   return kCudaSuccess;
 }
 CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent event, unsigned) {
+  if (current.empty()) return kInvalidContext;
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   if (point != nullptr) StreamOf(stream).Push([point] { point->happened.wait(false); });
+  return kCudaSuccess;
+}
+// "capturing": of all streams. A thread that is not relaxed ends the capture.
+CudaResult cuStreamIsCapturing(CudaStream, int* status) {
+  *status = static_cast<int>(Settings().Get("capturing"));
+  return kCudaSuccess;
+}
+CudaResult cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
   return kCudaSuccess;
 }
 CudaResult cuEventCreate(CudaEvent* event, unsigned) {
@@ -266,17 +282,22 @@ CudaResult cuEventCreate(CudaEvent* event, unsigned) {
   return kCudaSuccess;
 }
 CudaResult cuEventDestroy_v2(CudaEvent event) {
+  if (current.empty()) return kInvalidContext;
   delete reinterpret_cast<FakeEvent*>(event);
   --live_objects;
   return kCudaSuccess;
 }
 CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
+  if (current.empty()) return kInvalidContext;
   auto point = std::make_shared<FakePoint>();
   reinterpret_cast<FakeEvent*>(event)->point = point;
   StreamOf(stream).Push([point] { point->Happen(); });
   return kCudaSuccess;
 }
 CudaResult cuEventQuery(CudaEvent event) {
+  if (current.empty()) return kInvalidContext;
+  if (Settings().Get("capturing") != 0 && capture_mode != kCudaCaptureRelaxed)
+    return kCaptureUnsafe;
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   return point == nullptr || point->happened ? kCudaSuccess : kCudaNotReady;
 }
@@ -291,6 +312,7 @@ CudaResult cuEventElapsedTime(float* milliseconds, CudaEvent from, CudaEvent to)
 }
 
 CudaResult cuPointerGetAttribute(void* value, int attribute, CudaPointer pointer) {
+  if (current.empty()) return kInvalidContext;
   const Allocation* allocation = Find(reinterpret_cast<const void*>(pointer));
   if (allocation == nullptr) return kCudaInvalidValue;
   if (attribute == kCudaPointerMemoryType)
@@ -304,6 +326,7 @@ CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size) {
 }
 // As a driver does: when everything that is on the device has ended.
 CudaResult cuMemFree_v2(CudaPointer pointer) {
+  if (current.empty()) return kInvalidContext;
   AwaitIdle(fake_cuda_device_of(reinterpret_cast<void*>(pointer)));
   return Free(reinterpret_cast<void*>(pointer));
 }
@@ -311,8 +334,15 @@ CudaResult cuMemHostAlloc(void** pointer, size_t size, unsigned) {
   if (current.empty()) return kInvalidContext;
   return Allocate(pointer, size, -1);
 }
-CudaResult cuMemFreeHost(void* pointer) { return Free(pointer); }
+// The same (NVIDIA/nccl issue 48), of the device that it was made for.
+CudaResult cuMemFreeHost(void* pointer) {
+  if (current.empty()) return kInvalidContext;
+  if (const Allocation* allocation = Find(pointer); allocation != nullptr)
+    AwaitIdle(allocation->made_with);
+  return Free(pointer);
+}
 CudaResult cuMemcpyAsync(CudaPointer to, CudaPointer from, size_t size, CudaStream stream) {
+  if (current.empty()) return kInvalidContext;
   auto copy = [to, from, size] {
     std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), size);
   };
@@ -337,10 +367,12 @@ CudaResult cuModuleLoadData(CudaModule* module, const void* image) {
   return kCudaSuccess;
 }
 CudaResult cuModuleUnload(CudaModule) {
+  if (current.empty()) return kInvalidContext;
   --live_objects;
   return kCudaSuccess;
 }
 CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule module, const char* name) {
+  if (current.empty()) return kInvalidContext;
   // Of the PTX that was loaded, and of what runs here instead of it.
   const std::string entry = std::string(".entry ") + name + "(";
   if (std::strstr(reinterpret_cast<const char*>(module), entry.c_str()) == nullptr ||

@@ -8,8 +8,8 @@
 extern "C" {
 
 // "devices" (8), "driver" (13000), "capability" (9, the major one), "init_error" (0),
-// "memory_limit" (bytes; 0: none). Before cuInit the variable FAKE_CUDA is read,
-// "devices=2,init_error=100". Unknown names end the process.
+// "memory_limit" (bytes; 0: none), "capturing" (1: every stream is captured). Before cuInit the
+// variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown names end the process.
 void fake_cuda_set(const char* name, long value);
 
 // Runs on the stream, in its order.

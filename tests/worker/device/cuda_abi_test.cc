@@ -46,6 +46,8 @@ EXPECT_SAME(LaunchHostFunc, cuLaunchHostFunc);
 EXPECT_SAME(LaunchKernel, cuLaunchKernel);
 EXPECT_SAME(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute);
 EXPECT_SAME(EventElapsedTime, cuEventElapsedTime);
+EXPECT_SAME(StreamIsCapturing, cuStreamIsCapturing);
+EXPECT_SAME(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode);
 #undef EXPECT_SAME
 
 TEST(CudaAbi, NumbersAreTheVendors) {
@@ -65,6 +67,8 @@ TEST(CudaAbi, NumbersAreTheVendors) {
   EXPECT_EQ(kCudaCapabilityMinor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   EXPECT_EQ(kCudaDmaBufSupported, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED);
   EXPECT_EQ(kCudaPeerNativeAtomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
+  EXPECT_EQ(kCudaNotCapturing, CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_EQ(kCudaCaptureRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_EQ(sizeof(CudaUuid), sizeof(CUuuid));
 }
 

@@ -63,6 +63,7 @@ TEST_F(DeviceRuntimeTest, TellsWhereMemoryIs) {
   const DeviceMemory device = DeviceMemory::Allocate(*runtime, 3, 100).value();
   const DeviceMemory pinned = DeviceMemory::AllocatePinned(*runtime, 0, 100).value();
   int own = 0;
+  const DeviceScope scope = DeviceScope::Enter(*runtime, 0).value();
   EXPECT_EQ(runtime->PlaceOf(device.data() + 99).kind, MemoryKind::kCuda);
   EXPECT_EQ(runtime->PlaceOf(device.data() + 99).device, 3);
   EXPECT_EQ(runtime->PlaceOf(pinned.data()).kind, MemoryKind::kHost);
