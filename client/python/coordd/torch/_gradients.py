@@ -240,8 +240,8 @@ def _write_back(parameter, submitted, context, compression) -> None:
 
 
 def _empty_sparse(parameter: torch.Tensor, sparse_dimensions: int) -> torch.Tensor:
-    indices = torch.zeros((sparse_dimensions, 0), dtype=torch.int64)
-    values = torch.zeros((0, *parameter.shape[sparse_dimensions:]), dtype=parameter.dtype)
+    indices = torch.zeros((sparse_dimensions, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.zeros((0, *parameter.shape[sparse_dimensions:]), dtype=parameter.dtype, device=parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape)
 
 
