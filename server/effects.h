@@ -161,6 +161,9 @@ struct Event {
   // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
   // cause, `tensors` says how many it concerns.
   int64_t batches = 0, tensors = 0, bytes = 0;
+  // kTensorsPlanned: tensors that ranks have reported, and slots that had to make room, since the
+  // last plan.
+  int64_t reported_by_spec = 0, reported_by_slot = 0, slots_forgotten = 0;
   std::vector<absl::Duration> negotiation = {};  // per tensor: first rank's report to plan
 };
 

@@ -20,23 +20,6 @@ std::string OfSet(ProcessSetId set) {
   return set == ProcessSetId{0} ? "" : absl::StrCat(" (process set ", ToInt(set), ")");
 }
 
-// Adds the tensors of one batch; the bytes that they take in the message, about.
-int64_t FillBatch(const std::vector<ReadyTensor>& ready, const std::vector<size_t>& indices,
-                  v1::FusedBatch* batch) {
-  bool with_specs = false;
-  for (size_t index : indices) with_specs = with_specs || ready[index].for_joined;
-  int64_t bytes = 0;
-  for (size_t index : indices) {
-    const TensorSpec& spec = ready[index].spec;
-    batch->add_tensors(spec.name);
-    bytes += static_cast<int64_t>(spec.name.size());
-    if (!with_specs) continue;
-    ToProto(spec, batch->add_specs());
-    bytes += static_cast<int64_t>(batch->specs(batch->specs_size() - 1).ByteSizeLong());
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewMessage() const {
@@ -50,6 +33,57 @@ std::shared_ptr<v1::CoordinatorMessage> GenerationState::NewOrdered() {
   auto message = NewMessage();
   message->set_position(++position_);
   return message;
+}
+
+// Adds the tensors of one batch; the bytes that they take in the message, about. By slots if each
+// has one, so that no name need be read; `unknown`: those that have none and could have one.
+int64_t GenerationState::FillBatch(SetState& set, const std::vector<ReadyTensor>& ready,
+                                   const std::vector<size_t>& indices,
+                                   std::vector<const ReadyTensor*>& unknown,
+                                   v1::FusedBatch* batch) const {
+  bool with_specs = false;
+  for (size_t index : indices) with_specs = with_specs || ready[index].for_joined;
+  // Who has joined has submitted nothing that a slot could mean.
+  const bool has_slots = identity_.slots > 0 && !set.is_pair && join_.joined().empty();
+  const size_t known_before = unknown.size();
+  for (size_t index : indices) {
+    if (!has_slots) break;
+    if (const int64_t slot = set.slots.SlotOf(ready[index]); slot != 0) {
+      batch->add_slots(slot);
+    } else {
+      unknown.push_back(&ready[index]);
+    }
+  }
+  constexpr int64_t kSlotBytes = 3;  // the usual
+  if (has_slots && unknown.size() == known_before) return kSlotBytes * batch->slots_size();
+  batch->clear_slots();
+  int64_t bytes = 0;
+  for (size_t index : indices) {
+    const TensorSpec& spec = ready[index].spec;
+    batch->add_tensors(spec.name);
+    bytes += static_cast<int64_t>(spec.name.size());
+    if (!with_specs) continue;
+    ToProto(spec, batch->add_specs());
+    bytes += static_cast<int64_t>(batch->specs(batch->specs_size() - 1).ByteSizeLong());
+  }
+  return bytes;
+}
+
+// With slots for the tensors that it names. Not before: its own batches are read without them.
+void GenerationState::SendPlan(SetState& set, const std::vector<const ReadyTensor*>& unknown,
+                               std::shared_ptr<v1::CoordinatorMessage> message, Effects& effects) {
+  int64_t bytes = 0;
+  for (const ReadyTensor* tensor : unknown) {
+    bytes += static_cast<int64_t>(tensor->spec.name.size());
+    // The others get theirs when they are planned next.
+    const int64_t slot = bytes <= kPlanMessageBytes ? set.slots.Give(*tensor) : 0;
+    if (slot == 0) break;
+    v1::SlotBinding* binding = message->mutable_plan()->add_bindings();
+    binding->set_process_set(ToInt(set.id));
+    binding->set_slot(slot);
+    binding->set_name(tensor->spec.name);
+  }
+  effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
 }
 
 void GenerationState::Plan(absl::Time now, Effects& effects) {
@@ -79,25 +113,31 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   event.generation = ToInt(identity_.generation);
   std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   int64_t message_bytes = 0;
+  std::vector<const ReadyTensor*> unknown;
   for (const std::vector<size_t>& batch : batches) {
     if (message_bytes > kPlanMessageBytes) {
-      effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
+      SendPlan(set, unknown, std::move(message), effects);
       message = NewOrdered();
       message_bytes = 0;
+      unknown.clear();
     }
     v1::FusedBatch* fused = message->mutable_plan()->add_batches();
     fused->set_sequence(++set.sequence);
     fused->set_lane(ToInt(set.id));
     fused->set_process_set(ToInt(set.id));
-    message_bytes += FillBatch(ready, batch, fused);
+    message_bytes += FillBatch(set, ready, batch, unknown, fused);
   }
-  effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
+  SendPlan(set, unknown, std::move(message), effects);
   for (const ReadyTensor& tensor : ready) {
     event.bytes += SizeBytes(tensor.spec);
     event.negotiation.push_back(now - tensor.first_report);
   }
   event.batches = static_cast<int64_t>(batches.size());
   event.tensors = static_cast<int64_t>(ready.size());
+  event.reported_by_spec = std::exchange(reported_by_spec_, 0);
+  event.reported_by_slot = std::exchange(reported_by_slot_, 0);
+  event.slots_forgotten = set.slots.forgotten() - set.slots_forgotten;
+  set.slots_forgotten = set.slots.forgotten();
   batches_planned_ += event.batches;
   tensors_planned_ += event.tensors;
   bytes_planned_ += event.bytes;

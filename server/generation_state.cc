@@ -63,7 +63,7 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
 GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId named,
                                                    const MemberList& members) {
   auto set = std::make_unique<SetState>(id, named, members, bounds_, options_.schedule_after_steps,
-                                        totals_);
+                                        id == named ? identity_.slots : 0, totals_);
   for (Rank rank : members.Ranks()) set->sessions.push_back(session_of(rank));
   std::vector<FailedTensor> none;
   for (Rank rank : join_.joined().Ranks()) {
@@ -73,10 +73,14 @@ GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId
   return *(states_[id] = std::move(set));
 }
 
-void GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now,
-                                     Effects& effects) {
-  if (ended_) return;
+absl::Status GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready,
+                                             absl::Time now, Effects& effects) {
+  if (ended_) return absl::OkStatus();
   std::vector<FailedTensor> failed;
+  absl::Status status;
+  for (const v1::CachedTensors& cached : ready.cached())
+    if (status.ok()) status = OnCached(rank, cached, now, failed);
+  reported_by_spec_ += ready.tensors_size();
   for (const v1::TensorSpec& proto : ready.tensors()) {
     if (proto.kind() == v1::COLLECTIVE_KIND_JOIN) {
       OnJoin(rank, proto, now, effects, failed);
@@ -87,6 +91,47 @@ void GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready, a
   DeliverFailures(failed, effects);
   TouchTouched();
   NoteStallsEnded(effects);
+  return status;
+}
+
+absl::Status GenerationState::OnCached(Rank rank, const v1::CachedTensors& cached, absl::Time now,
+                                       std::vector<FailedTensor>& failed) {
+  const auto it = states_.find(ProcessSetId{cached.process_set()});
+  // It has ended while this was under way, and the rank gives up what it had submitted in it.
+  if (it == states_.end()) return absl::OkStatus();
+  SetState& set = *it->second;
+  const int32_t member = set.table.members().IndexOf(rank);
+  auto wrong = [&](absl::string_view what, int64_t slot) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " slot ", slot, " of process set ",
+                                                   ToInt(set.id), ", of which ", set.slots.given(),
+                                                   " were given"));
+  };
+  if (member < 0 || !set.slots.Heard(member, cached.known()))
+    return wrong("cannot know", cached.known());
+  touched_.push_back(&set);
+  int64_t unknown = 0;
+  const bool all = ForEachSlot(cached.first_slot(), cached.bits(), [&](int64_t slot) {
+    ReadinessTable::Known* known = set.slots.Find(slot);
+    if (known == nullptr) {
+      unknown = slot;
+      return false;
+    }
+    OnKnown(set, rank, *known, now, failed);
+    return true;
+  });
+  return all ? absl::OkStatus() : wrong("reports", unknown);
+}
+
+void GenerationState::OnKnown(SetState& set, Rank rank, ReadinessTable::Known& known,
+                              absl::Time now, std::vector<FailedTensor>& failed) {
+  ++reported_by_slot_;
+  if (schedules_.Supersedes(set.id, rank, known.spec.name)) return;
+  if (const absl::Status status = CheckHasData(rank, known.spec.name); status.ok()) {
+    set.table.ReportKnown(rank, known, now, failed);
+    join_.Heard(now);
+  } else {
+    set.table.Reject(rank, known.spec, WithRank(status, rank), failed);
+  }
 }
 
 void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now,
@@ -171,12 +216,15 @@ absl::StatusOr<TensorSpec> GenerationState::Decode(Rank rank, const v1::TensorSp
         "tensor ", spec.name, ": root rank ", spec.root_rank, " is not in process set ",
         ToInt(spec.process_set), " of ranks ", ListString(members.Ranks())));
   }
-  if (join_.Contains(rank)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
-                     " submitted it, but has joined: it can submit nothing until all have joined"));
-  }
+  COORDD_RETURN_IF_ERROR(CheckHasData(rank, spec.name));
   return spec;
+}
+
+absl::Status GenerationState::CheckHasData(Rank rank, absl::string_view name) const {
+  if (!join_.Contains(rank)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("tensor ", name, ": rank ", ToInt(rank),
+                   " submitted it, but has joined: it can submit nothing until all have joined"));
 }
 
 void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn,

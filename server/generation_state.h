@@ -29,6 +29,7 @@
 #include "server/schedule_detector.h"
 #include "server/schedule_table.h"
 #include "server/server_options.h"
+#include "server/slot_cache.h"
 
 namespace coordd {
 
@@ -45,6 +46,7 @@ class GenerationState {
     Epoch epoch;
     Generation generation;
     bool schedules = false;  // every member executes schedules
+    int64_t slots = 0;       // for the tensors of each process set; 0: a member does not know them
   };
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
@@ -58,7 +60,9 @@ class GenerationState {
   GenerationState& operator=(const GenerationState&) = delete;
 
   // REQUIRES of each: the message is within its bounds (validate_message.h).
-  void OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now, Effects& effects);
+  // A status breaks the protocol.
+  absl::Status OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now,
+                              Effects& effects);
   void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, absl::Time now,
                           Effects& effects);
   // A status breaks the protocol.
@@ -122,12 +126,18 @@ class GenerationState {
   // What is negotiated in one process set, on a lane of its own.
   struct SetState {
     SetState(ProcessSetId set, ProcessSetId named, const MemberList& members,
-             const ReadinessBounds& bounds, int64_t schedule_steps, ReadinessTotals& totals)
-        : id(set), table(named, members, bounds, totals), detector(schedule_steps) {}
+             const ReadinessBounds& bounds, int64_t schedule_steps, int64_t capacity,
+             ReadinessTotals& totals)
+        : id(set),
+          table(named, members, bounds, totals),
+          slots(capacity, table),
+          detector(schedule_steps) {}
 
     const ProcessSetId id;
     std::vector<SessionId> sessions;  // of its members
     ReadinessTable table;
+    SlotCache slots;
+    int64_t slots_forgotten = 0;  // of which an event has told
     ScheduleDetector detector;
     int64_t sequence = 0;  // of the last batch planned
     bool is_pair = false;
@@ -149,6 +159,11 @@ class GenerationState {
                                     const MemberList& members) const;
   void OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
                 std::vector<FailedTensor>& failed);
+  absl::Status OnCached(Rank rank, const v1::CachedTensors& cached, absl::Time now,
+                        std::vector<FailedTensor>& failed);
+  void OnKnown(SetState& set, Rank rank, ReadinessTable::Known& known, absl::Time now,
+               std::vector<FailedTensor>& failed);
+  absl::Status CheckHasData(Rank rank, absl::string_view name) const;
   void OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
               std::vector<FailedTensor>& failed);
   SetState& AddSet(ProcessSetId id, ProcessSetId named, const MemberList& members);
@@ -175,6 +190,11 @@ class GenerationState {
   std::shared_ptr<v1::CoordinatorMessage> NewOrdered();
   void Plan(absl::Time now, Effects& effects);
   void PlanSet(SetState& set, absl::Time now, Effects& effects);
+  int64_t FillBatch(SetState& set, const std::vector<ReadyTensor>& ready,
+                    const std::vector<size_t>& indices, std::vector<const ReadyTensor*>& unknown,
+                    v1::FusedBatch* batch) const;
+  void SendPlan(SetState& set, const std::vector<const ReadyTensor*>& unknown,
+                std::shared_ptr<v1::CoordinatorMessage> message, Effects& effects);
   void PlanJoin(Rank last, Effects& effects);
   void AnnouncePair(SetState& set, Effects& effects);
   void DeliverFailures(const std::vector<FailedTensor>& failed, Effects& effects) const;
@@ -225,7 +245,8 @@ class GenerationState {
   std::set<ProcessSetId> ready_;                              // have something to be planned
   std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;   // next stalls; not InfiniteFuture
 
-  int64_t position_ = 0;  // of the last NewOrdered
+  int64_t position_ = 0;                                 // of the last NewOrdered
+  int64_t reported_by_spec_ = 0, reported_by_slot_ = 0;  // tensors, since the last plan
   int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;
   int64_t bytes_planned_ = 0;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/slot_dictionary.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 
@@ -97,6 +98,7 @@ void HistoryChecker::SawSuspension(const std::string& job) {
   if (generation.ended) return;
   generation.session_of_rank.clear();
   generation.interrupted = true;
+  generation.ForgetSlots();
 }
 
 void HistoryChecker::SawRestart() {
@@ -109,6 +111,7 @@ void HistoryChecker::SawRestart() {
     if (generation.reforms) generation.ended = generation.reforms = false;
     generation.interrupted = !generation.ended;
     generation.taken_up = true;
+    generation.ForgetSlots();
   }
   // A number that was proposed and not stored was never heard of.
   proposed_.clear();
@@ -166,6 +169,14 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
     const bool is_pairwise =
         tensor.kind() == v1::COLLECTIVE_KIND_SEND || tensor.kind() == v1::COLLECTIVE_KIND_RECEIVE;
     member.open[{tensor.process_set(), tensor.name()}].Submit(is_pairwise);
+  }
+  for (const v1::CachedTensors& cached : message.tensors_ready().cached()) {
+    ForEachSlot(cached.first_slot(), cached.bits(), [&](int64_t slot) {
+      const auto name = generation.slots.find({cached.process_set(), slot});
+      if (name != generation.slots.end())
+        member.open[{cached.process_set(), name->second}].Submit(/*is_pairwise=*/false);
+      return true;
+    });
   }
   if (message.has_schedule_ack()) {
     // It took these tensors along; coordd owes no answer to a report of them.
@@ -331,6 +342,32 @@ absl::Status HistoryChecker::SawPlan(Member& member, const v1::CollectivePlan& p
   for (const v1::FusedBatch& batch : plan.batches()) {
     COORDD_RETURN_IF_ERROR(SawBatch(member, generation, batch));
   }
+  return SawBindings(generation, plan);
+}
+
+std::vector<std::string> HistoryChecker::NamesIn(const SlotNames& slots,
+                                                 const v1::FusedBatch& batch) {
+  std::vector<std::string> names(batch.tensors().begin(), batch.tensors().end());
+  for (int64_t slot : batch.slots()) {
+    const auto name = slots.find({batch.process_set(), slot});
+    if (name == slots.end()) return {};
+    names.push_back(name->second);
+  }
+  return names;
+}
+
+absl::Status HistoryChecker::SawBindings(GenerationRecord& generation,
+                                         const v1::CollectivePlan& plan) {
+  for (const v1::SlotBinding& binding : plan.bindings()) {
+    const auto [slot, is_new] =
+        generation.slots.try_emplace({binding.process_set(), binding.slot()}, binding.name());
+    const bool follows = binding.slot() == 1 ||
+                         generation.slots.contains({binding.process_set(), binding.slot() - 1});
+    if (!follows || (!is_new && slot->second != binding.name())) {
+      return Broken("slot ", binding.slot(), " of process set ", binding.process_set(),
+                    " is given twice, or before the one before it");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -342,8 +379,8 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
     return Broken("a plan for process set ", lane, ", which rank ", member.rank, " does not know");
   }
   if (batch.sequence() != ++member.last_batch[lane]) return Broken("batch numbers with a gap");
-  const std::vector<std::string> tensors(batch.tensors().begin(), batch.tensors().end());
-  if (tensors.empty()) return Broken("an empty batch");
+  const std::vector<std::string> tensors = NamesIn(generation.slots, batch);
+  if (tensors.empty()) return Broken("an empty batch, or slots that were not given");
   std::vector<std::vector<std::string>>& batches = generation.batches[lane];
   const size_t index = static_cast<size_t>(batch.sequence() - 1);
   if (index == batches.size()) batches.push_back(tensors);
@@ -355,9 +392,10 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
   }
   const bool has_joined = member.has_joined();
   const bool is_pair = lane != 0 && generation.sets.at(lane).request == 0;
-  for (int i = 0; i < batch.tensors_size(); ++i) {
-    const std::string& name = batch.tensors(i);
-    const bool has_spec = i < batch.specs_size() && batch.specs(i).name() == name;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i];
+    const int index = static_cast<int>(i);
+    const bool has_spec = index < batch.specs_size() && batch.specs(index).name() == name;
     Open& open = member.open[{is_pair ? 0 : lane, name}];
     // Of a rank that has joined: perhaps it has not submitted this one.
     if (!is_pair && open.plain <= open.failed && has_joined && has_spec) continue;

@@ -88,6 +88,7 @@ class HistoryChecker {
     int64_t position = 0;   // that it has heard
     v1::ResumeReport report;
   };
+  using SlotNames = std::map<std::pair<int32_t, int64_t>, std::string>;  // by set and number
   struct SetRecord {
     std::vector<int32_t> ranks;
     int64_t request = 0;  // 0: a pair
@@ -110,6 +111,8 @@ class HistoryChecker {
     std::map<int32_t, std::string> worker_of_rank;
     std::map<std::string, int32_t> survivors;  // of the one before: their ranks in this one
     bool keeps_sets = true;                    // all its members know that
+    SlotNames slots;         // since coordd was started last
+    SlotNames slots_before;  // of the last coordd before that gave any
     std::map<int64_t, Said> answers;           // to requests
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;
@@ -117,6 +120,11 @@ class HistoryChecker {
     bool reforms = false;      // that another one follows
     bool interrupted = false;  // coordd has died since, and its members have not come back yet
     bool taken_up = false;     // some time
+
+    // What a new coordd gives begins anew; what was missed is still told by the old ones.
+    void ForgetSlots() {
+      if (!slots.empty()) slots_before = std::exchange(slots, {});
+    }
   };
   using GenerationId = std::pair<std::string, Generation>;
 
@@ -130,6 +138,9 @@ class HistoryChecker {
                              const v1::CoordinatorMessage& message);
   absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
   absl::Status SawBatch(Member& member, GenerationRecord& generation, const v1::FusedBatch& batch);
+  // The names in a batch; none: a slot is among them that was not given.
+  static std::vector<std::string> NamesIn(const SlotNames& slots, const v1::FusedBatch& batch);
+  absl::Status SawBindings(GenerationRecord& generation, const v1::CollectivePlan& plan);
   absl::Status SawSetChange(Member& member, const v1::ProcessSetChange& change);
   absl::Status SawSets(Member& member, const v1::ProcessSets& part);
   absl::Status CheckSurvival(const GenerationId& id) const;

@@ -35,7 +35,7 @@ absl::Status HistoryChecker::SawMissed(Member& member, const v1::CoordinatorMess
   for (const v1::FusedBatch& batch : message.plan().batches()) {
     const std::vector<std::vector<std::string>>& batches = generation.batches[batch.lane()];
     const size_t index = static_cast<size_t>(batch.sequence() - 1);
-    const std::vector<std::string> tensors(batch.tensors().begin(), batch.tensors().end());
+    const std::vector<std::string> tensors = NamesIn(generation.slots_before, batch);
     if (index >= batches.size() || batches[index] != tensors) {
       return Broken("rank ", member.rank, " is told of batch ", batch.sequence(), " on lane ",
                     batch.lane(), ", which no rank was told of before coordd was started again");

@@ -350,6 +350,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   }
   const Topology topology = OrderRanks(members);
   const Inheritance inherited{Repairs(sessions), NextSets(sessions, topology)};
+  const GenerationState::Identity identity = IdentityOf(sessions);
   std::vector<SessionId> by_rank;
   by_rank.reserve(sessions.size());
   for (const Place& place : topology.places) {
@@ -364,7 +365,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.stack_asked = false;
     worker.stack.clear();
     worker.last_heard = now;  // its lease starts here
-    DeliverMembership(session, worker, topology, inherited, effects);
+    DeliverMembership(session, worker, topology, inherited, identity.slots, effects);
   }
   DeliverSets(by_rank, inherited, effects);
   left_sets_.reset();
@@ -373,11 +374,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   blame_.Clear();
   leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
-  bool schedules = true;
-  for (SessionId session : by_rank)
-    schedules = schedules && workers_.at(session).join.executes_schedules();
-  generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
-                      std::move(by_rank));
+  generation_.emplace(identity, options_, std::move(by_rank));
   generation_->TakeOver(inherited.process_sets);
   knows_sets_ = true;
   kv_.Open(generation());
@@ -391,8 +388,20 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
        effects);
 }
 
+// The generation of these members: it does what all of them can.
+GenerationState::Identity JobState::IdentityOf(const std::vector<SessionId>& members) const {
+  GenerationState::Identity identity{name_, epoch_, generation(), true, options_.slots};
+  for (SessionId session : members) {
+    const v1::Join& join = workers_.at(session).join;
+    identity.schedules = identity.schedules && join.executes_schedules();
+    if (!join.knows_slots()) identity.slots = 0;
+  }
+  return identity;
+}
+
 void JobState::DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                                 const Inheritance& inherited, Effects& effects) const {
+                                 const Inheritance& inherited, int64_t slots,
+                                 Effects& effects) const {
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
   v1::Membership* membership = message->mutable_membership();
   membership->mutable_repairs()->Assign(inherited.repairs.begin(), inherited.repairs.end());
@@ -414,6 +423,7 @@ void JobState::DeliverMembership(SessionId session, const Worker& worker, const 
   membership->set_store_prefix(KvState::GenerationPrefix(generation()));
   membership->set_job_min_workers(rendezvous_.options().min_workers);
   membership->set_job_max_workers(rendezvous_.options().max_workers);
+  membership->set_slots(slots);
   if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
 }

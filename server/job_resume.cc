@@ -302,6 +302,7 @@ void JobState::DeliverResumed(SessionId session, const ResumedGeneration& resume
   const auto members = static_cast<int32_t>(resumed.missed.size());
   ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
   ToProto(options_.lease, told.mutable_lease());
+  told.set_slots(generation_->identity().slots);
   for (const ResumedGeneration::Removal& removal : resumed.removals)
     told.add_open_ends(removal.position);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
@@ -320,17 +321,14 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
   absl::StatusOr<Topology> topology = ResumedTopology();
   absl::Status status = resumed.ok() ? topology.status() : resumed.status();
   std::vector<SessionId> by_rank;
-  bool schedules = true;
   for (int32_t rank = 0; rank < resume_->size(); ++rank) {
     by_rank.push_back(*resume_->session_of(Rank{rank}));
     Worker& worker = workers_.at(by_rank.back());
-    schedules = schedules && worker.join.executes_schedules();
     if (topology.ok()) worker.place = topology->places[static_cast<size_t>(rank)];
     worker.last_heard = now;
   }
   if (status.ok()) {
-    generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), schedules}, options_,
-                        by_rank);
+    generation_.emplace(IdentityOf(by_rank), options_, by_rank);
     status = generation_->Restore(*resumed, now);
   }
   if (!status.ok()) {
@@ -348,7 +346,8 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
     const SessionId session = by_rank[static_cast<size_t>(rank)];
     const bool is_new = back.is_new(Rank{rank});
     if (is_new) {
-      DeliverMembership(session, workers_.at(session), *topology, inherited, effects);
+      DeliverMembership(session, workers_.at(session), *topology, inherited,
+                        generation_->identity().slots, effects);
       DeliverSets({session}, inherited, effects);
     }
     for (const auto& missed : resumed->missed[static_cast<size_t>(rank)]) {
@@ -405,7 +404,8 @@ void JobState::FailResume(Damage damage, const std::string& reason,
     if (tells_all && back.is_new(Rank{rank})) {
       Worker& worker = workers_.at(*session);
       worker.place = topology->places[static_cast<size_t>(rank)];
-      DeliverMembership(*session, worker, *topology, inherited, effects);
+      // It ends at once: nothing is planned in it.
+      DeliverMembership(*session, worker, *topology, inherited, /*slots=*/0, effects);
       DeliverSets({*session}, inherited, effects);
     }
     if (tells_all || !back.is_new(Rank{rank})) {

@@ -38,7 +38,8 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
     case v1::WorkerMessage::kTensorsReady:
       status = ValidateTensorsReady(message.tensors_ready());
       if (status.ok() && negotiating()) {
-        generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), now, effects);
+        status =
+            generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), now, effects);
       }
       break;
     case v1::WorkerMessage::kTensorsWithdrawn:

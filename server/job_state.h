@@ -178,9 +178,10 @@ class JobState {
   void ForgetGeneration();
   void NoteGone(absl::Time now, Effects& effects);
   void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
+  GenerationState::Identity IdentityOf(const std::vector<SessionId>& members) const;
   // DeliverSets follows.
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
-                         const Inheritance& inherited, Effects& effects) const;
+                         const Inheritance& inherited, int64_t slots, Effects& effects) const;
   void TellWaiting(absl::Time now, Effects& effects);
   absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"

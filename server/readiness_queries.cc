@@ -97,6 +97,10 @@ absl::Status ReadinessTable::CheckConsistency() const {
     if (IsComplete(*entry) && entry->spec.group.empty()) {
       return absl::InternalError(absl::StrCat("tensor ", name, " is complete but pending"));
     }
+    if (entry->known != nullptr &&
+        (entry->known->pending != entry.get() || !SameCall(entry->known->spec, entry->spec))) {
+      return absl::InternalError(absl::StrCat("tensor ", name, " is another one than its slot"));
+    }
     if (!entry->spec.group.empty()) ++grouped;
     if (entry->id <= last_stalled_id_) ++stalled;
     bytes += entry->cost_bytes;

@@ -62,7 +62,7 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
     Account();
     return;
   }
-  MarkIn(*entry, rank, spec, now);
+  MarkIn(*entry, rank, SizeBytes(spec), now);
   Settle(*entry, failed);
   Account();
 }
@@ -75,10 +75,34 @@ bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
       !same(entry->spec)) {
     return false;
   }
-  MarkIn(*entry, rank, entry->spec, now);
+  MarkIn(*entry, rank, SizeBytes(entry->spec), now);
   Settle(*entry, failed);
   Account();
   return true;
+}
+
+void ReadinessTable::ReportKnown(Rank rank, Known& known, absl::Time now,
+                                 std::vector<FailedTensor>& failed) {
+  if (known.pending != nullptr && tombstones_.size() == 0 && !known.pending->in.Contains(rank)) {
+    Entry& entry = *known.pending;
+    MarkIn(entry, rank, known.bytes, now);
+    Settle(entry, failed);
+    Account();
+    return;
+  }
+  Report(rank, known.spec, now, failed);
+  Entry* entry = FindEntry(known.spec.name);
+  if (entry == nullptr || entry->known != nullptr || !SameCall(entry->spec, known.spec)) return;
+  entry->known = &known;
+  known.pending = entry;
+}
+
+void ReadinessTable::Forget(Known& known) {
+  if (known.pending != nullptr) Unlink(*known.pending);
+}
+
+void ReadinessTable::Unlink(Entry& entry) {
+  if (entry.known != nullptr) std::exchange(entry.known, nullptr)->pending = nullptr;
 }
 
 void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
@@ -185,6 +209,7 @@ std::vector<ReadyTensor> ReadinessTable::TakeReady() {
 }
 
 void ReadinessTable::ForgetAll() {
+  for (const auto& [id, entry] : by_age_) Unlink(*entry);
   entries_.clear();
   by_age_.clear();
   groups_.clear();
@@ -266,10 +291,9 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
   return it->second;
 }
 
-void ReadinessTable::MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now) {
+void ReadinessTable::MarkIn(Entry& entry, Rank rank, int64_t bytes, absl::Time now) {
   COORDD_CHECK(entry.in.Insert(rank));
-  if (IsGrouped(spec)) ++groups_[spec.group].named_by[Index(rank)];
-  const int64_t bytes = SizeBytes(spec);
+  if (IsGrouped(entry.spec)) ++groups_[entry.spec.group].named_by[Index(rank)];
   entry.max_bytes = std::max(entry.max_bytes, bytes);
   entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
   absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
@@ -294,11 +318,13 @@ void ReadinessTable::Complete(Entry& entry) {
 void ReadinessTable::MoveToReady(Entry& entry) {
   const bool gathers = entry.spec.kind == CollectiveKind::kAllgather;
   const int64_t bytes = gathers ? entry.sum_bytes : entry.max_bytes;
-  ready_.push_back({entry.spec, bytes, entry.first_report, /*for_joined=*/!entry.in.full()});
+  ready_.push_back({entry.spec, bytes, entry.first_report, /*for_joined=*/!entry.in.full(),
+                    entry.known != nullptr ? entry.known->slot : 0});
   Erase(entry);
 }
 
 void ReadinessTable::Erase(Entry& entry) {
+  Unlink(entry);
   state_bytes_ -= entry.cost_bytes;
   if (entry.id <= last_stalled_id_) --stalled_;
   by_age_.erase(entry.id);

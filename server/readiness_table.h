@@ -27,6 +27,7 @@ struct ReadyTensor {
   absl::Time first_report;
   // A member that has joined counts without having submitted it: it needs to be told the spec.
   bool for_joined = false;
+  int64_t slot = 0;  // of the Known as which ranks have reported it; 0: as none
 };
 
 // Ranks that must hear that a tensor failed, now.
@@ -79,8 +80,18 @@ struct ReadinessTotals {
 // is asked for: the root of a broadcast, reduce or gather and the other side of a send or receive.
 // That tensor fails.
 class ReadinessTable {
+  struct Entry;
+
  public:
   static constexpr size_t kMaxNamedRanks = 64;
+
+  // A tensor that ranks may report without its spec.
+  struct Known {
+    TensorSpec spec;           // but for the first dimension, where ranks may differ in it
+    int64_t bytes = 0;         // of one rank; the mean where they differ
+    int64_t slot = 0;          // what ranks call it
+    Entry* pending = nullptr;  // the table's: of this spec, if one is
+  };
 
   // `process_set`: how reports and failures name it. `totals` outlives it.
   ReadinessTable(ProcessSetId process_set, MemberList members, const ReadinessBounds& bounds,
@@ -102,6 +113,10 @@ class ReadinessTable {
   bool ReportSame(Rank rank, absl::string_view name,
                   absl::FunctionRef<bool(const TensorSpec&)> same, absl::Time now,
                   std::vector<FailedTensor>& failed);
+
+  // What Report does with the spec. `known` stays where it is until Forget.
+  void ReportKnown(Rank rank, Known& known, absl::Time now, std::vector<FailedTensor>& failed);
+  void Forget(Known& known);
 
   // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
   void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
@@ -156,6 +171,7 @@ class ReadinessTable {
     int64_t max_bytes = 0;  // of one rank
     int64_t sum_bytes = 0;  // of all ranks
     int64_t cost_bytes = 0;
+    Known* known = nullptr;  // that points here
   };
   struct Group {
     int32_t size = 0;               // tensors it must have
@@ -179,7 +195,8 @@ class ReadinessTable {
   std::optional<TensorFault> AsksJoined(const Entry& entry) const;
   // After a report or a join: fails the tensor or completes it, if either is due.
   void Settle(Entry& entry, std::vector<FailedTensor>& failed);
-  void MarkIn(Entry& entry, Rank rank, const TensorSpec& spec, absl::Time now);
+  void MarkIn(Entry& entry, Rank rank, int64_t bytes, absl::Time now);
+  static void Unlink(Entry& entry);
   void Complete(Entry& entry);
   void MoveToReady(Entry& entry);
   void Erase(Entry& entry);

@@ -224,6 +224,8 @@ void AddDecisions(CLI::App& app, ServerOptions& options) {
   AddNumber(
       app, "--schedule-after", options.schedule_after_steps,
       "Steps that a program must repeat before its ranks execute them without asking; 0: never");
+  AddNumber(app, "--slots", options.slots,
+            "Tensors of each process set that are known by number; 0: none");
 }
 
 void AddBounds(CLI::App& app, ServerOptions& options) {

@@ -121,6 +121,10 @@ struct ServerMetrics::Families {
       NewCounter(registry, "coordd_tensors_planned_total", "Tensors in those batches.");
   Family<Counter>& bytes = NewCounter(registry, "coordd_bytes_planned_total",
                                       "Payload bytes of one rank in those batches.");
+  Family<Counter>& reports =
+      NewCounter(registry, "coordd_reports_total", "Tensors that ranks have reported, by gear.");
+  Family<Counter>& slots_forgotten = NewCounter(registry, "coordd_slots_forgotten_total",
+                                                "Slots of tensors that had to make room.");
   Family<Counter>& tensor_failures =
       NewCounter(registry, "coordd_tensor_failures_total",
                  "Tensors that every rank got an error for, by status code.");
@@ -226,6 +230,11 @@ void ServerMetrics::Families::Plan(const Event& event) {
   JobCounter(batches, event.job).Increment(static_cast<double>(event.batches));
   JobCounter(tensors, event.job).Increment(static_cast<double>(event.tensors));
   JobCounter(bytes, event.job).Increment(static_cast<double>(event.bytes));
+  JobCounter(reports, event.job, {{"gear", "negotiated"}})
+      .Increment(static_cast<double>(event.reported_by_spec));
+  JobCounter(reports, event.job, {{"gear", "cached"}})
+      .Increment(static_cast<double>(event.reported_by_slot));
+  JobCounter(slots_forgotten, event.job).Increment(static_cast<double>(event.slots_forgotten));
   Histogram& histogram = ForJob(negotiation, event.job, {}, kNegotiationSeconds);
   for (absl::Duration waited : event.negotiation) histogram.Observe(absl::ToDoubleSeconds(waited));
 }

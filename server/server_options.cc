@@ -63,6 +63,8 @@ absl::Status ServerOptions::Validate() const {
       Expect(schedule_after_steps >= 0 && schedule_after_steps <= kMaxScheduleAfterSteps,
              "schedule_after_steps", absl::StrCat(schedule_after_steps),
              absl::StrCat("0 (never) to ", kMaxScheduleAfterSteps)));
+  COORDD_RETURN_IF_ERROR(Expect(slots >= 0 && slots <= kMaxSlots, "slots", absl::StrCat(slots),
+                                absl::StrCat("0 (none) to ", kMaxSlots)));
   COORDD_RETURN_IF_ERROR(
       ExpectAtLeast(1, max_pending_tensors_per_job, "max_pending_tensors_per_job"));
   COORDD_RETURN_IF_ERROR(ExpectAtLeast(1, max_store_keys_per_job, "max_store_keys_per_job"));

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/slot_dictionary.h"
 
 namespace coordd {
 
@@ -41,6 +42,10 @@ struct ServerOptions {
   // What a program has done the same in so many steps is executed by schedule, without asking
   // coordd. 0: never.
   int64_t schedule_after_steps = 3;
+
+  // Tensors of each process set that have a number, by which reports and plans call them. A model
+  // has some hundred to some thousand; the oldest make room. 0: none have.
+  int64_t slots = kDefaultSlots;
 
   int64_t max_batch_bytes = int64_t{128}
                             << 20;  // fusion; a larger single tensor is a batch of its own

@@ -174,6 +174,15 @@ absl::Status ValidateTensorsReady(const v1::TensorsReady& ready) {
     COORDD_RETURN_IF_ERROR(CheckBytes("tensors.name", tensor.name(), 1, kMaxTensorNameBytes));
     COORDD_RETURN_IF_ERROR(CheckBytes("tensors.group", tensor.group(), 0, kMaxTensorNameBytes));
   }
+  for (const v1::CachedTensors& cached : ready.cached()) {
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("cached.known", cached.known(), 0));
+    if (cached.bits().empty()) continue;
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("cached.first_slot", cached.first_slot(), 1));
+    if (cached.first_slot() > cached.known())
+      return Invalid("cached.first_slot", absl::StrCat(cached.first_slot()),
+                     absl::StrCat("at most cached.known, ", cached.known()));
+    COORDD_RETURN_IF_ERROR(CheckBytes("cached.bits", cached.bits(), 0, 2 * kMaxSlots / 8));
+  }
   return absl::OkStatus();
 }
 

@@ -34,6 +34,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.set_traces(true);
   join.set_drains(true);
   join.set_keeps_process_sets(true);
+  join.set_knows_slots(true);
   join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
   join.set_job(options.job);
   join.set_token(options.token);
@@ -129,6 +130,7 @@ absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& messag
   place.state.cluster_id = membership.cluster_id();
   place.state.session = membership.session();
   place.state.process_sets = sets;
+  place.state.slots = membership.slots();
   return place;
 }
 

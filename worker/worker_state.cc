@@ -26,6 +26,7 @@ BackoffOptions PausesOf(int32_t ranks) {
 
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
+      slots_(options.slots),
       process_sets_(options.rank, options.size, options.process_sets),
       epoch_(options.epoch),
       session_(options.session),
@@ -216,6 +217,9 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
       return;
     }
   }
+  if (plan.bindings().empty()) return;
+  if (const absl::Status status = LearnSlots(plan); !status.ok())
+    ProtocolError(status.message(), out);
 }
 
 void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {

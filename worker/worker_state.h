@@ -24,6 +24,7 @@
 #include "worker/received_log.h"
 #include "worker/scheduled_lane.h"
 #include "worker/shared_spec.h"
+#include "worker/slot_table.h"
 #include "worker/worker_events.h"
 
 namespace coordd {
@@ -56,6 +57,7 @@ struct WorkerStateOptions {
   absl::Duration heartbeat_interval = absl::Seconds(2);
   absl::Duration lease = absl::Seconds(10);
   int64_t received_sequence = 0;  // of the Membership, and of the sets behind it
+  int64_t slots = 0;              // Membership.slots
   v1::ProcessSets process_sets;   // of the generation before. REQUIRES: valid
   OnFailure on_failure = OnFailure::kEnd;
 
@@ -199,10 +201,14 @@ class WorkerState {
   void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
   // The pending tensor that a plan or a failure for this set means; end(): none.
   using PendingMap = std::map<TensorId, Pending>;
-  PendingMap::iterator FindPending(ProcessSetId process_set, const std::string& name);
+  PendingMap::iterator FindPending(ProcessSetId process_set, absl::string_view name);
+  // The tensors of a batch. INTERNAL: it has none, or by slots that coordd has not given.
+  absl::StatusOr<std::vector<absl::string_view>> NamesOf(const v1::FusedBatch& batch);
   // What a batch says about a tensor that this rank, which has joined, has not submitted. INTERNAL:
   // it has not joined, or nothing is said.
-  absl::StatusOr<TensorSpec> AbsentSpec(const v1::FusedBatch& batch, int index) const;
+  absl::StatusOr<TensorSpec> AbsentSpec(const v1::FusedBatch& batch, int index,
+                                        absl::string_view name) const;
+  absl::Status LearnSlots(const v1::CollectivePlan& plan);
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
   absl::Status PlanBatch(const v1::FusedBatch& batch, absl::Time now, Executing& executing,
@@ -337,7 +343,8 @@ class WorkerState {
   absl::flat_hash_map<TensorKey, TensorId> by_name_;
   std::set<std::pair<absl::Time, TensorId>> deadlines_;
   std::vector<TensorId> unreported_;  // in order of submission
-  TensorId join_;                     // submitted and not ended; 0: this rank has data
+  SlotTable slots_;
+  TensorId join_;  // submitted and not ended; 0: this rank has data
 
   ProcessSetState process_sets_;
   PlanSequencer sequencer_;

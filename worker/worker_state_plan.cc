@@ -18,25 +18,22 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
   launch.sequence = batch.sequence();
   launch.process_set = ProcessSetId{batch.process_set()};
   launch.last_joined_rank = batch.last_joined_rank();
-  if (batch.tensors().empty()) {
-    return absl::InternalError(
-        absl::StrCat("coordd planned batch ", batch.sequence(), " without a tensor"));
-  }
   if (batch.lane() != batch.process_set() || !process_sets_.IsMember(launch.process_set)) {
     return absl::InternalError(absl::StrCat(
         "coordd planned batch ", batch.sequence(), " of process set ", batch.process_set(),
         " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
   }
+  COORDD_ASSIGN_OR_RETURN(const std::vector<absl::string_view> names, NamesOf(batch));
   launch.ready_at = now;
-  executing.first_tensor = batch.tensors(0);
+  executing.first_tensor = std::string(names.front());
   executing.process_set = launch.process_set;
   executing.deadline = absl::InfiniteFuture();
   std::optional<TensorSpec> first;
-  for (int i = 0; i < batch.tensors_size(); ++i) {
-    const auto found = FindPending(launch.process_set, batch.tensors(i));
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto found = FindPending(launch.process_set, names[i]);
     std::optional<TensorSpec> absent;
     if (found == pending_.end() || !found->second.reported) {
-      COORDD_ASSIGN_OR_RETURN(absent, AbsentSpec(batch, i));
+      COORDD_ASSIGN_OR_RETURN(absent, AbsentSpec(batch, static_cast<int>(i), names[i]));
     }
     const TensorSpec& spec = absent.has_value() ? *absent : *found->second.spec;
     if (first.has_value() && !FusesWith(*first, spec)) {
@@ -80,8 +77,43 @@ void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline
   executing.tensors.emplace_back(id, std::move(spec));
 }
 
+absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::FusedBatch& batch) {
+  std::vector<absl::string_view> names(batch.tensors().begin(), batch.tensors().end());
+  for (int64_t slot : batch.slots()) {
+    const std::string* name = slots_.NameOf(ProcessSetId{batch.process_set()}, slot);
+    if (name == nullptr || !batch.tensors().empty()) {
+      return absl::InternalError(absl::StrCat("coordd planned slot ", slot, " in batch ",
+                                              batch.sequence(),
+                                              ", which it has not given or has given up"));
+    }
+    names.push_back(*name);
+  }
+  if (!names.empty()) return names;
+  return absl::InternalError(
+      absl::StrCat("coordd planned batch ", batch.sequence(), " without a tensor"));
+}
+
+// A slot stands for what this rank has submitted; coordd gives none to what it has not.
+absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
+  absl::flat_hash_map<TensorKey, SharedSpec> planned;
+  for (const v1::FusedBatch& batch : plan.batches()) {
+    const auto executing = executing_.find({LaneId{batch.lane()}, batch.sequence()});
+    if (executing == executing_.end()) continue;
+    for (const auto& [id, spec] : executing->second.tensors)
+      planned.emplace(TensorKey(spec->process_set, spec->name), spec);
+  }
+  for (const v1::SlotBinding& binding : plan.bindings()) {
+    const auto spec = planned.find(TensorKey(ProcessSetId{binding.process_set()}, binding.name()));
+    if (spec != planned.end() && slots_.Learn(binding.slot(), spec->second)) continue;
+    return absl::InternalError(absl::StrCat(
+        "coordd gave slot ", binding.slot(), " to tensor ", binding.name(),
+        ", expected the next slot, and a tensor that this rank has submitted and it has planned"));
+  }
+  return absl::OkStatus();
+}
+
 WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
-                                                           const std::string& name) {
+                                                           absl::string_view name) {
   auto found = by_name_.find(TensorKey(process_set, name));
   if (found != by_name_.end()) return pending_.find(found->second);
   // Sends and receives are submitted to set 0 and executed in a set of the two ranks.
@@ -94,8 +126,8 @@ WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_
   return meant ? pending : pending_.end();
 }
 
-absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index) const {
-  const std::string& name = batch.tensors(index);
+absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index,
+                                                   absl::string_view name) const {
   if (ToInt(join_) == 0 || batch.specs_size() != batch.tensors_size()) {
     return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
                                             batch.sequence(),
@@ -162,6 +194,7 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
     tensor = next;
   }
   sequencer_.End(LaneId{ToInt(ended)});
+  slots_.Forget(ended);
 }
 
 }  // namespace coordd

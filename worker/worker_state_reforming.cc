@@ -200,6 +200,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   interrupted_.clear();
   awaiting_verdict_.clear();  // they come back
   incoming_.Clear();
+  slots_.Clear(options_.slots);
   question_.clear();
   local_failure_ = absl::OkStatus();
   verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();

@@ -249,6 +249,7 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
   session_ = resumed.session();
   for (int64_t position : resumed.open_ends()) log_.Keep(position);
   incoming_.Clear();  // of a schedule that nobody has heard to its end
+  slots_.Clear(resumed.slots());
   Reattached(now);
   // coordd tells whom it knows to leave; its word may have changed.
   if (drain_until_ != absl::InfiniteFuture() && !drain_asked_.has_value())

@@ -192,21 +192,30 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
   if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
   v1::WorkerMessage message;
   int64_t bytes = 0;
-  for (TensorId id : unreported_) {
-    Pending& pending = pending_.at(id);
-    pending.reported = true;
-    v1::TensorSpec spec;
-    ToProto(*pending.spec, &spec);
-    const int64_t size = static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes;
+  const auto make_room = [&](int64_t size) {
     if (bytes > 0 && bytes + size > kMaxReportBytes) {
       Send(std::move(message), out);
       message.Clear();
       bytes = 0;
     }
-    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
     bytes += size;
+  };
+  // Those that have slots in the last message: the order among different names is nobody's.
+  for (TensorId id : unreported_) {
+    Pending& pending = pending_.at(id);
+    pending.reported = true;
+    if (slots_.Report(*pending.spec)) continue;
+    slots_.Mention(pending.spec->process_set);
+    v1::TensorSpec spec;
+    ToProto(*pending.spec, &spec);
+    make_room(static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes);
+    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
   }
   unreported_.clear();
+  for (v1::CachedTensors& cached : slots_.Take()) {
+    make_room(static_cast<int64_t>(cached.ByteSizeLong()) + kTensorFramingBytes);
+    *message.mutable_tensors_ready()->add_cached() = std::move(cached);
+  }
   if (bytes > 0) Send(std::move(message), out);
 }
 

@@ -1,6 +1,9 @@
 #include "bench/control/messages.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "common/slot_dictionary.h"
 #include "common/version.h"
 
 namespace coordd::bench {
@@ -29,6 +32,7 @@ v1::WorkerMessage JoinMessage(const std::string& job, const JobShape& shape, int
   join.set_pid(1000 + rank);
   join.set_launcher_rank(rank);
   join.set_launcher_local_rank(rank % shape.ranks_per_node);
+  join.set_knows_slots(true);
   join.mutable_versions()->set_protocol(kProtocolVersion);
   join.mutable_versions()->set_coordd(kVersion);
   join.mutable_limits()->set_min_workers(shape.ranks());
@@ -48,6 +52,17 @@ v1::WorkerMessage ReadyMessage(Epoch epoch, Generation generation, int64_t serie
     tensor.add_shape(kElements);
     tensor.set_memory(v1::MEMORY_KIND_HOST);
   }
+  return message;
+}
+
+v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<const int64_t> slots,
+                                int64_t known) {
+  v1::WorkerMessage message = MessageOf(epoch, generation);
+  v1::CachedTensors& cached = *message.mutable_tensors_ready()->add_cached();
+  cached.set_known(known);
+  SlotBits packed = PackSlots(slots);
+  cached.set_first_slot(packed.first);
+  cached.set_bits(std::move(packed.bits));
   return message;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
 
@@ -22,6 +23,10 @@ v1::WorkerMessage JoinMessage(const std::string& job, const JobShape& shape, int
 
 // Reports of `tensors` gradients, the same on all ranks. Other names for another `series`.
 v1::WorkerMessage ReadyMessage(Epoch epoch, Generation generation, int64_t series, int32_t tensors);
+
+// The same by slots of set 0; `known`: the newest of it.
+v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<const int64_t> slots,
+                                int64_t known);
 
 v1::WorkerMessage HeartbeatMessage(Epoch epoch, Generation generation, int64_t sent_ns);
 

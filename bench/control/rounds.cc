@@ -109,7 +109,7 @@ absl::StatusOr<nlohmann::json> MeasureRepeated(const RoundOptions& options) {
   COORDD_RETURN_IF_ERROR(TakeTurns(
       options, [&job] { return job.Round(); }, sides));
   nlohmann::json result = Compare(options, sides);
-  result["gear"] = "negotiated";
+  result["gear"] = job.cached() ? "cached" : "negotiated";
   result["messages_per_step"] =
       static_cast<double>(job.messages_sent() - sent) / (options.rounds + kWarmupRounds);
   result["batches_per_step"] = job.batches();

@@ -60,6 +60,14 @@ absl::StatusOr<SimulatedJob::Joined> SimulatedJob::Join() {
 void SimulatedJob::Prepare(int32_t tensors) {
   ready_ = Bytes(ReadyMessage(epoch(), generation(), series_++, tensors));
   tensors_ = tensors;
+  cached_ = false;
+}
+
+void SimulatedJob::UseSlots() {
+  MutexLock lock(&mu_);
+  if (cached_ || static_cast<int32_t>(given_.size()) != tensors_) return;
+  ready_ = Bytes(CachedMessage(epoch(), generation(), given_, given_.back()));
+  cached_ = true;
 }
 
 absl::StatusOr<absl::Duration> SimulatedJob::Round() {
@@ -70,11 +78,16 @@ absl::StatusOr<absl::Duration> SimulatedJob::Round() {
   for (int32_t rank = 0; rank < crowd_.sessions(); ++rank) crowd_.Send(rank, ready_);
   sent_ += crowd_.sessions();
   COORDD_ASSIGN_OR_RETURN(const absl::Time end, arrivals_.Await(kRoundTimeout));
+  UseSlots();
   return end - start;
 }
 
 absl::StatusOr<absl::Duration> SimulatedJob::FirstSight(int32_t tensors) {
-  const v1::WorkerMessage ready = ReadyMessage(epoch(), generation(), series_++, tensors);
+  v1::WorkerMessage ready = ReadyMessage(epoch(), generation(), series_++, tensors);
+  {
+    MutexLock lock(&mu_);
+    if (!given_.empty()) ready.mutable_tensors_ready()->add_cached()->set_known(given_.back());
+  }
   const int32_t last = options_.shape.ranks() - 1;
   for (Member& member : members_) member.missing = tensors;
   if (last > 0) {
@@ -171,8 +184,14 @@ void SimulatedJob::OnMembership(const v1::CoordinatorMessage& message) {
 
 void SimulatedJob::OnPlan(int32_t rank, const v1::CollectivePlan& plan) {
   int64_t tensors = 0;
-  for (const v1::FusedBatch& batch : plan.batches()) tensors += batch.tensors_size();
+  for (const v1::FusedBatch& batch : plan.batches())
+    tensors += batch.tensors_size() + batch.slots_size();
   if (rank == 0) batches_ += plan.batches_size();
+  if (rank == 0 && !plan.bindings().empty()) {
+    MutexLock lock(&mu_);
+    given_.clear();
+    for (const v1::SlotBinding& binding : plan.bindings()) given_.push_back(binding.slot());
+  }
   const int64_t before = members_[static_cast<size_t>(rank)].missing.fetch_sub(tensors);
   if (before < tensors) {
     arrivals_.Fail(absl::InternalError(

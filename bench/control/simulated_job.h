@@ -15,6 +15,7 @@
 #include "bench/control/crowd.h"
 #include "bench/control/messages.h"
 #include "common/address.h"
+#include "common/mutex.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd::bench {
@@ -40,7 +41,7 @@ class SimulatedJob {
   // All workers join, as fast as they can. Once.
   absl::StatusOr<Joined> Join();
 
-  // Makes what Round sends: `tensors` reports of each rank.
+  // Makes what Round sends: `tensors` reports of each rank; by slots once coordd has given them.
   void Prepare(int32_t tensors);
   // Every rank reports; until the last has the plan of all tensors.
   absl::StatusOr<absl::Duration> Round();
@@ -55,6 +56,8 @@ class SimulatedJob {
   // To coordd and from it, since the start.
   int64_t messages_sent() const { return sent_; }
   int64_t messages_received() const { return received_; }
+  // Whether the last round was reported by slots.
+  bool cached() const { return cached_; }
   // Batches of the last round.
   int64_t batches() const { return batches_; }
 
@@ -67,6 +70,7 @@ class SimulatedJob {
   void OnMessage(int32_t rank, grpc::ByteBuffer& bytes);
   void OnMembership(const v1::CoordinatorMessage& message);
   void OnPlan(int32_t rank, const v1::CollectivePlan& plan);
+  void UseSlots();
   // One heartbeat; nobody waits for the answer.
   void SendHeartbeat(int32_t rank);
   absl::Status Watch(absl::Duration time);
@@ -82,10 +86,15 @@ class SimulatedJob {
   std::atomic<int64_t> interval_ns_ = 0;  // of heartbeats, as the Membership says
   std::atomic<bool> awaits_acks_ = false;
 
+  // Guarded by mu_.
+  Mutex mu_;
+  std::vector<int64_t> given_ ABSL_GUARDED_BY(mu_);  // slots, by the last plan that gave any
+
   // Touched by the owner only.
   grpc::ByteBuffer ready_;  // what every rank sends in a round
   int32_t tensors_ = 0;
   int64_t series_ = 0;
+  bool cached_ = false;
   std::set<std::pair<absl::Time, int32_t>> beats_;  // when who reports next
   int32_t beats_begun_ = 0;
 

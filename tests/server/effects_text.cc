@@ -31,7 +31,8 @@ std::string ToText(const v1::CollectivePlan& plan) {
   for (const v1::FusedBatch& batch : plan.batches()) {
     absl::StrAppend(&text, " ");
     if (batch.process_set() != 0) absl::StrAppend(&text, "set", batch.process_set(), ":");
-    absl::StrAppend(&text, batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "), "}");
+    absl::StrAppend(&text, batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "),
+                    batch.slots().empty() ? "" : "#", absl::StrJoin(batch.slots(), " #"), "}");
     if (batch.lane() != batch.process_set()) absl::StrAppend(&text, " lane ", batch.lane());
     for (const v1::TensorSpec& proto : batch.specs()) {
       const auto spec = FromProto(proto);
@@ -41,6 +42,8 @@ std::string ToText(const v1::CollectivePlan& plan) {
       absl::StrAppend(&text, " last=", batch.last_joined_rank());
     }
   }
+  for (const v1::SlotBinding& binding : plan.bindings())
+    absl::StrAppend(&text, " #", binding.slot(), "=", binding.name());
   return text;
 }
 

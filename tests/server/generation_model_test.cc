@@ -306,7 +306,7 @@ class RealGeneration {
     spec.peer_rank = report.peer;
     v1::TensorsReady ready;
     ToProto(spec, ready.add_tensors());
-    state_->OnTensorsReady(Rank{rank}, ready, kStart, effects_);
+    EXPECT_THAT(state_->OnTensorsReady(Rank{rank}, ready, kStart, effects_), IsOk());
   }
   void Withdraw(int32_t rank, int32_t set, const std::string& name) {
     v1::TensorsWithdrawn withdrawn;

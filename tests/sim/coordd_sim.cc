@@ -56,6 +56,8 @@ const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"launches-when-frozen", PlantedBug::kLaunchesWhenFrozen},
     {"report-not-dropped", PlantedBug::kReportNotDropped},
     {"no-break", PlantedBug::kNoBreak},
+    {"forgets-slots-early", PlantedBug::kForgetsSlotsEarly},
+    {"means-another-slot", PlantedBug::kMeansAnotherSlot},
     {"plans-before-all-are-back", PlantedBug::kPlansBeforeAllAreBack},
     {"generations-start-anew", PlantedBug::kGenerationsStartAnew},
     {"no-fencing", PlantedBug::kNoFencing},

@@ -14,12 +14,18 @@ namespace {
 
 constexpr int64_t kMaxRecoverySteps = 200000;
 
+ServerOptions FewSlots(uint64_t seed) {
+  ServerOptions options = SimServerOptions();
+  if (seed % 2 == 0) options.slots = 2;
+  return options;
+}
+
 }  // namespace
 
 RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log log)
     : options_(options),
       random_(seed),
-      coordd_(SimServerOptions(), static_cast<size_t>(options.workers + options.newcomers), random_,
+      coordd_(FewSlots(seed), static_cast<size_t>(options.workers + options.newcomers), random_,
               CoorddHooks(std::move(log))),
       workers_(static_cast<size_t>(options.workers + options.newcomers)),
       kills_left_(options.kills),

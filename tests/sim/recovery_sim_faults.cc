@@ -228,6 +228,7 @@ v1::Join RecoverySim::JoinFor(int32_t w) const {
   v1::Join join = JoinOf(absl::StrCat("w", w));
   join.set_launcher_rank(w);
   join.set_executes_schedules(true);
+  join.set_knows_slots(true);
   join.set_drains(true);
   join.set_on_failure(v1::ON_FAILURE_CONTINUE);
   join.mutable_limits()->set_min_workers(1);

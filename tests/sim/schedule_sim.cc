@@ -19,8 +19,10 @@ std::string Key(const TensorSpec& spec) {
   return absl::StrCat(spec.name, "@", ToInt(spec.process_set));
 }
 
-ServerOptions ManyBatches() {
+// And in every second seed hardly any slots: most are forgotten while they are under way.
+ServerOptions ManyBatches(uint64_t seed) {
   ServerOptions options = SimServerOptions();
+  if (seed % 2 == 0) options.slots = 2;
   options.max_batch_bytes = 4096;
   return options;
 }
@@ -34,7 +36,7 @@ ScheduleSim::ScheduleSim(uint64_t seed, std::vector<SimProgram> programs, Plante
       random_(seed),
       programs_(std::move(programs)),
       ranks_(programs_.size()),
-      coordd_(ManyBatches(), ranks_.size(), random_, CoorddHooks(std::move(log))) {}
+      coordd_(ManyBatches(seed), ranks_.size(), random_, CoorddHooks(std::move(log))) {}
 
 absl::Status ScheduleSim::Run() {
   const absl::Time start = coordd_.now();
@@ -207,6 +209,8 @@ bool ScheduleSim::OnSaid(int32_t rank, v1::CoordinatorMessage& message, bool cur
   missed_ += missed ? 1 : 0;
   if (bug_ == PlantedBug::kCutTooEarly && message.has_cut() && message.cut().position() > 0)
     message.mutable_cut()->set_position(message.cut().position() - 1);
+  if (bug_ == PlantedBug::kForgetsSlotsEarly && message.has_membership() && rank == 0)
+    message.mutable_membership()->set_slots(message.membership().slots() - 1);
   return true;
 }
 
@@ -279,6 +283,10 @@ absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) 
       const bool forgotten = bug_ == PlantedBug::kUnansweredNotReported && crashes_ > 0 &&
                              rank == 0 && send->message.has_tensors_ready() &&
                              random_.Below(9) == 0;
+      if (bug_ == PlantedBug::kMeansAnotherSlot && rank == 0 && send->message.has_tensors_ready()) {
+        for (v1::CachedTensors& cached : *send->message.mutable_tensors_ready()->mutable_cached())
+          cached.set_first_slot(std::max<int64_t>(1, cached.first_slot() - 1));
+      }
       if (!twice && !forgotten) coordd_.Send(rank, std::move(send->message));
     } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
       coordd_.Open(rank, open->stream);

@@ -37,6 +37,8 @@ enum class PlantedBug {
   kLaunchesWhenFrozen,  // a rank answers that it is frozen and goes on
   kReportNotDropped,    // coordd counts a report that crossed the Schedule
   kNoBreak,             // a batch that stays incomplete breaks nothing
+  kForgetsSlotsEarly,   // a rank keeps one slot less than coordd gives out
+  kMeansAnotherSlot,    // a rank reports the tensor beside the one that it has submitted
   // Of a coordd that is started again:
   kPlansBeforeAllAreBack,  // it does not wait for the last member
   kGenerationsStartAnew,   // it has forgotten their numbers

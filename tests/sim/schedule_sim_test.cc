@@ -123,7 +123,9 @@ TEST_P(PlantedBugTest, IsNoticed) {
 
 INSTANTIATE_TEST_SUITE_P(Bugs, PlantedBugTest,
                          testing::Values(PlantedBug::kCutTooEarly, PlantedBug::kLaunchesWhenFrozen,
-                                         PlantedBug::kReportNotDropped, PlantedBug::kNoBreak));
+                                         PlantedBug::kReportNotDropped, PlantedBug::kNoBreak,
+                                         PlantedBug::kForgetsSlotsEarly,
+                                         PlantedBug::kMeansAnotherSlot));
 
 }  // namespace
 }  // namespace coordd
