@@ -111,8 +111,8 @@ class HistoryChecker {
     std::map<int32_t, std::string> worker_of_rank;
     std::map<std::string, int32_t> survivors;  // of the one before: their ranks in this one
     bool keeps_sets = true;                    // all its members know that
-    SlotNames slots;         // since coordd was started last
-    SlotNames slots_before;  // of the last coordd before that gave any
+    SlotNames slots;                           // since coordd was started last
+    SlotNames slots_before;                    // of the last coordd before that gave any
     std::map<int64_t, Said> answers;           // to requests
     std::map<int64_t, std::string> schedules;  // serialised
     std::map<int64_t, int64_t> cuts;

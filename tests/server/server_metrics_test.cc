@@ -36,6 +36,9 @@ TEST_F(ServerMetricsTest, TellTheStoryOfAPlan) {
   event.batches = 2;
   event.tensors = 3;
   event.bytes = 4096;
+  event.reported_by_spec = 2;
+  event.reported_by_slot = 10;
+  event.slots_forgotten = 1;
   event.negotiation = {absl::Milliseconds(2), absl::Milliseconds(3), absl::Seconds(20)};
   metrics_.OnEvent(event);
   for (const char* line :
@@ -43,6 +46,9 @@ TEST_F(ServerMetricsTest, TellTheStoryOfAPlan) {
         "coordd_batches_planned_total{job_name=\"train\"} 2\n",
         "coordd_tensors_planned_total{job_name=\"train\"} 3\n",
         "coordd_bytes_planned_total{job_name=\"train\"} 4096\n",
+        "coordd_reports_total{gear=\"negotiated\",job_name=\"train\"} 2\n",
+        "coordd_reports_total{gear=\"cached\",job_name=\"train\"} 10\n",
+        "coordd_slots_forgotten_total{job_name=\"train\"} 1\n",
         "coordd_negotiation_seconds_count{job_name=\"train\"} 3\n",
         "coordd_negotiation_seconds_bucket{job_name=\"train\",le=\"0.0025\"} 1\n"}) {
     EXPECT_THAT(metrics_.Text(), HasSubstr(line));

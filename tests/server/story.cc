@@ -98,6 +98,7 @@ void Story::SetOptions(const Command& command) {
   options_.stall_abort = DurationOf(command.Get("stall_abort", "5m"));
   options_.max_batch_bytes = command.Number("max_batch", options_.max_batch_bytes);
   options_.schedule_after_steps = command.Number("schedule_after", 3);
+  options_.slots = command.Number("slots", options_.slots);
   options_.max_workers = static_cast<int32_t>(command.Number("max_workers", 0));
   options_.max_jobs = static_cast<int32_t>(command.Number("max_jobs", options_.max_jobs));
   options_.max_pending_tensors_per_job = command.Number("max_pending", 1 << 20);
@@ -309,6 +310,7 @@ void Story::Join(const Command& command) {
   join->set_traces(command.Number("traces", 0) == 1);
   join->set_drains(command.Number("drains", 1) == 1);
   join->set_keeps_process_sets(command.Number("sets", 1) == 1);
+  join->set_knows_slots(command.Number("slots", 0) == 1);
   if (command.named.contains("resume")) join->mutable_resume()->set_session(1);
   Step(SessionMessage{session.id, message});
 }
@@ -330,6 +332,12 @@ void Story::Ready(const Command& command) {
                   : ReduceOp::kNone;
     v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
     ToProto(spec, proto);
+  }
+  if (command.named.contains("known")) {
+    v1::CachedTensors* cached = message.mutable_tensors_ready()->add_cached();
+    cached->set_known(command.Number("known", 0));
+    cached->set_first_slot(command.Number("first", 0));
+    if (const int64_t bits = command.Number("bits", 0)) *cached->mutable_bits() = char(bits);
   }
   Step(SessionMessage{SessionOf(command).id, message});
 }

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "common/protocol_bounds.h"
+#include "common/slot_dictionary.h"
 #include "tests/server/builders.h"
 #include "tests/support/status_matchers.h"
 
@@ -68,6 +69,27 @@ TEST(ValidateMessage, BoundsTensorsReady) {
     ready.add_tensors()->set_name(std::string(512, 'x'));
   }
   EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("262144")));
+}
+
+TEST(ValidateMessage, BoundsReportsBySlot) {
+  v1::TensorsReady ready;
+  v1::CachedTensors& cached = *ready.add_cached();
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk()) << "nothing is known, nothing is reported";
+  cached.set_bits("\x01");
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.first_slot: 0")));
+  cached.set_first_slot(3);
+  cached.set_known(2);
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("at most")));
+  cached.set_known(3);
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk());
+  cached.set_bits(std::string(size_t{2} * kMaxSlots / 8 + 1, '\x01'));
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.bits: 16385 bytes")));
+  cached.clear_bits();
+  cached.set_known(-1);
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.known: -1")));
 }
 
 TEST(ValidateMessage, BoundsEverythingElse) {
