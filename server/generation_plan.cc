@@ -43,8 +43,10 @@ int64_t GenerationState::FillBatch(SetState& set, const std::vector<ReadyTensor>
                                    v1::FusedBatch* batch) const {
   bool with_specs = false;
   for (size_t index : indices) with_specs = with_specs || ready[index].for_joined;
-  // Who has joined has submitted nothing that a slot could mean.
-  const bool has_slots = identity_.slots > 0 && !set.is_pair && join_.joined().empty();
+  // Who has joined has submitted nothing that a slot could mean; the last one has been taken from
+  // `joined` when what waited for it is planned.
+  const bool has_slots =
+      identity_.slots > 0 && !set.is_pair && !with_specs && join_.joined().empty();
   const size_t known_before = unknown.size();
   for (size_t index : indices) {
     if (!has_slots) break;

@@ -35,8 +35,7 @@ ReadinessTable::Known* SlotCache::Find(int64_t slot) {
 }
 
 int64_t SlotCache::SlotOf(const ReadyTensor& tensor) {
-  if (given() == 0) return 0;
-  const int64_t in_use = given() - capacity_;  // those that are newer
+  const int64_t in_use = std::max<int64_t>(0, given() - capacity_);  // those that are newer
   if (tensor.slot > in_use) return tensor.slot;
   const int64_t slot = slots_.SlotOf(tensor.spec.name);
   return slot > in_use && SameCall(slots_.Find(slot)->value.spec, tensor.spec) ? slot : 0;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/proto_convert.h"
 #include "common/protocol_bounds.h"
+#include "common/slot_dictionary.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 
