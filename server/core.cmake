@@ -2,7 +2,8 @@
 coordd_library(coordd_server_core BUSY PURE
   SOURCES admission.cc blame.cc coordinator_state.cc digest.cc drains.cc end_rule.cc fusion_planner.cc generation_plan.cc
           generation_resume.cc generation_schedules.cc
-          generation_sets.cc generation_stalls.cc generation_state.cc invariants.cc invariants_resume.cc invariants_sets.cc job_describe.cc job_dismissal.cc job_durability.cc job_exits.cc
+          generation_sets.cc generation_stalls.cc generation_state.cc invariants.cc invariants_resume.cc invariants_sets.cc invariants_slots.cc
+          job_describe.cc job_dismissal.cc job_durability.cc job_exits.cc
           job_membership.cc job_process_sets.cc job_record.cc job_reforming.cc job_resume.cc job_stacks.cc job_state.cc join_state.cc kv_state.cc lateness.cc member_list.cc
           process_exit.cc process_set_requests.cc process_sets.cc rank_set.cc readiness_queries.cc
           readiness_table.cc reforming.cc rendezvous_state.cc repair_plan.cc resume_merge.cc resume_state.cc schedule_detector.cc schedule_table.cc slot_cache.cc

@@ -143,6 +143,7 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
       sessions_[session].job = message.join().job();
       sessions_[session].worker_id = message.join().worker_id();
       sessions_[session].keeps_sets = message.join().keeps_process_sets();
+      sessions_[session].knows_slots = message.join().knows_slots();
     }
     return;
   }
@@ -160,6 +161,7 @@ void HistoryChecker::SawMessage(SessionId session, const v1::WorkerMessage& mess
     waits.job = member.job;
     waits.worker_id = member.worker_id;
     waits.keeps_sets = member.keeps_sets;
+    waits.knows_slots = member.knows_slots;
     waits.survives = true;
     member = std::move(waits);
     return;
@@ -295,6 +297,7 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
     waits.job = member.job;
     waits.worker_id = member.worker_id;
     waits.keeps_sets = member.keeps_sets;
+    waits.knows_slots = member.knows_slots;
     waits.survives = true;
     member = std::move(waits);
   }
@@ -333,7 +336,7 @@ absl::Status HistoryChecker::SawMembership(SessionId session, Member& member,
   generation.worker_of_rank[m.rank()] = member.worker_id;
   if (member.survives) generation.survivors[member.worker_id] = m.rank();
   generation.keeps_sets = generation.keeps_sets && member.keeps_sets;
-  return absl::OkStatus();
+  return SawSlotsKept(member, m.slots());
 }
 
 absl::Status HistoryChecker::SawPlan(Member& member, const v1::CollectivePlan& plan) {
@@ -342,33 +345,7 @@ absl::Status HistoryChecker::SawPlan(Member& member, const v1::CollectivePlan& p
   for (const v1::FusedBatch& batch : plan.batches()) {
     COORDD_RETURN_IF_ERROR(SawBatch(member, generation, batch));
   }
-  return SawBindings(generation, plan);
-}
-
-std::vector<std::string> HistoryChecker::NamesIn(const SlotNames& slots,
-                                                 const v1::FusedBatch& batch) {
-  std::vector<std::string> names(batch.tensors().begin(), batch.tensors().end());
-  for (int64_t slot : batch.slots()) {
-    const auto name = slots.find({batch.process_set(), slot});
-    if (name == slots.end()) return {};
-    names.push_back(name->second);
-  }
-  return names;
-}
-
-absl::Status HistoryChecker::SawBindings(GenerationRecord& generation,
-                                         const v1::CollectivePlan& plan) {
-  for (const v1::SlotBinding& binding : plan.bindings()) {
-    const auto [slot, is_new] =
-        generation.slots.try_emplace({binding.process_set(), binding.slot()}, binding.name());
-    const bool follows = binding.slot() == 1 ||
-                         generation.slots.contains({binding.process_set(), binding.slot() - 1});
-    if (!follows || (!is_new && slot->second != binding.name())) {
-      return Broken("slot ", binding.slot(), " of process set ", binding.process_set(),
-                    " is given twice, or before the one before it");
-    }
-  }
-  return absl::OkStatus();
+  return SawBindings(member, generation, plan);
 }
 
 absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generation,
@@ -379,8 +356,9 @@ absl::Status HistoryChecker::SawBatch(Member& member, GenerationRecord& generati
     return Broken("a plan for process set ", lane, ", which rank ", member.rank, " does not know");
   }
   if (batch.sequence() != ++member.last_batch[lane]) return Broken("batch numbers with a gap");
+  COORDD_RETURN_IF_ERROR(SawSlots(member, batch));
   const std::vector<std::string> tensors = NamesIn(generation.slots, batch);
-  if (tensors.empty()) return Broken("an empty batch, or slots that were not given");
+  if (tensors.empty()) return Broken("an empty batch");
   std::vector<std::vector<std::string>>& batches = generation.batches[lane];
   const size_t index = static_cast<size_t>(batch.sequence() - 1);
   if (index == batches.size()) batches.push_back(tensors);

@@ -36,6 +36,8 @@ namespace coordd {
 //          ranks get the same answer to a request for a set, once; no number is used twice. In the
 //          next generation each set has exactly those of its workers that are members
 //  I10     all members of a process set get the same schedules and the same cuts
+//  I11     slots of a set are given in order, to tensors of the same plan and under one name to all;
+//          a plan names only those that its members keep
 //
 // After a restart of coordd the members of a generation come back, and what nobody has heard never
 // happened. Nothing is planned before all are back (I8): each hears what others had heard and it
@@ -66,12 +68,14 @@ class HistoryChecker {
   };
   struct Member {
     std::string job, worker_id;
-    bool keeps_sets = false;
+    bool keeps_sets = false, knows_slots = false;
     bool survives = false;  // a generation, and waits for the next
     int64_t epoch = 0;
     Generation generation;
     int32_t rank = -1;
     std::map<int32_t, int64_t> last_batch;  // by lane
+    int64_t slots_kept = 0;                 // of each set
+    std::map<int32_t, int64_t> last_slot;   // that it has heard of, by set
     // By process set and tensor. Sends and receives are in set 0.
     std::map<std::pair<int32_t, std::string>, Open> open;
     bool has_joined() const {
@@ -138,9 +142,6 @@ class HistoryChecker {
                              const v1::CoordinatorMessage& message);
   absl::Status SawPlan(Member& member, const v1::CollectivePlan& plan);
   absl::Status SawBatch(Member& member, GenerationRecord& generation, const v1::FusedBatch& batch);
-  // The names in a batch; none: a slot is among them that was not given.
-  static std::vector<std::string> NamesIn(const SlotNames& slots, const v1::FusedBatch& batch);
-  absl::Status SawBindings(GenerationRecord& generation, const v1::CollectivePlan& plan);
   absl::Status SawSetChange(Member& member, const v1::ProcessSetChange& change);
   absl::Status SawSets(Member& member, const v1::ProcessSets& part);
   absl::Status CheckSurvival(const GenerationId& id) const;
@@ -151,6 +152,15 @@ class HistoryChecker {
 
   void SawSuspension(const std::string& job);
   absl::Status SawPersist(const Persist& persist);
+
+  // invariants_slots.cc
+  // The names in a batch; none: a slot is among them that was not given.
+  static std::vector<std::string> NamesIn(const SlotNames& slots, const v1::FusedBatch& batch);
+  // A member is told how many it keeps; their numbers begin anew.
+  static absl::Status SawSlotsKept(Member& member, int64_t slots);
+  static absl::Status SawSlots(const Member& member, const v1::FusedBatch& batch);
+  static absl::Status SawBindings(Member& member, GenerationRecord& generation,
+                                  const v1::CollectivePlan& plan);
 
   // invariants_resume.cc
   void SawResumingJoin(SessionId session, const v1::Join& join);

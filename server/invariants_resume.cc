@@ -23,6 +23,7 @@ void HistoryChecker::SawResumingJoin(SessionId session, const v1::Join& join) {
   member.job = join.job();
   member.worker_id = join.worker_id();
   member.keeps_sets = join.keeps_process_sets();
+  member.knows_slots = join.knows_slots();
   member.generation = Generation{join.resume().generation()};
   member.rank = join.resume().rank();
   member.position = join.resume().position();
@@ -142,7 +143,7 @@ absl::Status HistoryChecker::SawResumed(SessionId session, Member& member,
     if (schedule.ParseFromString(text)) member.schedules[number] = TensorsOf(schedule);
   }
   member.report.Clear();
-  return absl::OkStatus();
+  return SawSlotsKept(member, message.resumed().slots());
 }
 
 }  // namespace coordd

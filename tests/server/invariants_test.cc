@@ -20,6 +20,7 @@ class HistoryCheckerTest : public ::testing::Test {
   void Joins(int64_t session) {
     v1::WorkerMessage message;
     *message.mutable_join() = JoinOf("w");
+    message.mutable_join()->set_knows_slots(true);
     checker_.Saw(SessionMessage{SessionId{session}, message});
   }
   static v1::CoordinatorMessage Membership(int64_t generation, int32_t rank, int32_t size) {
@@ -32,6 +33,7 @@ class HistoryCheckerTest : public ::testing::Test {
     m->set_local_rank(rank);
     m->set_local_size(size);
     m->set_cross_size(1);
+    m->set_slots(2);
     m->add_nodes()->set_nodes(1);
     m->mutable_nodes(0)->set_ranks_per_node(size);
     return message;
@@ -42,6 +44,21 @@ class HistoryCheckerTest : public ::testing::Test {
     v1::FusedBatch* batch = message.mutable_plan()->add_batches();
     batch->set_sequence(sequence);
     batch->add_tensors(tensor);
+    return message;
+  }
+  // A plan that gives the tensor the slot, and one that means it by the slot.
+  static v1::CoordinatorMessage PlanThatGives(int64_t sequence, const std::string& tensor,
+                                              int64_t slot) {
+    v1::CoordinatorMessage message = Plan(sequence, tensor);
+    v1::SlotBinding* binding = message.mutable_plan()->add_bindings();
+    binding->set_slot(slot);
+    binding->set_name(tensor);
+    return message;
+  }
+  static v1::CoordinatorMessage PlanOfSlot(int64_t sequence, int64_t slot) {
+    v1::CoordinatorMessage message = Plan(sequence, "");
+    message.mutable_plan()->mutable_batches(0)->clear_tensors();
+    message.mutable_plan()->mutable_batches(0)->add_slots(slot);
     return message;
   }
   static Outgoing To(std::vector<SessionId> sessions, const v1::CoordinatorMessage& message) {
@@ -75,6 +92,24 @@ class HistoryCheckerTest : public ::testing::Test {
     spec->set_name(tensor);
     spec->set_process_set(set);
     checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  void SubmitsSlot(int64_t session, int64_t slot) {
+    v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
+    v1::CachedTensors* cached = message.mutable_tensors_ready()->add_cached();
+    cached->set_known(slot);
+    cached->set_first_slot(slot);
+    cached->set_bits("\x01");
+    checker_.Saw(SessionMessage{SessionId{session}, message});
+  }
+  // Both ranks submit tensors, which are planned and given slots 1, 2, …
+  void FormWithSlots(const std::vector<std::string>& tensors) {
+    Form();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto slot = static_cast<int64_t>(i) + 1;
+      Submits(1, tensors[i]);
+      Submits(2, tensors[i]);
+      ASSERT_THAT(Sends({To({kA, kB}, PlanThatGives(slot, tensors[i], slot))}), IsOk());
+    }
   }
   void Receives(int64_t session, const std::string& tensor, int32_t from) {
     v1::WorkerMessage message = MessageOf(kFirstEpoch, Generation{1});
@@ -314,6 +349,90 @@ TEST_F(HistoryCheckerTest, SeesAPlanWithoutSpecsForARankThatHasJoined) {
   Submits(1, "a");
   Submits(2, "join");
   EXPECT_THAT(Sends({To({kA, kB}, Plan(1, "a"))}), Red("not submitted by rank 1"));
+}
+
+TEST_F(HistoryCheckerTest, AcceptsHonestSlots) {
+  FormWithSlots({"a", "b"});
+  for (int64_t slot : {2, 1}) {
+    SubmitsSlot(1, slot);
+    Submits(2, slot == 1 ? "a" : "b");
+  }
+  EXPECT_THAT(Sends({To({kA, kB}, PlanOfSlot(3, 2)), To({kA, kB}, PlanOfSlot(4, 1))}), IsOk());
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotThatIsAnotherTensorThanWasReported) {
+  FormWithSlots({"a", "b"});
+  SubmitsSlot(1, 1);
+  SubmitsSlot(2, 1);
+  EXPECT_THAT(Sends({To({kA, kB}, PlanOfSlot(3, 2))}),
+              Red("tensor b is planned, but not submitted by rank 0"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotThatWasNotGiven) {
+  FormWithSlots({"a"});
+  SubmitsSlot(1, 1);
+  SubmitsSlot(2, 1);
+  EXPECT_THAT(Sends({To({kA, kB}, PlanOfSlot(2, 2))}), Red("slot 2 of process set 0 is planned"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotThatMembersHaveForgotten) {
+  FormWithSlots({"a", "b", "c"});
+  SubmitsSlot(1, 1);
+  SubmitsSlot(2, 1);
+  EXPECT_THAT(Sends({To({kA, kB}, PlanOfSlot(4, 1))}), Red("has heard up to 3 and keeps 2"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotThatOneRankHasNotHeardOf) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "a");
+  ASSERT_THAT(Sends({To({kA}, PlanThatGives(1, "a", 1)), To({kB}, Plan(1, "a"))}), IsOk());
+  SubmitsSlot(1, 1);
+  Submits(2, "a");
+  EXPECT_THAT(Sends({To({kA, kB}, PlanOfSlot(2, 1))}), Red("rank 1 has heard up to 0"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotGivenOutOfItsOrder) {
+  FormWithSlots({"a"});
+  Submits(1, "b");
+  Submits(2, "b");
+  EXPECT_THAT(Sends({To({kA, kB}, PlanThatGives(2, "b", 3))}), Red("out of its order"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotGivenTwice) {
+  FormWithSlots({"a"});
+  Submits(1, "b");
+  Submits(2, "b");
+  EXPECT_THAT(Sends({To({kA, kB}, PlanThatGives(2, "b", 1))}), Red("out of its order"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotThatIsTwoTensors) {
+  Form();
+  for (int64_t session : {1, 2}) {
+    Submits(session, "a");
+    Submits(session, "b");
+  }
+  v1::CoordinatorMessage first = PlanThatGives(1, "a", 1), second = first;
+  for (v1::CoordinatorMessage* plan : {&first, &second})
+    plan->mutable_plan()->mutable_batches(0)->add_tensors("b");
+  second.mutable_plan()->mutable_bindings(0)->set_name("b");
+  EXPECT_THAT(Sends({To({kA}, first), To({kB}, second)}), Red("is a for one rank and b for"));
+}
+
+TEST_F(HistoryCheckerTest, SeesASlotForATensorThatIsNotPlannedWithIt) {
+  Form();
+  Submits(1, "a");
+  Submits(2, "a");
+  v1::CoordinatorMessage plan = PlanThatGives(1, "a", 1);
+  plan.mutable_plan()->mutable_bindings(0)->set_name("b");
+  EXPECT_THAT(Sends({To({kA, kB}, plan)}), Red("a tensor that the plan does not name"));
+}
+
+TEST_F(HistoryCheckerTest, SeesSlotsForAWorkerThatDoesNotKnowThem) {
+  v1::WorkerMessage message;
+  *message.mutable_join() = JoinOf("w");
+  checker_.Saw(SessionMessage{kA, message});
+  EXPECT_THAT(Sends({To({kA}, Membership(1, 0, 1))}), Red("and does not know them"));
 }
 
 TEST_F(HistoryCheckerTest, SeesAMessageToAClosedSession) {
