@@ -1,5 +1,5 @@
 # The pure core.
-coordd_library(server_test_support SOURCES effects_text.cc story.cc LIBS coordd_server_core)
+coordd_library(server_test_support SOURCES effects_text.cc known_slots.cc random_messages.cc story.cc LIBS coordd_server_core)
 
 coordd_test(server_story_test SOURCES story_test.cc LIBS server_test_support PURE)
 target_compile_definitions(server_story_test
