@@ -42,6 +42,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
     *message.mutable_join() = JoinOf(absl::StrCat("w", session));
     message.mutable_join()->set_on_failure(on_failure_);
     message.mutable_join()->set_drains(true);
+    message.mutable_join()->set_knows_slots(knows_slots_);
     message.mutable_join()->set_token(token);
     message.mutable_join()->mutable_limits()->set_min_workers(size);
     message.mutable_join()->mutable_limits()->set_max_workers(max < 0 ? size : max);
@@ -53,6 +54,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
     v1::WorkerMessage message;
     *message.mutable_join() = JoinOf(absl::StrCat("w", rank + 1));
     message.mutable_join()->set_drains(true);
+    message.mutable_join()->set_knows_slots(knows_slots_);
     v1::Resume& resume = *message.mutable_join()->mutable_resume();
     resume.set_epoch(epoch_ - epochs_since_);
     resume.set_generation(1);
@@ -183,6 +185,7 @@ class CoordinatorDurabilityTest : public ::testing::Test {
 
   ServerOptions options_;
   v1::OnFailure on_failure_ = v1::ON_FAILURE_UNSPECIFIED;
+  bool knows_slots_ = false;
   std::map<std::string, std::string> disk_;
   int64_t epoch_ = 0;
   int64_t epochs_since_ = 1;  // that in which those who come back have been

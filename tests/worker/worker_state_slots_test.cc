@@ -81,6 +81,38 @@ TEST(WorkerStateSlots, ASlotMeansJustTheSpecThatItStandsFor) {
   EXPECT_EQ(reports[0].tensors_ready().cached(0).bits(), "");
 }
 
+TEST(WorkerStateSlots, AnotherCallOfTheNameIsReportedAsSuch) {
+  const TensorSpec known = Gradient("a", {10});
+  std::vector<TensorSpec> others(6, known);
+  others[0].shape = {5, 2};
+  others[1].dtype = DataType::kFloat64;
+  others[2].op = ReduceOp::kMax;
+  others[3].postscale_factor = 0.5;
+  others[4].kind = CollectiveKind::kReducescatter;
+  others[5].group = "G";
+  others[5].group_size = 1;
+  for (const TensorSpec& other : others) {
+    Member member(kStart, WithSlots(8));
+    member.Submit({known});
+    member.Say(PlanWithSlots(member, 1, {"a"}, 1));
+    member.Done(1);
+    member.Clear();
+    member.Submit({other});
+    const auto reports = member.sent(v1::WorkerMessage::kTensorsReady);
+    ASSERT_THAT(reports, SizeIs(1));
+    EXPECT_THAT(reports[0].tensors_ready().tensors(), SizeIs(1)) << ToString(other);
+    EXPECT_EQ(reports[0].tensors_ready().cached(0).bits(), "") << ToString(other);
+    // Its new slot is the one that counts from then on.
+    member.Say(PlanWithSlots(member, 2, {"a"}, 2));
+    member.Done(2);
+    member.Clear();
+    member.Submit({other});
+    const auto again = member.sent(v1::WorkerMessage::kTensorsReady);
+    ASSERT_THAT(again, SizeIs(1));
+    EXPECT_EQ(again[0].tensors_ready().cached(0).first_slot(), 2) << ToString(other);
+  }
+}
+
 TEST(WorkerStateSlots, OldSlotsAreForgotten) {
   Member member(kStart, WithSlots(2));
   member.Submit({Gradient("a"), Gradient("b"), Gradient("c")});
