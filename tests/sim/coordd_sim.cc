@@ -50,6 +50,7 @@ const std::map<std::string, RecoveryBug> kRecoveryBugs = {
     {"change-of-any-generation", RecoveryBug::kChangeOfAnyGeneration},
     {"stale-is-taken", RecoveryBug::kStaleIsTaken},
     {"answered-before-stored", RecoveryBug::kAnsweredBeforeStored},
+    {"bit-kept-over-generation", RecoveryBug::kBitKeptOverGeneration},
 };
 const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"cut-too-early", PlantedBug::kCutTooEarly},

@@ -219,6 +219,7 @@ absl::Status RecoverySim::ToWorker(int32_t w) {
   SimStream& stream = coordd_.stream(w);
   if (stream.from_coordd.empty()) return EndStream(w);
   v1::CoordinatorMessage message = coordd_.TakeFor(w);
+  HearOfSlots(w, message);
   if (worker.state == nullptr) {
     return Begin(w, message);
   }
@@ -264,6 +265,11 @@ absl::Status RecoverySim::Take(int32_t w, std::vector<WorkerEffect> effects) {
     if (auto* send = std::get_if<SendMessage>(&effect)) {
       const bool forgotten = options_.bug == RecoveryBug::kChangeNotAskedAgain && crashes() > 0 &&
                              send->message.has_change_members();
+      if (send->message.has_tensors_ready()) {
+        if (options_.bug == RecoveryBug::kBitKeptOverGeneration && w == 0)
+          KeepBits(worker, *send->message.mutable_tensors_ready());
+        CountReports(worker, send->message.tensors_ready());
+      }
       if (!forgotten) coordd_.Send(w, std::move(send->message));
     } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
       coordd_.Open(w, open->stream);

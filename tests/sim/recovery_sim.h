@@ -39,7 +39,8 @@ enum class RecoveryBug {
   kNewcomerGives,         // the state that all take is a newcomer's
   kChangeOfAnyGeneration,  // a rank asks for the end of another generation than has agreed to it
   kStaleIsTaken,           // a worker takes what comes on a stream that it has given up
-  kAnsweredBeforeStored    // coordd is told that its disk has written before it has
+  kAnsweredBeforeStored,   // coordd is told that its disk has written before it has
+  kBitKeptOverGeneration   // a worker reports by a slot of the generation before
 };
 
 struct RecoverySimOptions {
@@ -88,6 +89,11 @@ class RecoverySim {
   int64_t suspended() const { return suspended_; }  // generations that a living coordd took up anew
   int64_t resumed() const { return resumed_; }      // ranks that went on in their generation
   int64_t over() const { return over_; }            // that came back after the end of theirs
+  // Tensors that were reported by slot: in all; in a generation that follows another one; and to
+  // another coordd than the one to which the rank had come in it.
+  int64_t by_slot() const { return by_slot_; }
+  int64_t by_slot_after_another() const { return by_slot_after_another_; }
+  int64_t by_slot_after_resume() const { return by_slot_after_resume_; }
   int64_t told_again() const { return told_again_; }  // of a generation formed before a crash
 
  private:
@@ -152,6 +158,10 @@ class RecoverySim {
     std::vector<ProcessSetAsked> to_ask;  // of its generation, one after the other
     bool asks = false;
     std::vector<std::pair<int32_t, std::string>> to_submit_in_sets;
+    // Slots of the set of all, as it has heard of them: in this generation, and in the one before.
+    std::map<std::string, int64_t> slots, old_slots;
+    int64_t last_slot = 0;
+    bool has_resumed = false;                      // its generation
     std::optional<v1::CoordinatorMessage> joined;  // its first Membership, until its sets are there
     v1::ProcessSets joined_sets;
     int64_t last_id = 0;
@@ -211,6 +221,11 @@ class RecoverySim {
   }
   absl::Status DoSetWork(int32_t w);
   static TensorSpec SpecOf(const Tensor& tensor);
+
+  // recovery_sim_slots.cc
+  void HearOfSlots(int32_t w, const v1::CoordinatorMessage& message);
+  void KeepBits(const WorkerModel& worker, v1::TensorsReady& ready) const;
+  void CountReports(const WorkerModel& worker, const v1::TensorsReady& ready);
 
   // recovery_sim_newcomers.cc
   bool are_elastic() const { return options_.newcomers > 0; }
@@ -276,6 +291,7 @@ class RecoverySim {
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
   int64_t drained_ = 0, evicted_ = 0, parted_ = 0, given_ = 0, stale_ = 0;
+  int64_t by_slot_ = 0, by_slot_after_another_ = 0, by_slot_after_resume_ = 0;
   int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };
 

@@ -16,6 +16,7 @@ struct Sums {
   int64_t found_sets = 0, batches_in_found_sets = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
           partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0, stale = 0;
+  int64_t by_slot = 0, by_slot_after_another = 0, by_slot_after_resume = 0;
 };
 
 // All seeds with these faults. The line that runs a seed again is in the failure.
@@ -46,6 +47,9 @@ Sums RunAll(const FaultSet& faults) {
     sums.given += sim.given();
     sums.pauses += sim.pauses();
     sums.stale += sim.stale();
+    sums.by_slot += sim.by_slot();
+    sums.by_slot_after_another += sim.by_slot_after_another();
+    sums.by_slot_after_resume += sim.by_slot_after_resume();
   }
   return sums;
 }
@@ -60,6 +64,8 @@ TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   EXPECT_GT(sums.scheduled, 1000);
   EXPECT_GT(sums.found_sets, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
+  EXPECT_GT(sums.by_slot, static_cast<int64_t>(4 * kSeeds));
+  EXPECT_GT(sums.by_slot_after_another, static_cast<int64_t>(kSeeds));
 }
 
 TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
@@ -68,6 +74,7 @@ TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
   EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
   EXPECT_GT(sums.over, 100);
   EXPECT_GT(sums.told_again, 30);
+  EXPECT_GT(sums.by_slot_after_resume, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.held, 10);
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
 }
@@ -225,6 +232,10 @@ TEST(RecoverySim, NoticesAWorkerThatListensToAStreamThatItHasGivenUp) {
 
 TEST(RecoverySim, NoticesADiskThatAnswersBeforeItHasWritten) {
   EXPECT_TRUE(Noticed(RecoveryBug::kAnsweredBeforeStored, {Fault::kRestart}));
+}
+
+TEST(RecoverySim, NoticesABitThatIsKeptOverAGeneration) {
+  EXPECT_TRUE(Noticed(RecoveryBug::kBitKeptOverGeneration));
 }
 
 TEST(RecoverySim, NoticesABufferThatIsReusedTooEarly) {

@@ -193,6 +193,11 @@ absl::Status ScheduleSim::ToCoordd(int32_t rank) {
     std::swap(sent[0], sent[1]);
   }
   if (sent.front()->has_tensors_ready()) ++reports_;
+  for (const v1::CachedTensors& cached : sent.front()->tensors_ready().cached()) {
+    if (cached.bits().empty()) continue;
+    ++by_slot_;
+    if (crashes_ > 0) ++by_slot_after_crash_;
+  }
   if (bug_ == PlantedBug::kNoBreak && sent.front()->has_schedule_break()) {
     sent.pop_front();
     return absl::OkStatus();

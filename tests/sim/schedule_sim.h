@@ -69,6 +69,9 @@ class ScheduleSim {
   int64_t schedules() const { return static_cast<int64_t>(schedules_.size()); }
   int64_t cuts() const { return static_cast<int64_t>(cuts_.size()); }
   int64_t reports() const { return reports_; }  // messages with tensors
+  // Those with tensors by slot: in all, and to a coordd that was started again.
+  int64_t by_slot() const { return by_slot_; }
+  int64_t by_slot_after_crash() const { return by_slot_after_crash_; }
   absl::Duration longest_wait() const { return longest_wait_; }
   int64_t crashes() const { return crashes_; }
   int64_t missed() const { return missed_; }          // messages that were told again
@@ -134,6 +137,7 @@ class ScheduleSim {
   std::map<std::pair<LaneId, int64_t>, Batch> batches_;
   std::set<int64_t> schedules_, cuts_;  // by id
   int64_t scheduled_batches_ = 0, negotiated_batches_ = 0, reports_ = 0;
+  int64_t by_slot_ = 0, by_slot_after_crash_ = 0;
   int64_t crashes_ = 0, breaks_ = 0, missed_ = 0, while_away_ = 0;
   absl::Duration longest_wait_;
 };

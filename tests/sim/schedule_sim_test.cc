@@ -19,17 +19,19 @@ using Kind = SimOp::Kind;
 SimOp Submit(TensorSpec spec) { return {.kind = Kind::kSubmit, .tensors = {std::move(spec)}}; }
 
 TEST(ScheduleSimTest, NoInterleavingMakesRanksExecuteDifferentThings) {
-  int64_t scheduled = 0, negotiated = 0, cuts = 0;
+  int64_t scheduled = 0, negotiated = 0, cuts = 0, by_slot = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     ScheduleSim sim(seed, RandomPrograms(seed));
     ASSERT_THAT(sim.Run(), IsOk()) << Replay("schedules", seed, {});
     scheduled += sim.scheduled_batches();
     negotiated += sim.negotiated_batches();
     cuts += sim.cuts();
+    by_slot += sim.by_slot();
   }
   // It has tried what it is about.
   EXPECT_GT(scheduled, negotiated / 4);
   EXPECT_GT(cuts, 400);
+  EXPECT_GT(by_slot, 4000);
 }
 
 TEST(ScheduleSimTest, ASteadyProgramSendsNothingOnceItsPatternIsKnown) {
@@ -65,19 +67,21 @@ TEST(ScheduleSimTest, AMetricNowAndThenAndAValidationPassBreakNothing) {
 
 TEST(ResumeSimTest, NoInterleavingOfCrashesLosesOrDoublesAnything) {
   const FaultSet faults = {Fault::kRestart, Fault::kBreak};
-  int64_t crashes = 0, missed = 0, while_away = 0, scheduled = 0;
+  int64_t crashes = 0, missed = 0, while_away = 0, scheduled = 0, by_slot = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     ScheduleSim sim(seed, RandomPrograms(seed), PlantedBug::kNone, ScheduleFaultsOf(seed, faults));
     ASSERT_THAT(sim.Run(), IsOk()) << Replay("schedules", seed, faults);
     crashes += sim.crashes();
     missed += sim.missed();
     while_away += sim.while_away();
+    by_slot += sim.by_slot_after_crash();
     scheduled += sim.scheduled_batches();
   }
   // It has tried what it is about.
   EXPECT_GT(crashes, 200);
   EXPECT_GT(missed, 100);
   EXPECT_GT(while_away, 100);
+  EXPECT_GT(by_slot, 1000);
   EXPECT_GT(scheduled, 1000);
 }
 
