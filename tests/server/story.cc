@@ -106,8 +106,8 @@ void Story::SetOptions(const Command& command) {
   options_.reform_timeout = DurationOf(command.Get("reform_timeout", "10m"));
   options_.reset_limit = static_cast<int32_t>(command.Number("reset_limit", 0));
   options_.ended_job_retention = DurationOf(command.Get("retention", "1h"));
-  const absl::Status valid = options_.Validate();
-  if (!valid.ok()) lines_.push_back(std::string(valid.message()));
+  if (const absl::Status valid = options_.Validate(); !valid.ok())
+    lines_.push_back(std::string(valid.message()));
 }
 
 bool Story::Worker(const Command& command) {
@@ -286,10 +286,8 @@ void Story::Join(const Command& command) {
   join->mutable_versions()->set_protocol(
       static_cast<int32_t>(command.Number("protocol", kProtocolVersion)));
   join->mutable_versions()->set_nccl(command.Get("nccl", ""));
-  for (absl::string_view label :
-       absl::StrSplit(command.Get("labels", ""), '/', absl::SkipEmpty())) {
+  for (absl::string_view label : absl::StrSplit(command.Get("labels", ""), '/', absl::SkipEmpty()))
     join->mutable_host()->add_topology(std::string(label));
-  }
   for (absl::string_view gpu : absl::StrSplit(command.Get("gpu", ""), ',', absl::SkipEmpty())) {
     v1::Device* device = join->add_devices();
     device->set_kind(v1::MEMORY_KIND_CUDA);
@@ -297,10 +295,9 @@ void Story::Join(const Command& command) {
   }
   join->mutable_limits()->set_min_workers(static_cast<int32_t>(command.Number("min", 0)));
   join->mutable_limits()->set_max_workers(static_cast<int32_t>(command.Number("max", 0)));
-  if (command.named.contains("settle")) {
+  if (command.named.contains("settle"))
     ToProto(DurationOf(command.Get("settle", "")),
             join->mutable_limits()->mutable_settling_window());
-  }
   if (command.named.contains("asking"))
     ToProto(DurationOf(command.Get("asking", "")), join->mutable_asking_for());
   if (const auto named = OnFailureFromName(command.Get("on_failure", "")))
@@ -330,8 +327,7 @@ void Story::Ready(const Command& command) {
     spec.op = Reduces(spec.kind)
                   ? ReduceOpFromName(command.Get("op", "sum")).value_or(ReduceOp::kNone)
                   : ReduceOp::kNone;
-    v1::TensorSpec* proto = message.mutable_tensors_ready()->add_tensors();
-    ToProto(spec, proto);
+    ToProto(spec, message.mutable_tensors_ready()->add_tensors());
   }
   if (command.named.contains("known")) {
     v1::CachedTensors* cached = message.mutable_tensors_ready()->add_cached();
