@@ -200,22 +200,26 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
     }
     bytes += size;
   };
-  // Those that have slots in the last message: the order among different names is nobody's.
-  for (TensorId id : unreported_) {
+  // Those that have slots first, so that a join is behind what was submitted before it; otherwise
+  // the order among different names is nobody's.
+  std::erase_if(unreported_, [this](TensorId id) {
     Pending& pending = pending_.at(id);
     pending.reported = true;
-    if (slots_.Report(*pending.spec)) continue;
+    if (slots_.Report(*pending.spec)) return true;
     slots_.Mention(pending.spec->process_set);
-    v1::TensorSpec spec;
-    ToProto(*pending.spec, &spec);
-    make_room(static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes);
-    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
-  }
-  unreported_.clear();
+    return false;
+  });
   for (v1::CachedTensors& cached : slots_.Take()) {
     make_room(static_cast<int64_t>(cached.ByteSizeLong()) + kTensorFramingBytes);
     *message.mutable_tensors_ready()->add_cached() = std::move(cached);
   }
+  for (TensorId id : unreported_) {
+    v1::TensorSpec spec;
+    ToProto(*pending_.at(id).spec, &spec);
+    make_room(static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes);
+    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
+  }
+  unreported_.clear();
   if (bytes > 0) Send(std::move(message), out);
 }
 

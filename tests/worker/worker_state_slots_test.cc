@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 #include "tests/worker/state_member.h"
 
@@ -111,6 +112,25 @@ TEST(WorkerStateSlots, AnotherCallOfTheNameIsReportedAsSuch) {
     ASSERT_THAT(again, SizeIs(1));
     EXPECT_EQ(again[0].tensors_ready().cached(0).first_slot(), 2) << ToString(other);
   }
+}
+
+// However much is reported at once: behind its join a rank has nothing to submit.
+TEST(WorkerStateSlots, WhatHasASlotIsReportedBeforeAJoin) {
+  Member member(kStart, WithSlots(8));
+  member.Submit({Gradient("a")});
+  member.Say(PlanWithSlots(member, 1, {"a"}, 1));
+  member.Done(1);
+  member.Clear();
+  std::vector<TensorSpec> specs = {Gradient("a")};
+  for (int i = 0; i < 2000; ++i) specs.push_back(Gradient(absl::StrCat(std::string(500, 'n'), i)));
+  specs.emplace_back().name = kJoinName;
+  specs.back().kind = CollectiveKind::kJoin;
+  member.Submit(specs);
+  const auto reports = member.sent(v1::WorkerMessage::kTensorsReady);
+  ASSERT_GT(reports.size(), 1u);
+  EXPECT_EQ(reports.front().tensors_ready().cached(0).bits(), "\x01");
+  const auto& last = reports.back().tensors_ready().tensors();
+  EXPECT_EQ(last[last.size() - 1].name(), kJoinName);
 }
 
 TEST(WorkerStateSlots, OldSlotsAreForgotten) {
