@@ -36,7 +36,7 @@ namespace coordd {
 //          ranks get the same answer to a request for a set, once; no number is used twice. In the
 //          next generation each set has exactly those of its workers that are members
 //  I10     all members of a process set get the same schedules and the same cuts
-//  I11     slots of a set are given in order, to tensors of the same plan and under one name to all;
+//  I11     slots of a set are given in order, to tensors of the same plan, one name for all ranks;
 //          a plan names only those that its members keep
 //
 // After a restart of coordd the members of a generation come back, and what nobody has heard never
