@@ -1,5 +1,5 @@
-// Calls of Gloo, over TCP. Three more arguments: which rank this is, the directory in which the ranks
-// find each other, and this host's address.
+// Calls of Gloo, over TCP. Three more arguments: which rank this is, the directory in which the
+// ranks find each other, and this host's address.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
