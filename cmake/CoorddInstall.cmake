@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 
 set(lib lib)  # not lib/ARCH: nothing here is meant for /usr
 set(programs "")
-foreach(program coordd coordd-worker coordrun coordctl)
+foreach(program coordd coordd-relay coordd-worker coordrun coordctl)
   if(TARGET ${program})
     list(APPEND programs ${program})
   endif()

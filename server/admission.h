@@ -25,6 +25,7 @@ class Admission {
   void Add(const v1::Join& join);     // REQUIRES: its worker id is not in
   void Remove(const v1::Join& join);  // nothing if its worker id is not in
   void Clear() { *this = Admission(); }
+  bool Contains(const std::string& worker_id) const { return workers_.contains(worker_id); }
   size_t size() const { return workers_.size(); }
 
  private:

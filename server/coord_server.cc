@@ -234,6 +234,7 @@ class GrpcCoordServer final : public CoordServer {
     state->set_store(store_name_);
     state->set_store_error(writer_.trouble());
     state->set_cluster_id(cluster_id_);
+    state->set_node_sessions(static_cast<int32_t>(sessions_.node_sessions()));
     if (const auto http = http_address(); http.has_value()) state->set_http(http->ToString());
   }
 

@@ -67,10 +67,15 @@ void Coordinator::Turn(std::vector<Inbox::Item> batch) {
   const absl::Time now = clock_.Now();  // one reading per turn
   Effects effects;
   std::vector<SessionId> ended;
+  const auto step = [&](const Inbound& in) {
+    state_.Step(in, now, effects);
+    if (const auto* end = std::get_if<SessionEnded>(&in)) ended.push_back(end->session);
+  };
   for (Inbox::Item& item : batch) {
     if (const auto* in = std::get_if<Inbound>(&item)) {
-      state_.Step(*in, now, effects);
-      if (const auto* end = std::get_if<SessionEnded>(in)) ended.push_back(end->session);
+      step(*in);
+    } else if (const auto* together = std::get_if<std::vector<Inbound>>(&item)) {
+      for (const Inbound& one : *together) step(one);
     } else {
       std::get<Query>(item)(state_, now);
     }

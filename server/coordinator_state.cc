@@ -58,16 +58,19 @@ CoordinatorState::~CoordinatorState() = default;
 void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
   NoticeSleep(now, effects);
   const size_t first = effects.outgoing.size();
-  std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m, now, effects); },
-                        [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
-                        [&](const StoreCall& m) { OnStoreCall(m, effects); },
-                        [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
-                        [&](const ExitsReported& m) { OnExits(m, now, effects); },
-                        [&](const DismissCall& m) { OnDismiss(m, now, effects); },
-                        [&](const CallCancelled& m) { OnCancelled(m, effects); },
-                        [&](const StopRequested& m) { OnStop(m, now, effects); },
-                        [&](const Persisted& m) { OnPersisted(m, now, effects); }},
-             in);
+  std::visit(
+      Overloaded{[&](const SessionMessage& m) { OnMessage(m.session, m.message, now, effects); },
+                 [&](const SharedMessage& m) { OnShared(m, now, effects); },
+                 [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
+                 [&](const StreamsLost& m) { OnStreamsLost(m, now, effects); },
+                 [&](const StoreCall& m) { OnStoreCall(m, effects); },
+                 [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
+                 [&](const ExitsReported& m) { OnExits(m, now, effects); },
+                 [&](const DismissCall& m) { OnDismiss(m, now, effects); },
+                 [&](const CallCancelled& m) { OnCancelled(m, effects); },
+                 [&](const StopRequested& m) { OnStop(m, now, effects); },
+                 [&](const Persisted& m) { OnPersisted(m, now, effects); }},
+      in);
   Settle(effects, first);
 }
 
@@ -125,14 +128,36 @@ void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
   effects.events.push_back(std::move(event));
 }
 
-void CoordinatorState::OnMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
-  if (closed_.contains(in.session)) return;
-  const auto it = job_of_session_.find(in.session);
+void CoordinatorState::OnMessage(SessionId session, const v1::WorkerMessage& message,
+                                 absl::Time now, Effects& effects) {
+  if (closed_.contains(session)) return;
+  const auto it = job_of_session_.find(session);
   if (it == job_of_session_.end()) {
-    OnFirstMessage(in, now, effects);
+    OnFirstMessage(session, message, now, effects);
   } else {
-    jobs_.at(it->second)->OnMessage(in.session, in.message, now, effects);
+    jobs_.at(it->second)->OnMessage(session, message, now, effects);
   }
+}
+
+void CoordinatorState::OnShared(const SharedMessage& in, absl::Time now, Effects& effects) {
+  for (const SessionRange& range : in.from) {
+    if (OnSharedReady(range, in.message, now, effects)) continue;
+    for (int32_t i = 0; i < range.count; ++i) {
+      const size_t first = effects.outgoing.size();
+      OnMessage(SessionId{ToInt(range.first) + i}, in.message, now, effects);
+      Settle(effects, first);  // whose session one of them has ended says nothing more
+    }
+  }
+}
+
+// What nodes say in every round, at a fraction of the cost: all is well, and nobody is told
+// anything.
+bool CoordinatorState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
+                                     absl::Time now, Effects& effects) {
+  if (!message.has_tensors_ready() || from.count == 1) return false;
+  const auto it = job_of_session_.find(from.first);
+  if (it == job_of_session_.end()) return false;
+  return jobs_.at(it->second)->OnSharedReady(from, message, now, effects);
 }
 
 void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects) {
@@ -141,6 +166,18 @@ void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Ef
   if (it == job_of_session_.end()) return;
   gone_.insert(in.session);
   jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, now, effects);
+}
+
+void CoordinatorState::OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects) {
+  std::map<std::string, std::vector<SessionId>> by_job;
+  for (SessionId session : in.sessions) {
+    closed_.erase(session);
+    const auto it = job_of_session_.find(session);
+    if (it == job_of_session_.end() || !gone_.insert(session).second) continue;
+    by_job[it->second].push_back(session);
+  }
+  for (const auto& [job, sessions] : by_job)
+    jobs_.at(job)->OnStreamsLost(sessions, in.detail, now, effects);
 }
 
 void CoordinatorState::OnExits(const ExitsReported& in, absl::Time now, Effects& effects) {
@@ -195,9 +232,10 @@ absl::StatusOr<JobState*> CoordinatorState::JobMeant(const std::string& name) co
                    jobs > kNamed ? ", ..." : "", "): expected the name of one (--job)"));
 }
 
-void CoordinatorState::OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects) {
-  if (in.message.has_join()) {
-    OnJoin(in.session, in.message.join(), now, effects);
+void CoordinatorState::OnFirstMessage(SessionId session, const v1::WorkerMessage& message,
+                                      absl::Time now, Effects& effects) {
+  if (message.has_join()) {
+    OnJoin(session, message.join(), now, effects);
     return;
   }
   const absl::Status why =
@@ -206,7 +244,7 @@ void CoordinatorState::OnFirstMessage(const SessionMessage& in, absl::Time now, 
   event.code = why.code();
   event.text = std::string(why.message());
   effects.events.push_back(std::move(event));
-  Close(in.session, why, effects);
+  Close(session, why, effects);
 }
 
 void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, absl::Time now,

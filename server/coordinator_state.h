@@ -49,9 +49,15 @@ class CoordinatorState {
   void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
 
  private:
-  void OnMessage(const SessionMessage& in, absl::Time now, Effects& effects);
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                 Effects& effects);
+  void OnShared(const SharedMessage& in, absl::Time now, Effects& effects);
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
+                     Effects& effects);
   void OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects);
-  void OnFirstMessage(const SessionMessage& in, absl::Time now, Effects& effects);
+  void OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects);
+  void OnFirstMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                      Effects& effects);
   void OnJoin(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
   void OnStoreCall(const StoreCall& in, Effects& effects);

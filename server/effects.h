@@ -26,9 +26,24 @@ struct SessionMessage {
   SessionId session;  // unknown until its first message, which must be Join
   v1::WorkerMessage message;
 };
+struct SessionRange {
+  SessionId first;
+  int32_t count = 1;
+};
+// What a relay has heard from several members of its node: as that many SessionMessages, in order.
+struct SharedMessage {
+  std::vector<SessionRange> from;  // increasing, disjoint
+  v1::WorkerMessage message;
+};
 struct SessionEnded {  // the stream is gone; sent once per session, also after our own CloseSession
   SessionId session;
   std::string detail;  // what the transport saw, one phrase
+};
+// What carried these streams has ended, which says nothing of the workers. As SessionEnded of each,
+// where nobody could come back.
+struct StreamsLost {
+  std::vector<SessionId> sessions;
+  std::string detail;  // as in "after the relay of node3 was lost"
 };
 struct StoreSet {
   std::string key, value;
@@ -74,8 +89,9 @@ struct Persisted {  // the answer to a Persist that asked for one
   absl::Status status = {};  // see StateStore::Commit
   CallId call = {};          // as Persist's
 };
-using Inbound = std::variant<SessionMessage, SessionEnded, StoreCall, TraceCall, ExitsReported,
-                             DismissCall, CallCancelled, StopRequested, Persisted>;
+using Inbound =
+    std::variant<SessionMessage, SharedMessage, SessionEnded, StreamsLost, StoreCall, TraceCall,
+                 ExitsReported, DismissCall, CallCancelled, StopRequested, Persisted>;
 
 // --- out, to be carried out in this order ---
 struct Deliver {

@@ -1,5 +1,6 @@
 // What a generation sends: plans of each process set, joins, failures; and the events that tell of
 // them.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -115,6 +116,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   event.generation = ToInt(identity_.generation);
   std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   int64_t message_bytes = 0;
+  int64_t most_staged = 0;  // bytes of a batch
   std::vector<const ReadyTensor*> unknown;
   for (const std::vector<size_t>& batch : batches) {
     if (message_bytes > kPlanMessageBytes) {
@@ -127,6 +129,12 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
     fused->set_sequence(++set.sequence);
     fused->set_lane(ToInt(set.id));
     fused->set_process_set(ToInt(set.id));
+    if (ready[batch.front()].spec.memory != MemoryKind::kHost && device_order_.busy()) {
+      fused->set_staged(true);
+      int64_t bytes = 0;
+      for (size_t index : batch) bytes += ready[index].fused_bytes;
+      most_staged = std::max(most_staged, bytes);
+    }
     message_bytes += FillBatch(set, ready, batch, unknown, fused);
   }
   SendPlan(set, unknown, std::move(message), effects);
@@ -147,6 +155,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
                             event.batches, event.batches == 1 ? " batch, " : " batches, ",
                             event.bytes, " bytes", OfSet(set.id));
   effects.events.push_back(std::move(event));
+  BreakDeviceSchedule(most_staged, effects);
   MaybeSchedule(set, effects);
 }
 

@@ -52,11 +52,17 @@ absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Ti
         specs.push_back(*std::move(spec));
       }
     }
+    const bool on_devices = OnDevices(batches);
     const absl::Status restored =
         schedules_.Restore(schedule.id(), ProcessSetId{schedule.process_set()}, members,
                            std::move(batches), entry.frozen);
     if (!restored.ok()) return Impossible(restored);
+    if (!on_devices) continue;
+    if (device_order_.schedule() != 0)
+      return absl::InternalError("two schedules of tensors on devices are in force");
+    device_order_.Begin(schedule.id(), members);
   }
+  if (identity_.device_schedules && resumed.last_schedule > 0) device_order_.AskAll();
   schedules_.SkipNumbersUpTo(resumed.last_schedule);
   std::map<int64_t, ProcessSetId> removals;
   for (const ResumedGeneration::Removal& removal : resumed.removals)

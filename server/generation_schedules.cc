@@ -13,6 +13,13 @@
 namespace coordd {
 namespace {
 
+// Of a batch of tensors on devices: a metric, which may well be staged.
+constexpr int64_t kSmallBesideSchedule = int64_t{64} << 10;
+
+LaneId LaneOfSchedule(int64_t id) {
+  return LaneId{kFirstScheduleLane + static_cast<int32_t>(id - 1)};
+}
+
 std::string Title(int64_t id, ProcessSetId set) {
   return absl::StrCat("schedule ", id,
                       set == ProcessSetId{0} ? "" : absl::StrCat(" of process set ", ToInt(set)));
@@ -22,39 +29,72 @@ std::string Title(int64_t id, ProcessSetId set) {
 
 void GenerationState::Observe(SetState& set, const std::vector<ReadyTensor>& ready,
                               const std::vector<std::vector<size_t>>& batches) {
-  if (!schedules_wanted() || set.is_pair) return;
+  if (!schedules_wanted()) return;
   for (const std::vector<size_t>& batch : batches) {
+    const bool on_devices = ready[batch.front()].spec.memory != MemoryKind::kHost;
     std::vector<const TensorSpec*> specs;
+    int64_t bytes = 0;
     for (size_t index : batch) {
       // While a rank has no data, the others will soon do something else.
-      if (ready[index].for_joined) return set.detector.Reset();
-      // Lanes of their own need a data plane whose lanes do not wait for each other: devices have
-      // one order for all that is launched on them (docs/design/nccl.md).
-      if (ready[index].spec.memory == MemoryKind::kHost) specs.push_back(&ready[index].spec);
+      if (ready[index].for_joined) {
+        set.detector.Reset();
+        set.device_detector.Reset();
+        return;
+      }
+      specs.push_back(&ready[index].spec);
+      bytes += ready[index].fused_bytes;
     }
-    if (!specs.empty()) set.detector.Planned(specs);
+    if (on_devices) NoteOnDevices(set.id, bytes);
+    if (set.is_pair || (on_devices && !identity_.device_schedules)) continue;
+    (on_devices ? set.device_detector : set.detector).Planned(specs);
+  }
+}
+
+// Beside a schedule of tensors on devices what is planned of such tensors is staged: there is one
+// where all that comes often, or is large, is of one set.
+void GenerationState::NoteOnDevices(ProcessSetId set, int64_t bytes) {
+  if (bytes <= kSmallBesideSchedule || last_on_devices_ == set) return;
+  const auto before = states_.find(std::exchange(last_on_devices_, set));
+  if (before != states_.end()) before->second->device_detector.Reset();
+}
+
+// What came beside it was planned to be staged, which is correct, and slow.
+void GenerationState::BreakDeviceSchedule(int64_t bytes_beside, Effects& effects) {
+  if (bytes_beside <= kSmallBesideSchedule || device_order_.schedule() == 0) return;
+  Freeze(schedules_.Break(device_order_.schedule()),
+         absl::StrCat(bytes_beside, " bytes on devices came beside it"), effects);
+}
+
+void GenerationState::MaybeSchedule(SetState& set, Effects& effects) {
+  MaybeSchedule(set, set.detector, effects);
+  if (device_order_.busy()) {
+    set.device_detector.Reset();  // what is staged now is not the pattern
+  } else {
+    MaybeSchedule(set, set.device_detector, effects);
   }
 }
 
 // Behind the plan that completes the pattern, and only if no rank has gone on: what is pending
 // would be on both sides.
-void GenerationState::MaybeSchedule(SetState& set, Effects& effects) {
-  if (!set.detector.complete() || !schedules_.HasRoom() || !deferred_.empty() ||
+void GenerationState::MaybeSchedule(SetState& set, ScheduleDetector& detector, Effects& effects) {
+  if (!detector.complete() || !schedules_.HasRoom() || !deferred_.empty() ||
       !join_.joined().empty() || set.table.tombstones() > 0) {
     return;
   }
-  ScheduleBatches pattern = set.detector.Pattern();
+  ScheduleBatches pattern = detector.Pattern();
   int64_t tensors = 0;
   for (const auto& batch : pattern) {
     for (const TensorSpec& spec : batch) {
-      if (set.table.Has(spec.name)) return;
+      // In force: ranks report what they should launch, or it has been on a device and is no more.
+      if (set.table.Has(spec.name) || schedules_.InForce(set.id, spec.name)) return;
     }
     tensors += static_cast<int64_t>(batch.size());
   }
-  set.detector.Reset();
+  detector.Reset();
   if (pattern.empty()) return;
   const ScheduleTable::Schedule& schedule =
       schedules_.Begin(set.id, set.table.members(), std::move(pattern));
+  if (OnDevices(schedule.batches)) device_order_.Begin(schedule.id, set.table.members());
   DeliverSchedule(schedule, set.sessions, effects);
   Emit(Event::Kind::kScheduleBegan,
        absl::StrCat(Title(schedule.id, set.id), ": ranks execute ", tensors,
@@ -120,12 +160,24 @@ absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& re
                           schedules_.Reply(rank, reply.id(), reply.launched()));
   if (!cut.has_value()) return absl::OkStatus();
   SetState& set = *states_.at(cut->process_set);
-  set.detector.Ended(cut->was_of_use);
+  (cut->on_devices ? set.device_detector : set.detector).Ended(cut->was_of_use);
   std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   message->mutable_cut()->set_id(cut->id);
   message->mutable_cut()->set_position(cut->position);
   effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
   RunDeferred(now, effects);
+  return absl::OkStatus();
+}
+
+absl::Status GenerationState::OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished) {
+  if (ended_) return absl::OkStatus();
+  const int64_t id = finished.id();
+  const bool possible = id >= 0 && id <= kMaxSchedules;
+  if (!possible || (id > 0 && schedules_.InForce(LaneOfSchedule(id)))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an end of schedule ", id, ", which has not been cut"));
+  }
+  device_order_.Finished(rank, id);
   return absl::OkStatus();
 }
 

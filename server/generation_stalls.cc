@@ -197,6 +197,7 @@ std::optional<PendingTensor> GenerationState::Find(Rank rank, ProcessSetId set,
 absl::Status GenerationState::CheckConsistency() const {
   COORDD_RETURN_IF_ERROR(requests_.CheckConsistency());
   COORDD_RETURN_IF_ERROR(schedules_.CheckConsistency());
+  if (!device_order_.CountsAreRight()) return absl::InternalError("counts of ranks are wrong");
   ReadinessTotals sums(0);
   size_t deadlines = 0;
   for (const auto& [id, set] : states_) {

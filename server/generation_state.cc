@@ -56,6 +56,7 @@ GenerationState::GenerationState(Identity identity, const ServerOptions& options
       sets_(size()),
       requests_(sets_.all()),
       join_(sets_.all()),
+      device_order_(sets_.all()),
       totals_(size()) {
   AddSet(ProcessSetId{0}, ProcessSetId{0}, sets_.all());
 }

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
+#include "server/device_order.h"
 #include "server/effects.h"
 #include "server/join_state.h"
 #include "server/lateness.h"
@@ -35,7 +36,8 @@ namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe.
 //
-// Implemented in generation_state.cc (what comes in), generation_sets.cc (process sets and joins),
+// Implemented in generation_state.cc (what comes in), generation_shared.cc (from several ranks at
+// once), generation_sets.cc (process sets and joins),
 // generation_plan.cc (what goes out), generation_resume.cc (what was before coordd was started
 // again), generation_schedules.cc (what ranks execute without asking)
 // and generation_stalls.cc (time, and what operators see).
@@ -45,8 +47,9 @@ class GenerationState {
     std::string job;
     Epoch epoch;
     Generation generation;
-    bool schedules = false;  // every member executes schedules
-    int64_t slots = 0;       // for the tensors of each process set; 0: a member does not know them
+    bool schedules = false;         // every member executes schedules
+    bool device_schedules = false;  // ... of tensors on devices, too
+    int64_t slots = 0;  // for the tensors of each process set; 0: a member does not know them
   };
   // `by_rank`: the session of each rank. `options` outlives it.
   GenerationState(Identity identity, const ServerOptions& options, std::vector<SessionId> by_rank);
@@ -63,6 +66,18 @@ class GenerationState {
   // A status breaks the protocol.
   absl::Status OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now,
                               Effects& effects);
+  // The ranks of several sessions, which report together.
+  struct RankGroup {
+    ReadinessTable::Reporters reporters;      // in the set of all ranks
+    absl::Time heard = absl::InfinitePast();  // for the owner of their leases
+  };
+  // nullptr: not all of them are members. It stays where it is.
+  RankGroup* GroupOf(SessionRange sessions);
+  // OnTensorsReady of each, with the same reports. False, and nothing has happened, where that may
+  // be more than counting: another set than that of all ranks, a rank that has joined, a schedule
+  // in force, specs to be read, something that is wrong.
+  bool OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready, absl::Time now,
+                     Effects& effects);
   void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, absl::Time now,
                           Effects& effects);
   // A status breaks the protocol.
@@ -73,6 +88,9 @@ class GenerationState {
   absl::Status OnScheduleBreak(Rank rank, const v1::ScheduleBreak& message, Effects& effects);
   absl::Status OnFreezeReply(Rank rank, const v1::FreezeReply& reply, absl::Time now,
                              Effects& effects);
+  absl::Status OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished);
+  // Whether ranks are to say that they have finished (Resumed).
+  bool wants_schedule_finished() const { return device_order_.asks(); }
   // How far it is in what it executes without asking.
   void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now, Effects& effects);
   // What some ranks have executed of a schedule and others have not for too long: nothing can be
@@ -131,15 +149,17 @@ class GenerationState {
         : id(set),
           table(named, members, bounds, totals),
           slots(capacity, table),
-          detector(schedule_steps) {}
+          detector(schedule_steps),
+          device_detector(schedule_steps) {}
 
     const ProcessSetId id;
     std::vector<SessionId> sessions;  // of its members
     ReadinessTable table;
     SlotCache slots;
-    int64_t slots_forgotten = 0;  // of which an event has told
-    ScheduleDetector detector;
-    int64_t sequence = 0;  // of the last batch planned
+    int64_t slots_forgotten = 0;       // of which an event has told
+    ScheduleDetector detector;         // of tensors in host memory
+    ScheduleDetector device_detector;  // of tensors on devices: a schedule of their own
+    int64_t sequence = 0;              // of the last batch planned
     bool is_pair = false;
     bool announced = false;                        // a pair, before its first plan
     absl::Time deadline = absl::InfiniteFuture();  // its entry in deadlines_
@@ -170,6 +190,10 @@ class GenerationState {
   // After anything that may have changed what the set waits for.
   void Touch(SetState& set);
   void TouchTouched();
+
+  // generation_shared.cc
+  std::vector<ReadinessTable::Known*> SharedSlots(const RankGroup& group,
+                                                  const v1::CachedTensors& cached);
 
   // generation_sets.cc
   std::vector<Rank> RanksBut(const std::vector<Rank>& told) const;
@@ -206,7 +230,10 @@ class GenerationState {
   bool schedules_wanted() const { return identity_.schedules && options_.schedule_after_steps > 0; }
   void Observe(SetState& set, const std::vector<ReadyTensor>& ready,
                const std::vector<std::vector<size_t>>& batches);
+  void NoteOnDevices(ProcessSetId set, int64_t bytes);
   void MaybeSchedule(SetState& set, Effects& effects);
+  void MaybeSchedule(SetState& set, ScheduleDetector& detector, Effects& effects);
+  void BreakDeviceSchedule(int64_t bytes_beside, Effects& effects);
   void DeliverSchedule(const ScheduleTable::Schedule& schedule, const std::vector<SessionId>& to,
                        Effects& effects);
   void Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules, absl::string_view why,
@@ -238,6 +265,8 @@ class GenerationState {
   ProcessSetRequests requests_;
   JoinState join_;
   ScheduleTable schedules_;
+  DeviceOrder device_order_;
+  ProcessSetId last_on_devices_;  // the last set of which much was planned there
   std::deque<Deferred> deferred_;
   ReadinessTotals totals_;
   std::map<ProcessSetId, std::unique_ptr<SetState>> states_;  // of sets_, and of set 0
@@ -250,7 +279,9 @@ class GenerationState {
   int64_t batches_planned_ = 0;
   int64_t tensors_planned_ = 0;
   int64_t bytes_planned_ = 0;
-  int64_t stalls_told_ = 0;                  // stalled tensors for which no end has been told
+  int64_t stalls_told_ = 0;  // stalled tensors for which no end has been told
+  // By the first session and how many they are.
+  std::map<std::pair<SessionId, int32_t>, RankGroup> groups_;
   std::map<Rank, std::string> whereabouts_;  // of those who others wait for
   bool ended_ = false;
 };

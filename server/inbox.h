@@ -18,7 +18,7 @@ using Query = std::function<void(const CoordinatorState& state, absl::Time now)>
 // Thread-safe.
 class Inbox {
  public:
-  using Item = std::variant<Inbound, Query>;
+  using Item = std::variant<Inbound, Query, std::vector<Inbound>>;  // in order: what came together
 
   // Some hundred bytes to some kilobytes each, and a turn takes all of them.
   static constexpr size_t kCapacity = 4096;

@@ -66,12 +66,22 @@ void HistoryChecker::Open::Forget() {
   failed = std::min(failed, pairwise);
 }
 
+void HistoryChecker::SawEnd(SessionId session) {
+  sessions_.erase(session);
+  closed_.erase(session);
+}
+
 void HistoryChecker::Saw(const Inbound& in) {
   if (const auto* message = std::get_if<SessionMessage>(&in)) {
     SawMessage(message->session, message->message);
+  } else if (const auto* shared = std::get_if<SharedMessage>(&in)) {
+    for (const SessionRange& range : shared->from)
+      for (int32_t i = 0; i < range.count; ++i)
+        SawMessage(SessionId{ToInt(range.first) + i}, shared->message);
   } else if (const auto* ended = std::get_if<SessionEnded>(&in)) {
-    sessions_.erase(ended->session);
-    closed_.erase(ended->session);
+    SawEnd(ended->session);
+  } else if (const auto* lost = std::get_if<StreamsLost>(&in)) {
+    for (SessionId session : lost->sessions) SawEnd(session);
   } else if (const auto* call = std::get_if<StoreCall>(&in)) {
     calls_.insert(call->call);
   } else if (const auto* trace = std::get_if<TraceCall>(&in)) {

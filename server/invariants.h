@@ -136,6 +136,7 @@ class HistoryChecker {
   static absl::Status Broken(const Args&... what) {
     return absl::InternalError(absl::StrCat(what...));
   }
+  void SawEnd(SessionId session);
   void SawMessage(SessionId session, const v1::WorkerMessage& message);
   absl::Status SawDelivery(SessionId session, const v1::CoordinatorMessage& message);
   absl::Status SawMembership(SessionId session, Member& member,

@@ -223,6 +223,9 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
 }
 
 std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
+  // Each Join asks, and few find somebody: ten thousand that come must not look at each other.
+  if (!admission_.Contains(worker_id) && !old_incarnations_.contains(worker_id))
+    return std::nullopt;
   for (const auto& [session, worker] : workers_)
     if (worker.join.worker_id() == worker_id) return session;
   return std::nullopt;

@@ -32,6 +32,19 @@ void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl:
   reforming_.Explained();
 }
 
+void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
+                             absl::Time now, Effects& effects) {
+  const bool has_members = std::any_of(sessions.begin(), sessions.end(), [&](SessionId session) {
+    return IsMember(workers_.at(session));
+  });
+  if (has_members && durability_.outlives && MayBeTakenUp()) return Suspend(detail, now, effects);
+  // Those who had come back have to come again, as all do who are waited for.
+  if (resume_.has_value() && has_members)
+    resume_->Forgive(absl::ZeroDuration(), now + options_.lease + options_.resume_grace);
+  for (SessionId session : sessions)
+    if (Has(session)) OnSessionEnded(session, "", now, effects);
+}
+
 absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, absl::Time now,
                                int32_t* known, Effects& effects) {
   if (const absl::Status status = CheckToken(request.token()); !status.ok()) return status;

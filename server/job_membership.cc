@@ -274,6 +274,10 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
       rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
+    // Not all may have come to the point at which it was asked for: whoever is new waits for
+    // another.
+    if (reforming_.open() && reforming_.on_failure() == OnFailure::kContinue)
+      rendezvous_.ExpectRejoins(/*only=*/true);
   }
   const bool last = reforming_.wanted() && reforming_.limit_reached();
   damage_reason_ = Truncated(
@@ -390,10 +394,11 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
 
 // The generation of these members: it does what all of them can.
 GenerationState::Identity JobState::IdentityOf(const std::vector<SessionId>& members) const {
-  GenerationState::Identity identity{name_, epoch_, generation(), true, options_.slots};
+  GenerationState::Identity identity{name_, epoch_, generation(), true, true, options_.slots};
   for (SessionId session : members) {
     const v1::Join& join = workers_.at(session).join;
     identity.schedules = identity.schedules && join.executes_schedules();
+    identity.device_schedules = identity.device_schedules && join.schedules_devices();
     if (!join.knows_slots()) identity.slots = 0;
   }
   return identity;

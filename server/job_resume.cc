@@ -257,6 +257,12 @@ void JobState::WatchResume(absl::Time now, Effects& effects) {
     }
     departures.push_back(DepartureOf(rank, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, what));
     if (who.empty()) who = Who(rank);
+    // It has come, and has not said where it is: all are told that it is lost, and so it is.
+    if (const auto session = resume_->session_of(rank)) {
+      DropReturned(*session);
+      effects.outgoing.push_back(CloseSession{
+          *session, absl::FailedPreconditionError(absl::StrCat(Who(rank), " ", what))});
+    }
   }
   const size_t more = departures.size() - known - 1;
   FailResume(Damage::kLost,
@@ -303,6 +309,7 @@ void JobState::DeliverResumed(SessionId session, const ResumedGeneration& resume
   ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
   ToProto(options_.lease, told.mutable_lease());
   told.set_slots(generation_->identity().slots);
+  told.set_wants_schedule_finished(generation_->wants_schedule_finished());
   for (const ResumedGeneration::Removal& removal : resumed.removals)
     told.add_open_ends(removal.position);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});

@@ -10,6 +10,12 @@
 #include "server/validate_message.h"
 
 namespace coordd {
+namespace {
+
+// Of a lease: so much earlier a member may be given up that has been heard with others of its node.
+constexpr int kSharedHeard = 64;
+
+}  // namespace
 
 JobState::JobState(std::string name, const ServerOptions& options, const Durability& durability,
                    Epoch epoch, Generation last, absl::Time now)
@@ -57,19 +63,10 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       }
       break;
     case v1::WorkerMessage::kScheduleAck:
-      if (negotiating())
-        status = generation_->OnScheduleAck(worker.place.rank, message.schedule_ack());
-      break;
     case v1::WorkerMessage::kScheduleBreak:
-      status = ValidateScheduleBreak(message.schedule_break());
-      if (status.ok() && negotiating()) {
-        status = generation_->OnScheduleBreak(worker.place.rank, message.schedule_break(), effects);
-      }
-      break;
+    case v1::WorkerMessage::kScheduleFinished:
     case v1::WorkerMessage::kFreezeReply:
-      if (negotiating())
-        status =
-            generation_->OnFreezeReply(worker.place.rank, message.freeze_reply(), now, effects);
+      if (negotiating()) status = OfSchedule(worker.place.rank, message, now, effects);
       break;
     case v1::WorkerMessage::kRecoveryReport:
       status = ValidateRecoveryReport(message.recovery_report());
@@ -104,6 +101,37 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       break;
   }
   if (!status.ok()) ProtocolError(session, status, now, effects);
+}
+
+absl::Status JobState::OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
+                                  Effects& effects) {
+  if (message.has_schedule_ack()) return generation_->OnScheduleAck(rank, message.schedule_ack());
+  if (message.has_freeze_reply())
+    return generation_->OnFreezeReply(rank, message.freeze_reply(), now, effects);
+  if (message.has_schedule_finished())
+    return generation_->OnScheduleFinished(rank, message.schedule_finished());
+  COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
+  return generation_->OnScheduleBreak(rank, message.schedule_break(), effects);
+}
+
+// Members of an intact generation are those of its ranks (Depart and Suspend end it for all).
+bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
+                             Effects& effects) {
+  const bool current = message.epoch() == ToInt(epoch_) && ToInt(generation()) != 0 &&
+                       message.generation() == ToInt(generation());
+  if (!current || !negotiating() || departing_ > 0) return false;
+  GenerationState::RankGroup* group = generation_->GroupOf(from);
+  if (group == nullptr || !ValidateTensorsReady(message.tensors_ready()).ok()) return false;
+  if (!generation_->OnSharedReady(*group, message.tensors_ready(), now, effects)) return false;
+  // Heartbeats renew leases. To note here whom a round has heard costs more than all else of it.
+  if (now - group->heard < options_.lease / kSharedHeard) return true;
+  group->heard = now;
+  for (int32_t i = 0; i < from.count; ++i) {
+    const SessionId session{ToInt(from.first) + i};
+    workers_.at(session).last_heard = now;
+    rendezvous_.Heard(session, now);
+  }
+  return true;
 }
 
 // Whether the message belongs to the sender's generation; deals with it if it does not.

@@ -64,10 +64,18 @@ class JobState {
   // REQUIRES of these two: the session has joined this job and is not gone.
   void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
                  Effects& effects);
+  // Reports of several members of the generation that are the same, as OnMessage of each. False,
+  // and nothing has happened, where one of them is no member, or where it takes more than counting.
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
+                     Effects& effects);
   // It departs now, or as soon as its launcher has told why, in a moment at the latest; until then
   // Has(session).
   void OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
                       Effects& effects);
+  // What carried these has ended, with `detail`, as in "after the relay of node3 was lost": where
+  // members may come back to their generation, they all do. REQUIRES: Has each.
+  void OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
+                     absl::Time now, Effects& effects);
   bool Has(SessionId session) const { return workers_.contains(session); }
   // UNAUTHENTICATED. `known`: how many of them have been workers. REQUIRES: ValidateExits is OK.
   absl::Status OnExits(const v1::ReportExitsRequest& request, absl::Time now, int32_t* known,
@@ -232,6 +240,9 @@ class JobState {
   void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
   // REQUIRES: a member of a generation that is over and will be followed by another. A status
   // breaks the protocol.
+  // REQUIRES: negotiating; one of the messages about schedules.
+  absl::Status OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
+                          Effects& effects);
   absl::Status OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
                                 absl::Time now, Effects& effects);
   // What the survivors among them do first, if they go on.

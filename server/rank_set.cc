@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +12,35 @@ namespace {
 constexpr size_t kRanksInSentence = 3;  // more numbers than that nobody reads in a sentence
 
 }  // namespace
+
+RankSlice::RankSlice(const MemberList& members, absl::Span<const Rank> ranks) {
+  size_t last_word = 0;
+  first_word_ = std::numeric_limits<size_t>::max();
+  for (Rank rank : ranks) {
+    const size_t word = static_cast<size_t>(members.IndexOf(rank)) / 64;
+    first_word_ = std::min(first_word_, word);
+    last_word = std::max(last_word, word);
+  }
+  words_.resize(last_word - first_word_ + 1);
+  for (Rank rank : ranks) {
+    const auto index = static_cast<size_t>(members.IndexOf(rank));
+    words_[index / 64 - first_word_] |= uint64_t{1} << (index % 64);
+  }
+}
+
+bool RankSet::ContainsAnyOf(const RankSlice& slice) const {
+  for (size_t i = 0; i < slice.words_.size(); ++i)
+    if ((words_[slice.first_word_ + i] & slice.words_[i]) != 0) return true;
+  return false;
+}
+
+void RankSet::InsertAll(const RankSlice& slice) {
+  for (size_t i = 0; i < slice.words_.size(); ++i) {
+    uint64_t& word = words_[slice.first_word_ + i];
+    size_ += std::popcount(slice.words_[i] & ~word);
+    word |= slice.words_[i];
+  }
+}
 
 bool RankSet::Insert(Rank rank) {
   const int32_t index = members_->IndexOf(rank);

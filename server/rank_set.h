@@ -11,6 +11,17 @@
 
 namespace coordd {
 
+// A few neighbours among them, for what concerns all of these at once. Immutable.
+class RankSlice {
+ public:
+  RankSlice(const MemberList& members, absl::Span<const Rank> ranks);  // REQUIRES: not empty
+
+ private:
+  friend class RankSet;
+  size_t first_word_ = 0;
+  std::vector<uint64_t> words_;  // from there on
+};
+
 // REQUIRES of every method: `rank` is a member. Not thread-safe.
 class RankSet {
  public:
@@ -20,6 +31,9 @@ class RankSet {
   bool Contains(Rank rank) const { return Has(members_->IndexOf(rank)); }
   bool Insert(Rank rank);  // whether it was not in
   bool Erase(Rank rank);   // whether it was in
+  // REQUIRES of these two: a slice of the same members.
+  bool ContainsAnyOf(const RankSlice& slice) const;
+  void InsertAll(const RankSlice& slice);
   int32_t size() const { return size_; }
   bool full() const { return size_ == members_->size(); }
   bool empty() const { return size_ == 0; }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -117,6 +118,27 @@ class ReadinessTable {
   // What Report does with the spec. `known` stays where it is until Forget.
   void ReportKnown(Rank rank, Known& known, absl::Time now, std::vector<FailedTensor>& failed);
   void Forget(Known& known);
+
+  // Several ranks at once.
+  struct Reporters {
+    Reporters(const MemberList& members, std::vector<Rank> all)
+        : ranks(std::move(all)), slice(members, ranks) {}
+
+    std::vector<Rank> ranks;
+    RankSlice slice;
+  };
+  // ReportKnown of each, for the usual case: all are new to it, and it is part of no group. Without
+  // their lag, which is NoteLag's. REQUIRES: CanShare.
+  void ReportShared(const Reporters& reporters, Known& known, absl::Time now,
+                    std::vector<FailedTensor>& failed);
+  bool CanShare(const Reporters& reporters, const Known& known) const;
+  // So many more can be pending, whatever completes meanwhile.
+  bool HasRoomFor(int64_t tensors) const;
+  // How long after the first rank's report the pending tensor is reported now.
+  // REQUIRES: it is pending.
+  static absl::Duration DelayOf(const Known& known, absl::Time now);
+  // The ranks have come so late with so many tensors.
+  void NoteLag(const Reporters& reporters, absl::Duration delay, int64_t tensors);
 
   // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
   void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,

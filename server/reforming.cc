@@ -21,7 +21,9 @@ std::optional<std::string> Reforming::Verdict(absl::Time now) const {
 bool Reforming::Broken(const std::string& reason, bool lost, bool left, absl::Time now) {
   blame_until_ = absl::InfiniteFuture();
   const bool fruitful = lost || now - formed_at_ >= kFruitfulLife;
-  fruitless_ = lost ? 0 : fruitful ? 1 : fruitless_ + 1;
+  // Not one whose members came back and said that it was over: nobody could be blamed.
+  counted_ = !fruitful && !suspended_;
+  fruitless_ = lost ? 0 : fruitful ? 1 : fruitless_ + (counted_ ? 1 : 0);
   open_ = wanted() && !left && fruitless_ <= kMaxFruitlessGenerations && !limit_reached();
   if (!open_) return false;
   reason_ = reason;
@@ -37,14 +39,18 @@ void Reforming::Gathering(absl::Time now) {
 void Reforming::Formed(absl::Time now) {
   if (open_) ++resets_;
   GiveUp();
+  suspended_ = false;
   formed_at_ = now;
 }
 
 void Reforming::Suspended() {
   blame_until_ = absl::InfiniteFuture();
-  if (!open_) return;
+  if (!open_) {
+    suspended_ = true;
+    return;
+  }
   GiveUp();
-  fruitless_ = std::max(0, fruitless_ - 1);  // it is counted again
+  if (counted_) --fruitless_;
 }
 
 void Reforming::GiveUp() {

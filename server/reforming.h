@@ -20,7 +20,8 @@ inline constexpr absl::Duration kBlameWindow = absl::Milliseconds(50);
 // workers end the generation for themselves (1 s).
 inline constexpr absl::Duration kSilenceWindow = absl::Milliseconds(500);
 // Generations in a row that nobody's departure has ended. What fails without one fails again; each
-// of them makes every program begin anew.
+// of them makes every program begin anew. One whose members had to come back to coordd meanwhile
+// does not count.
 inline constexpr int32_t kMaxFruitlessGenerations = 3;
 // One that has lived for as long does not count.
 inline constexpr absl::Duration kFruitfulLife = absl::Minutes(10);
@@ -87,7 +88,9 @@ class Reforming {
   absl::Time report_by_ = absl::InfiniteFuture();
   absl::Time form_by_ = absl::InfiniteFuture();
   int32_t fruitless_ = 0;
-  int32_t resets_ = 0;  // generations that have followed another
+  bool suspended_ = false;  // since Formed, before it was over
+  bool counted_ = false;    // Broken has added to fruitless_
+  int32_t resets_ = 0;      // generations that have followed another
   absl::Time formed_at_ = absl::InfinitePast();
 };
 

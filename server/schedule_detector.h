@@ -14,6 +14,12 @@ namespace coordd {
 // The tensors of each batch, in the order in which all ranks execute them.
 using ScheduleBatches = std::vector<std::vector<TensorSpec>>;
 
+// Whether it is of tensors on devices: all of a schedule are, or none.
+inline bool OnDevices(const ScheduleBatches& batches) {
+  return !batches.empty() && !batches.front().empty() &&
+         batches.front().front().memory != MemoryKind::kHost;
+}
+
 // PURE. One for each process set. It sees what is planned, and cuts it into steps: a step ends
 // before the first tensor that it contains already. What has been in every one of the last steps,
 // with the same spec, is the pattern; a metric that is reduced now and then is not part of it, nor

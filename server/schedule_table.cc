@@ -113,8 +113,8 @@ absl::StatusOr<std::optional<ScheduleCut>> ScheduleTable::Reply(Rank rank, int64
   schedule.cut = schedule.launched;
   ForgetNames(schedule);
   const int64_t cycles = *schedule.cut / static_cast<int64_t>(schedule.batches.size());
-  return std::optional<ScheduleCut>(
-      {id, schedule.process_set, *schedule.cut, cycles >= kUsefulCycles});
+  return std::optional<ScheduleCut>({id, schedule.process_set, *schedule.cut,
+                                     cycles >= kUsefulCycles, OnDevices(schedule.batches)});
 }
 
 void ScheduleTable::ForgetNames(const Schedule& schedule) {
@@ -160,6 +160,11 @@ bool ScheduleTable::InForce(Rank rank) const {
 bool ScheduleTable::InForce(LaneId lane) const {
   const auto found = schedules_.find(ToInt(lane) - kFirstScheduleLane + 1);
   return found != schedules_.end() && !found->second.cut.has_value();
+}
+
+bool ScheduleTable::InForce(ProcessSetId process_set, absl::string_view name) const {
+  const auto set = by_name_.find(process_set);
+  return set != by_name_.end() && set->second.contains(name);
 }
 
 int64_t ScheduleTable::in_force() const {

@@ -31,6 +31,7 @@ struct ScheduleCut {
   ProcessSetId process_set;
   int64_t position = 0;
   bool was_of_use = false;  // it saved more messages than its beginning and end cost
+  bool on_devices = false;
 };
 
 // PURE; `now` must not decrease. Not thread-safe. docs/design/schedules.md tells how a schedule
@@ -101,6 +102,7 @@ class ScheduleTable {
   bool InForce(ProcessSetId process_set) const;
   bool InForce(Rank rank) const;
   bool InForce(LaneId lane) const;
+  bool InForce(ProcessSetId process_set, absl::string_view name) const;
 
   // What a heartbeat of `rank` says about lanes of schedules: (lane, launched).
   void Heartbeat(Rank rank, const std::map<LaneId, int64_t>& launched, absl::Time now);

@@ -151,6 +151,8 @@ struct ServerMetrics::Families {
 
   // Of the machinery.
   Family<Gauge>& sessions_family = NewGauge(registry, "coordd_sessions", "Open worker streams.");
+  Family<Gauge>& node_sessions_family = NewGauge(
+      registry, "coordd_node_sessions", "Open streams of relays, one for a node's workers.");
   Family<Counter>& sessions_dropped = NewCounter(registry, "coordd_sessions_dropped_total",
                                                  "Streams that coordd ended, by reason.");
   Family<Counter>& received_family =
@@ -191,6 +193,7 @@ struct ServerMetrics::Families {
 
   // Those without labels, looked up once.
   Gauge& sessions = sessions_family.Add({});
+  Gauge& node_sessions = node_sessions_family.Add({});
   Counter& received = received_family.Add({});
   Counter& sent = sent_family.Add({});
   Counter& stale = stale_family.Add({});
@@ -350,8 +353,12 @@ void ServerMetrics::SetStateWritable(bool writable) {
   families_->state_writable.Set(writable ? 1 : 0);
 }
 
-void ServerMetrics::OnSessionOpened() { families_->sessions.Increment(); }
-void ServerMetrics::OnSessionEnded() { families_->sessions.Decrement(); }
+void ServerMetrics::AddSessions(int64_t delta) {
+  families_->sessions.Increment(static_cast<double>(delta));
+}
+void ServerMetrics::AddNodeSessions(int64_t delta) {
+  families_->node_sessions.Increment(static_cast<double>(delta));
+}
 void ServerMetrics::OnSessionDropped(Drop why) {
   const char* reason = why == Drop::kOutboxFull ? "outbox_full"
                        : why == Drop::kNoJoin   ? "no_join"

@@ -41,8 +41,8 @@ class ServerMetrics {
 
   // Sessions.
   enum class Drop { kOutboxFull, kNoJoin, kNotParsable };
-  void OnSessionOpened();
-  void OnSessionEnded();
+  void AddSessions(int64_t delta);  // of workers, also through a node session
+  void AddNodeSessions(int64_t delta);
   void OnSessionDropped(Drop why);
   void OnMessageReceived();
   void OnReadWithheld();  // the inbox was full

@@ -8,33 +8,57 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/grpc_status.h"
+#include "common/message_sequence.h"
+#include "common/status_macros.h"
 #include "common/tsan_annotations.h"
 
 namespace coordd {
 namespace {
 
-// `sequence` as the last field of a message: protocol buffers allow fields in any order.
-grpc::Slice SequenceField(int64_t sequence) {
+// Of a NodeReplies with one reply: all but the message itself, which follows.
+grpc::Slice HeadOf(const MemberRuns& members, size_t message_bytes) {
   using google::protobuf::io::CodedOutputStream;
-  constexpr uint8_t kTag = v1::CoordinatorMessage::kSequenceFieldNumber << 3;  // wire type: varint
-  uint8_t bytes[11] = {kTag};
-  const uint8_t* end =
-      CodedOutputStream::WriteVarint64ToArray(static_cast<uint64_t>(sequence), bytes + 1);
-  return grpc::Slice(bytes, static_cast<size_t>(end - bytes));
+  constexpr uint32_t kBytes = 2;  // wire type: length and that many bytes
+  constexpr uint32_t kReply = v1::NodeReplies::kRepliesFieldNumber << 3 | kBytes;
+  constexpr uint32_t kMessage = v1::NodeReply::kMessageFieldNumber << 3 | kBytes;
+  v1::NodeReply reply;
+  *reply.mutable_members() = members;
+  const std::string runs = reply.SerializeAsString();
+  const size_t reply_bytes =
+      runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
+  std::string head(2 * 11 + runs.size(), '\0');
+  auto* to = reinterpret_cast<uint8_t*>(head.data());
+  to = CodedOutputStream::WriteTagToArray(kReply, to);
+  to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);
+  to = CodedOutputStream::WriteRawToArray(runs.data(), static_cast<int>(runs.size()), to);
+  to = CodedOutputStream::WriteTagToArray(kMessage, to);
+  to = CodedOutputStream::WriteVarint64ToArray(message_bytes, to);
+  return grpc::Slice(head.data(),
+                     static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())));
 }
 
 }  // namespace
 
-Session::Session(SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
+Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
                  ServerMetrics& metrics, std::function<void(SessionId)> on_done)
-    : id_(id), on_done_(std::move(on_done)), context_(context), inbox_(inbox), metrics_(metrics) {}
+    : kind_(kind),
+      id_(id),
+      on_done_(std::move(on_done)),
+      context_(context),
+      inbox_(inbox),
+      metrics_(metrics),
+      members_(ToInt(id)) {}
 
 void Session::Begin(std::shared_ptr<Session> self) {
   {
     MutexLock lock(&mu_);
     self_ = std::move(self);
   }
-  metrics_.OnSessionOpened();
+  if (kind_ == Kind::kNode) {
+    metrics_.AddNodeSessions(1);
+  } else {
+    metrics_.AddSessions(1);
+  }
   ReadNext();
 }
 
@@ -43,22 +67,45 @@ bool Session::Send(const grpc::Slice& body) {
   {
     MutexLock lock(&mu_);
     if (close_status_.has_value()) return true;
-    if (outbox_.size() < kMaxOutboxMessages && outbox_bytes_ + body.size() <= kMaxOutboxBytes) {
-      const grpc::Slice parts[] = {body, SequenceField(++sequence_)};
-      outbox_.emplace_back(parts, 2);
-      outbox_bytes_ += outbox_.back().Length();
-      metrics_.AddOutboxMessages(1);
-    } else {
-      taken = false;
-      close_status_ = absl::ResourceExhaustedError(
-          absl::StrCat("the worker has left ", kMaxOutboxMessages, " messages or ",
-                       kMaxOutboxBytes >> 20, " MiB unread"));
-      // What is queued is of no use to it without the rest.
-      DiscardOutboxLocked();
-    }
+    const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
+    taken = QueueLocked(grpc::ByteBuffer(parts, 2));
+    if (taken) ++sequence_;
   }
   WriteNext();
   return taken;
+}
+
+bool Session::SendTo(const MemberRuns& members, const grpc::Slice& body) {
+  const grpc::Slice parts[] = {HeadOf(members, body.size()), body};
+  MutexLock lock(&mu_);
+  return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(parts, 2));
+}
+
+bool Session::CloseMembers(const MemberRuns& members, const absl::Status& status) {
+  v1::NodeReplies replies;
+  v1::NodeReply& reply = *replies.add_replies();
+  *reply.mutable_members() = members;
+  reply.mutable_close()->set_code(status.raw_code());
+  reply.mutable_close()->set_message(std::string(status.message()));
+  const grpc::Slice slice(replies.SerializeAsString());
+  MutexLock lock(&mu_);
+  return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(&slice, 1));
+}
+
+bool Session::QueueLocked(grpc::ByteBuffer message) {
+  const size_t messages_max = kind_ == Kind::kNode ? kMaxNodeOutboxMessages : kMaxOutboxMessages;
+  if (outbox_.size() < messages_max && outbox_bytes_ + message.Length() <= kMaxOutboxBytes) {
+    outbox_bytes_ += message.Length();
+    outbox_.push_back(std::move(message));
+    metrics_.AddOutboxMessages(1);
+    return true;
+  }
+  close_status_ = absl::ResourceExhaustedError(
+      absl::StrCat(kind_ == Kind::kNode ? "the relay" : "the worker", " has left ", messages_max,
+                   " messages or ", kMaxOutboxBytes >> 20, " MiB unread"));
+  // What is queued is of no use to it without the rest.
+  DiscardOutboxLocked();
+  return false;
 }
 
 void Session::DiscardOutboxLocked() {
@@ -113,11 +160,8 @@ void Session::WriteNext() {
     MutexLock lock(&mu_);
     if (writing_ || finished_) return;
     if (!outbox_.empty()) {
-      outgoing_ = std::move(outbox_.front());
-      outbox_.pop_front();
-      outbox_bytes_ -= outgoing_.Length();
+      TakeFromOutboxLocked();
       writing_ = true;
-      metrics_.AddOutboxMessages(-1);
     } else if (close_status_.has_value() && holds_ == 0) {
       finished_ = true;
       end = close_status_;
@@ -133,6 +177,27 @@ void Session::WriteNext() {
     COORDD_TSAN_RELEASE(&outgoing_);
     StartWrite(&outgoing_);
   }
+}
+
+// One message. To a node session: as many as go together, which are one message.
+void Session::TakeFromOutboxLocked() {
+  outgoing_ = std::move(outbox_.front());
+  outbox_.pop_front();
+  size_t taken = 1;
+  if (kind_ == Kind::kNode && !outbox_.empty()) {
+    std::vector<grpc::Slice> slices, more;
+    size_t bytes = outgoing_.Length();
+    outgoing_.Dump(&slices);
+    for (; !outbox_.empty() && bytes + outbox_.front().Length() <= kMaxReplyBytes; ++taken) {
+      bytes += outbox_.front().Length();
+      outbox_.front().Dump(&more);
+      slices.insert(slices.end(), more.begin(), more.end());
+      outbox_.pop_front();
+    }
+    outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
+  }
+  outbox_bytes_ -= outgoing_.Length();
+  metrics_.AddOutboxMessages(-static_cast<int64_t>(taken));
 }
 
 void Session::OnWriteDone(bool ok) {
@@ -164,26 +229,62 @@ void Session::OnReadDone(bool ok) {
 }
 
 void Session::Take() {
-  SessionMessage in{.session = id_, .message = {}};
-  bool parsed = false;
-  {
-    grpc::ProtoBufferReader reader(&incoming_);
-    parsed = reader.status().ok() && in.message.ParseFromZeroCopyStream(&reader);
-  }
+  absl::StatusOr<Inbox::Item> in = Parse();
   incoming_.Clear();
-  if (!parsed) {
+  if (!in.ok()) {
     metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
-    Close(absl::InvalidArgumentError(
-        "what was sent cannot be parsed as a message coordd.v1.WorkerMessage"));
+    Close(in.status());
     return;
   }
   metrics_.OnMessageReceived();
+  held_ = *std::move(in);
+  OfferHeld();
+}
+
+absl::StatusOr<Inbox::Item> Session::Parse() {
+  grpc::ProtoBufferReader reader(&incoming_);
+  if (kind_ == Kind::kNode) {
+    v1::NodeMessages batch;
+    if (!reader.status().ok() || !batch.ParseFromZeroCopyStream(&reader)) {
+      return absl::InvalidArgumentError(
+          "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
+    }
+    return TakeBatch(batch);
+  }
+  SessionMessage in{.session = id_, .message = {}};
+  if (!reader.status().ok() || !in.message.ParseFromZeroCopyStream(&reader)) {
+    return absl::InvalidArgumentError(
+        "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
+  }
+  MutexLock lock(&mu_);
+  joined_ = true;
+  return Inbox::Item(Inbound(std::move(in)));
+}
+
+absl::StatusOr<Inbox::Item> Session::TakeBatch(const v1::NodeMessages& batch) {
+  std::vector<Inbound> in;
+  std::vector<std::pair<int32_t, absl::Status>> refused;
+  absl::Status status;
+  int64_t opened = 0;
   {
     MutexLock lock(&mu_);
-    joined_ = true;
+    const auto before = static_cast<int64_t>(members_.size());
+    status = members_.Take(batch, in, refused);
+    joined_ = joined_ || members_.said_hello();
+    opened = static_cast<int64_t>(members_.size()) - before;
   }
-  held_ = Inbound(std::move(in));
-  OfferHeld();
+  metrics_.AddSessions(opened);
+  if (!status.ok()) {
+    inbox_.Push(Inbox::Item(std::move(in)));  // what was right before
+    return status;
+  }
+  for (const auto& [member, why] : refused) {
+    MemberRuns runs;
+    AddMember(member, &runs);
+    CloseMembers(runs, why);
+  }
+  if (!refused.empty()) Flush();
+  return Inbox::Item(std::move(in));
 }
 
 void Session::OfferHeld() {
@@ -210,30 +311,46 @@ void Session::OfferHeld() {
   if (!inbox_.WaitForRoom(std::move(resume))) Close(absl::UnavailableError("coordd is stopping"));
 }
 
+std::optional<Inbound> Session::EndLocked(const std::string& detail) {
+  if (!joined_ || std::exchange(end_reported_, true)) return std::nullopt;
+  if (kind_ == Kind::kWorker) return SessionEnded{id_, detail};
+  return StreamsLost{members_.MayBeOpen(),
+                     absl::StrCat("the relay of ", members_.hostname(), " was lost",
+                                  detail.empty() ? "" : ": ", detail)};
+}
+
 void Session::Ended(const std::string& detail) {
-  bool report = false;
+  std::optional<Inbound> end;
   {
     MutexLock lock(&mu_);
-    report = joined_ && !std::exchange(end_reported_, true);
+    end = EndLocked(detail);
   }
   // The coordinator closes the session once the state has seen this, with what the state decided
-  // before.
-  if (report && inbox_.Push(Inbound(SessionEnded{id_, detail}))) return;
+  // before. (The state knows nothing of a node session itself.)
+  const bool closes = end.has_value() && kind_ == Kind::kWorker;
+  if (end.has_value() && inbox_.Push(*std::move(end)) && closes) return;
   Close(absl::OkStatus());
 }
 
 void Session::OnDone() {
   COORDD_TSAN_ACQUIRE(&finished_);
-  bool report = false;
+  std::optional<Inbound> end;
   std::shared_ptr<Session> self;
+  int64_t members = 0;
   {
     MutexLock lock(&mu_);
     finished_ = true;
-    report = joined_ && !std::exchange(end_reported_, true);
+    end = EndLocked("coordd closed the stream");
+    members = static_cast<int64_t>(members_.size());
     self = std::move(self_);
   }
-  if (report) inbox_.Push(Inbound(SessionEnded{id_, "coordd closed the stream"}));
-  metrics_.OnSessionEnded();
+  if (end.has_value()) inbox_.Push(*std::move(end));
+  if (kind_ == Kind::kNode) {
+    metrics_.AddSessions(-members);
+    metrics_.AddNodeSessions(-1);
+  } else {
+    metrics_.AddSessions(-1);
+  }
   on_done_(id_);
   COORDD_TSAN_RELEASE(&metrics_);  // the server's Shutdown waits for this callback
   // `self` goes last; whoever else still holds this finds it finished.

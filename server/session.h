@@ -1,4 +1,4 @@
-// One worker's stream: bytes in, bytes out. (io)
+// A stream of one worker, or of the workers of a node: bytes in, bytes out. (io)
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,9 +10,12 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/member_runs.h"
 #include "common/mutex.h"
 #include "server/coordinator_state.h"
 #include "server/inbox.h"
+#include "server/node_members.h"
 #include "server/server_metrics.h"
 
 namespace coordd {
@@ -20,17 +23,24 @@ namespace coordd {
 // Thread-safe. gRPC calls it from its threads (reads and writes on different ones), the coordinator
 // thread sends and closes. It works on bytes instead of messages, so that one serialisation serves
 // all receivers and a message that cannot be parsed is answered instead of ending the stream
-// silently. Lives until gRPC's OnDone and until the last shared_ptr is gone.
+// silently. Lives until gRPC's OnDone and until the last shared_ptr is gone. Of a node session the
+// state sees the members only, each as a session.
 class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // What a worker may leave unread. A plan is some kilobytes, so this is a worker that has stopped
   // reading.
   static constexpr size_t kMaxOutboxMessages = 4096;
   static constexpr size_t kMaxOutboxBytes = 64 << 20;
+  static constexpr size_t kMaxNodeOutboxMessages = 1 << 16;  // each of its members has its own
+  // Of what goes to a relay at once, unless one message is larger.
+  static constexpr size_t kMaxReplyBytes = 1 << 20;
 
-  // `on_done` is called with the id when gRPC has let go of the stream.
-  Session(SessionId id, grpc::CallbackServerContext* context, Inbox& inbox, ServerMetrics& metrics,
-          std::function<void(SessionId)> on_done);
+  enum class Kind { kWorker, kNode };
+
+  // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
+  // its number among all sessions.
+  Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
+          ServerMetrics& metrics, std::function<void(SessionId)> on_done);
 
   // Begins to read; `self` keeps it until OnDone.
   void Begin(std::shared_ptr<Session> self);
@@ -39,6 +49,11 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // share their bytes, so one serialisation serves all receivers. False: the outbox is full, and
   // the session is closing because of that. After Close it does nothing.
   bool Send(const grpc::Slice& body);
+  // Of a node session: the same to some of its members. Written at Flush, with all that is queued.
+  bool SendTo(const MemberRuns& members, const grpc::Slice& body);
+  // Ends these members' streams, after what was sent before.
+  bool CloseMembers(const MemberRuns& members, const absl::Status& status);
+  void Flush() { WriteNext(); }
 
   // Ends the stream with `status` after what was sent before. The first call counts.
   void Close(const absl::Status& status);
@@ -47,6 +62,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void Break();
 
   SessionId id() const { return id_; }
+  bool is_node() const { return kind_ == Kind::kNode; }
   // Whether a message has come, and whether Close was called.
   bool joined() const;
   bool closing() const;
@@ -56,8 +72,15 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
+  // False: there is no room, and the session is closing because of that.
+  bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Parses what was read.
   void Take();
+  absl::StatusOr<Inbox::Item> Parse();
+  absl::StatusOr<Inbox::Item> TakeBatch(const v1::NodeMessages& batch);
+  void TakeFromOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the state is told of the end; absent: it has been told, or knows of nobody.
+  std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Offers what was parsed, or waits for room; then reads on.
   void OfferHeld();
   void ReadNext();
@@ -70,6 +93,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void LetGo();
 
   // Constant after construction.
+  const Kind kind_;
   const SessionId id_;
   const std::function<void(SessionId)> on_done_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
@@ -97,6 +121,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool end_reported_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
   std::optional<absl::Status> close_status_ ABSL_GUARDED_BY(mu_);
+  NodeMembers members_ ABSL_GUARDED_BY(mu_);  // of a node session
 };
 
 }  // namespace coordd

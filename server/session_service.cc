@@ -1,5 +1,6 @@
 #include "server/session_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +10,32 @@ namespace coordd {
 // Inside the service its method hides the class of the same name.
 using WorkerSession = Session;
 
+namespace {
+
+// Ranks of a node may be in another order than their streams were opened in.
+MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::iterator end) {
+  if (!std::is_sorted(begin, end)) std::sort(begin, end);
+  MemberRuns runs;
+  for (; begin != end; ++begin) AddMember(*begin, &runs);
+  return runs;
+}
+
+}  // namespace
+
 SessionService::SessionService(Clock& clock, Inbox& inbox, ServerMetrics& metrics)
     : clock_(clock), inbox_(inbox), metrics_(metrics) {}
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* SessionService::Session(
-    grpc::CallbackServerContext* context) {
+SessionService::Reactor* SessionService::Session(grpc::CallbackServerContext* context) {
+  return Open(/*of_node=*/false, context);
+}
+
+SessionService::Reactor* SessionService::NodeSession(grpc::CallbackServerContext* context) {
+  return Open(/*of_node=*/true, context);
+}
+
+SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServerContext* context) {
   const absl::Time deadline = clock_.Now() + kTimeout;
+  const auto kind = of_node ? WorkerSession::Kind::kNode : WorkerSession::Kind::kWorker;
   std::shared_ptr<WorkerSession> session;
   absl::Status refuse;
   {
@@ -23,15 +44,20 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* SessionService::Ses
     if (refuse.ok() && sessions_.size() >= kMaxSessions)
       refuse = absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
     const SessionId id{++last_id_};
-    session = std::make_shared<WorkerSession>(id, context, inbox_, metrics_,
+    session = std::make_shared<WorkerSession>(kind, id, context, inbox_, metrics_,
                                               [this](SessionId gone) { Forget(gone); });
     sessions_.emplace(id, session);
+    node_sessions_ += of_node ? 1 : 0;
     watches_.push_back({deadline, id, Watch::kJoin});
   }
   session->Begin(session);
   if (!refuse.ok()) session->Close(refuse);
   inbox_.Wake();  // there is a new deadline
   return session.get();
+}
+
+SessionId SessionService::CarrierOf(SessionId id) {
+  return NodeMembers::IsMember(id) ? SessionId{NodeMembers::NodeOf(id)} : id;
 }
 
 std::shared_ptr<WorkerSession> SessionService::Find(SessionId id) const {
@@ -46,6 +72,7 @@ void SessionService::Forget(SessionId id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   gone = std::move(found->second);
+  node_sessions_ -= gone->is_node() ? 1 : 0;
   sessions_.erase(found);
 }
 
@@ -55,33 +82,78 @@ void SessionService::WatchClosing(SessionId id) {
   if (sessions_.count(id) != 0) watches_.push_back({deadline, id, Watch::kClose});
 }
 
+// Receivers in one node session that stand together are sent the message once.
 void SessionService::CarryOut(const Deliver& deliver) {
-  std::vector<std::shared_ptr<WorkerSession>> receivers;
-  receivers.reserve(deliver.to.size());
+  struct Receivers {
+    SessionId carrier;
+    std::ptrdiff_t begin = 0, end = 0;  // of `members`; none: the stream's own worker
+    std::shared_ptr<WorkerSession> session = nullptr;
+  };
+  std::vector<Receivers> receivers;
+  std::vector<int32_t> members;
+  members.reserve(deliver.to.size());
+  for (SessionId id : deliver.to) {
+    const SessionId carrier = CarrierOf(id);
+    const bool is_member = NodeMembers::IsMember(id);
+    const auto at = static_cast<std::ptrdiff_t>(members.size());
+    if (!is_member || receivers.empty() || receivers.back().carrier != carrier)
+      receivers.push_back({carrier, at, at});
+    if (!is_member) continue;
+    members.push_back(NodeMembers::MemberOf(id));
+    receivers.back().end = at + 1;
+  }
+  bool any = false;
   {
     MutexLock lock(&mu_);
-    for (SessionId id : deliver.to) {
-      const auto found = sessions_.find(id);
-      if (found != sessions_.end()) receivers.push_back(found->second);
+    for (Receivers& one : receivers) {
+      const auto found = sessions_.find(one.carrier);
+      if (found != sessions_.end()) one.session = found->second;
+      any = any || one.session != nullptr;
     }
   }
-  if (receivers.empty()) return;
+  if (!any) return;
   const size_t size = deliver.message->ByteSizeLong();
   const grpc::Slice body(size);
   // A slice is immutable to its readers; this one has none yet.
   deliver.message->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(body.begin()));
-  for (const std::shared_ptr<WorkerSession>& receiver : receivers) {
-    if (receiver->Send(body)) continue;
-    metrics_.OnSessionDropped(ServerMetrics::Drop::kOutboxFull);
-    WatchClosing(receiver->id());
+  for (Receivers& one : receivers) {
+    if (one.session == nullptr) continue;
+    const bool is_node = one.begin < one.end;
+    const bool taken =
+        is_node ? one.session->SendTo(
+                      RunsOf(members.begin() + one.begin, members.begin() + one.end), body)
+                : one.session->Send(body);
+    if (!taken) NoteFull(*one.session);
+    if (is_node) FlushLater(std::move(one.session));
   }
 }
 
+void SessionService::FlushLater(std::shared_ptr<WorkerSession> session) {
+  if (unflushed_.empty() || unflushed_.back() != session) unflushed_.push_back(std::move(session));
+}
+
+void SessionService::NoteFull(const WorkerSession& session) {
+  metrics_.OnSessionDropped(ServerMetrics::Drop::kOutboxFull);
+  WatchClosing(session.id());
+}
+
 void SessionService::CarryOut(const CloseSession& close) {
-  const std::shared_ptr<WorkerSession> session = Find(close.session);
+  std::shared_ptr<WorkerSession> session = Find(CarrierOf(close.session));
   if (session == nullptr) return;
+  if (NodeMembers::IsMember(close.session)) {
+    MemberRuns members;
+    AddMember(NodeMembers::MemberOf(close.session), &members);
+    if (!session->CloseMembers(members, close.status)) NoteFull(*session);
+    FlushLater(std::move(session));
+    return;
+  }
   session->Close(close.status);
   WatchClosing(close.session);
+}
+
+void SessionService::Flush() {
+  for (const std::shared_ptr<WorkerSession>& session : std::exchange(unflushed_, {}))
+    session->Flush();
 }
 
 void SessionService::OnSessionEnded(SessionId id) {
@@ -90,6 +162,7 @@ void SessionService::OnSessionEnded(SessionId id) {
 }
 
 void SessionService::Tick(absl::Time now) {
+  Flush();
   std::vector<Watch> due;
   {
     MutexLock lock(&mu_);
@@ -120,6 +193,11 @@ absl::Time SessionService::NextDeadline() const {
 size_t SessionService::size() const {
   MutexLock lock(&mu_);
   return sessions_.size();
+}
+
+size_t SessionService::node_sessions() const {
+  MutexLock lock(&mu_);
+  return node_sessions_;
 }
 
 void SessionService::CloseAll(const absl::Status& status) {

@@ -17,7 +17,8 @@ namespace coordd {
 
 // Thread-safe. gRPC threads open sessions, the coordinator thread carries out its decisions.
 class SessionService final
-    : public v1::Coordinator::WithRawCallbackMethod_Session<v1::Coordinator::Service> {
+    : public v1::Coordinator::WithRawCallbackMethod_Session<
+          v1::Coordinator::WithRawCallbackMethod_NodeSession<v1::Coordinator::Service>> {
  public:
   // From the stream's start to its first message, and from the decision to close a session to its
   // end: then it is cut. Long enough for a lost packet or two.
@@ -27,23 +28,32 @@ class SessionService final
 
   SessionService(Clock& clock, Inbox& inbox, ServerMetrics& metrics);
 
-  // For the coordinator thread; see CoordinatorOutlets.
+  // For the coordinator thread; see CoordinatorOutlets. What goes to node sessions goes out at the
+  // end of its turn (Tick), together.
   void CarryOut(const Deliver& deliver);
   void CarryOut(const CloseSession& close);
   void OnSessionEnded(SessionId id);
   void Tick(absl::Time now);
   absl::Time NextDeadline() const;
 
-  size_t size() const;  // sessions that are open
+  size_t size() const;           // streams that are open, of workers and of relays
+  size_t node_sessions() const;  // of them, of relays
 
   // Closes every session, and every one that is still opened, with `status`.
   void CloseAll(const absl::Status& status);
 
  private:
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
-      grpc::CallbackServerContext* context) override;
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+  Reactor* Session(grpc::CallbackServerContext* context) override;
+  Reactor* NodeSession(grpc::CallbackServerContext* context) override;
+  Reactor* Open(bool of_node, grpc::CallbackServerContext* context);
+  // The stream that carries it.
+  static SessionId CarrierOf(SessionId id);
   std::shared_ptr<class Session> Find(SessionId id) const;
   void WatchClosing(SessionId id);
+  void NoteFull(const class Session& session);
+  void FlushLater(std::shared_ptr<class Session> session);
+  void Flush();
   void Forget(SessionId id);
 
   // Thread-safe by itself.
@@ -64,6 +74,10 @@ class SessionService final
   };
   std::deque<Watch> watches_ ABSL_GUARDED_BY(mu_);
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);  // not OK: every new session gets it
+  size_t node_sessions_ ABSL_GUARDED_BY(mu_) = 0;
+
+  // Touched by the coordinator thread only: node sessions for which something was queued.
+  std::vector<std::shared_ptr<class Session>> unflushed_;
 };
 
 }  // namespace coordd

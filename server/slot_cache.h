@@ -28,6 +28,9 @@ class SlotCache {
 
   // The member at this position has heard of slots up to `known`. False: it cannot have.
   bool Heard(int32_t member, int64_t known);
+  bool HasHeard(int32_t member, int64_t known) const {  // as before: Heard would change nothing
+    return known_[static_cast<size_t>(member)] == known;
+  }
   // What a member means by it; nullptr: nothing that it could mean.
   ReadinessTable::Known* Find(int64_t slot);
   // The slot by which a plan may name the tensor, such that reports of it mean this spec; 0: there

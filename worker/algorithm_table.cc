@@ -1,6 +1,7 @@
 #include "worker/algorithm_table.h"
 
 #include <array>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -20,12 +21,16 @@ struct Row {
   CollectiveKind kind;
   int64_t max_bytes;  // the row holds up to here
   Algorithm algorithm;
+  Places places = Places::kAny;  // where it holds
 };
 
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp.
-constexpr std::array<Row, 11> kTable = {{
+constexpr std::array<Row, 14> kTable = {{
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, Places::kApart},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, Places::kApart},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
@@ -76,18 +81,37 @@ Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
 }  // namespace
 
 absl::string_view Name(Algorithm algorithm) {
-  constexpr std::array<absl::string_view, 9> kNames = {
-      "local_copy",    "recursive_doubling", "halving_doubling", "ring",  "pairwise",
-      "binomial_tree", "dissemination",      "scatter_gather",   "direct"};
+  constexpr std::array<absl::string_view, 11> kNames = {
+      "local_copy",    "recursive_doubling", "halving_doubling", "ring",   "pairwise",
+      "binomial_tree", "dissemination",      "scatter_gather",   "direct", "hierarchical",
+      "slices"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
-Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size) {
+std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name) {
+  if (name == "auto") return HostAlgorithm::kAuto;
+  if (name == "flat") return HostAlgorithm::kFlat;
+  if (name == "hierarchical") return HostAlgorithm::kHierarchical;
+  return std::nullopt;
+}
+
+Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
+                          Places places) {
   if (world_size == 1) return Algorithm::kLocalCopy;
   for (const Row& row : kTable) {
+    if (row.places != Places::kAny && row.places != places) continue;
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+// The steps of a ring, of which there are two for each node, count more with many nodes than the
+// bytes that others send twice where their number is no power of two.
+Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes) {
+  constexpr int32_t kNodesOfARing = 8;
+  if (nodes > kNodesOfARing || std::has_single_bit(static_cast<uint32_t>(nodes)))
+    return HalvingDoublingAllreduce(self, nodes, size_bytes, element_bytes);
+  return RingAllreduce(self, nodes, size_bytes, element_bytes);
 }
 
 Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/strings/string_view.h"
 #include "common/types.h"
@@ -20,15 +21,34 @@ enum class Algorithm : uint8_t {
   kDissemination,
   kScatterGather,
   kDirect,
+  kHierarchical,  // reduced and gathered on mapped memory inside a node (node_run.h)
+  kSlices,        // cut into slices, several of which are under way (slice_exchange.h)
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
+// For measurements: which algorithms a rank would use between nodes. kHierarchical: wherever it is
+// possible.
+enum class HostAlgorithm : uint8_t { kAuto, kFlat, kHierarchical };
+// "auto", "flat", "hierarchical"; else nothing.
+std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
+
+// Where the ranks of a group are.
+enum class Places : uint8_t {
+  kAny,
+  kEvenNodes,  // on several nodes, as many on each, more than one, with each other's memory mapped
+  kApart,      // each on a node of its own
+};
+
 // The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
 // vector for an allreduce or a reduce and does not count for kinds with one algorithm.
-Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size);
+Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
+                          Places places = Places::kAny);
+
+// Of an allreduce of a slice among one rank of each node, in one buffer.
+Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
-// args.kind.
+// args.kind, and neither kHierarchical nor kSlices.
 Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
                       int32_t world_size);
 

@@ -29,8 +29,9 @@ absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptio
   const bool required = options.transport == TransportChoice::kMapped;
   if ((required || options.transport == TransportChoice::kAuto) && has_neighbours)
     arena = std::make_unique<NodeArena>(NodeArenaOptions{.required = required}, clock);
-  auto host =
-      std::make_unique<HostBackend>(std::move(transport), HostBackendOptions{}, std::move(arena));
+  HostBackendOptions host_options;
+  host_options.algorithm = options.host_algorithm;
+  auto host = std::make_unique<HostBackend>(std::move(transport), host_options, std::move(arena));
   if (!options.check_results.has_value()) return host;
   return std::make_unique<CheckingBackend>(std::move(host),
                                            CheckingOptions{.tolerance = *options.check_results});

@@ -41,7 +41,9 @@ BatchJob::BatchJob(BatchContext context, LaneId lane, int64_t sequence,
       lane_(lane),
       sequence_(sequence),
       kind_(tensors.front().spec().kind),
-      data_lane_(FitsNccl(tensors.front().spec()) ? DeviceLane(context_.process_set) : lane),
+      data_lane_(ToInt(lane) < kFirstScheduleLane && FitsNccl(tensors.front().spec())
+                     ? DeviceLane(context_.process_set)
+                     : lane),
       tensors_(std::move(tensors)),
       places_(tensors_.size(), nullptr) {
   TensorJob& first = tensors_.front();

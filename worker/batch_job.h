@@ -64,8 +64,9 @@ class BatchJob {
   BatchJob(BatchContext context, LaneId lane, int64_t sequence, std::vector<TensorJob> tensors);
 
   LaneId lane() const { return lane_; }  // of the plan
-  // Of the host's data plane. What NCCL could carry has one of its own in each process set, whether
-  // it does or not: sizes, and tensors that are staged after all, come in an order of their own.
+  // Of the host's data plane. What NCCL could carry, and has been planned, has one of its own in
+  // each process set, whether it does or not: sizes, and tensors that are staged after all, come in
+  // an order of their own. What is scheduled shares its lane with nothing else.
   LaneId data_lane() const { return data_lane_; }
   int64_t sequence() const { return sequence_; }
   CollectiveKind kind() const { return kind_; }
@@ -116,6 +117,7 @@ class BatchJob {
   AlignedBuffer own_scratch;  // when it was no fusion buffer
   BatchTimes times;
   bool begins_cycle = false;  // of a schedule
+  bool staged = false;        // NCCL does not carry it, whatever the ranks of its set have
   absl::Status status;
   int32_t last_joined_rank = -1;  // the result of a join
   // Set when it ends: the thread that drives waits for the one tensor of this batch.

@@ -241,6 +241,7 @@ void Control::UpdateMetrics() {
   const std::shared_ptr<GenerationPlane> now = plane();
   metrics.SetFusionBufferBytes(now->data_plane->fusion_bytes());
   metrics.SetDeviceFusionBufferBytes(now->data_plane->device_fusion_bytes());
+  metrics.SetDeviceResultBytes(now->data_plane->device_result_bytes());
   metrics.SetDeviceRegisteredBytes(now->data_plane->device_registered_bytes());
 }
 

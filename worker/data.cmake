@@ -4,10 +4,10 @@ set(data_plane_sources
   host_backend.cc idle_wait.cc in_process_transport.cc loopback_backend.cc
   node_arena.cc node_board.cc node_lane.cc node_plan.cc node_run.cc pairwise_schedule.cc peer_addresses.cc
   peer_probe.cc peer_status.cc recursive_schedule.cc reduce_kernels.cc result_check.cc result_reference.cc ring_schedule.cc rooted_schedule.cc routed_transport.cc shm_channel.cc
-  shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc tensor_values.cc transport_factory.cc tree_schedule.cc unix_message.cc)
+  shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc slice_exchange.cc tensor_values.cc transport_factory.cc tree_schedule.cc unix_message.cc)
 if(COORDD_HAVE_UCX)
   coordd_library(coordd_data_plane BUSY
-    SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_signals.cc ucx_transport.cc
+    SOURCES ${data_plane_sources} ucx_context.cc ucx_factory.cc ucx_log.cc ucx_signals.cc ucx_transport.cc
     LIBS coordd_common
     PRIVATE_LIBS PkgConfig::UCX)
 else()

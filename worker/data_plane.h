@@ -34,7 +34,8 @@ class DataPlane {
     devices_.EndGroup(process_set);
     host_.EndGroup(process_set);
   }
-  void EndLane(LaneId lane) { host_.EndLane(lane); }
+  // What devices have of it may still go to the host (DevicePlane::Hooks::end_lane).
+  void EndLane(LaneId lane) { devices_.EndLane(lane); }
   void Abort() {
     host_.Abort();
     devices_.Abort();
@@ -43,6 +44,7 @@ class DataPlane {
   int64_t fusion_bytes() const { return host_.fusion_bytes(); }
   std::optional<v1::DeviceUse> DeviceUseBeyond(int64_t* told) { return devices_.UseBeyond(told); }
   int64_t device_fusion_bytes() const { return devices_.fusion_bytes(); }
+  int64_t device_result_bytes() { return devices_.result_bytes(); }
   int64_t device_registered_bytes() { return devices_.registered_bytes(); }
 
  private:

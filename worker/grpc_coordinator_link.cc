@@ -42,8 +42,11 @@ class GrpcCoordinatorLink final
     : public CoordinatorLink,
       private grpc::ClientBidiReactor<v1::WorkerMessage, v1::CoordinatorMessage> {
  public:
-  explicit GrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel)
-      : channel_(std::move(channel)), stub_(v1::Coordinator::NewStub(channel_)) {}
+  GrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel,
+                      std::shared_ptr<std::atomic<bool>> spoke)
+      : channel_(std::move(channel)),
+        stub_(v1::Coordinator::NewStub(channel_)),
+        spoke_(std::move(spoke)) {}
 
   ~GrpcCoordinatorLink() override {
     Cancel();
@@ -119,6 +122,7 @@ class GrpcCoordinatorLink final
       ended_ = true;
       return;
     }
+    if (spoke_ != nullptr) *spoke_ = true;
     callbacks_.on_message(std::move(incoming_));
     incoming_.Clear();
     COORDD_TSAN_RELEASE(&incoming_);
@@ -138,6 +142,7 @@ class GrpcCoordinatorLink final
   // Constant after construction.
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Coordinator::Stub> stub_;
+  const std::shared_ptr<std::atomic<bool>> spoke_;
 
   // Constant after Start.
   Callbacks callbacks_;
@@ -160,12 +165,8 @@ class GrpcCoordinatorLink final
   bool done_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coordinator,
-                                                           const TlsFiles& tls) {
-  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
-                          ChannelCredentialsFrom(tls));
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& target,
+                                          std::shared_ptr<grpc::ChannelCredentials> credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -180,11 +181,25 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coord
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Two workers in one process (tests) are two connections, as two processes would be.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(coordinator.ToString(), credentials, arguments);
+  return grpc::CreateCustomChannel(target, credentials, arguments);
 }
 
-std::unique_ptr<CoordinatorLink> NewGrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel) {
-  return std::make_unique<GrpcCoordinatorLink>(std::move(channel));
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coordinator,
+                                                           const TlsFiles& tls) {
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                          ChannelCredentialsFrom(tls));
+  return NewChannel(coordinator.ToString(), std::move(credentials));
+}
+
+std::shared_ptr<grpc::Channel> OpenRelayChannel(const std::string& relay) {
+  return NewChannel(relay, grpc::InsecureChannelCredentials());
+}
+
+std::unique_ptr<CoordinatorLink> NewGrpcCoordinatorLink(std::shared_ptr<grpc::Channel> channel,
+                                                        std::shared_ptr<std::atomic<bool>> spoke) {
+  return std::make_unique<GrpcCoordinatorLink>(std::move(channel), std::move(spoke));
 }
 
 }  // namespace coordd

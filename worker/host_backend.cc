@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/collective_args.h"
 #include "worker/peer_status.h"
@@ -10,7 +11,15 @@ namespace coordd {
 namespace {
 
 // The tag of a message that no rank ever sends: the largest one, far beyond the lanes in use.
-constexpr Tag kEndOfPeer{LaneId{(1 << 20) - 1}, (1 << 20) - 1};
+constexpr Tag kEndOfPeer{LaneId{(1 << 20) - 1}, (1 << 18) - 1, Tag::kParts - 1};
+
+// Where ranks say what others must know before they choose an algorithm: a sum, to which a rank
+// with flat ones adds the one number and a rank with hierarchical ones the other.
+constexpr absl::string_view kAlgorithmKey = "host_algorithm";
+constexpr int64_t kFlat = int64_t{1} << 32;
+constexpr int64_t kHierarchical = 1;
+// A round trip to coordd, unless that is in trouble.
+constexpr absl::Duration kAlgorithmTimeout = absl::Seconds(10);
 
 absl::Status TooManyLanes(LaneId id) {
   return absl::ResourceExhaustedError(absl::StrCat("lane ", ToInt(id), ": a rank has at most ",
@@ -37,14 +46,41 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
 }
 
 absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
-  COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
   if (arena_ != nullptr) {
     COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));
     maps_ = !arena_->memories().empty();
   }
+  // Before others find this rank's address, without which nobody is connected: who chooses an
+  // algorithm has what all have said.
+  store_ = &store;
+  if (layout.num_nodes() > 1) COORDD_RETURN_IF_ERROR(SayAlgorithm(layout, deadline));
+  COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
   const Group& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
   if (maps_) WatchPeers(all.layout);
   return absl::OkStatus();
+}
+
+// Nothing, as a rule.
+absl::Status HostBackend::SayAlgorithm(const GroupLayout& layout, absl::Time deadline) {
+  int64_t said = 0;
+  // Of a node without arenas one rank is enough; one that is alone has nothing to map.
+  const int32_t node = layout.node_of(layout.self());
+  const bool speaks = layout.first_rank_of(node) == layout.self();
+  if (options_.algorithm == HostAlgorithm::kFlat) said = kFlat;
+  if (options_.algorithm == HostAlgorithm::kHierarchical) said = kHierarchical;
+  if (!maps_ && speaks && layout.ranks_on(node) > 1) said = kFlat;
+  return said == 0 ? absl::OkStatus() : store_->Add(kAlgorithmKey, said, deadline).status();
+}
+
+absl::StatusOr<HostAlgorithm> HostBackend::AgreedAlgorithm() {
+  if (!agreed_.has_value()) {
+    COORDD_ASSIGN_OR_RETURN(const int64_t said,
+                            store_->Add(kAlgorithmKey, 0, Clock::Real().Now() + kAlgorithmTimeout));
+    agreed_ = said >= kFlat ? HostAlgorithm::kFlat
+              : said > 0    ? HostAlgorithm::kHierarchical
+                            : HostAlgorithm::kAuto;
+  }
+  return *agreed_;
 }
 
 // A receive that nothing is ever sent to ends when its sender does.
@@ -61,17 +97,28 @@ void HostBackend::WatchPeers(const GroupLayout& layout) {
 }
 
 HostBackend::Group HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
-  Group group{std::move(layout), std::move(members), {}};
-  if (!maps_ || group.layout.num_nodes() > 1 || group.layout.size() == 1 ||
-      group.layout.size() > NodeLane::kMaxMembers) {
-    return group;
+  Group group{std::move(layout), std::move(members), {}, {}, 0, {}};
+  const GroupLayout& ranks = group.layout;
+  const int32_t nodes = ranks.num_nodes();
+  const int32_t each = ranks.ranks_on(ranks.node_of(ranks.self()));
+  for (int32_t node = 0; node < nodes; ++node) {
+    if (ranks.ranks_on(node) != each) return group;
   }
-  // Of a group within one node, on this rank's node.
-  const GroupLayout& all = groups_.empty() ? group.layout : groups_.at(ProcessSetId{0}).layout;
-  const int32_t first = ToInt(all.first_rank_of(all.node_of(all.self())));
-  for (int32_t i = 0; i < group.layout.size(); ++i) {
-    const int32_t rank = group.members.empty() ? i : ToInt(group.members[static_cast<size_t>(i)]);
-    group.memories.push_back(arena_->memories()[static_cast<size_t>(rank - first)]);
+  if (each > 1 && (!maps_ || each > NodeLane::kMaxMembers)) return group;
+  auto on_transport = [&group](int32_t rank) {
+    return group.members.empty() ? Rank{rank} : group.members[static_cast<size_t>(rank)];
+  };
+  // Each node has as many, so the first of each is that many behind the one before.
+  group.self_on_node = ToInt(ranks.self()) % each;
+  for (int32_t node = 0; nodes > 1 && node < nodes; ++node)
+    group.across.push_back(on_transport(node * each + group.self_on_node));
+  if (each == 1) return group;
+  const GroupLayout& all = groups_.empty() ? ranks : groups_.at(ProcessSetId{0}).layout;
+  const int32_t first_memory = ToInt(all.first_rank_of(all.node_of(all.self())));
+  for (int32_t i = 0; i < each; ++i) {
+    const Rank rank = on_transport(ToInt(ranks.self()) - group.self_on_node + i);
+    group.neighbours.push_back(rank);
+    group.memories.push_back(arena_->memories()[static_cast<size_t>(ToInt(rank) - first_memory)]);
   }
   return group;
 }
@@ -106,7 +153,7 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
   COORDD_CHECK(!groups_.empty());  // Connect comes first
   const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
   const Group group = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
-  if (group.memories.empty()) return nullptr;
+  if (group.memories.empty() || !group.across.empty()) return nullptr;
   ReleaseEndedLanes();
   auto lane = std::make_shared<MappedLane>();
   lane->arena = arena_;
@@ -190,8 +237,7 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
   const Batch& batch = lane.queue.front();
   if (lane.node == nullptr) {
     ReleaseEndedLanes();
-    lane.node =
-        std::make_unique<NodeLane>(id, batch.group->memories, ToInt(batch.group->layout.self()));
+    lane.node = std::make_unique<NodeLane>(id, batch.group->memories, batch.group->self_on_node);
     if (!lane.node->claimed()) {
       lane.node.reset();
       return FailAll(TooManyLanes(id));
@@ -204,17 +250,77 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
     if (!staging.ok()) return FailAll(staging.status());
     lane.staging = *staging;
   }
-  lane.node_run =
-      std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging, options_.node);
+  if (!batch.group->across.empty()) {
+    const int64_t slice_bytes = NodeCollectiveRun::SliceBytesMax(
+        static_cast<int64_t>(batch.args.input.size()), lane.node->size(), options_.node);
+    const GroupLayout& layout = batch.group->layout;
+    const AcrossNodes across{batch.group->across, layout.node_of(layout.self())};
+    if (!StartExchange(lane, across, slice_bytes)) return;
+  }
+  lane.node_run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
+                                                      options_.node, lane.exchange.get());
 }
 
-void HostBackend::StartRun(Lane& lane) {
+bool HostBackend::StartExchange(Lane& lane, AcrossNodes across, int64_t slice_bytes) {
+  lane.exchange = std::make_unique<SliceExchange>(lane.queue.front().args, across, slice_bytes,
+                                                  options_.run, *transport_);
+  const int64_t scratch_bytes = lane.exchange->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) {
+    lane.exchange.reset();
+    return false;
+  }
+  lane.exchange->Use(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+  return true;
+}
+
+void HostBackend::StartSlices(Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  const int64_t slice_bytes =
+      SliceExchange::SliceBytesFor(static_cast<int64_t>(batch.args.input.size()));
+  const AcrossNodes across{batch.group->across, ToInt(batch.group->layout.self())};
+  if (StartExchange(lane, across, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
+}
+
+bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
+  if (lane.memory.size_bytes() < scratch_bytes) lane.memory = AlignedBuffer(scratch_bytes);
+  if (lane.memory.size_bytes() >= scratch_bytes) return true;
+  FailAll(absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", scratch_bytes, " bytes of scratch of a collective")));
+  return false;
+}
+
+absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
+  const Group& group = *batch.group;
+  const CollectiveKind kind = batch.args.kind;
+  const int32_t size = group.layout.size();
+  const int64_t size_bytes = static_cast<int64_t>(batch.args.input.size());
+  const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
+  if (kind != CollectiveKind::kAllreduce || size == 1) return flat;
+  if (options_.allreduce.has_value()) return *options_.allreduce;
+  const bool even = !group.memories.empty() && size_bytes > options_.node.inline_bytes_max;
+  const bool apart = group.layout.num_nodes() == size;
+  if (group.across.empty() || (!apart && !even)) return flat;
+  COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
+  if (agreed == HostAlgorithm::kFlat) return flat;
+  if (agreed == HostAlgorithm::kHierarchical && even) return Algorithm::kHierarchical;
+  return ChooseAlgorithm(kind, size_bytes, size, even ? Places::kEvenNodes : Places::kApart);
+}
+
+void HostBackend::Start(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  // Inside a node there is one way.
+  if (!batch.group->memories.empty() && batch.group->across.empty()) return StartNodeRun(id, lane);
+  const absl::StatusOr<Algorithm> algorithm = AlgorithmOf(batch);
+  if (!algorithm.ok()) return FailAll(algorithm.status());
+  if (*algorithm == Algorithm::kHierarchical) return StartNodeRun(id, lane);
+  if (*algorithm == Algorithm::kSlices) return StartSlices(lane);
+  StartRun(lane, *algorithm);
+}
+
+void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   const CollectiveArgs& args = lane.queue.front().args;
   const Group& group = *lane.queue.front().group;
   const int32_t size = group.layout.size();
-  Algorithm algorithm = ChooseAlgorithm(args.kind, static_cast<int64_t>(args.input.size()), size);
-  if (args.kind == CollectiveKind::kAllreduce && options_.allreduce && size > 1)
-    algorithm = *options_.allreduce;
   Schedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
   const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
@@ -240,27 +346,21 @@ void HostBackend::StartRun(Lane& lane) {
 bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
-    if (failure_.ok() && lane.run == nullptr && lane.node_run == nullptr) {
-      if (lane.queue.front().group->memories.empty()) {
-        StartRun(lane);
-      } else {
-        StartNodeRun(id, lane);
-      }
-    }
+    if (failure_.ok() && !lane.runs()) Start(id, lane);
     bool succeeded = false;
-    if (lane.run != nullptr || lane.node_run != nullptr) {
-      moved |= lane.run != nullptr ? lane.run->Advance() : AdvanceNodeRun(lane);
-      const absl::Status status =
-          lane.run != nullptr ? lane.run->status() : lane.node_run->status();
+    if (lane.runs()) {
+      moved |= lane.node_run != nullptr ? AdvanceNodeRun(lane)
+                                        : lane.With([](auto& run) { return run.Advance(); });
+      const absl::Status status = lane.With([](auto& run) { return run.status(); });
       if (!status.ok()) FailAll(status);
-      const bool ended = lane.run != nullptr ? lane.run->finished() : lane.node_run->finished();
-      if (!ended) break;
+      if (!lane.With([](auto& run) { return run.finished(); })) break;
       succeeded = status.ok();
     }
     finished.emplace_back(std::move(lane.queue.front().done),
                           succeeded ? absl::OkStatus() : failure_);
     lane.run.reset();
     lane.node_run.reset();
+    lane.exchange.reset();
     lane.queue.pop_front();
     moved = true;
   }
@@ -270,11 +370,10 @@ bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
 bool HostBackend::AdvanceNodeRun(Lane& lane) {
   const bool moved = lane.node_run->Advance();
   // What a rank has said before it ended counts: who was heard to be lost is looked at after that.
-  if (lost_.empty() || lane.node_run->finished()) return moved;
-  const std::vector<Rank>& members = lane.queue.front().group->members;
+  if (lost_.empty() || lane.node_run->finished() || !lane.node_run->status().ok()) return moved;
+  const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
   for (int32_t member = 0; member < lane.node->size(); ++member) {
-    const Rank rank = members.empty() ? Rank{member} : members[static_cast<size_t>(member)];
-    const auto lost = lost_.find(rank);
+    const auto lost = lost_.find(neighbours[static_cast<size_t>(member)]);
     if (lost == lost_.end() || !lane.node_run->WaitsFor(member)) continue;
     lane.node_run->Fail(lost->second);
     return true;
@@ -287,8 +386,7 @@ void HostBackend::FailAll(absl::Status status) {
   failure_ = std::move(status);
   transport_->Abort();
   for (auto& [id, lane] : lanes_) {
-    if (lane.run != nullptr) lane.run->Fail(failure_);
-    if (lane.node_run != nullptr) lane.node_run->Fail(failure_);
+    if (lane.runs()) lane.With([this](auto& run) { run.Fail(failure_); });
   }
 }
 

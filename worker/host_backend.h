@@ -18,6 +18,7 @@
 #include "worker/mapped_lane.h"
 #include "worker/node_arena.h"
 #include "worker/node_run.h"
+#include "worker/slice_exchange.h"
 #include "worker/transport.h"
 
 namespace coordd {
@@ -25,14 +26,21 @@ namespace coordd {
 struct HostBackendOptions {
   // For tests and measurements: instead of the table's choice, on all ranks alike.
   std::optional<Algorithm> allreduce = {};
+  // Where one rank wants flat ones, all of the job have them; else where one wants hierarchical
+  // ones.
+  HostAlgorithm algorithm = HostAlgorithm::kAuto;
   RunOptions run = {};
   NodeRunOptions node = {};
 };
 
 // With an arena, groups whose ranks all share this rank's node run on mapped memory
-// (node_run.h): messages then tell only who has gone. All other groups, groups of more than
-// NodeLane::kMaxMembers, and everything without an arena, go through the transport. All ranks of a
-// node are given an arena or none is; whether they can have it they find out in Connect, together.
+// (node_run.h): messages then tell only who has gone. Allreduces of groups with as many ranks, more
+// than one, on each of several nodes do so inside the nodes, and between them send slices
+// (slice_exchange.h). All other groups, groups of more than NodeLane::kMaxMembers on a node, and
+// everything without an arena, go through the transport. All ranks of a node are given an arena or
+// none is; whether they can have it they find out in Connect, together. That another node has none
+// it says in the store, where others look before their first allreduce that would need it: a rank
+// is connected before any other one launches what it takes part in.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later
@@ -67,8 +75,13 @@ class HostBackend final : public CollectiveBackend {
   struct Group {
     GroupLayout layout;         // ranks counted from 0 in the group
     std::vector<Rank> members;  // on the transport; empty: the same
-    // By member, where they are mapped by all of them; empty: the group uses the transport.
+    // By member on this node, where they are mapped by all of them; empty: the group uses the
+    // transport.
     std::vector<NodeMemory> memories;
+    std::vector<Rank> neighbours;  // whose they are
+    int32_t self_on_node = 0;      // among them
+    // By node: who has that number there, if all have as many. Empty: it is on one node.
+    std::vector<Rank> across;
   };
   struct Batch {
     CollectiveArgs args;
@@ -82,15 +95,31 @@ class HostBackend final : public CollectiveBackend {
     // Of a group on mapped memory, instead of these two.
     std::unique_ptr<NodeLane> node;
     std::unique_ptr<NodeCollectiveRun> node_run;
-    absl::Span<std::byte> staging;  // of the arena, kept from batch to batch
+    std::unique_ptr<SliceExchange> exchange;  // of the node_run, or alone
+    absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
+
+    bool runs() const { return run != nullptr || node_run != nullptr || exchange != nullptr; }
+    // With what runs the front one. REQUIRES: runs().
+    template <typename Function>
+    auto With(Function function) {
+      if (node_run != nullptr) return function(*node_run);
+      return exchange != nullptr ? function(*exchange) : function(*run);
+    }
   };
   using Finished = std::vector<std::pair<Done, absl::Status>>;
 
   Group MakeGroup(GroupLayout layout, std::vector<Rank> members) const;
+  absl::Status SayAlgorithm(const GroupLayout& layout, absl::Time deadline);
+  absl::StatusOr<HostAlgorithm> AgreedAlgorithm();
+  absl::StatusOr<Algorithm> AlgorithmOf(const Batch& batch);
   void WatchPeers(const GroupLayout& layout);
-  void StartRun(Lane& lane);
+  void Start(LaneId id, Lane& lane);
+  void StartRun(Lane& lane, Algorithm algorithm);
   void StartNodeRun(LaneId id, Lane& lane);
   bool AdvanceLane(LaneId id, Lane& lane, Finished& finished);
+  bool StartExchange(Lane& lane, AcrossNodes across, int64_t slice_bytes);
+  void StartSlices(Lane& lane);
+  bool MakeRoom(Lane& lane, int64_t scratch_bytes);
   bool AdvanceNodeRun(Lane& lane);
   void ReleaseEndedLanes();
   void FailAll(absl::Status status);
@@ -104,7 +133,9 @@ class HostBackend final : public CollectiveBackend {
 
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
-  bool maps_ = false;                     // the node's ranks have arenas: known by Connect
+  bool maps_ = false;  // the node's ranks have arenas: known by Connect
+  Store* store_ = nullptr;
+  std::optional<HostAlgorithm> agreed_;   // absent: nobody has looked yet
   std::map<Rank, absl::Status> lost_;     // of the node, with arenas
   std::byte unsent_{};                    // what they would say if they ever said anything
   std::map<ProcessSetId, Group> groups_;  // empty: not connected

@@ -107,6 +107,7 @@ ControlAction JobTable::On(LaunchBatch& effect) {
                                           effect.lane, effect.sequence, std::move(jobs));
   batch->last_joined_rank = effect.last_joined_rank;
   batch->begins_cycle = effect.begins_cycle;
+  batch->staged = effect.staged;
   absl::Duration longest;
   for (absl::Duration one : effect.negotiation) longest = std::max(longest, one);
   batch->times.ready = effect.ready_at;

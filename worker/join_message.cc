@@ -35,6 +35,7 @@ v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
   join.set_drains(true);
   join.set_keeps_process_sets(true);
   join.set_knows_slots(true);
+  join.set_schedules_devices(true);
   join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
   join.set_job(options.job);
   join.set_token(options.token);

@@ -70,7 +70,7 @@ absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
 absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const LinkFactory& make_link,
                                           ControlInbox& inbox, Clock& clock, Random& random) {
   Backoff backoff(BackoffOptions{}, random);
-  const absl::Time begun = clock.Now();
+  absl::Time asking_since = clock.Now();
   bool told = false;
   while (true) {
     std::unique_ptr<CoordinatorLink> link = make_link();
@@ -84,7 +84,7 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
                      }});
     v1::WorkerMessage hello;
     *hello.mutable_join() = request.join;
-    ToProto(told ? clock.Now() - begun : absl::ZeroDuration(),
+    ToProto(told ? clock.Now() - asking_since : absl::ZeroDuration(),
             hello.mutable_join()->mutable_asking_for());
     link->Send(std::move(hello)).IgnoreError();  // the stream's end says why
 
@@ -102,6 +102,8 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
       return JoinedSession{std::move(link), *std::move(attempt.membership),
                            std::move(attempt.process_sets), std::move(attempt.early)};
     if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
+    // It had been let in, and its stream has broken: coordd may not know that yet, nor for long.
+    if (attempt.received > 0) asking_since = clock.Now();
     const absl::Time next = clock.Now() + backoff.Next();
     if (next >= request.deadline) return NotReached(request, *attempt.ended);
     if (!told) {

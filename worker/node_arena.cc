@@ -54,7 +54,13 @@ int64_t NodeArena::SizeBytesFor(int32_t local_ranks, int64_t memory_bytes, int64
 absl::Status NodeArena::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   const int32_t self =
       ToInt(layout.self()) - ToInt(layout.first_rank_of(layout.node_of(layout.self())));
-  if (memories_.empty()) COORDD_RETURN_IF_ERROR(CreateAndHandOver(layout, store, deadline));
+  if (memories_.empty()) {
+    COORDD_RETURN_IF_ERROR(CreateAndHandOver(layout, store, deadline));
+  } else {
+    const int32_t node = layout.node_of(layout.self());
+    const auto first = memories_.begin() + ToInt(layout.first_rank_of(node));
+    memories_ = std::vector<NodeMemory>(first, first + layout.ranks_on(node));
+  }
   if (memories_.empty()) return absl::OkStatus();
   own_ = memories_[static_cast<size_t>(self)];
   const int64_t begin = BoardBytes();

@@ -53,8 +53,8 @@ class NodeArena {
   // `clock` outlives it.
   explicit NodeArena(NodeArenaOptions options = {}, Clock& clock = Clock::Real())
       : options_(options), clock_(clock) {}
-  // For tests: ranks are threads of one process and share what the process has, all zero at first,
-  // which outlives the arena.
+  // For tests: ranks are threads of one process and share what the process has, by rank of the
+  // layout, all zero at first, which outlives the arena.
   explicit NodeArena(std::vector<NodeMemory> memories)
       : clock_(Clock::Real()), memories_(std::move(memories)) {}
 

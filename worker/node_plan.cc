@@ -27,7 +27,7 @@ bool ShowsBlocks(CollectiveKind kind) {
 
 // The part of a block of `size_bytes` that belongs to `piece`.
 ByteRange PieceOf(const NodeMode& mode, int64_t piece, int64_t size_bytes) {
-  if (mode.shared) return {0, piece == 0 ? size_bytes : 0};
+  if (mode.shared && !mode.exchanged) return {0, piece == 0 ? size_bytes : 0};
   const int64_t begin = std::min(size_bytes, piece * mode.piece_bytes);
   return {begin, std::min(size_bytes - begin, mode.piece_bytes)};
 }
@@ -36,13 +36,67 @@ void Add(NodeOperations& operations, const NodeOperation& operation) {
   if (operation.size_bytes > 0) operations.push_back(operation);
 }
 
+// How many steps behind what is combined its results are: in the same one, or those that come back
+// from the other nodes.
+int64_t ResultsBehind(const NodeMode& mode) { return mode.exchanged ? kExchangeAhead - 1 : 0; }
+
+ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t member) {
+  return NodeSliceOf(piece.offset_bytes, piece.offset_bytes + piece.size_bytes, member, c.members);
+}
+
+// Slices that the others had in the step before.
+void AddResultFetches(const NodeCollective& c, const NodeMode& mode, int64_t step,
+                      NodeOperations& operations) {
+  const int64_t piece = step - 1 - ResultsBehind(mode);
+  if (piece < 0) return;
+  const ByteRange made = PieceOf(mode, piece, c.size_bytes);
+  for (int32_t i = 1; i < c.members; ++i) {
+    const int32_t from = (c.self + i) % c.members;  // not all from the same one at once
+    const ByteRange slice = SliceOfPiece(c, made, from);
+    NodeOperation fetch;
+    fetch.from_result = true;
+    fetch.from = from;
+    fetch.size_bytes = slice.size_bytes;
+    fetch.from_bytes = fetch.to_bytes = slice.offset_bytes;
+    fetch.staged_bytes = slice.offset_bytes - made.offset_bytes;
+    Add(operations, fetch);
+  }
+}
+
+// The own slice of a piece, to the other nodes and from them.
+void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
+                 NodeOperations& operations) {
+  const ByteRange own = SliceOfPiece(c, PieceOf(mode, step, c.size_bytes), c.self);
+  NodeOperation combine;
+  combine.combines = true;
+  combine.size_bytes = own.size_bytes;
+  combine.from_bytes = combine.to_bytes = own.offset_bytes;
+  combine.staged_bytes = own.offset_bytes - step * mode.piece_bytes;
+  combine.exchange = NodeExchange::kBegins;
+  combine.piece = step;
+  Add(operations, combine);
+  if (!mode.shared) AddResultFetches(c, mode, step, operations);
+  // Last, because it may have to wait.
+  const int64_t ended = step - ResultsBehind(mode);
+  if (ended < 0) return;
+  const ByteRange back = SliceOfPiece(c, PieceOf(mode, ended, c.size_bytes), c.self);
+  NodeOperation give;
+  give.from = c.self;
+  give.size_bytes = back.size_bytes;
+  give.from_bytes = give.to_bytes = back.offset_bytes;
+  give.staged_bytes = back.offset_bytes - ended * mode.piece_bytes;
+  give.target = mode.shared ? NodeTarget::kEveryOutput : NodeTarget::kOwnResult;
+  give.exchange = NodeExchange::kEnds;
+  give.piece = ended;
+  Add(operations, give);
+}
+
 // Allreduce and reduce, whose outputs are whole: everybody combines a slice.
 void AddSlices(const NodeCollective& c, const NodeMode& mode, int64_t step,
                NodeOperations& operations) {
   const bool rooted = c.kind == CollectiveKind::kReduce;
   const ByteRange piece = PieceOf(mode, step, c.size_bytes);
-  const ByteRange own =
-      NodeSliceOf(piece.offset_bytes, piece.offset_bytes + piece.size_bytes, c.self, c.members);
+  const ByteRange own = SliceOfPiece(c, piece, c.self);
   NodeOperation combine;
   combine.combines = true;
   combine.size_bytes = own.size_bytes;
@@ -52,20 +106,8 @@ void AddSlices(const NodeCollective& c, const NodeMode& mode, int64_t step,
                    : rooted     ? NodeTarget::kRootOutput
                                 : NodeTarget::kEveryOutput;
   Add(operations, combine);
-  if (mode.shared || step == 0 || (rooted && c.self != c.root)) return;
-  const ByteRange made = PieceOf(mode, step - 1, c.size_bytes);
-  for (int32_t i = 1; i < c.members; ++i) {
-    const int32_t from = (c.self + i) % c.members;  // not all from the same one at once
-    const ByteRange slice =
-        NodeSliceOf(made.offset_bytes, made.offset_bytes + made.size_bytes, from, c.members);
-    NodeOperation fetch;
-    fetch.from_result = true;
-    fetch.from = from;
-    fetch.size_bytes = slice.size_bytes;
-    fetch.from_bytes = fetch.to_bytes = slice.offset_bytes;
-    fetch.staged_bytes = slice.offset_bytes - made.offset_bytes;
-    Add(operations, fetch);
-  }
+  if (mode.shared || (rooted && c.self != c.root)) return;
+  AddResultFetches(c, mode, step, operations);
 }
 
 void AddBroadcast(const NodeCollective& c, const NodeMode& mode, int64_t step,
@@ -168,6 +210,23 @@ NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
   return mode;
 }
 
+NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
+  COORDD_CHECK(c.kind == CollectiveKind::kAllreduce);
+  NodeMode mode = StagedMode(c, staging);
+  mode.exchanged = true;
+  mode.pieces = std::max<int64_t>(1, (c.size_bytes + mode.piece_bytes - 1) / mode.piece_bytes);
+  return mode;
+}
+
+int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
+  const ByteRange piece = PieceOf(mode, 0, c.size_bytes);
+  int64_t largest = 0;
+  for (int32_t m = 0; m < c.members; ++m)
+    largest = std::max(largest, SliceOfPiece(c, piece, m).size_bytes);
+  // The last piece is smaller, but what is left over of its lines is its last slice's.
+  return largest + kSliceBytes;
+}
+
 int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, const NodeStaging& staging,
                 int64_t piece) {
   const bool one_way = c.kind == CollectiveKind::kBroadcast;
@@ -175,6 +234,8 @@ int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, const NodeStaging
 }
 
 NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step) {
+  // Between the posts and the end members touch nothing that another one does.
+  if (mode.shared && mode.exchanged && step < NodeSteps(c, mode)) return {NodeWait::kAll, 0};
   if (mode.shared || c.kind != CollectiveKind::kBroadcast) return {NodeWait::kAll, step};
   // Whoever receives has its result as soon as it has the last piece.
   if (c.self != c.root) return {c.root, step < mode.pieces ? step : 0};
@@ -185,13 +246,18 @@ NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step)
 
 int64_t NodeSteps(const NodeCollective& c, const NodeMode& mode) {
   if (c.kind == CollectiveKind::kBarrier) return 0;
-  return mode.pieces + (!mode.shared && HasNodeResults(c.kind) ? 1 : 0);
+  return mode.pieces + ResultsBehind(mode) + (!mode.shared && HasNodeResults(c.kind) ? 1 : 0);
 }
 
 NodeOperations OperationsOf(const NodeCollective& c, const NodeMode& mode, int64_t step) {
   NodeOperations operations;
   switch (c.kind) {
     case CollectiveKind::kAllreduce:
+      if (mode.exchanged) {
+        AddExchange(c, mode, step, operations);
+        break;
+      }
+      [[fallthrough]];
     case CollectiveKind::kReduce:
       AddSlices(c, mode, step, operations);
       break;

@@ -19,6 +19,12 @@
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
+// Exchanged: an allreduce among several nodes of as many members. Each combines its slice of a
+// piece as above, has it combined with those of the members of its number on the other nodes
+// (slice_exchange.h), and gives the result to its node three steps later, while the slices of
+// kExchangeAhead pieces are under way. Pieces are the same on all nodes, whose members' memory may
+// be shared or staged. Shared, members touch only their own slice of anybody's buffer, and none
+// waits for another before the end.
 #pragma once
 
 #include <cstdint>
@@ -49,10 +55,14 @@ struct NodeCollective {
 // How it is done; equal on all members.
 struct NodeMode {
   bool shared = true;       // else staged
-  int64_t piece_bytes = 0;  // staged: of one piece of a block
-  int64_t pieces = 1;       // staged: of the largest block of any member
+  int64_t piece_bytes = 0;  // staged, exchanged: of one piece of a block
+  int64_t pieces = 1;       // staged, exchanged: of the largest block of any member
   int64_t shown = 2;        // staged: pieces that a member shows at a time, each in its buffer
+  bool exchanged = false;
 };
+
+// Pieces whose slices are between nodes at one time.
+inline constexpr int64_t kExchangeAhead = 4;
 
 // Buffers in which private memory is shown to the others: inputs, then results, two each; of what
 // has no results all of them are the inputs'.
@@ -71,6 +81,13 @@ enum class NodeTarget : uint8_t {
   kOthersOutput,  // of all but the root
 };
 
+// What an operation has to do with the exchange between nodes.
+enum class NodeExchange : uint8_t {
+  kNone,
+  kBegins,  // what it has made in the own output goes to the other nodes
+  kEnds,    // behind the exchange of `piece`: copies what that has left in the own output
+};
+
 struct NodeOperation {
   // Combines the inputs of all members; else copies from member `from`: its input, or the slice
   // that it has made in the step before.
@@ -82,6 +99,8 @@ struct NodeOperation {
   int64_t staged_bytes = 0;  // where in what a member shows of it in this step
   NodeTarget target = NodeTarget::kOwnOutput;
   int64_t to_bytes = 0;  // where in the output
+  NodeExchange exchange = NodeExchange::kNone;
+  int64_t piece = 0;  // of the exchange
 };
 using NodeOperations = absl::InlinedVector<NodeOperation, 4>;
 
@@ -97,6 +116,10 @@ int64_t LargestBlockBytes(const NodeCollective& collective);
 // How a collective is staged, but for the number of pieces, which depends on the others' blocks.
 // Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
 NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging);
+// An exchanged allreduce, but for `shared`, which nodes need not agree on.
+NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
+// The largest slice of a piece that any member has.
+int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
 // Where what is shown of `piece` begins in the member's staging memory.
 int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, const NodeStaging& staging,
                 int64_t piece);

@@ -13,6 +13,8 @@
 namespace coordd {
 namespace {
 
+static_assert(kExchangeAhead <= SliceExchange::kInFlight);
+
 // What goes to several places is made a tile at a time, which stays in the first-level cache with
 // the parts of two inputs that it is made of.
 constexpr int64_t kTileBytes = 4096;
@@ -76,15 +78,26 @@ int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
   return kStagingBuffers * options.staging.buffer_bytes;
 }
 
+int64_t NodeCollectiveRun::SliceBytesMax(int64_t size_bytes, int32_t members,
+                                         const NodeRunOptions& options) {
+  NodeCollective all;
+  all.kind = CollectiveKind::kAllreduce;
+  all.members = members;
+  all.size_bytes = size_bytes;
+  return LargestSliceBytes(all, ExchangedMode(all, options.staging));
+}
+
 NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
-                                     absl::Span<std::byte> staging, const NodeRunOptions& options)
+                                     absl::Span<std::byte> staging, const NodeRunOptions& options,
+                                     SliceExchange* exchange)
     : args_(args),
       lane_(lane),
       staging_(staging),
       options_(options),
       first_step_(lane.step() + 1),
       input_(InputOf(args)),
-      scale_(ScaleOf(args)) {
+      scale_(ScaleOf(args)),
+      exchange_(exchange) {
   if (args.scaled != nullptr) *args.scaled = Reduces(args.kind);
   collective_.kind = args.kind;
   collective_.members = lane.size();
@@ -96,12 +109,19 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
 }
 
 void NodeCollectiveRun::Fail(absl::Status status) {
-  if (status_.ok()) status_ = std::move(status);
+  if (!status_.ok()) return;
+  status_ = std::move(status);
+  if (exchange_ != nullptr && !status_.ok()) exchange_->Fail(status_);
 }
 
 bool NodeCollectiveRun::Advance() {
   bool moved = false;
   left_bytes_ = options_.work_bytes_max;
+  if (exchange_ != nullptr) {
+    moved = exchange_->Advance();
+    if (!exchange_->status().ok()) Fail(exchange_->status());
+    if (!status_.ok()) return moved;
+  }
   while (!finished()) {
     switch (phase_) {
       case Phase::kPosting:
@@ -126,7 +146,8 @@ bool NodeCollectiveRun::Advance() {
         break;
       case Phase::kWorking:
         // A portion at a time: the caller looks around in between.
-        if (!Work()) return true;
+        if (const Progress progress = Work(); progress != Progress::kDone)
+          return moved || progress == Progress::kMore;
         NextStep();
         if (left_bytes_ <= 0) return true;
         break;
@@ -215,6 +236,7 @@ void NodeCollectiveRun::FinishInline() {
       if (args_.kind == CollectiveKind::kReduce && !is_root) break;
       for (int32_t m = 0; m < lane_.size(); ++m)
         sources_.push_back(lane_.PayloadOf(m, first_step_) + offset);
+      scales_ = scale_ != 1.0;
       Make(output, sources_, SizeOf(args_.output));
       break;
     default:
@@ -225,7 +247,8 @@ void NodeCollectiveRun::FinishInline() {
 
 void NodeCollectiveRun::PostPlace() {
   const NodeMemory own = lane_.memory(lane_.self());
-  mode_ = StagedMode(collective_, options_.staging);
+  mode_ = exchange_ == nullptr ? StagedMode(collective_, options_.staging)
+                               : ExchangedMode(collective_, options_.staging);
   Post post;
   post.kind = static_cast<uint32_t>(args_.kind);
   post.sequence = args_.sequence;
@@ -292,8 +315,11 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     phase_ = Phase::kFinished;
     return absl::OkStatus();
   }
-  if ((common & kShareable) != 0) mode_ = NodeMode();
-  if (!mode_.shared) {
+  if (exchange_ != nullptr) {
+    mode_.shared = (common & kShareable) != 0;
+  } else if ((common & kShareable) != 0) {
+    mode_ = NodeMode();
+  } else {
     const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;
     mode_.pieces = std::max<int64_t>(1, pieces);
   }
@@ -335,11 +361,14 @@ void NodeCollectiveRun::NextStep() {
   phase_ = Phase::kWaiting;
 }
 
-// Returns whether the step is done.
-bool NodeCollectiveRun::Work() {
+NodeCollectiveRun::Progress NodeCollectiveRun::Work() {
+  bool worked = false;
   while (operation_ < operations_.size()) {
-    if (left_bytes_ <= 0) return false;
+    if (left_bytes_ <= 0) return Progress::kMore;
     const NodeOperation& operation = operations_[operation_];
+    if (operation.exchange == NodeExchange::kEnds && !exchange_->Ended(operation.piece))
+      return worked ? Progress::kMore : Progress::kBlocked;
+    worked = true;
     if (operation_bytes_ == 0) FindTargets(operation);
     const int64_t size_bytes = std::min(left_bytes_, operation.size_bytes - operation_bytes_);
     Perform(operation, operation_bytes_, size_bytes);
@@ -347,9 +376,14 @@ bool NodeCollectiveRun::Work() {
     operation_bytes_ += size_bytes;
     if (operation_bytes_ < operation.size_bytes) continue;
     operation_bytes_ = 0;
+    if (operation.exchange == NodeExchange::kBegins) {
+      const auto slice = args_.output.subspan(static_cast<size_t>(operation.to_bytes),
+                                              static_cast<size_t>(operation.size_bytes));
+      exchange_->Begin(operation.piece, slice, slice);
+    }
     ++operation_;
   }
-  return true;
+  return Progress::kDone;
 }
 
 std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
@@ -360,6 +394,7 @@ std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
 const std::byte* NodeCollectiveRun::SourceOf(const NodeOperation& operation, int32_t member) const {
   const Post& post = posts_[static_cast<size_t>(member)];
   const std::byte* const memory = lane_.memory(member).data();
+  if (operation.exchange == NodeExchange::kEnds) return args_.output.data() + operation.from_bytes;
   if (operation.from_result) {
     if ((post.flags & kOutputMapped) != 0) return OutputOf(member) + operation.from_bytes;
     return memory + post.staging + MadeAt(step_ - 1) + operation.staged_bytes;
@@ -407,28 +442,34 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
 }
 
 void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
-  const bool one_plain =
-      targets_.size() == 1 && !streams_ && (scale_ == 1.0 || !operation.combines);
-  const int64_t tile_bytes = one_plain            ? size_bytes
-                             : operation.combines ? kTileBytes
-                                                  : kCopyTileBytes;
+  // What other nodes are sent stays in the caches, and is scaled when it is back.
+  const bool begins = operation.exchange == NodeExchange::kBegins;
+  const bool ends = operation.exchange == NodeExchange::kEnds;
+  scales_ = scale_ != 1.0 && (ends || (operation.combines && !begins));
+  passes_by_ = streams_ && !begins;
+  const bool one_plain = targets_.size() == 1 && !passes_by_ && !scales_;
+  const int64_t tile_bytes = one_plain                    ? size_bytes
+                             : operation.combines || ends ? kTileBytes
+                                                          : kCopyTileBytes;
   const int64_t end = begin + size_bytes;
   for (int64_t at = begin; at < end; at += tile_bytes) {
     const int64_t size = std::min(tile_bytes, end - at);
     if (operation.combines) {
       Combine(at, size);
     } else {
+      std::byte* const own = args_.output.data() + operation.to_bytes + at;
+      if (scales_) Scale(args_.dtype, scale_, own, size / coordd::SizeOf(args_.dtype));
       CopyOut(sources_.front() + at, at, size);
     }
   }
-  if (streams_) StreamFence();
+  if (passes_by_) StreamFence();
 }
 
 void NodeCollectiveRun::Combine(int64_t begin, int64_t size_bytes) {
   absl::InlinedVector<const std::byte*, 8> sources;
   for (const std::byte* source : sources_) sources.push_back(source + begin);
   alignas(64) std::byte tile[kTileBytes];
-  std::byte* const made = streams_ ? tile : targets_.front() + begin;
+  std::byte* const made = passes_by_ ? tile : targets_.front() + begin;
   Make(made, sources, size_bytes);
   CopyOut(made, begin, size_bytes);
 }
@@ -437,14 +478,14 @@ void NodeCollectiveRun::Make(std::byte* result, absl::Span<const std::byte* cons
                              int64_t size_bytes) {
   const int64_t count = size_bytes / coordd::SizeOf(args_.dtype);
   ReduceAll(args_.dtype, args_.op, result, sources, count);
-  if (scale_ != 1.0) Scale(args_.dtype, scale_, result, count);
+  if (scales_) Scale(args_.dtype, scale_, result, count);
 }
 
 void NodeCollectiveRun::CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes) {
   for (std::byte* target : targets_) {
     std::byte* const to = target + begin;
     if (to == from) continue;
-    if (streams_) {
+    if (passes_by_) {
       StreamBytes(to, from, size_bytes);
     } else {
       Copy(to, from, size_bytes);

@@ -11,6 +11,7 @@
 #include "worker/collective_backend.h"
 #include "worker/node_lane.h"
 #include "worker/node_plan.h"
+#include "worker/slice_exchange.h"
 
 namespace coordd {
 
@@ -28,7 +29,8 @@ struct NodeRunOptions {
   int64_t work_bytes_max = int64_t{1} << 20;
 };
 
-// One thread, that of the lane's owner. Resumable: no call waits. Peers read the input and write
+// With an exchange an allreduce goes on to other nodes, slice by slice. One thread, that of the
+// lane's owner. Resumable: no call waits. Peers read the input and write
 // the output while it runs, also after this side has given up: a failed collective's buffers that
 // are mapped belong to the members until all of them have given up too.
 class NodeCollectiveRun {
@@ -39,10 +41,14 @@ class NodeCollectiveRun {
   // The most that it needs for any.
   static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
+  // Slices of an exchanged allreduce of so many bytes, among so many members of a node.
+  static int64_t SliceBytesMax(int64_t size_bytes, int32_t members, const NodeRunOptions& options);
+
   // `args` are valid; args.root counts the members. They, the lane and `staging`, which lies in
-  // this rank's NodeMemory, 64-byte aligned, outlive the run.
+  // this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if there is one:
+  // for an allreduce of more than inline_bytes_max, and with as many members on each of its nodes.
   NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
-                    const NodeRunOptions& options);
+                    const NodeRunOptions& options, SliceExchange* exchange = nullptr);
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;
   NodeCollectiveRun& operator=(const NodeCollectiveRun&) = delete;
 
@@ -50,7 +56,11 @@ class NodeCollectiveRun {
   bool Advance();
   void Fail(absl::Status status);
 
-  bool finished() const { return phase_ == Phase::kFinished || !status_.ok(); }
+  // With a failed exchange: nothing of it is under way any more.
+  bool finished() const {
+    if (phase_ == Phase::kFinished) return true;
+    return !status_.ok() && (exchange_ == nullptr || exchange_->idle());
+  }
   const absl::Status& status() const { return status_; }
   // Whether nothing goes on before the next step of this member, as the last Advance found.
   bool WaitsFor(int32_t member) const;
@@ -74,6 +84,7 @@ class NodeCollectiveRun {
     kCarried = 8,       // the input is in the post, too
   };
   enum class Phase : uint8_t { kPosting, kInline, kGathering, kWorking, kWaiting, kFinished };
+  enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
   // Whether inputs are the payloads themselves: known to all members alike.
   static bool IsInline(const CollectiveArgs& args, const NodeRunOptions& options);
@@ -93,7 +104,7 @@ class NodeCollectiveRun {
   void CopyCarried();
   void Stage(int64_t piece);
   void NextStep();
-  bool Work();
+  Progress Work();
   void Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes);
   void Combine(int64_t begin, int64_t size_bytes);
   void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);
@@ -111,6 +122,7 @@ class NodeCollectiveRun {
   const int64_t first_step_;
   const absl::Span<const std::byte> input_;
   const double scale_;  // of what is reduced
+  SliceExchange* const exchange_;
 
   // Touched by the owner's thread.
   NodeCollective collective_;
@@ -126,8 +138,9 @@ class NodeCollectiveRun {
   absl::InlinedVector<const std::byte*, 8> sources_;
   absl::InlinedVector<std::byte*, 4> targets_;
   bool streams_ = false;
-  int64_t awaited_step_ = -1;    // -1: none
-  int32_t awaited_member_ = -1;  // -1: all
+  bool scales_ = false, passes_by_ = false;  // of the operation under way
+  int64_t awaited_step_ = -1;                // -1: none
+  int32_t awaited_member_ = -1;              // -1: all
   absl::Status status_;
 };
 

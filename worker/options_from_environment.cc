@@ -134,6 +134,18 @@ absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure
   return absl::OkStatus();
 }
 
+absl::Status ReadHostAlgorithm(const Environment& environment, HostAlgorithm* algorithm) {
+  const std::string* text = Find(environment, "COORDD_HOST_ALGORITHM");
+  if (text == nullptr) return absl::OkStatus();
+  const std::optional<HostAlgorithm> named = HostAlgorithmFromName(*text);
+  if (!named.has_value()) {
+    return Invalid("COORDD_HOST_ALGORITHM", absl::StrCat("\"", *text, "\""),
+                   "auto, flat or hierarchical");
+  }
+  *algorithm = *named;
+  return absl::OkStatus();
+}
+
 absl::Status ReadGpuAlgorithm(const Environment& environment, GpuAlgorithm* algorithm) {
   const std::string* text = Find(environment, "COORDD_GPU_ALGORITHM");
   if (text == nullptr) return absl::OkStatus();
@@ -232,6 +244,8 @@ absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MIN_WORKERS", 1, &options->min_workers));
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MAX_WORKERS", 1, &options->max_workers));
   if (const std::string* id = Find(environment, "COORDD_NODE_ID")) options->node_id = *id;
+  if (const std::string* relay = Find(environment, "COORDD_NODE_SESSION"))
+    options->node_session = *relay;
   if (const std::string* labels = Find(environment, "COORDD_TOPOLOGY"))
     options->topology = absl::StrSplit(*labels, '/', absl::SkipEmpty());
   return absl::OkStatus();
@@ -254,6 +268,7 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadMetrics(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadPorts(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadTransport(environment, &options.transport));
+  COORDD_RETURN_IF_ERROR(ReadHostAlgorithm(environment, &options.host_algorithm));
   COORDD_RETURN_IF_ERROR(ReadOnFailure(environment, &options.on_failure));
   COORDD_RETURN_IF_ERROR(ReadCheckResults(environment, &options.check_results));
   COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));

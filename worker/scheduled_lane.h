@@ -53,6 +53,8 @@ class ScheduledLane {
   std::vector<const TensorSpec*> SpecsOf(size_t batch) const;
   // Whether it is the name of a group of the schedule: such a group comes whole, or breaks it.
   bool HasGroup(absl::string_view group) const;
+  // All of its tensors are, or none.
+  bool on_devices() const { return slots_.front().spec->memory != MemoryKind::kHost; }
   // By batch: whether no rank can end it before every rank has launched it.
   std::vector<bool> NeedingEveryRank() const;
 

@@ -15,18 +15,22 @@
 
 namespace coordd {
 
-// Names a message between two ranks: lane modulo 2^20 | sequence of the batch on its lane, modulo
-// 2^20. Fits 40 bits, so that UCX tags have 24 left for the sender's rank. Both numbers may wrap:
-// two batches are under way between two ranks at one time only while both have their tensors
-// pending, of which there are fewer (kMaxPendingTensors).
+// Names a message between two ranks: lane modulo 2^20 | part of the batch, modulo 4 | sequence of
+// the batch on its lane, modulo 2^18. Fits 40 bits, so that UCX tags have 24 left for the sender's
+// rank. Lane and sequence may wrap: two batches are under way between two ranks at one time only
+// while both have their tensors pending, of which there are no more (kMaxPendingTensors).
 struct Tag {
+  static constexpr int32_t kParts = 4;
+
   LaneId lane;
   int64_t sequence = 0;
+  int64_t part = 0;  // of a batch whose parts are under way beside each other
 
   uint64_t Encode() const {
-    constexpr uint64_t kMask = (uint64_t{1} << 20) - 1;
-    return ((static_cast<uint64_t>(ToInt(lane)) & kMask) << 20) |
-           (static_cast<uint64_t>(sequence) & kMask);
+    constexpr uint64_t kLanes = uint64_t{1} << 20, kSequences = uint64_t{1} << 18;
+    const uint64_t in_lane = static_cast<uint64_t>(part) % kParts * kSequences +
+                             static_cast<uint64_t>(sequence) % kSequences;
+    return (static_cast<uint64_t>(ToInt(lane)) % kLanes) << 20 | in_lane;
   }
 };
 

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/group_layout.h"
 #include "worker/ucx_transport.h"
 
 namespace coordd {
@@ -22,7 +23,8 @@ class UcxContext {
   ~UcxContext();
 
   // UNAVAILABLE; INVALID_ARGUMENT as Connect.
-  static absl::StatusOr<UcxContext> Open(const UcxTransportOptions& options, int32_t world_size);
+  static absl::StatusOr<UcxContext> Open(const UcxTransportOptions& options,
+                                         const GroupLayout& layout);
 
   ucp_worker_h worker() const { return worker_; }
   absl::StatusOr<std::string> Address() const;

@@ -170,7 +170,7 @@ absl::Status UcxTransport::Connect(const GroupLayout& layout, Store& store, absl
   }
   self_ = layout.self();
   store_ = &store;
-  COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(options_, layout.size()));
+  COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(options_, layout));
   COORDD_ASSIGN_OR_RETURN(std::string address, context_.Address());
   probe_port_ = OpenProbePort(layout);
   if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());

@@ -84,6 +84,11 @@ const WorkResult& Work::result() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   return result_;
 }
 
+std::shared_ptr<std::byte[]> Work::owned_output() const {
+  MutexLock lock(&mu_);
+  return result_.owned_output;
+}
+
 void Work::OnComplete(std::function<void(const absl::Status&)> f) {
   absl::Status status = fork_guard_.Check();
   if (status.ok()) {

@@ -78,6 +78,9 @@ class Work {
   // REQUIRES: done() and an OK status, or an event of AwaitEnqueued.
   const WorkResult& result() const;
 
+  // That of the result, once it is known; nullptr: not yet, or the caller's own, or there is none.
+  std::shared_ptr<std::byte[]> owned_output() const;
+
   // Calls `f(status)` when complete: on a thread of the runtime, or at once on this thread when it
   // already is. `f` must not block and must not wait for another Work.
   void OnComplete(std::function<void(const absl::Status&)> f);

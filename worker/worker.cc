@@ -54,10 +54,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
   std::vector<HostPort> addresses = {options.coordinator};
   addresses.insert(addresses.end(), options.further_coordinators.begin(),
                    options.further_coordinators.end());
-  COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<CoordinatorChannels> channels,
-                          CoordinatorChannels::Open(std::move(addresses), options.tls));
+  COORDD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<CoordinatorChannels> channels,
+      CoordinatorChannels::Open(std::move(addresses), options.tls, options.node_session));
   WorkerSeams seams;
-  seams.make_link = [channels] { return NewGrpcCoordinatorLink(channels->Next()); };
+  seams.make_link = [channels] { return channels->NewLink(); };
   seams.store =
       NewGrpcStore([channels] { return channels->Current(); }, {options.job, options.token}, clock);
   seams.make_backend = [options, &clock](const GroupLayout& layout) {

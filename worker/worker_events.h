@@ -114,6 +114,7 @@ struct LaunchBatch {
   int32_t last_joined_rank = -1;  // of the batch that ends a join
   absl::Time ready_at;            // planned, or all its tensors are there
   bool begins_cycle = false;      // of a schedule
+  bool staged = false;            // tensors on devices travel through host memory
 };
 struct FailTensor {  // completes its Work; never for a tensor that is executing
   TensorId id;

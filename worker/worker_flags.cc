@@ -56,6 +56,8 @@ constexpr Flag kFlags[] = {
      "Serve /metrics at HOST:PORT; port 0 picks one; auto: where coordd is reached from"},
     {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
     {"--transport", "COORDD_TRANSPORT", "auto, mapped, shm or ucx"},
+    {"--host-algorithm", "COORDD_HOST_ALGORITHM",
+     "Of allreduces between nodes: auto, flat or hierarchical"},
     {"--check-results", "COORDD_CHECK_RESULTS",
      "Compare every result with a reference; tolerance of sums, 1e-6"},
     {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},

@@ -131,6 +131,7 @@ void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& pla
   hooks.exchange = [&plane](CollectiveArgs args, CollectiveBackend::Done done) {
     plane.executor->LaunchExchange(std::move(args), std::move(done));
   };
+  hooks.end_lane = [&plane](LaneId lane) { plane.executor->EndLane(lane); };
   hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
   plane.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *plane.store,
                                                 clock_, std::move(hooks));

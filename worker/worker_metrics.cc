@@ -87,7 +87,9 @@ struct WorkerMetrics::Series {
         device_fusion_bytes(MakeGauge(r, "coordd_worker_device_fusion_buffer_bytes",
                                       "Memory of the device held by its fusion buffer")),
         device_registered_bytes(MakeGauge(r, "coordd_worker_device_registered_bytes",
-                                          "Of the device's fusion buffer: registered with NCCL")) {
+                                          "Of the device's fusion buffer: registered with NCCL")),
+        device_result_bytes(MakeGauge(r, "coordd_worker_device_result_bytes",
+                                      "Memory of the device for results that the library makes")) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")
@@ -115,6 +117,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& fusion_bytes;
   prometheus::Gauge& device_fusion_bytes;
   prometheus::Gauge& device_registered_bytes;
+  prometheus::Gauge& device_result_bytes;
 
   // Guarded by mu.
   Mutex mu;
@@ -187,6 +190,9 @@ void WorkerMetrics::SetDeviceFusionBufferBytes(int64_t bytes) {
 }
 void WorkerMetrics::SetDeviceRegisteredBytes(int64_t bytes) {
   series_->device_registered_bytes.Set(static_cast<double>(bytes));
+}
+void WorkerMetrics::SetDeviceResultBytes(int64_t bytes) {
+  series_->device_result_bytes.Set(static_cast<double>(bytes));
 }
 
 int64_t WorkerMetrics::control_turns() const {

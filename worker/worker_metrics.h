@@ -54,6 +54,7 @@ class WorkerMetrics {
   void SetFusionBufferBytes(int64_t bytes);
   void SetDeviceFusionBufferBytes(int64_t bytes);
   void SetDeviceRegisteredBytes(int64_t bytes);
+  void SetDeviceResultBytes(int64_t bytes);
 
   // Turns of the control thread so far: an idle worker makes one per heartbeat and one per answer.
   int64_t control_turns() const;

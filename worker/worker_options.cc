@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/protocol_bounds.h"
 
@@ -31,6 +32,9 @@ absl::Status WorkerOptions::Validate() const {
   if (!auto_coordinator && (coordinator.host.empty() || coordinator.port == 0))
     return Invalid("the coordinator's address (COORDD_ADDR)",
                    absl::StrCat("\"", coordinator.ToString(), "\""), "HOST:PORT");
+  if (!node_session.empty() && !absl::StartsWith(node_session, "unix:/"))
+    return Invalid("the node's relay (COORDD_NODE_SESSION)", absl::StrCat("\"", node_session, "\""),
+                   "unix: and a path from / on");
   if (!IsName(job, kMaxJobNameBytes))
     return Invalid("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
                    "1 to 128 letters, digits, '.', '_' or '-'");

@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/tls.h"
 #include "common/types.h"
+#include "worker/algorithm_table.h"
 #include "worker/nccl/device_claim.h"
 #include "worker/stack_probe.h"
 
@@ -39,9 +40,12 @@ struct WorkerOptions {
   int32_t min_workers = 0;
   int32_t max_workers = 0;
   std::optional<absl::Duration> settling_window;
-  LaunchPlace launch;                 // of COORDD_LAUNCHER, else as detected
-  int32_t launcher_rank = -1;         // COORDD_RANK, else launch.rank
-  int32_t launcher_local_rank = -1;   // COORDD_LOCAL_RANK, else launch.local_rank
+  LaunchPlace launch;                // of COORDD_LAUNCHER, else as detected
+  int32_t launcher_rank = -1;        // COORDD_RANK, else launch.rank
+  int32_t launcher_local_rank = -1;  // COORDD_LOCAL_RANK, else launch.local_rank
+  // COORDD_NODE_SESSION: unix:/PATH of this node's relay, through which the session goes while it
+  // is there. Not where coordd has several addresses.
+  std::string node_session;
   std::string node_id;                // COORDD_NODE_ID: replaces what is found out
   std::vector<std::string> topology;  // COORDD_TOPOLOGY: "aisle3/rack12"
   // COORDD_METRICS: where to serve /metrics; absent: off; host "" (written "auto"): at the address
@@ -50,6 +54,9 @@ struct WorkerOptions {
   std::optional<PortRange> ports;  // COORDD_PORT_RANGE: what port 0 and the transport pick from
   LogLevel log_level = LogLevel::kInfo;  // COORDD_LOG_LEVEL: of the process, from its last worker
   TransportChoice transport = TransportChoice::kAuto;  // COORDD_TRANSPORT: auto, mapped, shm, ucx
+  // COORDD_HOST_ALGORITHM: auto, flat, hierarchical; of allreduces on host memory between nodes. If
+  // members differ, flat goes before hierarchical, and that before auto, on all of them.
+  HostAlgorithm host_algorithm = HostAlgorithm::kAuto;
   Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
   // COORDD_NCCL_LIBRARY, and those of NCCL's that say what it may travel over;
   // NVTX_INJECTION64_PATH.

@@ -178,6 +178,7 @@ class WorkerState {
     std::string why;       // it was broken
     bool frozen = false;   // coordd has asked for it
     int64_t position = 0;  // of its announcement
+    int64_t staged = 0;    // batches, on devices, since one of the lane was launched
     // Whether somebody waits for what the lane holds, silent since then, is asked next.
     absl::Time silent_since = absl::InfiniteFuture();
     absl::Duration next_question = kBlockedSilence;
@@ -279,6 +280,8 @@ class WorkerState {
                             std::vector<WorkerEffect>& out);
   void FillSchedules(absl::Time now, std::vector<WorkerEffect>& out);
   void BreakSchedule(ScheduledLane& lane, absl::string_view why, std::vector<WorkerEffect>& out);
+  void NoteStaged(std::vector<WorkerEffect>& out);
+  void SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out);
   void RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out);
   void CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out);
   void CheckSilence(Scheduled& scheduled, absl::Time now, std::vector<WorkerEffect>& out);

@@ -18,6 +18,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
   launch.sequence = batch.sequence();
   launch.process_set = ProcessSetId{batch.process_set()};
   launch.last_joined_rank = batch.last_joined_rank();
+  launch.staged = batch.staged();
   if (batch.lane() != batch.process_set() || !process_sets_.IsMember(launch.process_set)) {
     return absl::InternalError(absl::StrCat(
         "coordd planned batch ", batch.sequence(), " of process set ", batch.process_set(),
@@ -52,7 +53,9 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
   }
   COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
   executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
+  const bool staged = launch.staged;
   out.push_back(std::move(launch));
+  if (staged) NoteStaged(out);
   return absl::OkStatus();
 }
 

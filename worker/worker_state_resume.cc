@@ -265,6 +265,10 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
     return;
   }
   ReportAnew(now, out);
+  const bool executes = std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
+    return entry.second.lane->on_devices();  // its end will be said
+  });
+  if (resumed.wants_schedule_finished() && !executes) SendScheduleFinished(0, out);
 }
 
 // Everything that has no answer, in the order in which it was said.

@@ -16,6 +16,9 @@ namespace coordd {
 namespace {
 
 constexpr size_t kNamedMissing = 3;  // tensors in a sentence
+// Batches that are staged since a schedule of tensors on devices is in force, and none of it
+// between them: the program does something else now.
+constexpr int64_t kStagedInARow = 8;
 
 std::string WhatIsMissing(const ScheduledLane& lane) {
   const std::vector<std::string> names = lane.Missing(kNamedMissing);
@@ -67,6 +70,11 @@ absl::StatusOr<std::vector<std::vector<TensorSpec>>> WorkerState::SchedulePart(
     if (specs.empty()) return wrong("with a batch without a tensor");
   }
   if (batches.empty()) return wrong("without a batch");
+  for (const std::vector<TensorSpec>& batch : batches) {
+    if ((batch.front().memory == MemoryKind::kHost) !=
+        (batches.front().front().memory == MemoryKind::kHost))
+      return wrong("with tensors in host memory and tensors on devices");
+  }
   return batches;
 }
 
@@ -216,6 +224,7 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
     launch.negotiation.push_back(now - tensor.submitted_at);
   }
   // Never fails: the lane counts as the sequencer does.
+  schedules_.at(launch.lane).staged = 0;
   COORDD_CHECK(sequencer_.Launch(launch.lane, launch.sequence).ok());
   executing_.emplace(BatchKey{launch.lane, launch.sequence}, std::move(executing));
   out.push_back(std::move(launch));
@@ -294,11 +303,29 @@ void WorkerState::RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out) {
   const ScheduledLane& lane = *found->second.lane;
   // A rank that leaves launches nothing more; its goodbye ends the generation.
   if (!lane.finished() && !leaving_) return;
+  if (lane.finished() && lane.on_devices()) SendScheduleFinished(lane.id(), out);
   if (tracing_.lane == id) tracing_.until_cycle = 0;  // there are no more steps: coordd ends it
   absl::erase_if(scheduled_, [&](const auto& entry) { return entry.second.lane == &lane; });
   schedules_.erase(found);
   sequencer_.End(id);
   out.push_back(EndLane{id});
+}
+
+void WorkerState::NoteStaged(std::vector<WorkerEffect>& out) {
+  for (auto& [id, scheduled] : schedules_) {
+    ScheduledLane& lane = *scheduled.lane;
+    if (!lane.on_devices() || lane.cut() || ++scheduled.staged < kStagedInARow) continue;
+    BreakSchedule(lane,
+                  absl::StrCat(kStagedInARow,
+                               " batches of other tensors on devices came, and none of it between"),
+                  out);
+  }
+}
+
+void WorkerState::SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out) {
+  v1::WorkerMessage message;
+  message.mutable_schedule_finished()->set_id(id);
+  Send(std::move(message), out);
 }
 
 void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out) {

@@ -48,14 +48,20 @@ std::vector<std::string> CleanEnvironment() {
 
 std::vector<std::string> MemberVariables(const CollectivesOptions& options, const HostPort& coordd,
                                          absl::string_view job, int32_t rank) {
-  return {absl::StrCat("COORDD_ADDR=", coordd.ToString()),
-          absl::StrCat("COORDD_JOB_ID=", job),
-          absl::StrCat("COORDD_RANK=", rank),
-          absl::StrCat("COORDD_SIZE=", options.plan.ranks),
-          absl::StrCat("COORDD_TRANSPORT=", options.transport),
-          absl::StrCat("COORDD_ON_FAILURE=", options.on_failure),
-          "COORDD_LAUNCHER=none",
-          "COORDD_LOG_LEVEL=error"};
+  std::vector<std::string> variables = {absl::StrCat("COORDD_ADDR=", coordd.ToString()),
+                                        absl::StrCat("COORDD_JOB_ID=", job),
+                                        absl::StrCat("COORDD_RANK=", rank),
+                                        absl::StrCat("COORDD_SIZE=", options.plan.ranks),
+                                        absl::StrCat("COORDD_TRANSPORT=", options.transport),
+                                        absl::StrCat("COORDD_HOST_ALGORITHM=", options.algorithm),
+                                        absl::StrCat("COORDD_ON_FAILURE=", options.on_failure),
+                                        "COORDD_LAUNCHER=none",
+                                        "COORDD_LOG_LEVEL=error"};
+  if (options.nodes > 1) {
+    const int32_t each = options.plan.ranks / options.nodes;
+    variables.push_back(absl::StrCat("COORDD_NODE_ID=node", rank / each));
+  }
+  return variables;
 }
 
 std::vector<std::string> RankCommand(const CollectivesOptions& options, const std::string& board) {
@@ -130,6 +136,8 @@ absl::Status StartRanks(const CollectivesOptions& options, const ServerProcess* 
   const std::string file = absl::StrCat("/proc/", getpid(), "/fd/", board);
   environment.push_back(absl::StrCat("COORDD_BENCH_BOARD=", file));
   environment.push_back(absl::StrCat("COORDD_BENCH_PEER=", options.peer));
+  if (!options.timeline.empty())
+    environment.push_back(absl::StrCat("COORDD_TIMELINE=", options.timeline));
   if (coordd == nullptr)
     return ranks.Start({"/bin/sh", "-c", options.command}, std::move(environment), standard_output);
   for (int32_t rank = 0; rank < options.plan.ranks; ++rank) {
@@ -209,6 +217,11 @@ absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
 }
 
 absl::Status CanBeMeasured(const CollectivesOptions& options) {
+  if (options.plan.ranks % options.nodes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--nodes ", options.nodes, ": ",
+                                                   options.plan.ranks,
+                                                   " ranks, expected as many on each node"));
+  }
   if (options.plan.registered && options.on_failure == "continue") {
     return absl::InvalidArgumentError(
         "--buffers registered: memory is private with on_failure continue, expected raise or end");
@@ -230,7 +243,12 @@ absl::Status MeasureCollectives(const CollectivesOptions& options,
                                 absl::FunctionRef<void(absl::string_view)> take) {
   std::unique_ptr<ServerProcess> coordd;
   if (options.command.empty()) {
-    COORDD_ASSIGN_OR_RETURN(coordd, ServerProcess::StartCoordd({}));
+    // On GPUs each cell is new tensors, with a device that is held until all of a round is
+    // enqueued: what is planned beside the schedule of the cell before would be staged, and wait
+    // for that.
+    std::vector<std::string> arguments;
+    if (options.on_gpus) arguments = {"--schedule-after", "0"};
+    COORDD_ASSIGN_OR_RETURN(coordd, ServerProcess::StartCoordd(arguments));
   }
   for (int32_t repeat = 0; repeat < options.repeats; ++repeat) {
     COORDD_RETURN_IF_ERROR(

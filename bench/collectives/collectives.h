@@ -15,10 +15,13 @@ namespace coordd::bench {
 struct CollectivesOptions {
   CollectivesPlan plan;
   std::string transport = "auto";    // COORDD_TRANSPORT
+  int32_t nodes = 1;                 // that the ranks take themselves to be on
+  std::string algorithm = "auto";    // COORDD_HOST_ALGORITHM
   std::string on_failure = "raise";  // COORDD_ON_FAILURE
   bool on_gpus = false;  // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
   std::string gpu_algorithm = "auto";
   bool share_gpu = false;  // ranks may be on one, each as on a host of its own: NCCL uses sockets
+  std::string timeline;    // COORDD_TIMELINE; empty: nothing is recorded
   int32_t repeats = 1;
   // Instead of coordd: what a shell starts, which brings all ranks into being, and its name in the
   // rows. The first two arguments of each: $COORDD_BENCH_BOARD and $COORDD_BENCH_PEER.

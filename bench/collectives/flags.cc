@@ -33,6 +33,22 @@ absl::Status Measure(const CollectivesFlags& flags, bool json) {
   });
 }
 
+// Where the ranks are, and how they then do it.
+void AddPlaces(CLI::App& command, CollectivesOptions& options) {
+  command
+      .add_option(
+          "--nodes", options.nodes,
+          "Nodes that the ranks take themselves to be on, as many on each: between them they "
+          "use UCX, over whatever this machine has (bench/peers/run has real networks)")
+      ->check(CLI::Range(1, kMaxBenchRanks))
+      ->capture_default_str();
+  command
+      .add_option("--algorithm", options.algorithm,
+                  "COORDD_HOST_ALGORITHM of the ranks: allreduces between nodes")
+      ->check(CLI::IsMember({"auto", "flat", "hierarchical"}))
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
@@ -86,6 +102,9 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
   command->add_option("--transport", flags.options.transport, "auto, mapped, shm or ucx")
       ->check(CLI::IsMember({"auto", "mapped", "shm", "ucx"}))
       ->capture_default_str();
+  AddPlaces(*command, flags.options);
+  command->add_option("--timeline", flags.options.timeline,
+                      "Rank 0 records every batch, and writes it into this file");
   command->add_option("--seconds", plan.seconds, "Of each cell and pass")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

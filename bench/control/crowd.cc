@@ -167,9 +167,10 @@ void Arrivals::Reset(int64_t wanted) {
   wanted_ = missing_ = wanted;
 }
 
-void Arrivals::Arrive() {
+void Arrivals::Arrive(int64_t count) {
   MutexLock lock(&mu_);
-  if (--missing_ > 0) return;
+  missing_ -= count;
+  if (missing_ > 0) return;
   last_ = Clock::Real().Now();
   changed_.NotifyAll();
 }

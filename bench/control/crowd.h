@@ -67,8 +67,8 @@ class Arrivals {
  public:
   // Starts a new count up to `wanted`.
   void Reset(int64_t wanted);
-  // One more has come; the last one notes the moment.
-  void Arrive();
+  // So many more have come; the last one notes the moment.
+  void Arrive(int64_t count = 1);
   // What was waited for will not come. The first call counts, for ever.
   void Fail(const absl::Status& why);
   // Until all have come: the moment of the last, on Clock::Real(). DEADLINE_EXCEEDED: how many

@@ -40,6 +40,7 @@ absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
   return nlohmann::json{
       {"ranks", options.shape.ranks()},
       {"nodes", options.shape.nodes},
+      {"sessions", options.shape.sessions()},
       {"channels", options.channels},
       {"seconds_after_last_join", absl::ToDoubleSeconds(joined.after_last_join)},
       {"seconds_after_first_join", absl::ToDoubleSeconds(joined.in_all)},
@@ -53,7 +54,8 @@ absl::StatusOr<nlohmann::json> MeasureRendezvous(const StartOptions& options) {
 
 absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
   const int32_t ranks = options.shape.ranks();
-  COORDD_ASSIGN_OR_RETURN(const double bare, BareBytesPerSession(ranks, options.channels));
+  COORDD_ASSIGN_OR_RETURN(const double bare,
+                          BareBytesPerSession(options.shape.sessions(), options.channels));
   // With the default lease, which says how often members report.
   COORDD_ASSIGN_OR_RETURN(const auto coordd, ServerProcess::StartCoordd({}));
   const int64_t bytes_before = coordd->ResidentBytes();
@@ -68,6 +70,7 @@ absl::StatusOr<nlohmann::json> MeasureIdle(const StartOptions& options) {
   const absl::Duration watched = Clock::Real().Now() - start;
   return nlohmann::json{
       {"ranks", ranks},
+      {"sessions", options.shape.sessions()},
       {"channels", options.channels},
       {"seconds", absl::ToDoubleSeconds(watched)},
       {"coordd_cpu_percent_of_a_core",

@@ -50,6 +50,7 @@ struct Flags {
   bool rendezvous = false, negotiate = false, cached = false, idle = false, state = false;
   std::vector<int32_t> nodes = {1}, ranks;
   int32_t ranks_per_node = 1;
+  std::string node_sessions = "on";
   int32_t channels = 0;  // one for each node
   int32_t rounds = 0;    // what suits the measurement
   int32_t tensors = 0;
@@ -60,11 +61,13 @@ struct Flags {
 JobShape ShapeOf(const Flags& flags) {
   // --ranks N: on nodes of their own.
   if (!flags.ranks.empty()) return {.nodes = flags.ranks[0], .ranks_per_node = 1};
-  return {.nodes = flags.nodes[0], .ranks_per_node = flags.ranks_per_node};
+  return {.nodes = flags.nodes[0],
+          .ranks_per_node = flags.ranks_per_node,
+          .node_sessions = flags.ranks_per_node > 1 && flags.node_sessions == "on"};
 }
 
 int32_t ChannelsOf(const Flags& flags, const JobShape& shape) {
-  return flags.channels > 0 ? std::min(flags.channels, shape.ranks()) : shape.nodes;
+  return flags.channels > 0 ? std::min(flags.channels, shape.sessions()) : shape.nodes;
 }
 
 RoundOptions RoundsOf(const Flags& flags, int32_t rounds, int32_t tensors) {
@@ -113,6 +116,11 @@ void AddControl(CLI::App& app, Flags& flags) {
   nodes->excludes(ranks);
   control->add_option("--ranks-per-node", flags.ranks_per_node, "Ranks of each node")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  control
+      ->add_option("--node-sessions", flags.node_sessions,
+                   "Whether the ranks of a node, if it has several, share a session")
+      ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   control->add_option("--channels", flags.channels, "Connections (default: one for each node)")
       ->check(CLI::PositiveNumber);

@@ -66,6 +66,14 @@ v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<c
   return message;
 }
 
+v1::NodeHello HelloMessage(const std::string& job, int32_t node) {
+  v1::NodeHello hello;
+  hello.set_job(job);
+  hello.set_protocol(kProtocolVersion);
+  hello.set_hostname(absl::StrCat("node", node));
+  return hello;
+}
+
 v1::WorkerMessage HeartbeatMessage(Epoch epoch, Generation generation, int64_t sent_ns) {
   v1::WorkerMessage message = MessageOf(epoch, generation);
   message.mutable_heartbeat()->set_sent_ns(sent_ns);

@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "common/types.h"
+#include "coordd/v1/node.pb.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd::bench {
@@ -14,7 +15,9 @@ namespace coordd::bench {
 struct JobShape {
   int32_t nodes = 1;
   int32_t ranks_per_node = 1;
+  bool node_sessions = false;  // one for each node, instead of one for each rank
   int32_t ranks() const { return nodes * ranks_per_node; }
+  int32_t sessions() const { return node_sessions ? nodes : ranks(); }  // streams to coordd
 };
 
 // The Join of the worker that is to become `rank`. It executes no schedules: what repeats is
@@ -27,6 +30,8 @@ v1::WorkerMessage ReadyMessage(Epoch epoch, Generation generation, int64_t serie
 // The same by slots of set 0; `known`: the newest of it.
 v1::WorkerMessage CachedMessage(Epoch epoch, Generation generation, absl::Span<const int64_t> slots,
                                 int64_t known);
+
+v1::NodeHello HelloMessage(const std::string& job, int32_t node);
 
 v1::WorkerMessage HeartbeatMessage(Epoch epoch, Generation generation, int64_t sent_ns);
 

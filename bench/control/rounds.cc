@@ -67,7 +67,7 @@ absl::StatusOr<Sides> StartSides(const RoundOptions& options) {
   COORDD_ASSIGN_OR_RETURN(sides.coordd, ServerProcess::StartCoordd(QuietFlags()));
   sides.job = std::make_unique<SimulatedJob>(SimulatedJob::Options{
       .coordd = sides.coordd->address(), .shape = options.shape, .channels = options.channels});
-  COORDD_ASSIGN_OR_RETURN(sides.echo, EchoCrowd::Start(options.shape.ranks(), options.channels));
+  COORDD_ASSIGN_OR_RETURN(sides.echo, EchoCrowd::Start(options.shape.sessions(), options.channels));
   COORDD_RETURN_IF_ERROR(sides.job->Join().status());
   COORDD_RETURN_IF_ERROR(sides.echo->Open().status());
   return sides;
@@ -89,9 +89,9 @@ absl::Status TakeTurns(const RoundOptions& options, const Round& round, Sides& s
 }
 
 nlohmann::json Compare(const RoundOptions& options, const Sides& sides) {
-  nlohmann::json result = {{"ranks", options.shape.ranks()},    {"nodes", options.shape.nodes},
-                           {"sessions", options.shape.ranks()}, {"channels", options.channels},
-                           {"tensors", options.tensors},        {"rounds", options.rounds}};
+  nlohmann::json result = {{"ranks", options.shape.ranks()},       {"nodes", options.shape.nodes},
+                           {"sessions", options.shape.sessions()}, {"channels", options.channels},
+                           {"tensors", options.tensors},           {"rounds", options.rounds}};
   AddSeries("", "coordd_cpu_us_per_round", sides.ours, result);
   AddSeries("bare_", "bare_cpu_us_per_round", sides.bare, result);
   result["time_ratio"] = Median(sides.ours.us) / Median(sides.bare.us);
@@ -113,6 +113,7 @@ absl::StatusOr<nlohmann::json> MeasureRepeated(const RoundOptions& options) {
   result["messages_per_step"] =
       static_cast<double>(job.messages_sent() - sent) / (options.rounds + kWarmupRounds);
   result["batches_per_step"] = job.batches();
+  result["node_sessions"] = options.shape.node_sessions;
   return result;
 }
 
@@ -130,7 +131,7 @@ absl::StatusOr<nlohmann::json> MeasureGrowth(const RoundOptions& options, int32_
   for (const int32_t count : nodes) {
     RoundOptions one = options;
     one.shape.nodes = count;
-    one.channels = channels_max > 0 ? std::min(channels_max, one.shape.ranks()) : count;
+    one.channels = channels_max > 0 ? std::min(channels_max, one.shape.sessions()) : count;
     COORDD_ASSIGN_OR_RETURN(nlohmann::json size, MeasureRepeated(one));
     sizes.push_back(one.shape.ranks());
     time.push_back(size["round_p50_us"]);

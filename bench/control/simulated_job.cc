@@ -2,11 +2,13 @@
 
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/heartbeat_pace.h"
+#include "common/member_runs.h"
 #include "common/proto_convert.h"
 #include "common/status_macros.h"
 
@@ -17,7 +19,7 @@ namespace {
 constexpr absl::Duration kJoinTimeout = absl::Minutes(5);
 constexpr absl::Duration kRoundTimeout = absl::Minutes(1);
 
-grpc::ByteBuffer Bytes(const v1::WorkerMessage& message) {
+grpc::ByteBuffer Bytes(const google::protobuf::Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -34,39 +36,63 @@ SimulatedJob::SimulatedJob(const Options& options)
       members_(static_cast<size_t>(options.shape.ranks())),
       crowd_(
           {.server = options.coordd,
-           .method = "/coordd.v1.Coordinator/Session",
-           .sessions = options.shape.ranks(),
+           .method = options.shape.node_sessions ? "/coordd.v1.Coordinator/NodeSession"
+                                                 : "/coordd.v1.Coordinator/Session",
+           .sessions = options.shape.sessions(),
            .channels = options.channels},
-          [this](int32_t rank, grpc::ByteBuffer& bytes) { OnMessage(rank, bytes); },
-          [this](int32_t rank, const absl::Status& status) {
+          [this](int32_t session, grpc::ByteBuffer& bytes) {
+            options_.shape.node_sessions ? OnReplies(session, bytes) : OnMessage(session, bytes);
+          },
+          [this](int32_t session, const absl::Status& status) {
             arrivals_.Fail(absl::AbortedError(
-                absl::StrCat("the session of rank ", rank, " ended: ", status.ToString())));
+                absl::StrCat("session ", session, " ended: ", status.ToString())));
           }) {}
 
 absl::StatusOr<SimulatedJob::Joined> SimulatedJob::Join() {
-  const int32_t ranks = options_.shape.ranks();
-  arrivals_.Reset(ranks);
+  const JobShape& shape = options_.shape;
+  const int32_t together = shape.ranks() / shape.sessions();
+  arrivals_.Reset(shape.ranks());
   const absl::Time first = Clock::Real().Now();
   absl::Time last;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    crowd_.Open(rank);
+  for (int32_t session = 0; session < shape.sessions(); ++session) {
+    std::vector<Said> joins;
+    for (int32_t rank = session * together; rank < (session + 1) * together; ++rank)
+      joins.emplace_back(rank, JoinMessage(options_.name, shape, rank));
+    crowd_.Open(session);
     last = Clock::Real().Now();
-    Send(rank, JoinMessage(options_.name, options_.shape, rank));
+    Send(joins);
   }
   COORDD_ASSIGN_OR_RETURN(const absl::Time member, arrivals_.Await(kJoinTimeout));
-  return Joined{.after_last_join = member - last, .in_all = member - first, .calls_per_rank = 1};
+  return Joined{.after_last_join = member - last,
+                .in_all = member - first,
+                .calls_per_rank = static_cast<double>(shape.sessions()) / shape.ranks()};
 }
 
 void SimulatedJob::Prepare(int32_t tensors) {
-  ready_ = Bytes(ReadyMessage(epoch(), generation(), series_++, tensors));
+  SetReady(ReadyMessage(epoch(), generation(), series_++, tensors));
   tensors_ = tensors;
   cached_ = false;
+}
+
+// All of a node say the same.
+void SimulatedJob::SetReady(const v1::WorkerMessage& message) {
+  if (!options_.shape.node_sessions) {
+    ready_ = Bytes(message);
+    return;
+  }
+  v1::NodeMessages batch;
+  v1::NodeMessage& said = *batch.add_messages();
+  v1::MemberRun& all = *said.add_members();
+  all.set_first(1);
+  all.set_count(options_.shape.ranks_per_node);
+  said.set_message(message.SerializeAsString());
+  ready_ = Bytes(batch);
 }
 
 void SimulatedJob::UseSlots() {
   MutexLock lock(&mu_);
   if (cached_ || static_cast<int32_t>(given_.size()) != tensors_) return;
-  ready_ = Bytes(CachedMessage(epoch(), generation(), given_, given_.back()));
+  SetReady(CachedMessage(epoch(), generation(), given_, given_.back()));
   cached_ = true;
 }
 
@@ -96,22 +122,22 @@ absl::StatusOr<absl::Duration> SimulatedJob::FirstSight(int32_t tensors) {
     arrivals_.Reset(last);
     for (int32_t rank = 0; rank < last; ++rank) {
       Send(rank, ready);
-      SendHeartbeat(rank);
+      Send(rank, Heartbeat());
     }
     COORDD_RETURN_IF_ERROR(arrivals_.Await(kRoundTimeout).status());
     awaits_acks_ = false;
   }
   arrivals_.Reset(options_.shape.ranks());
-  const grpc::ByteBuffer bytes = Bytes(ready);
+  const grpc::ByteBuffer bytes = Framed({{last, ready}});
   ++sent_;
   const absl::Time start = Clock::Real().Now();
-  crowd_.Send(last, bytes);
+  crowd_.Send(SessionOf(last), bytes);
   COORDD_ASSIGN_OR_RETURN(const absl::Time end, arrivals_.Await(kRoundTimeout));
   return end - start;
 }
 
-void SimulatedJob::SendHeartbeat(int32_t rank) {
-  Send(rank, HeartbeatMessage(epoch(), generation(), absl::ToUnixNanos(Clock::Real().Now())));
+v1::WorkerMessage SimulatedJob::Heartbeat() const {
+  return HeartbeatMessage(epoch(), generation(), absl::ToUnixNanos(Clock::Real().Now()));
 }
 
 absl::Status SimulatedJob::Beat(absl::Duration time) {
@@ -121,13 +147,17 @@ absl::Status SimulatedJob::Beat(absl::Duration time) {
   for (int32_t rank = 0; beats_begun_ < ranks; ++rank, ++beats_begun_)
     beats_.emplace(start + interval * rank / ranks, rank);
   for (absl::Time now = start; now < start + time; now = Clock::Real().Now()) {
+    std::vector<Said> due;
     while (beats_.begin()->first <= now) {
       const int32_t rank = beats_.begin()->second;
       beats_.erase(beats_.begin());
-      SendHeartbeat(rank);
+      due.emplace_back(rank, Heartbeat());
       // coordd is on this machine: its clock is ours.
       beats_.emplace(now + UntilNextHeartbeat(interval, ranks, Rank{rank}, now), rank);
     }
+    std::sort(due.begin(), due.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    Send(due);
     COORDD_RETURN_IF_ERROR(Watch(beats_.begin()->first - Clock::Real().Now()));
   }
   return absl::OkStatus();
@@ -139,9 +169,30 @@ absl::Status SimulatedJob::Watch(absl::Duration time) {
   return absl::IsDeadlineExceeded(status) ? absl::OkStatus() : status;
 }
 
-void SimulatedJob::Send(int32_t rank, const v1::WorkerMessage& message) {
-  ++sent_;
-  crowd_.Send(rank, Bytes(message));
+grpc::ByteBuffer SimulatedJob::Framed(absl::Span<const Said> together) const {
+  if (!options_.shape.node_sessions) return Bytes(together[0].second);
+  v1::NodeMessages batch;
+  if (together[0].second.has_join())
+    *batch.mutable_hello() = HelloMessage(options_.name, SessionOf(together[0].first));
+  for (const auto& [rank, message] : together) {
+    v1::NodeMessage& said = *batch.add_messages();
+    AddMember(rank % options_.shape.ranks_per_node + 1, said.mutable_members());
+    said.set_message(message.SerializeAsString());
+  }
+  return Bytes(batch);
+}
+
+void SimulatedJob::Send(absl::Span<const Said> messages) {
+  while (!messages.empty()) {
+    const int32_t session = SessionOf(messages[0].first);
+    size_t together = 1;
+    while (options_.shape.node_sessions && together < messages.size() &&
+           SessionOf(messages[together].first) == session)
+      ++together;
+    crowd_.Send(session, Framed(messages.first(together)));
+    ++sent_;
+    messages.remove_prefix(together);
+  }
 }
 
 void SimulatedJob::OnMessage(int32_t rank, grpc::ByteBuffer& bytes) {
@@ -158,47 +209,71 @@ void SimulatedJob::OnMessage(int32_t rank, grpc::ByteBuffer& bytes) {
         "rank ", rank, " was sent message ", message.sequence(), ", expected ", member.sequence)));
     return;
   }
+  Handle({rank}, message);
+}
+
+void SimulatedJob::OnReplies(int32_t node, grpc::ByteBuffer& bytes) {
+  static thread_local v1::NodeReplies replies;  // these keep their memory
+  static thread_local v1::CoordinatorMessage message;
+  grpc::ProtoBufferReader reader(&bytes);
+  if (!reader.status().ok() || !replies.ParseFromZeroCopyStream(&reader)) {
+    arrivals_.Fail(absl::InternalError("coordd sent what cannot be parsed"));
+    return;
+  }
+  ++received_;
+  for (const v1::NodeReply& reply : replies.replies()) {
+    if (reply.has_close() || !message.ParseFromString(reply.message())) {
+      arrivals_.Fail(absl::InternalError(absl::StrCat(
+          "node ", node,
+          " was sent what it did not expect: ", reply.ShortDebugString().substr(0, 512))));
+      return;
+    }
+    for (const v1::MemberRun& run : reply.members())
+      Handle({node * options_.shape.ranks_per_node + run.first() - 1, run.count()}, message);
+  }
+}
+
+void SimulatedJob::Handle(Receivers to, const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kMembership:
-      OnMembership(message);
+      epoch_ = message.epoch();
+      generation_ = message.generation();
+      interval_ns_ = absl::ToInt64Nanoseconds(FromProto(message.membership().heartbeat_interval()));
+      arrivals_.Arrive(to.count);
       return;
     case v1::CoordinatorMessage::kPlan:
-      OnPlan(rank, message.plan());
+      OnPlan(to, message.plan());
       return;
     case v1::CoordinatorMessage::kLeaseAck:
-      if (awaits_acks_) arrivals_.Arrive();
+      if (awaits_acks_) arrivals_.Arrive(to.count);
       return;
     case v1::CoordinatorMessage::kWaiting:
       return;
     default:
-      arrivals_.Fail(Unexpected(rank, message));
+      arrivals_.Fail(Unexpected(to.first, message));
   }
 }
 
-void SimulatedJob::OnMembership(const v1::CoordinatorMessage& message) {
-  epoch_ = message.epoch();
-  generation_ = message.generation();
-  interval_ns_ = absl::ToInt64Nanoseconds(FromProto(message.membership().heartbeat_interval()));
-  arrivals_.Arrive();
-}
-
-void SimulatedJob::OnPlan(int32_t rank, const v1::CollectivePlan& plan) {
+void SimulatedJob::OnPlan(Receivers to, const v1::CollectivePlan& plan) {
   int64_t tensors = 0;
   for (const v1::FusedBatch& batch : plan.batches())
     tensors += batch.tensors_size() + batch.slots_size();
-  if (rank == 0) batches_ += plan.batches_size();
-  if (rank == 0 && !plan.bindings().empty()) {
+  if (to.first == 0) batches_ += plan.batches_size();
+  if (to.first == 0 && !plan.bindings().empty()) {
     MutexLock lock(&mu_);
     given_.clear();
     for (const v1::SlotBinding& binding : plan.bindings()) given_.push_back(binding.slot());
   }
-  const int64_t before = members_[static_cast<size_t>(rank)].missing.fetch_sub(tensors);
-  if (before < tensors) {
-    arrivals_.Fail(absl::InternalError(
-        absl::StrCat("rank ", rank, " has a plan of ", tensors, " tensors, expected ", before)));
-  } else if (before == tensors) {
-    arrivals_.Arrive();
+  int64_t complete = 0;
+  for (int32_t rank = to.first; rank < to.first + to.count; ++rank) {
+    const int64_t before = members_[static_cast<size_t>(rank)].missing.fetch_sub(tensors);
+    if (before < tensors) {
+      arrivals_.Fail(absl::InternalError(
+          absl::StrCat("rank ", rank, " has a plan of ", tensors, " tensors, expected ", before)));
+    }
+    complete += before == tensors ? 1 : 0;
   }
+  if (complete > 0) arrivals_.Arrive(complete);
 }
 
 }  // namespace coordd::bench

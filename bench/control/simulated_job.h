@@ -1,4 +1,5 @@
-// A job whose workers only talk: each has a session of its own and says what a real one would. (io)
+// A job whose workers only talk: each has a session of its own, or those of a node have one, and
+// says what a real one would. (io)
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "bench/control/crowd.h"
 #include "bench/control/messages.h"
 #include "common/address.h"
@@ -53,7 +55,7 @@ class SimulatedJob {
   // theirs. For so long, or until something goes wrong.
   absl::Status Beat(absl::Duration time);
 
-  // To coordd and from it, since the start.
+  // To coordd and from it, since the start, as gRPC counts them.
   int64_t messages_sent() const { return sent_; }
   int64_t messages_received() const { return received_; }
   // Whether the last round was reported by slots.
@@ -67,14 +69,28 @@ class SimulatedJob {
     std::atomic<int64_t> missing = 0;  // tensors that no plan has named
   };
 
+  // Ranks that have been sent one message: one, or neighbours on a node.
+  struct Receivers {
+    int32_t first = 0;
+    int32_t count = 1;
+  };
+
   void OnMessage(int32_t rank, grpc::ByteBuffer& bytes);
-  void OnMembership(const v1::CoordinatorMessage& message);
-  void OnPlan(int32_t rank, const v1::CollectivePlan& plan);
+  void OnReplies(int32_t node, grpc::ByteBuffer& bytes);
+  void Handle(Receivers to, const v1::CoordinatorMessage& message);
+  void OnPlan(Receivers to, const v1::CollectivePlan& plan);
+  void SetReady(const v1::WorkerMessage& message);
   void UseSlots();
-  // One heartbeat; nobody waits for the answer.
-  void SendHeartbeat(int32_t rank);
   absl::Status Watch(absl::Duration time);
-  void Send(int32_t rank, const v1::WorkerMessage& message);
+  // Of several ranks of a node in one, where it has a node session; in order of the nodes.
+  using Said = std::pair<int32_t, v1::WorkerMessage>;  // by this rank
+  void Send(absl::Span<const Said> messages);
+  void Send(int32_t rank, const v1::WorkerMessage& message) { Send({{rank, message}}); }
+  grpc::ByteBuffer Framed(absl::Span<const Said> together) const;
+  int32_t SessionOf(int32_t rank) const {
+    return options_.shape.node_sessions ? rank / options_.shape.ranks_per_node : rank;
+  }
+  v1::WorkerMessage Heartbeat() const;
   Epoch epoch() const { return Epoch{epoch_}; }
   Generation generation() const { return Generation{generation_}; }
 
@@ -91,7 +107,7 @@ class SimulatedJob {
   std::vector<int64_t> given_ ABSL_GUARDED_BY(mu_);  // slots, by the last plan that gave any
 
   // Touched by the owner only.
-  grpc::ByteBuffer ready_;  // what every rank sends in a round
+  grpc::ByteBuffer ready_;  // what every session sends in a round
   int32_t tensors_ = 0;
   int64_t series_ = 0;
   bool cached_ = false;

@@ -3,6 +3,7 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/device/device_handles.h"
+#include "worker/device/result_memory.h"
 
 namespace coordd {
 namespace {
@@ -66,8 +67,10 @@ coordd_status_t coordd_work_wait_on_stream(const coordd_work_t* work, void* stre
     }
     COORDD_ASSIGN_OR_RETURN(const std::shared_ptr<coordd::DeviceEvent> event,
                             work->work->AwaitEnqueued(deadline));
-    if (event == nullptr) return absl::OkStatus();
-    return event->LetWait(static_cast<coordd::CudaStream>(stream));
+    const auto reader = static_cast<coordd::CudaStream>(stream);
+    if (event != nullptr) COORDD_RETURN_IF_ERROR(event->LetWait(reader));
+    coordd::ResultMemory::NoteReader(work->work->owned_output(), reader);
+    return absl::OkStatus();
   });
 }
 
@@ -106,6 +109,7 @@ void coordd_work_release(coordd_work_t* work) {
   // In a forked child the work's mutex may be held for ever by a thread that is not there: what the
   // parent's heap copy holds is left alone.
   if (work == nullptr || work->InForkedChild()) return;
+  coordd::ResultMemory::NoteReleased(work->work->owned_output());
   delete work;
 }
 

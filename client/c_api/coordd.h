@@ -410,6 +410,11 @@ COORDD_API coordd_status_t coordd_work_wait(const coordd_work_t* work, double ti
  * that stream; coordd_work_result tells the result's place. What the host carries, and every tensor
  * in host memory, is complete when this returns. Timeout and statuses: as coordd_work_wait.
  *
+ * A result that the library has allocated is memory that it uses again: it stays as it is for what
+ * is enqueued on this stream before the work is released, so the stream has to exist until then.
+ * Another stream that reads it waits by a call of its own, or is waited for by this one before the
+ * work is released. (Of a work that no stream has waited for, the memory is not used again.)
+ *
  * Should the generation end before the device is through, the stream is held in front of what
  * follows, so that nothing reads what an aborted collective has left, until any call of this
  * library has told the program: the next submission or wait returns the error. */

@@ -276,6 +276,8 @@ std::string StatusText(const v1::ServerState& state) {
   if (!state.store().empty() && state.store() != "memory") {
     absl::StrAppend(&out, ", epoch ", state.epoch(), ", state in ", state.store());
   }
+  if (state.node_sessions() > 0)
+    absl::StrAppend(&out, ", ", state.node_sessions(), " node sessions");
   absl::StrAppend(&out, "\n");
   if (!state.store_error().empty()) {
     absl::StrAppend(

@@ -250,7 +250,8 @@ void Agent::StartWorkers() {
   for (const OrderedWorker& worker : orders_.workers) {
     workers.push_back({worker.index, EnvironmentOf(worker)});
   }
-  crew_ = std::make_unique<LocalCrew>(orders_.command, orders_.directory, std::move(workers));
+  crew_ = std::make_unique<LocalCrew>(orders_.command, orders_.directory, std::move(workers),
+                                      orders_.relay ? directory_ : "");
   const absl::Status status = crew_->Start(*this);
   started_ = true;
   if (status.ok()) return;

@@ -135,6 +135,7 @@ AgentOrders OrdersFrom(const Json& json) {
   orders.marker = Text(json, "marker");
   orders.look = json.at("look").get<bool>();
   orders.stay = json.at("stay").get<bool>();
+  orders.relay = json.at("relay").get<bool>();
   return orders;
 }
 
@@ -212,7 +213,8 @@ std::string OrdersLine(const AgentOrders& orders) {
                      {"coordinators", WideList(orders.coordinators)},
                      {"marker", Widen(orders.marker)},
                      {"look", orders.look},
-                     {"stay", orders.stay}};
+                     {"stay", orders.stay},
+                     {"relay", orders.relay}};
   return json.dump();
 }
 

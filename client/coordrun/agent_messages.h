@@ -17,7 +17,7 @@
 namespace coordd {
 
 // Of these messages. An agent of another revision is refused by name.
-inline constexpr int kAgentProtocol = 2;
+inline constexpr int kAgentProtocol = 3;
 // A line of orders: the environment of a shell has 2 MiB at most.
 inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;
 
@@ -57,6 +57,7 @@ struct AgentOrders {
   bool look = true;    // whether to report what only the preflight asks for
   // Workers may be started again: the agent stays, also without any, until it is told to finish.
   bool stay = false;
+  bool relay = false;  // its workers speak to coordd through one
 };
 
 // The next line lets the workers start; further ones pass a signal on, or start one again that has

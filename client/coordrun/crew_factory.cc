@@ -11,6 +11,7 @@
 #include "client/coordrun/external_crew.h"
 #include "client/coordrun/local_crew.h"
 #include "client/coordrun/mpirun_crew.h"
+#include "client/coordrun/relay_process.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -34,7 +35,9 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
         EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment));
     orders.push_back({r, std::move(environment)});
   }
-  return std::make_unique<LocalCrew>(options.command, options.directory, std::move(orders));
+  const std::string relay =
+      WantsRelay(options, in.plan.np, in.plan.np) ? in.run_directory : std::string();
+  return std::make_unique<LocalCrew>(options.command, options.directory, std::move(orders), relay);
 }
 
 // What all agents of a run are told.
@@ -73,6 +76,7 @@ ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrde
   channel.command = host.here ? AgentCommand(in.self) : SshCommand(in.options, host, in.self);
   channel.environment = in.environment;
   orders.number = number;
+  orders.relay = WantsRelay(in.options, in.plan.np, host.count);
   for (int32_t i = 0; i < host.count; ++i) {
     const int32_t rank = host.first_rank + i;
     orders.workers.push_back(

@@ -23,6 +23,7 @@ struct CrewInputs {
   std::string self;                // the path of this coordrun
   std::string directory;           // the working directory here
   std::string marker;              // see AgentOrders::marker
+  std::string run_directory = "";  // of this run, on this machine
   // With --host-discovery-script: where a worker is to be started that was in no plan.
   std::function<HostRanks(int32_t worker)> place_of = {};
 };

@@ -152,6 +152,7 @@ absl::Status Launcher::Prepare() {
                        .self = OwnPath(),
                        .directory = WorkingDirectory(options_),
                        .marker = MakeMarker(options_, plan_, directory_, &marker_),
+                       .run_directory = directory_,
                        .place_of = [this](int32_t worker) { return PlaceOf(worker); }}));
   if (options_.discovery_script.empty()) return absl::OkStatus();
   discovery_ = std::make_unique<HostDiscovery>(options_.discovery_script, options_.slots_per_host,

@@ -21,8 +21,20 @@ bool Readable(int fd) {
 }  // namespace
 
 LocalCrew::LocalCrew(std::vector<std::string> command, std::string directory,
-                     std::vector<WorkerOrder> orders)
-    : command_(std::move(command)), directory_(std::move(directory)), orders_(std::move(orders)) {}
+                     std::vector<WorkerOrder> orders, std::string relay_directory)
+    : command_(std::move(command)),
+      directory_(std::move(directory)),
+      relay_directory_(std::move(relay_directory)),
+      orders_(std::move(orders)) {}
+
+// Without it the workers speak to coordd themselves.
+void LocalCrew::BeginRelay(CrewEvents& events) {
+  if (relay_directory_.empty() || orders_.empty()) return;
+  auto relay = StartRelay(relay_directory_, orders_.front().environment, Clock::Real());
+  if (!relay.ok()) return events.Notice(relay.status().message());
+  for (WorkerOrder& order : orders_) order.environment["COORDD_NODE_SESSION"] = relay->address;
+  relay_ = *std::move(relay);
+}
 
 absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order, int32_t start,
                                                       CrewEvents& events) const {
@@ -37,6 +49,7 @@ absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order, 
 }
 
 absl::Status LocalCrew::Start(CrewEvents& events) {
+  BeginRelay(events);
   for (const WorkerOrder& order : orders_) {
     COORDD_ASSIGN_OR_RETURN(Worker worker, StartOne(order, 0, events));
     workers_.push_back(std::move(worker));
@@ -112,13 +125,15 @@ bool LocalCrew::drained() const {
 }
 
 void LocalCrew::KillAll() {
-  for (Worker& worker : workers_) {
-    worker.process.Signal(SIGKILL);
-    while (!worker.process.reaped() && !worker.process.Reap()) {
-      pollfd ended = {.fd = worker.process.pidfd(), .events = POLLIN, .revents = 0};
+  const auto kill = [](ChildProcess& process) {
+    process.Signal(SIGKILL);
+    while (!process.reaped() && !process.Reap()) {
+      pollfd ended = {.fd = process.pidfd(), .events = POLLIN, .revents = 0};
       poll(&ended, 1, 1000);
     }
-  }
+  };
+  for (Worker& worker : workers_) kill(worker.process);
+  if (relay_.has_value()) kill(relay_->process);
 }
 
 }  // namespace coordd

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/coordrun/child_process.h"
 #include "client/coordrun/crew.h"
 #include "client/coordrun/line_splitter.h"
+#include "client/coordrun/relay_process.h"
 #include "common/environment.h"
 
 namespace coordd {
@@ -20,9 +22,10 @@ struct WorkerOrder {
 
 class LocalCrew : public Crew {
  public:
-  // `directory`: where they start; empty: here.
+  // `directory`: where they start; empty: here. `relay_directory`: where the socket of their relay
+  // is; empty: they have none.
   LocalCrew(std::vector<std::string> command, std::string directory,
-            std::vector<WorkerOrder> orders);
+            std::vector<WorkerOrder> orders, std::string relay_directory = "");
 
   // After a failure some of them may run: KillAll.
   absl::Status Start(CrewEvents& events) override;
@@ -45,14 +48,17 @@ class LocalCrew : public Crew {
   absl::StatusOr<Worker> StartOne(const WorkerOrder& order, int32_t start,
                                   CrewEvents& events) const;
 
+  void BeginRelay(CrewEvents& events);
   static void ReadLastWords(Worker& worker, CrewEvents& events);
 
   // Constant after construction.
   const std::vector<std::string> command_;
   const std::string directory_;
-  const std::vector<WorkerOrder> orders_;
+  const std::string relay_directory_;
 
-  std::vector<Worker> workers_;  // as orders_
+  std::vector<WorkerOrder> orders_;  // the relay's address comes to them
+  std::vector<Worker> workers_;      // as orders_
+  std::optional<RelayProcess> relay_;
 };
 
 }  // namespace coordd

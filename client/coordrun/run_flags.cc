@@ -35,8 +35,9 @@ constexpr char kFooter[] =
     "  COORDD_LOCAL_RANK, _LOCAL_SIZE  the same on its machine\n"
     "  COORDD_METRICS                  where it serves /metrics; port 0 picks one\n"
     "Others are passed on as they are: COORDD_MIN_WORKERS, COORDD_MAX_WORKERS, COORDD_NODE_ID,\n"
-    "COORDD_TOPOLOGY, COORDD_TRANSPORT (auto, mapped, shm, ucx), COORDD_JOIN_TIMEOUT and\n"
-    "COORDD_TIMEOUT (seconds), COORDD_LOG_LEVEL (debug, info, warning, error).\n\n"
+    "COORDD_TOPOLOGY, COORDD_TRANSPORT (auto, mapped, shm, ucx), COORDD_HOST_ALGORITHM (auto,\n"
+    "flat, hierarchical), COORDD_JOIN_TIMEOUT and COORDD_TIMEOUT (seconds), COORDD_LOG_LEVEL\n"
+    "(debug, info, warning, error).\n\n"
     "Workers on other hosts also get this environment, but for what describes this machine and\n"
     "this login (HOME, USER, SSH_*, SLURM_*, ...), and start in the same folder.\n\n"
     "Output comes line by line behind \"[rank] \". When a worker fails, coordrun says which one "
@@ -140,6 +141,12 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--network-interfaces", options->networks,
                  "of this machine, on which workers may reach coordd: eth0,ib0 [all]");
   AddDuration(app, "--start-timeout", &options->start_timeout, "for all hosts to answer [30]");
+  app.add_option("--node-sessions", options->node_sessions,
+                 "on, off or auto: the workers of a node speak to coordd as one, through a relay "
+                 "there (local and ssh); auto: from 512 workers on")
+      ->type_name("MODE")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app.add_flag("!--skip-checks", options->checks, "start without a look at the hosts");
   app.add_flag("--check", options->check_only,
                "look at the hosts, say what is found, start nothing");

@@ -45,6 +45,7 @@ struct RunOptions {
   std::string networks;       // interfaces of this machine, "eth0,ib0"; empty: all
   std::string port_range;     // "20000-20100", for the coordd that is started, and for workers
   absl::Duration start_timeout = absl::Seconds(30);  // for the hosts to answer
+  std::string node_sessions = "auto";                // relays: on, off, or where they are of use
   bool checks = true;                                // the preflight
   bool check_only = false;
   bool dry_run = false;

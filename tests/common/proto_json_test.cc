@@ -18,7 +18,7 @@ using testing::Not;
 TEST(ToJson, ShowsEveryFieldByItsNameAlsoUnsetOnes) {
   EXPECT_EQ(
       ToJson(v1::ServerState(), false),
-      R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":""})");
+      R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":"","node_sessions":0})");
 }
 
 TEST(ToJson, WritesEnumeratorsInLowerCaseWithoutTheirPrefix) {

@@ -1,5 +1,5 @@
 """coordd.torch on CUDA tensors; a rank of tests/gpu/run. Checks results, streams, half precisions, the optimizer, the hook of
-torch's DistributedDataParallel, and that a step does not wait for the device."""
+torch's DistributedDataParallel, SyncBatchNorm, and that a step does not wait for the device."""
 
 import shutil
 import tempfile
@@ -65,6 +65,47 @@ def training(device):
         check(torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), "weights of several ranks and of one differ")
 
 
+def training_on_streams(device):
+    """Gradients of one bucket that are made on several streams: torch makes each where its forward pass was."""
+    torch.manual_seed(3)
+    nets = [torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(3)).to(device).double() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(nets[0].parameters(), lr=0.1), nets[0].named_parameters())
+    reference = torch.optim.SGD(nets[1].parameters(), lr=0.1)
+    sides = [torch.cuda.Stream(device) for _ in range(3)]
+    main = torch.cuda.current_stream(device)
+    for _ in range(5):
+        batch = torch.randn(8 * hvd.size(), 512, device=device, dtype=torch.double)
+        for net, step, rows in ((nets[0], optimizer, slice(hvd.rank(), None, hvd.size())), (nets[1], reference, slice(None))):
+            step.zero_grad()
+            losses = []
+            for layer, side in zip(net, sides):
+                side.wait_stream(main)
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(1_000_000)
+                    losses.append(layer(batch[rows]).square().mean())
+            for side in sides:
+                main.wait_stream(side)
+            sum(losses).backward()
+            step.step()
+    for ours, theirs in zip(nets[0].parameters(), nets[1].parameters()):
+        check(torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12), "weights whose gradients were made on several streams")
+
+
+def batch_norm(device):
+    """Over the batches of all ranks, as over one; ranks have different numbers of rows."""
+    layer, alone = hvd.SyncBatchNorm(5).to(device).double(), torch.nn.BatchNorm1d(5).to(device).double()
+    counts = [3 + rank for rank in range(hvd.size())]
+    for step in range(3):
+        torch.manual_seed(step)
+        whole = torch.randn(sum(counts), 5, 7, dtype=torch.double).to(device).requires_grad_()
+        mine = whole.detach().split(counts)[hvd.rank()].clone().requires_grad_()
+        layer(mine).pow(3).sum().backward()
+        alone(whole).pow(3).sum().backward()
+        check(torch.allclose(mine.grad, whole.grad.split(counts)[hvd.rank()], atol=1e-9), "gradient of SyncBatchNorm's input")
+        check(torch.allclose(layer.running_var, alone.running_var, atol=1e-9), "running variance of SyncBatchNorm")
+
+
 def with_ddp(device):
     """Gradients that the hook averages are those of all ranks' rows in one process. torch's own group is Gloo's."""
     folder = hvd.broadcast_object(tempfile.mkdtemp(prefix="coordd-ddp-") if hvd.rank() == 0 else None)
@@ -96,6 +137,8 @@ def main():
     results(device, total)
     streams(device, total)
     training(device)
+    training_on_streams(device)
+    batch_norm(device)
     with_ddp(device)
     print(f"torch on CUDA: rank {hvd.rank()} of {hvd.size()}: ok", flush=True)
     hvd.shutdown()

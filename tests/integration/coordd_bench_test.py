@@ -15,11 +15,12 @@ class CoorddBenchTest(processes.TestCase):
         self.assertEqual(status, 0, text)
         return json.loads(text.splitlines()[-1])
 
-    def test_a_job_joins_with_one_call_per_rank(self):
-        found = self.bench("control", "--rendezvous", "--nodes", "4", "--ranks-per-node", "4")
-        self.assertEqual((found["ranks"], found["channels"], found["calls_per_rank"]), (16, 4, 1))
-        self.assertGreater(found["seconds_after_last_join"], 0)
-        self.assertGreater(found["coordd_cpu_seconds"], 0)
+    def test_a_job_joins_with_one_call_per_rank_or_node(self):
+        for sessions, calls in (("off", 1), ("on", 0.25)):  # of each rank; of each node of four
+            found = self.bench("control", "--rendezvous", "--nodes", "4", "--ranks-per-node", "4", "--node-sessions", sessions)
+            self.assertEqual((found["ranks"], found["channels"], found["calls_per_rank"]), (16, 4, calls))
+            self.assertGreater(found["seconds_after_last_join"], 0)
+            self.assertGreater(found["coordd_cpu_seconds"], 0)
 
     def test_rounds_are_counted_beside_bare_ones(self):
         found = self.bench("control", "--cached", "--nodes", "2,4", "--ranks-per-node", "4", "--channels", "2",

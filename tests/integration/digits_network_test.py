@@ -93,6 +93,16 @@ class NetworkTest(processes.TestCase):
         text = workers[0].answer(30)
         self.assertTrue(text.startswith("ABORTED ") and "rank 1" in text, text)
 
+    def test_a_worker_that_is_killed_where_hosts_have_two(self):
+        workers = self.workers_on_two_hosts(2)
+        for worker in workers:
+            self.assertEqual(worker.ask("submit grad float32 20000000 1"), "ok")
+            worker.tell("wait grad")
+        workers[2].signal(signal.SIGKILL)
+        for worker in (workers[0], workers[1], workers[3]):
+            text = worker.answer(60)
+            self.assertTrue(text == "ok 4 4" or (text.startswith("ABORTED ") and "rank 2" in text), text)
+
     def test_a_host_that_is_cut_off_loses_its_lease(self):
         workers = self.workers_on_two_hosts(1)
         self.network.disconnect(SECOND)

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+import unittest
 
 from tests.support import processes
 from tests.support.processes import program, wait_for
@@ -47,10 +48,11 @@ class GoingOnTest(processes.TestCase):
         self.patient = (*self.store, "--settling-window", "10m")
         self.random = random.Random(SEED)
 
-    def begin(self, coordd, job, count, least=1, most=None, large=200_000, **variables):
-        """`count` members that have made five steps."""
+    def begin(self, coordd, job, count, least=1, most=None, large=200_000, per_node=None, **variables):
+        """`count` members that have made five steps; on one node, or so many on each."""
         limits = (least, most or count)
-        members = [self.start(Member(self.folder, number, coordd, job, limits, large, **variables))
+        nodes = [{"COORDD_NODE_ID": f"node{number // per_node}"} if per_node else {} for number in range(count)]
+        members = [self.start(Member(self.folder, number, coordd, job, limits, large, **nodes[number], **variables))
                    for number in range(count)]
         self.await_steps(members, 5)
         return members
@@ -117,6 +119,18 @@ class GoingOnTest(processes.TestCase):
             job = f"kill-{number}"
             members = self.begin(coordd, job, 4, large=large, COORDD_TRANSPORT=transport)
             left = list(members)
+            while len(left) > 2:
+                self.kill(left.pop(self.random.randrange(len(left))))
+                self.await_steps(left, self.random.choice((0, 1, 5)))
+            self.assertGreaterEqual(self.end(job, left), 2, job)
+
+    @unittest.skipUnless(processes.has_ucx(), "without UCX there is one node")
+    def test_whoever_is_killed_on_nodes_of_two(self):
+        coordd = self.coordd(*self.patient)
+        # With two nodes, or three, the others may share a path that the first ones did not have.
+        for number in range(max(1, JOBS // 2)):
+            job = f"nodes-{number}"
+            left = self.begin(coordd, job, 4 + number % 2 * 2, large=3_000_000, per_node=2)
             while len(left) > 2:
                 self.kill(left.pop(self.random.randrange(len(left))))
                 self.await_steps(left, self.random.choice((0, 1, 5)))

@@ -2,10 +2,14 @@
 // driver and NCCL) and for tests/gpu/run (over real ones). Knows the library by its C interface
 // alone; the driver is opened as the library opens it.
 //
-//   collectives STEPS    every collective, several steps, results checked
+//   collectives STEPS    every collective, several steps, results checked; every type, once
+//   set                  an allreduce in a process set of ranks 0 and 1 behind one of all; when
+//   that
+//                        fails, both again in the next generation
 //   train [STEP]         allreduces in place, enqueued one behind the other without a wait for the
 //                        device, until one fails; at STEP this rank kills itself. With
 //                        COORDD_ON_FAILURE=raise the others go on in the next generation
+//   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
 //
@@ -25,11 +29,15 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "coordd/coordd.h"
+#include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_rank.h"
+#include "tests/integration/gpu_rhythms.h"
+#include "tests/integration/gpu_sets.h"
 #include "worker/float8.h"
 
 namespace coordd {
@@ -256,33 +264,6 @@ void SendAndReceive(Rank& r) {
          "send and receive");
 }
 
-// Two sets that overlap, used in opposite orders by the ranks that are in both: one order on every
-// device is coordd's to make.
-void ProcessSets(Rank& r, const int32_t (&sets)[2]) {
-  const int64_t shape[] = {50};
-  coordd_work_t* works[2] = {};
-  float* data[2] = {};
-  std::vector<int> mine;
-  if (r.rank() + 1 < r.size()) mine.push_back(0);
-  if (r.rank() > 0) mine.push_back(1);
-  if (r.rank() % 2 == 1) std::reverse(mine.begin(), mine.end());
-  for (int which : mine) {
-    data[which] = r.Upload(Filled(50, static_cast<float>(r.rank())));
-    coordd_call_options_t options = COORDD_CALL_OPTIONS_INIT;
-    options.process_set = sets[which];
-    coordd_tensor_t tensor = r.Tensor("subset", COORDD_FLOAT32, data[which], data[which], shape);
-    RequireOk(coordd_allreduce_async(r.worker(), &tensor, COORDD_SUM, &options, &works[which]),
-              "submit to a set");
-  }
-  const int32_t all = r.size() * (r.size() - 1) / 2;
-  for (int which : mine) {
-    r.Finish(works[which]);
-    coordd_work_release(works[which]);
-    const int32_t expected = which == 0 ? all - (r.size() - 1) : all;
-    Expect(r.Download<float>(data[which], 50), Filled(50, static_cast<float>(expected)), "subset");
-  }
-}
-
 // Names repeat before the device is through: nothing waits for it but the end.
 void StepsWithoutWaiting(Rank& r) {
   const int64_t shape[] = {300};
@@ -297,6 +278,29 @@ void StepsWithoutWaiting(Rank& r) {
     expected *= static_cast<float>(r.size());
   }
   Expect(r.Download<float>(data, 300), Filled(300, expected), "steps");
+}
+
+// The library uses the memory of its results again, once a stream that has read them is through:
+// some places, whatever the number of steps.
+void ResultsInFewPlaces(Rank& r) {
+  constexpr int kSteps = 20;
+  const int64_t shape[] = {100};
+  float* const data = r.Upload(Filled(100, static_cast<float>(r.rank())));
+  std::set<const void*> places;
+  for (int step = 0; step < kSteps; ++step) {
+    coordd_tensor_t tensor = r.Tensor("gathered anew", COORDD_FLOAT32, data, nullptr, shape);
+    coordd_work_t* work = nullptr;
+    RequireOk(coordd_allgather_async(r.worker(), &tensor, nullptr, &work), "submit");
+    RequireOk(coordd_work_wait_on_stream(work, r.stream(), -1), "wait on the stream");
+    coordd_result_t result = COORDD_RESULT_INIT;
+    RequireOk(coordd_work_result(work, &result), "result");
+    places.insert(result.output);
+    const size_t last = static_cast<size_t>(100 * r.size()) - 1;
+    Expect(r.Download<float>(static_cast<const float*>(result.output) + last, 1),
+           Filled(1, static_cast<float>(r.size() - 1)), "allgather once more");
+    coordd_work_release(work);
+  }
+  Require(places.size() <= kSteps / 2, "results in " + std::to_string(places.size()) + " places");
 }
 
 // Ranks that have no more data take part with the operator's identity.
@@ -341,8 +345,10 @@ void Collectives(Rank& r, int steps) {
     SendAndReceive(r);
     if (with_sets) ProcessSets(r, sets);
     StepsWithoutWaiting(r);
+    ResultsInFewPlaces(r);
     r.ForgetMemory();
   }
+  for (const TypeOnDevice& type : EveryTypeOnDevice()) CollectivesOfType(r, type);
   if (r.size() > 1) Join(r);
   std::printf("ok %d steps\n", steps);
 }
@@ -450,7 +456,9 @@ int Run(int argc, char** argv) {
     const std::string scenario = argv[2];
     const int number = argc > 3 ? std::atoi(argv[3]) : -1;
     if (scenario == "collectives") Collectives(rank, number);
+    if (scenario == "rhythms") Rhythms(rank, number);
     if (scenario == "train") Train(rank, number);
+    if (scenario == "set") InASet(rank);
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);
     SayWhatNcclSaw();

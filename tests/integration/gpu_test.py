@@ -98,6 +98,24 @@ class GpuTest(processes.TestCase):
         self.assert_nothing_left()
 
     @needs_stand_in
+    def test_what_repeats_is_executed_without_asking_and_what_comes_between_is_right(self):
+        steps = 160
+        daemon = self.coordd()
+        ranks = [self.start(processes.Process(
+            [program("gpu_ranks"), "-1", "rhythms", str(steps)],
+            self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=RANKS, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank)))
+            for rank in range(RANKS)]
+        for text in self.finish(ranks):
+            self.assertIn(f"ok {steps} steps", text)
+            self.assert_nccl_calls(text)  # of which one order on all ranks is the rule that matters here
+        began = int(daemon.metric("coordd_events_total", kind="schedule_began", job_name="default"))
+        broken = int(daemon.metric("coordd_events_total", kind="schedule_broken", job_name="default"))
+        self.assertGreaterEqual(began, 2)
+        self.assertGreaterEqual(broken, 1)  # by what was large
+        # Of three gradients in each step most have cost no message.
+        self.assertLess(int(daemon.metric("coordd_tensors_planned_total", job_name="default")), 3 * steps // 2)
+
+    @needs_stand_in
     def test_where_a_rank_has_no_nccl_all_go_through_host_memory(self):
         # The tensors that the others submit before they know are staged after they have been planned.
         daemon = self.coordd()
@@ -295,6 +313,16 @@ class GpuTest(processes.TestCase):
                              **({"FAKE_NCCL": "async_error=6"} if rank == 1 else {})))) for rank in range(2)]
         for text in self.finish(ranks):
             self.assertRegex(text, "ended [A-Z]+ .*Connection reset by peer.*a peer is gone")
+
+    @needs_stand_in
+    def test_an_id_of_nccls_that_serves_twice_is_a_named_error_and_the_next_generation_has_a_new_one(self):
+        ranks = self.ranks([[-1, "set"]] * 3, own=lambda rank: {"FAKE_NCCL": "id_repeats=1"} if rank == 0 else {},
+                           COORDD_ON_FAILURE="raise")
+        for rank, text in enumerate(self.finish(ranks)):
+            self.assertRegex(text, "(?m)^some ended GENERATION_CHANGED .*an id that was used twice")
+            self.assertEqual(len(re.findall("(?m)^all ended OK 3$", text)), 2, text)
+            self.assertEqual(len(re.findall("(?m)^some ended OK 2$", text)), 1 if rank < 2 else 0, text)
+            self.assertIn(f"broken rule [{'an id that was used twice' if rank < 2 else ''}]", text)
 
     @needs_stand_in
     def test_two_ranks_on_one_gpu_are_told_so_by_name(self):

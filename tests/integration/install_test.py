@@ -46,7 +46,8 @@ class InstallTest(processes.TestCase):
 
     def test_installs_no_more_than_it_says(self):
         self.assertEqual(sorted(os.listdir(self.prefix)), ["bin", "include", "lib", "share"])
-        self.assertEqual(sorted(os.listdir(self.prefix + "/bin")), ["coordctl", "coordd", "coordd-worker", "coordrun"])
+        self.assertEqual(sorted(os.listdir(self.prefix + "/bin")), ["coordctl", "coordd", "coordd-relay", "coordd-worker",
+                                                                 "coordrun"])
         self.assertEqual(sorted(os.listdir(self.prefix + "/include/coordd")), ["collectives.h", "comm.h", "coordd.h", "coordd.hpp", "memory.h", "tensors.hpp"])
 
 

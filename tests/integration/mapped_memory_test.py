@@ -2,9 +2,10 @@
 
 import signal
 import time
+import unittest
 
 from tests.support import processes
-from tests.support.processes import program
+from tests.support.processes import PATIENCE_S, ScriptedWorker, program
 
 
 class MappedMemoryTest(processes.TestCase):
@@ -63,6 +64,54 @@ class MappedMemoryTest(processes.TestCase):
                      for _ in range(3)]
             statuses = sorted(rank.wait() for rank in ranks)
             self.assertEqual(statuses, [-signal.SIGKILL, 0, 0], [rank.text() for rank in ranks])
+        daemon.end()
+        self.assert_nothing_left()
+
+
+@unittest.skipUnless(processes.has_ucx(), "without UCX there is one node")
+class NodesTest(processes.TestCase):
+    """Two nodes of two ranks, which by their COORDD_NODE_ID share no memory: allreduces between them are hierarchical."""
+
+    def workers_on_nodes(self, daemon, job, **variables):
+        started = [self.start(ScriptedWorker(daemon.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=4, COORDD_MAX_WORKERS=4,
+                                             COORDD_JOIN_TIMEOUT=PATIENCE_S, COORDD_NODE_ID=f"node{number // 2}", **variables))
+                   for number in range(4)]
+        return sorted((worker.joined() for worker in started), key=lambda worker: worker.rank)
+
+    def test_every_operation_dtype_and_op_checked(self):
+        # The smallest ones too.
+        on_nodes = f'export COORDD_NODE_ID=node$((COORDD_LOCAL_RANK / 2)); exec {program("coordd-worker")} selftest'
+        environment = processes.clean_environment(COORDD_HOST_ALGORITHM="hierarchical", COORDD_CHECK_RESULTS="1e-12")
+        status, text = self.run_command(program("coordrun"), "-np", "4", "--", "/bin/sh", "-c", on_nodes,
+                                        environment=environment, seconds=170)
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_a_node_that_has_no_room_for_it(self):
+        on_nodes = (f'export COORDD_NODE_ID=node$((COORDD_LOCAL_RANK / 2)); [ "$COORDD_LOCAL_RANK" != 3 ] || ulimit -f {1 << 20}; '
+                    f'exec {program("coordd-worker")} selftest')
+        status, text = self.run_command(program("coordrun"), "-np", "4", "--", "/bin/sh", "-c", on_nodes,
+                                        environment=processes.clean_environment(), seconds=170)
+        self.assertEqual(status, 0, text)
+        self.assertIn("exchange messages through shared memory", text)
+        self.assert_nothing_left()
+
+    def test_a_rank_that_is_killed_at_any_instant_hangs_nobody_and_leaves_nothing(self):
+        daemon = self.coordd()
+        for number, instant_s in enumerate((None, 0.0, 0.003, 0.02, 0.05)):
+            workers = self.workers_on_nodes(daemon, f"kill-{number}", COORDD_HOST_ALGORITHM=("auto", "flat")[number == 2])
+            victim, others = workers[1], (workers[0], workers[2], workers[3])
+            for worker in others if instant_s is None else workers:
+                self.assertEqual(worker.ask("submit big float32 20000000 1"), "ok")
+                worker.tell("wait big")
+            time.sleep(instant_s or 0.0)
+            victim.signal(signal.SIGKILL)
+            for worker in others:
+                text = worker.answer()
+                self.assertTrue(text == "ok 4 4" or (text.startswith("ABORTED ") and "rank 1" in text), text)
+                self.assertEqual(worker.ask("leave"), "ok")
+                worker.tell("exit")
+                worker.wait()
         daemon.end()
         self.assert_nothing_left()
 

@@ -31,6 +31,8 @@ struct FuzzCounts {
   int64_t by_slot_after_another = 0;  // in a generation that follows another one
   int64_t sets_added = 0;
   int64_t reported_by_slot = 0, slots_forgotten = 0;
+  int64_t schedules = 0, on_devices = 0, cuts = 0, staged = 0;
+  int64_t shared = 0;  // messages of several sessions at once
 
   void Add(const FuzzCounts& more) {
     formed += more.formed;
@@ -45,13 +47,19 @@ struct FuzzCounts {
     sets_added += more.sets_added;
     reported_by_slot += more.reported_by_slot;
     slots_forgotten += more.slots_forgotten;
+    schedules += more.schedules;
+    on_devices += more.on_devices;
+    cuts += more.cuts;
+    staged += more.staged;
+    shared += more.shared;
   }
 };
 
 class Fuzz {
  public:
   // Odd seeds are calm: generations live long enough to plan a lot.
-  explicit Fuzz(uint64_t seed) : calm_(seed % 2 == 1), random_(seed) {
+  // In every third one what consecutive sessions say comes as a node session brings it.
+  explicit Fuzz(uint64_t seed) : calm_(seed % 2 == 1), shares_(seed % 3 == 0), random_(seed) {
     options_.max_jobs = 3;
     options_.max_pending_tensors_per_job = 40;
     options_.max_store_keys_per_job = 10;
@@ -62,6 +70,8 @@ class Fuzz {
     // Mostly fewer than there are tensors.
     constexpr int64_t kSlots[] = {2, 5, 1, 4096};
     options_.slots = kSlots[seed / 2 % 4];
+    // What is executed by schedule is not planned.
+    options_.schedule_after_steps = seed % 5 == 0 ? 2 : 0;
     state_ = std::make_unique<CoordinatorState>(options_, kFuzzEpoch);
   }
 
@@ -73,6 +83,7 @@ class Fuzz {
     if (what < 60) return AskForSet();
     if (what < 72) return Send(NewSession(), messages_.Join());
     if (what < 78) return calm_ && Below(20) > 0 ? Tick() : End(AnySession());
+    if (what < 82) return OfSchedule();
     if (what < 90) return Step(messages_.Call(CallId{++last_call_}));
     if (what < 91 && !calm_) return Send(AnySession(), messages_.Join());
     if (what < 92) return Send(NewSession(), messages_.Body());
@@ -149,12 +160,46 @@ class Fuzz {
     const std::vector<SessionId> senders = SomeSenders();
     const uint64_t number = Below(9);
     const int32_t set = messages_.SomeSet();
+    SharedMessage shared;
     for (SessionId session : senders) {
       KnownWorker& sender = KnownTo(session);
       v1::WorkerMessage message = Below(12) == 0        ? messages_.JoinTensor()
                                   : senders.size() == 1 ? messages_.Ready(sender)
                                                         : messages_.ReadyOne(number, set, sender);
-      absl::Status status = SendFrom(session, std::move(message));
+      Frame(session, message);
+      absl::Status status;
+      if (!shares_) {
+        status = Send(session, message);
+      } else if (!Joins(shared, session, message)) {
+        status = SendShared(shared);
+        shared = {{{session, 1}}, std::move(message)};
+      }
+      if (!status.ok()) return status;
+    }
+    return SendShared(shared);
+  }
+
+  // Whether it is the same, of the next session.
+  static bool Joins(SharedMessage& shared, SessionId session, const v1::WorkerMessage& message) {
+    if (shared.from.empty() || shared.message.SerializeAsString() != message.SerializeAsString())
+      return false;
+    SessionRange& last = shared.from.back();
+    if (ToInt(last.first) + last.count == ToInt(session)) {
+      ++last.count;
+    } else {
+      shared.from.push_back({session, 1});
+    }
+    return true;
+  }
+  absl::Status SendShared(const SharedMessage& shared) {
+    if (shared.from.empty()) return absl::OkStatus();
+    for (const SessionRange& range : shared.from) counts_.shared += range.count > 1 ? 1 : 0;
+    return Step(shared);
+  }
+
+  absl::Status OfSchedule() {
+    for (SessionId session : SomeSenders()) {
+      absl::Status status = SendFrom(session, messages_.OfSchedule(KnownTo(session)));
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -172,12 +217,15 @@ class Fuzz {
   }
 
   absl::Status SendFrom(SessionId session, v1::WorkerMessage message) {
+    Frame(session, message);
+    return Send(session, message);
+  }
+  void Frame(SessionId session, v1::WorkerMessage& message) {
     const auto it = sessions_.find(session);
     message.set_epoch(ToInt(kFuzzEpoch));
     message.set_generation(it == sessions_.end() ? 0 : ToInt(it->second.generation));
     if (Below(calm_ ? 2000 : 50) == 0) message.set_generation(static_cast<int64_t>(Below(4)));
     if (Below(calm_ ? 2000 : 100) == 0) message.set_epoch(static_cast<int64_t>(Below(7)));
-    return Send(session, message);
   }
 
   absl::Status Send(SessionId session, const v1::WorkerMessage& message) {
@@ -215,6 +263,8 @@ class Fuzz {
       for (const v1::FusedBatch& batch : message.plan().batches())
         Count(batch, deliver->to.front());
       if (message.process_set_change().ranks_size() > 0) ++counts_.sets_added;
+      if (message.has_cut()) ++counts_.cuts;
+      if (message.has_schedule()) Count(message.schedule());
       for (SessionId to : deliver->to) Hear(to, deliver->message);
       if (message.has_membership()) Enter(sessions_[deliver->to.front()], message);
     }
@@ -230,12 +280,24 @@ class Fuzz {
     known->second.requests =
         std::max(known->second.requests, message->process_set_change().request());
     if (message->has_abort()) known->second.owes_report = message->abort().reforms();
+    HearOfSchedule(known->second.schedules, *message);
+  }
+
+  static void HearOfSchedule(std::vector<KnownWorker::Schedule>& known,
+                             const v1::CoordinatorMessage& message) {
+    if (message.has_schedule() && !message.schedule().more())
+      known.push_back({.id = message.schedule().id()});
+    for (KnownWorker::Schedule& schedule : known) {
+      if (message.freeze().id() == schedule.id) schedule.frozen = true;
+      if (message.cut().id() == schedule.id) schedule.cut = true;
+    }
   }
 
   void Enter(KnownWorker& known, const v1::CoordinatorMessage& message) {
     if (++known.generations > 1) ++counts_.reformed;
     known.generation = Generation{message.generation()};
     known.requests = 0;
+    known.schedules.clear();
     known.owes_report = false;
     known.rank = message.membership().rank();
     known.size = message.membership().size();
@@ -243,8 +305,14 @@ class Fuzz {
     ++counts_.formed;
   }
 
+  void Count(const v1::Schedule& schedule) {
+    ++counts_.schedules;
+    if (schedule.batches(0).tensors(0).memory() != v1::MEMORY_KIND_HOST) ++counts_.on_devices;
+  }
+
   void Count(const v1::FusedBatch& batch, SessionId member) {
     ++counts_.planned;
+    if (batch.staged()) ++counts_.staged;
     if (batch.process_set() != 0) ++counts_.in_sets;
     if (batch.specs_size() > 0) ++counts_.for_joined;
     if (batch.tensors_size() > 0 && batch.tensors(0) == "join") ++counts_.joins;
@@ -254,7 +322,7 @@ class Fuzz {
     if (KnownTo(member).generations > 1) ++counts_.by_slot_after_another;
   }
 
-  const bool calm_;
+  const bool calm_, shares_;
   Random random_;
   RandomMessages messages_{random_, calm_};
   ServerOptions options_;
@@ -270,7 +338,7 @@ class Fuzz {
 
 TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   FuzzCounts all;
-  for (uint64_t seed = 1; seed <= 320; ++seed) {
+  for (uint64_t seed = 1; seed <= 420; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Fuzz fuzz(seed);
     for (int step = 0; step < 1500; ++step) {
@@ -292,6 +360,11 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   EXPECT_GT(all.by_slot_after_another, 15);
   EXPECT_GT(all.reported_by_slot, 4000);
   EXPECT_GT(all.slots_forgotten, 1000);
+  EXPECT_GT(all.schedules, 100);
+  EXPECT_GT(all.on_devices, 20);
+  EXPECT_GT(all.cuts, 50);
+  EXPECT_GT(all.staged, 50);
+  EXPECT_GT(all.shared, 1000);
 }
 
 }  // namespace

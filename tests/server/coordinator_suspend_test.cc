@@ -100,6 +100,59 @@ TEST_F(CoordinatorSuspendTest, ALeaseAfterItsSleepTheEndOfAStreamIsALossAgain) {
   EXPECT_THAT(Aborted(lost).reason(), HasSubstr("rank 1"));
 }
 
+TEST_F(CoordinatorSuspendTest, ARelayThatIsLostIsNotTheLossOfItsWorkers) {
+  Form(/*launched=*/true);
+  const Effects suspended = Do(StreamsLost{{SessionId{2}}, "the relay of node0 was lost"});
+  EXPECT_THAT(Text(suspended, Event::Kind::kWorkerDeparted), "none");
+  EXPECT_THAT(Refusal(suspended), StatusIs(Code::kUnavailable, HasSubstr("relay of node0")));
+  EXPECT_THAT(Resumed(Resume(12, 1)), IsEmpty());  // by itself, or through another relay
+  EXPECT_THAT(Resumed(Resume(11, 0)), ElementsAre(11, 12));
+  EXPECT_EQ(Job().phase(), v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Job().generation(), 1);
+}
+
+TEST_F(CoordinatorSuspendTest, WhoHadComeBackThroughARelayThatIsLostHasTimeToComeAgain) {
+  Form(/*launched=*/false);
+  Do(StreamsLost{{SessionId{1}, SessionId{2}}, "the relay of node0 was lost"});
+  Resume(11, 0);
+  PassInTurns(options_.resume_grace);
+  ASSERT_EQ(Job().departures_size(), 0);
+  Do(StreamsLost{{SessionId{11}}, "the relay of node1 was lost"});
+  PassInTurns(options_.lease);
+  EXPECT_EQ(Job().departures_size(), 0);
+  Resume(21, 0);
+  EXPECT_THAT(Resumed(Resume(12, 1)), testing::UnorderedElementsAre(12, 21));
+}
+
+TEST_F(CoordinatorSuspendTest, AWorkerThatWentBeforeItsRelayIsLost) {
+  Form(/*launched=*/false);
+  const Effects lost = Ends(2);
+  EXPECT_THAT(Aborted(lost).reason(), HasSubstr("rank 1"));
+  Do(StreamsLost{{SessionId{2}}, "the relay of node0 was lost"});
+  EXPECT_EQ(Job().departures_size(), 1);
+}
+
+TEST_F(CoordinatorSuspendTest, AWorkerThatDiedWithItsRelayIsLostOnceItsLauncherSaysSo) {
+  Form(/*launched=*/true);
+  Do(StreamsLost{{SessionId{1}, SessionId{2}}, "the relay of node0 was lost"});
+  Resume(11, 0);
+  EXPECT_THAT(Aborted(Killed(2)).reason(), HasSubstr("rank 1"));
+}
+
+TEST_F(CoordinatorSuspendTest, WhoHasComeAndNotSaidWhereItIsIsLostToo) {
+  Form(/*launched=*/false);
+  Sleep();
+  Ends(2);
+  Resume(11, 0);
+  v1::ResumeReport part;
+  part.set_more(true);
+  Resume(12, 1, part);
+  const Effects ended = PassInTurns(options_.lease + options_.resume_grace);
+  EXPECT_THAT(Aborted(ended).reason(), HasSubstr("rank 1 (host node0, pid 4711) was lost"));
+  // As all are told: it is not of the next generation.
+  EXPECT_THAT(Refusal(ended), StatusIs(Code::kFailedPrecondition, HasSubstr("did not come back")));
+}
+
 TEST_F(CoordinatorSuspendTest, WhoDoesNotComeBackIsLostWhenItsTimeIsOver) {
   Form(/*launched=*/false);
   Sleep();

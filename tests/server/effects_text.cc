@@ -33,6 +33,7 @@ std::string ToText(const v1::CollectivePlan& plan) {
     if (batch.process_set() != 0) absl::StrAppend(&text, "set", batch.process_set(), ":");
     absl::StrAppend(&text, batch.sequence(), "{", absl::StrJoin(batch.tensors(), " "),
                     batch.slots().empty() ? "" : "#", absl::StrJoin(batch.slots(), " #"), "}");
+    if (batch.staged()) absl::StrAppend(&text, " staged");
     if (batch.lane() != batch.process_set()) absl::StrAppend(&text, " lane ", batch.lane());
     for (const v1::TensorSpec& proto : batch.specs()) {
       const auto spec = FromProto(proto);

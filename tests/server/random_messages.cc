@@ -1,6 +1,7 @@
 #include "tests/server/random_messages.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol_bounds.h"
 #include "tests/server/builders.h"
 
 namespace coordd {
@@ -29,6 +30,8 @@ v1::WorkerMessage RandomMessages::Join() {
   join->set_traces(Below(8) > 0);
   join->set_drains(Below(8) > 0);
   join->set_knows_slots(Below(12) > 0);
+  join->set_executes_schedules(Below(12) > 0);
+  join->set_schedules_devices(Below(12) > 0);
   if (Below(2) == 0) join->set_launch(absl::StrCat("launch", Below(12)));
   if (Below(10) == 0) {
     v1::Device* device = join->add_devices();
@@ -58,6 +61,39 @@ v1::WorkerMessage RandomMessages::Body() {
   }
   if (!calm_ || Below(20) == 0) return RareBody();
   message.mutable_heartbeat()->set_bytes_reduced(static_cast<int64_t>(Below(1000)));
+  return message;
+}
+
+v1::WorkerMessage RandomMessages::OfSchedule(KnownWorker& sender) {
+  v1::WorkerMessage message;
+  const bool wrong = Below(calm_ ? 400 : 20) == 0;
+  if (!wrong && sender.schedules.empty()) {
+    message.mutable_heartbeat();
+    return message;
+  }
+  KnownWorker::Schedule stray{static_cast<int64_t>(Below(5)) - 1, Below(2) == 0, Below(2) == 0,
+                              Below(2) == 0};
+  KnownWorker::Schedule& schedule =
+      wrong ? stray : sender.schedules[Below(sender.schedules.size())];
+  if (!schedule.acknowledged) {
+    schedule.acknowledged = true;
+    message.mutable_schedule_ack()->set_id(schedule.id);
+  } else if (schedule.cut) {
+    message.mutable_schedule_finished()->set_id(schedule.id);
+    std::erase_if(sender.schedules, [&](const auto& one) { return &one == &schedule; });
+  } else if (schedule.frozen) {
+    schedule.frozen = false;
+    message.mutable_freeze_reply()->set_id(schedule.id);
+    message.mutable_freeze_reply()->set_launched(static_cast<int64_t>(Below(50)) -
+                                                 (wrong ? 10 : 0));
+  } else if (wrong || Below(4) == 0) {
+    message.mutable_schedule_break()->set_id(schedule.id);
+    message.mutable_schedule_break()->set_reason("another shape");
+  } else {
+    message.mutable_heartbeat()->add_lanes()->set_lane(kFirstScheduleLane +
+                                                       static_cast<int32_t>(schedule.id) - 1);
+    message.mutable_heartbeat()->mutable_lanes(0)->set_launched(static_cast<int64_t>(Below(50)));
+  }
   return message;
 }
 
@@ -102,6 +138,8 @@ v1::WorkerMessage RandomMessages::RareBody() {
 TensorSpec RandomMessages::SpecOf(uint64_t number, const KnownWorker& sender) {
   TensorSpec spec = Gradient(absl::StrCat("t", number), {static_cast<int64_t>(number) + 1});
   spec.process_set = ProcessSetId{SomeSet()};
+  if (number == 4 || number == 5) spec.memory = MemoryKind::kCuda;
+  if (number == 5) spec.shape = {20000};
   const bool plain = number < 6;
   if (number < 2) spec = InGroup(spec, "G", 2);
   if (plain) return spec;

@@ -22,6 +22,11 @@ struct KnownWorker {
   int32_t size = 1;
   int64_t requests = 0;  // for process sets
   bool owes_report = false;
+  struct Schedule {
+    int64_t id = 0;
+    bool acknowledged = false, frozen = false, cut = false;
+  };
+  std::vector<Schedule> schedules;  // of which it has heard
   KnownSlots slots;
 };
 
@@ -31,6 +36,8 @@ class RandomMessages {
   RandomMessages(Random& random, bool calm) : random_(random), calm_(calm) {}
 
   v1::WorkerMessage Join();
+  // What it says of one of its schedules, most of the time when it is due.
+  v1::WorkerMessage OfSchedule(KnownWorker& sender);
   // Of a member, and about anything but tensors.
   v1::WorkerMessage Body();
   // Tensors that `sender` has; and in sets that it may not be in.

@@ -20,6 +20,19 @@ TEST(RankSet, InsertsAndErasesOnce) {
   EXPECT_TRUE(set.empty());
 }
 
+TEST(RankSet, TakesNeighboursAtOnce) {
+  const MemberList all = MemberList::All(200);
+  RankSet set(all);
+  set.Insert(Rank{150});
+  const RankSlice neighbours(all, {Rank{63}, Rank{65}, Rank{64}});
+  EXPECT_FALSE(set.ContainsAnyOf(neighbours));
+  set.InsertAll(neighbours);
+  EXPECT_THAT(set.Ranks(), ElementsAre(Rank{63}, Rank{64}, Rank{65}, Rank{150}));
+  EXPECT_TRUE(set.CountsAreRight());
+  EXPECT_TRUE(set.ContainsAnyOf(RankSlice(all, {Rank{65}})));
+  EXPECT_FALSE(set.ContainsAnyOf(RankSlice(all, {Rank{66}, Rank{149}})));
+}
+
 TEST(RankSet, ComplementStaysWithinTheWorld) {
   for (int32_t world : {1, 63, 64, 65, 128, 131}) {
     const MemberList all = MemberList::All(world);

@@ -99,6 +99,21 @@ TEST(Reforming, AnEndThatIsTakenUpAnewCountsOnce) {
   EXPECT_FALSE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
 }
 
+TEST(Reforming, AGenerationThatWasTakenUpAnewBeforeItsEndDoesNotCount) {
+  Reforming reforming = Raise();
+  for (int i = 0; i < 2 * kMaxFruitlessGenerations; ++i) {
+    reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, kStart);
+    reforming.Suspended();  // before anybody was blamed for it
+    EXPECT_TRUE(reforming.Broken("the peer is lost", /*lost=*/false, /*left=*/false, kStart));
+    reforming.Formed(kStart);
+  }
+  for (int i = 0; i < kMaxFruitlessGenerations; ++i) {
+    EXPECT_TRUE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
+    reforming.Formed(kStart);
+  }
+  EXPECT_FALSE(reforming.Broken("a deadline", /*lost=*/false, /*left=*/false, kStart));
+}
+
 TEST(Reforming, AGenerationThatHasLivedForLongDoesNotCount) {
   Reforming reforming = Raise();
   absl::Time now = kStart;

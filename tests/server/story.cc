@@ -148,7 +148,8 @@ bool Story::Worker(const Command& command) {
       lane->mutable_marks(0)->set_busy_ns(absl::ToInt64Nanoseconds(busy));
     }
     Step(SessionMessage{SessionOf(command).id, message});
-  } else if (command.verb == "ack" || command.verb == "break" || command.verb == "frozen") {
+  } else if (command.verb == "ack" || command.verb == "break" || command.verb == "frozen" ||
+             command.verb == "finished") {
     Schedule(command);
   } else if (command.verb == "begun" || command.verb == "chunk") {
     v1::WorkerMessage message = From(command);
@@ -303,7 +304,8 @@ void Story::Join(const Command& command) {
   if (const auto named = OnFailureFromName(command.Get("on_failure", "")))
     join->set_on_failure(static_cast<v1::OnFailure>(*named));
   join->set_launch(command.Get("launch", ""));
-  join->set_executes_schedules(command.Number("schedules", 0) == 1);
+  join->set_executes_schedules(command.Number("schedules", 0) >= 1);
+  join->set_schedules_devices(command.Number("schedules", 0) == 2);
   join->set_traces(command.Number("traces", 0) == 1);
   join->set_drains(command.Number("drains", 1) == 1);
   join->set_keeps_process_sets(command.Number("sets", 1) == 1);
@@ -322,6 +324,7 @@ void Story::Ready(const Command& command) {
     spec.root_rank = static_cast<int32_t>(command.Number("root", 0));
     spec.process_set = ProcessSetId{static_cast<int32_t>(command.Number("set", 0))};
     spec.peer_rank = static_cast<int32_t>(command.Number("peer", 0));
+    if (command.Get("memory", "host") == "cuda") spec.memory = MemoryKind::kCuda;
     const std::string kind = command.Get("kind", "allreduce");
     spec.kind = CollectiveKindFromName(kind).value_or(CollectiveKind::kAllreduce);
     spec.op = Reduces(spec.kind)
@@ -334,21 +337,6 @@ void Story::Ready(const Command& command) {
     cached->set_known(command.Number("known", 0));
     cached->set_first_slot(command.Number("first", 0));
     if (const int64_t bits = command.Number("bits", 0)) *cached->mutable_bits() = char(bits);
-  }
-  Step(SessionMessage{SessionOf(command).id, message});
-}
-
-void Story::Schedule(const Command& command) {
-  v1::WorkerMessage message = From(command);
-  const int64_t id = command.Number("id", 1);
-  if (command.verb == "ack") {
-    message.mutable_schedule_ack()->set_id(id);
-  } else if (command.verb == "break") {
-    message.mutable_schedule_break()->set_id(id);
-    message.mutable_schedule_break()->set_reason(command.Get("reason", ""));
-  } else {
-    message.mutable_freeze_reply()->set_id(id);
-    message.mutable_freeze_reply()->set_launched(command.Number("launched", 0));
   }
   Step(SessionMessage{SessionOf(command).id, message});
 }

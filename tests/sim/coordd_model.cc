@@ -36,6 +36,7 @@ void CoorddModel::Crash() {
   storing_.clear();
   state_.reset();
   broken_.clear();
+  lost_.clear();
   for (int32_t worker = 0; worker < static_cast<int32_t>(streams_.size()); ++worker) {
     SimStream& broken = stream(worker);
     const std::deque<v1::CoordinatorMessage> under_way = broken.from_coordd;
@@ -58,13 +59,35 @@ void CoorddModel::Sleep(const std::function<bool(int32_t)>& is_there) {
   }
 }
 
+void CoorddModel::LoseStreams(const std::function<bool(int32_t)>& through_it) {
+  Log("a relay ends");
+  std::vector<SessionId> lost;
+  for (int32_t worker = 0; worker < static_cast<int32_t>(streams_.size()); ++worker) {
+    const SessionId session = stream(worker).session;
+    if (ToInt(session) == 0 || is_cut(worker) || !through_it(worker)) continue;
+    lost.push_back(session);
+    Break(worker);
+  }
+  if (!lost.empty()) lost_.push_back(std::move(lost));
+}
+
 absl::Status CoorddModel::HearOfBrokenStream() {
+  if (broken_.empty() || (!lost_.empty() && random_.Below(2) == 0)) {
+    const std::vector<SessionId> lost = std::move(lost_.front());
+    lost_.pop_front();
+    for (SessionId session : lost) ForgetStale(session);
+    return Step(StreamsLost{lost, "the relay of node0 was lost"});
+  }
   const size_t at = random_.Below(broken_.size());
   const SessionId session = broken_[at];
   broken_.erase(broken_.begin() + static_cast<int64_t>(at));
+  ForgetStale(session);
+  return Step(SessionEnded{session, "reset"});
+}
+
+void CoorddModel::ForgetStale(SessionId session) {
   std::erase_if(stream(worker_of_.at(session)).stale_to_coordd,
                 [session](const auto& stale) { return stale.first == session; });
-  return Step(SessionEnded{session, "reset"});
 }
 
 absl::Status CoorddModel::Step(const Inbound& in) {

@@ -91,7 +91,9 @@ class CoorddModel {
   // For long enough that it forgives. Some workers have lost patience by the time at which it wakes
   // up: their streams have ended, of which it hears later. `is_there`: the worker lives.
   void Sleep(const std::function<bool(int32_t worker)>& is_there);
-  bool has_broken_streams() const { return !broken_.empty(); }
+  // A relay has ended, and the streams of these, at once; coordd hears of it later.
+  void LoseStreams(const std::function<bool(int32_t worker)>& through_it);
+  bool has_broken_streams() const { return !broken_.empty() || !lost_.empty(); }
   absl::Status HearOfBrokenStream();
 
   // REQUIRES of these: alive.
@@ -145,6 +147,7 @@ class CoorddModel {
   absl::Status Took(const Effects& effects);
   void Deliver(SessionId session, const v1::CoordinatorMessage& message);
   void LeaveBehind(SimStream& stream);
+  void ForgetStale(SessionId session);
   void Write(const Persist& what);
   template <typename... Args>
   void Log(const Args&... args) const;
@@ -162,8 +165,9 @@ class CoorddModel {
   int64_t last_session_ = 0;
   bool keeps_stale_ = false;
   std::vector<SimStream> streams_;
-  std::map<SessionId, int32_t> worker_of_;  // also of streams that have ended
-  std::vector<SessionId> broken_;           // streams of whose end coordd has not heard
+  std::map<SessionId, int32_t> worker_of_;   // also of streams that have ended
+  std::deque<std::vector<SessionId>> lost_;  // likewise, those of a relay
+  std::vector<SessionId> broken_;            // streams of whose end coordd has not heard
 };
 
 }  // namespace coordd

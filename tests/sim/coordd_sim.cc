@@ -59,6 +59,7 @@ const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"no-break", PlantedBug::kNoBreak},
     {"forgets-slots-early", PlantedBug::kForgetsSlotsEarly},
     {"means-another-slot", PlantedBug::kMeansAnotherSlot},
+    {"not-staged", PlantedBug::kNotStaged},
     {"plans-before-all-are-back", PlantedBug::kPlansBeforeAllAreBack},
     {"generations-start-anew", PlantedBug::kGenerationsStartAnew},
     {"no-fencing", PlantedBug::kNoFencing},

@@ -21,7 +21,8 @@ struct Step {
 // The same random steps for all ranks.
 class Programs {
  public:
-  Programs(uint64_t seed, int32_t size) : random_(seed), programs_(static_cast<size_t>(size)) {}
+  Programs(uint64_t seed, int32_t size)
+      : has_devices_(seed % 3 == 0), random_(seed), programs_(static_cast<size_t>(size)) {}
 
   void AddPhase() {
     const Step base = RandomStep();
@@ -30,7 +31,11 @@ class Programs {
     const uint64_t steps = 1 + random_.Below(14);
     for (uint64_t i = 0; i < steps; ++i) {
       Step step = base;
-      if (metric && i % period == 0) step.submissions.push_back({Gradient("metric", {1})});
+      if (metric && i % period == 0) {
+        step.submissions.push_back({Gradient("metric", {1})});
+        if (has_devices_ && steps % 2 == 0)
+          step.submissions.back().front().memory = MemoryKind::kCuda;
+      }
       Append(step);
     }
   }
@@ -78,9 +83,13 @@ class Programs {
     for (uint64_t i = 0; i < count; ++i) {
       const bool group = grouped && random_.Below(4) == 0;
       std::vector<TensorSpec> tensors;
+      const bool on_device = has_devices_ && random_.Below(3) > 0;
+      const bool large = on_device && random_.Below(3) == 0;
       for (int j = 0; j < (group ? 3 : 1); ++j) {
-        TensorSpec spec = Gradient(absl::StrCat("t", i, ".", j),
-                                   {static_cast<int64_t>(1 + random_.Below(2)), 200});
+        TensorSpec spec =
+            Gradient(absl::StrCat("t", i, ".", j),
+                     {static_cast<int64_t>(1 + random_.Below(2)), large ? 20000 : 200});
+        if (on_device) spec.memory = MemoryKind::kCuda;
         if (random_.Below(3) == 0) spec.dtype = DataType::kFloat64;
         if (!group && random_.Below(5) == 0) {
           spec.kind = CollectiveKind::kAllgather;
@@ -113,6 +122,7 @@ class Programs {
     programs_[rank].push_back({.kind = Kind::kWait});
   }
 
+  const bool has_devices_;
   Random random_;
   std::vector<SimProgram> programs_;
 };

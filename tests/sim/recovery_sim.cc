@@ -37,7 +37,8 @@ RecoverySim::RecoverySim(uint64_t seed, const RecoverySimOptions& options, Log l
       evictions_left_(options.evictions),
       cuts_left_(options.cuts),
       newcomers_left_(options.newcomers),
-      pauses_left_(options.pauses) {
+      pauses_left_(options.pauses),
+      relays_left_(options.relays) {
   if (options.stale) coordd_.KeepStale();
 }
 

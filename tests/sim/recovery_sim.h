@@ -55,6 +55,7 @@ struct RecoverySimOptions {
   int32_t cuts = 0;        // of links between two workers, in one direction or both
   int32_t newcomers = 0;   // workers that come while the job runs
   int32_t pauses = 0;      // of workers that get no turn, and go on
+  int32_t relays = 0;      // that end, and with them the streams of several workers
   bool stale = false;      // what was under way on a stream arrives after the next was opened
   int32_t steps = 12;
   int32_t tensors = 3;  // of a step
@@ -81,6 +82,7 @@ class RecoverySim {
   int64_t cuts() const { return options_.cuts - cuts_left_; }
   int64_t newcomers() const { return options_.newcomers - newcomers_left_; }
   int64_t pauses() const { return options_.pauses - pauses_left_; }
+  int64_t relays() const { return options_.relays - relays_left_; }
   int64_t stale() const { return stale_; }    // messages that came on streams given up
   int64_t given() const { return given_; }    // states, to workers that had another one
   int64_t parted() const { return parted_; }  // evicted since they did not reach another
@@ -258,6 +260,7 @@ class RecoverySim {
   void Sleep();
   void Partition();
   void Pause();
+  void LoseRelay();
   void MendSomething();
   absl::Time NextMend() const;
   // It was evicted, or may have been while it was cut off: then it ends, and nobody misses it.
@@ -277,7 +280,7 @@ class RecoverySim {
   int32_t dozes_left_;
   absl::Time suspended_at_;
   int32_t drains_left_, partitions_left_, evictions_left_, cuts_left_, newcomers_left_,
-      pauses_left_;
+      pauses_left_, relays_left_;
   std::set<std::pair<int32_t, int32_t>> cut_;  // from, to
   int64_t last_call_ = 0;
   std::map<CallId, int32_t> drain_calls_;                  // whom an operator has asked to leave

@@ -54,6 +54,7 @@ absl::Status RecoverySim::Fault(bool& happened) {
   if (coordd_.alive() && running && dozes_left_ > 0 && random_.Below(150) == 0) Sleep();
   if (running && partitions_left_ > 0 && random_.Below(150) == 0) Partition();
   if (running && pauses_left_ > 0 && random_.Below(150) == 0) Pause();
+  if (coordd_.alive() && running && relays_left_ > 0 && random_.Below(150) == 0) LoseRelay();
   happened = false;
   return absl::OkStatus();
 }
@@ -171,6 +172,12 @@ void RecoverySim::Pause() {
   worker.cut_until = worker.pauses_until + kMissedFor;
 }
 
+void RecoverySim::LoseRelay() {
+  --relays_left_;
+  coordd_.LoseStreams(
+      [this](int32_t w) { return workers_[static_cast<size_t>(w)].alive && random_.Below(3) > 0; });
+}
+
 void RecoverySim::MendSomething() {
   for (int32_t w = 0; w < count(); ++w) {
     if (!coordd_.is_cut(w) || random_.Below(5) != 0) continue;
@@ -196,8 +203,8 @@ absl::Status RecoverySim::OnClosed(const CloseSession& close) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   SimStream& stream = coordd_.stream(w);
   const bool current = stream.session == close.session;
-  const bool may_suspend =
-      options_.dozes > 0 || options_.partitions > 0 || options_.pauses > 0 || options_.stale;
+  const bool may_suspend = options_.dozes > 0 || options_.partitions > 0 || options_.pauses > 0 ||
+                           options_.relays > 0 || options_.stale;
   if (IsOutside(worker) && absl::IsUnavailable(close.status)) {
     if (current) coordd_.Break(w);  // it joins again
     return absl::OkStatus();
@@ -229,7 +236,9 @@ v1::Join RecoverySim::JoinFor(int32_t w) const {
   join.set_launcher_rank(w);
   join.set_executes_schedules(true);
   join.set_knows_slots(true);
+  join.set_schedules_devices(true);
   join.set_drains(true);
+  join.mutable_asking_for();  // it asks again, until coordd has heard of what has ended
   join.set_on_failure(v1::ON_FAILURE_CONTINUE);
   join.mutable_limits()->set_min_workers(1);
   join.mutable_limits()->set_max_workers(count());

@@ -15,7 +15,8 @@ struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
   int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
-          partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0, stale = 0;
+          partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0, stale = 0,
+          relays = 0;
   int64_t by_slot = 0, by_slot_after_another = 0, by_slot_after_resume = 0;
 };
 
@@ -47,6 +48,7 @@ Sums RunAll(const FaultSet& faults) {
     sums.given += sim.given();
     sums.pauses += sim.pauses();
     sums.stale += sim.stale();
+    sums.relays += sim.relays();
     sums.by_slot += sim.by_slot();
     sums.by_slot_after_another += sim.by_slot_after_another();
     sums.by_slot_after_resume += sim.by_slot_after_resume();
@@ -91,6 +93,16 @@ TEST(RecoverySim, CoorddMaySleepAndDie) {
   EXPECT_GT(sums.suspended, static_cast<int64_t>(kSeeds / 2));
   EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds / 4));
+}
+
+TEST(RecoverySim, TheEndOfARelayIsNobodysLossWhoeverDiesBesides) {
+  const Sums alone = RunAll({Fault::kRelay});
+  EXPECT_GT(alone.relays, static_cast<int64_t>(kSeeds));
+  EXPECT_GT(alone.suspended, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_EQ(alone.generations, static_cast<int64_t>(kSeeds));
+  const Sums sums = RunAll({Fault::kRelay, Fault::kKill, Fault::kRestart, Fault::kChange});
+  EXPECT_GT(sums.relays, static_cast<int64_t>(kSeeds / 2));
+  EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds));
 }
 
 TEST(RecoverySim, WhoIsToLeaveDoesAtAnyMomentAndNobodyElseIsConcerned) {

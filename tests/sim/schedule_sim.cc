@@ -109,7 +109,7 @@ absl::Status ScheduleSim::Step() {
     }
   }
   for (const auto& [key, batch] : batches_)
-    if (batch.launched.size() == Members(batch.set).size()) return FinishBatch();
+    if (CanEnd(key, batch)) return FinishBatch();
   return PassTime();
 }
 
@@ -175,7 +175,7 @@ absl::Status ScheduleSim::RunProgram(int32_t rank) {
   for (const TensorSpec& spec : tensors) {
     const TensorId id{++state.last_id};
     const int64_t instance = state.joins * kMaxScheduleSteps + ++state.instances[Key(spec)];
-    state.open[id] = {Key(spec), instance, coordd_.now()};
+    state.open[id] = {Key(spec), instance, coordd_.now(), spec.memory};
     submitted.tensors.push_back({id, spec, deadline});
   }
   // Up to a join the ranks may have done different numbers of steps.
@@ -214,6 +214,8 @@ bool ScheduleSim::OnSaid(int32_t rank, v1::CoordinatorMessage& message, bool cur
   missed_ += missed ? 1 : 0;
   if (bug_ == PlantedBug::kCutTooEarly && message.has_cut() && message.cut().position() > 0)
     message.mutable_cut()->set_position(message.cut().position() - 1);
+  if (bug_ == PlantedBug::kNotStaged && message.has_plan())
+    for (v1::FusedBatch& batch : *message.mutable_plan()->mutable_batches()) batch.clear_staged();
   if (bug_ == PlantedBug::kForgetsSlotsEarly && message.has_membership() && rank == 0)
     message.mutable_membership()->set_slots(message.membership().slots() - 1);
   return true;
@@ -325,13 +327,16 @@ absl::Status ScheduleSim::OnLaunch(int32_t rank, const LaunchBatch& launch) {
   batch.set = launch.process_set;
   std::vector<std::string> tensors;
   auto absent = launch.absent.begin();
+  MemoryKind memory = MemoryKind::kHost;
   for (TensorId id : launch.tensors) {
     if (ToInt(id) == 0) {
+      memory = absent->memory;
       tensors.push_back(Key(*absent++));
       continue;
     }
     const auto open = state.open.find(id);
     if (open == state.open.end()) return Wrong(where, ": a tensor that has ended");
+    memory = open->second.memory;
     tensors.push_back(open->second.name);
     longest_wait_ = std::max(longest_wait_, coordd_.now() - open->second.at);
     const auto [known, first] = batch.instances.emplace(open->second.name, open->second.instance);
@@ -346,16 +351,33 @@ absl::Status ScheduleSim::OnLaunch(int32_t rank, const LaunchBatch& launch) {
     return Wrong(where, " has [", absl::StrJoin(tensors, " "), "], another rank has [",
                  absl::StrJoin(batch.tensors, " "), "]");
   }
+  const bool by_nccl = memory != MemoryKind::kHost && !launch.staged;
+  if (!batch.launched.empty() && by_nccl != batch.by_nccl)
+    return Wrong(where, by_nccl ? " is" : " is not", " NCCL's, other than on another rank");
+  batch.by_nccl = by_nccl;
+  if (by_nccl) state.device.emplace_back(launch.lane, launch.sequence);
+  scheduled_by_nccl_ += by_nccl && scheduled ? 1 : 0;
+  staged_ += launch.staged ? 1 : 0;
   batch.launched.insert(rank);
   lane[launch.sequence] = launch.tensors;
   return absl::OkStatus();
 }
 
+// All have launched it, and on no device does anything stand before it.
+bool ScheduleSim::CanEnd(const BatchKey& key, const Batch& batch) const {
+  if (batch.launched.size() != Members(batch.set).size()) return false;
+  return !batch.by_nccl ||
+         std::all_of(batch.launched.begin(), batch.launched.end(), [&](int32_t rank) {
+           return batch.done.contains(rank) ||
+                  ranks_[static_cast<size_t>(rank)].device.front() == key;
+         });
+}
+
 // A batch that all have launched ends on one rank after the other.
 absl::Status ScheduleSim::FinishBatch() {
-  std::vector<std::pair<LaneId, int64_t>> ready;
+  std::vector<BatchKey> ready;
   for (const auto& [key, batch] : batches_)
-    if (batch.launched.size() == Members(batch.set).size()) ready.push_back(key);
+    if (CanEnd(key, batch)) ready.push_back(key);
   if (ready.empty()) return absl::OkStatus();
   const auto key = ready[random_.Below(ready.size())];
   Batch& batch = batches_.at(key);
@@ -365,6 +387,7 @@ absl::Status ScheduleSim::FinishBatch() {
   const int32_t rank = left[random_.Below(left.size())];
   RankState& state = ranks_[static_cast<size_t>(rank)];
   batch.done.insert(rank);
+  if (batch.by_nccl) state.device.pop_front();
   for (TensorId id : state.launched[key.first][key.second]) {
     if (ToInt(id) != 0) state.open.erase(id);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,6 +40,7 @@ enum class PlantedBug {
   kNoBreak,             // a batch that stays incomplete breaks nothing
   kForgetsSlotsEarly,   // a rank keeps one slot less than coordd gives out
   kMeansAnotherSlot,    // a rank reports the tensor beside the one that it has submitted
+  kNotStaged,           // what is planned beside a schedule of tensors on devices is NCCL's, too
   // Of a coordd that is started again:
   kPlansBeforeAllAreBack,  // it does not wait for the last member
   kGenerationsStartAnew,   // it has forgotten their numbers
@@ -66,6 +68,9 @@ class ScheduleSim {
     return scheduled_batches_;
   }  // launched on lanes of schedules
   int64_t negotiated_batches() const { return negotiated_batches_; }
+  // Of tensors on devices: by NCCL on lanes of schedules; planned to be staged.
+  int64_t scheduled_by_nccl() const { return scheduled_by_nccl_; }
+  int64_t staged() const { return staged_; }
   int64_t schedules() const { return static_cast<int64_t>(schedules_.size()); }
   int64_t cuts() const { return static_cast<int64_t>(cuts_.size()); }
   int64_t reports() const { return reports_; }  // messages with tensors
@@ -78,10 +83,12 @@ class ScheduleSim {
   int64_t while_away() const { return while_away_; }  // batches launched without coordd
 
  private:
+  using BatchKey = std::pair<LaneId, int64_t>;
   struct Submitted {
     std::string name;      // with its set
     int64_t instance = 0;  // how often this rank has submitted it, since it joined last
     absl::Time at;
+    MemoryKind memory = MemoryKind::kHost;
   };
   struct RankState {
     std::unique_ptr<WorkerState> worker;
@@ -93,6 +100,7 @@ class ScheduleSim {
     int64_t joins = 0;
     int64_t asked = 0;                     // open questions about process sets
     std::optional<int64_t> frozen_by_bug;  // the schedule
+    std::deque<BatchKey> device;           // what NCCL has to execute, one behind the other
   };
   // What a batch is, as the first rank that launched it saw it.
   struct Batch {
@@ -100,6 +108,7 @@ class ScheduleSim {
     std::map<std::string, int64_t> instances;
     ProcessSetId set;
     std::set<int32_t> launched, done;
+    bool by_nccl = false;
   };
 
   absl::Status Step();
@@ -110,6 +119,7 @@ class ScheduleSim {
   bool Blocked(const RankState& rank) const;
   bool Finished() const;
   absl::Status FinishBatch();
+  bool CanEnd(const BatchKey& key, const Batch& batch) const;
   absl::Status Turn(int32_t rank, WorkerEvent event);
   void TickWorker(RankState& state, std::vector<WorkerEffect>& out);
   absl::Status Take(int32_t rank, std::vector<WorkerEffect> effects);
@@ -134,9 +144,10 @@ class ScheduleSim {
   std::vector<RankState> ranks_;
   CoorddModel coordd_;
   std::map<ProcessSetId, std::vector<int32_t>> sets_;
-  std::map<std::pair<LaneId, int64_t>, Batch> batches_;
+  std::map<BatchKey, Batch> batches_;
   std::set<int64_t> schedules_, cuts_;  // by id
   int64_t scheduled_batches_ = 0, negotiated_batches_ = 0, reports_ = 0;
+  int64_t scheduled_by_nccl_ = 0, staged_ = 0;
   int64_t by_slot_ = 0, by_slot_after_crash_ = 0;
   int64_t crashes_ = 0, breaks_ = 0, missed_ = 0, while_away_ = 0;
   absl::Duration longest_wait_;

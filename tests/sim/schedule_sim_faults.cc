@@ -71,6 +71,7 @@ v1::Join ScheduleSim::JoinFor(int32_t rank) const {
   join.set_launcher_rank(rank);
   join.set_executes_schedules(true);
   join.set_knows_slots(true);
+  join.set_schedules_devices(true);
   join.mutable_limits()->set_min_workers(size);
   join.mutable_limits()->set_max_workers(size);
   return join;

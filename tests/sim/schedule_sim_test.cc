@@ -19,7 +19,7 @@ using Kind = SimOp::Kind;
 SimOp Submit(TensorSpec spec) { return {.kind = Kind::kSubmit, .tensors = {std::move(spec)}}; }
 
 TEST(ScheduleSimTest, NoInterleavingMakesRanksExecuteDifferentThings) {
-  int64_t scheduled = 0, negotiated = 0, cuts = 0, by_slot = 0;
+  int64_t scheduled = 0, negotiated = 0, cuts = 0, by_slot = 0, by_nccl = 0, staged = 0;
   for (uint64_t seed = 1; seed <= 400; ++seed) {
     ScheduleSim sim(seed, RandomPrograms(seed));
     ASSERT_THAT(sim.Run(), IsOk()) << Replay("schedules", seed, {});
@@ -27,9 +27,13 @@ TEST(ScheduleSimTest, NoInterleavingMakesRanksExecuteDifferentThings) {
     negotiated += sim.negotiated_batches();
     cuts += sim.cuts();
     by_slot += sim.by_slot();
+    by_nccl += sim.scheduled_by_nccl();
+    staged += sim.staged();
   }
   // It has tried what it is about.
   EXPECT_GT(scheduled, negotiated / 4);
+  EXPECT_GT(by_nccl, 1000);
+  EXPECT_GT(staged, 500);
   EXPECT_GT(cuts, 400);
   EXPECT_GT(by_slot, 4000);
 }
@@ -99,6 +103,31 @@ TEST(ResumeSimTest, ASteadyProgramGoesOnByScheduleWhateverBecomesOfCoordd) {
   EXPECT_EQ(sim.cuts(), 0);
 }
 
+TEST(ScheduleSimTest, TensorsOnDevicesHaveAScheduleOfTheirOwn) {
+  std::vector<SimProgram> programs(3);
+  for (SimProgram& program : programs) {
+    for (int step = 0; step < 100; ++step) {
+      for (int i = 0; i < 4; ++i) {
+        TensorSpec spec = Gradient(absl::StrCat("g", i), {100000});
+        if (i < 2) spec.memory = MemoryKind::kCuda;
+        program.push_back(Submit(spec));
+      }
+      program.push_back({.kind = Kind::kWait});
+      if (step % 10 != 9) continue;
+      TensorSpec loss = Gradient("loss", {1});
+      loss.memory = MemoryKind::kCuda;
+      program.push_back(Submit(loss));
+      program.push_back({.kind = Kind::kWait});
+    }
+  }
+  ScheduleSim sim(8, programs);
+  ASSERT_THAT(sim.Run(), IsOk());
+  EXPECT_EQ(sim.schedules(), 2);
+  EXPECT_EQ(sim.cuts(), 0);
+  EXPECT_GT(sim.scheduled_by_nccl(), 3 * 2 * 90);
+  EXPECT_EQ(sim.staged(), 3 * 10);  // the loss
+}
+
 class PlantedResumeBugTest : public testing::TestWithParam<PlantedBug> {};
 
 TEST_P(PlantedResumeBugTest, IsNoticed) {
@@ -129,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(Bugs, PlantedBugTest,
                          testing::Values(PlantedBug::kCutTooEarly, PlantedBug::kLaunchesWhenFrozen,
                                          PlantedBug::kReportNotDropped, PlantedBug::kNoBreak,
                                          PlantedBug::kForgetsSlotsEarly,
-                                         PlantedBug::kMeansAnotherSlot));
+                                         PlantedBug::kMeansAnotherSlot, PlantedBug::kNotStaged));
 
 }  // namespace
 }  // namespace coordd

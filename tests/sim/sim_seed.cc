@@ -31,6 +31,8 @@ constexpr FaultText kFaults[] = {
     {Fault::kPause, "pause", "a worker gets no turn for up to one and a half leases, and goes on"},
     {Fault::kStale, "stale",
      "what was under way on a stream arrives after the next was opened, or arrives once more"},
+    {Fault::kRelay, "relay",
+     "the streams of several workers break at once, which says nothing of them"},
 };
 
 }  // namespace
@@ -80,6 +82,7 @@ RecoverySimOptions RecoveryOptionsOf(uint64_t seed, const FaultSet& faults) {
       {Fault::kDrain, &options.drains},         {Fault::kEvict, &options.evictions},
       {Fault::kPartition, &options.partitions}, {Fault::kCut, &options.cuts},
       {Fault::kNewcomers, &options.newcomers},  {Fault::kPause, &options.pauses},
+      {Fault::kRelay, &options.relays},
   };
   std::vector<int32_t*> chosen;
   int32_t sum = 0;

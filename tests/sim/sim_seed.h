@@ -26,6 +26,7 @@ enum class Fault {
   kNewcomers,  // workers that come while the job runs
   kPause,      // of workers
   kStale,      // messages, on streams that were given up
+  kRelay,      // of a node: the streams of its workers
 };
 using FaultSet = std::set<Fault>;
 

@@ -1,5 +1,10 @@
+#include <barrier>
 #include <cstring>
+#include <thread>
 
+#include "common/clock.h"
+#include "common/store_memory.h"
+#include "common/thread.h"
 #include "tests/worker/collective_backend_conformance.h"
 #include "worker/aligned_buffer.h"
 #include "worker/checking_backend.h"
@@ -49,6 +54,40 @@ BackendCase OnSharedMemory(std::string name, NodeRunOptions options) {
           .max_world_size = 4};
 }
 
+// Two nodes, or three, or with ranks left over; forced, because most of the suite's are small.
+GroupLayout OnNodes(Rank self, int32_t world_size) {
+  if (world_size == 3) return GroupLayout(self, {{1, 2}, {1, 1}});
+  if (world_size == 6) return GroupLayout(self, {{3, 2}});
+  return world_size % 2 == 0 ? GroupLayout(self, {{2, world_size / 2}})
+                             : GroupLayout(self, {{world_size, 1}});
+}
+
+// Every rank on a node of its own.
+BackendCase Apart(std::string name, HostBackendOptions options) {
+  BackendCase made = Host(std::move(name), options);
+  made.layout = [](Rank self, int32_t world_size) { return GroupLayout(self, {{world_size, 1}}); };
+  return made;
+}
+
+BackendCase BetweenNodes(std::string name, NodeRunOptions options, int64_t segment_bytes) {
+  BackendCase made = OnSharedMemory(std::move(name), {});
+  made.new_group = [options, segment_bytes](int32_t world_size) {
+    auto network = std::make_shared<InProcessNetwork>(world_size);
+    auto shared = std::make_shared<SharedMemories>(world_size);
+    return [network, shared, options, segment_bytes]() -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<HostBackend>(
+          std::make_unique<InProcessTransport>(*network),
+          HostBackendOptions{.algorithm = HostAlgorithm::kHierarchical,
+                             .run = {.segment_bytes = segment_bytes},
+                             .node = options},
+          std::make_unique<NodeArena>(shared->memories));
+    };
+  };
+  made.layout = OnNodes;
+  made.max_world_size = 6;
+  return made;
+}
+
 // Every result of the suite compared with the reference besides.
 BackendCase Checked(BackendCase of) {
   of.name = "Checked" + of.name;
@@ -75,8 +114,52 @@ INSTANTIATE_TEST_SUITE_P(
                                    {.staging = {.buffer_bytes = 8192, .broadcast_bytes = 512},
                                     .stream_bytes_min = 65536,
                                     .work_bytes_max = 16384}),
+                    BetweenNodes("BetweenNodes",
+                                 {.inline_bytes_max = 64,
+                                  .staging = {.buffer_bytes = 8192, .broadcast_bytes = 512},
+                                  .stream_bytes_min = 65536,
+                                  .work_bytes_max = 16384},
+                                 4096),
+                    Apart("Apart", {.run = {.segment_bytes = 4096}}),
+                    Checked(BetweenNodes("BetweenNodes", {}, int64_t{1} << 20)),
                     Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
     [](const auto& info) { return info.param.name; });
+
+// Where somebody wants flat ones, or a node has no arenas, all do without the hierarchy.
+TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
+  enum class Differs { kWantsFlat, kHasNone };
+  for (const Differs differs : {Differs::kWantsFlat, Differs::kHasNone}) {
+    SharedMemories shared(4);
+    InProcessNetwork network(4);
+    InMemoryStore store;
+    std::barrier all(4);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < 4; ++r) {
+      threads.push_back(StartThread("rank", [&, r] {
+        HostBackendOptions options{.algorithm = HostAlgorithm::kHierarchical};
+        if (differs == Differs::kWantsFlat && r == 3) options.algorithm = HostAlgorithm::kFlat;
+        const bool has_none = differs == Differs::kHasNone && r >= 2;
+        HostBackend backend(std::make_unique<InProcessTransport>(network), options,
+                            has_none ? nullptr : std::make_unique<NodeArena>(shared.memories));
+        ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{2, 2}}), store,
+                                  Clock::Real().Now() + kGroupHangLimit),
+                  absl::OkStatus());
+        all.arrive_and_wait();
+        BackendContext context{backend, Rank{r}, 4, all, [] {}};
+        const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
+        Bytes output(input.size());
+        CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+        args.sequence = 1;
+        EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
+        EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum,
+                               AllInputs(DataType::kFloat32, 4, 100003, 1), output.data(), 100003),
+                  "");
+        all.arrive_and_wait();
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
 
 }  // namespace
 }  // namespace coordd

@@ -116,11 +116,36 @@ class Checker {
       steps = own;
     }
     for (int64_t step = 0; step < steps; ++step) RunStep(step);
+    if (IsFree()) CheckApart(reads_, writes_);
+    if (mode_.exchanged) {
+      EXPECT_EQ(begun_, ended_) << world_.Describe();
+    }
     for (int32_t m = 0; m < world_.members; ++m) CheckCovered(m);
   }
 
  private:
   using Accesses = std::map<Place, std::vector<Access>>;
+  using Slice = std::tuple<int32_t, int64_t, int64_t, int64_t>;  // member, piece, begin, size
+
+  // Members do not wait for each other between steps: whatever they do must be apart.
+  bool IsFree() const { return mode_.shared && mode_.exchanged; }
+
+  void NoteExchange(const NodeOperation& op, int64_t step, int32_t self) {
+    if (op.exchange == NodeExchange::kNone) return;
+    const Slice slice{self, op.piece, op.from_bytes, op.size_bytes};
+    EXPECT_LE(op.size_bytes, LargestSliceBytes(world_.Of(self), mode_));
+    EXPECT_EQ(op.from_bytes, op.to_bytes);
+    if (op.exchange == NodeExchange::kBegins) {
+      EXPECT_EQ(op.piece, step);
+      begun_.push_back(slice);
+    } else if (op.exchange == NodeExchange::kEnds) {
+      // Before the next piece begins that has the same tag.
+      EXPECT_EQ(op.piece, step + 1 - kExchangeAhead);
+      ended_.push_back(slice);
+    }
+    std::sort(begun_.begin(), begun_.end());
+    std::sort(ended_.begin(), ended_.end());
+  }
 
   void Note(Accesses& accesses, int32_t member, Memory memory, int64_t begin, int64_t size) {
     if (world_.in_place && memory != Memory::kResult) {
@@ -136,13 +161,15 @@ class Checker {
     std::map<std::pair<int32_t, int64_t>, int64_t> made;  // (member, staged) -> size
     for (int32_t m = 0; m < world_.members; ++m) {
       for (const NodeOperation& op : OperationsOf(world_.Of(m), mode_, step)) {
-        ++number_;
+        number_ = IsFree() ? m : number_ + 1;
         EXPECT_GT(op.size_bytes, 0);
+        NoteExchange(op, step, m);
+        const bool is_back = op.exchange == NodeExchange::kEnds;
         for (int32_t from = 0; from < world_.members; ++from) {
-          if (op.combines || from == op.from) NoteRead(op, step, m, from, reads);
+          if (!is_back && (op.combines || from == op.from)) NoteRead(op, step, m, from, reads);
         }
         for (int32_t to = 0; to < world_.members; ++to) {
-          if (!Writes(op, m, to)) continue;
+          if (!Writes(op, m, to) || (is_back && to == m)) continue;  // there it is
           // A block that is in its place already is not copied.
           const bool copy_of_self = world_.in_place && !op.combines && to == m && op.from == m &&
                                     !op.from_result && world_.kind != CollectiveKind::kBroadcast;
@@ -153,7 +180,11 @@ class Checker {
       }
     }
     made_ = made;
-    CheckApart(reads, writes);
+    if (!IsFree()) return CheckApart(reads, writes);
+    for (auto& [place, ranges] : reads)
+      reads_[place].insert(reads_[place].end(), ranges.begin(), ranges.end());
+    for (auto& [place, ranges] : writes)
+      writes_[place].insert(writes_[place].end(), ranges.begin(), ranges.end());
   }
 
   void NoteRead(const NodeOperation& op, int64_t step, int32_t self, int32_t from,
@@ -228,6 +259,8 @@ class Checker {
   int32_t number_ = 0;
   std::map<std::pair<int32_t, int64_t>, int64_t> made_;
   std::map<int32_t, std::vector<Access>> written_;
+  std::vector<Slice> begun_, ended_;
+  Accesses reads_, writes_;  // of all steps, where members are free
 };
 
 void CheckEveryMode(World world) {
@@ -245,6 +278,13 @@ void CheckEveryMode(World world) {
             std::max(staged.pieces, (largest + staged.piece_bytes - 1) / staged.piece_bytes);
       }
       Checker(world, staged).Run();
+      // Of all steps at once: many would take long.
+      if (world.kind != CollectiveKind::kAllreduce || world.sizes[0] > 16 * buffer_bytes) continue;
+      NodeMode exchanged = ExchangedMode(world.Of(0), {buffer_bytes, 128});
+      for (const bool shared : {true, false}) {
+        exchanged.shared = shared;
+        Checker(world, exchanged).Run();
+      }
     }
   }
 }

@@ -61,6 +61,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
                                           {"COORDD_TOPOLOGY", "aisle3/rack12"},
                                           {"COORDD_METRICS", "0.0.0.0:0"},
                                           {"COORDD_TRANSPORT", "ucx"},
+                                          {"COORDD_HOST_ALGORITHM", "flat"},
                                           {"COORDD_GPU_ALGORITHM", "hierarchical"},
                                           {"COORDD_CHECK_RESULTS", "1e-6"},
                                           {"COORDD_LOG_LEVEL", "warning"},
@@ -71,6 +72,7 @@ TEST(OptionsFromEnvironment, ReadEveryVariable) {
   EXPECT_EQ(options->job, "bert");
   EXPECT_EQ(options->launch_id, "c2f0.3.1");
   EXPECT_EQ(options->device_rules.algorithm, GpuAlgorithm::kHierarchical);
+  EXPECT_EQ(options->host_algorithm, HostAlgorithm::kFlat);
   EXPECT_EQ(options->launcher_rank, 3);
   EXPECT_EQ(options->launcher_local_rank, 1);
   EXPECT_EQ(options->min_workers, 4);
@@ -117,6 +119,7 @@ TEST(OptionsFromEnvironment, NameTheVariableThatIsWrong) {
                                                         {"COORDD_SIZE", "0"},
                                                         {"COORDD_METRICS", "9401"},
                                                         {"COORDD_TRANSPORT", "rdma"},
+                                                        {"COORDD_HOST_ALGORITHM", "ring"},
                                                         {"COORDD_GPU_ALGORITHM", "ring"},
                                                         {"COORDD_CHECK_RESULTS", "1"},
                                                         {"COORDD_CHECK_RESULTS", "0"},

@@ -438,6 +438,14 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 4, 2), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6), Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 28, 6), Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kEvenNodes),
+            Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 15, 6, Places::kEvenNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApart),
+            Algorithm::kHalvingDoubling);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
+            Algorithm::kSlices);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 10, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 20, 6), Algorithm::kScatterGather);

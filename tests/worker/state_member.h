@@ -63,11 +63,12 @@ class Member {
       submitted.tensors.push_back({TensorId{++last_id_}, spec, now_ + timeout});
     Turn(std::move(submitted));
   }
-  void Plan(std::vector<std::string> tensors) {
+  void Plan(std::vector<std::string> tensors, bool staged = false) {
     v1::CoordinatorMessage message = Message();
     v1::FusedBatch& batch = *message.mutable_plan()->add_batches();
     batch.set_sequence(++batch_sequence_);
     for (std::string& name : tensors) batch.add_tensors(std::move(name));
+    batch.set_staged(staged);
     Say(std::move(message));
   }
   // The plan of a process set: its batches are numbered apart. `specs`: while this rank has joined.

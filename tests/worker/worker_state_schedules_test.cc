@@ -27,7 +27,11 @@ class ScheduledMember : public Member {
     schedule.set_more(more);
     for (const auto& batch : batches) {
       v1::ScheduledBatch* to = schedule.add_batches();
-      for (const std::string& name : batch) ToProto(Gradient(name), to->add_tensors());
+      for (const std::string& name : batch) {
+        TensorSpec spec = Gradient(name);
+        spec.memory = memory_;
+        ToProto(spec, to->add_tensors());
+      }
     }
     Say(std::move(message));
   }
@@ -73,9 +77,82 @@ class ScheduledMember : public Member {
     return sequences;
   }
 
+  void OnDevices() { memory_ = MemoryKind::kCuda; }
+  void SubmitOnDevice(const std::string& name) {
+    TensorSpec spec = Gradient(name);
+    spec.memory = MemoryKind::kCuda;
+    Submit({spec});
+  }
+
  private:
   int64_t cycles_ = 0;
+  MemoryKind memory_ = MemoryKind::kHost;
 };
+
+TEST(WorkerStateSchedulesTest, OfDevicesSayWhenTheyHaveComeToTheCut) {
+  ScheduledMember member;
+  member.OnDevices();
+  member.Schedule({{"a"}});
+  member.SubmitOnDevice("a");
+  member.DoneScheduled(1);
+  member.Freeze();
+  member.Cut(2);
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kScheduleFinished), IsEmpty());
+  member.SubmitOnDevice("a");
+  const auto finished = member.sent(v1::WorkerMessage::kScheduleFinished);
+  ASSERT_THAT(finished, SizeIs(1));
+  EXPECT_EQ(finished[0].schedule_finished().id(), 1);
+}
+
+TEST(WorkerStateSchedulesTest, OfTheHostSayNothingAtTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Freeze();
+  member.Cut(0);
+  EXPECT_THAT(member.sent(v1::WorkerMessage::kScheduleFinished), IsEmpty());
+}
+
+TEST(WorkerStateSchedulesTest, WhatIsStagedIsLaunchedSo) {
+  ScheduledMember member;
+  member.SubmitOnDevice("loss");
+  member.Plan({"loss"}, /*staged=*/true);
+  ASSERT_THAT(member.All<LaunchBatch>(), SizeIs(1));
+  EXPECT_TRUE(member.All<LaunchBatch>()[0].staged);
+}
+
+TEST(WorkerStateSchedulesTest, OfDevicesEndWhenOtherThingsAreStagedInsteadOfThem) {
+  ScheduledMember member;
+  member.OnDevices();
+  member.Schedule({{"a"}});
+  for (int step = 0; step < 20; ++step) {  // now and then is no reason
+    member.SubmitOnDevice("loss");
+    member.Plan({"loss"}, /*staged=*/true);
+    if (step % 4 == 0) member.SubmitOnDevice("a");
+    if (step % 4 == 0) member.DoneScheduled(step / 4 + 1);
+  }
+  EXPECT_THAT(member.breaks(), IsEmpty());
+  for (int step = 0; step < 8; ++step) {
+    member.SubmitOnDevice("other");
+    member.Plan({"other"}, /*staged=*/true);
+  }
+  EXPECT_THAT(member.breaks(), ElementsAre(HasSubstr("8 batches of other tensors on devices")));
+}
+
+TEST(WorkerStateSchedulesTest, OfDevicesAndOfTheHostAreNotMixed) {
+  ScheduledMember member;
+  v1::CoordinatorMessage message = member.Message();
+  v1::Schedule& schedule = *message.mutable_schedule();
+  schedule.set_id(1);
+  schedule.set_lane(ToInt(kScheduleLane));
+  ToProto(Gradient("a"), schedule.add_batches()->add_tensors());
+  TensorSpec on_device = Gradient("b");
+  on_device.memory = MemoryKind::kCuda;
+  ToProto(on_device, schedule.add_batches()->add_tensors());
+  member.Say(std::move(message));
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("schedule 1 with tensors in host memory and")));
+}
 
 TEST(WorkerStateSchedulesTest, LaunchesWithoutAMessage) {
   ScheduledMember member;

@@ -38,7 +38,6 @@ absl::StatusOr<CudaFunctions> LoadCuda(const std::string& library) {
   table.Required(cuda.MemHostAlloc, "cuMemHostAlloc");
   table.Required(cuda.MemFreeHost, "cuMemFreeHost");
   table.Required(cuda.MemcpyAsync, "cuMemcpyAsync");
-  table.Required(cuda.LaunchHostFunc, "cuLaunchHostFunc");
   table.Required(cuda.ModuleLoadData, "cuModuleLoadData");
   table.Required(cuda.ModuleUnload, "cuModuleUnload");
   table.Required(cuda.ModuleGetFunction, "cuModuleGetFunction");

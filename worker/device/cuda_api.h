@@ -78,8 +78,6 @@ struct CudaFunctions {
   CudaResult (*MemFreeHost)(void* pointer) = nullptr;
   CudaResult (*MemcpyAsync)(CudaPointer to, CudaPointer from, size_t size_bytes,
                             CudaStream stream) = nullptr;
-  CudaResult (*LaunchHostFunc)(CudaStream stream, void (*function)(void* argument),
-                               void* argument) = nullptr;
   CudaResult (*ModuleLoadData)(CudaModule* module, const void* image) = nullptr;
   CudaResult (*ModuleUnload)(CudaModule module) = nullptr;
   CudaResult (*ModuleGetFunction)(CudaFunction* function, CudaModule module,

@@ -40,11 +40,15 @@ DeviceStager::DeviceStager(std::shared_ptr<DeviceRuntime> device, Clock& clock, 
       forward_(std::move(forward)),
       forget_(std::move(forget)),
       pool_(*device_),
+      results_(std::make_shared<ResultMemory>(device_, ResultMemory::Frees::kAtOnce)),
       inbox_(kInboxCapacity, clock) {
   thread_ = StartThread("stager", [this] { Run(); });
 }
 
-DeviceStager::~DeviceStager() { Stop(); }
+DeviceStager::~DeviceStager() {
+  Stop();
+  results_->Close();
+}
 
 void DeviceStager::Stop() {
   inbox_.Close();
@@ -263,10 +267,8 @@ absl::Status DeviceStager::CopyBack(Staged& staged, const Work& work) {
     from = staged.pinned.has_value() ? staged.pinned->data() : nullptr;
     if (staged.output == nullptr) bytes = 0;
   } else if (staged.output == nullptr) {
-    COORDD_ASSIGN_OR_RETURN(DeviceMemory made,
-                            DeviceMemory::Allocate(*device_, staged.device, bytes));
-    staged.own_output = std::make_shared<DeviceMemory>(std::move(made));
-    staged.output = staged.own_output->data();
+    COORDD_ASSIGN_OR_RETURN(staged.own_output, results_->Take(staged.device, bytes));
+    staged.output = staged.own_output.get();
   } else if (bytes > staged.output_capacity_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor ", spec.name, ": the result has ", bytes, " bytes, expected at most the ",
@@ -303,15 +305,7 @@ void DeviceStager::Finish(Staged& staged, absl::Status status) {
   WorkResult result;
   if (status.ok()) {
     result = std::move(staged.result);
-    result.owned_output.reset();
-    if (staged.own_output != nullptr) {
-      // A Work may outlive its worker: it keeps what its memory needs.
-      std::byte* const address = staged.own_output->data();
-      result.owned_output = std::shared_ptr<std::byte[]>(
-          address, [memory = std::move(staged.own_output), device = device_](std::byte*) mutable {
-            memory.reset();
-          });
-    }
+    result.owned_output = std::move(staged.own_output);
   }
   if (staged.pinned.has_value()) pool_.Return(*std::move(staged.pinned));
   staged.pinned.reset();

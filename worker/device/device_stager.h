@@ -20,6 +20,7 @@
 #include "worker/batch_job.h"
 #include "worker/device/device_handles.h"
 #include "worker/device/pinned_pool.h"
+#include "worker/device/result_memory.h"
 #include "worker/tensor_job.h"
 
 namespace coordd {
@@ -68,7 +69,7 @@ class DeviceStager {
     std::optional<DeviceMemory> pinned;
     std::shared_ptr<DeviceEvent> ready;  // of the caller's stream
     std::optional<DeviceEvent> copied;   // of the copy under way
-    std::shared_ptr<DeviceMemory> own_output;
+    std::shared_ptr<std::byte[]> own_output;
     WorkResult result;
   };
   struct Outgoing {
@@ -110,6 +111,7 @@ class DeviceStager {
 
   // Thread-safe by itself.
   PinnedPool pool_;
+  const std::shared_ptr<ResultMemory> results_;
   BoundedQueue<Input> inbox_;
 
   // Guarded by mu_.

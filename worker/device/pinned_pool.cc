@@ -15,23 +15,31 @@ absl::StatusOr<DeviceMemory> PinnedPool::Take(int32_t device, int64_t size_bytes
       static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max(size_bytes, kSizeMin))));
   {
     MutexLock lock(&mu_);
-    std::vector<DeviceMemory>& free = free_[size];
-    if (!free.empty()) {
-      DeviceMemory memory = std::move(free.back());
-      free.pop_back();
-      kept_bytes_ -= size;
+    const auto fits = free_.lower_bound(size);
+    if (fits != free_.end() && (fits->first == size || kept_bytes_ > many_bytes_)) {
+      DeviceMemory memory = std::move(fits->second.back());
+      fits->second.pop_back();
+      kept_bytes_ -= fits->first;
+      if (fits->second.empty()) free_.erase(fits);
       return memory;
     }
   }
-  return DeviceMemory::AllocatePinned(device_, device, size);
+  absl::StatusOr<DeviceMemory> made = DeviceMemory::AllocatePinned(device_, device, size);
+  MutexLock lock(&mu_);
+  if (made.ok()) bytes_ += size;
+  return made;
 }
 
 void PinnedPool::Return(DeviceMemory memory) {
   const int64_t size = static_cast<int64_t>(memory.span().size());
   MutexLock lock(&mu_);
-  if (kept_bytes_ + size > kKeptBytesMax) return;  // freed with the argument
   kept_bytes_ += size;
   free_[size].push_back(std::move(memory));
+}
+
+int64_t PinnedPool::bytes() const {
+  MutexLock lock(&mu_);
+  return bytes_;
 }
 
 }  // namespace coordd

@@ -57,7 +57,6 @@ std::optional<absl::StatusOr<std::shared_ptr<NcclCommunicator>>> CommunicatorMak
 }
 
 std::string CommunicatorMaker::Key(absl::string_view name) const {
-  // Neither begins another: what is deleted with "nccl/0/" is of that communicator alone.
   if (place_.node >= 0)
     return absl::StrCat("nccl-node/", ToInt(place_.group), "/", place_.node, "/", name);
   return absl::StrCat("nccl/", ToInt(place_.group), "/", name);
@@ -85,51 +84,81 @@ absl::Status CommunicatorMaker::Late(absl::string_view doing) {
       " ranks have come"));
 }
 
-absl::StatusOr<std::vector<NcclUniqueId>> CommunicatorMaker::MintIds(int32_t count) {
-  std::vector<NcclUniqueId> ids(static_cast<size_t>(count));
+// No key begins another.
+std::string CommunicatorMaker::IdKey(int32_t number) const {
+  return Key(absl::StrCat("id/", absl::Dec(number, absl::kZeroPad6)));
+}
+
+int32_t CommunicatorMaker::IdCount() const {
+  const bool scalable = place_.size >= options_.scalable_from &&
+                        runtime_->nccl.functions.CommInitRankScalable != nullptr;
+  return scalable ? (place_.size + options_.ranks_per_id - 1) / options_.ranks_per_id : 1;
+}
+
+int32_t CommunicatorMaker::OwnId() const {
+  const int32_t number = place_.rank / options_.ranks_per_id;
+  return number < IdCount() && MinterOf(number) == place_.rank ? number : -1;
+}
+
+absl::StatusOr<NcclUniqueId> CommunicatorMaker::MintId(int32_t number) {
+  NcclUniqueId id;
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_->device, place_.device));
-  std::string value;
-  for (NcclUniqueId& id : ids) {
-    const NcclResult result = runtime_->nccl.functions.GetUniqueId(&id);
-    if (result != NcclResult::kSuccess) {
-      const char* detail = runtime_->nccl.functions.GetLastError(nullptr);
-      return absl::UnavailableError(
-          NcclErrorText({.call = "ncclGetUniqueId",
-                         .error = runtime_->nccl.functions.GetErrorString(result),
-                         .detail = detail != nullptr ? detail : ""},
-                        place_));
-    }
-    value.append(id.bytes, sizeof(id.bytes));
+  const NcclResult result = runtime_->nccl.functions.GetUniqueId(&id);
+  if (result != NcclResult::kSuccess) {
+    const char* detail = runtime_->nccl.functions.GetLastError(nullptr);
+    return absl::UnavailableError(
+        NcclErrorText({.call = "ncclGetUniqueId",
+                       .error = runtime_->nccl.functions.GetErrorString(result),
+                       .detail = detail != nullptr ? detail : ""},
+                      place_));
   }
-  COORDD_RETURN_IF_ERROR(
-      store_.Set(Key("id"), std::move(value), std::min(deadline_, clock_.Now() + kStoreLimit)));
-  return ids;
+  COORDD_RETURN_IF_ERROR(store_.Set(IdKey(number), std::string(id.bytes, sizeof(id.bytes)),
+                                    std::min(deadline_, clock_.Now() + kStoreLimit)));
+  return id;
 }
 
 absl::StatusOr<std::vector<NcclUniqueId>> CommunicatorMaker::Ids() {
-  const bool scalable = place_.size >= options_.scalable_from &&
-                        runtime_->nccl.functions.CommInitRankScalable != nullptr;
-  const int32_t count =
-      scalable ? (place_.size + options_.ranks_per_id - 1) / options_.ranks_per_id : 1;
-  if (place_.rank == 0) return MintIds(count);
+  std::vector<NcclUniqueId> ids(static_cast<size_t>(IdCount()));
+  const int32_t own = OwnId();
+  // Before it waits for those of others, who wait for this one.
+  if (own >= 0) {
+    COORDD_ASSIGN_OR_RETURN(ids[static_cast<size_t>(own)], MintId(own));
+  }
+  for (int32_t number = 0; number < IdCount(); ++number) {
+    if (number == own) continue;
+    COORDD_ASSIGN_OR_RETURN(ids[static_cast<size_t>(number)], AwaitId(number));
+  }
+  return ids;
+}
+
+absl::StatusOr<NcclUniqueId> CommunicatorMaker::AwaitId(int32_t number) {
   while (true) {
     const absl::Time slice = std::min(deadline_, clock_.Now() + kGetSlice);
-    const absl::StatusOr<std::string> value = store_.Get(Key("id"), slice);
+    const absl::StatusOr<std::string> value = store_.Get(IdKey(number), slice);
     if (value.ok()) {
-      std::vector<NcclUniqueId> ids(static_cast<size_t>(count));
-      const size_t expected = ids.size() * sizeof(NcclUniqueId);
-      if (value->size() != expected) {
-        return absl::InternalError(absl::StrCat("the NCCL ids of process set ", ToInt(place_.group),
-                                                " have ", value->size(), " bytes, expected ",
-                                                expected));
+      NcclUniqueId id;
+      if (value->size() != sizeof(id.bytes)) {
+        return absl::InternalError(absl::StrCat("the NCCL id of process set ", ToInt(place_.group),
+                                                " has ", value->size(), " bytes, expected ",
+                                                sizeof(id.bytes)));
       }
-      std::memcpy(ids.data(), value->data(), expected);
-      return ids;
+      std::memcpy(id.bytes, value->data(), sizeof(id.bytes));
+      return id;
     }
     if (!absl::IsDeadlineExceeded(value.status())) return value.status();
-    if (clock_.Now() >= deadline_) return Late("waiting for the id that rank 0 mints");
+    if (clock_.Now() >= deadline_)
+      return Late(absl::StrCat("waiting for the id that rank ", MinterOf(number), " mints"));
     if (StoppedBy(absl::InfinitePast())) return absl::AbortedError("the generation is over");
   }
+}
+
+// By now all ranks have every id.
+void CommunicatorMaker::ForgetOwnId() {
+  const int32_t own = OwnId();
+  if (own < 0) return;
+  absl::Status deleted = store_.DeletePrefix(IdKey(own), clock_.Now() + kStoreLimit);
+  if (own == 0) deleted.Update(store_.DeletePrefix(Key("arrived"), clock_.Now() + kStoreLimit));
+  if (!deleted.ok()) COORDD_LOG(kWarning, "a used NCCL id stays in the store: ", deleted.message());
 }
 
 absl::Status CommunicatorMaker::AwaitReady(NcclCommunicator& communicator) {
@@ -156,11 +185,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Make() {
                           NcclCommunicator::Begin(runtime_, place_, absl::MakeSpan(ids)));
   watchdog_.Watch(communicator);
   COORDD_RETURN_IF_ERROR(AwaitReady(*communicator));
-  if (place_.rank == 0) {
-    const absl::Status deleted = store_.DeletePrefix(Key(""), clock_.Now() + kStoreLimit);
-    if (!deleted.ok())
-      COORDD_LOG(kWarning, "a used NCCL id stays in the store: ", deleted.message());
-  }
+  ForgetOwnId();
   return communicator;
 }
 

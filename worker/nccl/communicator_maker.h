@@ -21,16 +21,17 @@
 namespace coordd {
 
 struct CommunicatorMakerOptions {
-  // From `scalable_from` ranks on, an id for each `ranks_per_id` ranks: with one, rank 0 would have
-  // to talk to everybody.
+  // From `scalable_from` ranks on, an id for each `ranks_per_id` ranks, minted by the first of
+  // them: whoever mints an id has the thread that the ranks of that id talk to, and with one id all
+  // of them would talk to rank 0.
   int32_t scalable_from = 256;
   int32_t ranks_per_id = 128;
 };
 
-// The thread "nccl-init" does what waits: the store, and NCCL. Rank 0 of the set mints the ids and
-// leaves them in the store under "nccl/SET/" ("nccl-node/SET/NODE/"); it deletes them when the
-// communicator is there, by when everybody has read them. So they serve once. They are secrets, and
-// no message has them.
+// The thread "nccl-init" does what waits: the store, and NCCL. A rank that mints an id leaves it in
+// the store under "nccl/SET/id/NUMBER" ("nccl-node/SET/NODE/id/NUMBER") and deletes it when its
+// communicator is there, by when everybody has read all of them. So they serve once. They are
+// secrets, and no message has them.
 class CommunicatorMaker {
  public:
   // `store` (which is of this generation), `clock` and `watchdog` outlive it.
@@ -45,13 +46,20 @@ class CommunicatorMaker {
 
  private:
   absl::StatusOr<std::shared_ptr<NcclCommunicator>> Make();
+  // How many ids there are; the number of that which this rank mints, or -1.
+  int32_t IdCount() const;
+  int32_t OwnId() const;
+  int32_t MinterOf(int32_t number) const { return number * options_.ranks_per_id; }
   absl::StatusOr<std::vector<NcclUniqueId>> Ids();
-  absl::StatusOr<std::vector<NcclUniqueId>> MintIds(int32_t count);
+  absl::StatusOr<NcclUniqueId> AwaitId(int32_t number);
+  absl::StatusOr<NcclUniqueId> MintId(int32_t number);
+  void ForgetOwnId();
   absl::Status AwaitReady(NcclCommunicator& communicator);
   absl::Status Late(absl::string_view doing);
   // Waits until `until`, or the stop: then true.
   bool StoppedBy(absl::Time until);
   std::string Key(absl::string_view name) const;
+  std::string IdKey(int32_t number) const;
 
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;

@@ -39,7 +39,7 @@ DevicePlane::~DevicePlane() {
   }
   ending.reset();
   kept_.clear();
-  dropped_->Close();
+  if (const auto made = results()) made->Close();
 }
 
 int64_t DevicePlane::FusionBufferBytes() const {
@@ -296,6 +296,14 @@ void DevicePlane::EndGroup(ProcessSetId process_set) {
   inbox_.PushUnbounded(GroupEnded{process_set});
 }
 
+void DevicePlane::EndLane(LaneId lane) {
+  {
+    MutexLock lock(&mu_);
+    if (thread_.joinable() && inbox_.PushUnbounded(LaneEnded{lane})) return;
+  }
+  hooks_.end_lane(lane);
+}
+
 std::shared_ptr<NcclBackend> DevicePlane::backend() {
   MutexLock lock(&mu_);
   return backend_;
@@ -306,6 +314,16 @@ void DevicePlane::Abort() {
   if (const std::shared_ptr<NcclBackend> made = backend()) made->Abort();
   inbox_.PushUnbounded(LookAgain{});
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
+}
+
+std::shared_ptr<ResultMemory> DevicePlane::results() {
+  MutexLock lock(&mu_);
+  return results_;
+}
+
+int64_t DevicePlane::result_bytes() {
+  const std::shared_ptr<ResultMemory> made = results();
+  return made == nullptr ? 0 : made->bytes();
 }
 
 int64_t DevicePlane::registered_bytes() {

@@ -24,6 +24,7 @@
 #include "common/store.h"
 #include "worker/batch_job.h"
 #include "worker/device/nvtx.h"
+#include "worker/device/result_memory.h"
 #include "worker/group_layout.h"
 #include "worker/nccl/device_agreement.h"
 #include "worker/nccl/device_events.h"
@@ -53,11 +54,12 @@ struct DevicePlaneOptions {
 // planned, and equally on all ranks of its set: NCCL carries it when every one of them has NCCL,
 // else all stage it through host memory (DeviceAgreement).
 //
-// All of NCCL's batches are launched in the order in which they were planned, whatever their
-// process sets, since kernels of two communicators that are launched in different orders on two
-// ranks can wait for each other on the device. They run one behind the other on one stream, so one
-// fusion buffer serves them all: packing, the collective and unpacking are enqueued together, and
-// nothing waits on the host. A Work is enqueued then, and complete when the device is through.
+// All of NCCL's batches are launched in the order in which they come, which is the same on all
+// ranks (server/device_order.h), whatever their process sets, since kernels of two communicators
+// that are launched in different orders on two ranks can wait for each other on the device. They
+// run one behind the other on one stream, so one fusion buffer serves them all: packing, the
+// collective and unpacking are enqueued together, and nothing waits on the host. A Work is enqueued
+// then, and complete when the device is through.
 //
 // The thread "device" is started by the first batch, does all of that (device_plane_run.cc), and
 // sleeps while nothing is under way. Methods are thread-safe.
@@ -77,6 +79,8 @@ class DevicePlane {
     std::function<void(LaneId, RankList)> open_exchanges;
     std::function<void(LaneId)> end_exchanges;
     std::function<void(CollectiveArgs, CollectiveBackend::Done)> exchange;
+    // Nothing of a schedule's lane will go to the host any more.
+    std::function<void(LaneId)> end_lane;
     // The name of a tensor may be submitted again.
     std::function<void(const TensorSpec&)> free_name;
   };
@@ -101,6 +105,8 @@ class DevicePlane {
   // Of the sets that this rank is in; as Executor's.
   void DefineGroup(ProcessSetId process_set, RankList ranks);
   void EndGroup(ProcessSetId process_set);
+  // Of a schedule: nothing more of it will be launched.
+  void EndLane(LaneId lane);
 
   // Idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
@@ -118,12 +124,14 @@ class DevicePlane {
   std::optional<v1::DeviceUse> UseBeyond(int64_t* told);
 
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
+  int64_t result_bytes();      // of results that the library has made, also of those that lie idle
   int64_t registered_bytes();  // of these, with NCCL
 
  private:
   struct Entry {
     std::unique_ptr<BatchJob> batch;  // nullptr: it is at the executor or the stager
     ProcessSetId process_set;
+    LaneId lane;  // of the host's data plane
     int64_t sequence = 0;
     bool was_away = false;
     bool for_nccl = false;  // as agreed
@@ -151,8 +159,11 @@ class DevicePlane {
   struct GroupEnded {
     ProcessSetId process_set;
   };
+  struct LaneEnded {
+    LaneId lane;
+  };
   struct LookAgain {};
-  using Input = std::variant<Planned, Returned, GroupEnded, LookAgain>;
+  using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, LookAgain>;
 
   int64_t FusionBufferBytes() const;
   absl::Status CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const;
@@ -175,6 +186,7 @@ class DevicePlane {
   void Take(Planned& planned);
   void Take(Returned& returned);
   void Take(GroupEnded& ended);
+  void Take(LaneEnded& ended) { ended_lanes_.insert(ended.lane); }
   void Take(LookAgain&) {}
   // Each returns whether anything happened.
   bool Advance();
@@ -184,15 +196,15 @@ class DevicePlane {
   void Keep(const std::shared_ptr<Running>& running);
   // What stands before an entry in the queue.
   struct Before {
-    bool nccl = false;                       // what NCCL may still have to launch
-    std::set<ProcessSetId> waiting, staged;  // whose batches wait; wait to travel over the host
+    bool nccl = false;                 // what NCCL may still have to launch
+    std::set<LaneId> waiting, staged;  // whose batches wait; wait to travel over the host
   };
   Next NextOf(Entry& entry, const Before& before);
   void LaunchOnDevice(std::unique_ptr<BatchJob> batch);
   absl::Status TryLaunch(const std::shared_ptr<Running>& running);
   absl::StatusOr<absl::Span<std::byte>> ScratchFor(const BatchJob& batch);
-  // What was dropped is given back while nothing is on the device that could come to be held.
-  bool FreeDropped();
+  // Idle memory is given back while nothing is on the device that could come to be held.
+  bool FreeIdleResults();
   absl::Status Prologue(Running& running, DeviceKernels& kernels, CudaStream stream);
   void BeginRange(Running& running);
   void Enqueued(Running& running, const std::shared_ptr<DeviceEvent>& event);
@@ -204,6 +216,7 @@ class DevicePlane {
   absl::StatusOr<std::shared_ptr<std::byte[]>> AllocateResult(int64_t bytes);
   void Finish(std::unique_ptr<BatchJob> batch, absl::Status status);
   std::shared_ptr<NcclBackend> backend();
+  std::shared_ptr<ResultMemory> results();
   void WarnOnce(absl::string_view why);
 
   // Constant after construction.
@@ -216,7 +229,6 @@ class DevicePlane {
 
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;
-  const std::shared_ptr<DroppedMemory> dropped_ = std::make_shared<DroppedMemory>();  // results
   DeviceEvents events_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> told_of_the_end_ = false;
@@ -234,13 +246,15 @@ class DevicePlane {
   // Made on the thread "device", which ends it unless it holds the gate: then it stays as long as
   // this object, since freeing a device's memory waits for all that is on the device.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<ResultMemory> results_ ABSL_GUARDED_BY(mu_);  // made with the backend
   std::thread thread_ ABSL_GUARDED_BY(mu_);
   DeviceFacts facts_ ABSL_GUARDED_BY(mu_);  // for coordd
   int64_t facts_version_ ABSL_GUARDED_BY(mu_) = 0;
 
   // Touched by the thread "device".
   std::shared_ptr<NcclRuntime> runtime_;
-  std::deque<Entry> queue_;  // in the order of the plans
+  std::deque<Entry> queue_;       // in the order in which they were launched
+  std::set<LaneId> ended_lanes_;  // of which the host is to be told
   std::deque<std::shared_ptr<Running>> running_;
   std::vector<std::shared_ptr<const void>> kept_;  // with the backend, for the same reason
   std::set<ProcessSetId> defined_;                 // at the backend

@@ -71,6 +71,7 @@ void DevicePlane::Keep(const std::shared_ptr<Running>& running) {
 void DevicePlane::Take(Planned& planned) {
   Entry entry;
   entry.process_set = planned.batch->process_set();
+  entry.lane = planned.batch->data_lane();
   entry.sequence = planned.batch->sequence();
   entry.batch = std::move(planned.batch);
   BeginAgreement(entry.process_set);  // of a rank that has joined, or a pair
@@ -79,8 +80,7 @@ void DevicePlane::Take(Planned& planned) {
 
 void DevicePlane::Take(Returned& returned) {
   const auto entry = std::find_if(queue_.begin(), queue_.end(), [&](const Entry& e) {
-    return e.process_set == returned.batch->process_set() &&
-           e.sequence == returned.batch->sequence();
+    return e.lane == returned.batch->data_lane() && e.sequence == returned.batch->sequence();
   });
   COORDD_CHECK(entry != queue_.end() && entry->batch == nullptr);
   entry->batch = std::move(returned.batch);
@@ -116,14 +116,20 @@ bool DevicePlane::Advance() {
     const Next next = NextOf(*it, before);
     if (next == Next::kWait || next == Next::kWaitForNccl) {
       before.nccl = before.nccl || next == Next::kWaitForNccl;
-      before.waiting.insert(it->process_set);
-      if (next == Next::kWait) before.staged.insert(it->process_set);
+      before.waiting.insert(it->lane);
+      if (next == Next::kWait) before.staged.insert(it->lane);
       ++it;
       continue;
     }
     moved = true;
     if (next == Next::kGone) it = queue_.erase(it);
   }
+  std::erase_if(ended_lanes_, [&](LaneId lane) {
+    const auto of_lane = [lane](const Entry& entry) { return entry.lane == lane; };
+    if (std::any_of(queue_.begin(), queue_.end(), of_lane)) return false;
+    hooks_.end_lane(lane);
+    return true;
+  });
   return moved;
 }
 
@@ -141,9 +147,10 @@ DevicePlane::Next DevicePlane::NextOf(Entry& entry, const Before& before) {
     Finish(std::move(entry.batch), decision->status());
     return Next::kGone;
   }
-  if (!CarriedByNccl(entry.batch->tensors().front().spec(), **decision)) {
-    if (before.waiting.count(entry.process_set) > 0) return Next::kWait;
-    WarnOnce((*decision)->nccl ? kNoFloat8 : (*decision)->why_not);
+  const bool carried = CarriedByNccl(entry.batch->tensors().front().spec(), **decision);
+  if (!carried || entry.batch->staged) {
+    if (before.waiting.count(entry.lane) > 0) return Next::kWait;
+    if (!carried) WarnOnce((*decision)->nccl ? kNoFloat8 : (*decision)->why_not);
     if (!HasDirect(*entry.batch)) {
       hooks_.to_host(std::move(entry.batch));
       return Next::kGone;
@@ -154,13 +161,13 @@ DevicePlane::Next DevicePlane::NextOf(Entry& entry, const Before& before) {
   }
   entry.for_nccl = true;
   if (entry.batch->NeedsSizes() && !entry.was_away) {
-    // On the set's host lane, where what is staged has its place in the order of the plans too.
-    if (before.staged.count(entry.process_set) > 0) return Next::kWaitForNccl;
+    // On the host lane where what is staged has its place in the order of the plans too.
+    if (before.staged.count(entry.lane) > 0) return Next::kWaitForNccl;
     entry.batch->sizes_only = true;
     hooks_.to_host(std::move(entry.batch));
     return Next::kAway;
   }
-  if (before.nccl || (dropped_->full() && !running_.empty())) return Next::kWaitForNccl;
+  if (before.nccl || (!running_.empty() && results()->full())) return Next::kWaitForNccl;
   LaunchOnDevice(std::move(entry.batch));
   return Next::kGone;
 }
@@ -191,6 +198,7 @@ absl::Status DevicePlane::TryLaunch(const std::shared_ptr<Running>& running) {
                                 sink_.Take(*runtime_->device, this->backend()->device(), bytes));
         return place.data();
       });
+  results()->CountBatch();
   batch.times.started = batch.times.launched = clock_.Now();
   COORDD_RETURN_IF_ERROR(batch.Prepare());
   COORDD_ASSIGN_OR_RETURN(const absl::Span<std::byte> scratch, ScratchFor(batch));
@@ -321,6 +329,7 @@ absl::Status DevicePlane::MakeBackend() {
   {
     MutexLock lock(&mu_);
     backend_ = made;
+    results_ = std::make_shared<ResultMemory>(runtime_->device, ResultMemory::Frees::kWhenTold);
   }
   if (aborted_.load(std::memory_order_acquire)) made->Abort();
   return absl::OkStatus();
@@ -346,23 +355,18 @@ absl::StatusOr<absl::Span<std::byte>> DevicePlane::ScratchFor(const BatchJob& ba
 }
 
 absl::StatusOr<std::shared_ptr<std::byte[]>> DevicePlane::AllocateResult(int64_t bytes) {
-  COORDD_ASSIGN_OR_RETURN(DeviceMemory made,
-                          DeviceMemory::Allocate(*runtime_->device, backend()->device(), bytes));
-  auto memory = std::make_shared<DeviceMemory>(std::move(made));
-  std::byte* const address = memory->data();
-  return std::shared_ptr<std::byte[]>(
-      address, [memory = std::move(memory), dropped = dropped_,
-                runtime = runtime_](std::byte*) mutable { dropped->Drop(std::move(*memory)); });
+  return results()->Take(backend()->device(), bytes);
 }
 
-bool DevicePlane::FreeDropped() {
-  if (!running_.empty() || !dropped_->full() || HoldsGate()) return false;
-  dropped_->Free();
+bool DevicePlane::FreeIdleResults() {
+  const std::shared_ptr<ResultMemory> made = results();
+  if (!running_.empty() || made == nullptr || !made->full() || HoldsGate()) return false;
+  made->Free();
   return true;
 }
 
 bool DevicePlane::CollectDone() {
-  if (running_.empty()) return FreeDropped();
+  if (running_.empty()) return FreeIdleResults();
   bool moved = backend()->Progress();
   // They end in the order of the stream; of those that fail, what was never there goes first.
   for (auto it = running_.begin(); it != running_.end();) {
@@ -376,7 +380,7 @@ bool DevicePlane::CollectDone() {
     Finish(std::move(ended->batch), std::move(ended->status));
     moved = true;
   }
-  return FreeDropped() || moved;
+  return FreeIdleResults() || moved;
 }
 
 }  // namespace coordd

@@ -24,29 +24,6 @@ struct HierarchicalAllreduce::Outcome {
   absl::Status failure ABSL_GUARDED_BY(mu);
 };
 
-// One that the stream is to begin; made by the owner, ended by the stream.
-struct HierarchicalAllreduce::Exchange {
-  std::function<void(CollectiveArgs, CollectiveBackend::Done)> launch;
-  CollectiveArgs args;
-  std::shared_ptr<HierarchySlots> slots;  // whose memory it works on
-  std::shared_ptr<HostWaits> waits;
-  size_t wait = 0;
-  std::shared_ptr<Outcome> outcome;
-
-  static void Begin(void* argument) {
-    const std::unique_ptr<Exchange> own(static_cast<Exchange*>(argument));
-    const std::shared_ptr<HostWaits> waits = own->waits;
-    if (!waits->Enter()) return;
-    own->launch(std::move(own->args), [slots = own->slots, waits, wait = own->wait,
-                                       outcome = own->outcome](absl::Status status) {
-      if (status.ok()) return waits->Open(wait);
-      MutexLock lock(&outcome->mu);
-      outcome->failure.Update(status);
-    });
-    waits->Leave();
-  }
-};
-
 int64_t HierarchicalAllreduce::SlotBytes(const CollectiveArgs& args, const Hierarchy& how) {
   int64_t bytes = 0;
   // The last slice of a node is its largest; slots are alike on all ranks of it.
@@ -136,9 +113,7 @@ absl::Status HierarchicalAllreduce::EnqueueToHost(size_t chunk) {
   const absl::Span<std::byte> slot = SlotOf(chunk);
   COORDD_RETURN_IF_ERROR(CopyAsync(device, index, slot.data(), output_.data() + own.offset_bytes,
                                    own.bytes, place_.stream));
-  auto exchange = std::make_unique<Exchange>();
-  exchange->launch = how_.exchange;
-  CollectiveArgs& args = exchange->args;
+  CollectiveArgs args;
   args.kind = CollectiveKind::kAllreduce;
   args.dtype = dtype_;
   args.op = op_;
@@ -146,16 +121,15 @@ absl::Status HierarchicalAllreduce::EnqueueToHost(size_t chunk) {
   args.sequence = first_sequence_ + static_cast<int64_t>(chunk);
   args.group = ProcessSetId{ToInt(how_.lane)};
   args.input = args.output = slot;
-  exchange->slots = slots_;
-  exchange->waits = place_.waits;
-  exchange->wait = waits_[chunk];
-  exchange->outcome = outcome_;
-  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(device, index));
-  COORDD_RETURN_IF_ERROR(
-      device.Check(device.cuda().LaunchHostFunc(place_.stream, &Exchange::Begin, exchange.get()),
-                   "cuLaunchHostFunc", index));
-  static_cast<void>(exchange.release());  // the stream's now
-  return absl::OkStatus();
+  // It keeps the memory that it works on, also when this object has ended.
+  auto done = [slots = slots_, waits = place_.waits, wait = waits_[chunk],
+               outcome = outcome_](const absl::Status& status) {
+    if (status.ok()) return waits->Open(wait);
+    MutexLock lock(&outcome->mu);
+    outcome->failure.Update(status);
+  };
+  return place_.calls->After(place_.stream, [launch = how_.exchange, args = std::move(args),
+                                             done = std::move(done)] { launch(args, done); });
 }
 
 absl::Status HierarchicalAllreduce::EnqueueFromHost(size_t chunk) {

@@ -15,6 +15,7 @@
 #include "worker/nccl/hierarchical_plan.h"
 #include "worker/nccl/host_waits.h"
 #include "worker/nccl/nccl_communicator.h"
+#include "worker/nccl/stream_calls.h"
 
 namespace coordd {
 
@@ -25,8 +26,8 @@ struct Hierarchy {
   // The allreduces between nodes, on the host's data plane: a lane, and a group of the same number
   // with the ranks that are in this one's place in their nodes.
   LaneId lane;
-  // Launches one; what it is done with may be told on any thread. Called on a thread of CUDA's,
-  // which must not be kept, nor call CUDA.
+  // Launches one; what it is done with may be told on any thread. Called on the thread of
+  // StreamCalls, which must not be kept, nor call CUDA.
   std::function<void(CollectiveArgs, CollectiveBackend::Done)> exchange;
   int64_t chunk_bytes = HierarchyShape{}.chunk_bytes;
 };
@@ -48,14 +49,15 @@ struct HierarchyPlace {
   std::shared_ptr<NcclCommunicator> node;  // ranks_per_node of them
   DeviceKernels* kernels = nullptr;
   CudaStream stream = nullptr;
+  StreamCalls* calls = nullptr;
   std::shared_ptr<HostWaits> waits;
 };
 
-// Everything is enqueued on one stream, and takes its way without its owner: a function that the
-// stream calls begins the exchange of a slice, and its end lets the stream go on.
+// Everything is enqueued on one stream, and takes its way without its owner: where a slice has come
+// to the host its exchange begins (StreamCalls), and its end lets the stream go on (HostWaits).
 //
 // One thread, but for what is told of the exchanges. After a failure it has to stay until the
-// stream has ended (HostWaits::AwaitLeft).
+// stream has ended.
 class HierarchicalAllreduce {
  public:
   // Slots of this size are needed.
@@ -81,7 +83,6 @@ class HierarchicalAllreduce {
 
  private:
   struct Outcome;
-  struct Exchange;
 
   HierarchicalAllreduce(HierarchyPlace place, const Hierarchy& how, const CollectiveArgs& args,
                         std::shared_ptr<HierarchySlots> slots, int64_t sequence);

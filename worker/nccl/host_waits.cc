@@ -48,22 +48,4 @@ void HostWaits::Release() {
   for (std::atomic<uint32_t>* word : words_) word->store(kGateOpen, std::memory_order_release);
 }
 
-bool HostWaits::Enter() {
-  MutexLock lock(&mu_);
-  if (released_) return false;
-  ++entered_;
-  return true;
-}
-
-void HostWaits::Leave() {
-  MutexLock lock(&mu_);
-  --entered_;
-  left_.NotifyAll();
-}
-
-void HostWaits::AwaitLeft() {
-  MutexLock lock(&mu_);
-  while (entered_ > 0) left_.Wait(&mu_);
-}
-
 }  // namespace coordd

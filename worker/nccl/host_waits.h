@@ -38,11 +38,6 @@ class HostWaits {
 
   // The failure: opens all.
   void Release();
-  // Around what the host begins for a stream. False: not any more. Leave follows a true.
-  bool Enter();
-  void Leave();
-  // After Release: nobody is between Enter and Leave, and nobody will be.
-  void AwaitLeft();
 
  private:
   // Constant after construction.
@@ -51,9 +46,7 @@ class HostWaits {
 
   // Guarded by mu_.
   Mutex mu_;
-  CondVar left_;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
-  int entered_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<DeviceMemory> memory_ ABSL_GUARDED_BY(mu_);
   std::array<std::atomic<uint32_t>*, kWords> words_ ABSL_GUARDED_BY(mu_) = {};
   std::vector<size_t> free_ ABSL_GUARDED_BY(mu_);

@@ -20,7 +20,8 @@ NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
     : runtime_(std::move(runtime)),
       options_(std::move(options)),
       clock_(clock),
-      waits_(std::make_shared<HostWaits>(runtime_, options_.device)) {
+      waits_(std::make_shared<HostWaits>(runtime_, options_.device)),
+      calls_(std::make_shared<StreamCalls>(runtime_, options_.device)) {
   if (options_.window != nullptr) buffers_.push_back(options_.window->span());
 }
 
@@ -36,7 +37,7 @@ NcclBackend::~NcclBackend() {
     FailAll();
   }
   watchdog_.reset();
-  waits_->AwaitLeft();
+  calls_->Stop();
 }
 
 bool NcclBackend::Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const {
@@ -63,7 +64,10 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   all.size = layout.size();
   groups_[ProcessSetId{0}] = std::move(all);
   watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog,
-                                             [waits = waits_] { waits->Release(); });
+                                             [waits = waits_, calls = calls_] {
+                                               calls->Release();
+                                               waits->Release();
+                                             });
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();
@@ -299,6 +303,7 @@ absl::Status NcclBackend::BeginHierarchical(Batch& batch, Group& group) {
                                                          .node = group.node.communicator,
                                                          .kernels = &on_device_->kernels,
                                                          .stream = on_device_->stream.get(),
+                                                         .calls = calls_.get(),
                                                          .waits = waits_},
                                                         how, batch.args, slots_, group.exchanges));
   group.exchanges += batch.hierarchical->chunks();

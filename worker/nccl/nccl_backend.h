@@ -20,6 +20,7 @@
 #include "worker/nccl/nccl_gate.h"
 #include "worker/nccl/nccl_memory.h"
 #include "worker/nccl/nccl_watchdog.h"
+#include "worker/nccl/stream_calls.h"
 
 namespace coordd {
 
@@ -150,7 +151,8 @@ class NcclBackend final : public CollectiveBackend {
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclBackendOptions options_;
   Clock& clock_;
-  const std::shared_ptr<HostWaits> waits_;  // thread-safe by itself
+  const std::shared_ptr<HostWaits> waits_;    // thread-safe by itself
+  const std::shared_ptr<StreamCalls> calls_;  // Release is
 
   // Constant after Connect.
   std::unique_ptr<NcclGate> gate_;

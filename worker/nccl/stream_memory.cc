@@ -38,31 +38,4 @@ absl::StatusOr<const std::byte*> IdentityMemory::Of(DataType dtype, ReduceOp op,
   return found->second.data();
 }
 
-void DroppedMemory::Drop(DeviceMemory memory) {
-  MutexLock lock(&mu_);
-  if (closed_) return;  // freed with the argument
-  bytes_ += static_cast<int64_t>(memory.span().size());
-  dropped_.push_back(std::move(memory));
-}
-
-bool DroppedMemory::full() const {
-  MutexLock lock(&mu_);
-  return bytes_ > kBytesMax;
-}
-
-void DroppedMemory::Free() {
-  std::vector<DeviceMemory> freed;
-  MutexLock lock(&mu_);
-  freed.swap(dropped_);
-  bytes_ = 0;
-}
-
-void DroppedMemory::Close() {
-  {
-    MutexLock lock(&mu_);
-    closed_ = true;
-  }
-  Free();
-}
-
 }  // namespace coordd

@@ -12,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/mutex.h"
 #include "common/types.h"
 #include "worker/device/device_handles.h"
 
@@ -42,27 +41,6 @@ class IdentityMemory {
 
  private:
   std::map<std::pair<DataType, ReduceOp>, DeviceMemory> values_;
-};
-
-// Results that nobody refers to any more. Thread-safe.
-class DroppedMemory {
- public:
-  // So much may lie there; then it is given back, at a moment when nothing else is under way.
-  static constexpr int64_t kBytesMax = int64_t{256} << 20;
-
-  void Drop(DeviceMemory memory);
-  bool full() const;
-  // Frees it, on this thread.
-  void Free();
-  // From now on what is dropped is freed at once: the program knows of every failure.
-  void Close();
-
- private:
-  // Guarded by mu_.
-  mutable Mutex mu_;
-  bool closed_ ABSL_GUARDED_BY(mu_) = false;
-  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<DeviceMemory> dropped_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace coordd

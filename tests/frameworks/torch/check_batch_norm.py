@@ -1,9 +1,13 @@
 """SyncBatchNorm against torch's BatchNorm over the concatenated batch. Run by ranks.py."""
 
+import types
+import unittest.mock
+
 import torch
 
 import coordd.torch as hvd
 from check_optimizer import raises
+from coordd.torch import sync_batch_norm
 from ranks import on_sizes
 
 BATCH = 12
@@ -106,6 +110,32 @@ def check_a_model_is_converted():
         model(torch.randn(3, 2, 2, 2)).pow(2).sum().backward()
         optimizer.step()
     assert len(set(hvd.allgather_object(model[1].running_mean.tolist().__repr__()))) == 1
+
+
+@on_sizes(1)
+def check_on_a_device_nothing_goes_through_the_host():
+    """A tensor on torch's device "meta" has no values: whatever asks for one, or for a copy on the host, fails."""
+    exchanged = []
+
+    def allgather(row, name, process_set):
+        exchanged.append(("allgather", row.device.type, tuple(row.shape), row.dtype))
+        return row.expand(process_set.size(), -1)
+
+    def allreduce(sums, op, process_set, name):
+        exchanged.append(("allreduce", sums.device.type, tuple(sums.shape), sums.dtype))
+        return sums.clone()
+
+    ops = types.SimpleNamespace(allgather=allgather, allreduce=allreduce, Sum=hvd.Sum)
+    two = types.SimpleNamespace(size=lambda: 2, process_set_id=0)
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = hvd.SyncBatchNorm(4, process_set=two, device="meta")
+        inputs = torch.empty(6, 4, 3, dtype=dtype, device="meta", requires_grad=True)
+        with unittest.mock.patch.object(sync_batch_norm, "mpi_ops", ops):
+            output = layer(inputs)
+            output.sum().backward()
+        assert output.dtype == dtype and output.device.type == inputs.grad.device.type == "meta"
+        assert layer.weight.grad.shape == layer.bias.grad.shape == (4,)
+    assert exchanged == 2 * [("allgather", "meta", (1, 9), torch.float64), ("allreduce", "meta", (2, 4), torch.float64)]
 
 
 @on_sizes(2)

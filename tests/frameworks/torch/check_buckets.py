@@ -4,6 +4,7 @@ import contextlib
 import copy
 import gc
 import os
+import unittest.mock
 import weakref
 
 import torch
@@ -12,6 +13,7 @@ import coordd.torch as hvd
 from check_optimizer import STEPS, assert_equal_models, batch, loss_of, network, own, sgd, train_alone, train_together
 from coordd.exceptions import HorovodInternalError
 from coordd.torch import _gradients
+from coordd.torch.mpi_ops import allreduce_async_
 from ranks import on_sizes
 
 
@@ -257,6 +259,97 @@ def check_a_step_whose_gradients_are_there_needs_no_mapped_memory():
             optimizer.zero_grad()
             step(model, optimizer, number)
         assert_equal_models(model, train_alone(sgd))
+
+
+class StandInCuda:
+    """torch.cuda's streams and events, as far as who waits for what: a journal."""
+
+    def __init__(self):
+        self.journal = []
+        self.now = None
+
+    def stream(self, name):
+        journal = self.journal
+
+        class Stream:
+            device = "cuda:0"
+
+            def wait_event(self, event):
+                journal.append(f"{name} waits for {event.at}")
+
+            def __str__(self):
+                return name
+
+        return Stream()
+
+    def current_stream(self, device):
+        return self.now
+
+    def Event(self):
+        journal = self.journal
+
+        class Event:
+            at = None
+
+            def record(self, stream):
+                self.at = str(stream)
+                journal.append(f"event on {stream}")
+
+        return Event()
+
+
+@contextlib.contextmanager
+def gradients_on_streams():
+    """As if all gradients were on a GPU, each on the stream that is current then."""
+    cuda = StandInCuda()
+    with unittest.mock.patch.object(_gradients, "_is_on_gpu", lambda tensor: True), \
+            unittest.mock.patch.object(torch.cuda, "current_stream", cuda.current_stream), \
+            unittest.mock.patch.object(torch.cuda, "Event", cuda.Event):
+        yield cuda
+
+
+@on_sizes(1, 2)
+def check_a_unit_waits_for_every_stream_on_which_its_gradients_were_made():
+    options = _gradients.Options(hvd.Compression.none, hvd.Sum, 1.0, False, hvd.global_process_set)
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
+    for make in (_gradients._Bucket, _gradients._Group):
+        with gradients_on_streams() as cuda:
+            unit = make("unit", parameters, options)
+            first, second, last = map(cuda.stream, ("first", "second", "last"))
+            for _ in range(2):
+                for parameter, stream in zip(parameters, (first, second, first, last)):
+                    parameter.grad = torch.ones(3)
+                    cuda.now = stream
+                    unit.arrived(parameter)
+                # The last one's stream is the one on which it is submitted; events are behind the newest gradient of a stream.
+                unit.join_streams()
+                assert cuda.journal == ["event on first", "event on second", "event on first", "event on last",
+                                        "last waits for first", "last waits for second"], cuda.journal
+                cuda.journal.clear()
+                unit.begin_step()
+            cuda.now = first
+            unit.join_streams()  # nothing of this step
+            assert not cuda.journal
+
+
+@on_sizes(2)
+def check_the_optimizer_joins_the_streams_of_a_unit_before_it_submits():
+    with gradients_on_streams() as cuda:
+        cuda.now = cuda.stream("one")
+        model = network()
+        optimizer = wrap(model)
+        for number in range(3):
+            cuda.journal.clear()
+            optimizer.zero_grad()
+            loss = loss_of(model, *map(own, batch(number)))
+            with unittest.mock.patch.object(_gradients._Streams, "join", lambda streams: cuda.journal.append("join")):
+                with unittest.mock.patch.object(_gradients.mpi_ops, "allreduce_async_",
+                                                lambda *arguments, **named: cuda.journal.append("submit") or
+                                                allreduce_async_(*arguments, **named)):
+                    loss.backward()
+                    optimizer.step()
+            steps = [entry for entry in cuda.journal if not entry.startswith("event")]
+            assert steps[:2] == ["join", "submit"] and steps.count("join") == steps.count("submit") > 0, cuda.journal
 
 
 @on_sizes(1, 2)

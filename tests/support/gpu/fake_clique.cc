@@ -16,6 +16,8 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "worker/reduce_kernels.h"
 
@@ -44,11 +46,12 @@ struct FakeClique::Shared {
 
 namespace {
 
-// Cliques of this process that are not complete yet, and the ids that have served.
+// Cliques of this process that are not complete yet, and what has served: an id with a rank of this
+// process, which other processes do not know.
 struct Registry {
   std::mutex mu;
   std::map<std::string, std::weak_ptr<FakeClique>> forming;
-  std::set<std::string> used;
+  std::set<std::pair<std::string, int>> used;
 };
 Registry& TheRegistry() {
   static Registry* registry = new Registry;
@@ -82,11 +85,14 @@ void Wake(const std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-std::shared_ptr<FakeClique> FakeClique::Attach(const char* id, int size, int rank) {
+std::shared_ptr<FakeClique> FakeClique::Attach(const NcclUniqueId* ids, int count, int size,
+                                               int rank) {
   Registry& registry = TheRegistry();
   std::lock_guard lock(registry.mu);
-  const std::string name = Hex(id);
-  if (registry.used.count(name) > 0 || size > kFakeRanksMax) return nullptr;
+  if (size > kFakeRanksMax) return nullptr;
+  for (int i = 0; i < count; ++i)
+    if (!registry.used.emplace(Hex(ids[i].bytes), rank).second) return nullptr;
+  const std::string name = Hex(ids[0].bytes);
   std::shared_ptr<FakeClique> clique = registry.forming[name].lock();
   if (clique == nullptr) {
     const char* directory = getenv("FAKE_NCCL_DIR");
@@ -111,7 +117,6 @@ std::shared_ptr<FakeClique> FakeClique::Attach(const char* id, int size, int ran
   if (shared.count.fetch_add(1) + 1 == static_cast<uint32_t>(size)) {
     if (!clique->path_.empty()) unlink(clique->path_.c_str());
     registry.forming.erase(name);
-    registry.used.insert(name);
   }
   return clique;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/types.h"
+#include "worker/nccl/nccl_api.h"
 
 namespace coordd {
 
@@ -34,8 +35,9 @@ struct FakeTransfer {
 
 class FakeClique {
  public:
-  // Attaches `rank`. nullptr: the id has served before, or this rank of it is taken.
-  static std::shared_ptr<FakeClique> Attach(const char* id, int size, int rank);
+  // Attaches `rank` to the clique of so many ids. nullptr: one of them has served before, or this
+  // rank is taken.
+  static std::shared_ptr<FakeClique> Attach(const NcclUniqueId* ids, int count, int size, int rank);
   FakeClique(const FakeClique&) = delete;
   ~FakeClique();
 

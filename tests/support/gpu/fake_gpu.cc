@@ -53,6 +53,7 @@ void SetFakeCuda(const char* name, long value) {
   Find<void(const char*, long)>(FakeCudaPath(), "fake_cuda_set")(name, value);
 }
 long FakeCudaLiveObjects() { return Find<long()>(FakeCudaPath(), "fake_cuda_live_objects")(); }
+int FakeCudaLockHolders() { return Find<int()>(FakeCudaPath(), "fake_cuda_lock_holders")(); }
 int FakeCudaDeviceOf(const void* pointer) {
   return Find<int(const void*)>(FakeCudaPath(), "fake_cuda_device_of")(pointer);
 }

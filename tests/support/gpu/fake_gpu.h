@@ -29,6 +29,7 @@ std::shared_ptr<NcclRuntime> OpenTestGpus();
 // What the fakes have besides the vendors' functions; as fake_cuda.h and fake_nccl.h.
 void SetFakeCuda(const char* name, long value);
 long FakeCudaLiveObjects();
+int FakeCudaLockHolders();
 int FakeCudaDeviceOf(const void* pointer);
 void SetFakeNccl(const char* name, long value);
 std::string TakeBrokenNcclRule();

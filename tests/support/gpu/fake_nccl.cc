@@ -29,6 +29,7 @@ FakeSettings& FakeNcclSettings() {
                                                                  {"init_never", 0},
                                                                  {"init_error", 0},
                                                                  {"id_error", 0},
+                                                                 {"id_repeats", 0},
                                                                  {"register_error", 0},
                                                                  {"no_windows", 0},
                                                                  {"memory_error", 0},
@@ -153,7 +154,8 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   return NcclResult::kSuccess;
 }
 
-NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId& id, int rank, NcclConfig* config) {
+NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count, int rank,
+                 NcclConfig* config) {
   *handle = nullptr;
   const long error = FakeNcclSettings().Get("init_error");
   if (error != 0) {
@@ -166,7 +168,7 @@ NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId& id, int rank, N
   }
   if (fake_cuda_current_device() < 0) return Refuse("no device is current");
   auto comm = std::make_shared<FakeComm>();
-  comm->clique = FakeClique::Attach(id.bytes, size, rank);
+  comm->clique = FakeClique::Attach(ids, count, size, rank);
   if (comm->clique == nullptr) return Refuse("an id that was used twice");
   comm->size = size;
   comm->rank = rank;
@@ -265,12 +267,21 @@ NcclResult ncclGetUniqueId(NcclUniqueId* id) {
     SetError("the fake was told to fail");
     return static_cast<NcclResult>(error);
   }
-  return getrandom(id->bytes, sizeof(id->bytes), 0) == sizeof(id->bytes) ? NcclResult::kSuccess
-                                                                         : NcclResult::kSystemError;
+  static std::mutex mu;
+  static NcclUniqueId last;
+  static bool is_there = false;
+  std::lock_guard lock(mu);
+  if (!is_there || FakeNcclSettings().CountDown("id_repeats")) {
+    if (getrandom(last.bytes, sizeof(last.bytes), 0) != sizeof(last.bytes))
+      return NcclResult::kSystemError;
+    is_there = true;
+  }
+  *id = last;
+  return NcclResult::kSuccess;
 }
 NcclResult ncclCommInitRankConfig(NcclComm* comm, int size, NcclUniqueId id, int rank,
                                   NcclConfig* config) {
-  return Begin(comm, size, id, rank, config);
+  return Begin(comm, size, &id, 1, rank, config);
 }
 NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
   FakeComm& comm = *handle->comm;
@@ -372,7 +383,7 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids,
     if (std::memcmp(id[i].bytes, id[0].bytes, sizeof(id[0].bytes)) == 0)
       return Refuse("two equal ids for one communicator");
   }
-  return Begin(comm, size, id[0], rank, config);
+  return Begin(comm, size, id, ids, rank, config);
 }
 #endif
 #if FAKE_NCCL_VERSION >= 22800

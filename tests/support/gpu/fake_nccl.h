@@ -13,6 +13,7 @@ extern "C" {
 //   init_never      (0)  1: init never ends
 //   init_error      (0)  what ncclCommInitRankConfig returns
 //   id_error        (0)  what ncclGetUniqueId returns
+//   id_repeats      (0)  how often it then gives the id that it has given last
 //   register_error  (0)  what ncclCommRegister returns
 //   no_windows      (0)  1: ncclCommWindowRegister finds no symmetric memory
 //   memory_error    (0)  what ncclMemAlloc returns

@@ -42,7 +42,6 @@ EXPECT_SAME(MemcpyAsync, cuMemcpyAsync);
 EXPECT_SAME(ModuleLoadData, cuModuleLoadData);
 EXPECT_SAME(ModuleUnload, cuModuleUnload);
 EXPECT_SAME(ModuleGetFunction, cuModuleGetFunction);
-EXPECT_SAME(LaunchHostFunc, cuLaunchHostFunc);
 EXPECT_SAME(LaunchKernel, cuLaunchKernel);
 EXPECT_SAME(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute);
 EXPECT_SAME(EventElapsedTime, cuEventElapsedTime);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,41 @@ TEST_F(HierarchicalAllreduceTest, IsEnqueuedAsAWholeWhileNoHostMoves) {
   });
 }
 
+// The program frees memory while slices have yet to come to the host: the driver lets nobody else
+// in until its device is idle, which it is when everything has been exchanged.
+TEST_F(HierarchicalAllreduceTest, GoesOnWhileAFreeOfTheProgramsHasTheDriversLock) {
+  RunRanksOf(2, 2, /*chunk_bytes=*/1024, [](Context& context) {
+    const std::vector<float> ones =
+        Ones(2000);  // eight chunks, of which two are exchanged at first
+    Tensor tensor(context, AsBytes(ones));
+    auto freed = std::make_unique<Tensor>(context, AsBytes(ones));
+    std::optional<absl::Status> ended;
+    bool enqueued = false;
+    context.object.StopHost(true);
+    CollectiveArgs args = Allreduce(DataType::kFloat32, ReduceOp::kSum, tensor, tensor);
+    args.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { enqueued = true; };
+    ASSERT_THAT(context.object.Launch(std::move(args),
+                                      [&](absl::Status status) { ended = std::move(status); }),
+                IsOk());
+    ASSERT_TRUE(context.DriveUntil([&] { return enqueued; }));
+    context.barrier.arrive_and_wait();
+    std::thread program;
+    if (context.rank == Rank{0}) {
+      SetFakeCuda("free_locks", 1);
+      program = std::thread([&] { freed.reset(); });
+      while (FakeCudaLockHolders() == 0) std::this_thread::yield();
+      SetFakeCuda("free_locks", 0);
+    }
+    context.barrier.arrive_and_wait();
+    context.object.StopHost(false);
+    ASSERT_TRUE(context.DriveUntil([&] { return ended.has_value(); }));
+    EXPECT_THAT(*ended, IsOk());
+    if (program.joinable()) program.join();
+    const Bytes sum = tensor.value();
+    EXPECT_EQ(*reinterpret_cast<const float*>(sum.data() + sum.size() - 4), 4.0f);
+  });
+}
+
 // One rank goes in the middle of the exchange. Its peer on the other node is told so by the host's
 // backend and knows its name; the others, whose part of NCCL waits for these two, are aborted, as a
 // worker is by the end of its generation.
@@ -233,7 +269,7 @@ TEST_F(HierarchicalAllreduceTest, AnErrorOfNcclEndsTheExchangesThatWait) {
 }
 
 // For tests/gpu/run: what a single real GPU can show. Both ranks are on it, each a node of its own,
-// so NCCL has nothing to move; the stream, the host's functions and the words are real.
+// so NCCL has nothing to move; the stream and the words are real.
 TEST(HierarchicalAllreduceOnAGpu, NodesOfOneRankShareIt) {
   GroupCase<CollectiveBackend> group;
   group.new_group = [](int32_t world_size) {

@@ -33,7 +33,7 @@ class HierarchicalRank final : public CollectiveBackend {
     thread_ = StartThread("host", [this] { DriveHost(); });
   }
   ~HierarchicalRank() override {
-    nccl_.reset();  // streams begin nothing any more
+    nccl_.reset();  // nothing is begun any more
     stop_ = true;
     thread_.join();
   }

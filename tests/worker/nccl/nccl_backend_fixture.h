@@ -23,7 +23,7 @@ class NcclBackendTest : public testing::Test {
   NcclBackendTest() { options_.init_limit = absl::Minutes(2); }
   ~NcclBackendTest() override {
     for (const char* name : {"call_polls", "init_never", "init_error", "id_error", "register_error",
-                             "no_windows", "async_error", "abort_hangs"}) {
+                             "no_windows", "async_error", "abort_hangs", "id_repeats"}) {
       SetFakeNccl(name, 0);
     }
     SetFakeNccl("init_polls", 1);

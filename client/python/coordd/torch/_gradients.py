@@ -52,6 +52,38 @@ def _is_wanted(parameter: torch.Tensor) -> bool:
     return parameter.requires_grad or parameter.grad is not None
 
 
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
+
+
+class _Streams:
+    """The streams of a GPU on which the gradients of a unit are made: torch makes each where the forward pass was. Whoever
+    submits them does so on one stream, which has to come behind all of them."""
+
+    def __init__(self):
+        self._events: Dict[Any, Any] = {}  # by stream: behind the last gradient there, whatever step it is of
+        self._noted: Dict[Any, None] = {}  # those of this step
+
+    def note(self, gradient: torch.Tensor) -> None:
+        """What has been enqueued on the current stream until now belongs to a gradient of this step."""
+        if not _is_on_gpu(gradient):
+            return
+        stream = torch.cuda.current_stream(gradient.device)
+        event = self._events.get(stream)
+        if event is None:
+            event = self._events[stream] = torch.cuda.Event()
+        event.record(stream)
+        self._noted[stream] = None
+
+    def join(self) -> None:
+        """Lets the current stream wait for those of this step. This thread does not wait."""
+        for stream in self._noted:
+            current = torch.cuda.current_stream(stream.device)
+            if stream != current:
+                current.wait_event(self._events[stream])
+        self._noted = {}
+
+
 class _Unit:
     """Gradients that travel together. `submit` sends them, `finish` waits and leaves the result in parameter.grad."""
 
@@ -61,10 +93,19 @@ class _Unit:
         self.options = options
         self.ready: Set[int] = set()  # those of this step, by id
         self.handle: Any = None  # of mpi_ops, while it is in flight
+        self._streams = _Streams()
+
+    def begin_step(self) -> None:
+        self.ready.clear()
 
     def arrived(self, parameter: torch.Tensor) -> None:
         """parameter.grad is complete."""
         self.ready.add(id(parameter))
+        self._streams.note(parameter)
+
+    def join_streams(self) -> None:
+        """Before submit(), on the stream on which that happens."""
+        self._streams.join()
 
     def is_complete(self) -> bool:
         return len(self.ready) == len(self.parameters)
@@ -313,6 +354,7 @@ class GradientExchange:
                 self._submit(unit)
 
     def _submit(self, unit: _Unit) -> None:
+        unit.join_streams()
         unit.submit()
         self._in_flight.append(unit)
 
@@ -334,7 +376,7 @@ class GradientExchange:
         in_flight, self._in_flight = self._in_flight, []
         self._left = {}
         for unit in self._units.values():
-            unit.ready.clear()
+            unit.begin_step()
         for unit in in_flight:
             try:
                 unit.finish()

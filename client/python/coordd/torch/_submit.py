@@ -223,8 +223,11 @@ class _DeviceBytes:
 
 def owned_tensor(work: Work, index: int, kind: Tuple[Any, Any]) -> torch.Tensor:
     """The result that the library has allocated, as a tensor over the same memory: it is not copied, and lives until the
-    tensor and all its views are gone. (A copy would double the memory and the time of a large gather; nothing else ever
-    writes there.)"""
+    tensor and all its views are gone. (A copy would double the memory and the time of a large gather.)
+
+    On a GPU the library then uses it again, behind what is enqueued by then on the stream that was current when the result was
+    waited for: a program that reads it on another stream lets that one wait for the other (Stream.wait_stream) before the
+    tensor goes. Tensor.record_stream concerns memory of torch's own."""
     dtype, device = kind
     result = work.result(index)
     if result.size_bytes == 0:

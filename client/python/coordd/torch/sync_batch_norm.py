@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all ranks, on any device.
+"""Batch normalisation over the batches of all ranks, on any device: statistics are computed and exchanged where the input is.
 
     model = coordd.torch.SyncBatchNorm.convert_sync_batchnorm(model)
 
@@ -24,6 +24,9 @@ class SyncBatchNorm(_BatchNorm):
     while training. Forward and backward wait for the other ranks, which therefore run the same layers in the same order.
     In evaluation, or with one rank, nothing is exchanged. Gradients of weight and bias are this rank's part of the sum over
     ranks, as for every other layer.
+
+    ValueError: fewer than two values per channel over all ranks. On a GPU that is not looked at, since this thread would have
+    to wait for the device: the results are not numbers then.
     """
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
@@ -128,7 +131,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         channels = input.shape[1]
         count = input.numel() // channels
         x = input.detach().to(torch.float32) if input.dtype in (torch.float16, torch.bfloat16) else input.detach()
-        row = torch.zeros(1 + 2 * channels, dtype=torch.float64)
+        row = torch.zeros(1 + 2 * channels, dtype=torch.float64, device=input.device)
         if count:
             variance, mean = torch.var_mean(x, dim=_all_but_channels(x), unbiased=False)
             row[0] = count
@@ -137,21 +140,21 @@ class _SyncBatchNorm(torch.autograd.Function):
         ctx.index = _order.forward(process_set)
         rows = mpi_ops.allgather(row.unsqueeze(0), name=f"sync_batch_norm.{ctx.index}.forward", process_set=process_set)
         counts, means, deviations = rows[:, :1], rows[:, 1:1 + channels], rows[:, 1 + channels:]
-        total = float(counts.sum())
-        if total < 2:
+        total = counts.sum()
+        if input.device.type == "cpu" and total < 2:
             raise ValueError("batch normalisation needs more than one value per channel over all ranks when training, found "
                              f"{int(total)}")
         mean = (counts * means).sum(0) / total
         deviation = (deviations + counts * (means - mean) ** 2).sum(0)
         if tracking:
             factor, layer = tracking
-            layer.track(factor, mean.to(input.device), (deviation / (total - 1)).to(input.device))
-        mean = mean.to(input.device, x.dtype)
-        inverse = torch.rsqrt(deviation / total + eps).to(input.device, x.dtype)
+            layer.track(factor, mean, deviation / (total - 1))
+        mean = mean.to(x.dtype)
+        inverse = torch.rsqrt(deviation / total + eps).to(x.dtype)
 
         normalised = (x - _per_channel(mean, x)) * _per_channel(inverse, x)
-        ctx.process_set, ctx.total = process_set, total
-        ctx.save_for_backward(normalised, inverse, weight)
+        ctx.process_set = process_set
+        ctx.save_for_backward(normalised, inverse, weight, total)
         ctx.has_bias = bias is not None
         output = normalised
         if weight is not None:
@@ -163,7 +166,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient):
-        normalised, inverse, weight = ctx.saved_tensors
+        normalised, inverse, weight, total = ctx.saved_tensors
         g = gradient.to(normalised.dtype)
         dimensions = _all_but_channels(g)
         sums = torch.stack([g.sum(dimensions), (g * normalised).sum(dimensions)])
@@ -172,10 +175,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         input_gradient = None
         # Also where this rank needs no gradient of its input: another may, and waits for this one's sums.
         _order.backward(ctx.process_set)
-        everywhere = mpi_ops.allreduce(sums.double().cpu().contiguous(), op=mpi_ops.Sum, process_set=ctx.process_set,
+        everywhere = mpi_ops.allreduce(sums.double().contiguous(), op=mpi_ops.Sum, process_set=ctx.process_set,
                                        name=f"sync_batch_norm.{ctx.index}.backward")
         if ctx.needs_input_grad[0]:
-            mean_gradient, mean_product = (everywhere / ctx.total).to(g.device, g.dtype)
+            mean_gradient, mean_product = (everywhere / total).to(g.dtype)
             scale = inverse if weight is None else inverse * weight.to(inverse.dtype)
             input_gradient = ((g - _per_channel(mean_gradient, g) - normalised * _per_channel(mean_product, g))
                               * _per_channel(scale, g)).to(gradient.dtype)

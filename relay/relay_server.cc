@@ -1,0 +1,198 @@
+#include "relay/relay_server.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/log.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "common/thread.h"
+#include "common/tsan_annotations.h"
+#include "common/version.h"
+#include "coordd/v1/session.grpc.pb.h"
+#include "relay/node_stream.h"
+#include "relay/worker_stream.h"
+#include "worker/coordinator_channels.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kUnix = "unix:";
+constexpr int kMaxMessageBytes = (1 << 20) - 4096;  // as coordd, with room for whom it is from
+constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
+// A path of a socket has 108 bytes in the kernel.
+constexpr size_t kMaxPathBytes = 107;
+constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
+
+// The thread that sends what has waited long enough. Node sessions outlive the server by their last
+// callbacks, so this does too.
+class Waker {
+ public:
+  void Wake() {
+    MutexLock lock(&mu_);
+    woken_ = true;
+    changed_.NotifyOne();
+  }
+  void Stop() {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyOne();
+  }
+  // Until `deadline`, or until woken since the last call; false: stopped.
+  bool Await(Clock& clock, absl::Time deadline) {
+    MutexLock lock(&mu_);
+    clock.Await(
+        &mu_, &changed_,
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return woken_ || stopping_; }, deadline);
+    woken_ = false;
+    return !stopping_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar changed_;
+  bool woken_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+class GrpcRelayServer final
+    : public RelayServer,
+      public v1::Coordinator::WithRawCallbackMethod_Session<v1::Coordinator::Service> {
+ public:
+  GrpcRelayServer(const RelayServerOptions& options, std::shared_ptr<CoordinatorChannels> channels,
+                  Clock& clock)
+      : options_(options), channels_(std::move(channels)), clock_(clock) {
+    hello_.set_protocol(kProtocolVersion);
+    hello_.set_hostname(options.hostname);
+    hello_.set_pid(getpid());
+  }
+
+  ~GrpcRelayServer() override {
+    std::shared_ptr<NodeStream> current;
+    {
+      MutexLock lock(&mu_);
+      stopping_ = true;
+      current = current_;
+    }
+    waker_->Stop();
+    if (flusher_.joinable()) flusher_.join();
+    if (current != nullptr) current->Cancel();
+    if (server_ != nullptr) {
+      server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+      server_->Wait();
+    }
+    COORDD_TSAN_ACQUIRE(this);
+  }
+
+  absl::Status Run() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinPingIntervalMs);
+    server_ = builder.BuildAndStart();
+    const std::string path(absl::StripPrefix(options_.listen, kUnix));
+    if (server_ == nullptr || access(path.c_str(), W_OK) != 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.listen,
+                                                 ": expected a path in a folder of this user's"));
+    }
+    flusher_ = StartThread("relay", [this] { FlushWhatIsDue(); });
+    return absl::OkStatus();
+  }
+
+ private:
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
+      grpc::CallbackServerContext* /*context*/) override {
+    absl::Status why;
+    std::shared_ptr<WorkerStream> worker;
+    std::shared_ptr<NodeStream> node;
+    {
+      MutexLock lock(&mu_);
+      worker = std::make_shared<WorkerStream>(StreamId{++last_id_});
+      if (!stopping_) {
+        if (current_ == nullptr || current_->ended()) BeginLocked();
+        node = current_;
+      }
+    }
+    const bool added = node != nullptr && node->Add(worker, &why);
+    if (node == nullptr) why = absl::UnavailableError("the relay of this node is stopping");
+    worker->Begin(worker, added ? node : nullptr);
+    if (!added) worker->Close(why);
+    return worker.get();
+  }
+
+  void BeginLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    current_ = std::make_shared<NodeStream>(options_.decisions, hello_, clock_,
+                                            [waker = waker_] { waker->Wake(); });
+    current_->Begin(current_, channels_->Next());
+  }
+
+  std::shared_ptr<NodeStream> Current() const {
+    MutexLock lock(&mu_);
+    return current_;
+  }
+
+  void FlushWhatIsDue() {
+    absl::Time due = absl::InfiniteFuture();
+    while (waker_->Await(clock_, due)) {
+      const std::shared_ptr<NodeStream> current = Current();
+      if (current == nullptr) continue;
+      current->Flush();
+      due = current->BatchDue();
+    }
+  }
+
+  // Constant after Run.
+  const RelayServerOptions options_;
+  v1::NodeHello hello_;
+  std::unique_ptr<grpc::Server> server_;
+  std::thread flusher_;
+
+  // Thread-safe by itself.
+  const std::shared_ptr<CoordinatorChannels> channels_;
+  Clock& clock_;
+
+  const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
+
+  // Guarded by mu_. NodeStream's own lock is taken inside it, never around it.
+  mutable Mutex mu_;
+  int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
+  std::shared_ptr<NodeStream> current_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+absl::Status RelayServerOptions::Validate() const {
+  const absl::string_view path = absl::StripPrefix(listen, kUnix);
+  if (!absl::StartsWith(listen, "unix:/") || path.size() > kMaxPathBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen is \"", listen, "\", expected unix: and a path from / on of at most ",
+        kMaxPathBytes, " bytes"));
+  }
+  if (coordinators.empty())
+    return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT of a coordd");
+  return tls.Validate();
+}
+
+absl::StatusOr<std::unique_ptr<RelayServer>> RelayServer::Start(const RelayServerOptions& options,
+                                                                Clock& clock) {
+  COORDD_RETURN_IF_ERROR(options.Validate());
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<CoordinatorChannels> channels,
+                          CoordinatorChannels::Open(options.coordinators, options.tls));
+  auto server = std::make_unique<GrpcRelayServer>(options, std::move(channels), clock);
+  COORDD_RETURN_IF_ERROR(server->Run());
+  return server;
+}
+
+}  // namespace coordd

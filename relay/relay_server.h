@@ -1,0 +1,40 @@
+// A relay as an object: what the program coordd-relay is, without its command line. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/address.h"
+#include "common/clock.h"
+#include "common/tls.h"
+#include "relay/relay_state.h"
+
+namespace coordd {
+
+struct RelayServerOptions {
+  // unix:/a/path. Who may open that file may speak through the relay: the program makes it its
+  // user's alone. coordd still asks each worker for the job's token.
+  std::string listen;
+  std::vector<HostPort> coordinators;  // of one coordd after the other; at least one
+  TlsFiles tls;                        // to coordd
+  std::string hostname;                // for people
+  RelayOptions decisions;
+
+  // INVALID_ARGUMENT: names the option, what was given and what is expected.
+  absl::Status Validate() const;
+};
+
+// One owner.
+class RelayServer {
+ public:
+  // Takes workers when it returns. `clock` outlives it. INVALID_ARGUMENT as Validate; UNAVAILABLE:
+  // the address cannot be had.
+  static absl::StatusOr<std::unique_ptr<RelayServer>> Start(const RelayServerOptions& options,
+                                                            Clock& clock);
+  virtual ~RelayServer() = default;  // ends all streams, with UNAVAILABLE
+};
+
+}  // namespace coordd

@@ -1,0 +1,134 @@
+"""Workers behind a relay of their node: whoever dies, coordd hears what it would have heard without one; and when the relay
+itself dies, nobody is lost and no collective fails."""
+
+import os
+import signal
+import subprocess
+
+from tests.support import processes
+from tests.support.processes import wait_for
+
+
+class NodeSessionTest(processes.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.store = ("--store", f"sqlite:{os.path.join(self.folder, 'state')}")
+        self.socket = os.path.join(self.folder, "relay")
+
+    def relay(self, coordd):
+        reading, writing = os.pipe()
+        relay = self.start(processes.Process(
+            [processes.program("coordd-relay"), "--coordinator", coordd.listen, "--listen", f"unix:{self.socket}",
+             "--ready-fd", str(writing)], pass_fds=[writing]))
+        os.close(writing)
+        with os.fdopen(reading, "rb") as said:
+            self.assertEqual(said.readline(), b"ready\n", relay.text())
+        return relay
+
+    def behind(self, coordd, count, **variables):
+        """`count` workers that go through the relay, in the order of their ranks."""
+        return self.workers(coordd, count, COORDD_NODE_SESSION=f"unix:{self.socket}", **variables)
+
+    def job(self, coordd):
+        return coordd.json("/v1/jobs")["jobs"][0]
+
+    def sessions(self, coordd):
+        return int(coordd.metric("coordd_node_sessions")), int(coordd.metric("coordd_sessions"))
+
+    def training(self, workers, kind="unique"):
+        """Steps of all of them; what ends these and checks that all have made the same."""
+        path = os.path.join(self.folder, "stop")
+        for worker in workers:
+            worker.tell(f"steps {path} {kind}")
+
+        def stop():
+            open(path, "w", encoding="ascii").close()
+            answers = {worker.answer() for worker in workers}
+            self.assertEqual(len(answers), 1, answers)
+            self.assertRegex(answers.pop(), r"^ok \d+$")
+        return stop
+
+    def test_a_job_behind_a_relay_is_a_job_like_others(self):
+        coordd = self.coordd(*self.store)
+        relay = self.relay(coordd)
+        workers = self.behind(coordd, 4)
+        self.assertEqual(self.sessions(coordd), (1, 4))
+        for kind in ("", "unique"):
+            stop = self.training(workers, kind)
+            self.assertTrue(wait_for(lambda: self.job(coordd)["phase"] == "running"))
+            stop()
+            os.unlink(os.path.join(self.folder, "stop"))
+        for worker in workers:
+            worker.tell("leave")
+        self.assertEqual([worker.answer() for worker in workers], ["ok"] * 4)
+        self.assertTrue(wait_for(lambda: self.sessions(coordd)[1] == 0))
+        relay.signal(signal.SIGTERM)
+        self.assertEqual(relay.wait(), 0, relay.text())
+
+    def test_a_relay_that_is_killed_is_nobodys_loss(self):
+        coordd = self.coordd(*self.store)
+        relay = self.relay(coordd)
+        workers = self.behind(coordd, 5)
+        stop = self.training(workers)
+        relay.signal(signal.SIGKILL)
+        relay.wait()
+        self.assertTrue(wait_for(lambda: "generation 1 goes on: all 5 ranks" in coordd.text()), coordd.text())
+        self.assertEqual(self.sessions(coordd), (0, 5))
+        stop()
+        self.assertEqual((self.job(coordd)["generation"], self.job(coordd)["joined"]), (1, 5))
+        self.assertNotIn("was lost: its connection", coordd.text())
+
+    def test_coordd_may_die_behind_a_relay(self):
+        coordd = self.coordd(*self.store)
+        self.relay(coordd)
+        workers = self.behind(coordd, 4)
+        stop = self.training(workers)
+        for _ in range(3):
+            coordd.signal(signal.SIGKILL)
+            coordd.wait()
+            coordd = self.coordd(*self.store, listen=coordd.listen)
+            self.assertTrue(wait_for(lambda: "generation 1 goes on: all 4" in coordd.text()), coordd.text())
+        stop()
+        self.assertEqual(self.job(coordd)["generation"], 1)
+
+    def test_a_worker_that_dies_behind_a_relay_is_the_one_that_is_blamed(self):
+        coordd = self.coordd(*self.store)
+        self.relay(coordd)
+        workers = self.behind(coordd, 4)
+        workers[2].signal(signal.SIGKILL)
+        for worker in (workers[0], workers[1], workers[3]):
+            answer = worker.ask("barrier")
+            self.assertIn("ABORTED", answer)
+            self.assertIn("rank 2 (host", answer)
+            self.assertIn(f"pid {workers[2].pid}) was lost", answer)
+
+    def test_without_a_relay_there_workers_speak_to_coordd_themselves(self):
+        coordd = self.coordd(*self.store)
+        workers = self.behind(coordd, 2)
+        self.assertEqual(self.sessions(coordd), (0, 2))
+        for worker in workers:
+            worker.tell("barrier")
+        self.assertEqual([worker.answer() for worker in workers], ["ok"] * 2)
+
+    def test_coordrun_starts_one_where_it_is_told_to(self):
+        code = "import os; print('through', os.environ.get('COORDD_NODE_SESSION', 'nothing'))"
+        for mode, said in (("on", "through unix:"), ("auto", "through nothing"), ("off", "through nothing")):
+            status, text = self.run_command(processes.program("coordrun"), "-np", "2", "--node-sessions", mode,
+                                            "--", "python3", "-c", code)
+            self.assertEqual((status, text.count(said)), (0, 2), text)
+        status, text = self.run_command(processes.program("coordrun"), "-np", "2", "--node-sessions", "on",
+                                        "--", processes.program("coordd-worker"), "selftest")
+        self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_what_a_relay_needs_is_said_in_a_sentence(self):
+        for arguments, said in ((("--coordinator", "x:1", "--listen", "tcp:1"), 'expected unix: and a path'),
+                                (("--coordinator", "x", "--listen", "unix:/tmp/x"), "x")):
+            done = subprocess.run([processes.program("coordd-relay"), *arguments], capture_output=True, text=True,
+                                  check=False, env=processes.clean_environment())
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    processes.main()

@@ -1,0 +1,298 @@
+// Allreduces on mapped memory inside nodes and by slices between them, with all ranks in one
+// thread: the test chooses who goes on, a few bytes at a time.
+#include "worker/slice_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/store_memory.h"
+#include "common/thread.h"
+#include "tests/worker/reference.h"
+#include "worker/aligned_buffer.h"
+#include "worker/in_process_transport.h"
+#include "worker/node_run.h"
+#include "worker/reduce_kernels.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kBoardRoom = int64_t{18} << 20;
+constexpr int64_t kBufferRoom = int64_t{1} << 19;
+constexpr NodeRunOptions kTinySteps = {.inline_bytes_max = 64,
+                                       .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
+                                       .stream_bytes_min = 3000,
+                                       .work_bytes_max = 448};
+constexpr RunOptions kTinySegments = {.segment_bytes = 192};
+
+struct Reduction {
+  DataType dtype;
+  ReduceOp op;
+  int64_t count;
+  double scale;
+  bool in_place;
+  uint32_t mapped;  // bits: which ranks' buffers are
+  int64_t sequence;
+};
+
+// Ranks of several nodes: their memory and transports.
+struct Cluster {
+  Cluster(int32_t node_count, int32_t members) : nodes(node_count), each(members) {
+    const int32_t size = nodes * each;
+    network = std::make_unique<InProcessNetwork>(size);
+    for (int32_t r = 0; r < size; ++r) {
+      buffers.emplace_back(kBoardRoom + 4 * kBufferRoom);
+      std::memset(buffers.back().data(), 0, static_cast<size_t>(NodeBoard::SizeBytes()));
+      transports.push_back(std::make_unique<InProcessTransport>(*network));
+    }
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < size; ++r) {
+      threads.push_back(StartThread("connect", [this, r] {
+        const GroupLayout layout(Rank{r}, {{nodes, each}});
+        EXPECT_EQ(transports[static_cast<size_t>(r)]->Connect(
+                      layout, store, Clock::Real().Now() + absl::Minutes(1)),
+                  absl::OkStatus());
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  std::vector<NodeMemory> MemoriesOf(int32_t node) {
+    std::vector<NodeMemory> memories;
+    for (int32_t i = 0; i < each; ++i)
+      memories.push_back(buffers[static_cast<size_t>(node * each + i)].span());
+    return memories;
+  }
+
+  const int32_t nodes, each;
+  InMemoryStore store;
+  std::unique_ptr<InProcessNetwork> network;
+  std::vector<AlignedBuffer> buffers;
+  std::vector<std::unique_ptr<InProcessTransport>> transports;
+};
+
+// A rank that works through the jobs.
+class ClusterRank {
+ public:
+  ClusterRank(Cluster& cluster, int32_t rank)
+      : cluster_(cluster),
+        rank_(rank),
+        node_(rank / cluster.each),
+        lane_(LaneId{7}, cluster.MemoriesOf(node_), rank % cluster.each) {
+    for (int32_t node = 0; node < cluster.nodes; ++node)
+      across_.push_back(Rank{node * cluster.each + rank % cluster.each});
+  }
+
+  bool Done(const std::vector<Reduction>& jobs) const {
+    return !status_.ok() || (next_ == jobs.size() && run_ == nullptr);
+  }
+  const absl::Status& status() const { return status_; }
+  // Of each job, in order.
+  const std::vector<Bytes>& results() const { return results_; }
+  bool is_running() const { return run_ != nullptr; }
+  // As HostBackend does.
+  void Abort() {
+    transport().Abort();
+    if (run_ != nullptr) run_->Fail(absl::AbortedError("aborted"));
+  }
+  // As a process that dies, but for its memory.
+  void GoAway() { cluster_.transports[static_cast<size_t>(rank_)].reset(); }
+
+  bool Advance(const std::vector<Reduction>& jobs) {
+    if (Done(jobs)) return false;
+    bool moved = transport().Progress();
+    if (run_ == nullptr) Begin(jobs[next_++]);
+    moved |= run_->Advance();
+    if (!run_->finished()) return moved;
+    status_ = run_->status();
+    EXPECT_TRUE(exchange_->idle());
+    run_.reset();
+    exchange_.reset();
+    if (status_.ok()) Check();
+    std::fill(input_.begin(), input_.end(), std::byte{0xEE});  // nobody looks at it any more
+    return true;
+  }
+
+ private:
+  InProcessTransport& transport() { return *cluster_.transports[static_cast<size_t>(rank_)]; }
+  Bytes InputOf(int32_t rank) const {
+    return TestInput(job_.dtype, rank, job_.count, static_cast<int32_t>(job_.sequence));
+  }
+  absl::Span<std::byte> Place(bool mapped, Bytes& heap, int64_t number, size_t size) {
+    heap.assign(mapped ? 0 : size, std::byte{0});
+    if (!mapped) return absl::MakeSpan(heap);
+    return lane_.memory(lane_.self())
+        .subspan(static_cast<size_t>(kBoardRoom + number * kBufferRoom), size);
+  }
+
+  void Begin(const Reduction& job) {
+    job_ = job;
+    const bool mapped = (job.mapped >> rank_ & 1) != 0;
+    const Bytes value = InputOf(rank_);
+    input_ = Place(mapped, input_heap_, 1, value.size());
+    output_ = job.in_place ? input_ : Place(mapped, output_heap_, 2, value.size());
+    std::copy(value.begin(), value.end(), input_.begin());
+    args_ = CollectiveArgs();
+    args_.kind = CollectiveKind::kAllreduce;
+    args_.dtype = job.dtype;
+    args_.op = job.op;
+    args_.lane = LaneId{7};
+    args_.sequence = job.sequence;
+    args_.input = input_;
+    args_.output = output_;
+    args_.scale = job.scale;
+    args_.scaled = job.scale == 1.0 ? nullptr : &scaled_;
+    const int64_t slice_bytes = NodeCollectiveRun::SliceBytesMax(
+        static_cast<int64_t>(input_.size()), cluster_.each, kTinySteps);
+    exchange_ = std::make_unique<SliceExchange>(args_, AcrossNodes{across_, node_}, slice_bytes,
+                                                kTinySegments, transport());
+    scratch_ = AlignedBuffer(std::max<int64_t>(64, exchange_->scratch_bytes()));
+    exchange_->Use(scratch_.span());
+    const auto staging =
+        lane_.memory(lane_.self())
+            .subspan(static_cast<size_t>(kBoardRoom),
+                     static_cast<size_t>(NodeCollectiveRun::MaxStagingBytes(kTinySteps)));
+    run_ = std::make_unique<NodeCollectiveRun>(args_, lane_, staging, kTinySteps, exchange_.get());
+  }
+
+  void Check() {
+    std::vector<Bytes> inputs;
+    for (int32_t r = 0; r < cluster_.nodes * cluster_.each; ++r) inputs.push_back(InputOf(r));
+    if (!job_.in_place) {
+      EXPECT_TRUE(
+          std::equal(input_.begin(), input_.end(), inputs[static_cast<size_t>(rank_)].begin()))
+          << "its input has changed";
+    }
+    if (job_.scale == 1.0) {
+      EXPECT_EQ(CheckReduced(job_.dtype, job_.op, inputs, output_.data(), job_.count), "");
+    }
+    results_.emplace_back(output_.begin(), output_.end());
+  }
+
+  Cluster& cluster_;
+  const int32_t rank_, node_;
+  NodeLane lane_;
+  std::vector<Rank> across_;
+  size_t next_ = 0;
+  Reduction job_ = {};
+  CollectiveArgs args_;
+  bool scaled_ = false;
+  Bytes input_heap_, output_heap_;
+  absl::Span<std::byte> input_, output_;
+  AlignedBuffer scratch_{64};
+  std::unique_ptr<SliceExchange> exchange_;
+  std::unique_ptr<NodeCollectiveRun> run_;
+  std::vector<Bytes> results_;
+  absl::Status status_;
+};
+
+std::vector<Reduction> RandomReductions(std::mt19937& random, int32_t number) {
+  // With one slice that is empty, with a few steps, and with many.
+  constexpr int64_t kCounts[] = {17, 33, 130, 1001, 5003, 20011};
+  std::vector<Reduction> jobs;
+  for (int32_t i = 0; i < number; ++i) {
+    Reduction job{DataType::kFloat32,
+                  kAllReduceOps[random() % std::size(kAllReduceOps)],
+                  kCounts[random() % std::size(kCounts)],
+                  random() % 3 == 0 ? 0.25 : 1.0,
+                  random() % 2 == 0,
+                  0,
+                  i + 1};
+    if (random() % 2 == 0) job.dtype = kAllDataTypes[random() % std::size(kAllDataTypes)];
+    if (job.dtype != DataType::kFloat32) job.scale = 1.0;
+    if (job.count * SizeOf(job.dtype) <= kTinySteps.inline_bytes_max) job.count = 1001;
+    // All, none, or some of the ranks have their buffers mapped: of a node all, of another one
+    // none.
+    const uint32_t some = static_cast<uint32_t>(random());
+    job.mapped = random() % 3 == 0 ? ~0u : random() % 2 == 0 ? 0u : some;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+void DriveAll(std::mt19937& random, const std::vector<Reduction>& jobs,
+              std::vector<std::unique_ptr<ClusterRank>>& ranks, int64_t turns) {
+  auto all_done = [&] {
+    return std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) { return rank->Done(jobs); });
+  };
+  for (; turns > 0 && !all_done(); --turns) {
+    // Often the same one for a while.
+    ClusterRank& member = *ranks[random() % ranks.size()];
+    for (uint32_t i = random() % 8; i > 0; --i) member.Advance(jobs);
+  }
+}
+
+TEST(SliceExchange, HierarchicalAllreducesInEveryOrderOfSteps) {
+  for (uint32_t seed = 1; seed <= 18; ++seed) {
+    std::mt19937 random(seed);
+    const int32_t nodes = 2 + static_cast<int32_t>(seed % 3),
+                  each = 2 + static_cast<int32_t>(seed % 2);
+    Cluster cluster(nodes, each);
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < nodes * each; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    const std::vector<Reduction> jobs = RandomReductions(random, 12);
+    DriveAll(random, jobs, ranks, 4'000'000);
+    for (const auto& rank : ranks) {
+      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
+      ASSERT_EQ(rank->status(), absl::OkStatus());
+      // The same bits everywhere.
+      for (size_t i = 0; i < jobs.size(); ++i)
+        EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+    }
+  }
+}
+
+// Scaled results have the bits of those that are scaled behind.
+TEST(SliceExchange, ScalesWhatHasComeBack) {
+  Cluster cluster(2, 2);
+  std::vector<std::unique_ptr<ClusterRank>> ranks;
+  for (int32_t r = 0; r < 4; ++r) ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+  const Reduction plain{DataType::kBfloat16, ReduceOp::kSum, 5003, 1.0, false, ~0u, 3};
+  std::vector<Reduction> jobs = {plain, plain, plain};
+  jobs[1].scale = jobs[2].scale = 1.0 / 3;
+  jobs[2].mapped = 0;
+  std::mt19937 random(1);
+  DriveAll(random, jobs, ranks, 1'000'000);
+  for (const auto& rank : ranks) {
+    ASSERT_TRUE(rank->Done(jobs));
+    ASSERT_EQ(rank->results().size(), jobs.size());
+    Bytes expected = rank->results()[0];
+    Scale(plain.dtype, jobs[1].scale, expected.data(), plain.count);
+    EXPECT_TRUE(SameBytes(rank->results()[1], expected));
+    EXPECT_TRUE(SameBytes(rank->results()[2], expected));
+  }
+}
+
+// Everybody ends, and nothing is under way then that would touch its buffers later.
+TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937 random(seed);
+    Cluster cluster(2 + static_cast<int32_t>(seed % 2), 2);
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < cluster.nodes * cluster.each; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    const std::vector<Reduction> jobs = {
+        {DataType::kFloat32, ReduceOp::kSum, 20011, 1.0, true, seed % 3 == 0 ? 0u : ~0u, 1}};
+    DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
+    const size_t victim = random() % ranks.size();
+    ranks[victim]->GoAway();
+    ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(victim));
+    DriveAll(random, jobs, ranks, 500);
+    for (auto& rank : ranks) {
+      EXPECT_TRUE(rank->status().ok() || absl::IsUnavailable(rank->status())) << rank->status();
+      rank->Abort();  // they hear of it
+      for (int turn = 0; turn < 1000 && rank->is_running(); ++turn) rank->Advance(jobs);
+      EXPECT_FALSE(rank->is_running()) << "hangs with seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,112 @@
+#include "worker/slice_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "worker/algorithm_table.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+// Of a buffer that is cut: some of them fit the second-level cache.
+constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
+
+Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes) {
+  return MakeSliceSchedule(Rank{across.self}, static_cast<int32_t>(across.ranks.size()),
+                           slice_bytes, SizeOf(args.dtype));
+}
+
+// Of any slice up to `slice_bytes`; segments lie behind the schedule's own.
+int64_t ScratchBytes(const Schedule& schedule, const RunOptions& options) {
+  const int64_t own = (schedule.scratch_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const int64_t segments = CollectiveRun::SegmentScratchBytes(schedule, options);
+  return own + (segments + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+}  // namespace
+
+SliceExchange::SliceExchange(const CollectiveArgs& args, AcrossNodes across,
+                             int64_t slice_bytes_max, RunOptions options, Transport& transport)
+    : args_(args),
+      across_(across),
+      options_(options),
+      transport_(transport),
+      scratch_each_(ScratchBytes(ScheduleOf(args, across, slice_bytes_max), options)) {}
+
+int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
+  const int64_t slice_bytes = std::clamp(size_bytes / kInFlight, kSliceBytesMin, kSliceBytesMax);
+  return slice_bytes / kLineBytes * kLineBytes;
+}
+
+void SliceExchange::BeginAll(int64_t slice_bytes) {
+  slice_bytes_ = slice_bytes;
+  const int64_t size_bytes = static_cast<int64_t>(args_.input.size());
+  pieces_of_all_ = (size_bytes + slice_bytes - 1) / slice_bytes;
+}
+
+bool SliceExchange::BeginNext() {
+  if (next_ == pieces_of_all_ || !Ended(next_ - kInFlight)) return false;
+  const size_t begin = static_cast<size_t>(next_ * slice_bytes_);
+  const size_t size = static_cast<size_t>(slice_bytes_);
+  Begin(next_++, args_.input.subspan(begin, size), args_.output.subspan(begin, size));
+  return true;
+}
+
+void SliceExchange::Begin(int64_t piece, absl::Span<const std::byte> input,
+                          absl::Span<std::byte> output) {
+  if (!status_.ok()) return;
+  Piece& at = pieces_[IndexOf(piece)];
+  COORDD_CHECK(!at.run.has_value() && at.number < piece);
+  at.number = piece;
+  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(output.size()));
+  const int64_t own = (schedule.scratch_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const auto scratch = scratch_.subspan(IndexOf(piece) * static_cast<size_t>(scratch_each_),
+                                        static_cast<size_t>(scratch_each_));
+  RunBuffers buffers{input, output, {}, {}};
+  buffers.scratch = scratch.first(static_cast<size_t>(schedule.scratch_bytes));
+  buffers.segments = scratch.subspan(static_cast<size_t>(own));
+  at.run.emplace(std::move(schedule), args_.dtype, args_.op, Tag{args_.lane, args_.sequence, piece},
+                 buffers, transport_, options_, across_.ranks);
+  at.run->Advance();
+}
+
+bool SliceExchange::Ended(int64_t piece) const {
+  if (piece < 0) return true;
+  const Piece& at = pieces_[IndexOf(piece)];
+  return at.number != piece || !at.run.has_value();
+}
+
+bool SliceExchange::Advance() {
+  bool moved = false;
+  for (Piece& piece : pieces_) {
+    if (!piece.run.has_value()) continue;
+    moved |= piece.run->Advance();
+    if (!piece.run->finished()) {
+      if (!piece.run->status().ok()) Fail(piece.run->status());
+      continue;
+    }
+    const absl::Status ended = piece.run->status();
+    piece.run.reset();
+    if (!ended.ok()) Fail(ended);
+    moved = true;
+  }
+  while (status_.ok() && BeginNext()) moved = true;
+  return moved;
+}
+
+void SliceExchange::Fail(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+  for (Piece& piece : pieces_) {
+    if (piece.run.has_value()) piece.run->Fail(status_);
+  }
+}
+
+bool SliceExchange::idle() const {
+  return std::all_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
+    return !piece.run.has_value() || piece.run->finished();
+  });
+}
+
+}  // namespace coordd

@@ -1,0 +1,90 @@
+// Combines slices between nodes, a few of them at a time: what a collective on mapped memory does
+// beyond its node, and an allreduce among nodes of one rank.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/collective_backend.h"
+#include "worker/collective_run.h"
+#include "worker/transport.h"
+
+namespace coordd {
+
+// Where a rank's slices go.
+struct AcrossNodes {
+  // By node: the rank of the transport that has the same number among its node's members as this
+  // one among its own. It outlives what is done with it.
+  RunMembers ranks;
+  int32_t self = 0;  // index of the own node
+};
+
+// An allreduce of one piece after the other among these ranks, each a CollectiveRun under a tag of
+// its own, so that pieces do not wait for each other. One thread, that of the transport's owner.
+// Resumable as CollectiveRun, and like it not to be destroyed before idle(), unless the transport
+// has dropped its operations.
+class SliceExchange {
+ public:
+  // Pieces under way, which have different tags.
+  static constexpr int64_t kInFlight = Tag::kParts;
+
+  // `args`: of which dtype, op, lane and sequence count; they and `transport` outlive it. `slices`
+  // of at most `slice_bytes_max`. REQUIRES: more than one node.
+  SliceExchange(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes_max,
+                RunOptions options, Transport& transport);
+  SliceExchange(const SliceExchange&) = delete;
+  SliceExchange& operator=(const SliceExchange&) = delete;
+
+  // How much `scratch` it needs.
+  int64_t scratch_bytes() const { return kInFlight * scratch_each_; }
+  // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
+  void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
+
+  // The slice of piece `piece`, and where its result goes, which may be the same memory; neither is
+  // to be looked at until Ended. Pieces begin in their order, on all nodes alike; those of no bytes
+  // may be left out. REQUIRES: piece - kInFlight has ended.
+  void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output);
+  // REQUIRES: it has begun, or was left out.
+  bool Ended(int64_t piece) const;
+
+  // Instead: all of the input and output of the arguments, which it cuts into slices of
+  // `slice_bytes`, at most slice_bytes_max and whole elements.
+  void BeginAll(int64_t slice_bytes);
+  bool finished() const { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
+  // Of so many bytes, each of which goes from input to output as soon as it can.
+  static int64_t SliceBytesFor(int64_t size_bytes);
+
+  // Does what can be done without waiting; returns whether anything was done.
+  bool Advance();
+  // Nothing further is sent; idle once what is in flight has ended. The first error counts.
+  void Fail(absl::Status status);
+  bool idle() const;
+  const absl::Status& status() const { return status_; }
+
+ private:
+  struct Piece {
+    int64_t number = -1;
+    std::optional<CollectiveRun> run;
+  };
+  bool BeginNext();
+  size_t IndexOf(int64_t piece) const { return static_cast<size_t>(piece % kInFlight); }
+
+  // Constant after construction.
+  const CollectiveArgs& args_;
+  const AcrossNodes across_;
+  const RunOptions options_;
+  Transport& transport_;
+  const int64_t scratch_each_;
+
+  // Touched by the owner's thread.
+  absl::Span<std::byte> scratch_;
+  std::array<Piece, kInFlight> pieces_;
+  int64_t slice_bytes_ = 0, pieces_of_all_ = 0, next_ = 0;  // after BeginAll
+  absl::Status status_;
+};
+
+}  // namespace coordd
