@@ -45,7 +45,8 @@ class AtOnceTest(elastic.TestCase):
         coordd = self.coordd(*self.durable)
         workers = self.training(coordd, 6)
         victims = [workers[0], workers[3], workers[4]]
-        self.kill(*victims, coordd)
+        # coordd first: what it has lived to see of the others' end may be stored already, and is then nothing of the next one's.
+        self.kill(coordd, *victims)
         coordd = self.again(coordd)
         survivors = [worker for worker in workers if worker not in victims]
         # With nobody there to name them, some may end what they do without a name.

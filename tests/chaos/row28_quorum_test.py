@@ -37,7 +37,7 @@ class QuorumTest(elastic.TestCase):
         workers = self.workers(both, 3, COORDD_METRICS="127.0.0.1:0")
         stop = os.path.join(self.folder, "stop")
         for worker in workers:
-            worker.tell(f"steps {stop}")
+            worker.tell(f"steps {stop} same 5")  # not as fast as they can, for so long
         self.goes_on(workers)
         members[0].signal(signal.SIGKILL)
         members[0].wait()

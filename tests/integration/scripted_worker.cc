@@ -14,7 +14,8 @@
 //                          made; change: goes on until there is one, then STEPS more;
 //                          -> "ok STEPS GENERATION SIZE"
 //   next                   waits for the next generation -> "ok GENERATION RANK SIZE"
-//   steps FILE [unique]    steps of five tensors, every result checked, until FILE is there and all
+//   steps FILE [unique|same [MS]]    steps of five tensors, every result checked, until FILE is
+//   there and all
 //                          ranks know -> "ok STEPS"; unique: of names that never come again
 //   commits FILE           steps, behind each of which all agree whether the members change, until
 //                          FILE is there: "step 5" after the fifth
@@ -40,6 +41,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -241,7 +243,8 @@ class Script {
   std::string Steps(const std::string& stop_file, std::istringstream& in) {
     constexpr int kTensors = 5, kElements = 1000;
     std::string names;
-    in >> names;
+    int rest_ms = 0;  // as a program has something to compute in a step
+    in >> names >> rest_ms;
     const int rank = worker_.rank(), ranks = worker_.size();
     std::vector<std::vector<double>> data(kTensors, std::vector<double>(kElements));
     for (int64_t step = 0;; ++step) {
@@ -271,6 +274,7 @@ class Script {
           if (value != expected) return "WRONG value in step " + std::to_string(step);
       }
       if (stop > 0) return "ok " + std::to_string(step + 1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(rest_ms));
     }
   }
 

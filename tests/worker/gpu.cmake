@@ -1,6 +1,6 @@
 # Collectives on GPU memory, without a GPU: the fake libraries of tests/support/gpu are loaded instead of the vendors'.
 coordd_test(nccl_backend_conformance_test SOURCES nccl/nccl_backend_conformance_test.cc
-  LIBS coordd_collective_backend_conformance coordd_data_plane_testing coordd_fake_gpu TIMEOUT ${conformance_timeout})
+  LIBS coordd_collective_backend_conformance coordd_data_plane_testing coordd_fake_gpu TIMEOUT ${conformance_timeout} COST 60 ALONE)
 coordd_unit_tests(gpu_tests LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu
   FILES device/device_runtime device/device_tensors device/nccl_tensors device/nvtx device/result_memory nccl/communicator_maker nccl/device_claim nccl/device_use nccl/hierarchical_allreduce nccl/hierarchical_plan nccl/nccl_api nccl/nccl_backend)
 coordd_test(device_kernels_test SOURCES device/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)

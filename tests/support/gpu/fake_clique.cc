@@ -19,6 +19,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/support/gpu/fake_rest.h"
 #include "worker/reduce_kernels.h"
 
 namespace coordd {
@@ -70,7 +71,7 @@ std::string Hex(const char* id) {
 
 // Until `word` differs from `value`, or some milliseconds.
 void WaitWhile(const std::atomic<uint32_t>& word, uint32_t value, int round) {
-  if (round < 100) {
+  if (round < 20) {
     sched_yield();
     return;
   }
@@ -215,6 +216,7 @@ bool FakeClique::Move(int rank, FakeTransfer& transfer) {
 }
 
 bool FakeClique::Exchange(int rank, std::vector<FakeTransfer> transfers, const Aborted& aborted) {
+  FakeRest rest;
   for (bool left = true; left;) {
     left = false;
     bool moved = false;
@@ -222,9 +224,11 @@ bool FakeClique::Exchange(int rank, std::vector<FakeTransfer> transfers, const A
       if (transfer.bytes > 0) moved = Move(rank, transfer) || moved;
       left = left || transfer.bytes > 0;
     }
-    if (left && !moved) {
+    if (moved) {
+      rest = {};
+    } else if (left) {
       if (aborted()) return false;
-      sched_yield();
+      rest.Once();
     }
   }
   return true;

@@ -1,6 +1,5 @@
 #include "tests/support/gpu/fake_nccl.h"
 
-#include <sched.h>
 #include <sys/random.h>
 
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include "tests/support/gpu/fake_cuda.h"
 #include "tests/support/gpu/fake_nccl_comm.h"
+#include "tests/support/gpu/fake_rest.h"
 
 #ifndef FAKE_NCCL_VERSION
 #define FAKE_NCCL_VERSION 22809
@@ -107,7 +107,7 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
       stream,
       [](void* argument) {
         const std::unique_ptr<Enqueued> run(static_cast<Enqueued*>(argument));
-        while (run->fails && !run->comm->Aborted()) sched_yield();
+        for (FakeRest rest; run->fails && !run->comm->Aborted();) rest.Once();
         if (!run->fails) RunCalls(*run->comm, run->calls);
         --run->comm->launched;
       },
@@ -319,11 +319,12 @@ NcclResult ncclCommDestroy(NcclComm handle) {
   return NcclResult::kSuccess;
 }
 NcclResult ncclCommAbort(NcclComm handle) {
-  while (FakeNcclSettings().Get("abort_hangs") != 0) sched_yield();
+  FakeRest rest;
+  while (FakeNcclSettings().Get("abort_hangs") != 0) rest.Once();
   handle->comm->aborted = true;
   // NCCL waits for all that it has launched, also for what has not begun: ncclLaunchFinish lets a
   // stream of its own wait for it, which commDestroySync synchronises.
-  while (handle->comm->launched > 0) sched_yield();
+  while (handle->comm->launched > 0) rest.Once();
   for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
   --live;
   ++aborted_count;

@@ -1,6 +1,6 @@
 #include "tests/support/gpu/host_kernels.h"
 
-#include <sched.h>
+#include <time.h>
 
 #include <bit>
 #include <functional>
@@ -17,7 +17,10 @@ struct Index {
   unsigned x, y;
 };
 thread_local Index blockIdx, threadIdx, blockDim, gridDim;
-void __nanosleep(unsigned) { sched_yield(); }
+void __nanosleep(unsigned nanoseconds) {
+  const timespec duration{0, static_cast<long>(nanoseconds)};
+  nanosleep(&duration, nullptr);
+}
 }  // namespace
 
 #include "worker/device/kernels.cu"
