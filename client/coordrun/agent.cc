@@ -82,10 +82,13 @@ void Agent::Turn(absl::Time until) {
                              // Nothing to read from it: an error means that the reader is gone.
                              {.fd = STDOUT_FILENO, .events = 0, .revents = 0}};
   constexpr size_t kOwn = 3;
-  if (crew_ != nullptr) crew_->Await(fds);
+  if (crew_ != nullptr) {
+    crew_->Await(fds);
+    until = std::min(until, crew_->NextDeadline());
+  }
   const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
   const int64_t milliseconds = absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))) + 1;
-  if (poll(fds.data(), fds.size(), static_cast<int>(milliseconds)) <= 0) return;
+  if (poll(fds.data(), fds.size(), static_cast<int>(milliseconds)) < 0) return;
   ReadSignals(signals_, [this](int signal) {
     if (crew_ != nullptr) crew_->Signal(signal, clock_.Now());
     if (crew_ == nullptr) ended_ = true;

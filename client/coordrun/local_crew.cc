@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/coordrun/read_lines.h"
 #include "client/coordrun/worker_environment.h"
 #include "common/status_macros.h"
@@ -30,10 +31,21 @@ LocalCrew::LocalCrew(std::vector<std::string> command, std::string directory,
 // Without it the workers speak to coordd themselves.
 void LocalCrew::BeginRelay(CrewEvents& events) {
   if (relay_directory_.empty() || orders_.empty()) return;
-  auto relay = StartRelay(relay_directory_, orders_.front().environment, Clock::Real());
-  if (!relay.ok()) return events.Notice(relay.status().message());
-  for (WorkerOrder& order : orders_) order.environment["COORDD_NODE_SESSION"] = relay->address;
-  relay_ = *std::move(relay);
+  RelayProcess relay(relay_directory_, orders_.front().environment);
+  const absl::Status started = relay.Start(Clock::Real());
+  if (!started.ok()) return events.Notice(started.message());
+  for (WorkerOrder& order : orders_) order.environment["COORDD_NODE_SESSION"] = relay.address();
+  relay_.emplace(std::move(relay));
+}
+
+void LocalCrew::KeepRelay(bool ended, absl::Time now, CrewEvents& events) {
+  if (!relay_.has_value()) return;
+  if (ended) {
+    if (const std::string said = relay_->Ended(now); !said.empty()) events.Notice(said);
+  }
+  if (now < relay_->starts_again()) return;
+  if (const absl::Status again = relay_->StartAgain(now); !again.ok())
+    events.Notice(absl::StrCat("the relay of this node is not started again: ", again.message()));
 }
 
 absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order, int32_t start,
@@ -73,9 +85,15 @@ void LocalCrew::Await(std::vector<pollfd>& fds) {
     add(worker.process.out().get());
     add(worker.process.err().get());
   }
+  add(relay_.has_value() ? relay_->pidfd() : -1);
 }
 
-void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time /*now*/, CrewEvents& events) {
+absl::Time LocalCrew::NextDeadline() const {
+  return relay_.has_value() ? relay_->starts_again() : absl::InfiniteFuture();
+}
+
+void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) {
+  if (!fds.empty()) KeepRelay(fds.back().revents != 0, now, events);
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
     // What it wrote before it ended comes first.
@@ -133,7 +151,7 @@ void LocalCrew::KillAll() {
     }
   };
   for (Worker& worker : workers_) kill(worker.process);
-  if (relay_.has_value()) kill(relay_->process);
+  if (relay_.has_value()) relay_->Kill();
 }
 
 }  // namespace coordd

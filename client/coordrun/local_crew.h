@@ -32,6 +32,7 @@ class LocalCrew : public Crew {
   absl::Status Restart(int32_t worker, CrewEvents& events) override;
   void Await(std::vector<pollfd>& fds) override;
   void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
+  absl::Time NextDeadline() const override;
   void Signal(int signal, absl::Time now) override;
   void SignalOne(int32_t worker, int signal) override;
   bool drained() const override;
@@ -49,6 +50,7 @@ class LocalCrew : public Crew {
                                   CrewEvents& events) const;
 
   void BeginRelay(CrewEvents& events);
+  void KeepRelay(bool ended, absl::Time now, CrewEvents& events);
   static void ReadLastWords(Worker& worker, CrewEvents& events);
 
   // Constant after construction.

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -20,6 +21,8 @@ namespace coordd {
 namespace {
 
 constexpr absl::Duration kStartsWithin = absl::Seconds(10);
+constexpr absl::Duration kPauseMin = absl::Seconds(1), kPauseMax = absl::Minutes(1);
+constexpr absl::Duration kLivedLong = absl::Minutes(1);
 
 }  // namespace
 
@@ -29,35 +32,72 @@ bool WantsRelay(const RunOptions& options, int32_t np, int32_t local) {
   return options.node_sessions == "on" || (options.node_sessions == "auto" && np >= kRelaysFrom);
 }
 
-absl::StatusOr<RelayProcess> StartRelay(const std::string& directory,
-                                        const Environment& environment, Clock& clock) {
-  const std::string address = absl::StrCat("unix:", directory, "/relay");
+RelayProcess::RelayProcess(const std::string& directory, Environment environment)
+    : address_(absl::StrCat("unix:", directory, "/relay")), environment_(std::move(environment)) {}
+
+absl::StatusOr<ChildProcess> RelayProcess::Begin(int ready_fd) {
+  const std::filesystem::path coordd = CoordinatorProgram();
+  ChildRequest request = {
+      .command = {(coordd.parent_path() / "coordd-relay").string(), "--listen", address_},
+      .environment = environment_};
+  if (ready_fd >= 0) {
+    request.command.insert(request.command.end(), {"--ready-fd", absl::StrCat(ready_fd)});
+    request.inherited_fd = ready_fd;
+  }
+  return ChildProcess::Start(request);
+}
+
+absl::Status RelayProcess::Start(Clock& clock) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("a pipe cannot be made: ", std::strerror(errno)));
   UniqueFd ready(ends[0]), theirs(ends[1]);
-  const std::filesystem::path coordd = CoordinatorProgram();
-  const ChildRequest request = {
-      .command = {(coordd.parent_path() / "coordd-relay").string(), "--listen", address,
-                  "--ready-fd", absl::StrCat(theirs.get())},
-      .environment = environment,
-      .inherited_fd = theirs.get()};
-  COORDD_ASSIGN_OR_RETURN(ChildProcess process, ChildProcess::Start(request));
+  COORDD_ASSIGN_OR_RETURN(process_, Begin(theirs.get()));
   theirs.Close();
-  const absl::Time deadline = clock.Now() + kStartsWithin;
+  began_ = clock.Now();
+  const absl::Time deadline = began_ + kStartsWithin;
   char said = 0;
   for (absl::Duration left = kStartsWithin; left > absl::ZeroDuration();
        left = deadline - clock.Now()) {
     pollfd waiting = {.fd = ready.get(), .events = POLLIN, .revents = 0};
     const int n = poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-    if (n > 0 && read(ready.get(), &said, 1) == 1) return RelayProcess{std::move(process), address};
+    if (n > 0 && read(ready.get(), &said, 1) == 1) return absl::OkStatus();
     if (n > 0) break;  // it has ended
   }
-  process.Signal(SIGKILL);
-  pollfd ended = {.fd = process.pidfd(), .events = POLLIN, .revents = 0};
+  Kill();
+  return absl::UnavailableError(absl::StrCat("the relay at ", address_, " did not start"));
+}
+
+int RelayProcess::pidfd() const { return process_.has_value() ? process_->pidfd() : -1; }
+
+std::string RelayProcess::Ended(absl::Time now) {
+  if (!process_.has_value()) return "";
+  const std::optional<ProcessEnd> end = process_->Reap();
+  if (!end.has_value()) return "";
+  process_.reset();
+  if (now - began_ >= kLivedLong) pause_ = absl::ZeroDuration();
+  pause_ = std::clamp(2 * pause_, kPauseMin, kPauseMax);
+  starts_again_ = now + pause_;
+  return absl::StrCat("the relay of this node ", end->ToString(),
+                      "; its workers go on without it, and it is started again in ",
+                      absl::FormatDuration(pause_));
+}
+
+absl::Status RelayProcess::StartAgain(absl::Time now) {
+  began_ = now;
+  starts_again_ = absl::InfiniteFuture();
+  COORDD_ASSIGN_OR_RETURN(process_, Begin(/*ready_fd=*/-1));
+  return absl::OkStatus();
+}
+
+void RelayProcess::Kill() {
+  starts_again_ = absl::InfiniteFuture();
+  if (!process_.has_value()) return;
+  process_->Signal(SIGKILL);
+  pollfd ended = {.fd = process_->pidfd(), .events = POLLIN, .revents = 0};
   poll(&ended, 1, 1000);
-  process.Reap();
-  return absl::UnavailableError(absl::StrCat("the relay at ", address, " did not start"));
+  process_->Reap();
+  process_.reset();
 }
 
 }  // namespace coordd

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/coordrun/child_process.h"
@@ -21,16 +23,40 @@ inline constexpr int32_t kRelaysFrom = 512;
 // Whether a node with `local` of the `np` workers of a run gets one. REQUIRES: options are valid.
 bool WantsRelay(const RunOptions& options, int32_t np, int32_t local);
 
-// For the launcher's agent on a node, or its own node.
-struct RelayProcess {
-  ChildProcess process;
-  std::string address;  // COORDD_NODE_SESSION of the workers
-};
+// For the launcher's agent on a node, or its own node. One owner, one thread.
+class RelayProcess {
+ public:
+  // At a socket in `directory`. `environment`: a worker's, which says where coordd is.
+  RelayProcess(const std::string& directory, Environment environment);
 
-// Takes workers when it returns, at a socket in `directory`. `environment`: a worker's, which says
-// where coordd is. UNAVAILABLE, NOT_FOUND, DEADLINE_EXCEEDED: why not, one sentence; the workers
-// then speak to coordd themselves.
-absl::StatusOr<RelayProcess> StartRelay(const std::string& directory,
-                                        const Environment& environment, Clock& clock);
+  // It takes workers when this returns. UNAVAILABLE, NOT_FOUND: why not, one sentence; the workers
+  // then speak to coordd themselves. REQUIRES: it does not run.
+  absl::Status Start(Clock& clock);
+  // COORDD_NODE_SESSION of the workers.
+  const std::string& address() const { return address_; }
+
+  // Readable when it has ended; -1: it has.
+  int pidfd() const;
+  // When it has ended: collects it, and says for the user what that means. It is started again
+  // after a pause, twice as long each time until it has lived for a minute; workers that come, or
+  // come back, find it there.
+  std::string Ended(absl::Time now);
+  // Infinite: it runs, or cannot be started.
+  absl::Time starts_again() const { return starts_again_; }
+  // REQUIRES: starts_again() has come. Does not wait until it takes workers. The error's sentence
+  // says why it will not be tried again.
+  absl::Status StartAgain(absl::Time now);
+  // Ends it and waits for that, up to a second.
+  void Kill();
+
+ private:
+  absl::StatusOr<ChildProcess> Begin(int ready_fd);
+
+  const std::string address_;
+  const Environment environment_;
+  std::optional<ChildProcess> process_;
+  absl::Time began_, starts_again_ = absl::InfiniteFuture();
+  absl::Duration pause_ = absl::ZeroDuration();
+};
 
 }  // namespace coordd

@@ -9,6 +9,40 @@ from tests.support import processes
 from tests.support.processes import wait_for
 
 
+# The first of them ends the relay that both have; each waits until another one takes workers.
+KILLS_ITS_RELAY = """
+import glob, os, signal, socket, sys, time
+address = os.environ["COORDD_NODE_SESSION"]
+mark = sys.argv[1] + ".killed"
+
+def relays():
+    found = {}
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            words = open(path).read().split("\\0")
+        except OSError:
+            continue
+        if words[0].endswith("coordd-relay") and address in words:
+            found[int(path.split("/")[2])] = words
+    return set(found)
+
+if os.environ["COORDD_RANK"] == "0":
+    [first] = relays()
+    open(mark + ".new", "w").write(str(first))
+    os.kill(first, signal.SIGKILL)
+    os.rename(mark + ".new", mark)
+while not os.path.exists(mark):
+    time.sleep(0.01)
+first = int(open(mark).read())
+while True:
+    with socket.socket(socket.AF_UNIX) as one:
+        if relays() - {first} and one.connect_ex(address.removeprefix("unix:")) == 0:
+            break
+    time.sleep(0.01)
+print("the next one listens")
+"""
+
+
 class NodeSessionTest(processes.TestCase):
     def setUp(self):
         super().setUp()
@@ -119,6 +153,17 @@ class NodeSessionTest(processes.TestCase):
         status, text = self.run_command(processes.program("coordrun"), "-np", "2", "--node-sessions", "on",
                                         "--", processes.program("coordd-worker"), "selftest")
         self.assertEqual(status, 0, text)
+        self.assert_nothing_left()
+
+    def test_coordrun_starts_one_again_that_has_ended(self):
+        program = os.path.join(self.folder, "worker.py")
+        with open(program, "w", encoding="ascii") as text:
+            text.write(KILLS_ITS_RELAY)
+        status, text = self.run_command(processes.program("coordrun"), "-np", "2", "--node-sessions", "on",
+                                        "--", "python3", program, self.socket)
+        self.assertEqual((status, text.count("the next one listens")), (0, 2), text)
+        self.assertIn("the relay of this node was killed by SIGKILL; its workers go on without it, and it is started again in 1s",
+                      text)
         self.assert_nothing_left()
 
     def test_what_a_relay_needs_is_said_in_a_sentence(self):
