@@ -10,6 +10,8 @@ namespace coordd {
 namespace {
 
 constexpr uint64_t kSeeds = COORDD_SIM_SEEDS;
+// A planted bug is looked for in as many in every build: the search ends where it shows.
+constexpr uint64_t kSeedsToNotice = 300;
 
 struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
@@ -61,9 +63,9 @@ Sums RunAll(const FaultSet& faults) {
 TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   const Sums sums = RunAll({Fault::kKill});
   EXPECT_GT(sums.generations, static_cast<int64_t>(3 * kSeeds / 2));
-  EXPECT_GT(sums.held, 20);
-  EXPECT_GT(sums.again, 200);
-  EXPECT_GT(sums.scheduled, 1000);
+  EXPECT_GT(sums.held, static_cast<int64_t>(kSeeds / 15));
+  EXPECT_GT(sums.again, static_cast<int64_t>(2 * kSeeds / 3));
+  EXPECT_GT(sums.scheduled, static_cast<int64_t>(10 * kSeeds / 3));
   EXPECT_GT(sums.found_sets, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
   EXPECT_GT(sums.by_slot, static_cast<int64_t>(4 * kSeeds));
@@ -74,10 +76,10 @@ TEST(RecoverySim, CoorddMayDieWhileTheyDoSo) {
   const Sums sums = RunAll({Fault::kKill, Fault::kRestart});
   EXPECT_GT(sums.crashes, static_cast<int64_t>(kSeeds));
   EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(sums.over, 100);
-  EXPECT_GT(sums.told_again, 30);
+  EXPECT_GT(sums.over, static_cast<int64_t>(kSeeds / 3));
+  EXPECT_GT(sums.told_again, static_cast<int64_t>(kSeeds / 10));
   EXPECT_GT(sums.by_slot_after_resume, static_cast<int64_t>(kSeeds));
-  EXPECT_GT(sums.held, 10);
+  EXPECT_GT(sums.held, static_cast<int64_t>(kSeeds / 30));
   EXPECT_GT(sums.batches_in_found_sets, static_cast<int64_t>(kSeeds / 4));
 }
 
@@ -137,7 +139,7 @@ TEST(RecoverySim, CoorddMaySleepAtAnyMomentOfAChangeOfMembers) {
 TEST(RecoverySim, WhoIsCutOffComesBackOrIsGone) {
   const Sums sums = RunAll({Fault::kKill, Fault::kRestart, Fault::kPartition});
   EXPECT_GT(sums.partitions, static_cast<int64_t>(kSeeds / 2));
-  EXPECT_GT(sums.suspended, 5);
+  EXPECT_GT(sums.suspended, static_cast<int64_t>(kSeeds / 60));
   EXPECT_GT(sums.evicted, static_cast<int64_t>(kSeeds / 10));
   EXPECT_GT(sums.resumed, static_cast<int64_t>(kSeeds / 2));
 }
@@ -170,7 +172,7 @@ TEST(RecoverySim, WhatComesOnAStreamThatWasGivenUpIsRefused) {
 
 // Whether one of the seeds notices the mistake.
 bool Noticed(RecoveryBug bug, int32_t crashes = 0, int32_t changes = 0, int32_t drains = 0) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeedsToNotice; ++seed) {
     RecoverySimOptions options;
     options.kills = 2;
     options.crashes = crashes;
@@ -204,7 +206,7 @@ TEST(RecoverySim, NoticesProcessSetsThatDieWithCoordd) {
 
 // Likewise, with these faults.
 bool Noticed(RecoveryBug bug, const FaultSet& faults) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kSeedsToNotice; ++seed) {
     RecoverySimOptions options = RecoveryOptionsOf(seed, faults);
     options.bug = bug;
     if (!RecoverySim(seed, options).Run().ok()) return true;
@@ -227,7 +229,7 @@ TEST(RecoverySim, NoticesAStateThatIsTakenFromANewcomer) {
 // It takes a loss between the result of a commit on one rank and on another.
 TEST(RecoverySim, NoticesAChangeThatAnotherGenerationHasAgreedTo) {
   bool noticed = false;
-  for (uint64_t seed = 1; !noticed && seed <= 10 * kSeeds; ++seed) {
+  for (uint64_t seed = 1; !noticed && seed <= kSeedsToNotice * 10; ++seed) {
     RecoverySimOptions options;
     options.workers = 5;
     options.kills = options.changes = 3;
