@@ -12,11 +12,11 @@ namespace coordd {
 // What a member says when it reaches a step. The payload belongs to the step and lies behind its
 // number, so that up to 56 bytes arrive with the number's own cache line. Fixed layout.
 struct alignas(64) BoardPost {
-  static constexpr int64_t kPayloadBytes = 1016;
+  static constexpr int64_t kPayloadBytes = 4152;
   std::atomic<int64_t> step;
   std::byte payload[kPayloadBytes];
 };
-static_assert(sizeof(BoardPost) == 1024 && std::atomic<int64_t>::is_always_lock_free);
+static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_free);
 
 // Of one lane of one member, written by it alone. Steps count from 1 over all collectives of the
 // lane, which its members run in one order, and are never reset: who looks late sees "at least".

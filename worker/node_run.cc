@@ -39,7 +39,8 @@ absl::Span<const std::byte> NodeCollectiveRun::InputOf(const CollectiveArgs& arg
   return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
 }
 
-bool NodeCollectiveRun::IsInline(const CollectiveArgs& args, const NodeRunOptions& options) {
+bool NodeCollectiveRun::IsInline(const CollectiveArgs& args, int32_t members,
+                                 const NodeRunOptions& options) {
   switch (args.kind) {
     case CollectiveKind::kBarrier:
       return true;
@@ -49,6 +50,8 @@ bool NodeCollectiveRun::IsInline(const CollectiveArgs& args, const NodeRunOption
     case CollectiveKind::kAlltoall:
     case CollectiveKind::kGather:
       return false;  // a member does not know how much the others have
+    case CollectiveKind::kAllreduce:
+      return SizeOf(args.input) * std::min(members, 8) <= options.inline_bytes_max;
     default:
       return SizeOf(InputOf(args)) <= options.inline_bytes_max;
   }
@@ -67,7 +70,7 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
 
 int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
                                         const NodeRunOptions& options) {
-  if (IsInline(args, options)) return 0;
+  if (IsInline(args, lane.size(), options)) return 0;
   const bool shows = lane.IsMapped(InputOf(args));
   const bool gives =
       !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
@@ -126,7 +129,7 @@ bool NodeCollectiveRun::Advance() {
     switch (phase_) {
       case Phase::kPosting:
         if (!AllHaveReached(first_step_ - 1)) return moved;
-        if (IsInline(args_, options_)) {
+        if (IsInline(args_, lane_.size(), options_)) {
           PostInput();
           phase_ = Phase::kInline;
         } else {

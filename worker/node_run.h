@@ -18,8 +18,10 @@ namespace coordd {
 // Equal on all members.
 struct NodeRunOptions {
   // Inputs up to here travel in the post: no second step, in which the others' memory is let go.
-  // 512: beyond it copying costs more than the step.
-  int64_t inline_bytes_max = 512;
+  // What every member reads of all others, an allreduce's, all of them together: that is twice as
+  // much as by parts for two members, and the more the more they are, so that from eight on a step
+  // is worth it beyond an eighth.
+  int64_t inline_bytes_max = 4096;
   // In which private memory is shown to the others: buffers small enough that what one core has
   // written is still in its second-level cache when the other one reads it.
   NodeStaging staging = {.buffer_bytes = int64_t{256} << 10, .broadcast_bytes = int64_t{16} << 10};
@@ -87,7 +89,7 @@ class NodeCollectiveRun {
   enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
   // Whether inputs are the payloads themselves: known to all members alike.
-  static bool IsInline(const CollectiveArgs& args, const NodeRunOptions& options);
+  static bool IsInline(const CollectiveArgs& args, int32_t members, const NodeRunOptions& options);
   static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane);
   static absl::Span<const std::byte> InputOf(const CollectiveArgs& args);
 
