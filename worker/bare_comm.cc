@@ -9,6 +9,7 @@
 #include "worker/idle_wait.h"
 #include "worker/integer_average.h"
 #include "worker/mapped_lane.h"
+#include "worker/node_inline.h"
 #include "worker/reduce_kernels.h"
 
 namespace coordd {
@@ -129,8 +130,18 @@ absl::Status BareComm::Run(const CommCall& call) {
 
 absl::Status BareComm::RunMapped() {
   MappedLane& lane = *parts_.mapped;
-  const GenerationEnd& end = parts_.plane->end;
+  if (NodeInlineRun::Fits(args_, size(), lane.options.inline_bytes_max)) {
+    NodeInlineRun run(args_, *lane.node);
+    return Await(run);
+  }
   NodeCollectiveRun run(args_, *lane.node, lane.staging, lane.options);
+  const absl::Status status = Await(run);
+  return status.ok() && !run.status().ok() ? Named(run.status()) : status;
+}
+
+template <typename Collective>
+absl::Status BareComm::Await(Collective& run) {
+  const GenerationEnd& end = parts_.plane->end;
   IdleWait wait(parts_.polling_threads, parts_.cores);
   absl::Time deadline = absl::InfinitePast();  // not known before it matters
   while (true) {
@@ -155,7 +166,7 @@ absl::Status BareComm::RunMapped() {
         Name(args_.kind), " number ", args_.sequence, ": rank ", absl::StrJoin(missing, ", "),
         " had not come as far within ", absl::FormatDuration(parts_.timeout))));
   }
-  return run.status().ok() ? absl::OkStatus() : Named(run.status());
+  return absl::OkStatus();
 }
 
 absl::Status BareComm::RunByMessages() {
@@ -191,11 +202,11 @@ void BareComm::Count(const CommCall& call, const absl::Status& status) {
       parts_.metrics->RecordCollective(call.kind, backend_name_, status.code(), 0);
     return;
   }
-  std::optional<WorkerMetrics::Succeeded>& counters = succeeded_[static_cast<size_t>(call.kind)];
-  if (!counters.has_value()) counters = parts_.metrics->SucceededOf(call.kind, backend_name_);
+  std::shared_ptr<WorkerMetrics::Tally>& tally = tallies_[static_cast<size_t>(call.kind)];
+  if (tally == nullptr) tally = parts_.metrics->OpenTally(call.kind, backend_name_);
   // Of the tensor that the named call would have: the input, of a broadcast the buffer.
   const size_t bytes = HasInput(call.kind) ? args_.input.size() : args_.output.size();
-  counters->Record(static_cast<int64_t>(bytes));
+  tally->Record(static_cast<int64_t>(bytes));
 }
 
 }  // namespace coordd

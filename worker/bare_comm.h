@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +55,8 @@ class BareComm final : public Comm {
   absl::Status CheckState() const;
   void Prepare(const CommCall& call);
   absl::Status RunMapped();
+  template <typename Collective>
+  absl::Status Await(Collective& run);
   absl::Status RunByMessages();
   void Divide(const CommCall& call) const;
   void Count(const CommCall& call, const absl::Status& status);
@@ -73,7 +74,7 @@ class BareComm final : public Comm {
   CollectiveArgs args_;  // kept, with what its lists have room for
   bool scaled_ = false;  // the average of the last call was made in passing
   absl::Status failure_;
-  std::array<std::optional<WorkerMetrics::Succeeded>, 32> succeeded_;  // by kind
+  std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet
 };
 
 }  // namespace coordd

@@ -41,8 +41,8 @@ struct NodeArenaOptions {
 // (HostBackend). One thread connects; what follows, and Abort: any.
 class NodeArena {
  public:
-  // Less does not do: fusion buffers would not fit.
-  static constexpr int64_t kSizeBytesMin = int64_t{64} << 20;
+  // Less does not do: the board has half of it, and fusion buffers would not fit.
+  static constexpr int64_t kSizeBytesMin = int64_t{128} << 20;
   // Of an arena that is large enough what lanes have their staging in, which they cannot do
   // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board. Of a smaller
   // one half.

@@ -21,17 +21,10 @@ bool NodeLane::IsMapped(absl::Span<const std::byte> bytes) const {
                            not_behind(bytes.data() + bytes.size(), own.data() + own.size()));
 }
 
-bool NodeLane::HasReached(int32_t member, int64_t step) {
+bool NodeLane::Find(int32_t member) {
   Member& m = members_[static_cast<size_t>(member)];
-  if (m.entry == nullptr) m.entry = NodeBoard(m.memory.data()).Find(lane_);
-  return m.entry != nullptr && m.entry->reached(step) >= step;
-}
-
-int32_t NodeLane::FirstBehind(int64_t step) {
-  for (int32_t member = 0; member < size(); ++member) {
-    if (member != self_ && !HasReached(member, step)) return member;
-  }
-  return -1;
+  m.entry = NodeBoard(m.memory.data()).Find(lane_);
+  return m.entry != nullptr;
 }
 
 void NodeLane::Finish(int64_t step) {

@@ -42,9 +42,17 @@ class NodeLane {
   void Reach(int64_t step) {
     own_entry_->posts[step % 2].step.store(step, std::memory_order_release);
   }
-  bool HasReached(int32_t member, int64_t step);
+  bool HasReached(int32_t member, int64_t step) {
+    const Member& m = members_[static_cast<size_t>(member)];
+    return (m.entry != nullptr || Find(member)) && m.entry->reached(step) >= step;
+  }
   // The first member that has not reached it; -1: all have.
-  int32_t FirstBehind(int64_t step);
+  int32_t FirstBehind(int64_t step) {
+    for (int32_t member = 0; member < size(); ++member) {
+      if (member != self_ && !HasReached(member, step)) return member;
+    }
+    return -1;
+  }
   // REQUIRES: HasReached(member, step), and this member has not said step + 1.
   const std::byte* PayloadOf(int32_t member, int64_t step) const {
     return members_[static_cast<size_t>(member)].entry->posts[step % 2].payload;
@@ -62,6 +70,9 @@ class NodeLane {
     NodeMemory memory;
     BoardEntry* entry = nullptr;  // nullptr: not found yet
   };
+
+  // Whether the member has an entry by now.
+  bool Find(int32_t member);
 
   // Constant after construction.
   const LaneId lane_;

@@ -27,35 +27,9 @@ void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
 
 int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
 
-double ScaleOf(const CollectiveArgs& args) {
-  return args.scaled != nullptr && Reduces(args.kind) ? args.scale : 1.0;
-}
-
 int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
 
 }  // namespace
-
-absl::Span<const std::byte> NodeCollectiveRun::InputOf(const CollectiveArgs& args) {
-  return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
-}
-
-bool NodeCollectiveRun::IsInline(const CollectiveArgs& args, int32_t members,
-                                 const NodeRunOptions& options) {
-  switch (args.kind) {
-    case CollectiveKind::kBarrier:
-      return true;
-    case CollectiveKind::kAllgather:
-      return *std::max_element(args.output_block_bytes.begin(), args.output_block_bytes.end()) <=
-             options.inline_bytes_max;
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kGather:
-      return false;  // a member does not know how much the others have
-    case CollectiveKind::kAllreduce:
-      return SizeOf(args.input) * std::min(members, 8) <= options.inline_bytes_max;
-    default:
-      return SizeOf(InputOf(args)) <= options.inline_bytes_max;
-  }
-}
 
 bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& lane) {
   switch (args.kind) {
@@ -70,8 +44,8 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
 
 int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
                                         const NodeRunOptions& options) {
-  if (IsInline(args, lane.size(), options)) return 0;
-  const bool shows = lane.IsMapped(InputOf(args));
+  if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) return 0;
+  const bool shows = lane.IsMapped(NodeInputOf(args));
   const bool gives =
       !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
   return shows && gives ? 0 : MaxStagingBytes(options);
@@ -98,10 +72,13 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
       staging_(staging),
       options_(options),
       first_step_(lane.step() + 1),
-      input_(InputOf(args)),
-      scale_(ScaleOf(args)),
+      input_(NodeInputOf(args)),
+      scale_(NodeScaleOf(args)),
       exchange_(exchange) {
-  if (args.scaled != nullptr) *args.scaled = Reduces(args.kind);
+  if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) {
+    inline_.emplace(args, lane);
+    return;
+  }
   collective_.kind = args.kind;
   collective_.members = lane.size();
   collective_.self = lane.self();
@@ -118,6 +95,7 @@ void NodeCollectiveRun::Fail(absl::Status status) {
 }
 
 bool NodeCollectiveRun::Advance() {
+  if (inline_.has_value()) return status_.ok() && inline_->Advance();
   bool moved = false;
   left_bytes_ = options_.work_bytes_max;
   if (exchange_ != nullptr) {
@@ -129,19 +107,9 @@ bool NodeCollectiveRun::Advance() {
     switch (phase_) {
       case Phase::kPosting:
         if (!AllHaveReached(first_step_ - 1)) return moved;
-        if (IsInline(args_, lane_.size(), options_)) {
-          PostInput();
-          phase_ = Phase::kInline;
-        } else {
-          PostPlace();
-          phase_ = Phase::kGathering;
-        }
+        PostPlace();
+        phase_ = Phase::kGathering;
         lane_.Reach(first_step_);
-        break;
-      case Phase::kInline:
-        if (!HasInlineInputs()) return moved;
-        FinishInline();
-        phase_ = Phase::kFinished;
         break;
       case Phase::kGathering:
         if (!AllHaveReached(first_step_)) return moved;
@@ -196,56 +164,10 @@ bool NodeCollectiveRun::MayGoOn() {
 }
 
 bool NodeCollectiveRun::WaitsFor(int32_t member) const {
+  if (inline_.has_value()) return status_.ok() && inline_->WaitsFor(member);
   if (finished() || awaited_step_ < 0 || member == lane_.self()) return false;
   if (awaited_member_ >= 0 && awaited_member_ != member) return false;
   return !lane_.HasReached(member, awaited_step_);
-}
-
-// A root has nothing to hear from those it sends to, nor they from each other.
-bool NodeCollectiveRun::HasInlineInputs() {
-  const bool is_root = collective_.self == collective_.root;
-  if (args_.kind == CollectiveKind::kReduce && !is_root) return true;
-  if (args_.kind != CollectiveKind::kBroadcast) return AllHaveReached(first_step_);
-  return is_root || RootHasReached(first_step_);
-}
-
-void NodeCollectiveRun::PostInput() {
-  if (args_.kind == CollectiveKind::kBroadcast && collective_.self != collective_.root) return;
-  Copy(lane_.Payload(first_step_), input_.data(), SizeOf(input_));
-}
-
-void NodeCollectiveRun::FinishInline() {
-  const bool is_root = collective_.self == collective_.root;
-  std::byte* const output = args_.output.data();
-  int64_t offset = 0;
-  switch (args_.kind) {
-    case CollectiveKind::kBroadcast:
-      if (!is_root)
-        Copy(output, lane_.PayloadOf(collective_.root, first_step_), SizeOf(args_.output));
-      break;
-    case CollectiveKind::kAllgather:
-      for (int32_t m = 0; m < lane_.size(); ++m) {
-        const int64_t block = args_.output_block_bytes[static_cast<size_t>(m)];
-        Copy(output + offset, lane_.PayloadOf(m, first_step_), block);
-        offset += block;
-      }
-      break;
-    case CollectiveKind::kReducescatter:
-      for (int32_t m = 0; m < lane_.self(); ++m)
-        offset += args_.input_block_bytes[static_cast<size_t>(m)];
-      [[fallthrough]];
-    case CollectiveKind::kAllreduce:
-    case CollectiveKind::kReduce:
-      if (args_.kind == CollectiveKind::kReduce && !is_root) break;
-      for (int32_t m = 0; m < lane_.size(); ++m)
-        sources_.push_back(lane_.PayloadOf(m, first_step_) + offset);
-      scales_ = scale_ != 1.0;
-      Make(output, sources_, SizeOf(args_.output));
-      break;
-    default:
-      break;
-  }
-  lane_.Finish(first_step_);
 }
 
 void NodeCollectiveRun::PostPlace() {

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/collective_backend.h"
+#include "worker/node_inline.h"
 #include "worker/node_lane.h"
 #include "worker/node_plan.h"
 #include "worker/slice_exchange.h"
@@ -60,6 +62,7 @@ class NodeCollectiveRun {
 
   // With a failed exchange: nothing of it is under way any more.
   bool finished() const {
+    if (inline_.has_value()) return !status_.ok() || inline_->finished();
     if (phase_ == Phase::kFinished) return true;
     return !status_.ok() && (exchange_ == nullptr || exchange_->idle());
   }
@@ -85,23 +88,17 @@ class NodeCollectiveRun {
     kOutputMapped = 4,  // and there is one
     kCarried = 8,       // the input is in the post, too
   };
-  enum class Phase : uint8_t { kPosting, kInline, kGathering, kWorking, kWaiting, kFinished };
+  enum class Phase : uint8_t { kPosting, kGathering, kWorking, kWaiting, kFinished };
   enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
-  // Whether inputs are the payloads themselves: known to all members alike.
-  static bool IsInline(const CollectiveArgs& args, int32_t members, const NodeRunOptions& options);
   static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane);
-  static absl::Span<const std::byte> InputOf(const CollectiveArgs& args);
 
   // One part of what is reduced, and scaled as long as it is in the cache.
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
   bool MayGoOn();
-  bool HasInlineInputs();
-  void PostInput();
   void PostPlace();
-  void FinishInline();
   absl::Status ReadPosts();
   void CopyCarried();
   void Stage(int64_t piece);
@@ -127,6 +124,7 @@ class NodeCollectiveRun {
   SliceExchange* const exchange_;
 
   // Touched by the owner's thread.
+  std::optional<NodeInlineRun> inline_;  // all that there is to it, if it is small
   NodeCollective collective_;
   NodeMode mode_;
   absl::InlinedVector<int64_t, 8> block_offsets_;

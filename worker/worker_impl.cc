@@ -68,9 +68,9 @@ absl::Status WorkerImpl::StartMetrics() {
       HttpServer::Start(
           MetricsAddress(*options_.metrics, options_.coordinator), options_.ports,
           {{"/metrics",
-            [&registry](const std::string&) {
+            [&registry, &metrics = runtime_->metrics](const std::string&) {
               return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8",
-                                  MetricsText(registry)};
+                                  MetricsText(registry, metrics)};
             }},
            {"/healthz", [this](const std::string&) {
               const absl::Status alive = status();

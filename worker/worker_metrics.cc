@@ -7,8 +7,10 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <atomic>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/mutex.h"
@@ -122,6 +124,7 @@ struct WorkerMetrics::Series {
   // Guarded by mu.
   Mutex mu;
   std::map<std::pair<CollectiveKind, std::string>, Succeeded> succeeded ABSL_GUARDED_BY(mu);
+  std::vector<std::shared_ptr<Tally>> tallies ABSL_GUARDED_BY(mu);
 };
 
 WorkerMetrics::WorkerMetrics(prometheus::Registry& registry)
@@ -149,6 +152,30 @@ WorkerMetrics::Succeeded WorkerMetrics::SucceededOf(CollectiveKind kind,
 void WorkerMetrics::Succeeded::Record(int64_t payload_bytes) const {
   payload_bytes_->Increment(static_cast<double>(payload_bytes));
   tensors_->Increment();
+}
+std::shared_ptr<WorkerMetrics::Tally> WorkerMetrics::OpenTally(CollectiveKind kind,
+                                                               absl::string_view backend) {
+  auto tally = std::make_shared<Tally>();
+  tally->counters_ = SucceededOf(kind, backend);
+  MutexLock lock(&series_->mu);
+  series_->tallies.push_back(tally);
+  return tally;
+}
+void WorkerMetrics::TakeTallies() {
+  MutexLock lock(&series_->mu);
+  std::erase_if(series_->tallies, [](const std::shared_ptr<Tally>& tally) {
+    // Nobody else has it any more: what it has counted by now is all.
+    const bool is_last = tally.use_count() == 1;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const int64_t tensors = tally->tensors_.load(std::memory_order_relaxed);
+    const int64_t bytes = tally->payload_bytes_.load(std::memory_order_relaxed);
+    tally->counters_.tensors_->Increment(static_cast<double>(tensors - tally->told_tensors_));
+    tally->counters_.payload_bytes_->Increment(
+        static_cast<double>(bytes - tally->told_payload_bytes_));
+    tally->told_tensors_ = tensors;
+    tally->told_payload_bytes_ = bytes;
+    return is_last;
+  });
 }
 void WorkerMetrics::RecordNegotiation(absl::Duration reported_to_planned) {
   series_->negotiation.Observe(absl::ToDoubleSeconds(reported_to_planned));
@@ -199,7 +226,8 @@ int64_t WorkerMetrics::control_turns() const {
   return static_cast<int64_t>(series_->control_turns.Value());
 }
 
-std::string MetricsText(prometheus::Registry& registry) {
+std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics) {
+  metrics.TakeTallies();
   return prometheus::TextSerializer().Serialize(registry.Collect());
 }
 

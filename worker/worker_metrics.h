@@ -2,6 +2,7 @@
 // against it). (io)
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,6 +40,29 @@ class WorkerMetrics {
     prometheus::Counter* payload_bytes_ = nullptr;
   };
   Succeeded SucceededOf(CollectiveKind kind, absl::string_view backend);
+  // What one caller counts by itself: two plain additions, where a counter's would be a tenth of
+  // the smallest collective. Part of the metrics when they are read by MetricsText.
+  class Tally {
+   public:
+    // One thread at a time.
+    void Record(int64_t payload_bytes) {
+      Add(tensors_, 1);
+      Add(payload_bytes_, payload_bytes);
+    }
+
+   private:
+    friend class WorkerMetrics;
+    static void Add(std::atomic<int64_t>& sum, int64_t more) {
+      sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+    }
+    std::atomic<int64_t> tensors_ = 0, payload_bytes_ = 0;
+    int64_t told_tensors_ = 0, told_payload_bytes_ = 0;  // touched by TakeTallies
+    Succeeded counters_;
+  };
+  // Its owner may outlive the metrics.
+  std::shared_ptr<Tally> OpenTally(CollectiveKind kind, absl::string_view backend);
+  // What has been counted since the last call.
+  void TakeTallies();
   void RecordNegotiation(absl::Duration reported_to_planned);
   void RecordExecution(absl::Duration launched_to_done);
   void RecordHeartbeatLag(absl::Duration lag);
@@ -65,6 +89,6 @@ class WorkerMetrics {
 };
 
 // The text of /metrics.
-std::string MetricsText(prometheus::Registry& registry);
+std::string MetricsText(prometheus::Registry& registry, WorkerMetrics& metrics);
 
 }  // namespace coordd

@@ -27,10 +27,12 @@ BackendCase Host(std::string name, HostBackendOptions options) {
 // Memory that all ranks have at the same addresses, so that ThreadSanitizer sees who touches what.
 struct SharedMemories {
   explicit SharedMemories(int32_t ranks) {
-    constexpr int64_t kArenaBytes = int64_t{64} << 20;
+    constexpr int64_t kArenaBytes = int64_t{112} << 20;
+    // What these tests use of a board: its directory and the first entries.
+    constexpr size_t kUsedBoardBytes = size_t{1} << 20;
     for (int32_t r = 0; r < ranks; ++r) {
       buffers.emplace_back(kArenaBytes);
-      std::memset(buffers.back().data(), 0, static_cast<size_t>(NodeBoard::SizeBytes()));
+      std::memset(buffers.back().data(), 0, kUsedBoardBytes);
       memories.push_back(buffers.back().span());
     }
   }

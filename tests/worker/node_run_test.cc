@@ -20,8 +20,10 @@ namespace coordd {
 namespace {
 
 // Behind the board.
-constexpr int64_t kBuffersAt = int64_t{19} << 20;
-constexpr int64_t kArenaBytes = int64_t{20} << 20;
+constexpr int64_t kBuffersAt = int64_t{67} << 20;
+constexpr int64_t kArenaBytes = int64_t{68} << 20;
+// What these tests use of a board: its directory and the first entries.
+constexpr size_t kUsedBoardBytes = size_t{1} << 20;
 constexpr NodeRunOptions kTinyPieces = {.inline_bytes_max = 64,
                                         .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
                                         .stream_bytes_min = 3000,
@@ -33,7 +35,7 @@ class Node {
   explicit Node(int32_t members) {
     for (int32_t m = 0; m < members; ++m) {
       buffers_.emplace_back(kArenaBytes);
-      std::memset(buffers_.back().data(), 0, static_cast<size_t>(NodeBoard::SizeBytes()));
+      std::memset(buffers_.back().data(), 0, kUsedBoardBytes);
       memories_.push_back(buffers_.back().span());
     }
   }

@@ -24,7 +24,9 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kBoardRoom = int64_t{18} << 20;
+constexpr int64_t kBoardRoom = int64_t{67} << 20;
+// What these tests use of a board: its directory and the first entries.
+constexpr size_t kUsedRoom = size_t{1} << 20;
 constexpr int64_t kBufferRoom = int64_t{1} << 19;
 constexpr NodeRunOptions kTinySteps = {.inline_bytes_max = 64,
                                        .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
@@ -49,7 +51,7 @@ struct Cluster {
     network = std::make_unique<InProcessNetwork>(size);
     for (int32_t r = 0; r < size; ++r) {
       buffers.emplace_back(kBoardRoom + 4 * kBufferRoom);
-      std::memset(buffers.back().data(), 0, static_cast<size_t>(NodeBoard::SizeBytes()));
+      std::memset(buffers.back().data(), 0, kUsedRoom);
       transports.push_back(std::make_unique<InProcessTransport>(*network));
     }
     std::vector<std::thread> threads;

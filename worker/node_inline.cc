@@ -1,0 +1,128 @@
+#include "worker/node_inline.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "common/tensor_spec.h"
+#include "worker/reduce_kernels.h"
+
+namespace coordd {
+namespace {
+
+void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  if (size_bytes > 0) std::memcpy(to, from, static_cast<size_t>(size_bytes));
+}
+
+int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
+
+}  // namespace
+
+absl::Span<const std::byte> NodeInputOf(const CollectiveArgs& args) {
+  return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
+}
+
+double NodeScaleOf(const CollectiveArgs& args) {
+  if (args.scaled == nullptr) return 1.0;
+  *args.scaled = Reduces(args.kind);
+  return *args.scaled ? args.scale : 1.0;
+}
+
+bool NodeInlineRun::Fits(const CollectiveArgs& args, int32_t members, int64_t inline_bytes_max) {
+  switch (args.kind) {
+    case CollectiveKind::kBarrier:
+      return true;
+    case CollectiveKind::kAllgather:
+      return *std::max_element(args.output_block_bytes.begin(), args.output_block_bytes.end()) <=
+             inline_bytes_max;
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kGather:
+      return false;  // a member does not know how much the others have
+    case CollectiveKind::kAllreduce:
+      return SizeOf(args.input) * std::min(members, 8) <= inline_bytes_max;
+    default:
+      return SizeOf(NodeInputOf(args)) <= inline_bytes_max;
+  }
+}
+
+NodeInlineRun::NodeInlineRun(const CollectiveArgs& args, NodeLane& lane)
+    : args_(args),
+      lane_(lane),
+      step_(lane.step() + 1),
+      is_root_(ToInt(args.root) == lane.self()),
+      scale_(NodeScaleOf(args)) {}
+
+bool NodeInlineRun::Advance() {
+  bool moved = false;
+  if (phase_ == Phase::kPosting) {
+    if (lane_.FirstBehind(step_ - 1) >= 0) return false;
+    Post();
+    phase_ = Phase::kPosted;
+    moved = true;
+  }
+  if (phase_ == Phase::kPosted && HasInputs()) {
+    Finish();
+    phase_ = Phase::kFinished;
+    moved = true;
+  }
+  return moved;
+}
+
+bool NodeInlineRun::WaitsFor(int32_t member) const {
+  if (finished() || member == lane_.self()) return false;
+  if (phase_ == Phase::kPosting) return !lane_.HasReached(member, step_ - 1);
+  if (args_.kind == CollectiveKind::kBroadcast && member != ToInt(args_.root)) return false;
+  return !lane_.HasReached(member, step_);
+}
+
+void NodeInlineRun::Post() {
+  if (args_.kind != CollectiveKind::kBroadcast || is_root_) {
+    const absl::Span<const std::byte> input = NodeInputOf(args_);
+    Copy(lane_.Payload(step_), input.data(), SizeOf(input));
+  }
+  lane_.Reach(step_);
+}
+
+// A root has nothing to hear from those it sends to, nor they from each other.
+bool NodeInlineRun::HasInputs() const {
+  if (args_.kind == CollectiveKind::kReduce && !is_root_) return true;
+  if (args_.kind != CollectiveKind::kBroadcast) return lane_.FirstBehind(step_) < 0;
+  return is_root_ || lane_.HasReached(ToInt(args_.root), step_);
+}
+
+void NodeInlineRun::Finish() {
+  std::byte* const output = args_.output.data();
+  int64_t offset = 0;
+  switch (args_.kind) {
+    case CollectiveKind::kBroadcast:
+      if (!is_root_) Copy(output, lane_.PayloadOf(ToInt(args_.root), step_), SizeOf(args_.output));
+      break;
+    case CollectiveKind::kAllgather:
+      for (int32_t m = 0; m < lane_.size(); ++m) {
+        const int64_t block = args_.output_block_bytes[static_cast<size_t>(m)];
+        Copy(output + offset, lane_.PayloadOf(m, step_), block);
+        offset += block;
+      }
+      break;
+    case CollectiveKind::kReducescatter:
+      for (int32_t m = 0; m < lane_.self(); ++m)
+        offset += args_.input_block_bytes[static_cast<size_t>(m)];
+      [[fallthrough]];
+    case CollectiveKind::kAllreduce:
+    case CollectiveKind::kReduce: {
+      if (args_.kind == CollectiveKind::kReduce && !is_root_) break;
+      absl::InlinedVector<const std::byte*, 8> sources;
+      for (int32_t m = 0; m < lane_.size(); ++m)
+        sources.push_back(lane_.PayloadOf(m, step_) + offset);
+      const int64_t count = SizeOf(args_.output) / coordd::SizeOf(args_.dtype);
+      ReduceAll(args_.dtype, args_.op, output, sources, count);
+      if (scale_ != 1.0) Scale(args_.dtype, scale_, output, count);
+      break;
+    }
+    default:
+      break;
+  }
+  lane_.Finish(step_);
+}
+
+}  // namespace coordd
