@@ -71,7 +71,9 @@ absl::Status BareComm::Check(const CommCall& call) const {
   return absl::OkStatus();
 }
 
-void BareComm::Prepare(const CommCall& call) {
+absl::Status BareComm::Prepare(const CommCall& call) {
+  prepared_.reset();
+  COORDD_RETURN_IF_ERROR(Check(call));
   const size_t members = parts_.ranks.size();
   const size_t block = static_cast<size_t>(call.count * SizeOf(call.dtype));
   const size_t all = block * members;
@@ -100,6 +102,10 @@ void BareComm::Prepare(const CommCall& call) {
   }
   if (kind != CollectiveKind::kBarrier)
     args_.output = absl::MakeSpan(static_cast<std::byte*>(call.output), by_sender ? all : block);
+  args_.equal_blocks = true;
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args_, Rank{parts_.self}, size()));
+  prepared_ = call;
+  return absl::OkStatus();
 }
 
 absl::Status BareComm::Run(const CommCall& call) {
@@ -109,11 +115,7 @@ absl::Status BareComm::Run(const CommCall& call) {
         "another thread is in a call, expected one thread at a time"));
   }
   absl::Status status = CheckState();
-  if (status.ok()) status = Check(call);
-  if (status.ok()) {
-    Prepare(call);
-    status = ValidateArgs(args_, Rank{parts_.self}, size());
-  }
+  if (status.ok() && prepared_ != call) status = Prepare(call);
   if (status.ok()) {
     ++args_.sequence;
     status = parts_.mapped != nullptr ? RunMapped() : RunByMessages();

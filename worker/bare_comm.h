@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,8 @@ class BareComm final : public Comm {
  private:
   absl::Status Check(const CommCall& call) const;
   absl::Status CheckState() const;
-  void Prepare(const CommCall& call);
+  // What the call says, in args_. INVALID_ARGUMENT.
+  absl::Status Prepare(const CommCall& call);
   absl::Status RunMapped();
   template <typename Collective>
   absl::Status Await(Collective& run);
@@ -71,8 +73,9 @@ class BareComm final : public Comm {
   std::atomic<bool> in_call_ = false;
 
   // Touched by whoever is in a call.
-  CollectiveArgs args_;  // kept, with what its lists have room for
-  bool scaled_ = false;  // the average of the last call was made in passing
+  CollectiveArgs args_;               // kept, with what its lists have room for
+  std::optional<CommCall> prepared_;  // what args_ are of: programs say the same again and again
+  bool scaled_ = false;               // the average of the last call was made in passing
   absl::Status failure_;
   std::array<std::shared_ptr<WorkerMetrics::Tally>, 32> tallies_;  // by kind; nullptr: none yet
 };

@@ -58,6 +58,8 @@ struct CollectiveArgs {
   absl::Span<std::byte> output;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
+  // All members' blocks are of one size, and all members know: an alltoall's need not be told.
+  bool equal_blocks = false;
   // Of a reduction of floating point: what each element of the result is still to be multiplied
   // with (a postscale factor, an average's divisor). A backend that does so in passing, while the
   // element is in the cache, sets `scaled`; otherwise whoever has launched it does it. nullptr: not

@@ -23,6 +23,8 @@ struct CommCall {
   const void* input = nullptr;
   void* output = nullptr;
   int64_t count = 0;
+
+  bool operator==(const CommCall& other) const = default;
 };
 
 // The members of a process set in one generation, with an order of their own: no names, nothing is

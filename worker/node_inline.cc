@@ -36,8 +36,10 @@ bool NodeInlineRun::Fits(const CollectiveArgs& args, int32_t members, int64_t in
       return *std::max_element(args.output_block_bytes.begin(), args.output_block_bytes.end()) <=
              inline_bytes_max;
     case CollectiveKind::kAlltoall:
+      // Otherwise a member does not know how much the others have.
+      return args.equal_blocks && SizeOf(args.input) <= inline_bytes_max;
     case CollectiveKind::kGather:
-      return false;  // a member does not know how much the others have
+      return false;
     case CollectiveKind::kAllreduce:
       return SizeOf(args.input) * std::min(members, 8) <= inline_bytes_max;
     default:
@@ -104,6 +106,12 @@ void NodeInlineRun::Finish() {
         offset += block;
       }
       break;
+    case CollectiveKind::kAlltoall: {
+      const int64_t block = args_.output_block_bytes.front();
+      for (int32_t m = 0; m < lane_.size(); ++m)
+        Copy(output + m * block, lane_.PayloadOf(m, step_) + lane_.self() * block, block);
+      break;
+    }
     case CollectiveKind::kReducescatter:
       for (int32_t m = 0; m < lane_.self(); ++m)
         offset += args_.input_block_bytes[static_cast<size_t>(m)];
