@@ -43,6 +43,7 @@ Coordinator::~Coordinator() { Stop("coordd is stopping"); }
 
 void Coordinator::Start(CoordinatorOutlets outlets) {
   outlets_ = std::move(outlets);
+  inbox_.SetTurn([this] { TakeTurn(); });
   thread_ = StartThread("coordinator", [this] { Run(); });
 }
 
@@ -54,24 +55,33 @@ void Coordinator::Stop(const std::string& reason, absl::Duration resume_within) 
 }
 
 void Coordinator::Run() {
-  CarryOut(at_start_, clock_.Now());
-  while (!inbox_.Finished()) {
-    const absl::Time deadline = std::min(state_.NextDeadline(), outlets_.next_deadline());
-    Turn(inbox_.TakeAll(deadline));
+  while (inbox_.AwaitTurn()) {
+    TakeTurn();
     for (const std::function<void()>& resume : inbox_.TakeWaiting()) resume();
   }
   // Nobody resumes those that were still waiting: the sessions end with the server.
 }
 
-void Coordinator::Turn(std::vector<Inbox::Item> batch) {
-  const absl::Time now = clock_.Now();  // one reading per turn
-  Effects effects;
+void Coordinator::TakeTurn() {
+  inbox_.TakeAll(batch_);
+  Turn(batch_);
+  const std::vector<MembersReports> reports = state_.WhoHasReported();
+  inbox_.EndTurn(reports, std::min(state_.NextDeadline(), outlets_.next_deadline()));
+}
+
+void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
+  const absl::Time now = clock_.Now();
+  Effects effects = std::exchange(at_start_, {});
   std::vector<SessionId> ended;
+  // When it came, since it may have waited for others; but time never goes back.
+  absl::Time at;
   const auto step = [&](const Inbound& in) {
-    state_.Step(in, now, effects);
+    state_.Step(in, at, effects);
     if (const auto* end = std::get_if<SessionEnded>(&in)) ended.push_back(end->session);
   };
-  for (Inbox::Item& item : batch) {
+  for (Inbox::Received& received : batch) {
+    at = std::clamp(received.at, last_turn_, now);
+    Inbox::Item& item = received.item;
     if (const auto* in = std::get_if<Inbound>(&item)) {
       step(*in);
     } else if (const auto* together = std::get_if<std::vector<Inbound>>(&item)) {
@@ -81,9 +91,11 @@ void Coordinator::Turn(std::vector<Inbox::Item> batch) {
     }
   }
   state_.Tick(now, effects);
+  last_turn_ = now;
   CarryOut(effects, now);
   for (SessionId session : ended) outlets_.session_ended(session);
   outlets_.tick(now);
+  batch.clear();
   metrics_.OnTurn(clock_.Now() - now);  // measures, decides nothing
 }
 

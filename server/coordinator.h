@@ -63,7 +63,9 @@ class Coordinator {
 
  private:
   void Run();
-  void Turn(std::vector<Inbox::Item> batch);
+  // REQUIRES: the turn is the caller's (Inbox).
+  void TakeTurn();
+  void Turn(std::vector<Inbox::Received>& batch);  // leaves it empty
   void CarryOut(Effects& effects, absl::Time now);
 
   // Constant after construction, but for outlets_, set before the thread starts.
@@ -75,9 +77,11 @@ class Coordinator {
   Inbox inbox_;
   EventLog events_;
 
-  // Touched by the coordinator thread only, once it has started.
+  // Touched by whoever has the turn, once the thread has started.
   Effects at_start_;  // of the state's construction, carried out in the first turn
   CoordinatorState state_;
+  absl::Time last_turn_ = absl::InfinitePast();
+  std::vector<Inbox::Received> batch_;  // for its memory
 
   // Touched by the owner only.
   std::thread thread_;

@@ -100,6 +100,13 @@ absl::Time CoordinatorState::NextDeadline() const {
   return next;
 }
 
+std::vector<MembersReports> CoordinatorState::WhoHasReported() const {
+  std::vector<MembersReports> all;
+  for (const auto& [name, job] : jobs_)
+    if (const auto reports = job->WhoHasReported()) all.push_back(*reports);
+  return all;
+}
+
 void CoordinatorState::Describe(const std::string& job, absl::Time now,
                                 v1::ServerState* state) const {
   state->set_epoch(ToInt(epoch_));

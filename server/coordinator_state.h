@@ -7,7 +7,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,6 +18,7 @@
 #include "server/durability.h"
 #include "server/effects.h"
 #include "server/server_options.h"
+#include "server/wake_rule.h"
 
 namespace coordd {
 
@@ -41,6 +44,9 @@ class CoordinatorState {
   // What is due by `now`: leases, settling windows, stalls.
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
+
+  // Of each job in which something is negotiated, as long as nothing is called.
+  std::vector<MembersReports> WhoHasReported() const;
 
   // Its invariants and those of everything below. Costs as much as the whole state; for tests.
   absl::Status CheckConsistency() const;
@@ -84,7 +90,7 @@ class CoordinatorState {
   const Epoch epoch_;
   std::map<std::string, std::unique_ptr<JobState>> jobs_;
   size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
-  std::map<SessionId, std::string> job_of_session_;
+  absl::flat_hash_map<SessionId, std::string> job_of_session_;
   std::set<SessionId> gone_;    // whose streams have ended, while their job still counts them
   std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
   std::map<CallId, std::string> job_of_call_;  // calls that wait

@@ -46,6 +46,16 @@ std::vector<ReadinessTable::Known*> GenerationState::SharedSlots(const RankGroup
   return all && has_room ? found : std::vector<ReadinessTable::Known*>();
 }
 
+// A schedule takes reports out of the count; for whoever has joined nobody waits.
+MembersReports GenerationState::WhoHasReported() const {
+  const ReadinessTable& table = states_.at(ProcessSetId{0})->table;
+  return {
+      .generation = identity_.generation,
+      .members = &by_rank_,
+      .all_are_asked = !ended_ && schedules_.empty() && deferred_.empty() && join_.joined().empty(),
+      .none_is_pending = table.pending() == 0 && !table.has_ready()};
+}
+
 bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready,
                                     absl::Time now, Effects& effects) {
   // Several sets: what is wrong with the second one would be found when the first has been counted.
@@ -62,12 +72,12 @@ bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsRea
   for (ReadinessTable::Known* known : slots) {
     const absl::Duration its =
         known->pending != nullptr ? ReadinessTable::DelayOf(*known, now) : absl::ZeroDuration();
-    if (its != delay) set.table.NoteLag(reporters, delay, std::exchange(with_delay, 0));
+    if (its != delay) set.table.NoteLag(reporters.ranks, delay, std::exchange(with_delay, 0));
     delay = its;
     ++with_delay;
     set.table.ReportShared(reporters, *known, now, failed);
   }
-  set.table.NoteLag(reporters, delay, with_delay);
+  set.table.NoteLag(reporters.ranks, delay, with_delay);
   reported_by_slot_ += static_cast<int64_t>(slots.size() * reporters.ranks.size());
   join_.Heard(now);
   DeliverFailures(failed, effects);

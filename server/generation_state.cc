@@ -110,6 +110,14 @@ absl::Status GenerationState::OnCached(Rank rank, const v1::CachedTensors& cache
   if (member < 0 || !set.slots.Heard(member, cached.known()))
     return wrong("cannot know", cached.known());
   touched_.push_back(&set);
+  // Usually nothing stands in the way of counting: then the rank's lag is reckoned for all tensors
+  // with the same delay at once.
+  const bool counts = schedules_.empty() && join_.joined().empty();
+  absl::Duration delay = absl::ZeroDuration();  // of the last `with_delay` tensors
+  int64_t with_delay = 0;
+  const auto note_lag = [&] {
+    set.table.NoteLag(absl::MakeConstSpan(&rank, 1), delay, std::exchange(with_delay, 0));
+  };
   int64_t unknown = 0;
   const bool all = ForEachSlot(cached.first_slot(), cached.bits(), [&](int64_t slot) {
     ReadinessTable::Known* known = set.slots.Find(slot);
@@ -117,9 +125,21 @@ absl::Status GenerationState::OnCached(Rank rank, const v1::CachedTensors& cache
       unknown = slot;
       return false;
     }
-    OnKnown(set, rank, *known, now, failed);
+    const absl::Duration its =
+        known->pending != nullptr ? ReadinessTable::DelayOf(*known, now) : absl::ZeroDuration();
+    if (counts && set.table.ReportPending(rank, *known, failed)) {
+      if (its != delay) note_lag();
+      delay = its;
+      ++with_delay;
+      ++reported_by_slot_;
+      join_.Heard(now);
+    } else {
+      note_lag();
+      OnKnown(set, rank, *known, now, failed);
+    }
     return true;
   });
+  note_lag();
   return all ? absl::OkStatus() : wrong("reports", unknown);
 }
 

@@ -31,6 +31,7 @@
 #include "server/schedule_table.h"
 #include "server/server_options.h"
 #include "server/slot_cache.h"
+#include "server/wake_rule.h"
 
 namespace coordd {
 
@@ -106,6 +107,9 @@ class GenerationState {
   void End(Effects& effects);
 
   void Forgive(absl::Duration gap);
+
+  // For the rule that says when reports are worth a turn.
+  MembersReports WhoHasReported() const;
 
   const Identity& identity() const { return identity_; }
   int32_t size() const { return static_cast<int32_t>(by_rank_.size()); }

@@ -92,6 +92,11 @@ class JobState {
 
   void Tick(absl::Time now, Effects& effects);
   absl::Time NextDeadline() const;
+  // Absent: nothing is negotiated.
+  std::optional<MembersReports> WhoHasReported() const {
+    if (!negotiating()) return std::nullopt;
+    return generation_->WhoHasReported();
+  }
 
   // coordd was not running for `gap`. For a lease from now on, a member whose stream ends has lost
   // patience, not its life: all members come back as after a start of coordd, also of a generation

@@ -42,6 +42,8 @@ class NodeMembers {
   // Session ids of other streams are below.
   static bool IsMember(SessionId id) { return (ToInt(id) & kMemberBit) != 0; }
   static int64_t NodeOf(SessionId id) { return (ToInt(id) & ~kMemberBit) >> 24; }
+  // The stream that carries it: its own, or its node's.
+  static SessionId StreamOf(SessionId id) { return IsMember(id) ? SessionId{NodeOf(id)} : id; }
   static int32_t MemberOf(SessionId id) { return static_cast<int32_t>(ToInt(id) & kMaxMembers); }
 
   const std::string& job() const { return hello_.job(); }

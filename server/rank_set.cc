@@ -26,6 +26,7 @@ RankSlice::RankSlice(const MemberList& members, absl::Span<const Rank> ranks) {
     const auto index = static_cast<size_t>(members.IndexOf(rank));
     words_[index / 64 - first_word_] |= uint64_t{1} << (index % 64);
   }
+  for (uint64_t word : words_) size_ += std::popcount(word);
 }
 
 bool RankSet::ContainsAnyOf(const RankSlice& slice) const {
@@ -34,10 +35,13 @@ bool RankSet::ContainsAnyOf(const RankSlice& slice) const {
   return false;
 }
 
+// Bits are counted only where there are some already: that costs a call where the instruction may
+// be missing.
 void RankSet::InsertAll(const RankSlice& slice) {
+  size_ += slice.size_;
   for (size_t i = 0; i < slice.words_.size(); ++i) {
     uint64_t& word = words_[slice.first_word_ + i];
-    size_ += std::popcount(slice.words_[i] & ~word);
+    if (const uint64_t again = slice.words_[i] & word; again != 0) size_ -= std::popcount(again);
     word |= slice.words_[i];
   }
 }

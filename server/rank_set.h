@@ -20,6 +20,7 @@ class RankSlice {
   friend class RankSet;
   size_t first_word_ = 0;
   std::vector<uint64_t> words_;  // from there on
+  int32_t size_ = 0;             // how many they are
 };
 
 // REQUIRES of every method: `rank` is a member. Not thread-safe.

@@ -18,6 +18,20 @@ bool ReadinessTable::HasRoomFor(int64_t tensors) const {
          totals_.state_bytes < bounds_.max_state_bytes / 2;
 }
 
+bool ReadinessTable::ReportPending(Rank rank, Known& known, std::vector<FailedTensor>& failed) {
+  Entry* entry = known.pending;
+  if (entry == nullptr || tombstones_.size() > 0 || !entry->spec.group.empty() ||
+      !entry->in.Insert(rank)) {
+    return false;
+  }
+  entry->max_bytes = std::max(entry->max_bytes, known.bytes);
+  entry->sum_bytes += std::min<int64_t>(known.bytes, kMaxTensorBytes);
+  if (!entry->in.full()) return true;
+  Settle(*entry, failed);
+  Account();
+  return true;
+}
+
 void ReadinessTable::ReportShared(const Reporters& reporters, Known& known, absl::Time now,
                                   std::vector<FailedTensor>& failed) {
   size_t reported = 0;
@@ -39,12 +53,12 @@ absl::Duration ReadinessTable::DelayOf(const Known& known, absl::Time now) {
 }
 
 // As MarkIn, so many times at once.
-void ReadinessTable::NoteLag(const Reporters& reporters, absl::Duration delay, int64_t tensors) {
+void ReadinessTable::NoteLag(absl::Span<const Rank> ranks, absl::Duration delay, int64_t tensors) {
   if (tensors == 0) return;
   const double kept = std::pow(1.0 - 1.0 / static_cast<double>(ReadinessTotals::kLagDivisor),
                                static_cast<double>(tensors));
   const auto target = static_cast<double>(absl::ToInt64Nanoseconds(delay));
-  for (Rank rank : reporters.ranks) {
+  for (Rank rank : ranks) {
     absl::Duration& lag = totals_.lag[static_cast<size_t>(rank.value)];
     const auto before = static_cast<double>(absl::ToInt64Nanoseconds(lag));
     lag = absl::Nanoseconds(static_cast<int64_t>(target + (before - target) * kept));

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/tensor_spec.h"
 #include "common/types.h"
 #include "server/member_list.h"
@@ -117,6 +118,9 @@ class ReadinessTable {
 
   // What Report does with the spec. `known` stays where it is until Forget.
   void ReportKnown(Rank rank, Known& known, absl::Time now, std::vector<FailedTensor>& failed);
+  // The same without the rank's lag (NoteLag), for the usual case: it is pending, and is no part of
+  // a group. False, and nothing has happened, in every other case. REQUIRES: nobody has joined.
+  bool ReportPending(Rank rank, Known& known, std::vector<FailedTensor>& failed);
   void Forget(Known& known);
 
   // Several ranks at once.
@@ -138,7 +142,7 @@ class ReadinessTable {
   // REQUIRES: it is pending.
   static absl::Duration DelayOf(const Known& known, absl::Time now);
   // The ranks have come so late with so many tensors.
-  void NoteLag(const Reporters& reporters, absl::Duration delay, int64_t tensors);
+  void NoteLag(absl::Span<const Rank> ranks, absl::Duration delay, int64_t tensors);
 
   // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
   void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,

@@ -15,26 +15,25 @@
 namespace coordd {
 namespace {
 
-// Of a NodeReplies with one reply: all but the message itself, which follows.
-grpc::Slice HeadOf(const MemberRuns& members, size_t message_bytes) {
-  using google::protobuf::io::CodedOutputStream;
-  constexpr uint32_t kBytes = 2;  // wire type: length and that many bytes
-  constexpr uint32_t kReply = v1::NodeReplies::kRepliesFieldNumber << 3 | kBytes;
-  constexpr uint32_t kMessage = v1::NodeReply::kMessageFieldNumber << 3 | kBytes;
-  v1::NodeReply reply;
-  *reply.mutable_members() = members;
-  const std::string runs = reply.SerializeAsString();
-  const size_t reply_bytes =
-      runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
-  std::string head(2 * 11 + runs.size(), '\0');
-  auto* to = reinterpret_cast<uint8_t*>(head.data());
-  to = CodedOutputStream::WriteTagToArray(kReply, to);
-  to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);
-  to = CodedOutputStream::WriteRawToArray(runs.data(), static_cast<int>(runs.size()), to);
-  to = CodedOutputStream::WriteTagToArray(kMessage, to);
-  to = CodedOutputStream::WriteVarint64ToArray(message_bytes, to);
-  return grpc::Slice(head.data(),
-                     static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())));
+void AddReport(const v1::WorkerMessage& message, int32_t members, WakeRule::Report& report) {
+  if (message.has_tensors_ready()) report.words += members;
+  report.is_nothing_else = report.is_nothing_else && WakeRule::IsReport(message);
+}
+
+WakeRule::Report ReportOf(SessionId stream, const std::vector<Inbound>& in) {
+  WakeRule::Report report{.stream = stream, .words = 0};
+  for (const Inbound& one : in) {
+    if (const auto* message = std::get_if<SessionMessage>(&one)) {
+      AddReport(message->message, 1, report);
+    } else if (const auto* shared = std::get_if<SharedMessage>(&one)) {
+      int32_t members = 0;
+      for (const SessionRange& range : shared->from) members += range.count;
+      AddReport(shared->message, members, report);
+    } else {
+      report.is_nothing_else = false;
+    }
+  }
+  return report;
 }
 
 }  // namespace
@@ -63,20 +62,53 @@ void Session::Begin(std::shared_ptr<Session> self) {
 }
 
 bool Session::Send(const grpc::Slice& body) {
-  bool taken = true;
+  bool taken = true, begins = false;
   {
     MutexLock lock(&mu_);
     if (close_status_.has_value()) return true;
     const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
-    taken = QueueLocked(grpc::ByteBuffer(parts, 2));
+    begins = !writing_ && !finished_ && outbox_.empty();
+    if (begins) {
+      outgoing_ = grpc::ByteBuffer(parts, 2);
+      writing_ = true;
+    } else {
+      taken = QueueLocked(grpc::ByteBuffer(parts, 2));
+    }
     if (taken) ++sequence_;
   }
-  WriteNext();
+  // From here on another thread may be in OnWriteDone: members are not touched any more.
+  if (begins) {
+    COORDD_TSAN_RELEASE(&outgoing_);
+    StartWrite(&outgoing_);
+  } else {
+    WriteNext();
+  }
   return taken;
 }
 
-bool Session::SendTo(const MemberRuns& members, const grpc::Slice& body) {
-  const grpc::Slice parts[] = {HeadOf(members, body.size()), body};
+grpc::Slice Session::HeadOf(const MemberRuns& members, size_t message_bytes) {
+  using google::protobuf::io::CodedOutputStream;
+  constexpr uint32_t kBytes = 2;  // wire type: length and that many bytes
+  constexpr uint32_t kReply = v1::NodeReplies::kRepliesFieldNumber << 3 | kBytes;
+  constexpr uint32_t kMessage = v1::NodeReply::kMessageFieldNumber << 3 | kBytes;
+  v1::NodeReply reply;
+  *reply.mutable_members() = members;
+  const std::string runs = reply.SerializeAsString();
+  const size_t reply_bytes =
+      runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
+  std::string head(2 * 11 + runs.size(), '\0');
+  auto* to = reinterpret_cast<uint8_t*>(head.data());
+  to = CodedOutputStream::WriteTagToArray(kReply, to);
+  to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);
+  to = CodedOutputStream::WriteRawToArray(runs.data(), static_cast<int>(runs.size()), to);
+  to = CodedOutputStream::WriteTagToArray(kMessage, to);
+  to = CodedOutputStream::WriteVarint64ToArray(message_bytes, to);
+  return grpc::Slice(head.data(),
+                     static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())));
+}
+
+bool Session::SendTo(const grpc::Slice& head, const grpc::Slice& body) {
+  const grpc::Slice parts[] = {head, body};
   MutexLock lock(&mu_);
   return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(parts, 2));
 }
@@ -147,11 +179,12 @@ bool Session::Hold() {
 }
 
 void Session::LetGo() {
+  bool may_end = false;
   {
     MutexLock lock(&mu_);
-    --holds_;
+    may_end = --holds_ == 0 && close_status_.has_value();
   }
-  WriteNext();
+  if (may_end) WriteNext();
 }
 
 void Session::WriteNext() {
@@ -212,7 +245,11 @@ void Session::OnWriteDone(bool ok) {
 }
 
 void Session::ReadNext() {
-  if (closing() || !Hold()) return;
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value() || finished_) return;
+    ++holds_;
+  }
   COORDD_TSAN_RELEASE(&incoming_);
   StartRead(&incoming_);
   LetGo();
@@ -242,6 +279,7 @@ void Session::Take() {
 }
 
 absl::StatusOr<Inbox::Item> Session::Parse() {
+  report_ = {.stream = id_, .words = 0};
   grpc::ProtoBufferReader reader(&incoming_);
   if (kind_ == Kind::kNode) {
     v1::NodeMessages batch;
@@ -256,6 +294,7 @@ absl::StatusOr<Inbox::Item> Session::Parse() {
     return absl::InvalidArgumentError(
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
+  AddReport(in.message, 1, report_);
   MutexLock lock(&mu_);
   joined_ = true;
   return Inbox::Item(Inbound(std::move(in)));
@@ -274,6 +313,7 @@ absl::StatusOr<Inbox::Item> Session::TakeBatch(const v1::NodeMessages& batch) {
     opened = static_cast<int64_t>(members_.size()) - before;
   }
   metrics_.AddSessions(opened);
+  report_ = ReportOf(id_, in);
   if (!status.ok()) {
     inbox_.Push(Inbox::Item(std::move(in)));  // what was right before
     return status;
@@ -290,7 +330,8 @@ absl::StatusOr<Inbox::Item> Session::TakeBatch(const v1::NodeMessages& batch) {
 void Session::OfferHeld() {
   // Held, so that the end of the session cannot be reported before this message.
   if (!Hold()) return;
-  const bool taken = inbox_.Offer(*std::move(held_));
+  const bool taken = report_.words > 0 ? inbox_.Offer(*std::move(held_), report_)
+                                       : inbox_.Offer(*std::move(held_));
   LetGo();
   if (taken) {
     held_.reset();

@@ -50,7 +50,10 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // the session is closing because of that. After Close it does nothing.
   bool Send(const grpc::Slice& body);
   // Of a node session: the same to some of its members. Written at Flush, with all that is queued.
-  bool SendTo(const MemberRuns& members, const grpc::Slice& body);
+  // `head`: HeadOf, which several nodes may share.
+  bool SendTo(const grpc::Slice& head, const grpc::Slice& body);
+  // Of a NodeReplies with one reply to these members: all but the message itself, which follows.
+  static grpc::Slice HeadOf(const MemberRuns& members, size_t message_bytes);
   // Ends these members' streams, after what was sent before.
   bool CloseMembers(const MemberRuns& members, const absl::Status& status);
   void Flush() { WriteNext(); }
@@ -105,6 +108,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Touched by whoever has the read turn: OnReadDone, then the resumption of a withheld read.
   grpc::ByteBuffer incoming_;
   std::optional<Inbox::Item> held_;  // parsed, not yet taken by the inbox
+  WakeRule::Report report_;          // what it reports
 
   // Touched by whoever has the write turn (writing_).
   grpc::ByteBuffer outgoing_;

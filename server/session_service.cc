@@ -56,10 +56,6 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   return session.get();
 }
 
-SessionId SessionService::CarrierOf(SessionId id) {
-  return NodeMembers::IsMember(id) ? SessionId{NodeMembers::NodeOf(id)} : id;
-}
-
 std::shared_ptr<WorkerSession> SessionService::Find(SessionId id) const {
   MutexLock lock(&mu_);
   const auto found = sessions_.find(id);
@@ -93,7 +89,7 @@ void SessionService::CarryOut(const Deliver& deliver) {
   std::vector<int32_t> members;
   members.reserve(deliver.to.size());
   for (SessionId id : deliver.to) {
-    const SessionId carrier = CarrierOf(id);
+    const SessionId carrier = NodeMembers::StreamOf(id);
     const bool is_member = NodeMembers::IsMember(id);
     const auto at = static_cast<std::ptrdiff_t>(members.size());
     if (!is_member || receivers.empty() || receivers.back().carrier != carrier)
@@ -116,13 +112,18 @@ void SessionService::CarryOut(const Deliver& deliver) {
   const grpc::Slice body(size);
   // A slice is immutable to its readers; this one has none yet.
   deliver.message->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(body.begin()));
+  // Nodes of one size, whose workers came in order, have the same members.
+  std::vector<int32_t> before;
+  grpc::Slice head;
   for (Receivers& one : receivers) {
     if (one.session == nullptr) continue;
     const bool is_node = one.begin < one.end;
-    const bool taken =
-        is_node ? one.session->SendTo(
-                      RunsOf(members.begin() + one.begin, members.begin() + one.end), body)
-                : one.session->Send(body);
+    const auto begin = members.begin() + one.begin, end = members.begin() + one.end;
+    if (is_node && !std::equal(begin, end, before.begin(), before.end())) {
+      before.assign(begin, end);
+      head = WorkerSession::HeadOf(RunsOf(begin, end), body.size());
+    }
+    const bool taken = is_node ? one.session->SendTo(head, body) : one.session->Send(body);
     if (!taken) NoteFull(*one.session);
     if (is_node) FlushLater(std::move(one.session));
   }
@@ -138,7 +139,7 @@ void SessionService::NoteFull(const WorkerSession& session) {
 }
 
 void SessionService::CarryOut(const CloseSession& close) {
-  std::shared_ptr<WorkerSession> session = Find(CarrierOf(close.session));
+  std::shared_ptr<WorkerSession> session = Find(NodeMembers::StreamOf(close.session));
   if (session == nullptr) return;
   if (NodeMembers::IsMember(close.session)) {
     MemberRuns members;

@@ -47,8 +47,6 @@ class SessionService final
   Reactor* Session(grpc::CallbackServerContext* context) override;
   Reactor* NodeSession(grpc::CallbackServerContext* context) override;
   Reactor* Open(bool of_node, grpc::CallbackServerContext* context);
-  // The stream that carries it.
-  static SessionId CarrierOf(SessionId id);
   std::shared_ptr<class Session> Find(SessionId id) const;
   void WatchClosing(SessionId id);
   void NoteFull(const class Session& session);
