@@ -1,5 +1,5 @@
-// The one thread that owns coordd's state: takes what has come in, lets CoordinatorState decide,
-// carries the decisions out. (io)
+// Takes what has come in, lets CoordinatorState decide, carries the decisions out: a turn, one at a
+// time, on its own thread or on that which brings the last report of a round (Inbox). (io)
 #pragma once
 
 #include <functional>
@@ -20,7 +20,8 @@ namespace coordd {
 class ServerMetrics;
 struct RestoredState;
 
-// What carries decisions out. All are called on the coordinator thread and never block.
+// What carries decisions out. All are called by whoever has the turn, one at a time, and never
+// block.
 struct CoordinatorOutlets {
   std::function<void(const Deliver&)> deliver;
   std::function<void(const CloseSession&)> close_session;

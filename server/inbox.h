@@ -1,4 +1,4 @@
-// Where everything that wants a decision waits for the coordinator thread.
+// Where everything that wants a decision waits for a turn of the coordinator.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace coordd {
 
-// A question to the state, answered on the coordinator thread; must not block. Called exactly once
+// A question to the state, answered by whoever has the turn; must not block. Called exactly once
 // if it was accepted, also when coordd stops.
 using Query = std::function<void(const CoordinatorState& state, absl::Time now)>;
 

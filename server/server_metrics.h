@@ -31,7 +31,7 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // Coordinator thread.
+  // Whoever has the coordinator's turn.
   void OnEvent(const Event& event);
   void OnTurn(absl::Duration took);
 

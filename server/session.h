@@ -20,11 +20,11 @@
 
 namespace coordd {
 
-// Thread-safe. gRPC calls it from its threads (reads and writes on different ones), the coordinator
-// thread sends and closes. It works on bytes instead of messages, so that one serialisation serves
-// all receivers and a message that cannot be parsed is answered instead of ending the stream
-// silently. Lives until gRPC's OnDone and until the last shared_ptr is gone. Of a node session the
-// state sees the members only, each as a session.
+// Thread-safe. gRPC calls it from its threads (reads and writes on different ones), whoever has
+// the coordinator's turn sends and closes. It works on bytes instead of messages, so that one
+// serialisation serves all receivers and a message that cannot be parsed is answered instead of
+// ending the stream silently. Lives until gRPC's OnDone and until the last shared_ptr is gone. Of a
+// node session the state sees the members only, each as a session.
 class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // What a worker may leave unread. A plan is some kilobytes, so this is a worker that has stopped

@@ -15,7 +15,8 @@
 
 namespace coordd {
 
-// Thread-safe. gRPC threads open sessions, the coordinator thread carries out its decisions.
+// Thread-safe. gRPC threads open sessions, whoever has the coordinator's turn carries out its
+// decisions.
 class SessionService final
     : public v1::Coordinator::WithRawCallbackMethod_Session<
           v1::Coordinator::WithRawCallbackMethod_NodeSession<v1::Coordinator::Service>> {
@@ -28,7 +29,7 @@ class SessionService final
 
   SessionService(Clock& clock, Inbox& inbox, ServerMetrics& metrics);
 
-  // For the coordinator thread; see CoordinatorOutlets. What goes to node sessions goes out at the
+  // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
   void CarryOut(const Deliver& deliver);
   void CarryOut(const CloseSession& close);
@@ -74,7 +75,7 @@ class SessionService final
   absl::Status refuse_ ABSL_GUARDED_BY(mu_);  // not OK: every new session gets it
   size_t node_sessions_ ABSL_GUARDED_BY(mu_) = 0;
 
-  // Touched by the coordinator thread only: node sessions for which something was queued.
+  // Touched by whoever has the turn only: node sessions for which something was queued.
   std::vector<std::shared_ptr<class Session>> unflushed_;
 };
 
