@@ -92,14 +92,16 @@ void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
   }
   state_.Tick(now, effects);
   last_turn_ = now;
-  CarryOut(effects, now);
+  CarryOut(effects);
   for (SessionId session : ended) outlets_.session_ended(session);
   outlets_.tick(now);
+  // Who waits for the decisions has them: now what is only to be known of them.
+  Tell(effects, now);
   batch.clear();
   metrics_.OnTurn(clock_.Now() - now);  // measures, decides nothing
 }
 
-void Coordinator::CarryOut(Effects& effects, absl::Time now) {
+void Coordinator::CarryOut(Effects& effects) {
   for (Outgoing& out : effects.outgoing) {
     if (const auto* deliver = std::get_if<Deliver>(&out)) {
       outlets_.deliver(*deliver);
@@ -116,6 +118,9 @@ void Coordinator::CarryOut(Effects& effects, absl::Time now) {
     }
   }
   for (Persist& persist : effects.persist) outlets_.persist(std::move(persist));
+}
+
+void Coordinator::Tell(const Effects& effects, absl::Time now) {
   for (const Event& event : effects.events) {
     LogEvent(event);
     events_.Add(event, now);

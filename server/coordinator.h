@@ -67,7 +67,8 @@ class Coordinator {
   // REQUIRES: the turn is the caller's (Inbox).
   void TakeTurn();
   void Turn(std::vector<Inbox::Received>& batch);  // leaves it empty
-  void CarryOut(Effects& effects, absl::Time now);
+  void CarryOut(Effects& effects);
+  void Tell(const Effects& effects, absl::Time now);
 
   // Constant after construction, but for outlets_, set before the thread starts.
   Clock& clock_;

@@ -32,7 +32,7 @@ class Inbox {
   // Some hundred bytes to some kilobytes each, and a turn takes all of them.
   static constexpr size_t kCapacity = 4096;
   // So that the coordinator works while others still come.
-  static constexpr size_t kHeldMax = 256;
+  static constexpr size_t kHeldMax = 32;
   // So late at most errors and stalls are seen.
   static constexpr absl::Duration kHold = absl::Milliseconds(5);
 

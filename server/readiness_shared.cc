@@ -44,6 +44,7 @@ void ReadinessTable::ReportShared(const Reporters& reporters, Known& known, absl
   entry.in.InsertAll(reporters.slice);
   entry.max_bytes = std::max(entry.max_bytes, known.bytes);
   entry.sum_bytes += static_cast<int64_t>(more) * std::min<int64_t>(known.bytes, kMaxTensorBytes);
+  if (!entry.in.full()) return;
   Settle(entry, failed);
   Account();
 }

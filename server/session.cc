@@ -282,7 +282,9 @@ absl::StatusOr<Inbox::Item> Session::Parse() {
   report_ = {.stream = id_, .words = 0};
   grpc::ProtoBufferReader reader(&incoming_);
   if (kind_ == Kind::kNode) {
-    v1::NodeMessages batch;
+    // What a round says is small and the same each time: its memory is used again.
+    v1::NodeMessages larger;
+    v1::NodeMessages& batch = incoming_.Length() <= kKeptBatchBytes ? batch_ : larger;
     if (!reader.status().ok() || !batch.ParseFromZeroCopyStream(&reader)) {
       return absl::InvalidArgumentError(
           "what was sent cannot be parsed as a message coordd.v1.NodeMessages");

@@ -34,6 +34,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   static constexpr size_t kMaxNodeOutboxMessages = 1 << 16;  // each of its members has its own
   // Of what goes to a relay at once, unless one message is larger.
   static constexpr size_t kMaxReplyBytes = 1 << 20;
+  // A batch of a node whose memory is kept for the next one.
+  static constexpr size_t kKeptBatchBytes = 4096;
 
   enum class Kind { kWorker, kNode };
 
@@ -107,6 +109,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // Touched by whoever has the read turn: OnReadDone, then the resumption of a withheld read.
   grpc::ByteBuffer incoming_;
+  v1::NodeMessages batch_;
   std::optional<Inbox::Item> held_;  // parsed, not yet taken by the inbox
   WakeRule::Report report_;          // what it reports
 
