@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bounded_queue.h"
 #include "common/log.h"
 #include "common/thread.h"
 #include "server/job_record.h"
