@@ -248,7 +248,7 @@ class WhoHasReportedTest : public ::testing::Test {
   }
   void Tick() { state_.Tick(now_, effects_); }
 
-  const ServerOptions options_;
+  ServerOptions options_;
   const absl::Time now_ = absl::FromUnixSeconds(1000);
   GenerationState state_{{"train", Epoch{1}, Generation{1}, /*schedules=*/true},
                          options_,
