@@ -158,6 +158,11 @@ absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& re
   if (ended_) return absl::OkStatus();
   COORDD_ASSIGN_OR_RETURN(const std::optional<ScheduleCut> cut,
                           schedules_.Reply(rank, reply.id(), reply.launched()));
+  if (reply.join_follows() && !ForgetDeferredJoin(rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a join taken back with the reply to the freeze of schedule ", reply.id(),
+                     ", which had not been said"));
+  }
   if (!cut.has_value()) return absl::OkStatus();
   SetState& set = *states_.at(cut->process_set);
   (cut->on_devices ? set.device_detector : set.detector).Ended(cut->was_of_use);
@@ -218,13 +223,18 @@ void GenerationState::RunDeferred(absl::Time now, Effects& effects) {
   }
 }
 
-bool GenerationState::WithdrawDeferredJoin(Rank rank, absl::string_view reason,
-                                           std::vector<FailedTensor>& failed) {
+bool GenerationState::ForgetDeferredJoin(Rank rank) {
   const auto found = std::find_if(deferred_.begin(), deferred_.end(), [rank](const Deferred& one) {
     return !one.agreed.has_value() && one.rank == rank;
   });
   if (found == deferred_.end()) return false;
   deferred_.erase(found);
+  return true;
+}
+
+bool GenerationState::WithdrawDeferredJoin(Rank rank, absl::string_view reason,
+                                           std::vector<FailedTensor>& failed) {
+  if (!ForgetDeferredJoin(rank)) return false;
   const absl::Status why = absl::CancelledError(
       absl::StrCat("tensor ", kJoinName, ": withdrawn by rank ", ToInt(rank), ": ", reason));
   failed.push_back({ProcessSetId{0}, kJoinName, {why, rank}, {rank}});

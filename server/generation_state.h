@@ -245,6 +245,7 @@ class GenerationState {
   bool MustWait(const Deferred& what) const;
   bool Defer(Deferred what, Effects& effects);
   void RunDeferred(absl::Time now, Effects& effects);
+  bool ForgetDeferredJoin(Rank rank);
   bool WithdrawDeferredJoin(Rank rank, absl::string_view reason, std::vector<FailedTensor>& failed);
   void NoteLateness(Rank rank, const v1::Heartbeat& heartbeat);
   void WatchSchedules(absl::Time now, Effects& effects);

@@ -121,7 +121,7 @@ class WorkerState {
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
-    return (!unreported_.empty() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
+    return (has_report() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
            report_is_due() || (asked_abort_.has_value() && executing_.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
@@ -245,6 +245,9 @@ class WorkerState {
   }
   // An Abort on which the members had agreed, once what was executing has ended.
   void CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out);
+  bool has_report() const {
+    return !unreported_.empty() && (unreported_.size() > 1 || !JoinWaits());
+  }
   bool report_is_due() const {
     return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
   }
@@ -269,6 +272,10 @@ class WorkerState {
       const v1::Schedule& schedule) const;
   void BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out);
   void OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out);
+  // Takes back what coordd has been told of this rank's join; whether it had been.
+  bool TakeJoinBack();
+  // Whether the join is not reported before a cut: behind that there may be what came before it.
+  bool JoinWaits() const;
   void OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out);
   // Takes the tensor if it belongs to a schedule; whether it does.
   std::optional<ScheduledSlot> FindScheduled(const SharedSpec& spec);
@@ -345,7 +352,7 @@ class WorkerState {
   PendingMap pending_;  // by age
   absl::flat_hash_map<TensorKey, TensorId> by_name_;
   std::set<std::pair<absl::Time, TensorId>> deadlines_;
-  std::vector<TensorId> unreported_;  // in order of submission
+  std::vector<TensorId> unreported_;  // in order of submission, but for a join: JoinWaits
   SlotTable slots_;
   TensorId join_;  // submitted and not ended; 0: this rank has data
 

@@ -286,7 +286,10 @@ void WorkerState::ReportAnew(absl::Time now, std::vector<WorkerEffect>& out) {
     Send(std::move(message), out);
   }
   // Who has joined asks for nothing more.
-  if (ToInt(join_) != 0) unreported_.push_back(join_);
+  if (ToInt(join_) != 0) {
+    pending_.at(join_).reported = false;
+    unreported_.push_back(join_);
+  }
   Report(out);
   for (const auto& [set, tensors] : withdrawn) {
     SendWithdrawn(tensors, pending_.at(tensors.front()).withdrawn.message(), now, out);

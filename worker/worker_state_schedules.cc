@@ -261,7 +261,25 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& 
   v1::WorkerMessage message;
   message.mutable_freeze_reply()->set_id(freeze.id());
   message.mutable_freeze_reply()->set_launched(lane->launched());
+  message.mutable_freeze_reply()->set_join_follows(TakeJoinBack());
   Send(std::move(message), out);
+}
+
+bool WorkerState::TakeJoinBack() {
+  if (ToInt(join_) == 0) return false;
+  Pending& join = pending_.at(join_);
+  // A withdrawal has been said, and is answered.
+  if (!join.reported || !join.withdrawn.ok()) return false;
+  join.reported = false;
+  unreported_.push_back(join_);
+  return true;
+}
+
+bool WorkerState::JoinWaits() const {
+  if (ToInt(join_) == 0 || pending_.at(join_).reported) return false;
+  return std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
+    return entry.second.frozen && !entry.second.lane->cut();
+  });
 }
 
 void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out) {

@@ -200,8 +200,14 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
     }
     bytes += size;
   };
-  // Those that have slots first, so that a join is behind what was submitted before it; otherwise
-  // the order among different names is nobody's.
+  // A join is behind what was submitted before it, which may have come back from a schedule.
+  const auto join = std::find(unreported_.begin(), unreported_.end(), join_);
+  const bool joins = join != unreported_.end();
+  const bool waits = joins && JoinWaits();
+  if (joins) unreported_.erase(join);
+  if (joins && !waits) unreported_.push_back(join_);
+  // Those that have slots first, which no join has; otherwise the order among different names is
+  // nobody's.
   std::erase_if(unreported_, [this](TensorId id) {
     Pending& pending = pending_.at(id);
     pending.reported = true;
@@ -220,6 +226,7 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
     *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
   }
   unreported_.clear();
+  if (waits) unreported_.push_back(join_);
   if (bytes > 0) Send(std::move(message), out);
 }
 

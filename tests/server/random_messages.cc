@@ -86,6 +86,7 @@ v1::WorkerMessage RandomMessages::OfSchedule(KnownWorker& sender) {
     message.mutable_freeze_reply()->set_id(schedule.id);
     message.mutable_freeze_reply()->set_launched(static_cast<int64_t>(Below(50)) -
                                                  (wrong ? 10 : 0));
+    message.mutable_freeze_reply()->set_join_follows(wrong);
   } else if (wrong || Below(4) == 0) {
     message.mutable_schedule_break()->set_id(schedule.id);
     message.mutable_schedule_break()->set_reason("another shape");

@@ -19,6 +19,7 @@ void Story::Schedule(const Command& command) {
   } else {
     message.mutable_freeze_reply()->set_id(id);
     message.mutable_freeze_reply()->set_launched(command.Number("launched", 0));
+    message.mutable_freeze_reply()->set_join_follows(command.Number("join_follows", 0) == 1);
   }
   Step(SessionMessage{SessionOf(command).id, message});
 }

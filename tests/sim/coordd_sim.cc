@@ -59,6 +59,7 @@ const std::map<std::string, PlantedBug> kScheduleBugs = {
     {"no-break", PlantedBug::kNoBreak},
     {"forgets-slots-early", PlantedBug::kForgetsSlotsEarly},
     {"means-another-slot", PlantedBug::kMeansAnotherSlot},
+    {"join-not-taken-back", PlantedBug::kJoinNotTakenBack},
     {"not-staged", PlantedBug::kNotStaged},
     {"plans-before-all-are-back", PlantedBug::kPlansBeforeAllAreBack},
     {"generations-start-anew", PlantedBug::kGenerationsStartAnew},

@@ -40,13 +40,14 @@ class Programs {
     }
   }
 
-  // Every rank has had enough at another time; then all go on.
+  // Every rank has had enough at another time, some in the middle of a step; then all go on.
   void AddUnevenEnd() {
     const Step step = RandomStep(/*grouped=*/false);
     const uint64_t steps = 5 + random_.Below(5);
     for (size_t rank = 0; rank < programs_.size(); ++rank) {
       const uint64_t mine = steps + random_.Below(4);
       for (uint64_t i = 0; i < mine; ++i) AppendTo(rank, step);
+      for (uint64_t left = LeftOut(step); left > 0; --left) programs_[rank].pop_back();
       programs_[rank].push_back({.kind = Kind::kJoin});
       programs_[rank].push_back({.kind = Kind::kWait});
     }
@@ -101,6 +102,11 @@ class Programs {
       step.submissions.push_back(std::move(tensors));
     }
     return step;
+  }
+  // How many of its last operations a rank leaves out of a step that it does not end.
+  uint64_t LeftOut(const Step& step) {
+    if (random_.Below(2) == 0) return 0;
+    return 1 + random_.Below(step.submissions.size() * (step.waits_each ? 2 : 1));
   }
   void Append(const Step& step) {
     for (size_t rank = 0; rank < programs_.size(); ++rank) AppendTo(rank, step);

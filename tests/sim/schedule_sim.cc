@@ -294,6 +294,7 @@ absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) 
         for (v1::CachedTensors& cached : *send->message.mutable_tensors_ready()->mutable_cached())
           cached.set_first_slot(std::max<int64_t>(1, cached.first_slot() - 1));
       }
+      if (bug_ == PlantedBug::kJoinNotTakenBack) LeaveJoin(state, send->message);
       if (!twice && !forgotten) coordd_.Send(rank, std::move(send->message));
     } else if (const auto* open = std::get_if<OpenStream>(&effect)) {
       coordd_.Open(rank, open->stream);
@@ -310,6 +311,22 @@ absl::Status ScheduleSim::Take(int32_t rank, std::vector<WorkerEffect> effects) 
     }
   }
   return absl::OkStatus();
+}
+
+// A planted mistake: what is said of it behind the cut is not sent.
+void ScheduleSim::LeaveJoin(RankState& state, v1::WorkerMessage& message) {
+  if (message.has_freeze_reply() && message.freeze_reply().join_follows()) {
+    message.mutable_freeze_reply()->clear_join_follows();
+    ++state.joins_left_by_bug;
+  }
+  if (!message.has_tensors_ready() || state.joins_left_by_bug == 0) return;
+  auto& tensors = *message.mutable_tensors_ready()->mutable_tensors();
+  const auto join = std::find_if(tensors.begin(), tensors.end(), [](const v1::TensorSpec& spec) {
+    return spec.kind() == v1::COLLECTIVE_KIND_JOIN;
+  });
+  if (join == tensors.end()) return;
+  --state.joins_left_by_bug;
+  tensors.erase(join);
 }
 
 std::vector<int32_t> ScheduleSim::Members(ProcessSetId set) const { return sets_.at(set); }

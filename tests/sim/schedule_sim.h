@@ -40,6 +40,7 @@ enum class PlantedBug {
   kNoBreak,             // a batch that stays incomplete breaks nothing
   kForgetsSlotsEarly,   // a rank keeps one slot less than coordd gives out
   kMeansAnotherSlot,    // a rank reports the tensor beside the one that it has submitted
+  kJoinNotTakenBack,    // a join comes before what was submitted before it and a cut gives back
   kNotStaged,           // what is planned beside a schedule of tensors on devices is NCCL's, too
   // Of a coordd that is started again:
   kPlansBeforeAllAreBack,  // it does not wait for the last member
@@ -100,6 +101,7 @@ class ScheduleSim {
     int64_t joins = 0;
     int64_t asked = 0;                     // open questions about process sets
     std::optional<int64_t> frozen_by_bug;  // the schedule
+    int64_t joins_left_by_bug = 0;         // with coordd, which was to be told of them again
     std::deque<BatchKey> device;           // what NCCL has to execute, one behind the other
   };
   // What a batch is, as the first rank that launched it saw it.
@@ -125,6 +127,7 @@ class ScheduleSim {
   absl::Status Take(int32_t rank, std::vector<WorkerEffect> effects);
   absl::Status OnLaunch(int32_t rank, const LaunchBatch& launch);
   bool OnSaid(int32_t rank, v1::CoordinatorMessage& message, bool current);
+  void LeaveJoin(RankState& state, v1::WorkerMessage& message);
   absl::Status AnswerAndGoOn(int32_t rank, const v1::CoordinatorMessage& freeze);
   bool HasNews(int32_t rank);
 

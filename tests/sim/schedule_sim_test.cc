@@ -158,7 +158,8 @@ INSTANTIATE_TEST_SUITE_P(Bugs, PlantedBugTest,
                          testing::Values(PlantedBug::kCutTooEarly, PlantedBug::kLaunchesWhenFrozen,
                                          PlantedBug::kReportNotDropped, PlantedBug::kNoBreak,
                                          PlantedBug::kForgetsSlotsEarly,
-                                         PlantedBug::kMeansAnotherSlot, PlantedBug::kNotStaged));
+                                         PlantedBug::kMeansAnotherSlot,
+                                         PlantedBug::kJoinNotTakenBack, PlantedBug::kNotStaged));
 
 }  // namespace
 }  // namespace coordd

@@ -302,14 +302,57 @@ TEST(WorkerStateSchedulesTest, AProgramThatBlocksWaitsLessLong) {
   EXPECT_THAT(member.breaks(), SizeIs(1));
 }
 
-TEST(WorkerStateSchedulesTest, AJoinedRankFillsUpToTheCut) {
-  ScheduledMember member;
-  member.Schedule({{"a"}, {"b"}});
+TensorSpec JoinSpec() {
   TensorSpec join = Gradient(kJoinName);
   join.kind = CollectiveKind::kJoin;
   join.op = ReduceOp::kNone;
   join.shape = {};
-  member.Submit({join});
+  return join;
+}
+
+TEST(WorkerStateSchedulesTest, AJoinInTheMiddleOfAStepIsSaidAgainBehindWhatTheCutGivesBack) {
+  ScheduledMember member;
+  member.Schedule({{"a", "b"}});
+  member.Submit({Gradient("a")});
+  member.Submit({JoinSpec()});
+  member.Freeze();
+  const auto replies = member.sent(v1::WorkerMessage::kFreezeReply);
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_TRUE(replies[0].freeze_reply().join_follows());
+  EXPECT_THAT(member.reported(), ElementsAre(kJoinName));
+  member.Cut(0);
+  EXPECT_THAT(member.reported(), ElementsAre(kJoinName, "a", kJoinName));
+}
+
+TEST(WorkerStateSchedulesTest, AJoinWaitsForTheCutOfWhatIsFrozen) {
+  ScheduledMember member;
+  member.Schedule({{"a", "b"}});
+  member.Submit({Gradient("a")});
+  member.Freeze();
+  member.Submit({JoinSpec()});
+  EXPECT_THAT(member.reported(), IsEmpty());
+  EXPECT_FALSE(member.state().turn_due());
+  EXPECT_FALSE(member.sent(v1::WorkerMessage::kFreezeReply)[0].freeze_reply().join_follows());
+  member.Cut(1);
+  EXPECT_THAT(member.launched(), ElementsAre(1));
+  EXPECT_THAT(member.reported(), ElementsAre(kJoinName));
+}
+
+TEST(WorkerStateSchedulesTest, AJoinThatWaitsForACutEndsAtItsDeadline) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Freeze();
+  member.Submit({JoinSpec()}, absl::Milliseconds(100));
+  member.Advance(absl::Milliseconds(100));
+  EXPECT_THAT(member.failure(1), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("join")));
+  member.Cut(0);
+  EXPECT_THAT(member.reported(), IsEmpty());
+}
+
+TEST(WorkerStateSchedulesTest, AJoinedRankFillsUpToTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a"}, {"b"}});
+  member.Submit({JoinSpec()});
   EXPECT_THAT(member.reported(), ElementsAre(kJoinName));
   member.Freeze();
   member.Cut(3);
