@@ -37,12 +37,15 @@ coordd_component(gRPC "${gRPC_VERSION}" "")
 coordd_component(Protobuf "${Protobuf_VERSION}" "")
 coordd_component(Abseil "${absl_VERSION}" "")
 
-# UCX carries host collectives between nodes.
+# UCX carries host collectives between nodes. Its headers are needed to build; it is opened at run time.
 set(COORDD_HAVE_UCX OFF)
 if(NOT COORDD_WITH_UCX STREQUAL "OFF")
   pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx)
   if(UCX_FOUND)
     set(COORDD_HAVE_UCX ON)
+    set(ucx_folders ${UCX_LIBRARY_DIRS})
+    list(REMOVE_ITEM ucx_folders ${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES} /usr/lib/${CMAKE_LIBRARY_ARCHITECTURE} "")
+    list(APPEND CMAKE_BUILD_RPATH ${ucx_folders})  # of one that is not the system's
     coordd_component(UCX "${UCX_VERSION}" "")
   elseif(COORDD_WITH_UCX STREQUAL "ON")
     message(FATAL_ERROR "COORDD_WITH_UCX=ON, but pkg-config finds no ucx (Debian: libucx-dev)")

@@ -12,11 +12,11 @@
 #include "common/build_components.h"
 #include "common/dynamic_library.h"
 #include "common/nccl_versions.h"
+#include "common/ucx_library.h"
 
 namespace coordd {
 namespace {
 
-constexpr char kUcxLibrary[] = "libucp.so.0";
 constexpr char kCudaDriver[] = "libcuda.so.1";
 
 absl::Status Lacks(absl::string_view library, absl::string_view symbol) {
@@ -55,9 +55,8 @@ absl::StatusOr<std::string> LoadedNccl(const Environment& environment) {
   return text;
 }
 
-absl::StatusOr<std::string> LoadedUcx() {
-  auto library = DynamicLibrary::OpenLoaded(kUcxLibrary);
-  if (!library.ok()) library = DynamicLibrary::Open(kUcxLibrary);
+absl::StatusOr<std::string> LoadedUcx(const Environment& environment) {
+  const auto library = OpenUcx(environment);
   if (!library.ok()) return library.status();
   auto* const version = library->Function<const char*()>("ucp_get_version_string");
   if (version == nullptr) return Lacks(kUcxLibrary, "ucp_get_version_string");
@@ -91,7 +90,7 @@ absl::StatusOr<std::string> LoadedCuda() {
 absl::StatusOr<std::string> LoadedVersion(absl::string_view name, const Environment& environment) {
   if (name == "gRPC") return grpc::Version();
   if (name == "OpenSSL") return std::string(OpenSSL_version(OPENSSL_VERSION_STRING));
-  if (name == "UCX") return LoadedUcx();
+  if (name == "UCX") return LoadedUcx(environment);
   if (name == "CUDA") return LoadedCuda();
   if (name == "NCCL") return LoadedNccl(environment);
   return std::string();

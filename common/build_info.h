@@ -19,8 +19,8 @@ struct Component {
 };
 
 // In the order of the table: gRPC, Protobuf, Abseil, UCX, CUDA, NCCL, prometheus-cpp, OpenSSL.
-// Opens what is used only when present (UCX, CUDA's driver, NCCL) for the time of the call: NCCL is
-// the copy already in this process, else COORDD_NCCL_LIBRARY of `environment`, else the system's.
+// Opens what is used only when present (UCX, CUDA's driver, NCCL): UCX as OpenUcx; NCCL is the copy
+// already in this process, else COORDD_NCCL_LIBRARY of `environment`, else the system's.
 std::vector<Component> BuildComponents(const Environment& environment);
 
 // Whether the configure step put it in; what is loaded at run time may still be missing.

@@ -1,7 +1,6 @@
 #include "common/environment.h"
 
 #include <unistd.h>
-#include <cstdlib>
 
 #include <cstring>
 
@@ -21,7 +20,5 @@ std::string Variable(const Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
   return found == environment.end() ? std::string() : found->second;
 }
-
-bool HasVariable(const char* name) { return std::getenv(name) != nullptr; }
 
 }  // namespace coordd

@@ -15,8 +15,4 @@ Environment ReadEnvironment();
 // The value of a variable; empty when it is not set.
 std::string Variable(const Environment& environment, const std::string& name);
 
-// Whether it is there now. For code that runs while libraries are loaded, before anybody has an
-// Environment.
-bool HasVariable(const char* name);
-
 }  // namespace coordd

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
+#include "common/ucx_library.h"
 
 namespace coordd {
 namespace {
@@ -273,7 +274,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadCheckResults(environment, &options.check_results));
   COORDD_RETURN_IF_ERROR(ReadLogLevel(environment, &options.log_level));
   for (const auto& variable : environment)
-    if (absl::StartsWith(variable.first, "UCX_")) options.ucx_environment.insert(variable);
+    if (absl::StartsWith(variable.first, "UCX_") || variable.first == kUcxVariable)
+      options.ucx_environment.insert(variable);
   for (const char* name :
        {"COORDD_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NCCL_HOSTID", "NCCL_IB_DISABLE", "NCCL_NET",
         "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_P2P_DISABLE",

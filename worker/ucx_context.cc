@@ -12,15 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/ucx_log.h"
-#include "worker/ucx_signals.h"
 
 namespace coordd {
 namespace {
-
-// UCX's libraries are loaded, and take signals, before this.
-struct AtLoad {
-  AtLoad() { GiveBackSignals(); }
-} const at_load;
 
 // What coordd sets unless the user has. The shared-memory transports are left out because they do
 // not report the end of a peer; the default keepalive of 20 s is far above the 2 s in which a lost
@@ -41,10 +35,7 @@ constexpr std::array<Default, 2> kTcpDefaults = {
 constexpr Default kRendezvousAlone = {"RNDV_THRESH", "64k"};
 constexpr Default kRendezvousShared = {"RNDV_THRESH", "32k"};
 
-struct ReleaseConfig {
-  void operator()(ucp_config_t* config) const { ucp_config_release(config); }
-};
-using Config = std::unique_ptr<ucp_config_t, ReleaseConfig>;
+using Config = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
 
 std::string AddressText(const sockaddr& address) {
   std::array<char, INET6_ADDRSTRLEN> text = {};
@@ -70,35 +61,37 @@ absl::StatusOr<std::string> InterfaceWithAddress(const std::string& address) {
       absl::StrCat("no network interface of this machine has the address ", address));
 }
 
-absl::Status Modify(ucp_config_t* config, const Environment& environment, const std::string& name,
-                    const std::string& value) {
+absl::Status Modify(const UcxFunctions& ucx, ucp_config_t* config, const Environment& environment,
+                    const std::string& name, const std::string& value) {
   if (environment.contains(absl::StrCat("UCX_", name))) return absl::OkStatus();
-  const ucs_status_t status = ucp_config_modify(config, name.c_str(), value.c_str());
+  const ucs_status_t status = ucx.config_modify(config, name.c_str(), value.c_str());
   if (status == UCS_OK) return absl::OkStatus();
-  return UcxError(absl::StrCat("setting UCX_", name, "=", value), status);
+  return ucx.Error(absl::StrCat("setting UCX_", name, "=", value), status);
 }
 
-absl::StatusOr<Config> ReadConfig(const UcxTransportOptions& options, bool alone) {
+absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOptions& options,
+                                  bool alone) {
   ucp_config_t* raw = nullptr;
-  if (ucs_status_t status = ucp_config_read(nullptr, nullptr, &raw); status != UCS_OK)
-    return UcxError("ucp_config_read", status);
-  Config config(raw);
+  if (ucs_status_t status = ucx.config_read(nullptr, nullptr, &raw); status != UCS_OK)
+    return ucx.Error("ucp_config_read", status);
+  Config config(raw, ucx.config_release);
   for (const Default& entry : kDefaults)
-    COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, entry.name, entry.value));
+    COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
   if (options.ports.has_value())
     COORDD_RETURN_IF_ERROR(
-        Modify(raw, options.environment, "PORT_RANGE", options.ports->ToString()));
+        Modify(ucx, raw, options.environment, "PORT_RANGE", options.ports->ToString()));
   if (!options.local_address.empty()) {
     COORDD_ASSIGN_OR_RETURN(const std::string interface,
                             InterfaceWithAddress(options.local_address));
-    COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, "NET_DEVICES", interface));
+    COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, "NET_DEVICES", interface));
     // A user who has chosen the network may have chosen another kind of it.
     if (options.environment.contains("UCX_NET_DEVICES")) return config;
     const Default& rendezvous = alone ? kRendezvousAlone : kRendezvousShared;
-    COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, rendezvous.name, rendezvous.value));
+    COORDD_RETURN_IF_ERROR(
+        Modify(ucx, raw, options.environment, rendezvous.name, rendezvous.value));
     for (const Default& entry : kTcpDefaults) {
       if (options.environment.contains(absl::StrCat("UCX_TCP_", entry.name))) continue;
-      COORDD_RETURN_IF_ERROR(Modify(raw, options.environment, entry.name, entry.value));
+      COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
     }
   }
   return config;
@@ -106,49 +99,49 @@ absl::StatusOr<Config> ReadConfig(const UcxTransportOptions& options, bool alone
 
 }  // namespace
 
-absl::Status UcxError(absl::string_view call, ucs_status_t status) {
-  return absl::UnavailableError(absl::StrCat("UCX: ", call, ": ", ucs_status_string(status)));
-}
-
 UcxContext& UcxContext::operator=(UcxContext&& other) noexcept {
+  std::swap(ucx_, other.ucx_);
   std::swap(context_, other.context_);
   std::swap(worker_, other.worker_);
   return *this;
 }
 
 UcxContext::~UcxContext() {
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  if (context_ != nullptr) ucp_cleanup(context_);
+  if (worker_ != nullptr) ucx_->worker_destroy(worker_);
+  if (context_ != nullptr) ucx_->cleanup(context_);
 }
 
-absl::StatusOr<UcxContext> UcxContext::Open(const UcxTransportOptions& options,
+absl::StatusOr<UcxContext> UcxContext::Open(const UcxFunctions& ucx,
+                                            const UcxTransportOptions& options,
                                             const GroupLayout& layout) {
-  SendUcxLogToStderr(options.environment);
+  SendUcxLogToStderr(ucx, options.environment);
   const bool alone = layout.ranks_on(layout.node_of(layout.self())) == 1;
-  COORDD_ASSIGN_OR_RETURN(const Config config, ReadConfig(options, alone));
+  COORDD_ASSIGN_OR_RETURN(const Config config, ReadConfig(ucx, options, alone));
   UcxContext opened;
+  opened.ucx_ = &ucx;
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
   params.features = UCP_FEATURE_TAG;
   params.estimated_num_eps = static_cast<size_t>(layout.size());
-  ucs_status_t status = ucp_init(&params, config.get(), &opened.context_);
-  if (status != UCS_OK) return UcxError("ucp_init", status);
+  ucs_status_t status =
+      ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.get(), &opened.context_);
+  if (status != UCS_OK) return ucx.Error("ucp_init", status);
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // Several threads, one at a time: whoever sits in the driver's seat.
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(opened.context_, &worker_params, &opened.worker_);
-  if (status != UCS_OK) return UcxError("ucp_worker_create", status);
+  status = ucx.worker_create(opened.context_, &worker_params, &opened.worker_);
+  if (status != UCS_OK) return ucx.Error("ucp_worker_create", status);
   return opened;
 }
 
 absl::StatusOr<std::string> UcxContext::Address() const {
   ucp_address_t* address = nullptr;
   size_t size = 0;
-  const ucs_status_t status = ucp_worker_get_address(worker_, &address, &size);
-  if (status != UCS_OK) return UcxError("ucp_worker_get_address", status);
+  const ucs_status_t status = ucx_->worker_get_address(worker_, &address, &size);
+  if (status != UCS_OK) return ucx_->Error("ucp_worker_get_address", status);
   const std::string bytes(reinterpret_cast<const char*>(address), size);
-  ucp_worker_release_address(worker_, address);
+  ucx_->worker_release_address(worker_, address);
   return bytes;
 }
 

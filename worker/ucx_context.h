@@ -1,15 +1,14 @@
 // UCX's handles, one owner each. (io; only where UCX is built in)
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "worker/group_layout.h"
+#include "worker/ucx_api.h"
 #include "worker/ucx_transport.h"
 
 namespace coordd {
@@ -22,19 +21,18 @@ class UcxContext {
   UcxContext& operator=(UcxContext&& other) noexcept;
   ~UcxContext();
 
-  // UNAVAILABLE; INVALID_ARGUMENT as Connect.
-  static absl::StatusOr<UcxContext> Open(const UcxTransportOptions& options,
+  // `ucx` outlives it. UNAVAILABLE; INVALID_ARGUMENT as Connect.
+  static absl::StatusOr<UcxContext> Open(const UcxFunctions& ucx,
+                                         const UcxTransportOptions& options,
                                          const GroupLayout& layout);
 
   ucp_worker_h worker() const { return worker_; }
   absl::StatusOr<std::string> Address() const;
 
  private:
+  const UcxFunctions* ucx_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
 };
-
-// UNAVAILABLE "CALL: what UCX says".
-absl::Status UcxError(absl::string_view call, ucs_status_t status);
 
 }  // namespace coordd

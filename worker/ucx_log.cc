@@ -1,14 +1,18 @@
 #include "worker/ucx_log.h"
 
-// Its macros are of no use here.
-#include <ucs/debug/log_def.h>
-
 #include <cstdarg>
 #include <cstdio>
+#include <iterator>
 #include <mutex>
 
 namespace coordd {
 namespace {
+
+constexpr const char* kLevels[] = {"FATAL", "ERROR", "WARN", "DIAG", "INFO"};
+
+const char* LevelName(ucs_log_level_t level) {
+  return static_cast<size_t>(level) < std::size(kLevels) ? kLevels[level] : "DEBUG";
+}
 
 // Longer ones are cut.
 constexpr int kLineBytesMax = 1024;
@@ -20,16 +24,16 @@ ucs_log_func_rc_t WriteToStderr(const char*, unsigned, const char*, ucs_log_leve
   if (level == UCS_LOG_LEVEL_FATAL) return UCS_LOG_FUNC_RC_CONTINUE;
   char line[kLineBytesMax];
   std::vsnprintf(line, sizeof(line), format, arguments);
-  std::fprintf(stderr, "UCX %s %s\n", ucs_log_level_names[level], line);
+  std::fprintf(stderr, "UCX %s %s\n", LevelName(level), line);
   return UCS_LOG_FUNC_RC_STOP;
 }
 
 }  // namespace
 
-void SendUcxLogToStderr(const Environment& environment) {
+void SendUcxLogToStderr(const UcxFunctions& ucx, const Environment& environment) {
   static std::once_flag once;
   if (environment.contains("UCX_LOG_FILE")) return;
-  std::call_once(once, [] { ucs_log_push_handler(&WriteToStderr); });
+  std::call_once(once, [&ucx] { ucx.log_push_handler(&WriteToStderr); });
 }
 
 }  // namespace coordd

@@ -1,7 +1,5 @@
 #include "worker/ucx_transport.h"
 
-#include <ucp/api/ucp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -50,8 +48,8 @@ uint64_t UcxTag(Rank sender, Tag tag) {
 
 class UcxTransport final : public Transport {
  public:
-  UcxTransport(UcxTransportOptions options, Clock& clock)
-      : options_(std::move(options)), clock_(clock) {}
+  UcxTransport(const UcxFunctions& ucx, UcxTransportOptions options, Clock& clock)
+      : ucx_(ucx), options_(std::move(options)), clock_(clock) {}
   ~UcxTransport() override;
 
   absl::string_view name() const override { return "ucx"; }
@@ -119,6 +117,7 @@ class UcxTransport final : public Transport {
   static void OnEndpointError(void* user_data, ucp_ep_h endpoint, ucs_status_t status);
 
   // Constant after construction.
+  const UcxFunctions ucx_;
   const UcxTransportOptions options_;
   Clock& clock_;
 
@@ -155,11 +154,10 @@ UcxTransport::~UcxTransport() {
   ProgressUntil([this] { return closing_.empty(); }, kFlushTimeout);
   // What is still under way ends with UCX's worker, after its peer: no callback may come then.
   // Freeing a request takes its callback away.
-  for (auto& [rank, peer] : peers_) {
-    if (peer.connecting != nullptr) ucp_request_free(peer.connecting);
-  }
+  for (auto& [rank, peer] : peers_)
+    if (peer.connecting != nullptr) ucx_.request_free(peer.connecting);
   while (!pending_.empty()) Finish(pending_.front(), dropped_);
-  for (void* request : closing_) ucp_request_free(request);
+  for (void* request : closing_) ucx_.request_free(request);
   CallFinished();
 }
 
@@ -170,7 +168,7 @@ absl::Status UcxTransport::Connect(const GroupLayout& layout, Store& store, absl
   }
   self_ = layout.self();
   store_ = &store;
-  COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(options_, layout));
+  COORDD_ASSIGN_OR_RETURN(context_, UcxContext::Open(ucx_, options_, layout));
   COORDD_ASSIGN_OR_RETURN(std::string address, context_.Address());
   probe_port_ = OpenProbePort(layout);
   if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());
@@ -222,10 +220,10 @@ void UcxTransport::MakeEndpoint(Peer& peer) {
   params.address = reinterpret_cast<const ucp_address_t*>(address->data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&UcxTransport::OnEndpointError, &peer};
-  const ucs_status_t status = ucp_ep_create(context_.worker(), &params, &peer.endpoint);
+  const ucs_status_t status = ucx_.ep_create(context_.worker(), &params, &peer.endpoint);
   if (status == UCS_OK) return StartConnecting(peer);
   peer.endpoint = nullptr;
-  peer.lost = PeerLost(peer.rank, UcxError("ucp_ep_create", status).message());
+  peer.lost = PeerLost(peer.rank, ucx_.Error("ucp_ep_create", status).message());
 }
 
 // UCX up to 1.13 ends the whole process (an assertion in wireup_ep.c) when a connection breaks
@@ -236,7 +234,7 @@ void UcxTransport::StartConnecting(Peer& peer) {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.cb.send = &UcxTransport::OnConnected;
   params.user_data = &peer;
-  const ucs_status_ptr_t request = ucp_ep_flush_nbx(peer.endpoint, &params);
+  const ucs_status_ptr_t request = ucx_.ep_flush_nbx(peer.endpoint, &params);
   if (UCS_PTR_IS_PTR(request)) {
     peer.connecting = request;
   } else if (UCS_PTR_IS_ERR(request)) {
@@ -247,7 +245,7 @@ void UcxTransport::StartConnecting(Peer& peer) {
 void UcxTransport::OnConnected(void* request, ucs_status_t status, void* user_data) {
   Peer& peer = *static_cast<Peer*>(user_data);
   peer.connecting = nullptr;
-  ucp_request_free(request);
+  peer.transport->ucx_.request_free(request);
   if (status != UCS_OK) return OnEndpointError(user_data, peer.endpoint, status);
   peer.transport->newly_connected_.push_back(&peer);
 }
@@ -294,8 +292,8 @@ void UcxTransport::StartSend(Operation& operation) {
     return Finish(operation, dropped_.ok() ? peer.lost : dropped_);
   ucp_request_param_t params = ParamsFor(operation);
   params.cb.send = &UcxTransport::OnSent;
-  const ucs_status_ptr_t request = ucp_tag_send_nbx(peer.endpoint, operation.bytes,
-                                                    operation.size_bytes, operation.tag, &params);
+  const ucs_status_ptr_t request = ucx_.tag_send_nbx(peer.endpoint, operation.bytes,
+                                                     operation.size_bytes, operation.tag, &params);
   // Without a request it has ended at once, and no callback comes.
   if (!UCS_PTR_IS_PTR(request))
     return Finish(operation, StatusOf(operation, UCS_PTR_STATUS(request)));
@@ -314,8 +312,8 @@ void UcxTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done
   params.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   params.cb.recv = &UcxTransport::OnReceived;
   constexpr uint64_t kExactly = ~uint64_t{0};
-  const ucs_status_ptr_t request = ucp_tag_recv_nbx(context_.worker(), bytes.data(), bytes.size(),
-                                                    operation.tag, kExactly, &params);
+  const ucs_status_ptr_t request = ucx_.tag_recv_nbx(context_.worker(), bytes.data(), bytes.size(),
+                                                     operation.tag, kExactly, &params);
   if (UCS_PTR_IS_ERR(request))
     return Finish(operation, StatusOf(operation, UCS_PTR_STATUS(request)));
   operation.request = request;
@@ -330,7 +328,7 @@ void UcxTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done
 void UcxTransport::Finish(Operation& operation, absl::Status status) {
   finished_.emplace_back(std::move(operation.done), std::move(status));
   ++operation.peer->ended;
-  if (operation.request != nullptr) ucp_request_free(operation.request);
+  if (operation.request != nullptr) ucx_.request_free(operation.request);
   pending_.erase(operation.self);
 }
 
@@ -343,7 +341,7 @@ absl::Status UcxTransport::StatusOf(const Operation& operation, ucs_status_t sta
                                             " is longer than the ", operation.size_bytes,
                                             " bytes expected"));
   }
-  return PeerLost(operation.peer->rank, UcxError("its connection", status).message());
+  return PeerLost(operation.peer->rank, ucx_.Error("its connection", status).message());
 }
 
 absl::Status UcxTransport::ReceivedStatus(const Operation& operation, ucs_status_t status,
@@ -374,7 +372,8 @@ void UcxTransport::OnReceived(void*, ucs_status_t status, const ucp_tag_recv_inf
 void UcxTransport::OnEndpointError(void* user_data, ucp_ep_h, ucs_status_t status) {
   Peer& peer = *static_cast<Peer*>(user_data);
   if (peer.lost.ok())
-    peer.lost = PeerLost(peer.rank, UcxError("its connection ended", status).message());
+    peer.lost =
+        PeerLost(peer.rank, peer.transport->ucx_.Error("its connection ended", status).message());
   peer.transport->peer_lost_ = true;
 }
 
@@ -383,7 +382,7 @@ bool UcxTransport::Progress() {
   if (aborted_.load(std::memory_order_acquire) && dropped_.ok())
     DropEverything(absl::AbortedError("the transport was aborted"));
   bool moved = false;
-  for (int i = 0; i < kProgressPerTurn && ucp_worker_progress(context_.worker()) != 0; ++i)
+  for (int i = 0; i < kProgressPerTurn && ucx_.worker_progress(context_.worker()) != 0; ++i)
     moved = true;
   for (Peer* peer : std::exchange(newly_connected_, {})) SendHeld(*peer);
   if (++turns_ % kTurnsPerClock == 0 && !pending_.empty() && dropped_.ok()) WatchPeers();
@@ -447,7 +446,7 @@ void UcxTransport::CancelReceives(const Peer* peer) {
     if (operation.is_receive && (peer == nullptr || operation.peer == peer))
       requests.push_back(operation.request);
   }
-  for (void* request : requests) ucp_request_cancel(context_.worker(), request);
+  for (void* request : requests) ucx_.request_cancel(context_.worker(), request);
 }
 
 void UcxTransport::CloseEndpoint(Peer& peer, bool force) {
@@ -455,7 +454,7 @@ void UcxTransport::CloseEndpoint(Peer& peer, bool force) {
   ucp_request_param_t params = {};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0;  // else it flushes
-  const ucs_status_ptr_t request = ucp_ep_close_nbx(peer.endpoint, &params);
+  const ucs_status_ptr_t request = ucx_.ep_close_nbx(peer.endpoint, &params);
   peer.endpoint = nullptr;
   if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
 }
@@ -475,10 +474,10 @@ template <typename Condition>
 void UcxTransport::ProgressUntil(Condition condition, absl::Duration timeout) {
   const absl::Time deadline = clock_.Now() + timeout;
   while (true) {
-    ucp_worker_progress(context_.worker());
-    std::erase_if(closing_, [](void* request) {
-      if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
-      ucp_request_free(request);
+    ucx_.worker_progress(context_.worker());
+    std::erase_if(closing_, [this](void* request) {
+      if (ucx_.request_check_status(request) == UCS_INPROGRESS) return false;
+      ucx_.request_free(request);
       return true;
     });
     if (condition() || clock_.Now() >= deadline) return;
@@ -493,8 +492,9 @@ void UcxTransport::CallFinished() {
 
 }  // namespace
 
-std::unique_ptr<Transport> MakeUcxTransport(UcxTransportOptions options, Clock& clock) {
-  return std::make_unique<UcxTransport>(std::move(options), clock);
+std::unique_ptr<Transport> MakeUcxTransport(const UcxFunctions& ucx, UcxTransportOptions options,
+                                            Clock& clock) {
+  return std::make_unique<UcxTransport>(ucx, std::move(options), clock);
 }
 
 }  // namespace coordd

@@ -12,12 +12,15 @@
 
 namespace coordd {
 
+struct UcxFunctions;
+
 struct UcxTransportOptions {
   // An IP address of this machine: UCX is told to use the interface that has it (the one that
   // routes to the coordinator) and no other. Empty: UCX chooses. The user's UCX_NET_DEVICES goes
   // first.
   std::string local_address;
-  // This process's environment. A UCX_* variable in it is the user's wish and is left alone.
+  // This process's environment. A UCX_* variable in it is the user's wish and is left alone;
+  // COORDD_UCX_LIBRARY names the library.
   Environment environment;
   std::optional<PortRange> ports;  // that UCX listens on over TCP; absent: any
 };
@@ -35,7 +38,7 @@ struct UcxTransportOptions {
 //
 // `clock` outlives it. Connect: UNAVAILABLE what UCX could not open; INVALID_ARGUMENT no interface
 // has the local address.
-std::unique_ptr<Transport> MakeUcxTransport(UcxTransportOptions options,
+std::unique_ptr<Transport> MakeUcxTransport(const UcxFunctions& ucx, UcxTransportOptions options,
                                             Clock& clock = Clock::Real());
 
 }  // namespace coordd

@@ -57,7 +57,8 @@ struct WorkerOptions {
   // COORDD_HOST_ALGORITHM: auto, flat, hierarchical; of allreduces on host memory between nodes. If
   // members differ, flat goes before hierarchical, and that before auto, on all of them.
   HostAlgorithm host_algorithm = HostAlgorithm::kAuto;
-  Environment ucx_environment;  // UCX_* variables: the user's wishes, which go first
+  Environment
+      ucx_environment;  // UCX_* variables, the user's wishes, which go first; COORDD_UCX_LIBRARY
   // COORDD_NCCL_LIBRARY, and those of NCCL's that say what it may travel over;
   // NVTX_INJECTION64_PATH.
   Environment nccl_environment;

@@ -1,5 +1,6 @@
 #include "common/build_info.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -78,6 +79,34 @@ TEST(BuildInfoDeathTest, AnNcclThatCannotBeOpenedIsNamedWithTheVariable) {
       },
       testing::ExitedWithCode(0),
       AllOf(HasSubstr("COORDD_NCCL_LIBRARY"), HasSubstr("/nowhere/libnccl.so.2")));
+}
+
+TEST(BuildInfo, AUcxThatCannotBeUsedIsNamedWithTheVariable) {
+  const auto why_not = [](const std::string& library) {
+    const Component ucx = Named(BuildComponents({{"COORDD_UCX_LIBRARY", library}}), "UCX");
+    EXPECT_FALSE(ucx.available) << library;
+    return ucx.built.empty() ? std::string() : ucx.why_not;
+  };
+  if (why_not("/nowhere/libucp.so.0").empty()) GTEST_SKIP() << "built without UCX";
+  EXPECT_THAT(why_not("/nowhere/libucp.so.0"),
+              HasSubstr("COORDD_UCX_LIBRARY=/nowhere/libucp.so.0"));
+  EXPECT_THAT(why_not("libm.so.6"), HasSubstr("COORDD_UCX_LIBRARY=libm.so.6: it has no"));
+}
+
+// In a process of its own: where the library is loaded already, nothing takes the signals again.
+TEST(BuildInfoDeathTest, UcxLeavesTheProgramItsSignals) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        const auto own = [](int) {};
+        signal(SIGHUP, own);
+        signal(SIGSEGV, own);
+        BuildComponents({});
+        const bool kept = signal(SIGHUP, SIG_DFL) == own && signal(SIGSEGV, SIG_DFL) == own &&
+                          signal(SIGBUS, SIG_DFL) == SIG_DFL;
+        std::exit(kept ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(BuildInfo, JsonHasTheSameRows) {

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
+#include "common/dynamic_library.h"
+#include "common/ucx_library.h"
+
 namespace coordd {
 namespace {
 
@@ -33,6 +38,28 @@ TEST(TransportFactory, RoutesBetweenNodesOrSaysWhatIsMissing) {
     EXPECT_TRUE(absl::IsFailedPrecondition(transport.status())) << transport.status();
     EXPECT_THAT(std::string(transport.status().message()), HasSubstr("COORDD_WITH_UCX=ON"));
   }
+}
+
+TEST(TransportFactory, SaysWhichUcxCannotBeOpened) {
+  TransportFactoryOptions options;
+  options.environment["COORDD_UCX_LIBRARY"] = "/nowhere/libucp.so.0";
+  const absl::Status status = MakeTransport(kTwoNodes, options).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  const std::string message(status.message());
+  if (message.find("COORDD_WITH_UCX=ON") != std::string::npos) GTEST_SKIP() << message;
+  EXPECT_THAT(message, HasSubstr("COORDD_UCX_LIBRARY=/nowhere/libucp.so.0"));
+}
+
+// In a process of its own: the other tests open it.
+TEST(TransportFactoryDeathTest, OpensNoUcxForRanksOfOneNode) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        const bool made = MakeTransport(kOneNode, {}).ok();
+        const bool loaded = DynamicLibrary::OpenLoaded(kUcxLibrary).ok();
+        std::exit(made && !loaded ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(TransportFactory, TakesUcxEverywhereWhenAsked) {

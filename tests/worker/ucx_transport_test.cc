@@ -7,14 +7,19 @@
 #include "worker/host_backend.h"
 #include "worker/routed_transport.h"
 #include "worker/shm_transport.h"
+#include "worker/ucx_factory.h"
 
 namespace coordd {
 namespace {
 
 using testing::HasSubstr;
 
+absl::StatusOr<std::unique_ptr<Transport>> Over(const UcxTransportOptions& options) {
+  return TryMakeUcxTransport(options, Clock::Real());
+}
+
 std::unique_ptr<Transport> OverLoopback() {
-  return MakeUcxTransport({.local_address = "127.0.0.1", .environment = {}, .ports = {}});
+  return Over({.local_address = "127.0.0.1", .environment = {}, .ports = {}}).value();
 }
 
 std::unique_ptr<Transport> Routed() {
@@ -59,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(HostOverUcx, CollectiveBackendConformance,
 TEST(UcxTransport, RefusesAnAddressThatNoInterfaceHas) {
   InMemoryStore store;
   const std::unique_ptr<Transport> transport =
-      MakeUcxTransport({.local_address = "192.0.2.1", .environment = {}, .ports = {}});
+      Over({.local_address = "192.0.2.1", .environment = {}, .ports = {}}).value();
   const absl::Status status =
       transport->Connect(GroupLayout::OneNode(Rank{0}, 2), store, absl::InfiniteFuture());
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
