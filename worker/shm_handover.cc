@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/random.h"
 #include "common/status_macros.h"
@@ -24,6 +25,10 @@ constexpr int kSecretBytes = 16;  // 128 bits
 constexpr int kBacklog = 256;     // all ranks of a node at once (ShmTransport::kMaxLocalRanks)
 // Accepted connections that have not said who they are: beyond it the oldest one is turned away.
 constexpr size_t kMaxStrangers = 256;
+// Up to so many others each rank asks the store for each lower one, which is soonest. Beyond, that
+// would be n * n / 2 calls, half the time in which 32 ranks of two cores begin: the first rank asks
+// for all and puts them into one key.
+constexpr size_t kAskEachMax = 4;
 // How often a waiting handover looks at `aborted` and at listeners whose backlog was full.
 constexpr int kPollMilliseconds = 100;
 
@@ -79,6 +84,7 @@ class Handover {
  private:
   absl::Status Announce();
   absl::Status FindLowerRanks();
+  absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<Rank>& lower);
   absl::Status ConnectLowerRanks();
   absl::Status ReadReplies();
   void AcceptAll();
@@ -128,8 +134,7 @@ absl::Status Handover::FindLowerRanks() {
   for (Rank rank : options_.others) {
     if (rank < options_.self) lower.push_back(rank);
   }
-  COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                          AwaitAddresses(store_, options_.key_prefix, lower, deadline_));
+  COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> texts, AddressesOf(lower));
   size_t next = 0;
   for (const ShmPeer& peer : peers_) {
     lower_.emplace_back();
@@ -137,6 +142,35 @@ absl::Status Handover::FindLowerRanks() {
     COORDD_ASSIGN_OR_RETURN(lower_.back(), Decode(peer.rank, texts[next++]));
   }
   return absl::OkStatus();
+}
+
+// In their order. The first rank of the node, which needs none, tells the others.
+absl::StatusOr<std::vector<std::string>> Handover::AddressesOf(const std::vector<Rank>& lower) {
+  const auto await = [this](const std::vector<Rank>& ranks) {
+    return AwaitAddresses(store_, options_.key_prefix, ranks, deadline_);
+  };
+  if (options_.others.size() <= kAskEachMax) return await(lower);
+  const Rank first = lower.empty() ? options_.self : lower.front();
+  const std::string key = absl::StrCat(options_.key_prefix, "/node/", ToInt(first));
+  if (lower.empty()) {
+    COORDD_ASSIGN_OR_RETURN(const std::vector<std::string> others, await(options_.others));
+    COORDD_RETURN_IF_ERROR(
+        store_.Set(key, absl::StrCat(Encode(own_), "\n", absl::StrJoin(others, "\n")), deadline_));
+    return std::vector<std::string>();
+  }
+  const absl::StatusOr<std::string> told = store_.Get(key, deadline_);
+  // Who has not shown up: the calls only look.
+  if (absl::IsDeadlineExceeded(told.status()))
+    COORDD_RETURN_IF_ERROR(await(options_.others).status());
+  COORDD_RETURN_IF_ERROR(told.status());
+  std::vector<std::string> texts = absl::StrSplit(*told, '\n');
+  if (texts.size() != options_.others.size() + 1) {
+    return absl::InternalError(absl::StrCat("rank ", ToInt(first), " announced ", texts.size(),
+                                            " Unix sockets of its node, expected ",
+                                            options_.others.size() + 1));
+  }
+  texts.resize(lower.size());
+  return texts;
 }
 
 absl::Status Handover::ConnectLowerRanks() {

@@ -28,7 +28,7 @@ struct ShmPeer {
 
 struct ShmHandoverOptions {
   Rank self;
-  std::vector<Rank> others;                    // of the node
+  std::vector<Rank> others;                    // of the node, ascending
   int segment_fd = -1;                         // this rank's memory; an empty one if it has none
   const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
   // What is handed over: a rank has one handover of each kind at a time.
@@ -37,9 +37,10 @@ struct ShmHandoverOptions {
 
 // Descriptors travel as ancillary data of a Unix socket with an abstract name, so that no file
 // stays behind, however the process ends. Name and a 128-bit secret are random and travel in
-// `store` under "shm/RANK" (or the other prefix); the higher rank of a pair connects and shows the
-// lower one's secret; both sides check that the other runs as the same user. Strangers are turned
-// away without ending the handover.
+// `store` under "shm/RANK" (or the other prefix); on a node of more than a few ranks the first one
+// collects them under "shm/node/RANK", so that each makes a handful of calls. The higher rank of a
+// pair connects and shows the lower one's secret; both sides check that the other runs as the same
+// user. Strangers are turned away without ending the handover.
 //
 // Returns one peer per rank of `others`, in their order. DEADLINE_EXCEEDED: names the ranks that
 // did not show up. ABORTED. UNAVAILABLE: what could not be opened, or PeerLost.

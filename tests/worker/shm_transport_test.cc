@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/worker/collective_backend_conformance.h"
@@ -126,6 +129,63 @@ TEST(ShmTransport, NamesTheRanksThatDidNotShowUp) {
                                                 Clock::Real().Now() + absl::Milliseconds(1));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2 did not show up"));
+}
+
+// Whoever asks: the first rank, which waits for all, or one that waits for the first.
+TEST(ShmTransport, NamesTheRanksOfALargeNodeThatDidNotShowUp) {
+  for (int32_t self : {0, 4}) {
+    InMemoryStore store;
+    ASSERT_TRUE(store.Set(self == 0 ? "shm/4" : "shm/0", "there", absl::InfiniteFuture()).ok());
+    ShmTransport transport;
+    const absl::Status status = transport.Connect(GroupLayout::OneNode(Rank{self}, 6), store,
+                                                  Clock::Real().Now() + absl::Milliseconds(1));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2, 3, 5 did not show up"));
+  }
+}
+
+class CountingStore final : public Store {
+ public:
+  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
+    ++calls_;
+    return store_.Set(key, std::move(value), deadline);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    ++calls_;
+    return store_.Get(key, deadline);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override {
+    ++calls_;
+    return store_.Add(key, delta, deadline);
+  }
+  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override {
+    ++calls_;
+    return store_.DeletePrefix(prefix, deadline);
+  }
+  int64_t calls() const { return calls_; }
+
+ private:
+  InMemoryStore store_;
+  std::atomic<int64_t> calls_ = 0;
+};
+
+TEST(ShmTransport, AsksTheStoreSomeTimesPerRankAndNotForEachPair) {
+  constexpr int32_t kRanks = 16;
+  CountingStore store;
+  std::vector<absl::Status> connected(kRanks);
+  std::vector<std::unique_ptr<ShmTransport>> transports;
+  for (int32_t rank = 0; rank < kRanks; ++rank)
+    transports.push_back(std::make_unique<ShmTransport>());
+  std::vector<std::thread> ranks;
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([&, rank] {
+      connected[static_cast<size_t>(rank)] = transports[static_cast<size_t>(rank)]->Connect(
+          GroupLayout::OneNode(Rank{rank}, kRanks), store, absl::InfiniteFuture());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const absl::Status& status : connected) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_LE(store.calls(), 3 * kRanks);
 }
 
 TEST(ShmTransport, AbortEndsAConnectThatWaits) {
