@@ -449,6 +449,7 @@ void WorkerImpl::TearDown() {
   if (r.control != nullptr) {
     r.control->Join();
     r.control->plane()->Stop();
+    r.gpus.TakeKept();  // which ends it
   }
   if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
   if (r.completion != nullptr) r.completion->Stop();

@@ -115,7 +115,7 @@ class WorkerImpl final : public Worker {
   absl::Status CheckGroup(const PreparedGroup& group, const SubmissionPlace& place) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(const View& view,
                                                              std::vector<TensorJob> jobs);
-  void MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane);
+  void MakeDevicePlane(Generation generation, const GroupLayout& layout, GenerationPlane& plane);
   // What is on devices: checked, and marked for NCCL or for the stager.
   absl::Status Admit(const View& view, std::vector<TensorJob>& jobs);
   // To control; or why it takes no more.

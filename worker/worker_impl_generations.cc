@@ -39,7 +39,7 @@ absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
         if (batch->sizes_only) return plane.devices->HostDone(std::move(batch));
         r.completion->Finish(std::move(batch));
       });
-  MakeDevicePlane(place.layout, plane);
+  MakeDevicePlane(placement.generation, place.layout, plane);
   plane.data_plane = std::make_unique<DataPlane>(*plane.executor, *plane.devices);
   {
     MutexLock lock(&mu_);
@@ -94,9 +94,11 @@ void WorkerImpl::OnGenerationInterrupted() {
   interrupted_ = true;
 }
 
-void WorkerImpl::MakeDevicePlane(const GroupLayout& layout, GenerationPlane& plane) {
+void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layout,
+                                 GenerationPlane& plane) {
   Runtime& r = *runtime_;
   DevicePlaneOptions options;
+  options.generation = ToInt(generation);
   options.default_device = std::max(DeviceOf(options_.launch), 0);
   options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
   options.host = ThisHost(options_.node_id).hostname;

@@ -106,6 +106,13 @@ class RankOnDevice {
     rank_ = placement.rank;
     size_ = placement.size;
   }
+  // The same at a point that all have agreed on.
+  void ChangeMembers() {
+    coordd_placement_t placement = COORDD_PLACEMENT_INIT;
+    RequireOk(coordd_worker_change_members(worker_, kPatienceSeconds, &placement), "new members");
+    rank_ = placement.rank;
+    size_ = placement.size;
+  }
   void ForgetMemory() {
     Synchronize();
     memory_.clear();

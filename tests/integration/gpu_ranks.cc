@@ -9,6 +9,8 @@
 //   train [STEP]         allreduces in place, enqueued one behind the other without a wait for the
 //                        device, until one fails; at STEP this rank kills itself. With
 //                        COORDD_ON_FAILURE=raise the others go on in the next generation
+//   drain                allreduces, each a commit, until a rank is asked to leave; the others go
+//                        on without it
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
@@ -34,6 +36,7 @@
 #include <vector>
 
 #include "coordd/coordd.h"
+#include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
@@ -442,6 +445,9 @@ void SayWhatNcclSaw() {
   const auto rule = reinterpret_cast<const char* (*)()>(dlsym(fake, "fake_nccl_broken_rule"));
   const auto calls = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_calls"));
   if (rule == nullptr || calls == nullptr) return;
+  if (const auto shrunk =
+          reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_shrunk_communicators")))
+    std::printf("nccl shrunk %ld\n", shrunk());
   const auto windows = reinterpret_cast<long (*)()>(dlsym(fake, "fake_nccl_windows"));
   std::printf("nccl calls %ld broken rule [%s] windows %ld\n", calls(), rule(),
               windows != nullptr ? windows() : 0);
@@ -458,6 +464,7 @@ int Run(int argc, char** argv) {
     if (scenario == "collectives") Collectives(rank, number);
     if (scenario == "rhythms") Rhythms(rank, number);
     if (scenario == "train") Train(rank, number);
+    if (scenario == "drain") Drain(rank);
     if (scenario == "set") InASet(rank);
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);

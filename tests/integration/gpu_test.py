@@ -190,6 +190,48 @@ class GpuTest(processes.TestCase):
                   f"{max(formed_ms)} ms")
             print(f"# hung processes on {KILLS} losses: 0, wrong results read: 0 (bar: none) met", flush=True)
 
+    def drained(self, **variables):
+        """What three ranks have printed that went on without the fourth, which an operator has sent away."""
+        daemon = self.coordd("--settling-window", "10m")
+        ranks = [self.start(processes.Process(
+            [program("gpu_ranks"), "-1", "drain"],
+            self.environment(COORDD_ADDR=daemon.listen, COORDD_SIZE=RANKS, COORDD_RANK=rank, COORDD_LOCAL_RANK=rank,
+                             COORDD_ON_FAILURE="raise", COORDD_MIN_WORKERS=1, COORDD_MAX_WORKERS=RANKS, **variables)))
+            for rank in range(RANKS)]
+        for rank in ranks:
+            self.assertTrue(processes.wait_for(lambda text=rank.text: " of " in text()), rank.text())
+        status, text = self.run_command(program("coordctl"), "drain", "1", "--grace", "600", "--coordinator", daemon.listen)
+        self.assertEqual(status, 0, text)
+        texts = self.finish(ranks)
+        left = [text for text in texts if "ok with" not in text]
+        self.assertEqual(len(left), 1, texts)
+        self.assert_nccl_calls(left[0])
+        return [text for text in texts if "ok with" in text]
+
+    @needs_stand_in
+    def test_those_who_stay_shrink_their_communicator_when_a_rank_is_drained(self):
+        for text in self.drained():
+            self.assertIn(f"ok with {RANKS - 1} ranks", text)
+            self.assertRegex(text, rf"the communicator of process set 0 was shrunk from {RANKS} to {RANKS - 1} ranks in \d+ ms")
+            self.assertIn("nccl shrunk 1\n", text)
+            self.assert_nccl_calls(text)
+
+    @needs_stand_in
+    def test_where_nccl_fails_to_shrink_it_those_who_stay_make_a_new_one(self):
+        for text in self.drained(FAKE_NCCL="shrink_fails=6"):
+            self.assertIn(f"ok with {RANKS - 1} ranks", text)
+            self.assertIn("is not shrunk but made anew: ", text)
+            self.assertIn("nccl shrunk 0\n", text)
+            self.assert_nccl_calls(text)
+
+    @needs_stand_in
+    def test_where_nccl_is_too_old_to_shrink_those_who_stay_make_a_new_one(self):
+        old = os.path.join(processes.BUILD, "tests", "libfake_nccl_old.so")
+        for text in self.drained(COORDD_NCCL_LIBRARY=old):
+            self.assertIn(f"ok with {RANKS - 1} ranks", text)
+            self.assertNotIn("shrunk from", text)
+            self.assert_nccl_calls(text)
+
     def assert_names_the_lost(self, text, status, lost):
         ended = re.search("^ended (.*)$", text, re.MULTILINE)
         self.assertIsNotNone(ended, text)

@@ -34,6 +34,7 @@ struct GroupCase {
   // NCCL: lanes share one order, which all ranks keep; and who is gone is not told.
   bool lanes_are_independent = true;
   bool blames_lost_peers = true;
+  bool large_of_every_type = true;  // else large buffers are reduced as float32 alone
 
   friend void PrintTo(const GroupCase& c, std::ostream* out) { *out << c.name; }
 };

@@ -19,12 +19,19 @@ constexpr absl::Duration kPollMin = absl::Microseconds(200);
 constexpr absl::Duration kPollMax = absl::Milliseconds(20);
 constexpr absl::Duration kFirstReport = absl::Seconds(10);
 constexpr absl::Duration kReportInterval = absl::Seconds(60);
+// While NCCL shrinks, the store is asked as often as that whether another rank has failed.
+constexpr absl::Duration kVerdictInterval = absl::Milliseconds(200);
+constexpr char kShrunk[] = "shrunk";  // how many ranks
+constexpr char kVerdict[] = "shrink";
+constexpr char kYes[] = "yes";
+constexpr char kNo[] = "no";
 
 }  // namespace
 
 CommunicatorMaker::CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclPlace place,
                                      Store& store, Clock& clock, NcclWatchdog& watchdog,
-                                     absl::Time deadline, CommunicatorMakerOptions options)
+                                     absl::Time deadline, CommunicatorMakerOptions options,
+                                     std::optional<ShrinkPlan> shrink)
     : runtime_(std::move(runtime)),
       place_(std::move(place)),
       started_(clock.Now()),
@@ -33,7 +40,8 @@ CommunicatorMaker::CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclP
       store_(store),
       clock_(clock),
       watchdog_(watchdog),
-      next_report_(started_ + kFirstReport) {
+      next_report_(started_ + kFirstReport),
+      shrink_(std::move(shrink)) {
   thread_ = StartThread("nccl-init", [this] {
     runtime_->device->OwnThisThread();
     auto made = Make();
@@ -177,9 +185,85 @@ absl::Status CommunicatorMaker::AwaitReady(NcclCommunicator& communicator) {
   }
 }
 
+absl::Status CommunicatorMaker::AwaitShrunk(NcclCommunicator& communicator) {
+  const absl::Time limit = std::min(deadline_, clock_.Now() + options_.shrink_limit);
+  absl::Duration poll = kPollMin;
+  absl::Time next_look = clock_.Now() + kVerdictInterval;
+  while (true) {
+    COORDD_ASSIGN_OR_RETURN(const bool pending, communicator.Pending());
+    if (!pending) return absl::OkStatus();
+    const absl::Time now = clock_.Now();
+    if (now >= limit) {
+      return absl::DeadlineExceededError(absl::StrCat("ncclCommShrink was not through after ",
+                                                      absl::FormatDuration(options_.shrink_limit)));
+    }
+    if (StoppedBy(now + poll)) return absl::CancelledError("the generation is over");
+    if (now >= next_look) {
+      next_look = now + kVerdictInterval;
+      // Not all have counted themselves, so there is no other verdict.
+      if (store_.Get(Key(kVerdict), clock_.Now() + kPollMax).ok())
+        return absl::AbortedError("another rank has given it up");
+    }
+    poll = std::min(2 * poll, kPollMax);
+  }
+}
+
+absl::StatusOr<bool> CommunicatorMaker::AgreeOnShrunk(const absl::Status& here) {
+  const absl::Time by = std::min(deadline_, clock_.Now() + kStoreLimit);
+  if (!here.ok()) {
+    COORDD_RETURN_IF_ERROR(store_.Set(Key(kVerdict), kNo, by));
+    return false;
+  }
+  COORDD_ASSIGN_OR_RETURN(const int64_t shrunk, store_.Add(Key(kShrunk), 1, by));
+  if (shrunk == place_.size) COORDD_RETURN_IF_ERROR(store_.Set(Key(kVerdict), kYes, by));
+  while (true) {
+    const absl::StatusOr<std::string> verdict =
+        store_.Get(Key(kVerdict), std::min(deadline_, clock_.Now() + kGetSlice));
+    if (verdict.ok()) return *verdict == kYes;
+    if (!absl::IsDeadlineExceeded(verdict.status())) return verdict.status();
+    if (clock_.Now() >= deadline_) return Late("waiting for the others to shrink theirs");
+    if (StoppedBy(absl::InfinitePast())) return absl::AbortedError("the generation is over");
+  }
+}
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Shrink() {
+  const std::shared_ptr<NcclCommunicator> parent =
+      shrink_->from != nullptr ? shrink_->from->Take() : nullptr;
+  absl::StatusOr<std::shared_ptr<NcclCommunicator>> shrunk =
+      absl::UnavailableError("this rank has no communicator of the last generation");
+  if (parent != nullptr) shrunk = NcclCommunicator::BeginShrink(parent, place_, shrink_->excluded);
+  absl::Status here = shrunk.status();
+  if (shrunk.ok()) {
+    watchdog_.Watch(*shrunk);
+    here = AwaitShrunk(**shrunk);
+  }
+  absl::StatusOr<bool> all = absl::IsCancelled(here) ? here : AgreeOnShrunk(here);
+  if (shrunk.ok() && (!all.ok() || !*all)) watchdog_.Retire(*shrunk);
+  // Else it goes with what was to come of it.
+  if (parent != nullptr && (!shrunk.ok() || here.ok())) {
+    watchdog_.Watch(parent);
+    watchdog_.Retire(parent);
+  }
+  COORDD_RETURN_IF_ERROR(all.status());
+  if (!*all) {
+    COORDD_LOG(
+        kWarning, "the communicator of process set ", ToInt(place_.group),
+        " is not shrunk but made anew: ", here.ok() ? "another rank could not" : here.message());
+    return nullptr;
+  }
+  COORDD_LOG(kInfo, "the communicator of process set ", ToInt(place_.group), " was shrunk from ",
+             parent->place().size, " to ", place_.size, " ranks in ",
+             absl::ToInt64Milliseconds(clock_.Now() - started_), " ms");
+  return *std::move(shrunk);
+}
+
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> CommunicatorMaker::Make() {
   COORDD_RETURN_IF_ERROR(
       store_.Add(Key("arrived"), 1, std::min(deadline_, clock_.Now() + kStoreLimit)).status());
+  if (shrink_.has_value()) {
+    COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclCommunicator> shrunk, Shrink());
+    if (shrunk != nullptr) return shrunk;
+  }
   COORDD_ASSIGN_OR_RETURN(std::vector<NcclUniqueId> ids, Ids());
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclCommunicator> communicator,
                           NcclCommunicator::Begin(runtime_, place_, absl::MakeSpan(ids)));

@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "common/store.h"
+#include "worker/nccl/kept_communicator.h"
 #include "worker/nccl/nccl_communicator.h"
 #include "worker/nccl/nccl_watchdog.h"
 
@@ -26,18 +27,27 @@ struct CommunicatorMakerOptions {
   // of them would talk to rank 0.
   int32_t scalable_from = 256;
   int32_t ranks_per_id = 128;
+  // After this a communicator that is being shrunk is given up, by all ranks, for a new one.
+  absl::Duration shrink_limit = absl::Seconds(20);
 };
 
 // The thread "nccl-init" does what waits: the store, and NCCL. A rank that mints an id leaves it in
 // the store under "nccl/SET/id/NUMBER" ("nccl-node/SET/NODE/id/NUMBER") and deletes it when its
 // communicator is there, by when everybody has read all of them. So they serve once. They are
 // secrets, and no message has them.
+//
+// With a ShrinkPlan, which all ranks have or none, it shrinks that communicator instead. Each rank
+// counts itself in "nccl/SET/shrunk" when its own is there; who makes that all of them leaves "yes"
+// as "nccl/SET/shrink", and one that fails or is late leaves "no" there and is not counted, so only
+// one of the two can ever be left. With "no" all ranks go the way of the id, with another
+// communicator.
 class CommunicatorMaker {
  public:
   // `store` (which is of this generation), `clock` and `watchdog` outlive it.
   CommunicatorMaker(std::shared_ptr<NcclRuntime> runtime, NcclPlace place, Store& store,
                     Clock& clock, NcclWatchdog& watchdog, absl::Time deadline,
-                    CommunicatorMakerOptions options = {});
+                    CommunicatorMakerOptions options = {},
+                    std::optional<ShrinkPlan> shrink = std::nullopt);
   ~CommunicatorMaker();  // stops at the next step; within a fifth of a second
 
   // nullopt: not yet. Else the communicator, which the watchdog knows already; DEADLINE_EXCEEDED:
@@ -46,6 +56,11 @@ class CommunicatorMaker {
 
  private:
   absl::StatusOr<std::shared_ptr<NcclCommunicator>> Make();
+  // nullptr: not all ranks could, and all know it.
+  absl::StatusOr<std::shared_ptr<NcclCommunicator>> Shrink();
+  absl::Status AwaitShrunk(NcclCommunicator& communicator);
+  // Leaves how it was here; returns whether all ranks have shrunk theirs.
+  absl::StatusOr<bool> AgreeOnShrunk(const absl::Status& here);
   // How many ids there are; the number of that which this rank mints, or -1.
   int32_t IdCount() const;
   int32_t OwnId() const;
@@ -78,6 +93,7 @@ class CommunicatorMaker {
 
   // Touched by "nccl-init".
   absl::Time next_report_;
+  std::optional<ShrinkPlan> shrink_;
 
   // Touched by the owner's thread.
   std::thread thread_;

@@ -18,7 +18,7 @@ namespace coordd {
 namespace {
 
 // Fields are lines. What comes from a loader's message is the only long one.
-constexpr size_t kFields = 13;
+constexpr size_t kFields = 14;
 constexpr size_t kMaxFieldBytes = 300;
 constexpr size_t kMaxNeighbours = 32;
 constexpr size_t kMaxUuidBytes = 48;  // "GPU-" and 36 characters
@@ -90,6 +90,54 @@ constexpr char kGpuDirect[] = "gpu-direct";
 constexpr char kFloat8[] = "float8";
 constexpr char kWindows[] = "windows";
 constexpr char kRdmaForHost[] = "rdma-for-host";
+constexpr char kShrinks[] = "shrinks-";  // GENERATION-RANK,RANK
+
+std::string EncodeKept(const std::optional<KeptClaim>& kept) {
+  if (!kept.has_value()) return "";
+  return absl::StrCat(kept->generation, " ", kept->rank, " ", kept->size, " ", kept->batches);
+}
+
+bool DecodeKept(absl::string_view text, std::optional<KeptClaim>* kept) {
+  if (text.empty()) return true;
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  KeptClaim& claim = kept->emplace();
+  return words.size() == 4 && absl::SimpleAtoi(words[0], &claim.generation) &&
+         absl::SimpleAtoi(words[1], &claim.rank) && absl::SimpleAtoi(words[2], &claim.size) &&
+         absl::SimpleAtoi(words[3], &claim.batches);
+}
+
+// "GENERATION-RANK,RANK", the rest of that word.
+bool DecodeShrinks(absl::string_view text, DeviceDecision* decision) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(text, absl::MaxSplits('-', 1));
+  if (!absl::SimpleAtoi(parts.first, &decision->shrinks_of)) return false;
+  for (absl::string_view word : absl::StrSplit(parts.second, ',')) {
+    if (!absl::SimpleAtoi(word, &decision->excluded.emplace_back())) return false;
+  }
+  return true;
+}
+
+// Where every rank has the same communicator at rest, in the order of the new ranks, and somebody
+// has gone. One rank alone needs nobody to be made anew.
+void DecideOnShrink(absl::Span<const DeviceClaim> claims, DeviceDecision& decision) {
+  if (claims.size() < 2 || !claims.front().kept.has_value()) return;
+  const KeptClaim& first = *claims.front().kept;
+  std::vector<int32_t> excluded;
+  int32_t next = 0;  // of the old ranks
+  for (const DeviceClaim& claim : claims) {
+    if (!claim.kept.has_value() || claim.kept->generation != first.generation ||
+        claim.kept->size != first.size || claim.kept->batches != first.batches ||
+        claim.kept->rank < next || claim.kept->rank >= first.size)
+      return;
+    for (; next < claim.kept->rank && excluded.size() <= kMaxExcluded; ++next)
+      excluded.push_back(next);
+    next = claim.kept->rank + 1;
+  }
+  for (; next < first.size && excluded.size() <= kMaxExcluded; ++next) excluded.push_back(next);
+  if (excluded.empty() || excluded.size() > kMaxExcluded) return;
+  decision.excluded = std::move(excluded);
+  decision.shrinks_of = first.generation;
+}
 
 std::string Who(const DeviceClaim& claim) {
   return absl::StrCat("rank ", claim.rank, " (host ", claim.host, ")");
@@ -162,7 +210,7 @@ std::string EncodeClaim(const DeviceClaim& claim) {
        std::string(claim.gpu_direct ? kGpuDirect : ""), OneLine(claim.machine),
        EncodeNeighbours(claim.neighbours), std::string(claim.float8 ? kFloat8 : ""),
        absl::StrCat(claim.window_bytes), std::string(Name(claim.algorithm)),
-       std::string(claim.rdma_for_host ? kRdmaForHost : "")},
+       std::string(claim.rdma_for_host ? kRdmaForHost : ""), EncodeKept(claim.kept)},
       "\n");
 }
 
@@ -188,6 +236,10 @@ absl::StatusOr<DeviceClaim> DecodeClaim(absl::string_view text) {
     return absl::InternalError(absl::StrCat("a claim of a GPU wants algorithm ", fields[11]));
   claim.algorithm = *algorithm;
   claim.rdma_for_host = fields[12] == kRdmaForHost;
+  if (!DecodeKept(fields[13], &claim.kept)) {
+    return absl::InternalError(absl::StrCat("a claim of a GPU keeps a communicator \"", fields[13],
+                                            "\", expected generation, rank, size and batches"));
+  }
   return claim;
 }
 
@@ -241,6 +293,7 @@ absl::StatusOr<DeviceDecision> DecideOnDevices(absl::Span<const DeviceClaim> cla
     decision.gpu_direct = decision.gpu_direct && claim.gpu_direct;
   }
   DecideOnAlgorithm(claims, rules, decision);
+  DecideOnShrink(claims, decision);
   return decision;
 }
 
@@ -257,6 +310,9 @@ std::string EncodeDecision(const absl::StatusOr<DeviceDecision>& decision) {
   if (decision->windows) words.push_back(kWindows);
   const std::string per_node = absl::StrCat(kRanksPerNode, decision->ranks_per_node);
   if (decision->ranks_per_node > 0) words.push_back(per_node);
+  const std::string shrinks =
+      absl::StrCat(kShrinks, decision->shrinks_of, "-", absl::StrJoin(decision->excluded, ","));
+  if (!decision->excluded.empty()) words.push_back(shrinks);
   return absl::StrCat(absl::StrJoin(words, " "), decision->why_flat.empty() ? "" : kFlatSince,
                       decision->why_flat);
 }
@@ -280,6 +336,8 @@ absl::StatusOr<DeviceDecision> DecodeDecision(absl::string_view text) {
     if (absl::ConsumePrefix(&word, kRanksPerNode) &&
         !absl::SimpleAtoi(word, &decision.ranks_per_node))
       return absl::InternalError("a decision about GPUs with a hierarchy that is none");
+    if (absl::ConsumePrefix(&word, kShrinks) && !DecodeShrinks(word, &decision))
+      return absl::InternalError("a decision about GPUs that shrinks a communicator by no ranks");
   }
   if (decision.nccl) return decision;
   if (absl::ConsumePrefix(&text, kHost)) {

@@ -19,6 +19,14 @@ enum class GpuAlgorithm { kAuto, kFlat, kHierarchical };
 absl::string_view Name(GpuAlgorithm algorithm);  // "auto", "flat", "hierarchical"
 std::optional<GpuAlgorithm> GpuAlgorithmFromName(absl::string_view name);
 
+// A communicator of all ranks that this rank has from the generation before.
+struct KeptClaim {
+  int64_t generation = 0;  // whose it was
+  int32_t rank = 0, size = 1;
+  int64_t batches = 0;  // that it has carried
+  friend bool operator==(const KeptClaim&, const KeptClaim&) = default;
+};
+
 // One rank's.
 struct DeviceClaim {
   int32_t rank = 0;          // in the job
@@ -32,6 +40,7 @@ struct DeviceClaim {
   GpuAlgorithm algorithm = GpuAlgorithm::kAuto;
   bool rdma_for_host = false;  // a port that NCCL may not use, and the host's data plane does
   std::string machine;         // as NCCL tells machines apart: NCCL_HOSTID, or the host
+  std::optional<KeptClaim> kept;
   // What decides nothing, and is told: what lies between them.
   bool gpu_direct = false;  // RDMA may read the GPU's memory
   struct Neighbour {
@@ -69,8 +78,15 @@ struct DeviceDecision {
   // Of the set on each machine, following each other, where allreduces are hierarchical; 0: flat.
   int32_t ranks_per_node = 0;
   std::string why_flat = {};  // where a hierarchy was asked for
+  // Not empty: every rank has kept the communicator of this generation, and all shrink it by these
+  // ranks of it.
+  std::vector<int32_t> excluded = {};
+  int64_t shrinks_of = 0;
   friend bool operator==(const DeviceDecision&, const DeviceDecision&) = default;
 };
+
+// A change of more members than this makes a new communicator: the decision is one short text.
+inline constexpr size_t kMaxExcluded = 64;
 
 struct DeviceRules {
   bool allow_shared_gpu = false;  // COORDD_ALLOW_SHARED_GPU=1: for tests, with NCCL_HOSTID

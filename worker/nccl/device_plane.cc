@@ -188,6 +188,10 @@ void DevicePlane::BeginAgreement(ProcessSetId process_set) {
     }
   }
   DeviceClaim claim = Claim();
+  if (ToInt(process_set) == 0) {
+    MutexLock lock(&mu_);
+    if (!claim.nccl.empty()) claim.kept = access_.ClaimOfKept(device_);
+  }
   MutexLock lock(&mu_);
   if (stopped_ || agreements_.count(process_set) > 0) return;
   DeviceRules rules = options_.rules;
@@ -311,7 +315,11 @@ std::shared_ptr<NcclBackend> DevicePlane::backend() {
 
 void DevicePlane::Abort() {
   aborted_.store(true, std::memory_order_release);
-  if (const std::shared_ptr<NcclBackend> made = backend()) made->Abort();
+  if (const std::shared_ptr<NcclBackend> made = backend()) {
+    made->Abort();
+    if (std::unique_ptr<KeptCommunicator> kept = made->TakeKept())
+      access_.Keep(std::move(kept), options_.generation);
+  }
   inbox_.PushUnbounded(LookAgain{});
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
 }

@@ -38,6 +38,7 @@
 namespace coordd {
 
 struct DevicePlaneOptions {
+  int64_t generation = 0;
   int32_t default_device = 0;  // of a rank that takes part without a tensor: it has joined
   int64_t fusion_buffer_bytes = int64_t{128} << 20;
   std::string host;     // for people
@@ -211,6 +212,8 @@ class DevicePlane {
   absl::Status MakeBackend();
   // The set, with its hierarchy if that is what was agreed on.
   absl::Status DefineAtBackend(ProcessSetId process_set, NcclBackend& backend);
+  // What the generation before has left: shrunk, where all ranks have agreed on it, or ended.
+  void UseKept(const std::optional<absl::StatusOr<DeviceDecision>>& decision, NcclBackend& backend);
   void UseHierarchy(ProcessSetId process_set, int32_t ranks_per_node,
                     absl::Span<const int32_t> ranks, NcclBackend& backend);
   absl::StatusOr<std::shared_ptr<std::byte[]>> AllocateResult(int64_t bytes);

@@ -243,11 +243,25 @@ absl::Status DevicePlane::DefineAtBackend(ProcessSetId process_set, NcclBackend&
   }
   defined_.insert(process_set);
   const auto decision = DecisionOf(process_set);
+  if (ToInt(process_set) == 0) UseKept(decision, backend);
   if (!decision.has_value() || !decision->ok()) return absl::OkStatus();
   if ((*decision)->windows) backend.UseWindow(process_set);
   if ((*decision)->ranks_per_node > 0)
     UseHierarchy(process_set, (*decision)->ranks_per_node, members, backend);
   return absl::OkStatus();
+}
+
+void DevicePlane::UseKept(const std::optional<absl::StatusOr<DeviceDecision>>& decision,
+                          NcclBackend& backend) {
+  const bool shrinks = decision.has_value() && decision->ok() && !(*decision)->excluded.empty();
+  const std::optional<KeptClaim> claim = access_.ClaimOfKept(backend.device());
+  std::unique_ptr<KeptCommunicator> kept = access_.TakeKept();
+  const bool agreed_on =
+      shrinks && claim.has_value() && claim->generation == (*decision)->shrinks_of;
+  if (kept != nullptr && !agreed_on) backend.Discard(std::move(kept));
+  if (!shrinks) return;
+  const std::vector<int32_t>& excluded = (*decision)->excluded;
+  backend.UseShrink({std::move(kept), std::vector<int>(excluded.begin(), excluded.end())});
 }
 
 void DevicePlane::UseHierarchy(ProcessSetId process_set, int32_t ranks_per_node,

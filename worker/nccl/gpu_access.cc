@@ -34,4 +34,24 @@ absl::StatusOr<std::shared_ptr<NcclRuntime>> GpuAccess::Nccl() {
   return *nccl_;
 }
 
+void GpuAccess::Keep(std::unique_ptr<KeptCommunicator> kept, int64_t generation) {
+  {
+    MutexLock lock(&mu_);
+    kept.swap(kept_);
+    kept_of_ = generation;
+  }
+  kept.reset();  // waits for NCCL
+}
+
+std::optional<KeptClaim> GpuAccess::ClaimOfKept(int32_t device) {
+  MutexLock lock(&mu_);
+  if (kept_ == nullptr || kept_->place().device != device) return std::nullopt;
+  return kept_->Describe(kept_of_);
+}
+
+std::unique_ptr<KeptCommunicator> GpuAccess::TakeKept() {
+  MutexLock lock(&mu_);
+  return std::move(kept_);
+}
+
 }  // namespace coordd

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
+#include "worker/nccl/kept_communicator.h"
 #include "worker/nccl/nccl_runtime.h"
 
 namespace coordd {
@@ -31,6 +32,15 @@ class GpuAccess {
   // UNAVAILABLE: why there is none.
   absl::StatusOr<std::shared_ptr<NcclRuntime>> Nccl();
 
+  // Between a generation's end and the next one's first batch: what the next communicator of all
+  // ranks may be made of. The one before, if it is still there, ends.
+  void Keep(std::unique_ptr<KeptCommunicator> kept, int64_t generation);
+  // Whether there is one that has its ranks' GPUs as they are, and what the others are to know of
+  // it.
+  std::optional<KeptClaim> ClaimOfKept(int32_t device);
+  // nullptr: there is none.
+  std::unique_ptr<KeptCommunicator> TakeKept();
+
  private:
   absl::StatusOr<std::shared_ptr<DeviceRuntime>> OpenDevices() const;
 
@@ -41,6 +51,8 @@ class GpuAccess {
   Mutex mu_;
   std::optional<absl::StatusOr<std::shared_ptr<DeviceRuntime>>> devices_ ABSL_GUARDED_BY(mu_);
   std::optional<absl::StatusOr<std::shared_ptr<NcclRuntime>>> nccl_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<KeptCommunicator> kept_ ABSL_GUARDED_BY(mu_);
+  int64_t kept_of_ ABSL_GUARDED_BY(mu_) = 0;  // generation
 };
 
 }  // namespace coordd

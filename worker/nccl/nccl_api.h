@@ -19,6 +19,7 @@ namespace coordd {
 using NcclComm = struct NcclCommHandle*;
 using NcclWindow = struct NcclWindowHandle*;
 inline constexpr int kNcclWindowSymmetric = 1;
+inline constexpr int kNcclShrinkDefault = 0;  // nothing is under way on the parent
 
 // The key to a communicator: whoever has it can join. Never printed.
 struct NcclUniqueId {

@@ -99,6 +99,26 @@ void NcclBackend::UseWindow(ProcessSetId group) {
     all.window = Channel::Window::kWanted;
 }
 
+void NcclBackend::UseShrink(ShrinkPlan plan) { shrink_ = std::move(plan); }
+
+void NcclBackend::Discard(std::unique_ptr<KeptCommunicator> kept) {
+  const std::shared_ptr<NcclCommunicator> communicator = kept->Take();
+  watchdog_->Watch(communicator);
+  watchdog_->Retire(communicator);
+}
+
+std::unique_ptr<KeptCommunicator> NcclBackend::TakeKept() {
+  NcclWatchdog* const watchdog = watchdog_for_abort_.load();
+  std::shared_ptr<NcclCommunicator> kept = watchdog != nullptr ? watchdog->TakeKept() : nullptr;
+  if (kept == nullptr) return nullptr;
+  const absl::StatusOr<bool> pending = kept->Pending();
+  if (!pending.ok() || *pending || !kept->Deregister().ok()) {
+    watchdog->Watch(std::move(kept));  // after a failure: it is aborted
+    return nullptr;
+  }
+  return std::make_unique<KeptCommunicator>(std::move(kept), batches_of_all_.load(), clock_);
+}
+
 void NcclBackend::UseHierarchy(ProcessSetId group, Hierarchy how) {
   groups_.at(group).hierarchy = std::move(how);
 }
@@ -211,10 +231,13 @@ absl::StatusOr<bool> NcclBackend::FinishEnqueuing(Batch& batch, NcclCommunicator
 
 bool NcclBackend::AwaitCommunicator(const CollectiveArgs& args, Group& group) {
   Channel& channel = ChannelOf(group, args);
+  const bool of_all = &channel == &groups_.at(ProcessSetId{0}).all;
   if (channel.maker == nullptr) {
+    std::optional<ShrinkPlan> shrink;
+    if (of_all) shrink = std::exchange(shrink_, std::nullopt);
     channel.maker = std::make_unique<CommunicatorMaker>(
         runtime_, PlaceOf(args, group), *store_, clock_, *watchdog_,
-        clock_.Now() + options_.init_limit, options_.communicators);
+        clock_.Now() + options_.init_limit, options_.communicators, std::move(shrink));
   }
   auto made = channel.maker->Take();
   if (!made.has_value()) return false;
@@ -224,6 +247,7 @@ bool NcclBackend::AwaitCommunicator(const CollectiveArgs& args, Group& group) {
     return false;
   }
   channel.communicator = *std::move(*made);
+  if (of_all && CanShrink()) watchdog_->KeepWhenIdle(channel.communicator);
   return true;
 }
 
@@ -281,6 +305,7 @@ absl::Status NcclBackend::Enqueue(Batch& batch, Group& group) {
   if (batch.args.before)
     COORDD_RETURN_IF_ERROR(batch.args.before(on_device_->kernels, on_device_->stream.get()));
   if (IsHierarchical(group, batch.args)) return BeginHierarchical(batch, group);
+  if (ToInt(batch.args.group) == 0) batches_of_all_.fetch_add(1);
   return EnqueueCollective(runtime_->nccl.functions, *group.all.communicator, batch.args,
                            on_device_->scratch.data(), on_device_->stream.get());
 }

@@ -28,6 +28,7 @@ struct NcclBackendOptions {
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
+  bool shrink = true;  // that of all ranks is kept for the next generation (ncclCommShrink)
   // The first fusion buffer, for groups that use it as a symmetric window; nullptr: plain memory.
   std::shared_ptr<NcclMemory> window;
   CommunicatorMakerOptions communicators;
@@ -74,6 +75,14 @@ class NcclBackend final : public CollectiveBackend {
   // members call this before that, or none. REQUIRES: options.window.
   void UseWindow(ProcessSetId group);
   void EndLane(LaneId) override {}  // one order for all lanes: nothing is kept for each
+  // The communicator of all ranks is made so, which all of them do or none. REQUIRES: nothing has
+  // been launched there.
+  void UseShrink(ShrinkPlan plan);
+  // Ends what the generation before has left.
+  void Discard(std::unique_ptr<KeptCommunicator> kept);
+  // After Abort: the communicator of all ranks, if nothing was under way; else nullptr.
+  // Thread-safe; gives it once.
+  std::unique_ptr<KeptCommunicator> TakeKept();
   // From now on its allreduces are hierarchical, on all of its ranks. REQUIRES: the group exists,
   // its size is a multiple of ranks_per_node, and it has launched no allreduce.
   void UseHierarchy(ProcessSetId group, Hierarchy how);
@@ -131,6 +140,9 @@ class NcclBackend final : public CollectiveBackend {
   // The front of the queue: makes its communicator, enqueues it, records its end. Each returns
   // whether anything happened.
   bool MoveFront();
+  bool CanShrink() const {
+    return options_.shrink && runtime_->nccl.functions.CommShrink != nullptr;
+  }
   bool AwaitCommunicator(const CollectiveArgs& args, Group& group);
   bool AwaitWindow(Channel& channel);
   void NoteRegistered(size_t buffer);
@@ -161,6 +173,7 @@ class NcclBackend final : public CollectiveBackend {
   std::optional<OnDevice> on_device_;
   Store* store_ = nullptr;
   std::map<ProcessSetId, Group> groups_;
+  std::optional<ShrinkPlan> shrink_;
   std::deque<Batch> queue_;     // the front one may be pending in NCCL
   bool front_pending_ = false;  // it has been given to NCCL, which has not enqueued all of it
   std::deque<Batch> enqueued_;  // in the order of the stream
@@ -177,6 +190,7 @@ class NcclBackend final : public CollectiveBackend {
   // Thread-safe by itself; Abort may find it not yet there.
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> registered_bytes_ = 0;
+  std::atomic<int64_t> batches_of_all_ = 0;  // on the communicator of all ranks
   std::atomic<NcclWatchdog*> watchdog_for_abort_ = nullptr;
   std::unique_ptr<NcclWatchdog> watchdog_;
 };

@@ -35,6 +35,21 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
   return error;
 }
 
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
+    std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded) {
+  std::shared_ptr<NcclCommunicator> shrunk(
+      new NcclCommunicator(parent->runtime_, std::move(place)));
+  NcclConfig config;
+  config.blocking = 0;
+  COORDD_RETURN_IF_ERROR(parent->Call("ncclCommShrink", [&](NcclComm comm) {
+    return shrunk->nccl().CommShrink(comm, excluded.data(), static_cast<int>(excluded.size()),
+                                     &shrunk->slot_, &config, kNcclShrinkDefault);
+  }));
+  MutexLock lock(&shrunk->mu_);
+  shrunk->parent_ = std::move(parent);
+  return shrunk;
+}
+
 NcclCommunicator::~NcclCommunicator() = default;
 
 absl::Status NcclCommunicator::Error(absl::string_view call, NcclResult result,
@@ -65,7 +80,35 @@ void NcclCommunicator::Leave() {
   left_.NotifyAll();
 }
 
+bool NcclCommunicator::Shrinking() {
+  MutexLock lock(&mu_);
+  return parent_ != nullptr;
+}
+
+// NCCL tells of the parent when it is through, and leaves the new handle at that moment.
+absl::StatusOr<bool> NcclCommunicator::AwaitShrunk(
+    const std::shared_ptr<NcclCommunicator>& parent) {
+  COORDD_ASSIGN_OR_RETURN(const bool pending, parent->Pending());
+  if (pending) return true;
+  const NcclComm made = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
+  MutexLock lock(&mu_);
+  if (parent_ == nullptr) return Gone();
+  if (made == nullptr) return absl::UnavailableError("ncclCommShrink ended with no communicator");
+  comm_ = made;
+  parent_.reset();
+  return false;
+}
+
 absl::StatusOr<bool> NcclCommunicator::Pending() {
+  std::shared_ptr<NcclCommunicator> parent;
+  {
+    MutexLock lock(&mu_);
+    parent = parent_;
+  }
+  if (parent != nullptr) {
+    COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitShrunk(parent));
+    if (pending) return true;
+  }
   const NcclComm comm = Enter();
   if (comm == nullptr) return Gone();
   NcclResult asynchronous = NcclResult::kSuccess;
@@ -109,11 +152,22 @@ absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
   });
 }
 
+void NcclCommunicator::DeregisterAll(NcclComm comm) {
+  for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
+  if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
+}
+
+absl::Status NcclCommunicator::Deregister() {
+  return Call("ncclCommDeregister", [this](NcclComm comm) {
+    DeregisterAll(comm);
+    return NcclResult::kSuccess;
+  });
+}
+
 absl::Status NcclCommunicator::Finalize() {
   device().OwnThisThread();
   return Call("ncclCommFinalize", [this](NcclComm comm) {
-    for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
-    if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
+    DeregisterAll(comm);
     return nccl().CommFinalize(comm);
   });
 }
@@ -131,8 +185,18 @@ void NcclCommunicator::Destroy() {
 
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   NcclComm comm = nullptr;
+  std::shared_ptr<NcclCommunicator> parent;
   {
     MutexLock lock(&mu_);
+    parent = std::move(parent_);
+    parent_ = nullptr;
+  }
+  // It has what is to become this one at its hands, and tells it to stop; first, since it would
+  // write to what is freed.
+  if (parent != nullptr) parent->Abort(clock, patience);
+  {
+    MutexLock lock(&mu_);
+    if (parent != nullptr) comm_ = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
     clock.Await(
         &mu_, &left_,
         [this] {

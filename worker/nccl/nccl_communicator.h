@@ -26,6 +26,13 @@ class NcclCommunicator {
   // has ncclCommInitRankScalable. UNAVAILABLE: NCCL's error in full.
   static absl::StatusOr<std::shared_ptr<NcclCommunicator>> Begin(
       std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids);
+  // Begins to make one of `parent`'s ranks without these, which do not call. All others do, with
+  // nothing under way on theirs. REQUIRES: NCCL has ncclCommShrink; strictly increasing ranks of
+  // the parent, at least one, this one not among them; `place` is that in the new one. Until
+  // Shrinking is false the parent is this object's, whose Abort aborts both. UNAVAILABLE, ABORTED:
+  // the parent is as it was.
+  static absl::StatusOr<std::shared_ptr<NcclCommunicator>> BeginShrink(
+      std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded);
   ~NcclCommunicator();  // REQUIRES: Abort or Destroy has been called, else its memory stays
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -48,6 +55,10 @@ class NcclCommunicator {
   // Once that is no longer pending: false: NCCL has no symmetric memory between these ranks, which
   // it has found out on all of them.
   bool HasWindow() const { return window_ != nullptr; }
+  // What is registered no longer is. REQUIRES: nothing is pending.
+  absl::Status Deregister();
+  // Whether it has yet to come out of a BeginShrink: of that only one thread asks with Pending.
+  bool Shrinking();
   // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
   // is.
   absl::Status Finalize();
@@ -69,13 +80,16 @@ class NcclCommunicator {
   NcclComm Enter();
   void Leave();
   absl::Status Gone() const;
+  void DeregisterAll(NcclComm comm);
+  // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.
+  absl::StatusOr<bool> AwaitShrunk(const std::shared_ptr<NcclCommunicator>& parent);
   absl::Status Error(absl::string_view call, NcclResult result, NcclComm comm) const;
 
   // Constant after construction.
   const std::shared_ptr<NcclRuntime> runtime_;
   const NcclPlace place_;
 
-  // Written by NCCL until Begin's init, and RegisterWindow, is over.
+  // Written by NCCL until Begin's init, BeginShrink's, and RegisterWindow, is over.
   NcclComm slot_ = nullptr;
   NcclWindow window_ = nullptr;
 
@@ -84,6 +98,7 @@ class NcclCommunicator {
   CondVar left_;
   NcclComm comm_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool entered_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while shrinking
 
   // Touched by whoever is in a call.
   std::vector<void*> registered_;  // NCCL's handles

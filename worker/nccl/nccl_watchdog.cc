@@ -52,6 +52,8 @@ struct NcclWatchdog::Shared {
   Communicators watched ABSL_GUARDED_BY(mu);
   Communicators condemned ABSL_GUARDED_BY(mu);  // to be aborted
   std::list<Retiring> retiring ABSL_GUARDED_BY(mu);
+  std::shared_ptr<NcclCommunicator> to_keep ABSL_GUARDED_BY(mu);  // of those that are watched
+  std::shared_ptr<NcclCommunicator> kept ABSL_GUARDED_BY(mu);     // no longer
 
   // Touched by the watchdog's thread.
   std::list<Retiring> flushing;
@@ -69,6 +71,7 @@ NcclWatchdog::~NcclWatchdog() {
     Shared& shared = *shared_;
     MutexLock lock(&shared.mu);
     shared.stop = true;
+    if (shared.kept != nullptr) shared.watched.push_back(std::move(shared.kept));
     shared.RetireAllLocked();
     shared.changed.NotifyAll();
     ended = shared.clock.Await(
@@ -103,6 +106,16 @@ void NcclWatchdog::Retire(std::shared_ptr<NcclCommunicator> communicator) {
   shared_->retiring.push_back(
       {std::move(communicator), shared_->clock.Now() + shared_->options.flush_limit});
   shared_->changed.NotifyAll();
+}
+
+void NcclWatchdog::KeepWhenIdle(std::shared_ptr<NcclCommunicator> communicator) {
+  MutexLock lock(&shared_->mu);
+  shared_->to_keep = std::move(communicator);
+}
+
+std::shared_ptr<NcclCommunicator> NcclWatchdog::TakeKept() {
+  MutexLock lock(&shared_->mu);
+  return std::exchange(shared_->kept, nullptr);
 }
 
 void NcclWatchdog::SetBusy(bool busy) {
@@ -152,8 +165,10 @@ bool NcclWatchdog::Shared::NoteFailure(absl::Status why) {
     gate->store(kGateHeld, std::memory_order_release);
     condemned.splice(condemned.end(), watched);
   } else {
+    if (to_keep != nullptr && watched.remove(to_keep) > 0) kept = to_keep;
     RetireAllLocked();
   }
+  to_keep = nullptr;
   if (condemned.empty()) released.store(true, std::memory_order_release);
   failed.store(true, std::memory_order_release);
   changed.NotifyAll();
@@ -204,8 +219,8 @@ void NcclWatchdog::Shared::Flush() {
       it->begun = true;
       over = !it->communicator->Finalize().ok();
     }
-    const absl::StatusOr<bool> pending = it->communicator->Pending();
-    if (!over && pending.ok() && !*pending) {
+    const absl::StatusOr<bool> pending = over ? true : it->communicator->Pending();
+    if (pending.ok() && !*pending) {
       it->communicator->Destroy();
     } else if (over || !pending.ok() || clock.Now() >= it->deadline) {
       it->communicator->Abort(clock, absl::ZeroDuration());
@@ -232,6 +247,8 @@ void NcclWatchdog::Run(const std::shared_ptr<Shared>& shared) {
     }
     shared->Flush();
     for (const auto& communicator : to_poll) {
+      // What fails there fails that alone (CommunicatorMaker).
+      if (communicator->Shrinking()) continue;
       const absl::StatusOr<bool> pending = communicator->Pending();
       if (!pending.ok() && !absl::IsAborted(pending.status())) shared->Fail(pending.status());
     }

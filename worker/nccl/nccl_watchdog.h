@@ -46,6 +46,10 @@ class NcclWatchdog {
   void Watch(std::shared_ptr<NcclCommunicator> communicator);
   // Flushes and frees it. REQUIRES: this rank's work on it is done.
   void Retire(std::shared_ptr<NcclCommunicator> communicator);
+  // If it is idle when everything is failed, it is not ended: TakeKept gives it, once. Another one
+  // takes its place; a watchdog that ends with it ends it.
+  void KeepWhenIdle(std::shared_ptr<NcclCommunicator> communicator);
+  std::shared_ptr<NcclCommunicator> TakeKept();
   // Whether anything is enqueued, or being connected.
   void SetBusy(bool busy);
 

@@ -40,6 +40,7 @@ struct FakeClique::Shared {
   };
   std::atomic<uint32_t> size;
   std::atomic<uint32_t> count;
+  std::atomic<uint64_t> shrunk_by;
   Member members[kFakeRanksMax];
   char mailboxes[kFakeRanksMax][kFakeMailboxBytes];
   Pair pairs[kFakeRanksMax][kFakeRanksMax];  // [from][to]
@@ -125,6 +126,11 @@ std::shared_ptr<FakeClique> FakeClique::Attach(const NcclUniqueId* ids, int coun
 FakeClique::~FakeClique() { munmap(shared_, sizeof(Shared)); }
 
 int FakeClique::attached() const { return static_cast<int>(shared_->count.load()); }
+
+bool FakeClique::ShrunkBy(uint64_t digest) {
+  uint64_t first = 0;
+  return shared_->shrunk_by.compare_exchange_strong(first, digest) || first == digest;
+}
 
 void FakeClique::SetDevice(int rank, uint32_t key) { shared_->members[rank].device_key = key + 1; }
 

@@ -43,6 +43,9 @@ class FakeClique {
 
   // Ranks that have attached.
   int attached() const;
+  // All ranks of a clique that was shrunk from another one tell the same of that; false: this one
+  // does not.
+  bool ShrunkBy(uint64_t digest);
   void SetDevice(int rank, uint32_t key);
   // Two ranks with equal keys that are set; or {-1, -1}.
   std::pair<int, int> SameDevice() const;

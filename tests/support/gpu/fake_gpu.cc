@@ -69,6 +69,9 @@ long FakeNcclLiveCommunicators() {
 long FakeNcclAbortedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_aborted_communicators")();
 }
+long FakeNcclShrunkCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_shrunk_communicators")();
+}
 long FakeNcclFinalizedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();
 }

@@ -36,6 +36,7 @@ std::string TakeBrokenNcclRule();
 long FakeNcclLiveCommunicators();
 long FakeNcclAbortedCommunicators();
 long FakeNcclFinalizedCommunicators();
+long FakeNcclShrunkCommunicators();
 long FakeNcclRegisteredBuffers();
 long FakeNcclWindows();
 

@@ -33,6 +33,10 @@ FakeSettings& FakeNcclSettings() {
                                                                  {"register_error", 0},
                                                                  {"no_windows", 0},
                                                                  {"memory_error", 0},
+                                                                 {"shrink_error", 0},
+                                                                 {"shrink_polls", 1},
+                                                                 {"shrink_never", 0},
+                                                                 {"shrink_fails", 0},
                                                                  {"async_error", 0},
                                                                  {"abort_hangs", 0},
                                                                  {"shared_device", 0}});
@@ -59,7 +63,7 @@ struct coordd::NcclCommHandle {
 namespace {
 
 std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0,
-                  registered_count = 0, windows_count = 0;
+                  registered_count = 0, windows_count = 0, shrunk_count = 0;
 std::mutex error_mu;
 std::string last_error;  // as NCCL's: of the process
 
@@ -103,6 +107,7 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
   }
   comm->polls = FakeNcclSettings().Get("call_polls");
   ++comm->launched;
+  ++comm->given;
   fake_cuda_enqueue(
       stream,
       [](void* argument) {
@@ -135,7 +140,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   const std::shared_ptr<FakeComm>& comm = handle->comm;
   if (!comm->initialised) return Refuse("a call before the end of init");
   if (comm->error != 0) return static_cast<NcclResult>(comm->error.load());
-  if (comm->polls > 0 || comm->window_pending)
+  if (comm->polls > 0 || comm->window_pending || comm->shrinking)
     return Refuse("a call while the one before is in progress");
   if (comm->finalized) return Refuse("a call after ncclCommFinalize");
   if (fake_cuda_current_device() != comm->device)
@@ -174,6 +179,7 @@ NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count,
   comm->rank = rank;
   comm->device = fake_cuda_current_device();
   comm->clique->SetDevice(rank, static_cast<uint32_t>(comm->device));
+  comm->id = ids[0];
   comm->polls = FakeNcclSettings().Get("init_polls");
   *handle = new NcclCommHandle{comm};
   ++live;
@@ -196,6 +202,65 @@ void PollInit(FakeComm& comm) {
   }
   comm.initialised = true;
 }
+
+// As NCCL's, the handle appears at the end, also of what has failed or was stopped.
+void EndShrink(FakeComm& comm) {
+  __atomic_store_n(comm.child_slot, new NcclCommHandle{std::move(comm.child)}, __ATOMIC_RELEASE);
+  ++live;
+  comm.shrinking = false;
+}
+
+void PollShrink(FakeComm& comm) {
+  std::lock_guard lock(comm.mu);
+  if (comm.child == nullptr || FakeNcclSettings().Get("shrink_never") != 0) return;
+  FakeComm& child = *comm.child;
+  if (const long error = FakeNcclSettings().Get("shrink_fails"); error != 0) {
+    SetError("the fake was told to fail while it shrinks");
+    child.error = static_cast<int>(error);
+  } else {
+    PollInit(child);
+  }
+  if (child.error != 0) comm.error = child.error.load();
+  if (child.initialised) ++shrunk_count;
+  if (child.initialised || child.error != 0) EndShrink(comm);
+}
+
+#if FAKE_NCCL_VERSION >= 22800
+// One clique for each number of a parent's; and what all ranks have to be at one about.
+NcclUniqueId ChildId(const FakeComm& parent) {
+  NcclUniqueId id = parent.id;
+  for (size_t i = 0; i < 16; ++i)
+    id.bytes[i] = static_cast<char>(id.bytes[i] * 31 + static_cast<int>(parent.children) + 7);
+  return id;
+}
+
+uint64_t ShrinkDigest(const FakeComm& parent, const int* excluded, int count) {
+  uint64_t digest = 14695981039346656037u;
+  auto add = [&digest](uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
+  add(static_cast<uint64_t>(parent.given.load()));
+  for (int i = 0; i < count; ++i) add(static_cast<uint64_t>(excluded[i]));
+  return digest | 1;
+}
+
+// nullptr: none of NCCL's rules is broken.
+const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
+                       const NcclConfig* config, int flags) {
+  if (!comm.initialised) return "ncclCommShrink before the end of init";
+  if (comm.finalized) return "ncclCommShrink after ncclCommFinalize";
+  if (comm.polls > 0 || comm.window_pending || comm.shrinking || comm.launched > 0 ||
+      group.depth > 0)
+    return "ncclCommShrink while something is under way";
+  if (count <= 0 || count >= comm.size) return "ncclCommShrink without ranks, or without all";
+  for (int i = 0; i < count; ++i) {
+    if (excluded[i] == comm.rank) return "ncclCommShrink by a rank that is excluded";
+    if (excluded[i] < 0 || excluded[i] >= comm.size || (i > 0 && excluded[i] <= excluded[i - 1]))
+      return "ncclCommShrink with ranks that are not in order";
+  }
+  if (config == nullptr || config->blocking != 0) return "ncclCommShrink that is not non-blocking";
+  if (flags != kNcclShrinkDefault) return "ncclCommShrink with flags";
+  return nullptr;
+}
+#endif
 
 void PollWindow(FakeComm& comm) {
   std::lock_guard lock(comm.mu);
@@ -237,6 +302,7 @@ long fake_nccl_live_communicators() { return live; }
 long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
+long fake_nccl_shrunk_communicators() { return shrunk_count; }
 long fake_nccl_registered_buffers() { return registered_count; }
 long fake_nccl_windows() { return windows_count; }
 
@@ -296,8 +362,9 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
   if (comm.coming_error != 0 && comm.error_is_near.exchange(true))
     comm.error = comm.coming_error.load();
   if (comm.window_pending) PollWindow(comm);
+  if (comm.shrinking) PollShrink(comm);
   *error = static_cast<NcclResult>(comm.error.load());
-  if (comm.error == 0 && comm.window_pending) *error = NcclResult::kInProgress;
+  if (comm.error == 0 && (comm.window_pending || comm.shrinking)) *error = NcclResult::kInProgress;
   if (comm.error == 0 && comm.polls > 0) {
     --comm.polls;
     *error = NcclResult::kInProgress;
@@ -305,6 +372,7 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
   return NcclResult::kSuccess;
 }
 NcclResult ncclCommFinalize(NcclComm handle) {
+  if (handle->comm->shrinking) return Refuse("ncclCommFinalize while it is being shrunk");
   if (!handle->comm->initialised) return Refuse("ncclCommFinalize before the end of init");
   handle->comm->finalized = true;
   ++finalized_count;
@@ -325,6 +393,10 @@ NcclResult ncclCommAbort(NcclComm handle) {
   // NCCL waits for all that it has launched, also for what has not begun: ncclLaunchFinish lets a
   // stream of its own wait for it, which commDestroySync synchronises.
   while (handle->comm->launched > 0) rest.Once();
+  {
+    std::lock_guard lock(handle->comm->mu);
+    if (handle->comm->child != nullptr) EndShrink(*handle->comm);
+  }
   for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
   --live;
   ++aborted_count;
@@ -463,8 +535,34 @@ NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
   handle->comm->windows.erase(found);
   return NcclResult::kSuccess;
 }
-NcclResult ncclCommShrink(NcclComm, int*, int, NcclComm*, NcclConfig*, int) {
-  return NcclResult::kInvalidUsage;
+NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* shrunk,
+                          NcclConfig* config, int flags) {
+  FakeComm& comm = *handle->comm;
+  *shrunk = nullptr;
+  if (comm.error != 0) return static_cast<NcclResult>(comm.error.load());
+  if (const char* rule = ShrinkRule(comm, excluded, count, config, flags); rule != nullptr)
+    return Refuse(rule);
+  if (const long error = FakeNcclSettings().Get("shrink_error"); error != 0) {
+    SetError("the fake was told not to shrink");
+    return static_cast<NcclResult>(error);
+  }
+  auto child = std::make_shared<FakeComm>();
+  child->size = comm.size - count;
+  child->rank = comm.rank;
+  for (int i = 0; i < count; ++i) child->rank -= excluded[i] < comm.rank ? 1 : 0;
+  std::lock_guard lock(comm.mu);
+  ++comm.children;
+  child->id = ChildId(comm);
+  child->clique = FakeClique::Attach(&child->id, 1, child->size, child->rank);
+  if (child->clique == nullptr || !child->clique->ShrunkBy(ShrinkDigest(comm, excluded, count)))
+    return Refuse("ncclCommShrink by other ranks, or behind other calls, than another rank's");
+  child->device = comm.device;
+  child->clique->SetDevice(child->rank, static_cast<uint32_t>(child->device));
+  child->polls = FakeNcclSettings().Get("shrink_polls");
+  comm.child = std::move(child);
+  comm.child_slot = shrunk;
+  comm.shrinking = true;
+  return NcclResult::kInProgress;
 }
 NcclResult ncclCommRevoke(NcclComm, int) { return NcclResult::kInvalidUsage; }
 #endif

@@ -17,6 +17,10 @@ extern "C" {
 //   register_error  (0)  what ncclCommRegister returns
 //   no_windows      (0)  1: ncclCommWindowRegister finds no symmetric memory
 //   memory_error    (0)  what ncclMemAlloc returns
+//   shrink_error    (0)  what ncclCommShrink returns
+//   shrink_polls    (1)  how often the parent is asked for before it is over
+//   shrink_never    (0)  1: it never ends
+//   shrink_fails    (0)  what it ends with, later
 //   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
 //   abort_hangs     (0)  1: ncclCommAbort returns when it is 0 again
 //   shared_device   (0)  1: two ranks may be on one device
@@ -29,6 +33,7 @@ long fake_nccl_live_communicators();
 long fake_nccl_calls();  // of collectives, sends and receives
 long fake_nccl_aborted_communicators();
 long fake_nccl_finalized_communicators();
-long fake_nccl_registered_buffers();  // how often one was
-long fake_nccl_windows();             // that were made
+long fake_nccl_shrunk_communicators();  // that came out of ncclCommShrink
+long fake_nccl_registered_buffers();    // how often one was
+long fake_nccl_windows();               // that were made
 }

@@ -19,6 +19,13 @@ FakeSettings& FakeNcclSettings();
 void BreakRule(const std::string& rule);
 
 struct FakeComm {
+  NcclUniqueId id = {};         // which of the cliques it is
+  std::atomic<long> given = 0;  // calls, in all
+  // What ncclCommShrink makes of it, until that has come to its end; guarded by mu.
+  std::shared_ptr<FakeComm> child;
+  NcclComm* child_slot = nullptr;
+  uint32_t children = 0;
+  std::atomic<bool> shrinking = false;
   std::shared_ptr<FakeClique> clique;
   int size = 1, rank = 0, device = 0;
   std::atomic<bool> initialised = false;

@@ -100,6 +100,13 @@ TEST(DeviceClaim, RdmaThatIsRequiredIsMissedBetweenHostsOnly) {
                        AllOf(HasSubstr("rank 1 (host node2)"), HasSubstr("RDMA"))));
 }
 
+DeviceDecision Shrinking(std::vector<int32_t> excluded, int64_t of) {
+  DeviceDecision decision{true, ""};
+  decision.excluded = std::move(excluded);
+  decision.shrinks_of = of;
+  return decision;
+}
+
 TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
   for (const DeviceDecision& decision :
        {DeviceDecision{true, ""}, DeviceDecision{false, "why"},
@@ -107,11 +114,50 @@ TEST(DeviceClaim, DecisionsAndRefusalsTravel) {
         DeviceDecision{true, "", NodeLinks::kSomeNvLink, true, true, true, true, true},
         DeviceDecision{true, "", NodeLinks::kNvLink, true, false, false, false, false, 8},
         DeviceDecision{true, "", NodeLinks::kNvLink, true, false, false, false, false, 0,
-                       "rdma of rank 3 flat, since hierarchical-of-4"}})
+                       "rdma of rank 3 flat, since hierarchical-of-4"},
+        Shrinking({1, 5}, 7)})
     EXPECT_EQ(*DecodeDecision(EncodeDecision(decision)), decision);
   const absl::Status refused = absl::FailedPreconditionError("rank 0 and rank 1");
   EXPECT_EQ(DecodeDecision(EncodeDecision(refused)).status(), refused);
   EXPECT_THAT(DecodeDecision("maybe"), StatusIs(absl::StatusCode::kInternal, HasSubstr("none")));
+}
+
+DeviceClaim Kept(int32_t rank, KeptClaim kept) {
+  DeviceClaim claim = Claim(rank, "GPU-" + std::to_string(rank));
+  claim.kept = kept;
+  return claim;
+}
+
+TEST(DeviceClaim, SurvivorsShrinkWhatAllOfThemHave) {
+  EXPECT_EQ(DecodeClaim(EncodeClaim(Kept(0, {7, 3, 4, 12})))->kept, (KeptClaim{7, 3, 4, 12}));
+  const std::vector<DeviceClaim> claims = {Kept(0, {7, 0, 6, 12}), Kept(1, {7, 2, 6, 12}),
+                                           Kept(2, {7, 3, 6, 12})};
+  const auto decision = DecideOnDevices(claims, {});
+  EXPECT_THAT(decision->excluded, testing::ElementsAre(1, 4, 5));
+  EXPECT_EQ(decision->shrinks_of, 7);
+}
+
+TEST(DeviceClaim, WhereOneRankHasItNotAllMakeANewCommunicator) {
+  const KeptClaim first{7, 0, 6, 12};
+  auto shrinks = [&](DeviceClaim second) {
+    return !DecideOnDevices({Kept(0, first), std::move(second)}, {})->excluded.empty();
+  };
+  EXPECT_TRUE(shrinks(Kept(1, {7, 1, 6, 12})));
+  EXPECT_FALSE(shrinks(Claim(1, "GPU-1")));       // a newcomer, or busy when it ended
+  EXPECT_FALSE(shrinks(Kept(1, {6, 1, 6, 12})));  // of another generation
+  EXPECT_FALSE(shrinks(Kept(1, {7, 1, 5, 12})));  // of another size
+  EXPECT_FALSE(shrinks(Kept(1, {7, 1, 6, 11})));  // which one batch has not reached
+  EXPECT_FALSE(shrinks(Kept(1, {7, 0, 6, 12})));  // in another order
+  EXPECT_FALSE(shrinks(Kept(1, {7, 6, 6, 12})));  // which it cannot have
+  EXPECT_FALSE(shrinks(Kept(1, {7, 100, 101, 12})));
+  // Nobody has gone; nobody else is left.
+  EXPECT_TRUE(
+      DecideOnDevices({Kept(0, {7, 0, 2, 1}), Kept(1, {7, 1, 2, 1})}, {})->excluded.empty());
+  EXPECT_TRUE(DecideOnDevices({Kept(0, {7, 0, 2, 1})}, {})->excluded.empty());
+  // More than a decision's text has room for.
+  const int32_t last = static_cast<int32_t>(kMaxExcluded) + 2;
+  EXPECT_TRUE(DecideOnDevices({Kept(0, {7, 0, last + 1, 1}), Kept(1, {7, last, last + 1, 1})}, {})
+                  ->excluded.empty());
 }
 
 TEST(DeviceClaim, Float8IsReducedWhereEveryRankCan) {
