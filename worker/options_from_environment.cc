@@ -287,6 +287,8 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
       ReadSwitch(environment, "COORDD_REQUIRE_RDMA", &options.device_rules.require_rdma));
   COORDD_RETURN_IF_ERROR(ReadGpuAlgorithm(environment, &options.device_rules.algorithm));
   COORDD_RETURN_IF_ERROR(ReadGpuRegistration(environment, options));
+  COORDD_RETURN_IF_ERROR(
+      ReadSwitch(environment, "COORDD_GPU_SHRINK", &options.shrink_gpu_communicators));
   for (const char* name : {"HOME", "PATH", "XDG_RUNTIME_DIR", "COORDD_RENDEZVOUS_FILE"})
     if (const std::string* value = Find(environment, name)) options.places[name] = *value;
   if (const std::string* timeline = Find(environment, "COORDD_TIMELINE"))

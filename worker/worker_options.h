@@ -70,6 +70,9 @@ struct WorkerOptions {
   // that.
   bool register_gpu_buffers = true;
   bool symmetric_gpu_windows = false;
+  // COORDD_GPU_SHRINK=0: this rank keeps no communicator from which the next generation's could be
+  // made (ncclCommShrink), and so nobody's is.
+  bool shrink_gpu_communicators = true;
   // HOME, PATH, XDG_RUNTIME_DIR, COORDD_RENDEZVOUS_FILE: where a coordinator that nobody has named
   // is looked for, and started from.
   Environment places;

@@ -37,6 +37,13 @@ TEST(OptionsFromEnvironment, TakeDefaultsFromAnEmptyEnvironment) {
   EXPECT_TRUE(options->auto_coordinator);
 }
 
+TEST(OptionsFromEnvironment, SayWhetherCommunicatorsOnGpusAreShrunk) {
+  EXPECT_TRUE(WorkerOptionsFrom({})->shrink_gpu_communicators);
+  EXPECT_FALSE(WorkerOptionsFrom({{"COORDD_GPU_SHRINK", "0"}})->shrink_gpu_communicators);
+  EXPECT_THAT(WorkerOptionsFrom({{"COORDD_GPU_SHRINK", "never"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 or 1")));
+}
+
 TEST(OptionsFromEnvironment, SayWhatNcclIsToldOfFusionBuffers) {
   EXPECT_TRUE(WorkerOptionsFrom({})->register_gpu_buffers);
   EXPECT_FALSE(WorkerOptionsFrom({})->symmetric_gpu_windows);

@@ -13,6 +13,7 @@
 
 #include "tests/support/gpu/fake_cuda.h"
 #include "tests/support/gpu/fake_nccl_comm.h"
+#include "tests/support/gpu/fake_nccl_rules.h"
 #include "tests/support/gpu/fake_rest.h"
 
 #ifndef FAKE_NCCL_VERSION
@@ -22,26 +23,6 @@
 using namespace coordd;
 
 namespace coordd {
-
-FakeSettings& FakeNcclSettings() {
-  static FakeSettings* settings = new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
-                                                                 {"call_polls", 0},
-                                                                 {"init_never", 0},
-                                                                 {"init_error", 0},
-                                                                 {"id_error", 0},
-                                                                 {"id_repeats", 0},
-                                                                 {"register_error", 0},
-                                                                 {"no_windows", 0},
-                                                                 {"memory_error", 0},
-                                                                 {"shrink_error", 0},
-                                                                 {"shrink_polls", 1},
-                                                                 {"shrink_never", 0},
-                                                                 {"shrink_fails", 0},
-                                                                 {"async_error", 0},
-                                                                 {"abort_hangs", 0},
-                                                                 {"shared_device", 0}});
-  return *settings;
-}
 
 namespace {
 std::mutex rule_mu;
@@ -119,21 +100,6 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
       enqueued);
 }
 
-bool OnDevice(const void* pointer, int device) {
-  return pointer == nullptr || fake_cuda_device_of(pointer) == device;
-}
-
-// What is wrong with a call's type; nullptr: nothing.
-const char* Float8Rule(const FakeCall& call) {
-  if (call.type != NcclType::kFloat8E4m3 && call.type != NcclType::kFloat8E5m2) return nullptr;
-  if (FAKE_NCCL_VERSION < kNcclVersionFloat8) return "a type that this version does not know";
-  const bool reduces = call.kind == FakeCall::kAllReduce || call.kind == FakeCall::kReduce ||
-                       call.kind == FakeCall::kReduceScatter;
-  return reduces && fake_cuda_capability() < 9
-             ? "FP8 reduction support begins with sm90 capable devices"
-             : nullptr;
-}
-
 NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   ++calls_count;
   if (handle == nullptr) return NcclResult::kInvalidArgument;
@@ -148,7 +114,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   if (call.count > 0 &&
       (!OnDevice(call.input, comm->device) || !OnDevice(call.output, comm->device)))
     return Refuse("a buffer that is not memory of the communicator's device");
-  if (const char* rule = Float8Rule(call); rule != nullptr) return Refuse(rule);
+  if (const char* rule = Float8Rule(call, FAKE_NCCL_VERSION); rule != nullptr) return Refuse(rule);
   if (group.depth == 0) {
     Flush(comm, stream, {call});
     return comm->polls > 0 ? NcclResult::kInProgress : NcclResult::kSuccess;
@@ -224,43 +190,6 @@ void PollShrink(FakeComm& comm) {
   if (child.initialised) ++shrunk_count;
   if (child.initialised || child.error != 0) EndShrink(comm);
 }
-
-#if FAKE_NCCL_VERSION >= 22800
-// One clique for each number of a parent's; and what all ranks have to be at one about.
-NcclUniqueId ChildId(const FakeComm& parent) {
-  NcclUniqueId id = parent.id;
-  for (size_t i = 0; i < 16; ++i)
-    id.bytes[i] = static_cast<char>(id.bytes[i] * 31 + static_cast<int>(parent.children) + 7);
-  return id;
-}
-
-uint64_t ShrinkDigest(const FakeComm& parent, const int* excluded, int count) {
-  uint64_t digest = 14695981039346656037u;
-  auto add = [&digest](uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
-  add(static_cast<uint64_t>(parent.given.load()));
-  for (int i = 0; i < count; ++i) add(static_cast<uint64_t>(excluded[i]));
-  return digest | 1;
-}
-
-// nullptr: none of NCCL's rules is broken.
-const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
-                       const NcclConfig* config, int flags) {
-  if (!comm.initialised) return "ncclCommShrink before the end of init";
-  if (comm.finalized) return "ncclCommShrink after ncclCommFinalize";
-  if (comm.polls > 0 || comm.window_pending || comm.shrinking || comm.launched > 0 ||
-      group.depth > 0)
-    return "ncclCommShrink while something is under way";
-  if (count <= 0 || count >= comm.size) return "ncclCommShrink without ranks, or without all";
-  for (int i = 0; i < count; ++i) {
-    if (excluded[i] == comm.rank) return "ncclCommShrink by a rank that is excluded";
-    if (excluded[i] < 0 || excluded[i] >= comm.size || (i > 0 && excluded[i] <= excluded[i - 1]))
-      return "ncclCommShrink with ranks that are not in order";
-  }
-  if (config == nullptr || config->blocking != 0) return "ncclCommShrink that is not non-blocking";
-  if (flags != kNcclShrinkDefault) return "ncclCommShrink with flags";
-  return nullptr;
-}
-#endif
 
 void PollWindow(FakeComm& comm) {
   std::lock_guard lock(comm.mu);
@@ -540,6 +469,7 @@ NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* s
   FakeComm& comm = *handle->comm;
   *shrunk = nullptr;
   if (comm.error != 0) return static_cast<NcclResult>(comm.error.load());
+  if (group.depth > 0) return Refuse("ncclCommShrink in a group");
   if (const char* rule = ShrinkRule(comm, excluded, count, config, flags); rule != nullptr)
     return Refuse(rule);
   if (const long error = FakeNcclSettings().Get("shrink_error"); error != 0) {

@@ -44,6 +44,7 @@ EXPECT_SAME(CommShrink);
 EXPECT_SAME(CommWindowRegister);
 EXPECT_SAME(CommWindowDeregister);
 static_assert(kNcclWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
+static_assert(kNcclShrinkDefault == NCCL_SHRINK_DEFAULT);
 #endif
 #undef EXPECT_SAME
 

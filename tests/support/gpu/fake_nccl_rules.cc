@@ -1,0 +1,53 @@
+#include "tests/support/gpu/fake_nccl_rules.h"
+
+#include "tests/support/gpu/fake_cuda.h"
+
+namespace coordd {
+
+bool OnDevice(const void* pointer, int device) {
+  return pointer == nullptr || fake_cuda_device_of(pointer) == device;
+}
+
+const char* Float8Rule(const FakeCall& call, int version) {
+  if (call.type != NcclType::kFloat8E4m3 && call.type != NcclType::kFloat8E5m2) return nullptr;
+  if (version < kNcclVersionFloat8) return "a type that this version does not know";
+  const bool reduces = call.kind == FakeCall::kAllReduce || call.kind == FakeCall::kReduce ||
+                       call.kind == FakeCall::kReduceScatter;
+  return reduces && fake_cuda_capability() < 9
+             ? "FP8 reduction support begins with sm90 capable devices"
+             : nullptr;
+}
+
+NcclUniqueId ChildId(const FakeComm& parent) {
+  NcclUniqueId id = parent.id;
+  for (size_t i = 0; i < 16; ++i)
+    id.bytes[i] = static_cast<char>(id.bytes[i] * 31 + static_cast<int>(parent.children) + 7);
+  return id;
+}
+
+uint64_t ShrinkDigest(const FakeComm& parent, const int* excluded, int count) {
+  uint64_t digest = 14695981039346656037u;
+  auto add = [&digest](uint64_t value) { digest = (digest ^ value) * 1099511628211u; };
+  add(static_cast<uint64_t>(parent.given.load()));
+  for (int i = 0; i < count; ++i) add(static_cast<uint64_t>(excluded[i]));
+  return digest | 1;
+}
+
+const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
+                       const NcclConfig* config, int flags) {
+  if (!comm.initialised) return "ncclCommShrink before the end of init";
+  if (comm.finalized) return "ncclCommShrink after ncclCommFinalize";
+  if (comm.polls > 0 || comm.window_pending || comm.shrinking || comm.launched > 0)
+    return "ncclCommShrink while something is under way";
+  if (count <= 0 || count >= comm.size) return "ncclCommShrink without ranks, or without all";
+  for (int i = 0; i < count; ++i) {
+    if (excluded[i] == comm.rank) return "ncclCommShrink by a rank that is excluded";
+    if (excluded[i] < 0 || excluded[i] >= comm.size || (i > 0 && excluded[i] <= excluded[i - 1]))
+      return "ncclCommShrink with ranks that are not in order";
+  }
+  if (config == nullptr || config->blocking != 0) return "ncclCommShrink that is not non-blocking";
+  if (flags != kNcclShrinkDefault) return "ncclCommShrink with flags";
+  return nullptr;
+}
+
+}  // namespace coordd
