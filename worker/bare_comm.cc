@@ -83,7 +83,6 @@ absl::Status BareComm::Prepare(const CommCall& call) {
   args_.op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
   const bool divides =
       call.op == ReduceOp::kAverage && !IsInteger(call.dtype) && call.dtype != DataType::kBool;
-  scaled_ = false;
   args_.scale = divides ? 1.0 / size() : 1.0;
   args_.scaled = divides ? &scaled_ : nullptr;
   args_.lane = parts_.lane;
@@ -118,6 +117,7 @@ absl::Status BareComm::Run(const CommCall& call) {
   if (status.ok() && prepared_ != call) status = Prepare(call);
   if (status.ok()) {
     ++args_.sequence;
+    scaled_ = false;
     status = parts_.mapped != nullptr ? RunMapped() : RunByMessages();
     if (status.ok() && call.op == ReduceOp::kAverage && !scaled_) Divide(call);
     if (!status.ok()) {

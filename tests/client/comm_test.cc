@@ -55,6 +55,18 @@ void TestReductions(Comm& comm, int64_t count) {
   for (int64_t i = 0; i < count; i += 97)
     CHECK(input[static_cast<size_t>(i)] == SumAt(size, i) * (1.f / static_cast<float>(size)));
 
+  // The same calls again and again, on what is there by then.
+  std::vector<int32_t> whole(input.size());
+  for (int32_t round = 1; round <= 3; ++round) {
+    std::fill(input.begin(), input.end(), static_cast<float>(round * (rank + 1)));
+    comm.Allreduce(input.data(), input.data(), count, Op::kAverage);
+    CHECK(input.empty() || input.back() == static_cast<float>(round * size * (size + 1) / 2) *
+                                               (1.f / static_cast<float>(size)));
+    std::fill(whole.begin(), whole.end(), round * 2);
+    comm.Allreduce(whole.data(), whole.data(), count, Op::kAverage);
+    CHECK(whole.empty() || whole.back() == round * 2);
+  }
+
   Floats all = Input(rank, count * size);
   comm.Reducescatter(all.data(), part.data(), count, Op::kSum);
   for (int64_t i = 0; i < count; ++i)
