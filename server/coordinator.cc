@@ -85,8 +85,8 @@ void Coordinator::Turn(std::vector<Inbox::Received>& batch) {
     Inbox::Item& item = received.item;
     if (const auto* in = std::get_if<Inbound>(&item)) {
       step(*in);
-    } else if (const auto* together = std::get_if<std::vector<Inbound>>(&item)) {
-      for (const Inbound& one : *together) step(one);
+    } else if (const auto* together = std::get_if<Inbox::Together>(&item)) {
+      for (const Inbound& one : **together) step(one);
     } else {
       std::get<Query>(item)(state_, now);
     }

@@ -101,7 +101,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   ready_.erase(set.id);
   if (!set.table.has_ready()) return;
   AnnouncePair(set, effects);
-  const std::vector<ReadyTensor> ready = set.table.TakeReady();
+  std::vector<ReadyTensor> ready = set.table.TakeReady();
   std::vector<FusionInput> inputs;
   inputs.reserve(ready.size());
   FusionOptions fusion{.max_batch_bytes = options_.max_batch_bytes};
@@ -155,6 +155,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
                             event.batches, event.batches == 1 ? " batch, " : " batches, ",
                             event.bytes, " bytes", OfSet(set.id));
   effects.events.push_back(std::move(event));
+  set.table.Reuse(std::move(ready));
   BreakDeviceSchedule(most_staged, effects);
   MaybeSchedule(set, effects);
 }

@@ -2,10 +2,21 @@
 // of each, rank after rank; where that is no more than counting, it is done tensor after tensor.
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_set.h"
 #include "server/generation_state.h"
 
 namespace coordd {
+namespace {
+
+Rank FirstOf(Rank rank) { return rank; }
+Rank FirstOf(const ReadinessTable::Reporters& reporters) { return reporters.ranks.front(); }
+int64_t CountOf(Rank) { return 1; }
+int64_t CountOf(const ReadinessTable::Reporters& reporters) {
+  return static_cast<int64_t>(reporters.ranks.size());
+}
+
+}  // namespace
 
 GenerationState::RankGroup* GenerationState::GroupOf(SessionRange sessions) {
   const auto known = groups_.find({sessions.first, sessions.count});
@@ -26,12 +37,35 @@ GenerationState::RankGroup* GenerationState::GroupOf(SessionRange sessions) {
               .first->second;
 }
 
+template <typename Reporters>
+bool GenerationState::CountAlike(SetState& set, const v1::CachedTensors& cached,
+                                 const Reporters& who, absl::Time now) {
+  const ReadinessTable::Slots slots{cached.first_slot(), cached.bits()};
+  ReadinessTable::Known* first = set.slots.Find(slots.first);
+  if (first == nullptr) return false;
+  std::optional<int64_t> tensors = set.table.ReportBundle(*first, slots, who, now);
+  if (!tensors.has_value() && first->pending == nullptr) {
+    std::vector<ReadinessTable::Known*> all;
+    const bool known = ForEachSlot(slots.first, slots.bits, [&](int64_t slot) {
+      all.push_back(set.slots.Find(slot));
+      return all.back() != nullptr;
+    });
+    if (known && set.table.BeginBundle(all, slots, FirstOf(who), now))
+      tensors = set.table.ReportBundle(*first, slots, who, now);
+  }
+  if (!tensors.has_value()) return false;
+  reported_by_slot_ += *tensors * CountOf(who);
+  join_.Heard(now);
+  return true;
+}
+
+template bool GenerationState::CountAlike(SetState&, const v1::CachedTensors&, const Rank&,
+                                          absl::Time);
+
 // Empty: something is wrong, or there is more to do than to count.
 std::vector<ReadinessTable::Known*> GenerationState::SharedSlots(const RankGroup& group,
                                                                  const v1::CachedTensors& cached) {
   SetState& set = *states_.at(ProcessSetId{0});
-  for (Rank rank : group.reporters.ranks)
-    if (!set.slots.HasHeard(ToInt(rank), cached.known())) return {};
   std::vector<ReadinessTable::Known*> found;
   found.reserve(8 * cached.bits().size());
   // Two slots of one tensor: the second time it is submitted again while it is pending.
@@ -62,9 +96,19 @@ bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsRea
   if (ended_ || !ready.tensors().empty() || ready.cached_size() != 1) return false;
   if (ready.cached(0).process_set() != 0 || !join_.joined().empty() || !schedules_.empty())
     return false;
-  const std::vector<ReadinessTable::Known*> slots = SharedSlots(group, ready.cached(0));
-  if (slots.empty()) return false;
   SetState& set = *states_.at(ProcessSetId{0});
+  const v1::CachedTensors& cached = ready.cached(0);
+  const auto has_heard = [&](Rank rank) { return set.slots.HasHeard(ToInt(rank), cached.known()); };
+  const std::vector<Rank>& ranks = group.reporters.ranks;
+  if (!set.slots.AllHaveHeard(cached.known()) && !absl::c_all_of(ranks, has_heard)) return false;
+  if (CountAlike(set, cached, group.reporters, now)) {
+    touched_.push_back(&set);
+    TouchTouched();
+    NoteStallsEnded(effects);
+    return true;
+  }
+  const std::vector<ReadinessTable::Known*> slots = SharedSlots(group, cached);
+  if (slots.empty()) return false;
   const ReadinessTable::Reporters& reporters = group.reporters;
   std::vector<FailedTensor> failed;
   absl::Duration delay = absl::ZeroDuration();  // of the last `with_delay` tensors

@@ -113,6 +113,7 @@ absl::Status GenerationState::OnCached(Rank rank, const v1::CachedTensors& cache
   // Usually nothing stands in the way of counting: then the rank's lag is reckoned for all tensors
   // with the same delay at once.
   const bool counts = schedules_.empty() && join_.joined().empty();
+  if (counts && CountAlike(set, cached, rank, now)) return absl::OkStatus();
   absl::Duration delay = absl::ZeroDuration();  // of the last `with_delay` tensors
   int64_t with_delay = 0;
   const auto note_lag = [&] {

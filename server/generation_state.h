@@ -196,6 +196,11 @@ class GenerationState {
   void TouchTouched();
 
   // generation_shared.cc
+  // What the report says of all its tensors at once, by one rank or a group. False, and nothing has
+  // happened: there is more to do than to count. REQUIRES: all are members, and know these slots.
+  template <typename Reporters>
+  bool CountAlike(SetState& set, const v1::CachedTensors& cached, const Reporters& who,
+                  absl::Time now);
   std::vector<ReadinessTable::Known*> SharedSlots(const RankGroup& group,
                                                   const v1::CachedTensors& cached);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -23,7 +24,9 @@ using Query = std::function<void(const CoordinatorState& state, absl::Time now)>
 // worth no turn by itself (WakeRule) waits for more, kHold at most.
 class Inbox {
  public:
-  using Item = std::variant<Inbound, Query, std::vector<Inbound>>;  // in order: what came together
+  // In order. Shared, since the same comes again and again.
+  using Together = std::shared_ptr<const std::vector<Inbound>>;
+  using Item = std::variant<Inbound, Query, Together>;
   struct Received {
     Item item;
     absl::Time at;

@@ -72,6 +72,7 @@ void NodeMembers::End(const v1::NodeMessage& message, std::vector<Inbound>& in) 
       in.push_back(SessionEnded{ended_.back(), detail});
     }
     open_.erase(it);
+    ++changes_;
   });
 }
 
@@ -112,6 +113,7 @@ absl::Status NodeMembers::Add(const v1::NodeMessage& message, const v1::WorkerMe
   if (open_.size() >= kMaxOpen)
     return Wrong(absl::StrCat("more than ", kMaxOpen, " members at once"));
   last_ = member;
+  ++changes_;
   const bool belongs = !said.has_join() || said.join().job() == hello_.job();
   open_.emplace(member, !belongs);
   if (belongs) return absl::OkStatus();

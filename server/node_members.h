@@ -50,6 +50,8 @@ class NodeMembers {
   const std::string& hostname() const { return hello_.hostname(); }  // for people
   bool said_hello() const { return said_hello_; }
   size_t size() const { return open_.size(); }
+  // Another number: another member may be here than before.
+  int64_t changes() const { return changes_; }
 
  private:
   static constexpr int64_t kMemberBit = int64_t{1} << 62;
@@ -67,6 +69,7 @@ class NodeMembers {
   int32_t last_ = 0;              // the highest number that was used
   std::map<int32_t, bool> open_;  // and whether they were refused
   int32_t refused_ = 0;           // of them
+  int64_t changes_ = 0;
   std::vector<SessionId> ended_;  // in the last batch
 };
 

@@ -62,6 +62,12 @@ bool RankSet::Erase(Rank rank) {
   return true;
 }
 
+void RankSet::Clear() {
+  if (size_ == 0) return;
+  std::fill(words_.begin(), words_.end(), 0);
+  size_ = 0;
+}
+
 RankSet RankSet::Complement() const {
   RankSet others(*members_);
   others.size_ = members_->size() - size_;

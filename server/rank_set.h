@@ -32,6 +32,7 @@ class RankSet {
   bool Contains(Rank rank) const { return Has(members_->IndexOf(rank)); }
   bool Insert(Rank rank);  // whether it was not in
   bool Erase(Rank rank);   // whether it was in
+  void Clear();
   // REQUIRES of these two: a slice of the same members.
   bool ContainsAnyOf(const RankSlice& slice) const;
   void InsertAll(const RankSlice& slice);

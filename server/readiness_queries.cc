@@ -11,12 +11,12 @@ PendingTensor ReadinessTable::Describe(const Entry& entry) const {
   PendingTensor pending{.process_set = process_set_,
                         .name = entry.spec.name,
                         .since = entry.first_report,
-                        .ready = entry.in.FirstRanks(kMaxNamedRanks),
+                        .ready = In(entry).FirstRanks(kMaxNamedRanks),
                         .missing = {},
                         .missing_count = 0,
-                        .ready_count = entry.in.size()};
+                        .ready_count = In(entry).size()};
   if (!IsComplete(entry)) {
-    const RankSet missing = Owed(entry.in);
+    const RankSet missing = Owed(In(entry));
     pending.missing = missing.FirstRanks(kMaxNamedRanks);
     pending.missing_count = missing.size();
     return pending;
@@ -91,7 +91,7 @@ absl::Status ReadinessTable::CheckConsistency() const {
     if (aged == by_age_.end() || aged->second != entry.get() || entry->spec.name != name) {
       return absl::InternalError(absl::StrCat("tensor ", name, " is indexed wrongly"));
     }
-    if (entry->in.empty() || !entry->in.CountsAreRight()) {
+    if (In(*entry).empty() || !In(*entry).CountsAreRight()) {
       return absl::InternalError(absl::StrCat("tensor ", name, " miscounts its ranks"));
     }
     if (IsComplete(*entry) && entry->spec.group.empty()) {
@@ -105,6 +105,7 @@ absl::Status ReadinessTable::CheckConsistency() const {
     if (entry->id <= last_stalled_id_) ++stalled;
     bytes += entry->cost_bytes;
   }
+  COORDD_RETURN_IF_ERROR(CheckBundles());
   for (const auto& [name, group] : groups_) {
     COORDD_RETURN_IF_ERROR(CheckGroupConsistency(name, group));
     grouped -= group.tensors.size();
@@ -121,13 +122,29 @@ absl::Status ReadinessTable::CheckConsistency() const {
   return tombstones_.CheckConsistency();
 }
 
+absl::Status ReadinessTable::CheckBundles() const {
+  size_t bundled = 0;
+  for (const auto& [name, entry] : entries_) bundled += entry->bundle != nullptr ? 1 : 0;
+  for (size_t i = 0; i < bundles_.size(); ++i) {
+    const Bundle& bundle = *bundles_[i];
+    for (const Entry* tensor : bundle.tensors) {
+      if (tensor->bundle != &bundle || tensor->known == nullptr || !tensor->spec.group.empty())
+        return absl::InternalError("a bundle has a tensor that is no part of it");
+    }
+    if (bundle.at != i || !joined_.empty()) return absl::InternalError("a bundle is out of place");
+    bundled -= bundle.tensors.size();
+  }
+  if (bundled != 0) return absl::InternalError("a tensor's bundle does not know it");
+  return absl::OkStatus();
+}
+
 absl::Status ReadinessTable::CheckGroupConsistency(absl::string_view name,
                                                    const Group& group) const {
   int32_t complete = 0;
   std::vector<int32_t> named(group.named_by.size());
   for (const Entry* member : group.tensors) {
     if (IsComplete(*member)) ++complete;
-    for (Rank rank : member->in.Ranks()) ++named[Index(rank)];
+    for (Rank rank : In(*member).Ranks()) ++named[Index(rank)];
   }
   if (group.tensors.empty() || static_cast<int32_t>(group.tensors.size()) > group.size ||
       complete != group.complete || complete == group.size || named != group.named_by) {

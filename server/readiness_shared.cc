@@ -10,7 +10,7 @@ namespace coordd {
 bool ReadinessTable::CanShare(const Reporters& reporters, const Known& known) const {
   if (tombstones_.size() > 0 || !joined_.empty() || !known.spec.group.empty()) return false;
   if (known.pending == nullptr) return !entries_.contains(known.spec.name);
-  return !known.pending->in.ContainsAnyOf(reporters.slice);
+  return !In(*known.pending).ContainsAnyOf(reporters.slice);
 }
 
 bool ReadinessTable::HasRoomFor(int64_t tensors) const {
@@ -21,12 +21,13 @@ bool ReadinessTable::HasRoomFor(int64_t tensors) const {
 bool ReadinessTable::ReportPending(Rank rank, Known& known, std::vector<FailedTensor>& failed) {
   Entry* entry = known.pending;
   if (entry == nullptr || tombstones_.size() > 0 || !entry->spec.group.empty() ||
-      !entry->in.Insert(rank)) {
+      In(*entry).Contains(rank)) {
     return false;
   }
+  Alone(*entry).own.Insert(rank);
   entry->max_bytes = std::max(entry->max_bytes, known.bytes);
   entry->sum_bytes += std::min<int64_t>(known.bytes, kMaxTensorBytes);
-  if (!entry->in.full()) return true;
+  if (!entry->own.full()) return true;
   Settle(*entry, failed);
   Account();
   return true;
@@ -40,11 +41,11 @@ void ReadinessTable::ReportShared(const Reporters& reporters, Known& known, absl
     ReportKnown(reporters.ranks[reported++], known, now, failed);
   const size_t more = reporters.ranks.size() - reported;
   if (more == 0) return;
-  Entry& entry = *known.pending;
-  entry.in.InsertAll(reporters.slice);
+  Entry& entry = Alone(*known.pending);
+  entry.own.InsertAll(reporters.slice);
   entry.max_bytes = std::max(entry.max_bytes, known.bytes);
   entry.sum_bytes += static_cast<int64_t>(more) * std::min<int64_t>(known.bytes, kMaxTensorBytes);
-  if (!entry.in.full()) return;
+  if (!entry.own.full()) return;
   Settle(entry, failed);
   Account();
 }

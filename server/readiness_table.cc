@@ -10,6 +10,7 @@ namespace coordd {
 namespace {
 
 constexpr int64_t kEntryCostBytes = 256;  // containers, allocations
+constexpr int64_t kMaxSpareBytes = 1 << 20;
 
 bool IsGrouped(const TensorSpec& spec) { return !spec.group.empty(); }
 
@@ -49,7 +50,7 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
       return;
     }
     entry = AddEntry(rank, spec, now);
-  } else if (entry->in.Contains(rank)) {
+  } else if (In(*entry).Contains(rank)) {
     const absl::Status again =
         absl::AlreadyExistsError(absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
                                               " submitted it again while it was still pending"));
@@ -62,7 +63,7 @@ void ReadinessTable::Report(Rank rank, const TensorSpec& spec, absl::Time now,
     Account();
     return;
   }
-  MarkIn(*entry, rank, SizeBytes(spec), now);
+  MarkIn(Alone(*entry), rank, SizeBytes(spec), now);
   Settle(*entry, failed);
   Account();
 }
@@ -71,11 +72,11 @@ bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
                                 absl::FunctionRef<bool(const TensorSpec&)> same, absl::Time now,
                                 std::vector<FailedTensor>& failed) {
   Entry* entry = FindEntry(name);
-  if (entry == nullptr || tombstones_.size() > 0 || entry->in.Contains(rank) ||
+  if (entry == nullptr || tombstones_.size() > 0 || In(*entry).Contains(rank) ||
       !same(entry->spec)) {
     return false;
   }
-  MarkIn(*entry, rank, SizeBytes(entry->spec), now);
+  MarkIn(Alone(*entry), rank, SizeBytes(entry->spec), now);
   Settle(*entry, failed);
   Account();
   return true;
@@ -83,8 +84,8 @@ bool ReadinessTable::ReportSame(Rank rank, absl::string_view name,
 
 void ReadinessTable::ReportKnown(Rank rank, Known& known, absl::Time now,
                                  std::vector<FailedTensor>& failed) {
-  if (known.pending != nullptr && tombstones_.size() == 0 && !known.pending->in.Contains(rank)) {
-    Entry& entry = *known.pending;
+  if (known.pending != nullptr && tombstones_.size() == 0 && !In(*known.pending).Contains(rank)) {
+    Entry& entry = Alone(*known.pending);
     MarkIn(entry, rank, known.bytes, now);
     Settle(entry, failed);
     Account();
@@ -98,7 +99,7 @@ void ReadinessTable::ReportKnown(Rank rank, Known& known, absl::Time now,
 }
 
 void ReadinessTable::Forget(Known& known) {
-  if (known.pending != nullptr) Unlink(*known.pending);
+  if (known.pending != nullptr) Unlink(Alone(*known.pending));
 }
 
 void ReadinessTable::Unlink(Entry& entry) {
@@ -118,7 +119,7 @@ void ReadinessTable::Reject(Rank rank, const TensorSpec& spec, const absl::Statu
 void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_view reason,
                               std::vector<FailedTensor>& failed) {
   Entry* entry = FindEntry(name);
-  if (entry == nullptr || !entry->in.Contains(rank)) return;
+  if (entry == nullptr || !In(*entry).Contains(rank)) return;
   // Who was missing is what the rank that gave up wants to know.
   const PendingTensor pending = Describe(*entry);
   const absl::Status status = absl::CancelledError(absl::StrCat(
@@ -130,12 +131,13 @@ void ReadinessTable::Withdraw(Rank rank, absl::string_view name, absl::string_vi
 
 void ReadinessTable::Join(Rank rank, std::vector<FailedTensor>& failed) {
   tombstones_.Forgive(rank);
+  while (!bundles_.empty()) Dissolve(*bundles_.back());
   joined_.Insert(rank);
   std::vector<int64_t> ids;
   for (const auto& [id, entry] : by_age_) ids.push_back(id);
   for (int64_t id : ids) {
     const auto it = by_age_.find(id);  // a group takes others with it
-    if (it != by_age_.end() && !it->second->in.Contains(rank)) Settle(*it->second, failed);
+    if (it != by_age_.end() && !In(*it->second).Contains(rank)) Settle(*it->second, failed);
   }
   Account();
 }
@@ -145,19 +147,20 @@ void ReadinessTable::EndJoin() {
   joined_ = RankSet(members_);
   for (auto& [name, group] : groups_) {
     group.complete = 0;
-    for (const Entry* tensor : group.tensors) group.complete += tensor->in.full() ? 1 : 0;
+    for (const Entry* tensor : group.tensors) group.complete += In(*tensor).full() ? 1 : 0;
   }
 }
 
 bool ReadinessTable::IsComplete(const Entry& entry) const {
-  return entry.in.full() || (!joined_.empty() && entry.in.CoversAllWith(joined_));
+  const RankSet& in = In(entry);
+  return in.full() || (!joined_.empty() && in.CoversAllWith(joined_));
 }
 
 std::optional<TensorFault> ReadinessTable::AsksJoined(const Entry& entry) const {
   if (joined_.empty()) return std::nullopt;
   const TensorSpec& spec = entry.spec;
   auto is_gone = [&](Rank rank) {
-    return members_.Contains(rank) && joined_.Contains(rank) && !entry.in.Contains(rank);
+    return members_.Contains(rank) && joined_.Contains(rank) && !In(entry).Contains(rank);
   };
   auto fault = [&](Rank rank, absl::string_view role) {
     return TensorFault{absl::FailedPreconditionError(
@@ -210,8 +213,12 @@ std::vector<ReadyTensor> ReadinessTable::TakeReady() {
 
 void ReadinessTable::ForgetAll() {
   for (const auto& [id, entry] : by_age_) Unlink(*entry);
+  bundles_.clear();
   entries_.clear();
   by_age_.clear();
+  spare_entries_.clear();
+  spare_bundles_.clear();
+  spare_specs_.clear();
   groups_.clear();
   tombstones_ = Tombstones(members_);
   ready_.clear();
@@ -264,20 +271,40 @@ absl::Status ReadinessTable::CheckGroup(const TensorSpec& spec) const {
   return absl::OkStatus();
 }
 
+std::unique_ptr<ReadinessTable::Entry> ReadinessTable::NewEntry(const TensorSpec& spec) {
+  std::unique_ptr<Entry> entry;
+  if (spare_entries_.empty()) {
+    entry = std::make_unique<Entry>(members_);
+  } else {
+    entry = std::move(spare_entries_.back());
+    spare_entries_.pop_back();
+  }
+  if (!spare_specs_.empty()) {
+    entry->spec = std::move(spare_specs_.back());
+    spare_specs_.pop_back();
+  }
+  entry->spec = spec;
+  return entry;
+}
+
 ReadinessTable::Entry* ReadinessTable::AddEntry(Rank rank, const TensorSpec& spec, absl::Time now) {
-  auto entry = std::make_unique<Entry>(Entry{.id = next_id_++,
-                                             .spec = spec,
-                                             .first_rank = rank,
-                                             .first_report = now,
-                                             .in = RankSet(members_)});
-  entry->cost_bytes = kEntryCostBytes + entry->in.size_bytes() +
-                      static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
-  state_bytes_ += entry->cost_bytes;
-  Entry* added = entry.get();
-  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).tensors.push_back(added);
-  by_age_[added->id] = added;
-  entries_[spec.name] = std::move(entry);
-  return added;
+  std::unique_ptr<Entry> entry = NewEntry(spec);
+  Entry& added = *entry;
+  if (!entries_.try_emplace(added.spec.name, std::move(entry)).second) return nullptr;
+  added.id = next_id_++;
+  added.first_rank = rank;
+  added.first_report = now;
+  added.cost_bytes = kEntryCostBytes + added.own.size_bytes() +
+                     static_cast<int64_t>(2 * spec.name.size() + spec.group.size());
+  state_bytes_ += added.cost_bytes;
+  if (IsGrouped(spec)) GetOrAddGroup(spec.group, spec.group_size).tensors.push_back(&added);
+  if (added.age.empty()) {
+    by_age_.emplace_hint(by_age_.end(), added.id, &added);
+  } else {
+    added.age.key() = added.id;
+    by_age_.insert(by_age_.end(), std::move(added.age));
+  }
+  return &added;
 }
 
 ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, int32_t size) {
@@ -292,7 +319,7 @@ ReadinessTable::Group& ReadinessTable::GetOrAddGroup(const std::string& name, in
 }
 
 void ReadinessTable::MarkIn(Entry& entry, Rank rank, int64_t bytes, absl::Time now) {
-  COORDD_CHECK(entry.in.Insert(rank));
+  COORDD_CHECK(entry.own.Insert(rank));
   if (IsGrouped(entry.spec)) ++groups_[entry.spec.group].named_by[Index(rank)];
   entry.max_bytes = std::max(entry.max_bytes, bytes);
   entry.sum_bytes += std::min(bytes, kMaxTensorBytes);
@@ -318,17 +345,42 @@ void ReadinessTable::Complete(Entry& entry) {
 void ReadinessTable::MoveToReady(Entry& entry) {
   const bool gathers = entry.spec.kind == CollectiveKind::kAllgather;
   const int64_t bytes = gathers ? entry.sum_bytes : entry.max_bytes;
-  ready_.push_back({entry.spec, bytes, entry.first_report, /*for_joined=*/!entry.in.full(),
-                    entry.known != nullptr ? entry.known->slot : 0});
-  Erase(entry);
+  const bool for_joined = !In(entry).full();
+  const int64_t slot = entry.known != nullptr ? entry.known->slot : 0;
+  std::unique_ptr<Entry> done = TakeOut(entry);
+  ready_.push_back({std::move(done->spec), bytes, done->first_report, for_joined, slot});
+  Keep(std::move(done));
 }
 
-void ReadinessTable::Erase(Entry& entry) {
+void ReadinessTable::Erase(Entry& entry) { Keep(TakeOut(entry)); }
+
+std::unique_ptr<ReadinessTable::Entry> ReadinessTable::TakeOut(Entry& entry) {
   Unlink(entry);
   state_bytes_ -= entry.cost_bytes;
   if (entry.id <= last_stalled_id_) --stalled_;
-  by_age_.erase(entry.id);
-  entries_.erase(std::string(entry.spec.name));
+  entry.age = by_age_.extract(entry.id);
+  const auto at = entries_.find(entry.spec.name);
+  std::unique_ptr<Entry> taken = std::move(at->second);
+  entries_.erase(at);
+  return taken;
+}
+
+void ReadinessTable::Keep(std::unique_ptr<Entry> spare) {
+  const int64_t each = kEntryCostBytes + spare->own.size_bytes();
+  if (static_cast<int64_t>(spare_entries_.size()) >= kMaxSpareBytes / each) return;
+  spare->own.Clear();
+  spare->bundle = nullptr;
+  spare->max_bytes = spare->sum_bytes = 0;
+  spare_entries_.push_back(std::move(spare));
+}
+
+void ReadinessTable::Reuse(std::vector<ReadyTensor> planned) {
+  for (ReadyTensor& tensor : planned) {
+    if (spare_specs_.size() >= spare_entries_.size()) break;
+    spare_specs_.push_back(std::move(tensor.spec));
+  }
+  planned.clear();
+  if (ready_.empty()) ready_.swap(planned);
 }
 
 void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorFault& fault,
@@ -336,7 +388,7 @@ void ReadinessTable::FailReport(Rank rank, const TensorSpec& spec, const TensorF
   std::string group_of_entry;
   if (Entry* entry = FindEntry(spec.name); entry != nullptr) {
     group_of_entry = entry->spec.group;
-    const bool is_first = entry->in.Insert(rank);
+    const bool is_first = Alone(*entry).own.Insert(rank);
     if (is_first && IsGrouped(entry->spec) && spec.group == group_of_entry) {
       ++groups_[group_of_entry].named_by[Index(rank)];
     }
@@ -365,8 +417,9 @@ void ReadinessTable::FailEntry(Entry& entry, const TensorFault& fault,
     FailGroup(groups_.find(entry.spec.group), std::string(entry.spec.name), fault, failed);
     return;
   }
-  failed.push_back({process_set_, entry.spec.name, fault, entry.in.Ranks()});
-  tombstones_.AddTensor(entry.spec.name, fault, Owed(entry.in));
+  const RankSet& in = Alone(entry).own;
+  failed.push_back({process_set_, entry.spec.name, fault, in.Ranks()});
+  tombstones_.AddTensor(entry.spec.name, fault, Owed(in));
   Erase(entry);
 }
 
@@ -383,7 +436,7 @@ void ReadinessTable::FailGroup(Groups::iterator it, absl::string_view culprit,
   for (Entry* member : group.tensors) {
     const bool is_culprit = member->spec.name == culprit;
     failed.push_back(
-        {process_set_, member->spec.name, is_culprit ? fault : with_group, member->in.Ranks()});
+        {process_set_, member->spec.name, is_culprit ? fault : with_group, In(*member).Ranks()});
     Erase(*member);
   }
   for (int32_t& named : group.named_by) named = group.size - named;

@@ -144,6 +144,25 @@ class ReadinessTable {
   // The ranks have come so late with so many tensors.
   void NoteLag(absl::Span<const Rank> ranks, absl::Duration delay, int64_t tensors);
 
+  // Tensors that ranks report by the same slots in one message, round after round: as long as all
+  // do so, who is in is counted once for all of them. Whatever concerns one of them alone ends
+  // that, and only that. REQUIRES of both: nobody has joined.
+  struct Slots {
+    int64_t first = 0;
+    absl::string_view bits;
+  };
+  // They are pending as these slots, with nothing wrong, and none of the ranks is in yet: now it
+  // is. How late they came, and with how many tensors, is noted. nullopt, and nothing has happened,
+  // in every other case. Else how many tensors that were.
+  std::optional<int64_t> ReportBundle(const Known& first, const Slots& slots,
+                                      const Reporters& reporters, absl::Time now);
+  std::optional<int64_t> ReportBundle(const Known& first, const Slots& slots, Rank rank,
+                                      absl::Time now);
+  // They become pending so, with nobody in: a ReportBundle has to follow. False, and nothing has
+  // happened: one of them is pending, part of a group, or wrong in some other way.
+  bool BeginBundle(absl::Span<Known* const> tensors, const Slots& slots, Rank first_rank,
+                   absl::Time now);
+
   // `rank` has submitted something that cannot be used: the tensor fails on all ranks.
   void Reject(Rank rank, const TensorSpec& spec, const absl::Status& why,
               std::vector<FailedTensor>& failed);
@@ -161,6 +180,8 @@ class ReadinessTable {
 
   // Moves out what every member is in for, in order of completion: the order that all execute.
   std::vector<ReadyTensor> TakeReady();
+  // They have been planned: their memory serves the next ones.
+  void Reuse(std::vector<ReadyTensor> planned);
   bool has_ready() const { return !ready_.empty(); }
 
   // Pending since `now - age` or earlier, oldest first, at most `limit`.
@@ -188,14 +209,28 @@ class ReadinessTable {
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
+  using Ages = std::map<int64_t, Entry*>;
+  struct Bundle {
+    explicit Bundle(const MemberList& members) : in(members) {}
+
+    size_t at = 0;  // in bundles_
+    int64_t first_slot = 0;
+    std::string bits;
+    std::vector<Entry*> tensors;  // in the order of their slots
+    RankSet in;                   // each of them
+  };
   struct Entry {
+    explicit Entry(const MemberList& members) : own(members) {}
+
     int64_t id = 0;  // order of first reports
     TensorSpec spec;
     Rank first_rank;
     absl::Time first_report;
-    RankSet in;
-    int64_t max_bytes = 0;  // of one rank
-    int64_t sum_bytes = 0;  // of all ranks
+    RankSet own;               // who is in, unless it is part of a bundle
+    Bundle* bundle = nullptr;  // that says who is in
+    Ages::node_type age;       // its place in by_age_, while it has none
+    int64_t max_bytes = 0;     // of one rank
+    int64_t sum_bytes = 0;     // of all ranks
     int64_t cost_bytes = 0;
     Known* known = nullptr;  // that points here
   };
@@ -209,7 +244,14 @@ class ReadinessTable {
   using Groups = absl::flat_hash_map<std::string, Group>;
 
   Entry* FindEntry(absl::string_view name) const;
+  static const RankSet& In(const Entry& entry) {
+    return entry.bundle != nullptr ? entry.bundle->in : entry.own;
+  }
+  // With nobody in. nullptr: one of this name is there.
   Entry* AddEntry(Rank rank, const TensorSpec& spec, absl::Time now);
+  std::unique_ptr<Entry> NewEntry(const TensorSpec& spec);
+  std::unique_ptr<Entry> TakeOut(Entry& entry);
+  void Keep(std::unique_ptr<Entry> spare);
   Group& GetOrAddGroup(const std::string& name, int32_t size);
   absl::Status CheckGroup(const TensorSpec& spec) const;
   bool HasRoom() const;
@@ -234,6 +276,18 @@ class ReadinessTable {
   void FailEntry(Entry& entry, const TensorFault& fault, std::vector<FailedTensor>& failed);
   void FailGroup(Groups::iterator it, absl::string_view culprit, const TensorFault& fault,
                  std::vector<FailedTensor>& failed);
+  // Of this one alone something is to be said: its bundle ends, if it is part of one.
+  Entry& Alone(Entry& entry) {
+    if (entry.bundle != nullptr) Dissolve(*entry.bundle);
+    return entry;
+  }
+  Bundle* BundleOf(const Known& first, const Slots& slots) const;
+  std::unique_ptr<Bundle> NewBundle(const Slots& slots);
+  int64_t CountIn(Bundle& bundle, absl::Span<const Rank> ranks, absl::Time now);
+  static void SumUp(const Bundle& bundle);
+  void Dissolve(Bundle& bundle);
+  void Drop(Bundle& bundle);
+  absl::Status CheckBundles() const;
   PendingTensor Describe(const Entry& entry) const;
   absl::Status CheckGroupConsistency(absl::string_view name, const Group& group) const;
 
@@ -243,14 +297,19 @@ class ReadinessTable {
   ReadinessTotals& totals_;
   RankSet joined_;
   int64_t next_id_ = 0;
-  absl::flat_hash_map<std::string, std::unique_ptr<Entry>> entries_;
-  std::map<int64_t, Entry*> by_age_;  // every entry, by id
-  int64_t last_stalled_id_ = -1;      // entries up to this one have been counted as stalled
+  absl::flat_hash_map<absl::string_view, std::unique_ptr<Entry>> entries_;  // by their own name
+  Ages by_age_;                                                             // every entry, by id
+  std::vector<std::unique_ptr<Bundle>> bundles_;
+  int64_t last_stalled_id_ = -1;  // entries up to this one have been counted as stalled
   int64_t stalled_ = 0;
   Groups groups_;
   Tombstones tombstones_;
   std::vector<ReadyTensor> ready_;
   int64_t state_bytes_ = 0;  // of entries and groups, about
+  // A round's memory is the next one's.
+  std::vector<std::unique_ptr<Entry>> spare_entries_;
+  std::vector<std::unique_ptr<Bundle>> spare_bundles_;
+  std::vector<TensorSpec> spare_specs_;
   struct {
     int64_t pending = 0, tombstones = 0, state_bytes = 0, stalled = 0;
   } counted_;  // what the totals have of this table

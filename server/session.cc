@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
+#include <cstring>
 #include <utility>
 #include <variant>
 
@@ -266,23 +267,55 @@ void Session::OnReadDone(bool ok) {
 }
 
 void Session::Take() {
-  absl::StatusOr<Inbox::Item> in = Parse();
-  incoming_.Clear();
-  if (!in.ok()) {
-    metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
-    Close(in.status());
-    return;
+  grpc::Slice bytes;
+  const bool is_small =
+      incoming_.Length() <= kRememberedBytes && incoming_.TrySingleSlice(&bytes).ok();
+  if (const Remembered* known = is_small ? Recall(bytes) : nullptr; known != nullptr) {
+    report_ = known->report;
+    held_ = known->in;
+  } else {
+    absl::StatusOr<Inbox::Together> in = Parse();
+    if (!in.ok()) {
+      incoming_.Clear();
+      metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
+      Close(in.status());
+      return;
+    }
+    if (is_small) Remember(bytes, *in);
+    held_ = *std::move(in);
   }
+  incoming_.Clear();
   metrics_.OnMessageReceived();
-  held_ = *std::move(in);
   OfferHeld();
 }
 
-absl::StatusOr<Inbox::Item> Session::Parse() {
+const Session::Remembered* Session::Recall(const grpc::Slice& bytes) const {
+  for (const Remembered& known : remembered_) {
+    if (known.changes == changes_ && known.bytes.size() == bytes.size() &&
+        std::memcmp(known.bytes.data(), bytes.begin(), bytes.size()) == 0) {
+      return &known;
+    }
+  }
+  return nullptr;
+}
+
+void Session::Remember(const grpc::Slice& bytes, const Inbox::Together& in) {
+  if (!may_repeat_ || report_.words == 0 || !report_.is_nothing_else) return;
+  Remembered& one = remembered_.size() < kRemembered
+                        ? remembered_.emplace_back()
+                        : remembered_[oldest_remembered_++ % kRemembered];
+  one.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  one.changes = changes_;
+  one.in = in;
+  one.report = report_;
+}
+
+absl::StatusOr<Inbox::Together> Session::Parse() {
   report_ = {.stream = id_, .words = 0};
+  may_repeat_ = true;
   grpc::ProtoBufferReader reader(&incoming_);
   if (kind_ == Kind::kNode) {
-    // What a round says is small and the same each time: its memory is used again.
+    // Its memory is used again.
     v1::NodeMessages larger;
     v1::NodeMessages& batch = incoming_.Length() <= kKeptBatchBytes ? batch_ : larger;
     if (!reader.status().ok() || !batch.ParseFromZeroCopyStream(&reader)) {
@@ -297,27 +330,32 @@ absl::StatusOr<Inbox::Item> Session::Parse() {
         "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
   }
   AddReport(in.message, 1, report_);
+  auto together = std::make_shared<std::vector<Inbound>>();
+  together->push_back(std::move(in));
   MutexLock lock(&mu_);
   joined_ = true;
-  return Inbox::Item(Inbound(std::move(in)));
+  return together;
 }
 
-absl::StatusOr<Inbox::Item> Session::TakeBatch(const v1::NodeMessages& batch) {
-  std::vector<Inbound> in;
+absl::StatusOr<Inbox::Together> Session::TakeBatch(const v1::NodeMessages& batch) {
+  auto in = std::make_shared<std::vector<Inbound>>();
   std::vector<std::pair<int32_t, absl::Status>> refused;
   absl::Status status;
   int64_t opened = 0;
   {
     MutexLock lock(&mu_);
     const auto before = static_cast<int64_t>(members_.size());
-    status = members_.Take(batch, in, refused);
+    status = members_.Take(batch, *in, refused);
     joined_ = joined_ || members_.said_hello();
     opened = static_cast<int64_t>(members_.size()) - before;
+    // What greets, or opens or ends a member, is said once.
+    may_repeat_ = !batch.has_hello() && changes_ == members_.changes();
+    changes_ = members_.changes();
   }
   metrics_.AddSessions(opened);
-  report_ = ReportOf(id_, in);
+  report_ = ReportOf(id_, *in);
   if (!status.ok()) {
-    inbox_.Push(Inbox::Item(std::move(in)));  // what was right before
+    inbox_.Push(Inbox::Together(std::move(in)));  // what was right before
     return status;
   }
   for (const auto& [member, why] : refused) {
@@ -326,7 +364,7 @@ absl::StatusOr<Inbox::Item> Session::TakeBatch(const v1::NodeMessages& batch) {
     CloseMembers(runs, why);
   }
   if (!refused.empty()) Flush();
-  return Inbox::Item(std::move(in));
+  return in;
 }
 
 void Session::OfferHeld() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,6 +37,10 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   static constexpr size_t kMaxReplyBytes = 1 << 20;
   // A batch of a node whose memory is kept for the next one.
   static constexpr size_t kKeptBatchBytes = 4096;
+
+  // A program reports the same in each of its steps, in a few messages: what these say is kept.
+  static constexpr size_t kRemembered = 4;
+  static constexpr size_t kRememberedBytes = 1024;
 
   enum class Kind { kWorker, kNode };
 
@@ -73,16 +78,25 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   bool closing() const;
 
  private:
+  struct Remembered {
+    std::string bytes;
+    int64_t changes = 0;  // its meaning is the same while members_.changes() is
+    Inbox::Together in;
+    WakeRule::Report report;
+  };
+
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
   // False: there is no room, and the session is closing because of that.
   bool QueueLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Parses what was read.
+  // Parses what was read, unless it is what was read before.
   void Take();
-  absl::StatusOr<Inbox::Item> Parse();
-  absl::StatusOr<Inbox::Item> TakeBatch(const v1::NodeMessages& batch);
+  const Remembered* Recall(const grpc::Slice& bytes) const;
+  void Remember(const grpc::Slice& bytes, const Inbox::Together& in);
+  absl::StatusOr<Inbox::Together> Parse();
+  absl::StatusOr<Inbox::Together> TakeBatch(const v1::NodeMessages& batch);
   void TakeFromOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What the state is told of the end; absent: it has been told, or knows of nobody.
   std::optional<Inbound> EndLocked(const std::string& detail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -110,6 +124,10 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // Touched by whoever has the read turn: OnReadDone, then the resumption of a withheld read.
   grpc::ByteBuffer incoming_;
   v1::NodeMessages batch_;
+  int64_t changes_ = 0;      // members_.changes()
+  bool may_repeat_ = false;  // what was parsed last
+  std::vector<Remembered> remembered_;
+  size_t oldest_remembered_ = 0;
   std::optional<Inbox::Item> held_;  // parsed, not yet taken by the inbox
   WakeRule::Report report_;          // what it reports
 

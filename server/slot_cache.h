@@ -31,6 +31,9 @@ class SlotCache {
   bool HasHeard(int32_t member, int64_t known) const {  // as before: Heard would change nothing
     return known_[static_cast<size_t>(member)] == known;
   }
+  bool AllHaveHeard(int64_t known) const {
+    return least_known_ == known && with_least_ == known_.size();
+  }
   // What a member means by it; nullptr: nothing that it could mean.
   ReadinessTable::Known* Find(int64_t slot);
   // The slot by which a plan may name the tensor, such that reports of it mean this spec; 0: there
