@@ -87,7 +87,7 @@ bool Session::Send(const grpc::Slice& body) {
   return taken;
 }
 
-grpc::Slice Session::HeadOf(const MemberRuns& members, size_t message_bytes) {
+Session::Framed Session::FrameFor(const MemberRuns& members, const grpc::Slice& message) {
   using google::protobuf::io::CodedOutputStream;
   constexpr uint32_t kBytes = 2;  // wire type: length and that many bytes
   constexpr uint32_t kReply = v1::NodeReplies::kRepliesFieldNumber << 3 | kBytes;
@@ -95,23 +95,31 @@ grpc::Slice Session::HeadOf(const MemberRuns& members, size_t message_bytes) {
   v1::NodeReply reply;
   *reply.mutable_members() = members;
   const std::string runs = reply.SerializeAsString();
+  const size_t message_bytes = message.size();
   const size_t reply_bytes =
       runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
-  std::string head(2 * 11 + runs.size(), '\0');
+  const bool as_one = message_bytes <= kCopiedBytes;
+  std::string head(2 * 11 + runs.size() + (as_one ? message_bytes : 0), '\0');
   auto* to = reinterpret_cast<uint8_t*>(head.data());
   to = CodedOutputStream::WriteTagToArray(kReply, to);
   to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);
   to = CodedOutputStream::WriteRawToArray(runs.data(), static_cast<int>(runs.size()), to);
   to = CodedOutputStream::WriteTagToArray(kMessage, to);
   to = CodedOutputStream::WriteVarint64ToArray(message_bytes, to);
-  return grpc::Slice(head.data(),
-                     static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())));
+  if (as_one)
+    to = CodedOutputStream::WriteRawToArray(message.begin(), static_cast<int>(message_bytes), to);
+  Framed framed{.head =
+                    grpc::Slice(head.data(),
+                                static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())))};
+  if (!as_one) framed.rest = message;
+  return framed;
 }
 
-bool Session::SendTo(const grpc::Slice& head, const grpc::Slice& body) {
-  const grpc::Slice parts[] = {head, body};
+bool Session::SendTo(const Framed& message) {
+  const grpc::Slice parts[] = {message.head, message.rest};
+  grpc::ByteBuffer bytes(parts, message.rest.size() > 0 ? 2 : 1);
   MutexLock lock(&mu_);
-  return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(parts, 2));
+  return close_status_.has_value() || QueueLocked(std::move(bytes));
 }
 
 bool Session::CloseMembers(const MemberRuns& members, const absl::Status& status) {
@@ -130,7 +138,6 @@ bool Session::QueueLocked(grpc::ByteBuffer message) {
   if (outbox_.size() < messages_max && outbox_bytes_ + message.Length() <= kMaxOutboxBytes) {
     outbox_bytes_ += message.Length();
     outbox_.push_back(std::move(message));
-    metrics_.AddOutboxMessages(1);
     return true;
   }
   close_status_ = absl::ResourceExhaustedError(
@@ -142,9 +149,16 @@ bool Session::QueueLocked(grpc::ByteBuffer message) {
 }
 
 void Session::DiscardOutboxLocked() {
-  metrics_.AddOutboxMessages(-static_cast<int64_t>(outbox_.size()));
   outbox_.clear();
   outbox_bytes_ = 0;
+  CountOutboxLocked();
+}
+
+// Of what is written at once the metric need not hear.
+void Session::CountOutboxLocked() {
+  const auto now = static_cast<int64_t>(outbox_.size());
+  if (now != counted_) metrics_.AddOutboxMessages(now - counted_);
+  counted_ = now;
 }
 
 void Session::Close(const absl::Status& status) {
@@ -192,9 +206,12 @@ void Session::WriteNext() {
   std::optional<absl::Status> end;
   {
     MutexLock lock(&mu_);
-    if (writing_ || finished_) return;
-    if (!outbox_.empty()) {
-      TakeFromOutboxLocked();
+    const bool may_write = !writing_ && !finished_;
+    const bool writes = may_write && !outbox_.empty();
+    if (writes) TakeFromOutboxLocked();
+    CountOutboxLocked();
+    if (!may_write) return;
+    if (writes) {
       writing_ = true;
     } else if (close_status_.has_value() && holds_ == 0) {
       finished_ = true;
@@ -217,12 +234,11 @@ void Session::WriteNext() {
 void Session::TakeFromOutboxLocked() {
   outgoing_ = std::move(outbox_.front());
   outbox_.pop_front();
-  size_t taken = 1;
   if (kind_ == Kind::kNode && !outbox_.empty()) {
     std::vector<grpc::Slice> slices, more;
     size_t bytes = outgoing_.Length();
     outgoing_.Dump(&slices);
-    for (; !outbox_.empty() && bytes + outbox_.front().Length() <= kMaxReplyBytes; ++taken) {
+    for (; !outbox_.empty() && bytes + outbox_.front().Length() <= kMaxReplyBytes;) {
       bytes += outbox_.front().Length();
       outbox_.front().Dump(&more);
       slices.insert(slices.end(), more.begin(), more.end());
@@ -231,7 +247,6 @@ void Session::TakeFromOutboxLocked() {
     outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
   }
   outbox_bytes_ -= outgoing_.Length();
-  metrics_.AddOutboxMessages(-static_cast<int64_t>(taken));
 }
 
 void Session::OnWriteDone(bool ok) {

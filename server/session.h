@@ -35,6 +35,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   static constexpr size_t kMaxNodeOutboxMessages = 1 << 16;  // each of its members has its own
   // Of what goes to a relay at once, unless one message is larger.
   static constexpr size_t kMaxReplyBytes = 1 << 20;
+  // A message up to here costs less as a copy behind its frame than as a slice of its own.
+  static constexpr size_t kCopiedBytes = 4096;
   // A batch of a node whose memory is kept for the next one.
   static constexpr size_t kKeptBatchBytes = 4096;
 
@@ -57,10 +59,14 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   // the session is closing because of that. After Close it does nothing.
   bool Send(const grpc::Slice& body);
   // Of a node session: the same to some of its members. Written at Flush, with all that is queued.
-  // `head`: HeadOf, which several nodes may share.
-  bool SendTo(const grpc::Slice& head, const grpc::Slice& body);
-  // Of a NodeReplies with one reply to these members: all but the message itself, which follows.
-  static grpc::Slice HeadOf(const MemberRuns& members, size_t message_bytes);
+  // Several nodes may share what is sent.
+  struct Framed {
+    grpc::Slice head;  // all of it, unless the message is large
+    grpc::Slice rest = {};
+  };
+  bool SendTo(const Framed& message);
+  // As a NodeReplies with this one reply, to these members.
+  static Framed FrameFor(const MemberRuns& members, const grpc::Slice& message);
   // Ends these members' streams, after what was sent before.
   bool CloseMembers(const MemberRuns& members, const absl::Status& status);
   void Flush() { WriteNext(); }
@@ -106,6 +112,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   void Ended(const std::string& detail);
   // Starts the write or the end that is due. gRPC may call back from within, so no lock is held.
   void WriteNext();
+  void CountOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DiscardOutboxLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Around calls into gRPC that must not come after Finish: while one is held, nobody finishes.
   bool Hold();
@@ -139,6 +146,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::shared_ptr<Session> self_ ABSL_GUARDED_BY(mu_);
   std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);
   size_t outbox_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t counted_ ABSL_GUARDED_BY(mu_) = 0;  // messages in it, of which the metric knows
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   int holds_ ABSL_GUARDED_BY(mu_) = 0;

@@ -114,16 +114,16 @@ void SessionService::CarryOut(const Deliver& deliver) {
   deliver.message->SerializeWithCachedSizesToArray(const_cast<uint8_t*>(body.begin()));
   // Nodes of one size, whose workers came in order, have the same members.
   std::vector<int32_t> before;
-  grpc::Slice head;
+  WorkerSession::Framed framed;
   for (Receivers& one : receivers) {
     if (one.session == nullptr) continue;
     const bool is_node = one.begin < one.end;
     const auto begin = members.begin() + one.begin, end = members.begin() + one.end;
     if (is_node && !std::equal(begin, end, before.begin(), before.end())) {
       before.assign(begin, end);
-      head = WorkerSession::HeadOf(RunsOf(begin, end), body.size());
+      framed = WorkerSession::FrameFor(RunsOf(begin, end), body);
     }
-    const bool taken = is_node ? one.session->SendTo(head, body) : one.session->Send(body);
+    const bool taken = is_node ? one.session->SendTo(framed) : one.session->Send(body);
     if (!taken) NoteFull(*one.session);
     if (is_node) FlushLater(std::move(one.session));
   }
