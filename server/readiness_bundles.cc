@@ -7,8 +7,8 @@
 namespace coordd {
 namespace {
 
-// With fewer of them there is nothing to be saved.
-constexpr size_t kMinTensors = 4;
+// With one there is nothing to be saved.
+constexpr size_t kMinTensors = 2;
 constexpr size_t kMaxSpareBundles = 64;
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/server/known_slots.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/check.h"
@@ -40,10 +41,18 @@ void KnownSlots::Hear(Random& random) {
 }
 
 bool KnownSlots::Report(int32_t set, absl::string_view name, v1::TensorsReady& ready) {
+  return ReportTogether(set, {std::string(name)}, ready);
+}
+
+bool KnownSlots::ReportTogether(int32_t set, absl::Span<const std::string> names,
+                                v1::TensorsReady& ready) {
   const auto found = sets_.find(set);
-  const int64_t slot = found == sets_.end() ? 0 : found->second.SlotOf(name);
-  if (slot == 0) return false;
-  Add(set, found->second.newest(), {slot}, ready);
+  if (found == sets_.end()) return false;
+  std::vector<int64_t> slots;
+  for (const std::string& name : names) slots.push_back(found->second.SlotOf(name));
+  std::sort(slots.begin(), slots.end());
+  if (slots.empty() || slots[0] == 0) return false;
+  Add(set, found->second.newest(), slots, ready);
   return true;
 }
 

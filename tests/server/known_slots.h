@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/random.h"
 #include "common/slot_dictionary.h"
 #include "coordd/v1/session.pb.h"
@@ -28,6 +29,8 @@ class KnownSlots {
 
   // Adds the tensor to what is reported by slot; whether it has one.
   bool Report(int32_t set, absl::string_view name, v1::TensorsReady& ready);
+  // Several, as one; whether all have one.
+  bool ReportTogether(int32_t set, absl::Span<const std::string> names, v1::TensorsReady& ready);
   // Any slots of any set.
   void ReportAny(Random& random, v1::TensorsReady& ready);
 

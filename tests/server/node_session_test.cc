@@ -23,9 +23,7 @@ class RawNode {
       : stub_(v1::Coordinator::NewStub(channel)) {
     context_.set_deadline(TestDeadline());
     stream_ = stub_->NodeSession(&context_);
-    batch_.mutable_hello()->set_job("train");
-    batch_.mutable_hello()->set_protocol(kProtocolVersion);
-    batch_.mutable_hello()->set_hostname("host1");
+    Greet();
   }
   ~RawNode() {
     context_.TryCancel();
@@ -34,6 +32,12 @@ class RawNode {
 
   int64_t epoch = 0, generation = 0;
 
+  RawNode& Greet() {
+    batch_.mutable_hello()->set_job("train");
+    batch_.mutable_hello()->set_protocol(kProtocolVersion);
+    batch_.mutable_hello()->set_hostname("host1");
+    return *this;
+  }
   RawNode& Say(std::vector<int32_t> members, v1::WorkerMessage message) {
     message.set_epoch(epoch);
     message.set_generation(generation);
@@ -151,6 +155,43 @@ TEST(NodeSession, ItsMembersAreRanksLikeOthers) {
   EXPECT_TRUE(job.worker.ReadUntil(v1::CoordinatorMessage::kPlan).has_plan());
   EXPECT_THAT(server.Get("/metrics").body, HasSubstr("coordd_node_sessions 1"));
   EXPECT_THAT(server.Get("/metrics").body, HasSubstr("coordd_sessions 3"));
+}
+
+// The same words each time, which need not be read again: each time they count anew.
+TEST(NodeSession, WhatIsSaidAgainCountsAgain) {
+  TestServer server;
+  NodeAndWorker job(server);
+  for (const std::string tensor : {"a", "b", "a", "a", "c", "d", "e", "f", "a", "b", "b", "a"}) {
+    ASSERT_TRUE(job.node.Say({1, 2}, ReadyOf(tensor)).Send());
+    ASSERT_TRUE(job.worker.Ready(tensor, 4));
+    const RawNode::Reply plan = job.node.ReadUntil(v1::CoordinatorMessage::kPlan);
+    ASSERT_EQ(plan.message.plan().batches_size(), 1);
+    EXPECT_EQ(plan.message.plan().batches(0).tensors(0), tensor);
+    EXPECT_TRUE(job.worker.ReadUntil(v1::CoordinatorMessage::kPlan).has_plan());
+  }
+}
+
+TEST(NodeSession, WhatWasSaidBeforeAMemberEndedIsWrongAfterwards) {
+  TestServer server;
+  NodeAndWorker job(server);
+  ASSERT_TRUE(job.node.Say({1, 2}, ReadyOf("a")).Send());
+  ASSERT_TRUE(job.worker.Ready("a", 4));
+  ASSERT_TRUE(job.node.ReadUntil(v1::CoordinatorMessage::kPlan).message.has_plan());
+  ASSERT_TRUE(job.node.End(2).Send());
+  ASSERT_TRUE(job.node.Say({1, 2}, ReadyOf("a")).Send());
+  const grpc::Status status = job.node.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("member 2 is not open"));
+}
+
+TEST(NodeSession, ARelayGreetsOnce) {
+  TestServer server;
+  RawNode node(server.Channel());
+  ASSERT_TRUE(node.Say({1}, ReadyOf("a")).Send());  // a member that says no Join first
+  ASSERT_TRUE(node.Greet().Say({1}, ReadyOf("a")).Send());
+  const grpc::Status status = node.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("it said hello again"));
 }
 
 TEST(NodeSession, AMemberThatEndsIsTheOneThatIsBlamed) {

@@ -102,12 +102,23 @@ class TwoCoordds {
     const std::string name = absl::StrCat("t", random_.Below(5));
     if (random_.Below(6) == 0) {
       known_.ReportAny(random_, ready);
-    } else if (!known_.Report(0, name, ready)) {
-      TensorSpec spec = Gradient(name, {random_.Below(30) == 0 ? 9 : 4});
-      if (name == "t4" && random_.Below(2) == 0) spec = InGroup(std::move(spec), "g", 1);
-      ToProto(spec, ready.add_tensors());
+    } else if (random_.Below(2) == 0) {
+      // Several in one message, the same ones again and again.
+      const std::vector<std::string> together = random_.Below(3) == 0
+                                                    ? std::vector<std::string>{"t1", "t2"}
+                                                    : std::vector<std::string>{"t0", "t1", "t2"};
+      if (known_.ReportTogether(0, together, ready)) return message;
+      for (const std::string& one : together) ReportOne(one, ready);
+    } else {
+      ReportOne(name, ready);
     }
     return message;
+  }
+  void ReportOne(const std::string& name, v1::TensorsReady& ready) {
+    if (known_.Report(0, name, ready)) return;
+    TensorSpec spec = Gradient(name, {random_.Below(30) == 0 ? 9 : 4});
+    if (name == "t4" && random_.Below(2) == 0) spec = InGroup(std::move(spec), "g", 1);
+    ToProto(spec, ready.add_tensors());
   }
   void AllReport() {
     const v1::WorkerMessage message = Report();
