@@ -64,6 +64,11 @@ class BoundedQueue {
   // when closed and drained.
   std::vector<T> TakeAll(absl::Time deadline) {
     std::vector<T> taken;
+    TakeAll(deadline, taken);
+    return taken;
+  }
+  // The same into what has memory already. What is in it is replaced.
+  void TakeAll(absl::Time deadline, std::vector<T>& taken) {
     {
       MutexLock lock(&mu_);
       auto ready = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closed_ || !items_.empty(); };
@@ -72,7 +77,6 @@ class BoundedQueue {
       items_.clear();
     }
     not_full_.NotifyAll();
-    return taken;
   }
 
   // No push succeeds from now on; what is queued can still be taken. Idempotent.

@@ -84,6 +84,7 @@ enum class MemoryKind : uint8_t { kHost = 1, kCuda = 2 };
 // calls fail until the program takes note of it, or go on.
 enum class OnFailure : uint8_t { kEnd = 1, kRaise = 2, kContinue = 3 };
 
+inline constexpr CollectiveKind kLastCollectiveKind = CollectiveKind::kReceive;
 inline constexpr DataType kLastDataType = DataType::kFloat8E5m2;
 
 constexpr bool IsFloat8(DataType dtype) {

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -208,7 +209,7 @@ absl::Status BatchJob::PrepareFlat() {
   // Who has the result: a send gives it away, a reduce has it on its root only.
   const bool has_result =
       kind_ != CollectiveKind::kSend && (kind_ != CollectiveKind::kReduce || is_root());
-  std::vector<int64_t> sizes;
+  absl::InlinedVector<int64_t, 16> sizes;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     TensorJob& tensor = tensors_[t];
     sizes.push_back(HasPayload(kind_) ? SizeBytes(tensor.spec()) : 0);

@@ -84,7 +84,7 @@ std::optional<absl::Time> Control::Turn(std::vector<ControlEvent> events) {
   bool asks_for_stack = false;
   {
     MutexLock lock(&mu_);
-    const absl::Time now = parts_.clock.Now();
+    const absl::Time now = NotBeforeLocked(parts_.clock.Now());
     for (ControlEvent& event : events) StepLocked(event, now);
     state_.Tick(now, effects_);
     ResolveLocked();
@@ -135,7 +135,7 @@ void Control::ResolveLocked() {
   effects_.clear();
 }
 
-bool Control::Submit(std::vector<TensorJob>& jobs) {
+bool Control::Submit(std::vector<TensorJob>& jobs, absl::Time now) {
   Actions actions;
   bool wake = false;
   {
@@ -143,7 +143,7 @@ bool Control::Submit(std::vector<TensorJob>& jobs) {
     if (joined_) return false;
     absl::Time earliest = absl::InfiniteFuture();
     for (const TensorJob& job : jobs) earliest = std::min(earliest, job.deadline);
-    StepLocked(table_.Add(std::move(jobs)), parts_.clock.Now());
+    StepLocked(table_.Add(std::move(jobs)), NotBeforeLocked(now));
     // A batch of a schedule may wait for the rest of its tensors.
     wake = MustWakeLocked(std::min(earliest, state_.NextScheduleDeadline()));
     actions = TakeActionsLocked();
@@ -181,8 +181,12 @@ void Control::BatchInterrupted(std::unique_ptr<BatchJob> batch, BatchDone done) 
   CarryOut(std::move(actions));
 }
 
+absl::Time Control::NotBeforeLocked(absl::Time now) { return last_now_ = std::max(last_now_, now); }
+
+// What went well has ended a moment ago: reading the clock is a good part of a small collective.
 void Control::EndLocked(BatchDone done, bool& wake) {
-  const absl::Time now = parts_.clock.Now();
+  const bool just_now = done.status.ok() && done.ended_at != absl::InfinitePast();
+  const absl::Time now = NotBeforeLocked(just_now ? done.ended_at : parts_.clock.Now());
   // A failure has a deadline of its own: that of coordd's verdict.
   const absl::Time due = done.status.ok() ? absl::InfiniteFuture() : now;
   StepLocked(std::move(done), now);

@@ -92,7 +92,8 @@ class Control {
   // Thread-safe. Takes the jobs, which then end through Completion; a batch that they complete by
   // themselves is launched before this returns, unless another thread is about to. False, and they
   // are untouched, after Join.
-  bool Submit(std::vector<TensorJob>& jobs);
+  // `now`: when they were submitted, a moment ago.
+  bool Submit(std::vector<TensorJob>& jobs, absl::Time now);
   // Thread-safe: a batch that was launched has ended; before its Works complete, so that whoever
   // submits again comes after it.
   void BatchEnded(BatchDone done);
@@ -114,6 +115,8 @@ class Control {
   // Returns until when nothing is due; nullopt: the goodbye is said.
   std::optional<absl::Time> Turn(std::vector<ControlEvent> events);
   void StepLocked(WorkerEvent event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // For WorkerState, to which time never goes back.
+  absl::Time NotBeforeLocked(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndLocked(BatchDone done, bool& wake) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StepLocked(ControlEvent& event, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ResolveLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -162,6 +165,7 @@ class Control {
   Actions actions_ ABSL_GUARDED_BY(mu_);                    // to be carried out
   bool carrying_out_ ABSL_GUARDED_BY(mu_) = false;          // a thread is at it
   absl::Time sleeps_until_ ABSL_GUARDED_BY(mu_);            // the control thread
+  absl::Time last_now_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool joined_ ABSL_GUARDED_BY(mu_) = false;
   std::shared_ptr<GenerationPlane> plane_ ABSL_GUARDED_BY(mu_);
 

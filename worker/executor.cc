@@ -170,7 +170,9 @@ bool Executor::Turn() {
 void Executor::TakeInputs() {
   // The analysis does not see through std::visit that the seat is held.
   auto take = [this](auto& in) ABSL_NO_THREAD_SAFETY_ANALYSIS { Take(in); };
-  for (Input& input : inbox_.TakeAll(absl::InfinitePast())) std::visit(take, input);
+  inbox_.TakeAll(absl::InfinitePast(), inputs_);
+  for (Input& input : inputs_) std::visit(take, input);
+  inputs_.clear();
 }
 
 void Executor::Take(std::unique_ptr<BatchJob>& batch) {

@@ -258,6 +258,7 @@ class Executor {
   int direct_runs_ ABSL_GUARDED_BY(seat_) = 0;  // and exchanges, that the backend has
   std::vector<absl::Span<std::byte>> fusion_buffers_ ABSL_GUARDED_BY(seat_);
   std::vector<int> free_buffers_ ABSL_GUARDED_BY(seat_);
+  std::vector<Input> inputs_ ABSL_GUARDED_BY(seat_);     // for its memory
   const Work* waiter_ ABSL_GUARDED_BY(seat_) = nullptr;  // for whom a caller drives
 
   // Touched by the owner's thread.

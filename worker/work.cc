@@ -19,22 +19,18 @@ absl::Status Work::Wait(absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   std::optional<Waiter> waiter;
   if (!done() && seat_ != nullptr) waiter.emplace(*this);
-  while (true) {
-    if (!done() && seat_ != nullptr && seat_->TryTake()) seat_->DriveFor(*this, deadline);
-    std::optional<absl::Status> ended;
-    {
-      MutexLock lock(&mu_);
-      auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
-      const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
-      if (done()) {
-        ended = status_;
-      } else if (!in_time) {
-        return StillRunning();
-      }
-      nudged_ = false;
+  while (!done()) {
+    if (seat_ != nullptr && seat_->TryTake()) {
+      seat_->DriveFor(*this, deadline);
+      if (done()) break;
     }
-    if (ended.has_value()) return Tell(*std::move(ended));
+    MutexLock lock(&mu_);
+    auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
+    const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
+    if (!done() && !in_time) return StillRunning();
+    nudged_ = false;
   }
+  return Tell(ended());
 }
 
 absl::Status Work::Tell(absl::Status ended) const {
@@ -54,16 +50,14 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time dead
     return nullptr;
   }
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  absl::Status ended;
   {
     MutexLock lock(&mu_);
     clock_.Await(
         &mu_, &changed_, [this] { return enqueued() || done(); }, deadline);
     if (!done() && enqueued()) return event_;
     if (!done()) return StillRunning();
-    ended = status_;
   }
-  COORDD_RETURN_IF_ERROR(Tell(std::move(ended)));
+  COORDD_RETURN_IF_ERROR(Tell(ended()));
   return nullptr;
 }
 
@@ -79,14 +73,13 @@ bool Work::NudgeWaiter() {
 
 // What is returned never changes again, so it may be read without the lock.
 const WorkResult& Work::result() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  MutexLock lock(&mu_);
-  COORDD_CHECK(enqueued() || (done() && status_.ok()));
+  COORDD_CHECK(enqueued() || (done_.load(std::memory_order_acquire) && status_.ok()));
   return result_;
 }
 
-std::shared_ptr<std::byte[]> Work::owned_output() const {
-  MutexLock lock(&mu_);
-  return result_.owned_output;
+std::shared_ptr<std::byte[]> Work::owned_output() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const bool known = enqueued() || done_.load(std::memory_order_acquire);
+  return known ? result_.owned_output : nullptr;
 }
 
 void Work::OnComplete(std::function<void(const absl::Status&)> f) {
@@ -95,16 +88,12 @@ void Work::OnComplete(std::function<void(const absl::Status&)> f) {
     MutexLock lock(&mu_);
     if (!done()) {
       callbacks_.push_back(std::move(f));
+      has_callbacks_.store(true, std::memory_order_release);
       return;
     }
-    status = status_;
+    status = ended();
   }
   f(status);
-}
-
-bool Work::has_callbacks() const {
-  MutexLock lock(&mu_);
-  return !callbacks_.empty();
 }
 
 void Work::Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result) {

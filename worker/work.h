@@ -86,7 +86,7 @@ class Work {
   void OnComplete(std::function<void(const absl::Status&)> f);
 
   // Whether somebody else's code runs when it completes.
-  bool has_callbacks() const;
+  bool has_callbacks() const { return has_callbacks_.load(std::memory_order_acquire); }
 
   // The runtime's side. If a thread waits, tells it that the seat may be free and there is
   // something to do; returns whether one does.
@@ -104,6 +104,8 @@ class Work {
 
  private:
   absl::Status StillRunning() const;
+  // REQUIRES: done(), after which it never changes: read without the lock.
+  const absl::Status& ended() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   // What it has ended with, to the program.
   absl::Status Tell(absl::Status ended) const;
 
@@ -115,8 +117,9 @@ class Work {
   std::function<void()> told_;
 
   // Thread-safe by themselves.
-  std::atomic<bool> done_ = false;      // set under mu_, and nothing changes after it
-  std::atomic<bool> enqueued_ = false;  // set under mu_
+  std::atomic<bool> done_ = false;           // set under mu_, and nothing changes after it
+  std::atomic<bool> enqueued_ = false;       // set under mu_
+  std::atomic<bool> has_callbacks_ = false;  // set under mu_
   std::atomic<int32_t> waiters_ = 0;
 
   // Guarded by mu_.

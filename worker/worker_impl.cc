@@ -193,10 +193,11 @@ absl::StatusOr<SubmissionPlace> WorkerImpl::PlaceIn(const View& view,
   return runtime_->process_sets.NoSuchSet(process_set);
 }
 
-absl::StatusOr<TensorJob> WorkerImpl::Check(const View& view, Submission submission) const {
+absl::StatusOr<TensorJob> WorkerImpl::Check(const View& view, Submission submission,
+                                            absl::Time now) const {
   const bool patient =
       submission.spec.kind == CollectiveKind::kJoin && submission.timeout <= absl::ZeroDuration();
-  const absl::Time deadline = DeadlineOf(patient ? kJoinTimeout : submission.timeout, clock_.Now());
+  const absl::Time deadline = DeadlineOf(patient ? kJoinTimeout : submission.timeout, now);
   submission.spec.group.clear();
   submission.spec.group_size = 0;
   const absl::StatusOr<SubmissionPlace> place = PlaceIn(view, submission.spec.process_set);
@@ -209,23 +210,25 @@ absl::StatusOr<TensorJob> WorkerImpl::Check(const View& view, Submission submiss
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) {
   COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
-  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission)));
+  const absl::Time now = clock_.Now();
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission), now));
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(*view, std::move(jobs)));
+  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(*view, std::move(jobs), now));
   return std::move(works.front());
 }
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submission,
                                                                 absl::Time deadline) {
   COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
-  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission)));
+  const absl::Time now = clock_.Now();
+  COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission), now));
   const std::shared_ptr<Work> work = job.work;
   // Before it is submitted: a batch that is ready at once is then left to this thread.
   const Work::Waiter waiter(*work);
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs)).status());
+  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs), now).status());
   work->Wait(deadline).IgnoreError();  // the caller asks for it
   return work;
 }
@@ -276,7 +279,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     COORDD_RETURN_IF_ERROR(CheckGroup(group, place));
     group.SetGoodIn(generation);
   }
-  const absl::Time deadline = DeadlineOf(timeout, clock_.Now());
+  const absl::Time now = clock_.Now();
+  const absl::Time deadline = DeadlineOf(timeout, now);
   std::vector<TensorJob> jobs;
   jobs.reserve(specs.size());
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -285,11 +289,12 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     job.generation = generation;
     jobs.push_back(std::move(job));
   }
-  return Enqueue(*view, std::move(jobs));
+  return Enqueue(*view, std::move(jobs), now);
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
-    const View& view, std::vector<TensorJob> jobs) {
+absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(const View& view,
+                                                                       std::vector<TensorJob> jobs,
+                                                                       absl::Time now) {
   const auto on_device =
       std::find_if(jobs.begin(), jobs.end(), [](const TensorJob& job) { return job.device >= 0; });
   if (on_device != jobs.end() && options_.on_failure == OnFailure::kContinue) {
@@ -313,7 +318,8 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(
   std::vector<std::shared_ptr<Work>> works;
   works.reserve(jobs.size());
   for (const TensorJob& job : jobs) works.push_back(job.work);
-  const absl::Status taken = stager != nullptr ? stager->Stage(std::move(jobs)) : Forward(jobs);
+  const absl::Status taken =
+      stager != nullptr ? stager->Stage(std::move(jobs)) : Forward(jobs, now);
   if (taken.ok()) return works;
   for (const auto& work : works) runtime_->names.Erase(work->spec());
   return taken;
@@ -333,8 +339,8 @@ absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerImpl::Forward(std::vector<TensorJob>& jobs) {
-  if (runtime_->control->Submit(jobs)) return absl::OkStatus();
+absl::Status WorkerImpl::Forward(std::vector<TensorJob>& jobs, absl::Time now) {
+  if (runtime_->control->Submit(jobs, now)) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(status());
   return absl::CancelledError("this worker has left the job");
 }
@@ -346,7 +352,8 @@ absl::StatusOr<DeviceStager*> WorkerImpl::Stager() {
   if (r.stager != nullptr) return r.stager.get();
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<DeviceRuntime> devices, r.gpus.Devices());
   r.stager = std::make_unique<DeviceStager>(
-      std::move(devices), clock_, [this](std::vector<TensorJob>& jobs) { return Forward(jobs); },
+      std::move(devices), clock_,
+      [this](std::vector<TensorJob>& jobs) { return Forward(jobs, clock_.Now()); },
       [&r](const std::vector<TensorJob>& jobs) { r.names.Erase(jobs); });
   return r.stager.get();
 }

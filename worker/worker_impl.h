@@ -111,15 +111,16 @@ class WorkerImpl final : public Worker {
   void EnterNext() ABSL_LOCKS_EXCLUDED(mu_);
   // What callers submit to; or why there is nothing.
   absl::StatusOr<ViewPtr> CurrentView() const;
-  absl::StatusOr<TensorJob> Check(const View& view, Submission submission) const;
+  absl::StatusOr<TensorJob> Check(const View& view, Submission submission, absl::Time now) const;
   absl::Status CheckGroup(const PreparedGroup& group, const SubmissionPlace& place) const;
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(const View& view,
-                                                             std::vector<TensorJob> jobs);
+                                                             std::vector<TensorJob> jobs,
+                                                             absl::Time now);
   void MakeDevicePlane(Generation generation, const GroupLayout& layout, GenerationPlane& plane);
   // What is on devices: checked, and marked for NCCL or for the stager.
   absl::Status Admit(const View& view, std::vector<TensorJob>& jobs);
   // To control; or why it takes no more.
-  absl::Status Forward(std::vector<TensorJob>& jobs);
+  absl::Status Forward(std::vector<TensorJob>& jobs, absl::Time now);
   // What carries tensors of devices that NCCL does not; made when first needed.
   absl::StatusOr<DeviceStager*> Stager();
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;

@@ -7,6 +7,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <utility>
@@ -123,7 +124,10 @@ struct WorkerMetrics::Series {
 
   // Guarded by mu.
   Mutex mu;
+  // Nothing is taken out, and what was added does not change.
   std::map<std::pair<CollectiveKind, std::string>, Succeeded> succeeded ABSL_GUARDED_BY(mu);
+  std::array<std::atomic<const Succeeded*>, static_cast<size_t>(kLastCollectiveKind) + 1> latest =
+      {};  // by kind: of the backend that was asked for last
   std::vector<std::shared_ptr<Tally>> tallies ABSL_GUARDED_BY(mu);
 };
 
@@ -139,14 +143,20 @@ void WorkerMetrics::RecordCollective(CollectiveKind kind, absl::string_view back
   }
   SucceededOf(kind, backend).Record(payload_bytes);
 }
-WorkerMetrics::Succeeded WorkerMetrics::SucceededOf(CollectiveKind kind,
-                                                    absl::string_view backend) {
+const WorkerMetrics::Succeeded& WorkerMetrics::SucceededOf(CollectiveKind kind,
+                                                           absl::string_view backend) {
+  std::atomic<const Succeeded*>& latest = series_->latest[static_cast<size_t>(kind)];
+  const Succeeded* known = latest.load(std::memory_order_acquire);
+  if (known != nullptr && known->backend_ == backend) return *known;
   MutexLock lock(&series_->mu);
-  Succeeded& found = series_->succeeded[{kind, std::string(backend)}];
+  const auto at = series_->succeeded.try_emplace({kind, std::string(backend)}).first;
+  Succeeded& found = at->second;
   if (found.tensors_ == nullptr) {
+    found.backend_ = at->first.second;
     found.tensors_ = &series_->collectives.Add(Labels(kind, backend, absl::StatusCode::kOk));
     found.payload_bytes_ = &series_->payload_bytes.Add(Labels(kind, backend));
   }
+  latest.store(&found, std::memory_order_release);
   return found;
 }
 void WorkerMetrics::Succeeded::Record(int64_t payload_bytes) const {

@@ -36,10 +36,12 @@ class WorkerMetrics {
 
    private:
     friend class WorkerMetrics;
+    absl::string_view backend_;
     prometheus::Counter* tensors_ = nullptr;
     prometheus::Counter* payload_bytes_ = nullptr;
   };
-  Succeeded SucceededOf(CollectiveKind kind, absl::string_view backend);
+  // Lives as long as the metrics.
+  const Succeeded& SucceededOf(CollectiveKind kind, absl::string_view backend);
   // What one caller counts by itself: two plain additions, where a counter's would be a tenth of
   // the smallest collective. Part of the metrics when they are read by MetricsText.
   class Tally {

@@ -127,7 +127,9 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
       std::shared_ptr<Work> submitted,
       wait == absl::ZeroDuration()
           ? member.Submit(std::move(submission))
-          : member.SubmitAndWait(std::move(submission), Clock::Real().Now() + wait));
+          : member.SubmitAndWait(std::move(submission), wait == absl::InfiniteDuration()
+                                                            ? absl::InfiniteFuture()
+                                                            : Clock::Real().Now() + wait));
   *work = new coordd_work{std::move(submitted), output};
   return absl::OkStatus();
 }
