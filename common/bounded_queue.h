@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -73,8 +72,8 @@ class BoundedQueue {
       MutexLock lock(&mu_);
       auto ready = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return closed_ || !items_.empty(); };
       clock_.Await(&mu_, &not_empty_, ready, deadline);
-      taken.assign(std::make_move_iterator(items_.begin()), std::make_move_iterator(items_.end()));
-      items_.clear();
+      taken.clear();
+      taken.swap(items_);
     }
     not_full_.NotifyAll();
   }
@@ -110,7 +109,7 @@ class BoundedQueue {
   mutable Mutex mu_;
   CondVar not_empty_;
   CondVar not_full_;
-  std::deque<T> items_ ABSL_GUARDED_BY(mu_);
+  std::vector<T> items_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 

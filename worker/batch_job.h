@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -189,7 +190,7 @@ class BatchJob {
   std::vector<TensorJob> tensors_;
   std::vector<int64_t> sent_sizes_, received_sizes_;
   std::vector<std::shared_ptr<std::byte[]>> discarded_;  // results without a place of their own
-  std::vector<std::byte*> places_;                       // by tensor: where its result goes
+  absl::InlinedVector<std::byte*, 2> places_;            // by tensor: where its result goes
   Parts parts_;
   FlatLayout flat_;
   BlockLayout blocks_;

@@ -213,9 +213,11 @@ Control::Actions Control::TakeActionsLocked() {
 void Control::CarryOut(Actions actions) {
   if (actions.empty()) return;
   for (ControlAction& action : actions) std::visit([this](auto& a) { Do(a); }, action);
+  actions.clear();
   bool rest = false;
   {
     MutexLock lock(&mu_);
+    if (actions_.empty()) actions_.swap(actions);  // for its memory
     carrying_out_ = false;
     carried_out_.NotifyAll();
     rest = !actions_.empty() && sleeps_until_ != absl::InfinitePast();

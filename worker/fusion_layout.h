@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 
 namespace coordd {
@@ -25,7 +26,7 @@ struct FusedSlot {
 // One run of tensors: allreduce and broadcast. The bytes between two tensors take part in the
 // collective, with whatever value they have.
 struct FlatLayout {
-  std::vector<FusedSlot> slots;  // by tensor
+  absl::InlinedVector<FusedSlot, 1> slots;  // by tensor
   int64_t total_bytes = 0;
 };
 FlatLayout LayOutFlat(absl::Span<const int64_t> tensor_bytes);

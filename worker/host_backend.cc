@@ -199,17 +199,34 @@ absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
     return absl::ResourceExhaustedError(
         absl::StrCat("lane ", ToInt(args.lane), " has ", lane.queue.size(), " batches waiting"));
   }
-  lane.queue.push_back({std::move(args), &group->second, std::move(done)});
+  lane.Put({std::move(args), &group->second, std::move(done)});
   return absl::OkStatus();
+}
+
+void HostBackend::Lane::Put(Batch batch) {
+  if (spare.empty()) {
+    queue.push_back(std::move(batch));
+    return;
+  }
+  spare.front() = std::move(batch);
+  queue.splice(queue.end(), spare);
+}
+
+void HostBackend::Lane::RemoveFront() {
+  if (!spare.empty()) return queue.pop_front();
+  queue.front() = Batch{};
+  spare.splice(spare.end(), queue, queue.begin());
 }
 
 bool HostBackend::Progress() {
   bool moved = transport_->Progress();
   if (aborted_.load(std::memory_order_acquire)) FailAll(CollectivesAborted());
-  Finished finished;
+  Finished finished = std::exchange(finished_, {});
   for (auto& [id, lane] : lanes_) moved |= AdvanceLane(id, lane, finished);
   // Last, because a `done` may Launch.
   for (auto& [done, status] : finished) std::move(done)(std::move(status));
+  finished.clear();
+  finished_ = std::move(finished);
   return moved;
 }
 
@@ -361,7 +378,7 @@ bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
     lane.run.reset();
     lane.node_run.reset();
     lane.exchange.reset();
-    lane.queue.pop_front();
+    lane.RemoveFront();
     moved = true;
   }
   return moved;

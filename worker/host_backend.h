@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
@@ -85,11 +84,12 @@ class HostBackend final : public CollectiveBackend {
   };
   struct Batch {
     CollectiveArgs args;
-    const Group* group;  // lives as long as something of it is in flight
+    const Group* group = nullptr;  // lives as long as something of it is in flight
     Done done;
   };
   struct Lane {
-    std::deque<Batch> queue;             // the front one is running
+    std::list<Batch> queue;              // the front one is running
+    std::list<Batch> spare;              // at most one, empty: for its memory
     std::unique_ptr<CollectiveRun> run;  // nullptr: the front one has not started
     AlignedBuffer memory;                // scratch, kept from batch to batch
     // Of a group on mapped memory, instead of these two.
@@ -98,6 +98,8 @@ class HostBackend final : public CollectiveBackend {
     std::unique_ptr<SliceExchange> exchange;  // of the node_run, or alone
     absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
 
+    void Put(Batch batch);
+    void RemoveFront();
     bool runs() const { return run != nullptr || node_run != nullptr || exchange != nullptr; }
     // With what runs the front one. REQUIRES: runs().
     template <typename Function>
@@ -141,6 +143,7 @@ class HostBackend final : public CollectiveBackend {
   std::map<ProcessSetId, Group> groups_;  // empty: not connected
   absl::Status failure_;
   std::vector<AlignedBuffer> fusion_buffers_;
+  Finished finished_;  // for its memory
   std::map<LaneId, Lane> lanes_;
   std::list<Lane> ended_;  // on mapped memory, until all members are through with them
 };

@@ -42,7 +42,7 @@ struct AnswerCall {
 };
 struct LaunchJob {
   std::unique_ptr<BatchJob> batch;
-  std::vector<absl::Duration> negotiation;
+  LaunchBatch::Durations negotiation;
 };
 struct FailWork {
   std::shared_ptr<Work> work;
@@ -119,12 +119,12 @@ class JobTable {
   using BatchKey = std::pair<LaneId, int64_t>;
   struct InterruptedBatch {
     std::unique_ptr<BatchJob> batch;
-    std::vector<TensorId> tensors;
+    LaunchBatch::Tensors tensors;
   };
   void SubmitAgain(InterruptedBatch interrupted);
   // REQUIRES: it waits.
   TensorJob Launch(TensorId id);
-  std::map<BatchKey, std::vector<TensorId>> batches_;
+  std::map<BatchKey, LaunchBatch::Tensors> batches_;
   std::map<BatchKey, InterruptedBatch> interrupted_;  // until the next generation
   TensorsSubmitted again_;
   std::map<ProcessSetId, BatchContext> process_sets_;  // of which this rank is a member

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -36,7 +37,7 @@ class ScheduledLane {
  public:
   struct Batch {
     int64_t sequence = 0;
-    std::vector<HeldTensor> tensors;  // in the order of the schedule; id 0: absent
+    absl::InlinedVector<HeldTensor, 1> tensors;  // in the order of the schedule; id 0: absent
   };
 
   // REQUIRES: at least one batch, none empty; no name twice.

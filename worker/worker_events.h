@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/tensor_spec.h"
@@ -106,8 +107,10 @@ struct LaunchBatch {
   LaneId lane;
   int64_t sequence = 0;
   ProcessSetId process_set;
-  std::vector<TensorId> tensors;            // in the order of the plan; 0: the next of `absent`
-  std::vector<absl::Duration> negotiation;  // of each that is not absent: reported to planned
+  using Tensors = absl::InlinedVector<TensorId, 2>;
+  using Durations = absl::InlinedVector<absl::Duration, 1>;
+  Tensors tensors;        // in the order of the plan; 0: the next of `absent`
+  Durations negotiation;  // of each that is not absent: reported to planned
   // What this rank, which has joined, has not submitted: it contributes the operator's identity or
   // no rows.
   std::vector<TensorSpec> absent;

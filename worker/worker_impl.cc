@@ -212,10 +212,11 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::Submit(Submission submission) 
   COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
   const absl::Time now = clock_.Now();
   COORDD_ASSIGN_OR_RETURN(TensorJob job, Check(*view, std::move(submission), now));
+  std::shared_ptr<Work> work = job.work;
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_ASSIGN_OR_RETURN(auto works, Enqueue(*view, std::move(jobs), now));
-  return std::move(works.front());
+  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs), now));
+  return work;
 }
 
 absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submission,
@@ -228,7 +229,7 @@ absl::StatusOr<std::shared_ptr<Work>> WorkerImpl::SubmitAndWait(Submission submi
   const Work::Waiter waiter(*work);
   std::vector<TensorJob> jobs;
   jobs.push_back(std::move(job));
-  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs), now).status());
+  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs), now));
   work->Wait(deadline).IgnoreError();  // the caller asks for it
   return work;
 }
@@ -289,12 +290,14 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::SubmitGroup(
     job.generation = generation;
     jobs.push_back(std::move(job));
   }
-  return Enqueue(*view, std::move(jobs), now);
+  std::vector<std::shared_ptr<Work>> works;
+  works.reserve(jobs.size());
+  for (const TensorJob& job : jobs) works.push_back(job.work);
+  COORDD_RETURN_IF_ERROR(Enqueue(*view, std::move(jobs), now));
+  return works;
 }
 
-absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(const View& view,
-                                                                       std::vector<TensorJob> jobs,
-                                                                       absl::Time now) {
+absl::Status WorkerImpl::Enqueue(const View& view, std::vector<TensorJob> jobs, absl::Time now) {
   const auto on_device =
       std::find_if(jobs.begin(), jobs.end(), [](const TensorJob& job) { return job.device >= 0; });
   if (on_device != jobs.end() && options_.on_failure == OnFailure::kContinue) {
@@ -315,13 +318,14 @@ absl::StatusOr<std::vector<std::shared_ptr<Work>>> WorkerImpl::Enqueue(const Vie
     }
   }
   COORDD_RETURN_IF_ERROR(runtime_->names.Insert(jobs));
-  std::vector<std::shared_ptr<Work>> works;
-  works.reserve(jobs.size());
-  for (const TensorJob& job : jobs) works.push_back(job.work);
+  std::vector<std::shared_ptr<Work>> staged;
+  if (stager != nullptr)
+    for (const TensorJob& job : jobs) staged.push_back(job.work);
   const absl::Status taken =
       stager != nullptr ? stager->Stage(std::move(jobs)) : Forward(jobs, now);
-  if (taken.ok()) return works;
-  for (const auto& work : works) runtime_->names.Erase(work->spec());
+  if (taken.ok()) return taken;
+  for (const auto& work : staged) runtime_->names.Erase(work->spec());
+  if (stager == nullptr) runtime_->names.Erase(jobs);  // which are here still
   return taken;
 }
 

@@ -113,9 +113,7 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<ViewPtr> CurrentView() const;
   absl::StatusOr<TensorJob> Check(const View& view, Submission submission, absl::Time now) const;
   absl::Status CheckGroup(const PreparedGroup& group, const SubmissionPlace& place) const;
-  absl::StatusOr<std::vector<std::shared_ptr<Work>>> Enqueue(const View& view,
-                                                             std::vector<TensorJob> jobs,
-                                                             absl::Time now);
+  absl::Status Enqueue(const View& view, std::vector<TensorJob> jobs, absl::Time now);
   void MakeDevicePlane(Generation generation, const GroupLayout& layout, GenerationPlane& plane);
   // What is on devices: checked, and marked for NCCL or for the stager.
   absl::Status Admit(const View& view, std::vector<TensorJob>& jobs);

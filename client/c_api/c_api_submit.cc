@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "worker/device/result_memory.h"
 
 namespace coordd {
 namespace {
@@ -109,6 +110,24 @@ absl::StatusOr<Submission> ToSubmission(const coordd_tensor_t& tensor, const Cal
   return submission;
 }
 
+// `wait` 0: not at all.
+absl::StatusOr<std::shared_ptr<Work>> SubmitTensor(coordd_worker_t* worker,
+                                                   const coordd_tensor_t* tensor, const Call& call,
+                                                   const coordd_call_options_t* options,
+                                                   absl::Duration wait, void** output = nullptr) {
+  if (worker == nullptr) return NullArgument("worker");
+  if (tensor == nullptr) return NullArgument("tensor");
+  COORDD_ASSIGN_OR_RETURN(const coordd_tensor_t known_tensor, CopyIn(tensor, "tensor"));
+  COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
+  COORDD_ASSIGN_OR_RETURN(Submission submission, ToSubmission(known_tensor, call, known_options));
+  if (output != nullptr) *output = submission.output;
+  Worker& member = *worker->worker;
+  if (wait == absl::ZeroDuration()) return member.Submit(std::move(submission));
+  const absl::Time deadline =
+      wait == absl::InfiniteDuration() ? absl::InfiniteFuture() : Clock::Real().Now() + wait;
+  return member.SubmitAndWait(std::move(submission), deadline);
+}
+
 }  // namespace
 
 absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
@@ -116,20 +135,9 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
                        absl::Duration wait) {
   if (work == nullptr) return NullArgument("work");
   *work = nullptr;
-  if (worker == nullptr) return NullArgument("worker");
-  if (tensor == nullptr) return NullArgument("tensor");
-  COORDD_ASSIGN_OR_RETURN(const coordd_tensor_t known_tensor, CopyIn(tensor, "tensor"));
-  COORDD_ASSIGN_OR_RETURN(const coordd_call_options_t known_options, CopyIn(options, "options"));
-  COORDD_ASSIGN_OR_RETURN(Submission submission, ToSubmission(known_tensor, call, known_options));
-  void* const output = submission.output;
-  Worker& member = *worker->worker;
-  COORDD_ASSIGN_OR_RETURN(
-      std::shared_ptr<Work> submitted,
-      wait == absl::ZeroDuration()
-          ? member.Submit(std::move(submission))
-          : member.SubmitAndWait(std::move(submission), wait == absl::InfiniteDuration()
-                                                            ? absl::InfiniteFuture()
-                                                            : Clock::Real().Now() + wait));
+  void* output = nullptr;
+  COORDD_ASSIGN_OR_RETURN(std::shared_ptr<Work> submitted,
+                          SubmitTensor(worker, tensor, call, options, wait, &output));
   *work = new coordd_work{std::move(submitted), output};
   return absl::OkStatus();
 }
@@ -229,7 +237,15 @@ coordd_status_t Async(coordd_worker_t* worker, const coordd_tensor_t* tensor, co
 coordd_status_t Blocking(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
                          const coordd_call_options_t* options, coordd_work_t** work) {
   return AtBorder([&]() -> absl::Status {
-    if (work != nullptr) *work = nullptr;
+    if (work == nullptr) {
+      COORDD_ASSIGN_OR_RETURN(
+          const std::shared_ptr<Work> submitted,
+          SubmitTensor(worker, tensor, call, options, absl::InfiniteDuration()));
+      const absl::Status ended = submitted->Wait(absl::InfiniteFuture());
+      ResultMemory::NoteReleased(submitted->owned_output());
+      return ended;
+    }
+    *work = nullptr;
     coordd_work_t* handle = nullptr;
     COORDD_RETURN_IF_ERROR(
         SubmitOne(worker, tensor, call, options, &handle, absl::InfiniteDuration()));

@@ -107,7 +107,7 @@ class RecoverySim {
     std::string value = "";  // what this worker contributes
   };
   struct Part {  // of one worker in one batch
-    std::vector<TensorId> ids;
+    LaunchBatch::Tensors ids;
     std::vector<std::string> values;  // of these
     bool has_result = false;
   };

@@ -96,7 +96,7 @@ class ScheduleSim {
     size_t next_op = 0;
     std::map<TensorId, Submitted> open;
     std::map<std::string, int64_t> instances;
-    std::map<LaneId, std::map<int64_t, std::vector<TensorId>>> launched;
+    std::map<LaneId, std::map<int64_t, LaunchBatch::Tensors>> launched;
     int64_t last_id = 0;
     int64_t joins = 0;
     int64_t asked = 0;                     // open questions about process sets

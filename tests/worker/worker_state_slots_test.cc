@@ -63,7 +63,7 @@ TEST(WorkerStateSlots, ReportsBySlotWhatHasOne) {
   member.Say(PlanOfSlots(member, 2, {2, 1}));
   EXPECT_THAT(member.state().status(), IsOk());
   EXPECT_THAT(member.All<LaunchBatch>(), SizeIs(1));
-  EXPECT_EQ(member.All<LaunchBatch>()[0].tensors, (std::vector<TensorId>{TensorId{3}, TensorId{4}}))
+  EXPECT_EQ(member.All<LaunchBatch>()[0].tensors, (LaunchBatch::Tensors{TensorId{3}, TensorId{4}}))
       << "slot 2 is a, slot 1 is b";
 }
 
