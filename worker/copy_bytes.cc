@@ -2,19 +2,38 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
 namespace coordd {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+
+// As Linux tells it, in KiB ("32768K"); 0 where it does not. sysconf's figure counts the caches of
+// all cores of some processors together.
+int64_t ThirdLevelCacheBytes() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  int64_t kibibytes = 0;
+  return file >> kibibytes ? kibibytes << 10 : 0;
+}
+
+}  // namespace
+
+int64_t StreamBytesMin() {
+  static const int64_t bytes = std::max(int64_t{8} << 20, ThirdLevelCacheBytes() / 4);
+  return bytes;
+}
 
 #if defined(__x86_64__)
 
 // Four stores of 16 bytes fill a line of the write-combining buffer, which leaves the core whole:
 // wider stores would need run-time dispatch and gain nothing, since memory is the limit.
 void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
-  constexpr int64_t kLineBytes = 64;
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % kLineBytes);
   const int64_t head = std::min(size_bytes, (kLineBytes - misaligned) % kLineBytes);
   std::memcpy(to, from, static_cast<size_t>(head));
@@ -36,6 +55,25 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
 
 void StreamFence() { _mm_sfence(); }
 
+namespace {
+
+// PREFETCHW, which compilers emit for __builtin_prefetch only where the whole file may use it.
+bool HasFetchToWrite() {
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & bit_PRFCHW) != 0;
+  }();
+  return has;
+}
+
+}  // namespace
+
+void FetchToWrite(const std::byte* begin, int64_t size_bytes) {
+  if (!HasFetchToWrite()) return;
+  for (int64_t at = 0; at < size_bytes; at += kLineBytes)
+    asm volatile("prefetchw %0" : : "m"(begin[at]));
+}
+
 #else
 
 void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
@@ -43,6 +81,10 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
 }
 
 void StreamFence() {}
+
+void FetchToWrite(const std::byte* begin, int64_t size_bytes) {
+  for (int64_t at = 0; at < size_bytes; at += kLineBytes) __builtin_prefetch(begin + at, /*rw=*/1);
+}
 
 #endif
 

@@ -13,4 +13,12 @@ void StreamBytes(std::byte* to, const std::byte* from, int64_t size_bytes);
 // Orders streamed stores before every later store of this thread.
 void StreamFence();
 
+// Results from here on are worth it: a quarter of the third-level cache, which as many ranks share,
+// and at least 8 MiB. What fits there is read back sooner than from memory.
+int64_t StreamBytesMin();
+
+// Begins to bring the lines of these bytes here, to be written: what is stored soon does not wait
+// for them. A hint.
+void FetchToWrite(const std::byte* begin, int64_t size_bytes);
+
 }  // namespace coordd

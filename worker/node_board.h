@@ -13,6 +13,7 @@ namespace coordd {
 // number, so that up to 56 bytes arrive with the number's own cache line. Fixed layout.
 struct alignas(64) BoardPost {
   static constexpr int64_t kPayloadBytes = 4152;
+  static constexpr int64_t kFirstLineBytes = 56;  // of the payload, with the number
   std::atomic<int64_t> step;
   std::byte payload[kPayloadBytes];
 };

@@ -131,6 +131,8 @@ void NodeInlineRun::Finish() {
       break;
   }
   lane_.Finish(step_);
+  if (args_.kind != CollectiveKind::kBroadcast || is_root_)
+    lane_.ExpectPayload(SizeOf(NodeInputOf(args_)));
 }
 
 }  // namespace coordd

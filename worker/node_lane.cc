@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "common/check.h"
+#include "worker/copy_bytes.h"
 
 namespace coordd {
 
@@ -30,6 +31,12 @@ bool NodeLane::Find(int32_t member) {
 void NodeLane::Finish(int64_t step) {
   step_ = step;
   own_entry_->finished.store(step, std::memory_order_release);
+}
+
+void NodeLane::ExpectPayload(int64_t size_bytes) const {
+  constexpr int64_t kFirst = BoardPost::kFirstLineBytes;
+  const BoardPost& next = own_entry_->posts[(step_ + 1) % 2];
+  FetchToWrite(next.payload + kFirst, size_bytes - kFirst);
 }
 
 bool NodeLane::Release() {

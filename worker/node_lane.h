@@ -60,6 +60,9 @@ class NodeLane {
   // The collective that ends with `step` is over for this member. REQUIRES: every member has been
   // seen to have an entry, by FirstBehind.
   void Finish(int64_t step);
+  // After Finish: the next post will probably have so many bytes. Its first line, which the others
+  // may be looking at, stays with them.
+  void ExpectPayload(int64_t size_bytes) const;
 
   // Nothing runs on it any more: gives the entry back once nobody looks at it; whether that has
   // happened. To be called again until it has.

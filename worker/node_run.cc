@@ -366,12 +366,33 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
   }
 }
 
+// What is combined in place: a target is a source.
+bool NodeCollectiveRun::ReplacesOperand() const {
+  return std::any_of(targets_.begin(), targets_.end(), [this](const std::byte* target) {
+    return std::find(sources_.begin(), sources_.end(), target) != sources_.end();
+  });
+}
+
+// Below, a tile that is copied is still in the first-level cache, and leaves for the other core at
+// its pace.
+bool NodeCollectiveRun::CombinesTwice(const NodeOperation& operation) const {
+  constexpr int64_t kTwiceBytesMin = int64_t{128} << 10;
+  if (!operation.combines || sources_.size() != 2 || targets_.size() != 2) return false;
+  if (scales_ || passes_by_) return false;
+  return ReplacesOperand() || operation.size_bytes >= kTwiceBytesMin;
+}
+
 void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
   // What other nodes are sent stays in the caches, and is scaled when it is back.
   const bool begins = operation.exchange == NodeExchange::kBegins;
   const bool ends = operation.exchange == NodeExchange::kEnds;
   scales_ = scale_ != 1.0 && (ends || (operation.combines && !begins));
-  passes_by_ = streams_ && !begins;
+  passes_by_ = streams_ && !begins && !ReplacesOperand();
+  if (CombinesTwice(operation)) {
+    ReduceTwice(args_.dtype, args_.op, targets_[0] + begin, targets_[1] + begin,
+                sources_[0] + begin, sources_[1] + begin, size_bytes / coordd::SizeOf(args_.dtype));
+    return;
+  }
   const bool one_plain = targets_.size() == 1 && !passes_by_ && !scales_;
   const int64_t tile_bytes = one_plain                    ? size_bytes
                              : operation.combines || ends ? kTileBytes

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/collective_backend.h"
+#include "worker/copy_bytes.h"
 #include "worker/node_inline.h"
 #include "worker/node_lane.h"
 #include "worker/node_plan.h"
@@ -27,8 +28,9 @@ struct NodeRunOptions {
   // In which private memory is shown to the others: buffers small enough that what one core has
   // written is still in its second-level cache when the other one reads it.
   NodeStaging staging = {.buffer_bytes = int64_t{256} << 10, .broadcast_bytes = int64_t{16} << 10};
-  // Results from here on pass by the caches.
-  int64_t stream_bytes_min = int64_t{8} << 20;
+  // Results from here on pass by the caches, unless they take the place of an operand, whose lines
+  // are there.
+  int64_t stream_bytes_min = StreamBytesMin();
   // How much an Advance moves at most: some 100 us, after which an Abort is heard.
   int64_t work_bytes_max = int64_t{1} << 20;
 };
@@ -104,6 +106,8 @@ class NodeCollectiveRun {
   void Stage(int64_t piece);
   void NextStep();
   Progress Work();
+  bool ReplacesOperand() const;
+  bool CombinesTwice(const NodeOperation& operation) const;
   void Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes);
   void Combine(int64_t begin, int64_t size_bytes);
   void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);

@@ -31,6 +31,11 @@ inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte*
   Reduce(dtype, op, dst, dst, src, count);
 }
 
+// dst[i] = also[i] = op(a[i], b[i]): each result is stored twice while it is in a register. Each of
+// `dst` and `also` may be equal to `a` or `b`, else none overlap. REQUIRES: as Reduce.
+void ReduceTwice(DataType dtype, ReduceOp op, std::byte* dst, std::byte* also, const std::byte* a,
+                 const std::byte* b, int64_t count);
+
 // dst[i] = op over the sources, in their order; float16, bfloat16 and float8 are rounded once.
 // `dst` may be equal to any source, else they do not overlap. Two sources: as Reduce. REQUIRES: at
 // least one source; op as above.

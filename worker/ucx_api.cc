@@ -27,6 +27,7 @@ absl::StatusOr<UcxFunctions> LoadUcx(const Environment& environment) {
   table.Required(ucx.worker_get_address, "ucp_worker_get_address");
   table.Required(ucx.worker_release_address, "ucp_worker_release_address");
   table.Required(ucx.worker_progress, "ucp_worker_progress");
+  table.Required(ucx.worker_flush_nbx, "ucp_worker_flush_nbx");
   table.Required(ucx.ep_create, "ucp_ep_create");
   table.Required(ucx.ep_flush_nbx, "ucp_ep_flush_nbx");
   table.Required(ucx.ep_close_nbx, "ucp_ep_close_nbx");

@@ -27,6 +27,7 @@ struct UcxFunctions {
   decltype(&ucp_worker_get_address) worker_get_address = nullptr;
   decltype(&ucp_worker_release_address) worker_release_address = nullptr;
   decltype(&ucp_worker_progress) worker_progress = nullptr;
+  decltype(&ucp_worker_flush_nbx) worker_flush_nbx = nullptr;
   decltype(&ucp_ep_create) ep_create = nullptr;
   decltype(&ucp_ep_flush_nbx) ep_flush_nbx = nullptr;
   decltype(&ucp_ep_close_nbx) ep_close_nbx = nullptr;

@@ -27,6 +27,9 @@ class UcxContext {
                                          const GroupLayout& layout);
 
   ucp_worker_h worker() const { return worker_; }
+  // They stay until the process ends, with their descriptors: for a worker whose end is not safe.
+  // This has none from here on.
+  void Abandon();
   absl::StatusOr<std::string> Address() const;
 
  private:

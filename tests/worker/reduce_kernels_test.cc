@@ -54,6 +54,36 @@ TEST(Reduce, MatchesTheReferenceForEveryDtypeAndOpAtEveryAlignment) {
   }
 }
 
+TEST(ReduceTwice, StoresWhatReduceStoresInBothPlacesAlsoInPlaceOfTheOperands) {
+  constexpr int64_t kCount = 259;
+  for (DataType dtype : kAllDataTypes) {
+    const Bytes left = TestInput(dtype, 0, kCount, 1);
+    const Bytes right = TestInput(dtype, 1, kCount, 1);
+    for (ReduceOp op : kAllReduceOps) {
+      Bytes expected(left.size());
+      Reduce(dtype, op, expected.data(), left.data(), right.data(), kCount);
+      for (size_t shift : {0, 1, 3}) {
+        Bytes a(left.size() + shift);
+        Bytes b(a.size());
+        std::memcpy(a.data() + shift, left.data(), left.size());
+        std::memcpy(b.data() + shift, right.data(), right.size());
+        Bytes first(a.size());
+        Bytes second(a.size());
+        const auto all_are_expected = [&](const Bytes& one, const Bytes& other) {
+          return std::memcmp(one.data() + shift, expected.data(), expected.size()) == 0 &&
+                 std::memcmp(other.data() + shift, expected.data(), expected.size()) == 0;
+        };
+        ReduceTwice(dtype, op, first.data() + shift, second.data() + shift, a.data() + shift,
+                    b.data() + shift, kCount);
+        EXPECT_TRUE(all_are_expected(first, second)) << Name(dtype) << " " << Name(op);
+        ReduceTwice(dtype, op, b.data() + shift, a.data() + shift, a.data() + shift,
+                    b.data() + shift, kCount);
+        EXPECT_TRUE(all_are_expected(a, b)) << Name(dtype) << " " << Name(op);
+      }
+    }
+  }
+}
+
 TEST(ReduceAll, MatchesTheReferenceForAnyNumberOfSourcesInPlaceOfAnyOfThem) {
   constexpr int64_t kCount = 1100;  // tiles and a remainder
   for (DataType dtype : kAllDataTypes) {

@@ -7,6 +7,7 @@
 #include "worker/host_backend.h"
 #include "worker/routed_transport.h"
 #include "worker/shm_transport.h"
+#include "worker/ucx_api.h"
 #include "worker/ucx_factory.h"
 
 namespace coordd {
@@ -60,6 +61,50 @@ INSTANTIATE_TEST_SUITE_P(HostOverUcx, CollectiveBackendConformance,
                          testing::Values(BackendOf("Loopback", OverLoopback),
                                          BackendOf("Routed", Routed)),
                          [](const auto& info) { return NameOf(info); });
+
+// UCX's functions with counted, and failing, ends of workers.
+struct CountedEnds {
+  static inline int destroyed = 0;
+  static void Destroy(ucp_worker_h worker) {
+    ++destroyed;
+    real.worker_destroy(worker);
+  }
+  static ucs_status_ptr_t FailToFlush(ucp_worker_h, const ucp_request_param_t*) {
+    return UCS_STATUS_PTR(UCS_ERR_TIMED_OUT);
+  }
+  static inline UcxFunctions real;
+
+  static UcxFunctions Functions() {
+    destroyed = 0;
+    real = LoadUcx({}).value();
+    UcxFunctions counted = real;
+    counted.worker_destroy = &CountedEnds::Destroy;
+    return counted;
+  }
+};
+
+std::unique_ptr<Transport> Alone(const UcxFunctions& ucx, InMemoryStore& store) {
+  std::unique_ptr<Transport> transport = MakeUcxTransport(
+      ucx, {.local_address = "127.0.0.1", .environment = {}, .ports = {}}, Clock::Real());
+  EXPECT_TRUE(
+      transport->Connect(GroupLayout::OneNode(Rank{0}, 1), store, absl::InfiniteFuture()).ok());
+  return transport;
+}
+
+TEST(UcxTransport, EndsItsWorkerWithItself) {
+  InMemoryStore store;
+  Alone(CountedEnds::Functions(), store).reset();
+  EXPECT_EQ(CountedEnds::destroyed, 1);
+}
+
+// Its end would be the process's.
+TEST(UcxTransport, LeavesAWorkerThatIsStillConnectingAlone) {
+  InMemoryStore store;
+  UcxFunctions ucx = CountedEnds::Functions();
+  ucx.worker_flush_nbx = &CountedEnds::FailToFlush;
+  Alone(ucx, store).reset();
+  EXPECT_EQ(CountedEnds::destroyed, 0);
+}
 
 TEST(UcxTransport, RefusesAnAddressThatNoInterfaceHas) {
   InMemoryStore store;

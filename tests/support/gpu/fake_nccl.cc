@@ -79,10 +79,9 @@ NcclResult Refuse(const std::string& rule) {
 
 void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector<FakeCall> calls) {
   auto* enqueued = new Enqueued{comm, std::move(calls), false};
-  const long error = FakeNcclSettings().Get("async_error");
+  const long error = FakeNcclSettings().Take("async_error");
   if (error != 0) {
     enqueued->fails = true;
-    FakeNcclSettings().Set("async_error", 0);
     SetError("Call to recv failed : Connection reset by peer");
     comm->coming_error = static_cast<int>(error);
   }

@@ -40,6 +40,11 @@ class FakeSettings {
     }
     it->second = value;
   }
+  // What it was; 0 from now on, so that one caller alone gets it.
+  long Take(const std::string& name) {
+    std::lock_guard lock(mu_);
+    return std::exchange(values_.at(name), 0);
+  }
   // Counts down to 0; returns whether it was 0 already.
   bool CountDown(const std::string& name) {
     std::lock_guard lock(mu_);
