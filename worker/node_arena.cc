@@ -72,7 +72,7 @@ absl::Status NodeArena::Connect(const GroupLayout& layout, Store& store, absl::T
   return absl::OkStatus();
 }
 
-absl::StatusOr<ShmSegment> NodeArena::Create(int32_t local_ranks) const {
+absl::StatusOr<ShmSegment> NodeArena::Create(int32_t local_ranks, int32_t self) const {
   int64_t size_bytes = RoundedDown(options_.size_bytes);
   if (size_bytes == 0) {
     const int64_t address_limit_bytes = LimitOf(RLIMIT_AS);
@@ -88,7 +88,7 @@ absl::StatusOr<ShmSegment> NodeArena::Create(int32_t local_ranks) const {
   const int64_t least_bytes = options_.required ? kSizeBytesMin : kSizeBytesMinOptional;
   std::string why;
   for (; size_bytes >= least_bytes; size_bytes = RoundedDown(size_bytes / 2)) {
-    absl::StatusOr<ShmSegment> made = ShmSegment::Create(size_bytes);
+    absl::StatusOr<ShmSegment> made = ShmSegment::Create(size_bytes, self);
     if (made.ok()) return made;
     why = absl::StrCat("; ", made.status().message());
   }
@@ -103,7 +103,7 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
   const int32_t node = layout.node_of(layout.self());
   const int32_t local_ranks = layout.ranks_on(node);
   const Rank first = layout.first_rank_of(node);
-  absl::StatusOr<ShmSegment> own = Create(local_ranks);
+  absl::StatusOr<ShmSegment> own = Create(local_ranks, ToInt(layout.self()) - ToInt(first));
   UniqueFd none;
   if (!own.ok()) {
     COORDD_ASSIGN_OR_RETURN(none, ShmSegment::CreateNone());
@@ -155,14 +155,15 @@ std::string NodeArena::MapAll(std::vector<ShmPeer>& peers, Rank first) {
     struct stat status = {};
     // Whoever has none says why itself.
     if (fstat(peer.segment.get(), &status) == 0 && status.st_size == 0) continue;
-    absl::StatusOr<ShmSegment> segment = ShmSegment::MapAll(std::move(peer.segment));
+    const int32_t index = ToInt(peer.rank) - ToInt(first);
+    absl::StatusOr<ShmSegment> segment = ShmSegment::MapAll(std::move(peer.segment), index);
     if (!segment.ok()) {
       return absl::StrCat("the memory of rank ", ToInt(peer.rank),
                           " cannot be mapped: ", segment.status().message());
     }
     if (static_cast<int64_t>(segment->bytes().size()) < kSizeBytesMin)
       return absl::StrCat("the memory of rank ", ToInt(peer.rank), " is smaller than it may be");
-    segments_[static_cast<size_t>(ToInt(peer.rank) - ToInt(first))] = *std::move(segment);
+    segments_[static_cast<size_t>(index)] = *std::move(segment);
   }
   return "";
 }

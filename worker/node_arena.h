@@ -89,7 +89,7 @@ class NodeArena {
                               int64_t address_limit_bytes);
 
  private:
-  absl::StatusOr<ShmSegment> Create(int32_t local_ranks) const;
+  absl::StatusOr<ShmSegment> Create(int32_t local_ranks, int32_t self) const;
   absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
   // What of it this rank cannot map; empty: nothing.
   std::string MapAll(std::vector<ShmPeer>& peers, Rank first);

@@ -20,14 +20,20 @@ class ShmSegment {
   ShmSegment& operator=(ShmSegment&& other) noexcept;
   ~ShmSegment();
 
+  // Of segments that one thread works on in turns, such as those of a node's ranks, the number:
+  // where in the process it is mapped depends on it, so that the same offsets in them do not drive
+  // each other out of the first-level cache (shm_segment.cc). kAnywhere: it does not matter.
+  static constexpr int32_t kAnywhere = -1;
+
   // New memory, all zero; pages are there once they are touched. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<ShmSegment> Create(int64_t size_bytes);
+  static absl::StatusOr<ShmSegment> Create(int64_t size_bytes, int32_t number = kAnywhere);
   // What is handed over by who has none: empty. RESOURCE_EXHAUSTED.
   static absl::StatusOr<UniqueFd> CreateNone();
   // Another process's. PERMISSION_DENIED: it is not sealed or has another size.
-  static absl::StatusOr<ShmSegment> Map(UniqueFd fd, int64_t size_bytes);
+  static absl::StatusOr<ShmSegment> Map(UniqueFd fd, int64_t size_bytes,
+                                        int32_t number = kAnywhere);
   // Another process's, of whatever size it was sealed at. PERMISSION_DENIED: it is not sealed.
-  static absl::StatusOr<ShmSegment> MapAll(UniqueFd fd);
+  static absl::StatusOr<ShmSegment> MapAll(UniqueFd fd, int32_t number = kAnywhere);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
   // To hand over. Only of Create; -1 otherwise.
@@ -36,7 +42,8 @@ class ShmSegment {
   void CloseFd() { fd_ = UniqueFd(); }
 
  private:
-  static absl::StatusOr<absl::Span<std::byte>> MapShared(int fd, int64_t size_bytes);
+  static absl::StatusOr<absl::Span<std::byte>> MapShared(int fd, int64_t size_bytes,
+                                                         int32_t number);
 
   UniqueFd fd_;
   absl::Span<std::byte> bytes_;
