@@ -3,8 +3,20 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "absl/types/span.h"
 
 namespace coordd {
+
+inline int64_t SizeOf(absl::Span<const std::byte> bytes) {
+  return static_cast<int64_t>(bytes.size());
+}
+
+// As memcpy; of no bytes, and onto themselves, it does nothing.
+inline void CopyBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
+  if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
+}
 
 // As memcpy, but past the caches where the processor can: the stored lines are not read first, and
 // what is in the caches stays there. For results larger than the caches, which nobody reads soon.

@@ -66,6 +66,10 @@ absl::Status NodeArena::Connect(const GroupLayout& layout, Store& store, absl::T
   const int64_t begin = BoardBytes();
   const int64_t end = RoundedDown(static_cast<int64_t>(own_.size()));
   staging_end_ = begin + std::min(kStagingBytes, RoundedDown((end - begin) / 2));
+  if (!segments_.empty()) {
+    const Rank first = layout.first_rank_of(layout.node_of(layout.self()));
+    files_.emplace(*this, layout.self(), first, clock_, aborted_);
+  }
   MutexLock lock(&mu_);
   staging_.emplace(begin, staging_end_);
   rest_.emplace(staging_end_, end);

@@ -18,6 +18,7 @@
 #include "common/store.h"
 #include "worker/arena_allocator.h"
 #include "worker/group_layout.h"
+#include "worker/node_files.h"
 #include "worker/node_lane.h"
 #include "worker/shm_handover.h"
 #include "worker/shm_segment.h"
@@ -69,6 +70,8 @@ class NodeArena {
   // By rank of the node, in rank order, this one's among them. Empty before Connect, and where the
   // node's ranks have no arenas: then the rest is not to be called.
   const std::vector<NodeMemory>& memories() const { return memories_; }
+  // Memory of the program's own in arenas; nullptr: none can be mapped.
+  NodeFiles* files() { return files_.has_value() ? &*files_ : nullptr; }
   // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.
   absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
   // The same, of what is kept for the staging of lanes: there is room however much is allocated.
@@ -109,7 +112,8 @@ class NodeArena {
   std::vector<ShmSegment> segments_;  // as memories_; empty where these are a test's
   std::vector<NodeMemory> memories_;
   NodeMemory own_;
-  int64_t staging_end_ = 0;  // in own_: board, staging, the rest
+  int64_t staging_end_ = 0;         // in own_: board, staging, the rest
+  std::optional<NodeFiles> files_;  // thread-safe
 
   // Guarded by mu_.
   Mutex mu_;

@@ -1,22 +1,13 @@
 #include "worker/node_inline.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/container/inlined_vector.h"
 #include "common/tensor_spec.h"
+#include "worker/copy_bytes.h"
 #include "worker/reduce_kernels.h"
 
 namespace coordd {
-namespace {
-
-void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
-  if (size_bytes > 0) std::memcpy(to, from, static_cast<size_t>(size_bytes));
-}
-
-int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
-
-}  // namespace
 
 absl::Span<const std::byte> NodeInputOf(const CollectiveArgs& args) {
   return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
@@ -80,7 +71,7 @@ bool NodeInlineRun::WaitsFor(int32_t member) const {
 void NodeInlineRun::Post() {
   if (args_.kind != CollectiveKind::kBroadcast || is_root_) {
     const absl::Span<const std::byte> input = NodeInputOf(args_);
-    Copy(lane_.Payload(step_), input.data(), SizeOf(input));
+    CopyBytes(lane_.Payload(step_), input.data(), SizeOf(input));
   }
   lane_.Reach(step_);
 }
@@ -97,19 +88,20 @@ void NodeInlineRun::Finish() {
   int64_t offset = 0;
   switch (args_.kind) {
     case CollectiveKind::kBroadcast:
-      if (!is_root_) Copy(output, lane_.PayloadOf(ToInt(args_.root), step_), SizeOf(args_.output));
+      if (!is_root_)
+        CopyBytes(output, lane_.PayloadOf(ToInt(args_.root), step_), SizeOf(args_.output));
       break;
     case CollectiveKind::kAllgather:
       for (int32_t m = 0; m < lane_.size(); ++m) {
         const int64_t block = args_.output_block_bytes[static_cast<size_t>(m)];
-        Copy(output + offset, lane_.PayloadOf(m, step_), block);
+        CopyBytes(output + offset, lane_.PayloadOf(m, step_), block);
         offset += block;
       }
       break;
     case CollectiveKind::kAlltoall: {
       const int64_t block = args_.output_block_bytes.front();
       for (int32_t m = 0; m < lane_.size(); ++m)
-        Copy(output + m * block, lane_.PayloadOf(m, step_) + lane_.self() * block, block);
+        CopyBytes(output + m * block, lane_.PayloadOf(m, step_) + lane_.self() * block, block);
       break;
     }
     case CollectiveKind::kReducescatter:

@@ -21,12 +21,6 @@ constexpr int64_t kTileBytes = 4096;
 // Copies to several places: the source stays in the second-level cache.
 constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
 
-void Copy(std::byte* to, const std::byte* from, int64_t size_bytes) {
-  if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
-}
-
-int64_t SizeOf(absl::Span<const std::byte> bytes) { return static_cast<int64_t>(bytes.size()); }
-
 int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
 
 }  // namespace
@@ -204,7 +198,7 @@ void NodeCollectiveRun::PostPlace() {
   if (blocks_by_sender && SizeOf(input_) <= options_.inline_bytes_max &&
       SizeOf(input_) <= BoardPost::kPayloadBytes - end) {
     post.flags |= kCarried;
-    Copy(payload + end, input_.data(), SizeOf(input_));
+    CopyBytes(payload + end, input_.data(), SizeOf(input_));
   }
   std::memcpy(payload, &post, sizeof(post));
   posts_.assign(static_cast<size_t>(lane_.size()), Post());
@@ -264,7 +258,7 @@ void NodeCollectiveRun::CopyCarried() {
     const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(Post);
     if (alltoall)
       from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + block_offsets_[index];
-    Copy(args_.output.data() + to, from, args_.output_block_bytes[index]);
+    CopyBytes(args_.output.data() + to, from, args_.output_block_bytes[index]);
     to += args_.output_block_bytes[index];
   }
 }
@@ -273,7 +267,7 @@ void NodeCollectiveRun::Stage(int64_t piece) {
   if ((posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0) return;
   std::byte* const buffer = staging_.data() + ShownAt(collective_, mode_, options_.staging, piece);
   for (const StagedRange& range : StagedRangesOf(collective_, mode_, piece)) {
-    Copy(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
+    CopyBytes(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
     left_bytes_ -= range.size_bytes;
   }
 }
@@ -434,7 +428,7 @@ void NodeCollectiveRun::CopyOut(const std::byte* from, int64_t begin, int64_t si
     if (passes_by_) {
       StreamBytes(to, from, size_bytes);
     } else {
-      Copy(to, from, size_bytes);
+      CopyBytes(to, from, size_bytes);
     }
   }
 }

@@ -47,25 +47,63 @@ absl::StatusOr<void*> RankMemory::Allocate(int64_t size_bytes,
   return begin;
 }
 
-absl::Status RankMemory::Free(void* memory) {
-  Block block;
-  {
-    MutexLock lock(&mu_);
-    const auto found = blocks_.find(static_cast<const std::byte*>(memory));
-    if (found == blocks_.end()) {
-      return absl::InvalidArgumentError(
-          "the memory to free is not what coordd_alloc has returned, or it is free already");
-    }
-    block = std::move(found->second);
-    blocks_.erase(found);
+absl::StatusOr<RankMemory::Block> RankMemory::Take(void* memory, bool is_file) {
+  MutexLock lock(&mu_);
+  const auto found = blocks_.find(static_cast<const std::byte*>(memory));
+  if (found == blocks_.end() || found->second.is_file != is_file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory to ", is_file ? "unregister" : "free", " is not what ",
+                     is_file ? "coordd_register_memfd" : "coordd_alloc",
+                     " has returned, or that has been done already"));
   }
+  Block block = std::move(found->second);
+  blocks_.erase(found);
+  return block;
+}
+
+bool RankMemory::MayBeWritten(const Block& block) {
+  return block.plane == nullptr || block.plane->end.ended() ||
+         block.plane->comm_failed.load(std::memory_order_acquire);
+}
+
+absl::Status RankMemory::Free(void* memory) {
+  COORDD_ASSIGN_OR_RETURN(const Block block, Take(memory, /*is_file=*/false));
   if (block.arena == nullptr) return absl::OkStatus();
-  if (block.plane == nullptr || block.plane->end.ended() ||
-      block.plane->comm_failed.load(std::memory_order_acquire)) {
+  if (MayBeWritten(block)) {
     block.arena->GiveBackPages(block.bytes);
   } else {
     block.arena->Free(block.bytes);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> RankMemory::Register(const FileRange& file,
+                                           std::shared_ptr<GenerationPlane> plane, bool maps,
+                                           absl::Time deadline) {
+  Block block;
+  block.is_file = true;
+  if (maps) block.arena = plane->executor->arena();
+  if (block.arena != nullptr && block.arena->files() != nullptr) {
+    COORDD_ASSIGN_OR_RETURN(block.bytes, block.arena->files()->Map(file, *plane->store, deadline));
+    block.plane = std::move(plane);
+  } else {
+    block.arena = nullptr;
+    COORDD_RETURN_IF_ERROR(CheckFileRange(file));
+    COORDD_ASSIGN_OR_RETURN(block.bytes, MapFileRange(file, nullptr));
+    block.own_file = FileMapping(block.bytes);
+  }
+  std::byte* const begin = block.bytes.data();
+  MutexLock lock(&mu_);
+  blocks_.emplace(begin, std::move(block));
+  return begin;
+}
+
+absl::Status RankMemory::Unregister(void* memory, absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const Block block, Take(memory, /*is_file=*/true));
+  if (block.arena == nullptr) return absl::OkStatus();
+  if (!MayBeWritten(block))
+    return block.arena->files()->Unmap(block.bytes, *block.plane->store, deadline);
+  block.arena->files()->Forget(block.bytes);
   return absl::OkStatus();
 }
 
@@ -80,9 +118,11 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
     if (not_behind(begin, end) && size_bytes <= end - begin) {
       if (block.plane != nullptr && !block.plane->end.ended()) return absl::OkStatus();
       return absl::FailedPreconditionError(absl::StrCat(
-          "memory of ", size_bytes, " bytes is coordd_alloc's, but private to this process: ",
-          block.arena != nullptr
-              ? "it is of a generation that has ended, expected memory that is allocated anew"
+          "memory of ", size_bytes, " bytes is ",
+          block.is_file ? "coordd_register_memfd" : "coordd_alloc",
+          "'s, but private to this process: ",
+          block.arena != nullptr ? "it is of a generation that has ended, expected memory that is "
+                                   "allocated, or registered, anew"
           : block.why_private.empty()
               ? "this worker maps nothing (with other ranks on the node, COORDD_TRANSPORT auto or "
                 "mapped and COORDD_ON_FAILURE other than continue it does)"
@@ -91,7 +131,7 @@ absl::Status RankMemory::CheckMapped(const void* memory, int64_t size_bytes) con
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "memory of ", size_bytes, " bytes is private to this process, other processes cannot map ",
-      "it; expected a part of what coordd_alloc has returned"));
+      "it; expected a part of what coordd_alloc or coordd_register_memfd has returned"));
 }
 
 absl::Status RankMemory::TakeBack() {

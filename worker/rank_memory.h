@@ -13,6 +13,7 @@
 #include "common/mutex.h"
 #include "worker/aligned_buffer.h"
 #include "worker/generation_plane.h"
+#include "worker/memory_file.h"
 #include "worker/node_arena.h"
 
 namespace coordd {
@@ -30,8 +31,14 @@ class RankMemory {
   // INVALID_ARGUMENT: not even one byte; RESOURCE_EXHAUSTED.
   absl::StatusOr<void*> Allocate(int64_t size_bytes, std::shared_ptr<GenerationPlane> plane,
                                  bool maps);
-  // INVALID_ARGUMENT: it is not where a block begins.
+  // INVALID_ARGUMENT: it is not where a block of Allocate begins.
   absl::Status Free(void* memory);
+  // The program's own, where the others have it mapped; private where Allocate's would be, but for
+  // an arena without room. Statuses: NodeFiles::Map.
+  absl::StatusOr<void*> Register(const FileRange& file, std::shared_ptr<GenerationPlane> plane,
+                                 bool maps, absl::Time deadline);
+  // INVALID_ARGUMENT: it is not where a block of Register begins; else as NodeFiles::Unmap.
+  absl::Status Unregister(void* memory, absl::Time deadline);
   // OK: the ranks of the node have these bytes mapped. INVALID_ARGUMENT: they are in no block;
   // FAILED_PRECONDITION: in one that is private, and why.
   absl::Status CheckMapped(const void* memory, int64_t size_bytes) const;
@@ -43,11 +50,18 @@ class RankMemory {
  private:
   struct Block {
     absl::Span<std::byte> bytes;
-    AlignedBuffer own;                       // without an arena
+    AlignedBuffer own;     // without an arena
+    FileMapping own_file;  // the same, of Register
+    bool is_file = false;
     std::shared_ptr<NodeArena> arena;        // whose addresses they have; nullptr: never mapped
     std::shared_ptr<GenerationPlane> plane;  // nullptr: private
     std::string why_private;                 // with an arena that has no room
   };
+
+  // INVALID_ARGUMENT: there is none.
+  absl::StatusOr<Block> Take(void* memory, bool is_file);
+  // By members that have not given up yet.
+  static bool MayBeWritten(const Block& block);
 
   // Guarded by mu_.
   mutable Mutex mu_;

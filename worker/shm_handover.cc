@@ -73,6 +73,11 @@ absl::Status WaitForAny(const ShmHandoverOptions& options, std::vector<pollfd>& 
   return absl::OkStatus();
 }
 
+// Secret, rank and note of a hello, as many of them as it has.
+std::vector<std::string> WordsOf(const UnixMessage& hello) {
+  return absl::StrSplit(hello.text, absl::MaxSplits(' ', 2));
+}
+
 // One handover: a loop of poll over the listener and one socket per peer.
 class Handover {
  public:
@@ -92,9 +97,10 @@ class Handover {
   bool Complete() const;
   absl::Status WaitForSomething();
   ShmPeer* PeerOf(int32_t rank);
-  // "SECRET RANK", with this rank's memory.
+  // "SECRET RANK NOTE", with this rank's memory.
   absl::Status SendHello(int socket, const std::string& secret) const {
-    return SendUnixMessage(socket, absl::StrCat(secret, " ", ToInt(options_.self)),
+    return SendUnixMessage(socket,
+                           absl::StrCat(secret, " ", ToInt(options_.self), " ", options_.note),
                            options_.segment_fd);
   }
 
@@ -110,7 +116,7 @@ class Handover {
 };
 
 absl::StatusOr<std::vector<ShmPeer>> Handover::Run() {
-  for (Rank rank : options_.others) peers_.push_back({rank, {}, {}, {}});
+  for (Rank rank : options_.others) peers_.push_back({rank, {}, {}, {}, {}});
   COORDD_RETURN_IF_ERROR(Announce());
   COORDD_RETURN_IF_ERROR(FindLowerRanks());
   while (true) {
@@ -198,6 +204,8 @@ absl::Status Handover::ReadReplies() {
     if (!reply.ok()) return PeerLost(peer.rank, reply.status().message());
     if (!reply->has_value()) continue;
     if (!(*reply)->fd.valid()) return PeerLost(peer.rank, "it has handed over no memory");
+    if (std::vector<std::string> words = WordsOf(**reply); words.size() == 3)
+      peer.note = std::move(words[2]);
     peer.segment = std::move((*reply)->fd);
   }
   return absl::OkStatus();
@@ -220,14 +228,17 @@ void Handover::ReadHellos() {
     if (!hello.ok()) return true;
     if (!hello->has_value()) return false;
     if (!(*hello)->fd.valid()) return true;
-    const std::pair<std::string, std::string> words = absl::StrSplit((*hello)->text, ' ');
+    std::vector<std::string> words = WordsOf(**hello);
     int32_t rank = -1;
-    if (!SameSecret(words.first, own_.secret) || !absl::SimpleAtoi(words.second, &rank))
+    if (words.size() != 3 || !SameSecret(words[0], own_.secret) ||
+        !absl::SimpleAtoi(words[1], &rank)) {
       return true;
+    }
     ShmPeer* peer = PeerOf(rank);
     if (peer == nullptr || peer->rank < options_.self || peer->socket.valid()) return true;
     if (!SendHello(socket.get(), own_.secret).ok()) return true;
     peer->process = WatchProcess(*pid);
+    peer->note = std::move(words[2]);
     peer->segment = std::move((*hello)->fd);
     peer->socket = std::move(socket);
     return true;

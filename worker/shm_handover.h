@@ -21,6 +21,7 @@ namespace coordd {
 // A rank whose memory has been handed over, and by which its end is seen.
 struct ShmPeer {
   Rank rank;
+  std::string note;  // what it says beside it
   UniqueFd segment;
   UniqueFd socket;   // ends with the peer, unless a fork of it holds it open
   UniqueFd process;  // pidfd; invalid where the kernel or a pid namespace hides the process
@@ -33,6 +34,7 @@ struct ShmHandoverOptions {
   const std::atomic<bool>* aborted = nullptr;  // checked ten times a second
   // What is handed over: a rank has one handover of each kind at a time.
   absl::string_view key_prefix = "shm";
+  std::string note;  // a hundred bytes at most
 };
 
 // Descriptors travel as ancillary data of a Unix socket with an abstract name, so that no file

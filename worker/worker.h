@@ -16,6 +16,7 @@
 #include "common/store.h"
 #include "common/tensor_spec.h"
 #include "worker/comm.h"
+#include "worker/memory_file.h"
 #include "worker/prepared_group.h"
 #include "worker/work.h"
 #include "worker/worker_options.h"
@@ -158,8 +159,18 @@ class Worker {
   // REQUIRES: no collective that is pending or has failed uses it. INVALID_ARGUMENT: it is not what
   // AllocateMemory has returned.
   virtual absl::Status FreeMemory(void* memory) = 0;
+  // The program's own memory, bytes of a memfd, for the same use; `timeout` as Submit's. Collective
+  // over the ranks of the node if they map each other's memory: each gives its own, of any size.
+  // Returns where it is, until UnregisterMemory. After the generation's end that is a private copy.
+  // INVALID_ARGUMENT: it cannot be mapped by others, and why; FAILED_PRECONDITION: another rank's
+  // cannot, and whose; DEADLINE_EXCEEDED: who did not come; RESOURCE_EXHAUSTED; the generation's
+  // end.
+  virtual absl::StatusOr<void*> RegisterMemory(const FileRange& file, absl::Duration timeout) = 0;
+  // As collective. REQUIRES: as FreeMemory. INVALID_ARGUMENT: it is not what RegisterMemory has
+  // returned. With any other error the memory is gone, too.
+  virtual absl::Status UnregisterMemory(void* memory, absl::Duration timeout) = 0;
   // Whether these bytes take part without a copy. INVALID_ARGUMENT: private pages, which nobody can
-  // map; FAILED_PRECONDITION: AllocateMemory's, but private, and why.
+  // map; FAILED_PRECONDITION: of AllocateMemory or RegisterMemory, but private, and why.
   virtual absl::Status CheckMapped(const void* memory, int64_t size_bytes) const = 0;
 
   // Writes what this rank executes, and when, to a file that Perfetto opens, as long as

@@ -80,6 +80,8 @@ class WorkerImpl final : public Worker {
                                                    absl::Duration timeout) override;
   absl::StatusOr<void*> AllocateMemory(int64_t size_bytes) override;
   absl::Status FreeMemory(void* memory) override;
+  absl::StatusOr<void*> RegisterMemory(const FileRange& file, absl::Duration timeout) override;
+  absl::Status UnregisterMemory(void* memory, absl::Duration timeout) override;
   absl::Status CheckMapped(const void* memory, int64_t size_bytes) const override;
   absl::Status StartTimeline(const std::string& path, bool mark_steps) override;
   absl::Status StopTimeline() override;

@@ -130,6 +130,17 @@ absl::Status WorkerImpl::FreeMemory(void* memory) {
   return memory_->Free(memory);
 }
 
+absl::StatusOr<void*> WorkerImpl::RegisterMemory(const FileRange& file, absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  return memory_->Register(file, view->plane, options_.on_failure != OnFailure::kContinue,
+                           DeadlineOf(timeout, clock_.Now()));
+}
+
+absl::Status WorkerImpl::UnregisterMemory(void* memory, absl::Duration timeout) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  return memory_->Unregister(memory, DeadlineOf(timeout, clock_.Now()));
+}
+
 absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
   return memory_->CheckMapped(memory, size_bytes);

@@ -21,6 +21,30 @@ coordd_status_t coordd_free(coordd_worker_t* worker, void* memory) {
   });
 }
 
+coordd_status_t coordd_register_memfd(coordd_worker_t* worker, int fd, int64_t offset,
+                                      int64_t size_bytes, double timeout_seconds, void** memory) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (memory == nullptr) return coordd::NullArgument("memory");
+    *memory = nullptr;
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    COORDD_ASSIGN_OR_RETURN(*memory,
+                            worker->worker->RegisterMemory({fd, offset, size_bytes}, timeout));
+    return absl::OkStatus();
+  });
+}
+
+coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memory, double timeout_seconds) {
+  return coordd::AtBorder([&]() -> absl::Status {
+    if (worker == nullptr) return coordd::NullArgument("worker");
+    if (memory == nullptr) return absl::OkStatus();
+    COORDD_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                            coordd::TimeoutFromSeconds(timeout_seconds));
+    return worker->worker->UnregisterMemory(memory, timeout);
+  });
+}
+
 coordd_status_t coordd_register(coordd_worker_t* worker, const void* memory, int64_t size_bytes) {
   return coordd::AtBorder([&]() -> absl::Status {
     if (worker == nullptr) return coordd::NullArgument("worker");

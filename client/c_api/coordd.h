@@ -41,7 +41,8 @@
  * revision 9 coordd_alloc, coordd_free and coordd_register (memory.h); revision 10
  * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
  * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
- * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd.
+ * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
+ * 14 coordd_register_memfd and coordd_unregister.
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -60,7 +61,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 13
+#define COORDD_ABI_VERSION 14
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

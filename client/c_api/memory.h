@@ -41,11 +41,44 @@ COORDD_API coordd_status_t coordd_alloc(coordd_worker_t* worker, int64_t size_by
 COORDD_API coordd_status_t coordd_free(coordd_worker_t* worker, void* memory);
 
 /* Whether these bytes take part without a copy: COORDD_OK if they lie in one piece of memory of
- * coordd_alloc that is mapped. INVALID_ARGUMENT: they do not; other processes cannot map pages that
- * are private to this one. FAILED_PRECONDITION: they do, but it is private, and why. Nothing has to
- * be undone. */
+ * coordd_alloc or coordd_register_memfd that is mapped. INVALID_ARGUMENT: they do not; other
+ * processes cannot map pages that are private to this one. FAILED_PRECONDITION: they do, but it is
+ * private, and why. Nothing has to be undone. */
 COORDD_API coordd_status_t coordd_register(coordd_worker_t* worker, const void* memory,
                                            int64_t size_bytes);
+
+/* The program's own memory: `size_bytes` (at least 1) of the memfd `fd` from `offset` (bytes, a
+ * multiple of 4096) on, which then takes part like memory of coordd_alloc, as long and under the
+ * same conditions. The memfd has pages of the usual size and F_SEAL_SHRINK, so that nobody can take
+ * it away from the others; `fd` may be closed afterwards. *memory is where the bytes are for
+ * collectives, and only there: how else the process has mapped the file makes no difference. After
+ * the generation's end these addresses have a private copy, while whoever has not heard of the end
+ * may still write to the file.
+ *
+ * Collective over the ranks of a node, which all call it, in one order with other calls of it and
+ * of coordd_unregister: each with a memfd of its own, of any size. `timeout_seconds`: for the
+ * others to come; 0: the worker's. If it fails on one, nothing is mapped on any; *memory is NULL.
+ *
+ *     int fd = memfd_create("tensors", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+ *     ftruncate(fd, size);
+ *     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);
+ *     coordd_register_memfd(worker, fd, 0, size, 0, &memory);
+ *
+ * INVALID_ARGUMENT: what `fd` is instead (a memfd that can shrink, a file of a disk, too small, not
+ * writable). FAILED_PRECONDITION: another rank's cannot be mapped, and whose; or an earlier call
+ * was not carried out by all. DEADLINE_EXCEEDED: which rank did not come. RESOURCE_EXHAUSTED;
+ * UNAVAILABLE: a rank is gone; the generation's end, as coordd_worker_status. */
+COORDD_API coordd_status_t coordd_register_memfd(coordd_worker_t* worker, int fd, int64_t offset,
+                                                 int64_t size_bytes, double timeout_seconds,
+                                                 void** memory);
+
+/* Collective as coordd_register_memfd: all ranks of the node give what the same call of it has
+ * returned. No collective that is pending uses it. NULL is allowed, and nothing. When its generation
+ * is over nobody is waited for. INVALID_ARGUMENT: it is not what coordd_register_memfd has returned
+ * for this worker. FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE: somebody did not take part;
+ * this rank does not have the memory any more, then as well. */
+COORDD_API coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memory,
+                                             double timeout_seconds);
 
 #ifdef __cplusplus
 }

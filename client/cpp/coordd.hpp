@@ -217,6 +217,27 @@ class Worker {
     return TryAllocate<T>(count).value();
   }
 
+  // The program's own memory, a memfd (coordd_register_memfd): collective over the ranks of a node,
+  // as is its end, so that nothing ends it by itself. 0 seconds: the worker's timeout.
+  Expected<void*> TryRegisterMemfd(int fd, int64_t offset, int64_t size_bytes,
+                                   std::chrono::duration<double> timeout = {}) {
+    void* memory = nullptr;
+    const coordd_status_t code =
+        coordd_register_memfd(handle_, fd, offset, size_bytes, timeout.count(), &memory);
+    if (code != COORDD_OK) return internal::Failure<void*>(code);
+    return memory;
+  }
+  void* RegisterMemfd(int fd, int64_t offset, int64_t size_bytes,
+                      std::chrono::duration<double> timeout = {}) {
+    return TryRegisterMemfd(fd, offset, size_bytes, timeout).value();
+  }
+  Expected<> TryUnregister(void* memory, std::chrono::duration<double> timeout = {}) {
+    return internal::Check(coordd_unregister(handle_, memory, timeout.count()));
+  }
+  void Unregister(void* memory, std::chrono::duration<double> timeout = {}) {
+    TryUnregister(memory, timeout).value();
+  }
+
   // In place. The view's memory belongs to coordd until the work is done.
   template <typename T>
   Expected<Work> TryAllreduceAsync(const std::string& name, View<T> tensor, Op op,

@@ -1,6 +1,9 @@
 // Comms as a C++17 program sees them, one of the workers that coordrun starts: every operation, on
 // sizes around each change of algorithm, beside named collectives; then what is refused. With
-// "die MICROSECONDS": what the others make of it when rank 0 is killed so much later.
+// "die MICROSECONDS": what the others make of it when rank 0 is killed so much later; with
+// "die-registering MICROSECONDS" the same while all map each other's memfds.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +214,102 @@ void TestMemory(coordd::Worker& worker, Comm& comm, bool maps) {
   CHECK(coordd_register(handle, block.data() + 4000, 1001) == COORDD_INVALID_ARGUMENT);
 }
 
+// A memfd, with the program's own view of it.
+class File {
+ public:
+  explicit File(int64_t size_bytes, int seals = F_SEAL_SHRINK)
+      : size_(static_cast<size_t>(size_bytes)),
+        fd_(memfd_create("comm_test", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    CHECK(fd_ >= 0 && ftruncate(fd_, size_bytes) == 0);
+    CHECK(seals == 0 || fcntl(fd_, F_ADD_SEALS, seals) == 0);
+    own_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    CHECK(own_ != MAP_FAILED);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    munmap(own_, size_);
+    close(fd_);
+  }
+  int fd() const { return fd_; }
+  float* own() const { return static_cast<float*>(own_); }
+
+ private:
+  const size_t size_;
+  const int fd_;
+  void* own_ = nullptr;
+};
+
+// The program's own memory takes part like coordd's, wherever the others' lies.
+void TestFiles(coordd::Worker& worker, Comm& comm, bool maps) {
+  const int size = comm.size(), rank = comm.rank();
+  coordd_worker_t* const handle = worker.handle();
+  const coordd_status_t inside = maps ? COORDD_OK : COORDD_FAILED_PRECONDITION;
+  for (const int64_t count : {int64_t{1}, int64_t{100003}, int64_t{3000000}}) {
+    constexpr int64_t kOffset = 8192;
+    const int64_t bytes = 4 * count;
+    const File file(kOffset + bytes + 4096 * rank);  // each of another size
+    float* const memory = static_cast<float*>(worker.RegisterMemfd(file.fd(), kOffset, bytes));
+    CHECK(coordd_register(handle, memory, bytes) == inside);
+    CHECK(coordd_register(handle, memory, bytes + 1) == COORDD_INVALID_ARGUMENT);
+    // What is written through the program's view is in both.
+    float* const own = file.own() + kOffset / 4;
+    for (int64_t i = 0; i < count; ++i) own[i] = Value(rank, i);
+    coordd::Memory<float> output = worker.Allocate<float>(count);
+    comm.Allreduce(memory, output.data(), count, Op::kSum);
+    for (int64_t i = 0; i < count; ++i) CHECK(output[i] == SumAt(size, i));
+    // Beside others' private memory.
+    Floats elsewhere = Input(rank, count);
+    float* const place = rank == 0 ? memory : elsewhere.data();
+    comm.Allreduce(place, place, count, Op::kSum);
+    for (int64_t i = 0; i < count; ++i) CHECK(place[i] == SumAt(size, i));
+    CHECK(rank != 0 || own[count - 1] == SumAt(size, count - 1));
+    worker.Unregister(memory);
+    CHECK(coordd_unregister(handle, memory, 0) == COORDD_INVALID_ARGUMENT);
+    CHECK(rank != 0 || own[count - 1] == SumAt(size, count - 1));  // the file is the program's
+  }
+}
+
+// What others cannot map is refused on all, by whose it is, and harms nothing.
+void TestRefusedFiles(coordd::Worker& worker, bool maps) {
+  constexpr int64_t kBytes = 65536;
+  const int rank = worker.rank();
+  coordd_worker_t* const handle = worker.handle();
+  const File good(kBytes), unsealed(kBytes, /*seals=*/0);
+  const File fixed(kBytes, F_SEAL_SHRINK);
+  const int readable = open(("/proc/self/fd/" + std::to_string(fixed.fd())).c_str(), O_RDONLY);
+  const int directory = open("/", O_RDONLY);
+  const auto refused = [&](int fd, int64_t offset, int64_t bytes, const char* why) {
+    const int64_t own_bytes = rank == 1 ? bytes : kBytes;
+    coordd::Expected<void*> made =
+        worker.TryRegisterMemfd(rank == 1 ? fd : good.fd(), rank == 1 ? offset : 0, own_bytes);
+    if (rank == 1) {
+      CHECK(made.code() == COORDD_INVALID_ARGUMENT);
+      CHECK(made.message().find(why) != std::string::npos);
+    } else if (maps) {
+      CHECK(made.code() == COORDD_FAILED_PRECONDITION);
+      CHECK(made.message().find("rank 1: ") != std::string::npos);
+    } else {
+      worker.Unregister(made.value());
+    }
+  };
+  refused(unsealed.fd(), 0, kBytes, "F_SEAL_SHRINK");
+  refused(directory, 0, kBytes, "not a memfd");
+  refused(-1, 0, kBytes, "not open");
+  refused(readable, 0, kBytes, "writing");
+  refused(good.fd(), 100, 4096, "multiple of 4096");
+  refused(good.fd(), 4096, kBytes, "from offset 4096 on");
+  refused(good.fd(), 0, 0, "at least 1");
+  close(readable);
+  close(directory);
+  void* const memory = worker.RegisterMemfd(good.fd(), 0, kBytes);
+  CHECK(coordd_free(handle, memory) == COORDD_INVALID_ARGUMENT);
+  worker.Unregister(memory);
+  coordd::Memory<float> allocated = worker.Allocate<float>(4);
+  CHECK(coordd_unregister(handle, allocated.data(), 0) == COORDD_INVALID_ARGUMENT);
+  CHECK(coordd_unregister(handle, nullptr, 0) == COORDD_OK);
+}
+
 void TestRefusals(coordd::Worker& worker, Comm& comm) {
   CHECK(worker.TryMakeComm("").code() == COORDD_INVALID_ARGUMENT);
   CHECK(worker.TryMakeComm("nowhere", {}, 99).code() == COORDD_INVALID_ARGUMENT);
@@ -288,6 +387,36 @@ int DieAtSomeInstant(coordd::Worker& worker, int instant) {
   return 0;
 }
 
+// As DieAtSomeInstant, while files are mapped and given back.
+int DieRegistering(coordd::Worker& worker, int instant) {
+  constexpr int64_t kBytes = int64_t{1} << 20;
+  const File file(kBytes), kept(kBytes);
+  float* const memory = static_cast<float*>(worker.RegisterMemfd(kept.fd(), 0, kBytes));
+  memory[1] = 7.f;
+  worker.Barrier();
+  if (worker.rank() == 0) KillMyselfAfter(instant);
+  coordd::Expected<void*> made = worker.TryRegisterMemfd(file.fd(), 0, kBytes);
+  while (made.ok() && worker.TryUnregister(made.value()).ok())
+    made = worker.TryRegisterMemfd(file.fd(), 0, kBytes);
+  const coordd_placement_t next = worker.AwaitGeneration(std::chrono::seconds(60));
+  CHECK(next.size == 2 && next.generation == 2);
+  // A private copy, of a file that is still the program's.
+  CHECK(memory[1] == 7.f && kept.own()[1] == 7.f);
+  memory[1] = 8.f;
+  CHECK(kept.own()[1] == 7.f);
+  CHECK(coordd_register(worker.handle(), memory, kBytes) == COORDD_FAILED_PRECONDITION);
+  worker.Unregister(memory);
+  Comm comm = worker.MakeComm("again");
+  float* const anew = static_cast<float*>(worker.RegisterMemfd(kept.fd(), 0, kBytes));
+  const bool maps = std::string(std::getenv("COORDD_TRANSPORT")) != "shm";
+  CHECK(coordd_register(worker.handle(), anew, kBytes) ==
+        (maps ? COORDD_OK : COORDD_FAILED_PRECONDITION));
+  comm.Allreduce(anew, anew, kBytes / 4, Op::kSum);
+  CHECK(anew[0] == 0.f && anew[1] == 14.f && kept.own()[1] == 14.f);
+  worker.Barrier();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -295,6 +424,8 @@ int main(int argc, char** argv) {
     coordd::Worker worker = coordd::Worker::Start();
     if (argc == 3 && std::string(argv[1]) == "die")
       return DieAtSomeInstant(worker, std::atoi(argv[2]));
+    if (argc == 3 && std::string(argv[1]) == "die-registering")
+      return DieRegistering(worker, std::atoi(argv[2]));
     Comm comm = worker.MakeComm("test");
     CHECK(comm.size() == worker.size() && comm.rank() == worker.rank());
     for (const int64_t count : kCounts) {
@@ -308,6 +439,8 @@ int main(int argc, char** argv) {
     TestRefusals(worker, comm);
     const bool maps = argc == 2 && std::string(argv[1]) == "auto";
     TestMemory(worker, comm, maps);
+    TestFiles(worker, comm, maps);
+    if (worker.size() > 1) TestRefusedFiles(worker, maps);
     // Who checks its results moves them by messages.
     if (maps && std::getenv("COORDD_CHECK_RESULTS") == nullptr) TestLateness(worker);
     worker.Barrier();

@@ -54,13 +54,16 @@ class MappedMemoryTest(processes.TestCase):
     def test_a_rank_that_is_killed_while_others_are_in_calls_of_a_comm(self):
         daemon = self.coordd("--settling-window", "10m")
         # Odd instants: large tensors.
-        cases = [("mapped", "end", 0), ("mapped", "end", 3001), ("mapped", "raise", 700), ("mapped", "raise", 20001),
-                 ("shm", "end", 3001), ("shm", "raise", 700)]
-        for number, (transport, on_failure, instant_us) in enumerate(cases):
+        cases = [("die", "mapped", "end", 0), ("die", "mapped", "end", 3001), ("die", "mapped", "raise", 700),
+                 ("die", "mapped", "raise", 20001), ("die", "shm", "end", 3001), ("die", "shm", "raise", 700)]
+        # While they map each other's files.
+        cases += [("die-registering", "mapped", "raise", instant_us) for instant_us in (0, 900, 5000, 20000)]
+        cases += [("die-registering", "shm", "raise", 900)]
+        for number, (how, transport, on_failure, instant_us) in enumerate(cases):
             environment = processes.clean_environment(
                 COORDD_ADDR=daemon.listen, COORDD_JOB_ID=f"comm-{number}", COORDD_LAUNCHER="none", COORDD_TRANSPORT=transport,
                 COORDD_ON_FAILURE=on_failure, COORDD_MIN_WORKERS=2 if on_failure == "raise" else 3, COORDD_MAX_WORKERS=3)
-            ranks = [self.start(processes.Process([program("comm_test"), "die", str(instant_us)], environment))
+            ranks = [self.start(processes.Process([program("comm_test"), how, str(instant_us)], environment))
                      for _ in range(3)]
             statuses = sorted(rank.wait() for rank in ranks)
             self.assertEqual(statuses, [-signal.SIGKILL, 0, 0], [rank.text() for rank in ranks])
