@@ -268,10 +268,12 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
     lane.staging = *staging;
   }
   if (!batch.group->across.empty()) {
-    const int64_t slice_bytes = NodeCollectiveRun::SliceBytesMax(
-        static_cast<int64_t>(batch.args.input.size()), lane.node->size(), options_.node);
+    const int32_t members = lane.node->size();
+    const int64_t slice_bytes =
+        NodeCollectiveRun::SliceBytesMax(SizeOf(NodeInputOf(batch.args)), members, options_.node);
     const GroupLayout& layout = batch.group->layout;
-    const AcrossNodes across{batch.group->across, layout.node_of(layout.self())};
+    const AcrossNodes across{batch.group->across, layout.node_of(layout.self()),
+                             ToInt(batch.args.root) / members};
     if (!StartExchange(lane, across, slice_bytes)) return;
   }
   lane.node_run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
@@ -294,7 +296,7 @@ void HostBackend::StartSlices(Lane& lane) {
   const Batch& batch = lane.queue.front();
   const int64_t slice_bytes =
       SliceExchange::SliceBytesFor(static_cast<int64_t>(batch.args.input.size()));
-  const AcrossNodes across{batch.group->across, ToInt(batch.group->layout.self())};
+  const AcrossNodes across{batch.group->across, ToInt(batch.group->layout.self()), 0};
   if (StartExchange(lane, across, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
 }
 
@@ -310,12 +312,13 @@ absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
   const Group& group = *batch.group;
   const CollectiveKind kind = batch.args.kind;
   const int32_t size = group.layout.size();
-  const int64_t size_bytes = static_cast<int64_t>(batch.args.input.size());
+  const int64_t size_bytes = SizeOf(NodeInputOf(batch.args));
   const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
-  if (kind != CollectiveKind::kAllreduce || size == 1) return flat;
-  if (options_.allreduce.has_value()) return *options_.allreduce;
+  const bool allreduce = kind == CollectiveKind::kAllreduce;
+  if ((!allreduce && kind != CollectiveKind::kBroadcast) || size == 1) return flat;
+  if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
   const bool even = !group.memories.empty() && size_bytes > options_.node.inline_bytes_max;
-  const bool apart = group.layout.num_nodes() == size;
+  const bool apart = allreduce && group.layout.num_nodes() == size;
   if (group.across.empty() || (!apart && !even)) return flat;
   COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
   if (agreed == HostAlgorithm::kFlat) return flat;

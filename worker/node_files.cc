@@ -37,6 +37,12 @@ std::optional<Place> Decode(const std::string& note) {
   return std::nullopt;
 }
 
+// The store refuses the keys of a generation that is over: somebody is gone.
+absl::Status Gone(const absl::Status& status) {
+  if (!absl::IsFailedPrecondition(status)) return status;
+  return absl::UnavailableError(status.message());
+}
+
 absl::Status NotByAll(absl::string_view what, const absl::Status& why) {
   return absl::FailedPreconditionError(
       absl::StrCat("a memfd was not ", what, " by all ranks of the node before: ", why.message(),
@@ -123,7 +129,7 @@ absl::StatusOr<absl::Span<std::byte>> NodeFiles::Map(const FileRange& file, Stor
   if (!peers.ok()) {
     withdraw();
     out_of_step_ = NotByAll("registered", peers.status());
-    return peers.status();
+    return Gone(peers.status());
   }
   for (const ShmPeer& peer : *peers) {
     const absl::StatusOr<absl::Span<std::byte>> mapped = MapOf(peer);
@@ -159,10 +165,13 @@ absl::Status NodeFiles::Unmap(absl::Span<std::byte> bytes, Store& store, absl::T
   mapped_.erase(found);
   const auto leave = [&](const absl::Status& why) {
     MapNothing(bytes);
-    if (out_of_step_.ok()) out_of_step_ = NotByAll("unregistered", why);
-    return why;
+    out_of_step_ = NotByAll("unregistered", why);
+    return Gone(why);
   };
-  if (!out_of_step_.ok()) return leave(out_of_step_);
+  if (!out_of_step_.ok()) {
+    MapNothing(bytes);
+    return out_of_step_;
+  }
   absl::StatusOr<UniqueFd> none = ShmSegment::CreateNone();
   if (!none.ok()) return leave(none.status());
   ShmHandoverOptions handover = NextHandover();
@@ -173,9 +182,12 @@ absl::Status NodeFiles::Unmap(absl::Span<std::byte> bytes, Store& store, absl::T
   if (!peers.ok()) return leave(peers.status());
   for (const ShmPeer& peer : *peers) {
     if (peer.note == handover.note) continue;
-    return leave(absl::FailedPreconditionError(
+    MapNothing(bytes);
+    const absl::Status other = absl::FailedPreconditionError(
         absl::StrCat("rank ", ToInt(peer.rank), " did not unregister, in its call ", calls_,
-                     ", the memfd that this rank registered in call ", all.number)));
+                     ", the memfd that this rank registered in call ", all.number));
+    out_of_step_ = NotByAll("unregistered", other);
+    return other;
   }
   // All are here, so that no collective runs on it.
   for (const absl::Span<std::byte> mapped : all.files) MapNothing(mapped);

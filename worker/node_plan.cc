@@ -44,6 +44,11 @@ ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t 
   return NodeSliceOf(piece.offset_bytes, piece.offset_bytes + piece.size_bytes, member, c.members);
 }
 
+// Whether members fetch slices from those who have made them.
+bool FetchesResults(const NodeCollective& c, const NodeMode& mode) {
+  return !mode.shared && (HasNodeResults(c.kind) || mode.exchanged);
+}
+
 // Slices that the others had in the step before.
 void AddResultFetches(const NodeCollective& c, const NodeMode& mode, int64_t step,
                       NodeOperations& operations) {
@@ -66,16 +71,20 @@ void AddResultFetches(const NodeCollective& c, const NodeMode& mode, int64_t ste
 // The own slice of a piece, to the other nodes and from them.
 void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
                  NodeOperations& operations) {
+  const bool broadcast = c.kind == CollectiveKind::kBroadcast;
+  const bool is_root = broadcast && c.self == c.root;
   const ByteRange own = SliceOfPiece(c, PieceOf(mode, step, c.size_bytes), c.self);
-  NodeOperation combine;
-  combine.combines = true;
-  combine.size_bytes = own.size_bytes;
-  combine.from_bytes = combine.to_bytes = own.offset_bytes;
-  combine.staged_bytes = own.offset_bytes - step * mode.piece_bytes;
-  combine.exchange = NodeExchange::kBegins;
-  combine.piece = step;
-  Add(operations, combine);
-  if (!mode.shared) AddResultFetches(c, mode, step, operations);
+  NodeOperation begin;
+  begin.combines = !broadcast;
+  begin.from = broadcast && c.root != NodeCollective::kElsewhere ? c.root : c.self;
+  begin.size_bytes = own.size_bytes;
+  begin.from_bytes = begin.to_bytes = own.offset_bytes;
+  begin.staged_bytes = own.offset_bytes - step * mode.piece_bytes;
+  if (broadcast && begin.from == c.self) begin.target = NodeTarget::kNowhere;
+  begin.exchange = NodeExchange::kBegins;
+  begin.piece = step;
+  Add(operations, begin);
+  if (!mode.shared && !is_root) AddResultFetches(c, mode, step, operations);
   // Last, because it may have to wait.
   const int64_t ended = step - ResultsBehind(mode);
   if (ended < 0) return;
@@ -85,7 +94,9 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   give.size_bytes = back.size_bytes;
   give.from_bytes = give.to_bytes = back.offset_bytes;
   give.staged_bytes = back.offset_bytes - ended * mode.piece_bytes;
-  give.target = mode.shared ? NodeTarget::kEveryOutput : NodeTarget::kOwnResult;
+  give.target = !mode.shared ? NodeTarget::kOwnResult
+                : broadcast  ? NodeTarget::kOthersOutput
+                             : NodeTarget::kEveryOutput;
   give.exchange = NodeExchange::kEnds;
   give.piece = ended;
   Add(operations, give);
@@ -211,9 +222,11 @@ NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
 }
 
 NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
-  COORDD_CHECK(c.kind == CollectiveKind::kAllreduce);
-  NodeMode mode = StagedMode(c, staging);
+  COORDD_CHECK(c.kind == CollectiveKind::kAllreduce || c.kind == CollectiveKind::kBroadcast);
+  NodeMode mode;
+  mode.shared = false;
   mode.exchanged = true;
+  mode.piece_bytes = staging.buffer_bytes / kSliceBytes * kSliceBytes;
   mode.pieces = std::max<int64_t>(1, (c.size_bytes + mode.piece_bytes - 1) / mode.piece_bytes);
   return mode;
 }
@@ -229,14 +242,15 @@ int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
 
 int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, const NodeStaging& staging,
                 int64_t piece) {
-  const bool one_way = c.kind == CollectiveKind::kBroadcast;
+  const bool one_way = c.kind == CollectiveKind::kBroadcast && !mode.exchanged;
   return piece % mode.shown * (one_way ? mode.piece_bytes : staging.buffer_bytes);
 }
 
 NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step) {
   // Between the posts and the end members touch nothing that another one does.
   if (mode.shared && mode.exchanged && step < NodeSteps(c, mode)) return {NodeWait::kAll, 0};
-  if (mode.shared || c.kind != CollectiveKind::kBroadcast) return {NodeWait::kAll, step};
+  if (mode.shared || mode.exchanged || c.kind != CollectiveKind::kBroadcast)
+    return {NodeWait::kAll, step};
   // Whoever receives has its result as soon as it has the last piece.
   if (c.self != c.root) return {c.root, step < mode.pieces ? step : 0};
   // The root shows the next piece where the one that was shown `shown` steps before lay.
@@ -246,18 +260,17 @@ NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step)
 
 int64_t NodeSteps(const NodeCollective& c, const NodeMode& mode) {
   if (c.kind == CollectiveKind::kBarrier) return 0;
-  return mode.pieces + ResultsBehind(mode) + (!mode.shared && HasNodeResults(c.kind) ? 1 : 0);
+  return mode.pieces + ResultsBehind(mode) + (FetchesResults(c, mode) ? 1 : 0);
 }
 
 NodeOperations OperationsOf(const NodeCollective& c, const NodeMode& mode, int64_t step) {
   NodeOperations operations;
+  if (mode.exchanged) {
+    AddExchange(c, mode, step, operations);
+    return operations;
+  }
   switch (c.kind) {
     case CollectiveKind::kAllreduce:
-      if (mode.exchanged) {
-        AddExchange(c, mode, step, operations);
-        break;
-      }
-      [[fallthrough]];
     case CollectiveKind::kReduce:
       AddSlices(c, mode, step, operations);
       break;

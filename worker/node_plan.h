@@ -19,12 +19,17 @@
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
-// Exchanged: an allreduce among several nodes of as many members. Each combines its slice of a
-// piece as above, has it combined with those of the members of its number on the other nodes
-// (slice_exchange.h), and gives the result to its node three steps later, while the slices of
-// kExchangeAhead pieces are under way. Pieces are the same on all nodes, whose members' memory may
-// be shared or staged. Shared, members touch only their own slice of anybody's buffer, and none
-// waits for another before the end.
+// Exchanged: an allreduce or a broadcast among several nodes of as many members. Each combines its
+// slice of a piece as above, or copies it from the root, has it combined with those of the members
+// of its number on the other nodes, or sent to them (slice_exchange.h), and gives the result to its
+// node three steps later, while the slices of kExchangeAhead pieces are under way. Pieces are the
+// same on all nodes, whose members' memory may be shared or staged. Shared, members touch only
+// their own slice of anybody's buffer, and none waits for another before the end. Cost, for m
+// members on each of k nodes and n bytes: n / m bytes of each member cross the network for each
+// edge of the schedule between the nodes, as many connections at once as a node has members; a
+// broadcast's last piece is there when the first one's way of ceil(log2 k) edges and n bytes are
+// over (multi-leader broadcast, as in Kandalla et al., "Designing Multi-Leader-Based Allgather
+// Algorithms for Multi-Core Clusters", CAC 2009, for another operation).
 #pragma once
 
 #include <cstdint>
@@ -38,10 +43,11 @@ namespace coordd {
 
 // One collective as one of its members sees it. Members are counted from 0.
 struct NodeCollective {
+  static constexpr int32_t kElsewhere = -1;
   CollectiveKind kind = CollectiveKind::kBarrier;
   int32_t members = 1;
   int32_t self = 0;
-  int32_t root = 0;
+  int32_t root = 0;  // kElsewhere: on another node
   // Allreduce, reduce: of the input. Broadcast: of the output.
   int64_t size_bytes = 0;
   // Reducescatter, alltoall: by receiver. Else empty.
@@ -79,12 +85,13 @@ enum class NodeTarget : uint8_t {
   kRootOutput,    // the buffer of the root
   kEveryOutput,   // of all members
   kOthersOutput,  // of all but the root
+  kNowhere,       // it stays where it is
 };
 
 // What an operation has to do with the exchange between nodes.
 enum class NodeExchange : uint8_t {
   kNone,
-  kBegins,  // what it has made in the own output goes to the other nodes
+  kBegins,  // what is in the own output now goes to the other nodes, or comes from one
   kEnds,    // behind the exchange of `piece`: copies what that has left in the own output
 };
 
@@ -116,7 +123,7 @@ int64_t LargestBlockBytes(const NodeCollective& collective);
 // How a collective is staged, but for the number of pieces, which depends on the others' blocks.
 // Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
 NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging);
-// An exchanged allreduce, but for `shared`, which nodes need not agree on.
+// An exchanged allreduce or broadcast, but for `shared`, which nodes need not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
 // The largest slice of a piece that any member has.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);

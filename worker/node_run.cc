@@ -77,6 +77,10 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
   collective_.members = lane.size();
   collective_.self = lane.self();
   collective_.root = ToInt(args.root);
+  if (exchange != nullptr) {
+    collective_.root =
+        exchange->has_root() ? collective_.root % lane.size() : NodeCollective::kElsewhere;
+  }
   collective_.size_bytes = SizeOf(input_);
   collective_.input_blocks = args.input_block_bytes;
   collective_.output_blocks = args.output_block_bytes;
@@ -340,7 +344,7 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
       break;
     case NodeTarget::kOwnResult: {
       if (!args_.output.empty()) targets_.push_back(args_.output.data() + operation.to_bytes);
-      const bool fetched = args_.kind == CollectiveKind::kAllreduce || lane_.self() != root;
+      const bool fetched = args_.kind != CollectiveKind::kReduce || lane_.self() != root;
       if (fetched && (own.flags & kOutputMapped) == 0) {
         targets_.push_back(staging_.data() + MadeAt(step_) + operation.staged_bytes);
       }
@@ -348,6 +352,8 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
     }
     case NodeTarget::kRootOutput:
       targets_.push_back(OutputOf(root) + operation.to_bytes);
+      break;
+    case NodeTarget::kNowhere:
       break;
     case NodeTarget::kEveryOutput:
     case NodeTarget::kOthersOutput:

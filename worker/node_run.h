@@ -35,10 +35,10 @@ struct NodeRunOptions {
   int64_t work_bytes_max = int64_t{1} << 20;
 };
 
-// With an exchange an allreduce goes on to other nodes, slice by slice. One thread, that of the
-// lane's owner. Resumable: no call waits. Peers read the input and write
-// the output while it runs, also after this side has given up: a failed collective's buffers that
-// are mapped belong to the members until all of them have given up too.
+// With an exchange an allreduce or a broadcast goes on to other nodes, slice by slice. One thread,
+// that of the lane's owner. Resumable: no call waits. Peers read the input and write the output
+// while it runs, also after this side has given up: a failed collective's buffers that are mapped
+// belong to the members until all of them have given up too.
 class NodeCollectiveRun {
  public:
   // How much `staging` a member needs; 0 where all that others have to reach is mapped.
@@ -47,12 +47,13 @@ class NodeCollectiveRun {
   // The most that it needs for any.
   static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
-  // Slices of an exchanged allreduce of so many bytes, among so many members of a node.
+  // Slices of an exchanged collective of so many bytes, among so many members of a node.
   static int64_t SliceBytesMax(int64_t size_bytes, int32_t members, const NodeRunOptions& options);
 
-  // `args` are valid; args.root counts the members. They, the lane and `staging`, which lies in
-  // this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if there is one:
-  // for an allreduce of more than inline_bytes_max, and with as many members on each of its nodes.
+  // `args` are valid; args.root counts the members, of all nodes. They, the lane and `staging`,
+  // which lies in this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if
+  // there is one: for an allreduce or a broadcast of more than inline_bytes_max, and with as many
+  // members on each of its nodes.
   NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
                     const NodeRunOptions& options, SliceExchange* exchange = nullptr);
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;

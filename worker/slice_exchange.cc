@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "worker/algorithm_table.h"
+#include "worker/tree_schedule.h"
 
 namespace coordd {
 namespace {
@@ -14,8 +15,10 @@ constexpr int64_t kLineBytes = 64;
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
 
 Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes) {
-  return MakeSliceSchedule(Rank{across.self}, static_cast<int32_t>(across.ranks.size()),
-                           slice_bytes, SizeOf(args.dtype));
+  const int32_t nodes = static_cast<int32_t>(across.ranks.size());
+  if (args.kind == CollectiveKind::kBroadcast)
+    return BinomialBroadcast(Rank{across.self}, nodes, Rank{across.root}, slice_bytes);
+  return MakeSliceSchedule(Rank{across.self}, nodes, slice_bytes, SizeOf(args.dtype));
 }
 
 // Of any slice up to `slice_bytes`; segments lie behind the schedule's own.

@@ -21,30 +21,34 @@ struct AcrossNodes {
   // one among its own. It outlives what is done with it.
   RunMembers ranks;
   int32_t self = 0;  // index of the own node
+  int32_t root = 0;  // of a broadcast: of the node from which it comes
 };
 
-// An allreduce of one piece after the other among these ranks, each a CollectiveRun under a tag of
-// its own, so that pieces do not wait for each other. One thread, that of the transport's owner.
-// Resumable as CollectiveRun, and like it not to be destroyed before idle(), unless the transport
-// has dropped its operations.
+// An allreduce, or a broadcast, of one piece after the other among these ranks, each a
+// CollectiveRun under a tag of its own, so that pieces do not wait for each other. One thread, that
+// of the transport's owner. Resumable as CollectiveRun, and like it not to be destroyed before
+// idle(), unless the transport has dropped its operations.
 class SliceExchange {
  public:
   // Pieces under way, which have different tags.
   static constexpr int64_t kInFlight = Tag::kParts;
 
-  // `args`: of which dtype, op, lane and sequence count; they and `transport` outlive it. `slices`
-  // of at most `slice_bytes_max`. REQUIRES: more than one node.
+  // `args`: of which kind, dtype, op, lane and sequence count; they and `transport` outlive it.
+  // `slices` of at most `slice_bytes_max`. REQUIRES: more than one node.
   SliceExchange(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes_max,
                 RunOptions options, Transport& transport);
   SliceExchange(const SliceExchange&) = delete;
   SliceExchange& operator=(const SliceExchange&) = delete;
 
+  // Of a broadcast: whether it comes from this node.
+  bool has_root() const { return across_.self == across_.root; }
   // How much `scratch` it needs.
   int64_t scratch_bytes() const { return kInFlight * scratch_each_; }
   // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
   void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
 
-  // The slice of piece `piece`, and where its result goes, which may be the same memory; neither is
+  // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
+  // broadcast is; neither is
   // to be looked at until Ended. Pieces begin in their order, on all nodes alike; those of no bytes
   // may be left out. REQUIRES: piece - kInFlight has ended.
   void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output);

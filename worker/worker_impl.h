@@ -123,6 +123,9 @@ class WorkerImpl final : public Worker {
   absl::Status Forward(std::vector<TensorJob>& jobs, absl::Time now);
   // What carries tensors of devices that NCCL does not; made when first needed.
   absl::StatusOr<DeviceStager*> Stager();
+  // What `status`, of a call that others take part in, is if somebody is lost: how the generation
+  // has ended, as all calls say it.
+  absl::Status VerdictOn(GenerationPlane& plane, absl::Status status) const;
   absl::Time DeadlineOf(absl::Duration timeout, absl::Time now) const;
   // INVALID_ARGUMENT: there is no such process set.
   absl::StatusOr<SubmissionPlace> PlaceIn(const View& view, ProcessSetId process_set) const;

@@ -132,13 +132,28 @@ absl::Status WorkerImpl::FreeMemory(void* memory) {
 
 absl::StatusOr<void*> WorkerImpl::RegisterMemory(const FileRange& file, absl::Duration timeout) {
   COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
-  return memory_->Register(file, view->plane, options_.on_failure != OnFailure::kContinue,
-                           DeadlineOf(timeout, clock_.Now()));
+  absl::StatusOr<void*> memory =
+      memory_->Register(file, view->plane, options_.on_failure != OnFailure::kContinue,
+                        DeadlineOf(timeout, clock_.Now()));
+  if (memory.ok()) return memory;
+  return VerdictOn(*view->plane, memory.status());
+}
+
+// Somebody's socket, or the store, may tell of a loss before coordd has said who it is.
+absl::Status WorkerImpl::VerdictOn(GenerationPlane& plane, absl::Status status) const {
+  constexpr absl::Duration kPatience = absl::Seconds(10);
+  const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);
+  const absl::Status ended =
+      lost ? plane.end.Await(clock_, clock_.Now() + kPatience) : plane.end.status();
+  return ended.ok() ? status : ended;
 }
 
 absl::Status WorkerImpl::UnregisterMemory(void* memory, absl::Duration timeout) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  return memory_->Unregister(memory, DeadlineOf(timeout, clock_.Now()));
+  const absl::StatusOr<ViewPtr> view = CurrentView();
+  const absl::Status status = memory_->Unregister(memory, DeadlineOf(timeout, clock_.Now()));
+  if (status.ok() || absl::IsInvalidArgument(status) || !view.ok()) return status;
+  return VerdictOn(*(*view)->plane, status);
 }
 
 absl::Status WorkerImpl::CheckMapped(const void* memory, int64_t size_bytes) const {

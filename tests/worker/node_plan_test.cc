@@ -129,6 +129,10 @@ class Checker {
 
   // Members do not wait for each other between steps: whatever they do must be apart.
   bool IsFree() const { return mode_.shared && mode_.exchanged; }
+  // What a member has first it has from another node.
+  bool ComesFromElsewhere() const {
+    return world_.kind == CollectiveKind::kBroadcast && world_.root == NodeCollective::kElsewhere;
+  }
 
   void NoteExchange(const NodeOperation& op, int64_t step, int32_t self) {
     if (op.exchange == NodeExchange::kNone) return;
@@ -166,9 +170,12 @@ class Checker {
         NoteExchange(op, step, m);
         const bool is_back = op.exchange == NodeExchange::kEnds;
         for (int32_t from = 0; from < world_.members; ++from) {
-          if (!is_back && (op.combines || from == op.from)) NoteRead(op, step, m, from, reads);
+          const bool reads_it = !is_back && op.target != NodeTarget::kNowhere;
+          if (reads_it && (op.combines || from == op.from)) NoteRead(op, step, m, from, reads);
         }
         for (int32_t to = 0; to < world_.members; ++to) {
+          if (is_back && to == m && ComesFromElsewhere())
+            written_[to].push_back({op.to_bytes, op.to_bytes + op.size_bytes, number_});
           if (!Writes(op, m, to) || (is_back && to == m)) continue;  // there it is
           // A block that is in its place already is not copied.
           const bool copy_of_self = world_.in_place && !op.combines && to == m && op.from == m &&
@@ -222,6 +229,8 @@ class Checker {
         return true;
       case NodeTarget::kOthersOutput:
         return to != world_.root;
+      case NodeTarget::kNowhere:
+        return false;
     }
     return false;
   }
@@ -279,11 +288,16 @@ void CheckEveryMode(World world) {
       }
       Checker(world, staged).Run();
       // Of all steps at once: many would take long.
-      if (world.kind != CollectiveKind::kAllreduce || world.sizes[0] > 16 * buffer_bytes) continue;
+      const bool broadcast = world.kind == CollectiveKind::kBroadcast;
+      const bool exchanges = broadcast || world.kind == CollectiveKind::kAllreduce;
+      if (!exchanges || world.sizes[0] > 16 * buffer_bytes) continue;
+      World elsewhere = world;
+      elsewhere.root = NodeCollective::kElsewhere;
       NodeMode exchanged = ExchangedMode(world.Of(0), {buffer_bytes, 128});
       for (const bool shared : {true, false}) {
         exchanged.shared = shared;
         Checker(world, exchanged).Run();
+        if (broadcast) Checker(elsewhere, exchanged).Run();
       }
     }
   }

@@ -447,6 +447,10 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6, Places::kEvenNodes),
+            Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 15, 6, Places::kEvenNodes),
+            Algorithm::kHierarchical);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 10, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 20, 6), Algorithm::kScatterGather);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kGather, 1, 6), Algorithm::kDirect);

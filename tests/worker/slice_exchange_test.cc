@@ -1,5 +1,5 @@
-// Allreduces on mapped memory inside nodes and by slices between them, with all ranks in one
-// thread: the test chooses who goes on, a few bytes at a time.
+// Allreduces and broadcasts on mapped memory inside nodes and by slices between them, with all
+// ranks in one thread: the test chooses who goes on, a few bytes at a time.
 #include "worker/slice_exchange.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ constexpr NodeRunOptions kTinySteps = {.inline_bytes_max = 64,
                                        .work_bytes_max = 448};
 constexpr RunOptions kTinySegments = {.segment_bytes = 192};
 
-struct Reduction {
+struct Reduction {  // or, with a root, a broadcast
   DataType dtype;
   ReduceOp op;
   int64_t count;
@@ -42,6 +42,7 @@ struct Reduction {
   bool in_place;
   uint32_t mapped;  // bits: which ranks' buffers are
   int64_t sequence;
+  int32_t root = -1;
 };
 
 // Ranks of several nodes: their memory and transports.
@@ -141,19 +142,22 @@ class ClusterRank {
     output_ = job.in_place ? input_ : Place(mapped, output_heap_, 2, value.size());
     std::copy(value.begin(), value.end(), input_.begin());
     args_ = CollectiveArgs();
-    args_.kind = CollectiveKind::kAllreduce;
+    const bool broadcast = job.root >= 0;
+    args_.kind = broadcast ? CollectiveKind::kBroadcast : CollectiveKind::kAllreduce;
+    args_.root = Rank{std::max(0, job.root)};
     args_.dtype = job.dtype;
     args_.op = job.op;
     args_.lane = LaneId{7};
     args_.sequence = job.sequence;
-    args_.input = input_;
+    if (!broadcast) args_.input = input_;
     args_.output = output_;
     args_.scale = job.scale;
     args_.scaled = job.scale == 1.0 ? nullptr : &scaled_;
     const int64_t slice_bytes = NodeCollectiveRun::SliceBytesMax(
         static_cast<int64_t>(input_.size()), cluster_.each, kTinySteps);
-    exchange_ = std::make_unique<SliceExchange>(args_, AcrossNodes{across_, node_}, slice_bytes,
-                                                kTinySegments, transport());
+    const AcrossNodes across{across_, node_, ToInt(args_.root) / cluster_.each};
+    exchange_ =
+        std::make_unique<SliceExchange>(args_, across, slice_bytes, kTinySegments, transport());
     scratch_ = AlignedBuffer(std::max<int64_t>(64, exchange_->scratch_bytes()));
     exchange_->Use(scratch_.span());
     const auto staging =
@@ -171,7 +175,10 @@ class ClusterRank {
           std::equal(input_.begin(), input_.end(), inputs[static_cast<size_t>(rank_)].begin()))
           << "its input has changed";
     }
-    if (job_.scale == 1.0) {
+    if (job_.root >= 0) {
+      const Bytes& sent = inputs[static_cast<size_t>(job_.root)];
+      EXPECT_TRUE(std::equal(output_.begin(), output_.end(), sent.begin(), sent.end()));
+    } else if (job_.scale == 1.0) {
       EXPECT_EQ(CheckReduced(job_.dtype, job_.op, inputs, output_.data(), job_.count), "");
     }
     results_.emplace_back(output_.begin(), output_.end());
@@ -194,7 +201,7 @@ class ClusterRank {
   absl::Status status_;
 };
 
-std::vector<Reduction> RandomReductions(std::mt19937& random, int32_t number) {
+std::vector<Reduction> RandomReductions(std::mt19937& random, int32_t number, int32_t size) {
   // With one slice that is empty, with a few steps, and with many.
   constexpr int64_t kCounts[] = {17, 33, 130, 1001, 5003, 20011};
   std::vector<Reduction> jobs;
@@ -212,6 +219,11 @@ std::vector<Reduction> RandomReductions(std::mt19937& random, int32_t number) {
     // All, none, or some of the ranks have their buffers mapped: of a node all, of another one
     // none.
     const uint32_t some = static_cast<uint32_t>(random());
+    if (random() % 3 == 0) {
+      job.root = static_cast<int32_t>(random() % static_cast<uint32_t>(size));
+      job.in_place = true;
+      job.scale = 1.0;
+    }
     job.mapped = random() % 3 == 0 ? ~0u : random() % 2 == 0 ? 0u : some;
     jobs.push_back(job);
   }
@@ -239,7 +251,7 @@ TEST(SliceExchange, HierarchicalAllreducesInEveryOrderOfSteps) {
     std::vector<std::unique_ptr<ClusterRank>> ranks;
     for (int32_t r = 0; r < nodes * each; ++r)
       ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
-    const std::vector<Reduction> jobs = RandomReductions(random, 12);
+    const std::vector<Reduction> jobs = RandomReductions(random, 12, nodes * each);
     DriveAll(random, jobs, ranks, 4'000'000);
     for (const auto& rank : ranks) {
       ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
