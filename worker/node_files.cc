@@ -120,7 +120,7 @@ absl::StatusOr<absl::Span<std::byte>> NodeFiles::Map(const FileRange& file, Stor
   std::string objection(own.status().message());
   absl::StatusOr<std::vector<ShmPeer>> peers = HandOverSegments(handover, store, clock_, deadline);
   // As long as this rank has not said that it has everything, nobody uses it.
-  const auto withdraw = [&] {
+  const auto withdraw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (const absl::Span<std::byte> mapped : all.files) MapNothing(mapped);
     if (!own.ok()) return;
     MapNothing(*own);
@@ -163,7 +163,7 @@ absl::Status NodeFiles::Unmap(absl::Span<std::byte> bytes, Store& store, absl::T
   if (found == mapped_.end()) return absl::InvalidArgumentError("no memfd is mapped there");
   const Mapped all = std::move(found->second);
   mapped_.erase(found);
-  const auto leave = [&](const absl::Status& why) {
+  const auto leave = [&](const absl::Status& why) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     MapNothing(bytes);
     out_of_step_ = NotByAll("unregistered", why);
     return Gone(why);

@@ -192,7 +192,11 @@ void WithOp(ReduceOp op, F f) {
 
 #if defined(__x86_64__)
 #define COORDD_WIDE [[gnu::target("avx2")]]
+#if defined(__clang__)
+#define COORDD_WIDEST [[gnu::target("avx512f,avx512bw,avx512vl")]]
+#else
 #define COORDD_WIDEST [[gnu::target("avx512f,avx512bw,avx512vl,prefer-vector-width=512")]]
+#endif
 bool HasWide() {
   static const bool has = __builtin_cpu_supports("avx2") != 0;
   return has;

@@ -12,11 +12,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "worker/ucx_log.h"
 
 namespace coordd {
 namespace {
+
+// A peer that hangs must not hold up this rank's end.
+constexpr absl::Duration kGreetingTimeout = absl::Seconds(1);
 
 // What coordd sets unless the user has. The shared-memory transports are left out because they do
 // not report the end of a peer; the default keepalive of 20 s is far above the 2 s in which a lost
@@ -113,7 +117,27 @@ UcxContext::~UcxContext() {
   if (context_ != nullptr) ucx_->cleanup(context_);
 }
 
-void UcxContext::Abandon() {
+bool UcxContext::Flush(Clock& clock, absl::Time deadline) {
+  ucp_request_param_t params = {};
+  void* const request = ucx_->worker_flush_nbx(worker_, &params);
+  if (!UCS_PTR_IS_PTR(request)) return request == nullptr;
+  ucs_status_t status = UCS_INPROGRESS;
+  while (status == UCS_INPROGRESS && clock.Now() < deadline) {
+    ucx_->worker_progress(worker_);
+    status = ucx_->request_check_status(request);
+  }
+  ucx_->request_free(request);
+  return status == UCS_OK;
+}
+
+// UCX up to 1.13 ends the whole process (an assertion in ucp_request.c) when its worker ends while
+// an endpoint that another rank has asked for has its answer to send, and waits for a TCP
+// connection; a connection under way keeps a flush from ending.
+void UcxContext::End(Clock& clock) {
+  if (Flush(clock, clock.Now() + kGreetingTimeout)) return;
+  COORDD_LOG(kWarning,
+             "UCX is still connecting to a rank that does not answer: its worker stays until this "
+             "process ends");
   // Where a leak checker finds them.
   static std::mutex mu;
   static auto* const abandoned = new std::vector<std::pair<ucp_context_h, ucp_worker_h>>();

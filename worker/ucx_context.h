@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/clock.h"
 #include "worker/group_layout.h"
 #include "worker/ucx_api.h"
 #include "worker/ucx_transport.h"
@@ -27,12 +29,15 @@ class UcxContext {
                                          const GroupLayout& layout);
 
   ucp_worker_h worker() const { return worker_; }
-  // They stay until the process ends, with their descriptors: for a worker whose end is not safe.
-  // This has none from here on.
-  void Abandon();
+  // Before it is destroyed, its endpoints being closed: looks for up to a second whether the worker
+  // can end. If not, it and the context stay until the process ends, and this has none any more.
+  void End(Clock& clock);
   absl::StatusOr<std::string> Address() const;
 
  private:
+  // False: not by the deadline.
+  bool Flush(Clock& clock, absl::Time deadline);
+
   const UcxFunctions* ucx_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;

@@ -13,7 +13,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/log.h"
 #include "common/status_macros.h"
 #include "worker/peer_addresses.h"
 #include "worker/peer_probe.h"
@@ -106,7 +105,6 @@ class UcxTransport final : public Transport {
   void CancelReceives(const Peer* peer);  // nullptr: of all peers
   void CloseEndpoint(Peer& peer, bool force);
   void DropEverything(absl::Status status);
-  bool HasGreetedAll();
   // Progresses until `condition` or for `timeout`.
   template <typename Condition>
   void ProgressUntil(Condition condition, absl::Duration timeout);
@@ -154,33 +152,13 @@ UcxTransport::~UcxTransport() {
       kFlushTimeout);
   for (auto& [rank, peer] : peers_) CloseEndpoint(peer, /*force=*/!peer.lost.ok());
   ProgressUntil([this] { return closing_.empty(); }, kFlushTimeout);
-  // What is still under way ends with UCX's worker, after its peer: no callback may come then.
-  // Freeing a request takes its callback away.
+  // What is still under way may call nobody from here on: its request takes its callback along.
   for (auto& [rank, peer] : peers_)
     if (peer.connecting != nullptr) ucx_.request_free(peer.connecting);
   while (!pending_.empty()) Finish(pending_.front(), dropped_);
   for (void* request : closing_) ucx_.request_free(request);
-  if (!HasGreetedAll()) {
-    COORDD_LOG(kWarning,
-               "UCX is still connecting to a rank that does not answer: its worker stays until "
-               "this process ends");
-    context_.Abandon();
-  }
+  context_.End(clock_);
   CallFinished();
-}
-
-// Endpoints that others have asked for are not among peers_. UCX up to 1.13 ends the whole process
-// (an assertion in ucp_request.c) when its worker ends while such a one's answer waits for a TCP
-// connection; a connection under way keeps the flush from ending.
-bool UcxTransport::HasGreetedAll() {
-  ucp_request_param_t params = {};
-  void* request = ucx_.worker_flush_nbx(context_.worker(), &params);
-  if (!UCS_PTR_IS_PTR(request)) return request == nullptr;
-  closing_ = {request};
-  ProgressUntil([this] { return closing_.empty(); }, kFlushTimeout);
-  if (closing_.empty()) return true;
-  ucx_.request_free(request);
-  return false;
 }
 
 absl::Status UcxTransport::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {

@@ -161,7 +161,8 @@ class Worker {
   virtual absl::Status FreeMemory(void* memory) = 0;
   // The program's own memory, bytes of a memfd, for the same use; `timeout` as Submit's. Collective
   // over the ranks of the node if they map each other's memory: each gives its own, of any size.
-  // Returns where it is, until UnregisterMemory. After the generation's end that is a private copy.
+  // Returns where it is, until UnregisterMemory. After the generation's end that is a private copy,
+  // if others had it mapped.
   // INVALID_ARGUMENT: it cannot be mapped by others, and why; FAILED_PRECONDITION: another rank's
   // cannot, and whose; DEADLINE_EXCEEDED: who did not come; RESOURCE_EXHAUSTED; the generation's
   // end.

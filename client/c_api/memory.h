@@ -52,8 +52,8 @@ COORDD_API coordd_status_t coordd_register(coordd_worker_t* worker, const void* 
  * same conditions. The memfd has pages of the usual size and F_SEAL_SHRINK, so that nobody can take
  * it away from the others; `fd` may be closed afterwards. *memory is where the bytes are for
  * collectives, and only there: how else the process has mapped the file makes no difference. After
- * the generation's end these addresses have a private copy, while whoever has not heard of the end
- * may still write to the file.
+ * the generation's end these addresses have a private copy, if others had the file mapped, while
+ * whoever has not heard of the end may still write to it.
  *
  * Collective over the ranks of a node, which all call it, in one order with other calls of it and
  * of coordd_unregister: each with a memfd of its own, of any size. `timeout_seconds`: for the

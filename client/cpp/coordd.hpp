@@ -217,8 +217,8 @@ class Worker {
     return TryAllocate<T>(count).value();
   }
 
-  // The program's own memory, a memfd (coordd_register_memfd): collective over the ranks of a node,
-  // as is its end, so that nothing ends it by itself. 0 seconds: the worker's timeout.
+  // A memfd (coordd_register_memfd): collective over a node's ranks, as is its end: call
+  // Unregister.
   Expected<void*> TryRegisterMemfd(int fd, int64_t offset, int64_t size_bytes,
                                    std::chrono::duration<double> timeout = {}) {
     void* memory = nullptr;
@@ -234,9 +234,7 @@ class Worker {
   Expected<> TryUnregister(void* memory, std::chrono::duration<double> timeout = {}) {
     return internal::Check(coordd_unregister(handle_, memory, timeout.count()));
   }
-  void Unregister(void* memory, std::chrono::duration<double> timeout = {}) {
-    TryUnregister(memory, timeout).value();
-  }
+  void Unregister(void* memory) { TryUnregister(memory).value(); }
 
   // In place. The view's memory belongs to coordd until the work is done.
   template <typename T>
