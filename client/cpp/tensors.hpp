@@ -45,6 +45,10 @@ class [[nodiscard]] Expected {
     if (!ok()) throw Error(code_, message_);
     return value_;
   }
+  const T& value() const& {
+    if (!ok()) throw Error(code_, message_);
+    return value_;
+  }
   T value() && { return std::move(this->value()); }
 
  private:

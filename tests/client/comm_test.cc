@@ -393,11 +393,13 @@ int DieRegistering(coordd::Worker& worker, int instant) {
   const File file(kBytes), kept(kBytes);
   float* const memory = static_cast<float*>(worker.RegisterMemfd(kept.fd(), 0, kBytes));
   memory[1] = 7.f;
-  worker.Barrier();
+  // Behind it all have `kept`. Rank 0 may be gone before the others hear of its end.
+  const coordd::Expected<> all_here = worker.TryBarrier();
   if (worker.rank() == 0) KillMyselfAfter(instant);
-  coordd::Expected<void*> made = worker.TryRegisterMemfd(file.fd(), 0, kBytes);
-  while (made.ok() && worker.TryUnregister(made.value()).ok())
-    made = worker.TryRegisterMemfd(file.fd(), 0, kBytes);
+  while (all_here.ok()) {
+    const coordd::Expected<void*> made = worker.TryRegisterMemfd(file.fd(), 0, kBytes);
+    if (!made.ok() || !worker.TryUnregister(made.value()).ok()) break;
+  }
   const coordd_placement_t next = worker.AwaitGeneration(std::chrono::seconds(60));
   CHECK(next.size == 2 && next.generation == 2);
   const bool maps = std::string(std::getenv("COORDD_TRANSPORT")) != "shm";
