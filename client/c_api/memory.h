@@ -73,10 +73,10 @@ COORDD_API coordd_status_t coordd_register_memfd(coordd_worker_t* worker, int fd
                                                  void** memory);
 
 /* Collective as coordd_register_memfd: all ranks of the node give what the same call of it has
- * returned. No collective that is pending uses it. NULL is allowed, and nothing. When its generation
- * is over nobody is waited for. INVALID_ARGUMENT: it is not what coordd_register_memfd has returned
- * for this worker. FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE: somebody did not take part;
- * this rank does not have the memory any more, then as well. */
+ * returned. No collective that is pending uses it. NULL is allowed, and nothing. When its
+ * generation is over nobody is waited for. INVALID_ARGUMENT: it is not what coordd_register_memfd
+ * has returned for this worker. FAILED_PRECONDITION, DEADLINE_EXCEEDED, UNAVAILABLE: somebody did
+ * not take part; this rank does not have the memory any more, then as well. */
 COORDD_API coordd_status_t coordd_unregister(coordd_worker_t* worker, void* memory,
                                              double timeout_seconds);
 

@@ -16,6 +16,7 @@
 #include "server/invariants.h"
 #include "tests/server/builders.h"
 #include "tests/server/random_messages.h"
+#include "tests/support/histories.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -338,7 +339,7 @@ class Fuzz {
 
 TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
   FuzzCounts all;
-  for (uint64_t seed = 1; seed <= 420; ++seed) {
+  for (uint64_t seed = 1; seed <= Histories<uint64_t>(420); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Fuzz fuzz(seed);
     for (int step = 0; step < 1500; ++step) {
@@ -348,23 +349,23 @@ TEST(CoordinatorFuzz, KeepsItsInvariantsWhateverComesIn) {
     all.Add(fuzz.counts());
   }
   // That it got anywhere at all.
-  EXPECT_GT(all.formed, 300);
-  EXPECT_GT(all.reformed, 80);
-  EXPECT_GT(all.planned, 10000);
-  EXPECT_GT(all.sets_added, 400);
-  EXPECT_GT(all.in_sets, 400);
-  EXPECT_GT(all.for_joined, 600);
-  EXPECT_GT(all.joins, 1000);
-  EXPECT_GT(all.by_slot, 1000);
-  EXPECT_GT(all.by_slot_in_sets, 40);
-  EXPECT_GT(all.by_slot_after_another, 15);
-  EXPECT_GT(all.reported_by_slot, 4000);
-  EXPECT_GT(all.slots_forgotten, 1000);
-  EXPECT_GT(all.schedules, 100);
-  EXPECT_GT(all.on_devices, 20);
-  EXPECT_GT(all.cuts, 50);
-  EXPECT_GT(all.staged, 50);
-  EXPECT_GT(all.shared, 1000);
+  EXPECT_GT(all.formed, Histories(300));
+  EXPECT_GT(all.reformed, Histories(80));
+  EXPECT_GT(all.planned, Histories(10000));
+  EXPECT_GT(all.sets_added, Histories(400));
+  EXPECT_GT(all.in_sets, Histories(400));
+  EXPECT_GT(all.for_joined, Histories(600));
+  EXPECT_GT(all.joins, Histories(1000));
+  EXPECT_GT(all.by_slot, Histories(1000));
+  EXPECT_GT(all.by_slot_in_sets, Histories(40));
+  EXPECT_GT(all.by_slot_after_another, Histories(15));
+  EXPECT_GT(all.reported_by_slot, Histories(4000));
+  EXPECT_GT(all.slots_forgotten, Histories(1000));
+  EXPECT_GT(all.schedules, Histories(100));
+  EXPECT_GT(all.on_devices, Histories(20));
+  EXPECT_GT(all.cuts, Histories(50));
+  EXPECT_GT(all.staged, Histories(50));
+  EXPECT_GT(all.shared, Histories(1000));
 }
 
 }  // namespace

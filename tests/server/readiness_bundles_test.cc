@@ -14,6 +14,7 @@
 #include "common/slot_dictionary.h"
 #include "server/readiness_table.h"
 #include "tests/server/builders.h"
+#include "tests/support/histories.h"
 #include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
@@ -217,7 +218,7 @@ class ReadinessBundles {
 
 TEST(ReadinessBundlesTest, MeanWhatTheirTensorsMeanOneByOne) {
   int64_t together = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= Histories<uint64_t>(40); ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ReadinessBundles both(seed);
     for (int step = 0; step < 300; ++step) {
@@ -227,7 +228,7 @@ TEST(ReadinessBundlesTest, MeanWhatTheirTensorsMeanOneByOne) {
     }
     together += both.together();
   }
-  EXPECT_GT(together, 3000);
+  EXPECT_GT(together, Histories(3000));
 }
 
 TEST(ReadinessBundlesTest, NothingHappensWhereOneOfThemCannotBegin) {

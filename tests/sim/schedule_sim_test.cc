@@ -9,6 +9,7 @@
 #include "tests/server/builders.h"
 #include "tests/sim/random_programs.h"
 #include "tests/sim/sim_seed.h"
+#include "tests/support/histories.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -20,7 +21,7 @@ SimOp Submit(TensorSpec spec) { return {.kind = Kind::kSubmit, .tensors = {std::
 
 TEST(ScheduleSimTest, NoInterleavingMakesRanksExecuteDifferentThings) {
   int64_t scheduled = 0, negotiated = 0, cuts = 0, by_slot = 0, by_nccl = 0, staged = 0;
-  for (uint64_t seed = 1; seed <= 400; ++seed) {
+  for (uint64_t seed = 1; seed <= Histories<uint64_t>(400); ++seed) {
     ScheduleSim sim(seed, RandomPrograms(seed));
     ASSERT_THAT(sim.Run(), IsOk()) << Replay("schedules", seed, {});
     scheduled += sim.scheduled_batches();
@@ -32,10 +33,10 @@ TEST(ScheduleSimTest, NoInterleavingMakesRanksExecuteDifferentThings) {
   }
   // It has tried what it is about.
   EXPECT_GT(scheduled, negotiated / 4);
-  EXPECT_GT(by_nccl, 1000);
-  EXPECT_GT(staged, 500);
-  EXPECT_GT(cuts, 400);
-  EXPECT_GT(by_slot, 4000);
+  EXPECT_GT(by_nccl, Histories(1000));
+  EXPECT_GT(staged, Histories(500));
+  EXPECT_GT(cuts, Histories(400));
+  EXPECT_GT(by_slot, Histories(4000));
 }
 
 TEST(ScheduleSimTest, ASteadyProgramSendsNothingOnceItsPatternIsKnown) {
@@ -72,7 +73,7 @@ TEST(ScheduleSimTest, AMetricNowAndThenAndAValidationPassBreakNothing) {
 TEST(ResumeSimTest, NoInterleavingOfCrashesLosesOrDoublesAnything) {
   const FaultSet faults = {Fault::kRestart, Fault::kBreak};
   int64_t crashes = 0, missed = 0, while_away = 0, scheduled = 0, by_slot = 0;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= Histories<uint64_t>(200); ++seed) {
     ScheduleSim sim(seed, RandomPrograms(seed), PlantedBug::kNone, ScheduleFaultsOf(seed, faults));
     ASSERT_THAT(sim.Run(), IsOk()) << Replay("schedules", seed, faults);
     crashes += sim.crashes();
@@ -82,11 +83,11 @@ TEST(ResumeSimTest, NoInterleavingOfCrashesLosesOrDoublesAnything) {
     scheduled += sim.scheduled_batches();
   }
   // It has tried what it is about.
-  EXPECT_GT(crashes, 200);
-  EXPECT_GT(missed, 100);
-  EXPECT_GT(while_away, 100);
-  EXPECT_GT(by_slot, 1000);
-  EXPECT_GT(scheduled, 1000);
+  EXPECT_GT(crashes, Histories(200));
+  EXPECT_GT(missed, Histories(100));
+  EXPECT_GT(while_away, Histories(100));
+  EXPECT_GT(by_slot, Histories(1000));
+  EXPECT_GT(scheduled, Histories(1000));
 }
 
 TEST(ResumeSimTest, ASteadyProgramGoesOnByScheduleWhateverBecomesOfCoordd) {
