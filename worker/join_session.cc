@@ -72,6 +72,7 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
   Backoff backoff(BackoffOptions{}, random);
   absl::Time asking_since = clock.Now();
   bool told = false;
+  absl::Status last = absl::UnavailableError("it has not answered");
   while (true) {
     std::unique_ptr<CoordinatorLink> link = make_link();
     link->Start({.on_message =
@@ -90,13 +91,13 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
 
     Attempt attempt;
     while (!attempt.is_complete && !attempt.ended.has_value()) {
-      if (clock.Now() >= request.deadline) {
-        if (attempt.received == 0)
-          return NotReached(request, absl::UnavailableError("it has not answered"));
-        return absl::DeadlineExceededError(absl::StrCat(
-            "job ", request.join.job(), " has not started in time: ", attempt.gathering));
-      }
+      // What has come by the deadline counts.
       for (ControlEvent& event : inbox.TakeAll(request.deadline)) Take(std::move(event), attempt);
+      if (attempt.is_complete || attempt.ended.has_value() || clock.Now() < request.deadline)
+        continue;
+      if (attempt.received == 0) return NotReached(request, last);
+      return absl::DeadlineExceededError(absl::StrCat(
+          "job ", request.join.job(), " has not started in time: ", attempt.gathering));
     }
     if (attempt.is_complete)
       return JoinedSession{std::move(link), *std::move(attempt.membership),
@@ -105,7 +106,8 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
     // It had been let in, and its stream has broken: coordd may not know that yet, nor for long.
     if (attempt.received > 0) asking_since = clock.Now();
     const absl::Time next = clock.Now() + backoff.Next();
-    if (next >= request.deadline) return NotReached(request, *attempt.ended);
+    last = *attempt.ended;
+    if (next >= request.deadline) return NotReached(request, last);
     if (!told) {
       COORDD_LOG(kInfo, "job ", request.join.job(), " cannot be joined yet, asking coordd at ",
                  request.coordinator, " again: ", attempt.ended->message());

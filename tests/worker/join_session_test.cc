@@ -123,6 +123,15 @@ TEST_F(JoinSessionTest, GivesUpAtItsDeadlineWithTheLastReason) {
                        AllOf(HasSubstr("launch:29650"), HasSubstr("connection refused"))));
 }
 
+TEST_F(JoinSessionTest, RemembersTheReasonWhileAnotherAttemptIsNotAnswered) {
+  coordinator_.on_start = [this] {
+    if (coordinator_.streams() == 1)
+      coordinator_.End(absl::UnavailableError("connection refused"));
+  };
+  EXPECT_THAT(Join(absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection refused")));
+}
+
 TEST_F(JoinSessionTest, SaysSinceWhenItAsks) {
   coordinator_.on_start = [this] {
     if (coordinator_.streams() == 1) {
