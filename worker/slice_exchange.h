@@ -48,9 +48,8 @@ class SliceExchange {
   void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
 
   // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
-  // broadcast is; neither is
-  // to be looked at until Ended. Pieces begin in their order, on all nodes alike; those of no bytes
-  // may be left out. REQUIRES: piece - kInFlight has ended.
+  // broadcast is; neither is to be looked at until Ended. Pieces begin in their order, on all nodes
+  // alike; those of no bytes may be left out. REQUIRES: piece - kInFlight has ended.
   void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output);
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;

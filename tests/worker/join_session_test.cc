@@ -125,8 +125,7 @@ TEST_F(JoinSessionTest, GivesUpAtItsDeadlineWithTheLastReason) {
 
 TEST_F(JoinSessionTest, RemembersTheReasonWhileAnotherAttemptIsNotAnswered) {
   coordinator_.on_start = [this] {
-    if (coordinator_.streams() == 1)
-      coordinator_.End(absl::UnavailableError("connection refused"));
+    if (coordinator_.streams() == 1) coordinator_.End(absl::UnavailableError("connection refused"));
   };
   EXPECT_THAT(Join(absl::Milliseconds(300)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection refused")));
