@@ -32,14 +32,15 @@ struct Default {
 constexpr std::array<Default, 2> kDefaults = {{{"TLS", "^sm"}, {"KEEPALIVE_INTERVAL", "1s"}}};
 
 // Where UCX is given an interface, that is TCP. There a part of 8 KiB, its own choice, is a call of
-// the kernel each. A rendezvous saves a copy and costs a handshake: the copy counts where ranks of
-// a node share its cores, the handshake where a rank is alone and waits for it. Not beyond 64 KiB:
-// what comes before it is expected takes memory, from each of many ranks, and messages of 200 KB
-// without one do not come through a line of 20 Mbit/s that loses packets (tests/chaos, row 12).
+// the kernel each. What is sent is handed to the kernel where it lies: a copy of it first cost as
+// much as the kernel's own, and messages of 200 KB that were copied did not come through a line of
+// 20 Mbit/s that loses packets (tests/chaos, row 12). The slices of an exchange, up to 128 KiB, go
+// without a rendezvous, whose small messages took a sixth of the time; what is larger has one,
+// since what comes before it is expected takes memory, from each of many ranks.
+constexpr std::array<Default, 2> kTcpProtocols = {
+    {{"ZCOPY_THRESH", "16k"}, {"RNDV_THRESH", "192k"}}};
 constexpr std::array<Default, 2> kTcpDefaults = {
     {{"TX_SEG_SIZE", "256k"}, {"RX_SEG_SIZE", "256k"}}};
-constexpr Default kRendezvousAlone = {"RNDV_THRESH", "64k"};
-constexpr Default kRendezvousShared = {"RNDV_THRESH", "32k"};
 
 using Config = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
 
@@ -75,8 +76,7 @@ absl::Status Modify(const UcxFunctions& ucx, ucp_config_t* config, const Environ
   return ucx.Error(absl::StrCat("setting UCX_", name, "=", value), status);
 }
 
-absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOptions& options,
-                                  bool alone) {
+absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOptions& options) {
   ucp_config_t* raw = nullptr;
   if (ucs_status_t status = ucx.config_read(nullptr, nullptr, &raw); status != UCS_OK)
     return ucx.Error("ucp_config_read", status);
@@ -92,9 +92,8 @@ absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOpt
     COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, "NET_DEVICES", interface));
     // A user who has chosen the network may have chosen another kind of it.
     if (options.environment.contains("UCX_NET_DEVICES")) return config;
-    const Default& rendezvous = alone ? kRendezvousAlone : kRendezvousShared;
-    COORDD_RETURN_IF_ERROR(
-        Modify(ucx, raw, options.environment, rendezvous.name, rendezvous.value));
+    for (const Default& entry : kTcpProtocols)
+      COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
     for (const Default& entry : kTcpDefaults) {
       if (options.environment.contains(absl::StrCat("UCX_TCP_", entry.name))) continue;
       COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
@@ -149,8 +148,7 @@ absl::StatusOr<UcxContext> UcxContext::Open(const UcxFunctions& ucx,
                                             const UcxTransportOptions& options,
                                             const GroupLayout& layout) {
   SendUcxLogToStderr(ucx, options.environment);
-  const bool alone = layout.ranks_on(layout.node_of(layout.self())) == 1;
-  COORDD_ASSIGN_OR_RETURN(const Config config, ReadConfig(ucx, options, alone));
+  COORDD_ASSIGN_OR_RETURN(const Config config, ReadConfig(ucx, options));
   UcxContext opened;
   opened.ucx_ = &ucx;
   ucp_params_t params = {};

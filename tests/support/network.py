@@ -118,6 +118,15 @@ class Network:
         subprocess.run([*self.on(host), "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "32k",
                         "latency", "100ms"], check=True, capture_output=True)
 
+    def congestion_control(self, *names):
+        """The hosts' TCP uses the first of these that this kernel lets them choose. -> its name"""
+        for name in names:
+            done = [subprocess.run([*self.on(host), "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"], capture_output=True,
+                                   check=False).returncode for host in range(len(self.hosts))]
+            if not any(done):
+                return name
+        raise AssertionError(f"congestion control: this kernel lets a network namespace choose none of {', '.join(names)}")
+
     def close(self):
         for link in self.links:
             link.kill()
