@@ -103,18 +103,23 @@ bool CollectiveRun::PostReceives(const Step& step) {
     while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
       const int64_t segment = transfer.posted;
       const Slice part = Segment(receive.to, segment);
-      absl::Span<std::byte> landing = Write(part);
       if (receive.operand) {
         bool& busy = scratch_segment_busy_[static_cast<size_t>(segment % 2)];
         if (busy) break;
         busy = true;
-        landing = ScratchSegment(segment, part.size_bytes);
       }
       ++transfer.posted;
       ++in_flight_;
-      transport_.Receive(
-          OnTransport(receive.from), tag_, landing,
-          [this, i, segment](absl::Status status) { OnReceived(i, segment, std::move(status)); });
+      if (receive.operand) {
+        transport_.ReceiveInPlace(OnTransport(receive.from), tag_,
+                                  ScratchSegment(segment, part.size_bytes),
+                                  [this, i, segment](absl::StatusOr<const std::byte*> bytes) {
+                                    OnOperand(i, segment, std::move(bytes));
+                                  });
+      } else {
+        transport_.Receive(OnTransport(receive.from), tag_, Write(part),
+                           [this, i](absl::Status status) { OnReceived(i, std::move(status)); });
+      }
       moved = true;
     }
   }
@@ -145,17 +150,21 @@ void CollectiveRun::OnSent(size_t index, absl::Status status) {
   ++sends_[index].completed;
 }
 
-void CollectiveRun::OnReceived(size_t index, int64_t segment, absl::Status status) {
+void CollectiveRun::OnReceived(size_t index, absl::Status status) {
   --in_flight_;
   if (!status.ok()) return Fail(std::move(status));
-  const ReceiveOp& receive = schedule_.steps[step_].receives[index];
-  if (receive.operand) {
+  ++receives_[index].completed;
+}
+
+void CollectiveRun::OnOperand(size_t index, int64_t segment,
+                              absl::StatusOr<const std::byte*> bytes) {
+  if (bytes.ok()) {
+    const ReceiveOp& receive = schedule_.steps[step_].receives[index];
     const Slice part = Segment(receive.to, segment);
-    Combine(part, ScratchSegment(segment, part.size_bytes).data(),
-            Read(Segment(*receive.operand, segment)).data());
+    Combine(part, *bytes, Read(Segment(*receive.operand, segment)).data());
     scratch_segment_busy_[static_cast<size_t>(segment % 2)] = false;
   }
-  ++receives_[index].completed;
+  OnReceived(index, bytes.status());
 }
 
 int64_t CollectiveRun::SegmentsOf(int64_t size_bytes) const {

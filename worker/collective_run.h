@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/types.h"
 #include "worker/collective_schedule.h"
@@ -29,8 +30,9 @@ using RunMembers = absl::Span<const Rank>;
 struct RunOptions {
   // Transfers are cut into segments of this size, on both sides alike: while one is combined the
   // next one arrives, and a tensor of any size needs scratch for two. A multiple of 8 (whole
-  // elements of every dtype); 1 MiB: two of them fit the second-level cache of today's servers.
-  int64_t segment_bytes = int64_t{1} << 20;
+  // elements of every dtype); 256 KiB: what UCX over TCP sends as one message without a rendezvous
+  // (UcxContext), and where that is read it is still in the second-level cache.
+  int64_t segment_bytes = int64_t{256} << 10;
 };
 
 // One thread: that of the transport's owner. Resumable: no call waits. It must not be destroyed
@@ -75,7 +77,8 @@ class CollectiveRun {
   bool StepDone() const;
   void RunLocals(const Step& step);
   void OnSent(size_t index, absl::Status status);
-  void OnReceived(size_t index, int64_t segment, absl::Status status);
+  void OnReceived(size_t index, absl::Status status);
+  void OnOperand(size_t index, int64_t segment, absl::StatusOr<const std::byte*> bytes);
 
   Rank OnTransport(Rank rank) const {
     return members_.empty() ? rank : members_[static_cast<size_t>(ToInt(rank))];

@@ -260,9 +260,12 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
       return FailAll(TooManyLanes(id));
     }
   }
-  const int64_t staging_bytes =
-      NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node);
-  if (staging_bytes > 0 && lane.staging.empty()) {
+  const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(
+      batch.args, *lane.node, options_.node, /*exchanged=*/!batch.group->across.empty());
+  // That of the batch before is nobody's any more: all members are through with it.
+  if (staging_bytes > static_cast<int64_t>(lane.staging.size())) {
+    if (!lane.staging.empty()) arena_->Free(lane.staging);
+    lane.staging = {};
     absl::StatusOr<absl::Span<std::byte>> staging = arena_->AllocateStaging(staging_bytes);
     if (!staging.ok()) return FailAll(staging.status());
     lane.staging = *staging;

@@ -45,9 +45,10 @@ class NodeArena {
   // Less does not do: the board has half of it, and fusion buffers would not fit.
   static constexpr int64_t kSizeBytesMin = int64_t{128} << 20;
   // Of an arena that is large enough what lanes have their staging in, which they cannot do
-  // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board. Of a smaller
-  // one half.
-  static constexpr int64_t kStagingBytes = int64_t{8} << 30;
+  // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board, and 4 MiB for
+  // as many lanes between nodes as all comms and schedules that a rank may have. Of a smaller one
+  // half.
+  static constexpr int64_t kStagingBytes = int64_t{17} << 30;
   // Unless it is required: the board, staging for all its lanes, and something to allocate.
   static constexpr int64_t kSizeBytesMinOptional = kStagingBytes + (int64_t{1} << 30);
 

@@ -208,6 +208,7 @@ int64_t LargestBlockBytes(const NodeCollective& c) {
 NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
   NodeMode mode;
   mode.shared = false;
+  mode.buffer_bytes = staging.buffer_bytes;
   int64_t share = staging.buffer_bytes;
   if (ShowsBlocks(c.kind)) share /= c.members;
   // While one copies in the others copy out: with few pieces they would wait for each other, with
@@ -223,10 +224,14 @@ NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
 
 NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
   COORDD_CHECK(c.kind == CollectiveKind::kAllreduce || c.kind == CollectiveKind::kBroadcast);
+  COORDD_CHECK(staging.exchange_bytes >= kSliceBytes);
   NodeMode mode;
   mode.shared = false;
   mode.exchanged = true;
-  mode.piece_bytes = staging.buffer_bytes / kSliceBytes * kSliceBytes;
+  const int64_t all_bytes = (c.size_bytes + kSliceBytes - 1) / kSliceBytes * kSliceBytes;
+  mode.piece_bytes =
+      std::clamp(all_bytes, kSliceBytes, staging.exchange_bytes / kSliceBytes * kSliceBytes);
+  mode.buffer_bytes = mode.piece_bytes;
   mode.pieces = std::max<int64_t>(1, (c.size_bytes + mode.piece_bytes - 1) / mode.piece_bytes);
   return mode;
 }
@@ -240,10 +245,9 @@ int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
   return largest + kSliceBytes;
 }
 
-int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, const NodeStaging& staging,
-                int64_t piece) {
+int64_t ShownAt(const NodeCollective& c, const NodeMode& mode, int64_t piece) {
   const bool one_way = c.kind == CollectiveKind::kBroadcast && !mode.exchanged;
-  return piece % mode.shown * (one_way ? mode.piece_bytes : staging.buffer_bytes);
+  return piece % mode.shown * (one_way ? mode.piece_bytes : mode.buffer_bytes);
 }
 
 NodeWait WaitBefore(const NodeCollective& c, const NodeMode& mode, int64_t step) {

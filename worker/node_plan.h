@@ -60,10 +60,11 @@ struct NodeCollective {
 
 // How it is done; equal on all members.
 struct NodeMode {
-  bool shared = true;       // else staged
-  int64_t piece_bytes = 0;  // staged, exchanged: of one piece of a block
-  int64_t pieces = 1;       // staged, exchanged: of the largest block of any member
-  int64_t shown = 2;        // staged: pieces that a member shows at a time, each in its buffer
+  bool shared = true;        // else staged
+  int64_t piece_bytes = 0;   // staged, exchanged: of one piece of a block
+  int64_t pieces = 1;        // staged, exchanged: of the largest block of any member
+  int64_t shown = 2;         // staged: pieces that a member shows at a time, each in its buffer
+  int64_t buffer_bytes = 0;  // staged: of each of the kStagingBuffers
   bool exchanged = false;
 };
 
@@ -76,6 +77,7 @@ inline constexpr int64_t kStagingBuffers = 4;
 struct NodeStaging {
   int64_t buffer_bytes = 0;     // of each
   int64_t broadcast_bytes = 0;  // the smallest piece of a broadcast
+  int64_t exchange_bytes = 0;   // the largest piece of what is exchanged, whose buffers fit it
 };
 
 // Where an operation writes.
@@ -128,8 +130,7 @@ NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& stag
 // The largest slice of a piece that any member has.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
 // Where what is shown of `piece` begins in the member's staging memory.
-int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, const NodeStaging& staging,
-                int64_t piece);
+int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
 
 // Steps in which members have something to do; one more ends the collective, after which nobody
 // reads anybody's memory.

@@ -37,12 +37,19 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
 }
 
 int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
-                                        const NodeRunOptions& options) {
+                                        const NodeRunOptions& options, bool exchanged) {
   if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) return 0;
   const bool shows = lane.IsMapped(NodeInputOf(args));
   const bool gives =
       !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
-  return shows && gives ? 0 : MaxStagingBytes(options);
+  if (!exchanged) return shows && gives ? 0 : MaxStagingBytes(options);
+  NodeCollective all;
+  all.kind = args.kind;
+  all.members = lane.size();
+  all.size_bytes = SizeOf(NodeInputOf(args));
+  return IsShareable(args, lane)
+             ? 0
+             : kStagingBuffers * ExchangedMode(all, options.staging).buffer_bytes;
 }
 
 int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
@@ -269,7 +276,7 @@ void NodeCollectiveRun::CopyCarried() {
 
 void NodeCollectiveRun::Stage(int64_t piece) {
   if ((posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0) return;
-  std::byte* const buffer = staging_.data() + ShownAt(collective_, mode_, options_.staging, piece);
+  std::byte* const buffer = staging_.data() + ShownAt(collective_, mode_, piece);
   for (const StagedRange& range : StagedRangesOf(collective_, mode_, piece)) {
     CopyBytes(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
     left_bytes_ -= range.size_bytes;
@@ -324,8 +331,7 @@ const std::byte* NodeCollectiveRun::SourceOf(const NodeOperation& operation, int
   }
   if (member == lane_.self()) return input_.data() + operation.from_bytes;
   if ((post.flags & kInputMapped) != 0) return memory + post.input + operation.from_bytes;
-  return memory + post.staging + ShownAt(collective_, mode_, options_.staging, step_) +
-         operation.staged_bytes;
+  return memory + post.staging + ShownAt(collective_, mode_, step_) + operation.staged_bytes;
 }
 
 void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {

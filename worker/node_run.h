@@ -27,7 +27,10 @@ struct NodeRunOptions {
   int64_t inline_bytes_max = 4096;
   // In which private memory is shown to the others: buffers small enough that what one core has
   // written is still in its second-level cache when the other one reads it.
-  NodeStaging staging = {.buffer_bytes = int64_t{256} << 10, .broadcast_bytes = int64_t{16} << 10};
+  // Of what is exchanged pieces are larger, so that a slice of one is a message or two.
+  NodeStaging staging = {.buffer_bytes = int64_t{256} << 10,
+                         .broadcast_bytes = int64_t{16} << 10,
+                         .exchange_bytes = int64_t{1} << 20};
   // Results from here on pass by the caches, unless they take the place of an operand, whose lines
   // are there.
   int64_t stream_bytes_min = StreamBytesMin();
@@ -43,8 +46,8 @@ class NodeCollectiveRun {
  public:
   // How much `staging` a member needs; 0 where all that others have to reach is mapped.
   static int64_t StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
-                              const NodeRunOptions& options);
-  // The most that it needs for any.
+                              const NodeRunOptions& options, bool exchanged = false);
+  // The most that it needs for any that is not exchanged.
   static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
   // Slices of an exchanged collective of so many bytes, among so many members of a node.
@@ -116,7 +119,7 @@ class NodeCollectiveRun {
   void FindTargets(const NodeOperation& operation);
   std::byte* OutputOf(int32_t member) const;
   // Where in a member's staging memory its results of a step lie, behind what it shows.
-  int64_t MadeAt(int64_t step) const { return (2 + step % 2) * options_.staging.buffer_bytes; }
+  int64_t MadeAt(int64_t step) const { return (2 + step % 2) * mode_.buffer_bytes; }
 
   // Constant after construction.
   const CollectiveArgs& args_;

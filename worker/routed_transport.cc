@@ -28,6 +28,11 @@ void RoutedTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, D
   TransportTo(from).Receive(from, tag, bytes, std::move(done));
 }
 
+void RoutedTransport::ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing,
+                                     Taken taken) {
+  TransportTo(from).ReceiveInPlace(from, tag, landing, std::move(taken));
+}
+
 bool RoutedTransport::Progress() {
   const bool within = within_node_->Progress();
   return between_nodes_->Progress() || within;

@@ -17,6 +17,7 @@ class RoutedTransport final : public Transport {
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override;
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
+  void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override;
   bool Progress() override;
   void Abort() override;
 

@@ -6,6 +6,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -58,6 +59,13 @@ class Transport {
   // (peer_status.h) when the peer is gone; ABORTED after Abort; INTERNAL.
   virtual void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) = 0;
   virtual void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) = 0;
+
+  // As Receive, but the bytes may stay where they have arrived: `taken` gets where they are, which
+  // is `landing` or memory of the transport's that holds them until `taken` returns. Aligned to
+  // kInPlaceAlignment bytes, if `landing` is. `taken` must not call the transport.
+  using Taken = absl::AnyInvocable<void(absl::StatusOr<const std::byte*>) &&>;
+  static constexpr size_t kInPlaceAlignment = 16;
+  virtual void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken);
 
   // Moves what can be moved without waiting; returns whether anything happened.
   virtual bool Progress() = 0;

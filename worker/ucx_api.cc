@@ -31,8 +31,10 @@ absl::StatusOr<UcxFunctions> LoadUcx(const Environment& environment) {
   table.Required(ucx.ep_create, "ucp_ep_create");
   table.Required(ucx.ep_flush_nbx, "ucp_ep_flush_nbx");
   table.Required(ucx.ep_close_nbx, "ucp_ep_close_nbx");
-  table.Required(ucx.tag_send_nbx, "ucp_tag_send_nbx");
-  table.Required(ucx.tag_recv_nbx, "ucp_tag_recv_nbx");
+  table.Required(ucx.worker_set_am_recv_handler, "ucp_worker_set_am_recv_handler");
+  table.Required(ucx.am_send_nbx, "ucp_am_send_nbx");
+  table.Required(ucx.am_recv_data_nbx, "ucp_am_recv_data_nbx");
+  table.Required(ucx.am_data_release, "ucp_am_data_release");
   table.Required(ucx.request_check_status, "ucp_request_check_status");
   table.Required(ucx.request_cancel, "ucp_request_cancel");
   table.Required(ucx.request_free, "ucp_request_free");

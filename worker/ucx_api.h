@@ -31,8 +31,10 @@ struct UcxFunctions {
   decltype(&ucp_ep_create) ep_create = nullptr;
   decltype(&ucp_ep_flush_nbx) ep_flush_nbx = nullptr;
   decltype(&ucp_ep_close_nbx) ep_close_nbx = nullptr;
-  decltype(&ucp_tag_send_nbx) tag_send_nbx = nullptr;
-  decltype(&ucp_tag_recv_nbx) tag_recv_nbx = nullptr;
+  decltype(&ucp_worker_set_am_recv_handler) worker_set_am_recv_handler = nullptr;
+  decltype(&ucp_am_send_nbx) am_send_nbx = nullptr;
+  decltype(&ucp_am_recv_data_nbx) am_recv_data_nbx = nullptr;
+  decltype(&ucp_am_data_release) am_data_release = nullptr;
   decltype(&ucp_request_check_status) request_check_status = nullptr;
   decltype(&ucp_request_cancel) request_cancel = nullptr;
   decltype(&ucp_request_free) request_free = nullptr;

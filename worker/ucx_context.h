@@ -28,7 +28,13 @@ class UcxContext {
                                          const UcxTransportOptions& options,
                                          const GroupLayout& layout);
 
+  // Active messages of this number go to `handler` with `argument`, from the worker's progress.
+  absl::Status Handle(unsigned number, ucp_am_recv_callback_t handler, void* argument);
+
   ucp_worker_h worker() const { return worker_; }
+  // Over TCP, what UCX sends and receives in one part, without a rendezvous and without a copy on
+  // the sender's side, label and padding aside; 0: it is not known that this is TCP.
+  int64_t message_bytes_max() const { return message_bytes_max_; }
   // Before it is destroyed, its endpoints being closed: looks for up to a second whether the worker
   // can end. If not, it and the context stay until the process ends, and this has none any more.
   void End(Clock& clock);
@@ -41,6 +47,7 @@ class UcxContext {
   const UcxFunctions* ucx_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
+  int64_t message_bytes_max_ = 0;
 };
 
 }  // namespace coordd

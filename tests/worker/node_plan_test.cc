@@ -280,7 +280,7 @@ void CheckEveryMode(World world) {
     world.in_place = in_place;
     Checker(world, NodeMode{}).Run();
     for (const int64_t buffer_bytes : {512, 4096}) {
-      NodeMode staged = StagedMode(world.Of(0), {buffer_bytes, 128});
+      NodeMode staged = StagedMode(world.Of(0), {buffer_bytes, 128, 0});
       for (int32_t m = 0; m < world.members; ++m) {
         const int64_t largest = LargestBlockBytes(world.Of(m));
         staged.pieces =
@@ -293,7 +293,7 @@ void CheckEveryMode(World world) {
       if (!exchanges || world.sizes[0] > 16 * buffer_bytes) continue;
       World elsewhere = world;
       elsewhere.root = NodeCollective::kElsewhere;
-      NodeMode exchanged = ExchangedMode(world.Of(0), {buffer_bytes, 128});
+      NodeMode exchanged = ExchangedMode(world.Of(0), {buffer_bytes, 128, buffer_bytes});
       for (const bool shared : {true, false}) {
         exchanged.shared = shared;
         Checker(world, exchanged).Run();
@@ -349,7 +349,7 @@ TEST(NodePlan, ABroadcastShowsNoPieceWhereOneIsStillToBeRead) {
     const int32_t members = 2 + round % 4;
     const int64_t size = static_cast<int64_t>(random() % 20000);
     World world{CollectiveKind::kBroadcast, members, round % members, false, {size}, {}, {}, {}};
-    NodeMode mode = StagedMode(world.Of(0), {1024, 128});
+    NodeMode mode = StagedMode(world.Of(0), {1024, 128, 0});
     EXPECT_GT(mode.shown, 2);
     mode.pieces = std::max<int64_t>(1, (size + mode.piece_bytes - 1) / mode.piece_bytes);
     std::vector<int64_t> shown(static_cast<size_t>(mode.shown), 0);  // by buffer: which piece

@@ -28,10 +28,11 @@ constexpr int64_t kBoardRoom = int64_t{67} << 20;
 // What these tests use of a board: its directory and the first entries.
 constexpr size_t kUsedRoom = size_t{1} << 20;
 constexpr int64_t kBufferRoom = int64_t{1} << 19;
-constexpr NodeRunOptions kTinySteps = {.inline_bytes_max = 64,
-                                       .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
-                                       .stream_bytes_min = 3000,
-                                       .work_bytes_max = 448};
+constexpr NodeRunOptions kTinySteps = {
+    .inline_bytes_max = 64,
+    .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128, .exchange_bytes = 1024},
+    .stream_bytes_min = 3000,
+    .work_bytes_max = 448};
 constexpr RunOptions kTinySegments = {.segment_bytes = 192};
 
 struct Reduction {  // or, with a root, a broadcast
