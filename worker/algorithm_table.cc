@@ -26,17 +26,19 @@ struct Row {
 
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp.
-constexpr std::array<Row, 16> kTable = {{
+constexpr std::array<Row, 18> kTable = {{
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
     {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, Places::kApart},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, Places::kApart},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},

@@ -40,7 +40,8 @@ enum class Places : uint8_t {
 };
 
 // The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
-// vector for an allreduce, a reduce or a broadcast and does not count for kinds with one algorithm.
+// vector, of an allgather's output, of a reducescatter's input, and does not count for kinds with
+// one algorithm.
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
                           Places places = Places::kAny);
 

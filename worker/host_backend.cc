@@ -261,7 +261,7 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
     }
   }
   const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(
-      batch.args, *lane.node, options_.node, /*exchanged=*/!batch.group->across.empty());
+      batch.args, *lane.node, options_.node, batch.group->layout.num_nodes());
   // That of the batch before is nobody's any more: all members are through with it.
   if (staging_bytes > static_cast<int64_t>(lane.staging.size())) {
     if (!lane.staging.empty()) arena_->Free(lane.staging);
@@ -272,9 +272,9 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
   }
   if (!batch.group->across.empty()) {
     const int32_t members = lane.node->size();
-    const int64_t slice_bytes =
-        NodeCollectiveRun::SliceBytesMax(SizeOf(NodeInputOf(batch.args)), members, options_.node);
     const GroupLayout& layout = batch.group->layout;
+    const int64_t slice_bytes =
+        NodeCollectiveRun::SliceBytesMax(batch.args, members, layout.num_nodes(), options_.node);
     const AcrossNodes across{batch.group->across, layout.node_of(layout.self()),
                              ToInt(batch.args.root) / members};
     if (!StartExchange(lane, across, slice_bytes)) return;
@@ -315,12 +315,14 @@ absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
   const Group& group = *batch.group;
   const CollectiveKind kind = batch.args.kind;
   const int32_t size = group.layout.size();
-  const int64_t size_bytes = SizeOf(NodeInputOf(batch.args));
+  // Of the whole vector, which all ranks know.
+  const int64_t size_bytes =
+      SizeOf(kind == CollectiveKind::kAllgather ? batch.args.output : NodeInputOf(batch.args));
   const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
   const bool allreduce = kind == CollectiveKind::kAllreduce;
-  if ((!allreduce && kind != CollectiveKind::kBroadcast) || size == 1) return flat;
+  if (!HasExchange(kind) || size == 1) return flat;
   if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
-  const bool even = !group.memories.empty() && size_bytes > options_.node.inline_bytes_max;
+  const bool even = !group.memories.empty();
   const bool apart = allreduce && group.layout.num_nodes() == size;
   if (group.across.empty() || (!apart && !even)) return flat;
   COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());

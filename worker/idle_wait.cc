@@ -24,6 +24,10 @@ constexpr int64_t kSliceNanoseconds = 1'000'000;
 constexpr int64_t kCrowdedNanosecondsMin = 10'000'000;
 constexpr int64_t kCrowdedNanosecondsMax = 500'000'000;
 
+// A yield that let nobody run takes half of that.
+constexpr int64_t kHandOverNanoseconds = 2'000;
+constexpr int32_t kHandedOver = 4, kHandedOverMax = 16;
+
 int64_t NowNanoseconds() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -58,6 +62,8 @@ void IdleWait::Yield() {
   const int64_t after = NowNanoseconds();
   if (after - before < kSliceNanoseconds) {
     crowd_.for_ns = 0;
+    const int32_t counted = crowd_.handed_over + (after - before < kHandOverNanoseconds ? -1 : 1);
+    crowd_.handed_over = std::clamp(counted, 0, kHandedOverMax);
   } else {
     crowd_.for_ns = std::clamp(2 * crowd_.for_ns, kCrowdedNanosecondsMin, kCrowdedNanosecondsMax);
     crowd_.until_ns = after + crowd_.for_ns;
@@ -69,6 +75,8 @@ bool IdleWait::Wait() {
   constexpr int32_t kDoublingsMax = 5;
   constexpr int32_t kSleepsCounted = kSleepsPerDoubling * kDoublingsMax;
   waits_ = std::min(waits_ + 1, spins_ + kYields + kSleepsCounted);
+  // There are more threads that poll here than it was told of.
+  if (crowd_.handed_over >= kHandedOver) waits_ = std::max(waits_, spins_ + 1);
   if (waits_ <= spins_) {
     PauseCpu();
     return false;

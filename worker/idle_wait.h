@@ -41,6 +41,7 @@ class IdleWait {
   struct Crowd {
     int64_t until_ns = 0;  // on the monotonic clock: no yielding before
     int64_t for_ns = 0;    // how long it was the last time; 0: the last yield was short
+    int32_t handed_over = 0;  // of the last yields, how many have let somebody run who polls, too
   };
   static thread_local Crowd crowd_;
 

@@ -14,6 +14,11 @@ namespace coordd {
 struct alignas(64) BoardPost {
   static constexpr int64_t kPayloadBytes = 4152;
   static constexpr int64_t kFirstLineBytes = 56;  // of the payload, with the number
+  // Where in the payload an input of so many bytes lies: what does not fit the first line begins
+  // with the second one, so that no element and no vector of them is on two lines.
+  static constexpr int64_t PlaceFor(int64_t size_bytes) {
+    return size_bytes <= kFirstLineBytes ? 0 : kFirstLineBytes;
+  }
   std::atomic<int64_t> step;
   std::byte payload[kPayloadBytes];
 };

@@ -71,7 +71,8 @@ bool NodeInlineRun::WaitsFor(int32_t member) const {
 void NodeInlineRun::Post() {
   if (args_.kind != CollectiveKind::kBroadcast || is_root_) {
     const absl::Span<const std::byte> input = NodeInputOf(args_);
-    CopyBytes(lane_.Payload(step_), input.data(), SizeOf(input));
+    const int64_t size_bytes = SizeOf(input);
+    CopyBytes(lane_.Payload(step_) + BoardPost::PlaceFor(size_bytes), input.data(), size_bytes);
   }
   lane_.Reach(step_);
 }
@@ -83,25 +84,34 @@ bool NodeInlineRun::HasInputs() const {
   return is_root_ || lane_.HasReached(ToInt(args_.root), step_);
 }
 
+// This one's own is not read from its post, which the others are reading.
+const std::byte* NodeInlineRun::InputOf(int32_t member, int64_t size_bytes) const {
+  if (member == lane_.self()) return args_.input.data();
+  return lane_.PayloadOf(member, step_) + BoardPost::PlaceFor(size_bytes);
+}
+
 void NodeInlineRun::Finish() {
   std::byte* const output = args_.output.data();
   int64_t offset = 0;
   switch (args_.kind) {
     case CollectiveKind::kBroadcast:
       if (!is_root_)
-        CopyBytes(output, lane_.PayloadOf(ToInt(args_.root), step_), SizeOf(args_.output));
+        CopyBytes(output, InputOf(ToInt(args_.root), SizeOf(args_.output)), SizeOf(args_.output));
       break;
     case CollectiveKind::kAllgather:
       for (int32_t m = 0; m < lane_.size(); ++m) {
         const int64_t block = args_.output_block_bytes[static_cast<size_t>(m)];
-        CopyBytes(output + offset, lane_.PayloadOf(m, step_), block);
+        // In place, the own one is there.
+        if (const std::byte* const from = InputOf(m, block); from != output + offset)
+          CopyBytes(output + offset, from, block);
         offset += block;
       }
       break;
     case CollectiveKind::kAlltoall: {
       const int64_t block = args_.output_block_bytes.front();
       for (int32_t m = 0; m < lane_.size(); ++m)
-        CopyBytes(output + m * block, lane_.PayloadOf(m, step_) + lane_.self() * block, block);
+        CopyBytes(output + m * block, InputOf(m, SizeOf(args_.input)) + lane_.self() * block,
+                  block);
       break;
     }
     case CollectiveKind::kReducescatter:
@@ -113,7 +123,7 @@ void NodeInlineRun::Finish() {
       if (args_.kind == CollectiveKind::kReduce && !is_root_) break;
       absl::InlinedVector<const std::byte*, 8> sources;
       for (int32_t m = 0; m < lane_.size(); ++m)
-        sources.push_back(lane_.PayloadOf(m, step_) + offset);
+        sources.push_back(InputOf(m, SizeOf(args_.input)) + offset);
       const int64_t count = SizeOf(args_.output) / coordd::SizeOf(args_.dtype);
       ReduceAll(args_.dtype, args_.op, output, sources, count);
       if (scale_ != 1.0) Scale(args_.dtype, scale_, output, count);

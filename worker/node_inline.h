@@ -39,6 +39,7 @@ class NodeInlineRun {
   void Post();
   bool HasInputs() const;
   void Finish();
+  const std::byte* InputOf(int32_t member, int64_t size_bytes) const;
 
   // Constant after construction.
   const CollectiveArgs& args_;

@@ -34,9 +34,9 @@ void NodeLane::Finish(int64_t step) {
 }
 
 void NodeLane::ExpectPayload(int64_t size_bytes) const {
-  constexpr int64_t kFirst = BoardPost::kFirstLineBytes;
+  const int64_t place = BoardPost::PlaceFor(size_bytes);
   const BoardPost& next = own_entry_->posts[(step_ + 1) % 2];
-  FetchToWrite(next.payload + kFirst, size_bytes - kFirst);
+  if (place > 0) FetchToWrite(next.payload + place, size_bytes);
 }
 
 bool NodeLane::Release() {

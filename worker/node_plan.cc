@@ -9,6 +9,8 @@ namespace {
 
 // Of a staged broadcast, where buffers and the smallest piece allow it.
 constexpr int64_t kBroadcastPieces = 16;
+// Of blocks that are exchanged, however many there are: a message must be worth its way.
+constexpr int64_t kBlockPieceBytesMin = int64_t{8} << 10;
 
 int64_t Sum(absl::Span<const int64_t> sizes) {
   int64_t sum = 0;
@@ -46,7 +48,38 @@ ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t 
 
 // Whether members fetch slices from those who have made them.
 bool FetchesResults(const NodeCollective& c, const NodeMode& mode) {
-  return !mode.shared && (HasNodeResults(c.kind) || mode.exchanged);
+  if (mode.exchanged) return !mode.shared && c.kind != CollectiveKind::kReducescatter;
+  return !mode.shared && HasNodeResults(c.kind);
+}
+
+// By node, of the blocks of the members of this number: what is in `piece`, in the buffer of all
+// blocks.
+NodeParts ColumnOf(const NodeCollective& c, absl::Span<const int64_t> blocks, const NodeMode& mode,
+                   int64_t piece, int32_t member) {
+  NodeParts parts;
+  int64_t offset = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (static_cast<int32_t>(i % static_cast<size_t>(c.members)) == member) {
+      const ByteRange part = PieceOf(mode, piece, blocks[i]);
+      parts.push_back({offset + part.offset_bytes, part.size_bytes});
+    }
+    offset += blocks[i];
+  }
+  return parts;
+}
+
+bool HasBytes(const NodeParts& parts) {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const ByteRange& part) { return part.size_bytes > 0; });
+}
+
+NodeOperation BeginExchange(const NodeCollective& c, int64_t piece) {
+  NodeOperation begin;
+  begin.from = c.self;
+  begin.target = NodeTarget::kNowhere;
+  begin.exchange = NodeExchange::kBegins;
+  begin.piece = piece;
+  return begin;
 }
 
 // Slices that the others had in the step before.
@@ -100,6 +133,72 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   give.exchange = NodeExchange::kEnds;
   give.piece = ended;
   Add(operations, give);
+}
+
+// Pieces of the column's blocks, to the other nodes and from them; what is there goes to the own.
+void AddExchangedGather(const NodeCollective& c, const NodeMode& mode, int64_t step,
+                        NodeOperations& operations) {
+  if (HasBytes(ColumnOf(c, c.output_blocks, mode, step, c.self)))
+    operations.push_back(BeginExchange(c, step));
+  const int64_t made = step - 1 - ResultsBehind(mode);
+  for (int32_t i = 1; !mode.shared && made >= 0 && i < c.members; ++i) {
+    const int32_t from = (c.self + i) % c.members;
+    const NodeParts parts = ColumnOf(c, c.output_blocks, mode, made, from);
+    for (size_t node = 0; node < parts.size(); ++node) {
+      NodeOperation fetch;
+      fetch.from_result = true;
+      fetch.from = from;
+      fetch.size_bytes = parts[node].size_bytes;
+      fetch.from_bytes = fetch.to_bytes = parts[node].offset_bytes;
+      fetch.staged_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
+      Add(operations, fetch);
+    }
+  }
+  const int64_t ended = step - ResultsBehind(mode);
+  if (ended < 0) return;
+  const NodeParts parts = ColumnOf(c, c.output_blocks, mode, ended, c.self);
+  for (size_t node = 0; node < parts.size(); ++node) {
+    NodeOperation give;
+    give.from = c.self;
+    give.size_bytes = parts[node].size_bytes;
+    give.from_bytes = give.to_bytes = parts[node].offset_bytes;
+    give.staged_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
+    give.target = mode.shared ? NodeTarget::kEveryOutput : NodeTarget::kOwnResult;
+    give.exchange = NodeExchange::kEnds;
+    give.piece = ended;
+    Add(operations, give);
+  }
+}
+
+// Pieces of the column's blocks, each combined for the member that it belongs to, and sent there.
+void AddExchangedScatter(const NodeCollective& c, const NodeMode& mode, int64_t step,
+                         NodeOperations& operations) {
+  const NodeParts parts = ColumnOf(c, c.input_blocks, mode, step, c.self);
+  for (size_t node = 0; node < parts.size(); ++node) {
+    NodeOperation combine;
+    combine.combines = true;
+    combine.from = c.self;
+    combine.size_bytes = parts[node].size_bytes;
+    combine.from_bytes = parts[node].offset_bytes;
+    combine.staged_bytes = (c.self * c.nodes + static_cast<int64_t>(node)) * mode.piece_bytes;
+    combine.to_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
+    combine.target = NodeTarget::kPartial;
+    combine.piece = step;
+    Add(operations, combine);
+  }
+  if (HasBytes(parts)) operations.push_back(BeginExchange(c, step));
+  const int64_t ended = step - ResultsBehind(mode);
+  if (ended < 0 || !HasBytes(ColumnOf(c, c.input_blocks, mode, ended, c.self))) return;
+  NodeOperation end;
+  end.from = c.self;
+  end.size_bytes =
+      PieceOf(mode, ended, c.input_blocks[static_cast<size_t>(c.node * c.members + c.self)])
+          .size_bytes;
+  end.from_bytes = end.to_bytes = ended * mode.piece_bytes;
+  end.target = NodeTarget::kNowhere;
+  end.exchange = NodeExchange::kEnds;
+  end.piece = ended;
+  operations.push_back(end);
 }
 
 // Allreduce and reduce, whose outputs are whole: everybody combines a slice.
@@ -223,20 +322,38 @@ NodeMode StagedMode(const NodeCollective& c, const NodeStaging& staging) {
 }
 
 NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
-  COORDD_CHECK(c.kind == CollectiveKind::kAllreduce || c.kind == CollectiveKind::kBroadcast);
+  const bool gathers = c.kind == CollectiveKind::kAllgather;
+  const bool scatters = c.kind == CollectiveKind::kReducescatter;
+  COORDD_CHECK(gathers || scatters || c.kind == CollectiveKind::kAllreduce ||
+               c.kind == CollectiveKind::kBroadcast);
   COORDD_CHECK(staging.exchange_bytes >= kSliceBytes);
   NodeMode mode;
   mode.shared = false;
   mode.exchanged = true;
-  const int64_t all_bytes = (c.size_bytes + kSliceBytes - 1) / kSliceBytes * kSliceBytes;
-  mode.piece_bytes =
-      std::clamp(all_bytes, kSliceBytes, staging.exchange_bytes / kSliceBytes * kSliceBytes);
-  mode.buffer_bytes = mode.piece_bytes;
-  mode.pieces = std::max<int64_t>(1, (c.size_bytes + mode.piece_bytes - 1) / mode.piece_bytes);
+  // A piece of a column's blocks; of all columns' where members show them to each other.
+  const int64_t blocks = gathers ? c.nodes : scatters ? int64_t{c.nodes} * c.members : 1;
+  const int64_t whole_bytes = gathers || scatters ? LargestBlockBytes(c) : c.size_bytes;
+  int64_t most_bytes = staging.exchange_bytes / blocks;
+  if (blocks > 1)
+    most_bytes = std::max(most_bytes, std::min(kBlockPieceBytesMin, staging.exchange_bytes));
+  mode.piece_bytes = std::clamp((whole_bytes + kSliceBytes - 1) / kSliceBytes * kSliceBytes,
+                                kSliceBytes, most_bytes / kSliceBytes * kSliceBytes);
+  mode.buffer_bytes = blocks * mode.piece_bytes;
+  mode.pieces = std::max<int64_t>(1, (whole_bytes + mode.piece_bytes - 1) / mode.piece_bytes);
   return mode;
 }
 
+NodeParts ExchangedParts(const NodeCollective& c, const NodeMode& mode, int64_t piece) {
+  const bool gathers = c.kind == CollectiveKind::kAllgather;
+  NodeParts parts = ColumnOf(c, gathers ? c.output_blocks : c.input_blocks, mode, piece, c.self);
+  for (size_t node = 0; !gathers && node < parts.size(); ++node)
+    parts[node].offset_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
+  return parts;
+}
+
 int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
+  if (c.kind == CollectiveKind::kAllgather || c.kind == CollectiveKind::kReducescatter)
+    return mode.piece_bytes;
   const ByteRange piece = PieceOf(mode, 0, c.size_bytes);
   int64_t largest = 0;
   for (int32_t m = 0; m < c.members; ++m)
@@ -270,7 +387,13 @@ int64_t NodeSteps(const NodeCollective& c, const NodeMode& mode) {
 NodeOperations OperationsOf(const NodeCollective& c, const NodeMode& mode, int64_t step) {
   NodeOperations operations;
   if (mode.exchanged) {
-    AddExchange(c, mode, step, operations);
+    if (c.kind == CollectiveKind::kAllgather) {
+      AddExchangedGather(c, mode, step, operations);
+    } else if (c.kind == CollectiveKind::kReducescatter) {
+      AddExchangedScatter(c, mode, step, operations);
+    } else {
+      AddExchange(c, mode, step, operations);
+    }
     return operations;
   }
   switch (c.kind) {
@@ -302,6 +425,18 @@ StagedRanges StagedRangesOf(const NodeCollective& c, const NodeMode& mode, int64
     if (piece.size_bytes > 0)
       ranges.push_back({block_offset + piece.offset_bytes, to_bytes, piece.size_bytes});
   };
+  if (mode.exchanged && c.kind == CollectiveKind::kAllgather) return ranges;  // nobody reads it
+  if (mode.exchanged && c.kind == CollectiveKind::kReducescatter) {
+    int64_t offset = 0;
+    for (size_t i = 0; i < c.input_blocks.size(); ++i) {
+      const int64_t node = static_cast<int64_t>(i) / c.members;
+      const int64_t member = static_cast<int64_t>(i) % c.members;
+      if (member != c.self)
+        add(offset, c.input_blocks[i], (member * c.nodes + node) * mode.piece_bytes);
+      offset += c.input_blocks[i];
+    }
+    return ranges;
+  }
   switch (c.kind) {
     case CollectiveKind::kReducescatter:
     case CollectiveKind::kAlltoall: {

@@ -19,17 +19,23 @@
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
-// Exchanged: an allreduce or a broadcast among several nodes of as many members. Each combines its
-// slice of a piece as above, or copies it from the root, has it combined with those of the members
-// of its number on the other nodes, or sent to them (slice_exchange.h), and gives the result to its
-// node three steps later, while the slices of kExchangeAhead pieces are under way. Pieces are the
-// same on all nodes, whose members' memory may be shared or staged. Shared, members touch only
-// their own slice of anybody's buffer, and none waits for another before the end. Cost, for m
-// members on each of k nodes and n bytes: n / m bytes of each member cross the network for each
-// edge of the schedule between the nodes, as many connections at once as a node has members; a
+// Exchanged: among several nodes of as many members. Of an allreduce or a broadcast each combines
+// its slice of a piece as above, or copies it from the root, has it combined with those of the
+// members of its number on the other nodes, or sent to them (slice_exchange.h), and gives the
+// result to its node three steps later, while the slices of kExchangeAhead pieces are under way.
+// Pieces are the same on all nodes, whose members' memory may be shared or staged. Shared, members
+// touch only their own slice of anybody's buffer, and none waits for another before the end. Cost,
+// for m members on each of k nodes and n bytes: n / m bytes of each member cross the network for
+// each edge of the schedule between the nodes, as many connections at once as a node has members; a
 // broadcast's last piece is there when the first one's way of ceil(log2 k) edges and n bytes are
 // over (multi-leader broadcast, as in Kandalla et al., "Designing Multi-Leader-Based Allgather
 // Algorithms for Multi-Core Clusters", CAC 2009, for another operation).
+// Of an allgather and a reducescatter a member's column is what the members of its number on all
+// nodes have, or get: an allgather exchanges a piece of each of the column's blocks in a ring and
+// gives them all to its node; a reducescatter combines a piece of each of them among the members of
+// the node, and sends each to the node whose it is, pairwise. Cost, for blocks of b bytes: (k - 1)
+// b of each member cross the network, which is as little as can be where a flat schedule sends up
+// to m times as much.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +62,10 @@ struct NodeCollective {
   absl::Span<const int64_t> output_blocks;
   // Alltoall: where in each member's input this one's block begins, which their posts say.
   absl::Span<const int64_t> block_offsets;
+  // Of what is exchanged: how many nodes, and which one this is. Blocks are then those of all
+  // members of the first node, of the second one, and so on.
+  int32_t nodes = 1;
+  int32_t node = 0;
 };
 
 // How it is done; equal on all members.
@@ -87,13 +97,14 @@ enum class NodeTarget : uint8_t {
   kRootOutput,    // the buffer of the root
   kEveryOutput,   // of all members
   kOthersOutput,  // of all but the root
+  kPartial,       // of the piece, in memory of the exchange's
   kNowhere,       // it stays where it is
 };
 
 // What an operation has to do with the exchange between nodes.
 enum class NodeExchange : uint8_t {
   kNone,
-  kBegins,  // what is in the own output now goes to the other nodes, or comes from one
+  kBegins,  // what has been made of `piece` now goes to the other nodes, or comes from one
   kEnds,    // behind the exchange of `piece`: copies what that has left in the own output
 };
 
@@ -125,10 +136,15 @@ int64_t LargestBlockBytes(const NodeCollective& collective);
 // How a collective is staged, but for the number of pieces, which depends on the others' blocks.
 // Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
 NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging);
-// An exchanged allreduce or broadcast, but for `shared`, which nodes need not agree on.
+// An exchanged allreduce, broadcast, allgather or reducescatter, but for `shared`, which nodes need
+// not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
-// The largest slice of a piece that any member has.
+// Of a piece, the largest slice that any member has, or the largest part of a block.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
+// Of an exchanged allgather or reducescatter, by node: the parts of this member's column that are
+// in `piece`, in the output of the allgather, or in what the exchange has for partial results.
+using NodeParts = absl::InlinedVector<ByteRange, 4>;
+NodeParts ExchangedParts(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
 // Where what is shown of `piece` begins in the member's staging memory.
 int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
 

@@ -23,10 +23,26 @@ constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
 
 int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
 
+// What the plan has to know of a collective, but for who of the members this is.
+NodeCollective Described(const CollectiveArgs& args, int32_t members, int32_t nodes) {
+  NodeCollective collective;
+  collective.kind = args.kind;
+  collective.members = members;
+  collective.nodes = nodes;
+  collective.size_bytes = SizeOf(NodeInputOf(args));
+  collective.input_blocks = args.input_block_bytes;
+  collective.output_blocks = args.output_block_bytes;
+  return collective;
+}
+
 }  // namespace
 
-bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& lane) {
+bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& lane,
+                                    bool exchanged) {
   switch (args.kind) {
+    case CollectiveKind::kAllgather:
+      // What is exchanged is given by whom it has come to.
+      return lane.IsMapped(exchanged ? args.output : args.input);
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
     case CollectiveKind::kBroadcast:
@@ -37,32 +53,27 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
 }
 
 int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
-                                        const NodeRunOptions& options, bool exchanged) {
+                                        const NodeRunOptions& options, int32_t nodes) {
+  if (nodes > 1) {
+    if (IsShareable(args, lane, /*exchanged=*/true)) return 0;
+    const NodeMode mode = ExchangedMode(Described(args, lane.size(), nodes), options.staging);
+    return kStagingBuffers * mode.buffer_bytes;
+  }
   if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) return 0;
   const bool shows = lane.IsMapped(NodeInputOf(args));
   const bool gives =
       !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
-  if (!exchanged) return shows && gives ? 0 : MaxStagingBytes(options);
-  NodeCollective all;
-  all.kind = args.kind;
-  all.members = lane.size();
-  all.size_bytes = SizeOf(NodeInputOf(args));
-  return IsShareable(args, lane)
-             ? 0
-             : kStagingBuffers * ExchangedMode(all, options.staging).buffer_bytes;
+  return shows && gives ? 0 : MaxStagingBytes(options);
 }
 
 int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
   return kStagingBuffers * options.staging.buffer_bytes;
 }
 
-int64_t NodeCollectiveRun::SliceBytesMax(int64_t size_bytes, int32_t members,
+int64_t NodeCollectiveRun::SliceBytesMax(const CollectiveArgs& args, int32_t members, int32_t nodes,
                                          const NodeRunOptions& options) {
-  NodeCollective all;
-  all.kind = CollectiveKind::kAllreduce;
-  all.members = members;
-  all.size_bytes = size_bytes;
-  return LargestSliceBytes(all, ExchangedMode(all, options.staging));
+  const NodeCollective collective = Described(args, members, nodes);
+  return LargestSliceBytes(collective, ExchangedMode(collective, options.staging));
 }
 
 NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
@@ -76,21 +87,18 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
       input_(NodeInputOf(args)),
       scale_(NodeScaleOf(args)),
       exchange_(exchange) {
-  if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) {
+  if (exchange == nullptr && NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) {
     inline_.emplace(args, lane);
     return;
   }
-  collective_.kind = args.kind;
-  collective_.members = lane.size();
+  collective_ = Described(args, lane.size(), exchange == nullptr ? 1 : exchange->nodes());
   collective_.self = lane.self();
   collective_.root = ToInt(args.root);
   if (exchange != nullptr) {
+    collective_.node = exchange->node();
     collective_.root =
         exchange->has_root() ? collective_.root % lane.size() : NodeCollective::kElsewhere;
   }
-  collective_.size_bytes = SizeOf(input_);
-  collective_.input_blocks = args.input_block_bytes;
-  collective_.output_blocks = args.output_block_bytes;
 }
 
 void NodeCollectiveRun::Fail(absl::Status status) {
@@ -183,7 +191,7 @@ void NodeCollectiveRun::PostPlace() {
   post.kind = static_cast<uint32_t>(args_.kind);
   post.sequence = args_.sequence;
   post.largest_block_bytes = LargestBlockBytes(collective_);
-  if (IsShareable(args_, lane_)) post.flags |= kShareable;
+  if (IsShareable(args_, lane_, exchange_ != nullptr)) post.flags |= kShareable;
   if (lane_.IsMapped(input_)) {
     post.flags |= kInputMapped;
     if (!input_.empty()) post.input = OffsetIn(own, input_.data());
@@ -306,14 +314,30 @@ NodeCollectiveRun::Progress NodeCollectiveRun::Work() {
     operation_bytes_ += size_bytes;
     if (operation_bytes_ < operation.size_bytes) continue;
     operation_bytes_ = 0;
-    if (operation.exchange == NodeExchange::kBegins) {
-      const auto slice = args_.output.subspan(static_cast<size_t>(operation.to_bytes),
-                                              static_cast<size_t>(operation.size_bytes));
-      exchange_->Begin(operation.piece, slice, slice);
-    }
+    if (operation.exchange == NodeExchange::kBegins) BeginExchange(operation);
     ++operation_;
   }
   return Progress::kDone;
+}
+
+void NodeCollectiveRun::BeginExchange(const NodeOperation& operation) {
+  const int64_t piece = operation.piece;
+  const bool gathers = args_.kind == CollectiveKind::kAllgather;
+  if (!gathers && args_.kind != CollectiveKind::kReducescatter) {
+    const auto slice = args_.output.subspan(static_cast<size_t>(operation.to_bytes),
+                                            static_cast<size_t>(operation.size_bytes));
+    return exchange_->Begin(piece, slice, slice);
+  }
+  const NodeParts parts = ExchangedParts(collective_, mode_, piece);
+  const auto own_bytes =
+      static_cast<size_t>(parts[static_cast<size_t>(collective_.node)].size_bytes);
+  // Behind the end of a block that is smaller than others there is nothing.
+  const size_t at = own_bytes == 0 ? 0 : static_cast<size_t>(piece * mode_.piece_bytes);
+  if (gathers) {
+    exchange_->Begin(piece, args_.input.subspan(at, own_bytes), args_.output, parts);
+  } else {
+    exchange_->Begin(piece, exchange_->Partial(piece), args_.output.subspan(at, own_bytes), parts);
+  }
 }
 
 std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
@@ -359,6 +383,9 @@ void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
     case NodeTarget::kRootOutput:
       targets_.push_back(OutputOf(root) + operation.to_bytes);
       break;
+    case NodeTarget::kPartial:
+      targets_.push_back(exchange_->Partial(operation.piece).data() + operation.to_bytes);
+      break;
     case NodeTarget::kNowhere:
       break;
     case NodeTarget::kEveryOutput:
@@ -385,15 +412,16 @@ bool NodeCollectiveRun::CombinesTwice(const NodeOperation& operation) const {
   constexpr int64_t kTwiceBytesMin = int64_t{128} << 10;
   if (!operation.combines || sources_.size() != 2 || targets_.size() != 2) return false;
   if (scales_ || passes_by_) return false;
-  return ReplacesOperand() || operation.size_bytes >= kTwiceBytesMin;
+  return (mode_.shared && ReplacesOperand()) || operation.size_bytes >= kTwiceBytesMin;
 }
 
 void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
   // What other nodes are sent stays in the caches, and is scaled when it is back.
-  const bool begins = operation.exchange == NodeExchange::kBegins;
+  const bool is_sent =
+      operation.exchange == NodeExchange::kBegins || operation.target == NodeTarget::kPartial;
   const bool ends = operation.exchange == NodeExchange::kEnds;
-  scales_ = scale_ != 1.0 && (ends || (operation.combines && !begins));
-  passes_by_ = streams_ && !begins && !ReplacesOperand();
+  scales_ = scale_ != 1.0 && (ends || (operation.combines && exchange_ == nullptr));
+  passes_by_ = streams_ && !is_sent && !ReplacesOperand();
   if (CombinesTwice(operation)) {
     ReduceTwice(args_.dtype, args_.op, targets_[0] + begin, targets_[1] + begin,
                 sources_[0] + begin, sources_[1] + begin, size_bytes / coordd::SizeOf(args_.dtype));

@@ -38,7 +38,7 @@ struct NodeRunOptions {
   int64_t work_bytes_max = int64_t{1} << 20;
 };
 
-// With an exchange an allreduce or a broadcast goes on to other nodes, slice by slice. One thread,
+// With an exchange it goes on to other nodes, slice by slice. One thread,
 // that of the lane's owner. Resumable: no call waits. Peers read the input and write the output
 // while it runs, also after this side has given up: a failed collective's buffers that are mapped
 // belong to the members until all of them have given up too.
@@ -46,17 +46,18 @@ class NodeCollectiveRun {
  public:
   // How much `staging` a member needs; 0 where all that others have to reach is mapped.
   static int64_t StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
-                              const NodeRunOptions& options, bool exchanged = false);
+                              const NodeRunOptions& options, int32_t nodes = 1);
   // The most that it needs for any that is not exchanged.
   static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
-  // Slices of an exchanged collective of so many bytes, among so many members of a node.
-  static int64_t SliceBytesMax(int64_t size_bytes, int32_t members, const NodeRunOptions& options);
+  // Slices, or parts of blocks, of an exchanged collective among so many members of each node.
+  static int64_t SliceBytesMax(const CollectiveArgs& args, int32_t members, int32_t nodes,
+                               const NodeRunOptions& options);
 
   // `args` are valid; args.root counts the members, of all nodes. They, the lane and `staging`,
   // which lies in this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if
-  // there is one: for an allreduce or a broadcast of more than inline_bytes_max, and with as many
-  // members on each of its nodes.
+  // there is one: for an allreduce, broadcast, allgather or reducescatter with as many members on
+  // each of its nodes.
   NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
                     const NodeRunOptions& options, SliceExchange* exchange = nullptr);
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;
@@ -97,13 +98,14 @@ class NodeCollectiveRun {
   enum class Phase : uint8_t { kPosting, kGathering, kWorking, kWaiting, kFinished };
   enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
-  static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane);
+  static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane, bool exchanged);
 
   // One part of what is reduced, and scaled as long as it is in the cache.
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
   bool MayGoOn();
+  void BeginExchange(const NodeOperation& operation);
   void PostPlace();
   absl::Status ReadPosts();
   void CopyCarried();

@@ -5,6 +5,8 @@
 
 #include "common/check.h"
 #include "worker/algorithm_table.h"
+#include "worker/pairwise_schedule.h"
+#include "worker/ring_schedule.h"
 #include "worker/tree_schedule.h"
 
 namespace coordd {
@@ -14,18 +16,33 @@ constexpr int64_t kLineBytes = 64;
 // Of a buffer that is cut: some of them fit the second-level cache.
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
 
-Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes) {
+Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
+                    absl::Span<const ByteRange> parts) {
+  const Rank self{across.self};
   const int32_t nodes = static_cast<int32_t>(across.ranks.size());
-  if (args.kind == CollectiveKind::kBroadcast)
-    return BinomialBroadcast(Rank{across.self}, nodes, Rank{across.root}, slice_bytes);
-  return MakeSliceSchedule(Rank{across.self}, nodes, slice_bytes, SizeOf(args.dtype));
+  switch (args.kind) {
+    case CollectiveKind::kBroadcast:
+      return BinomialBroadcast(self, nodes, Rank{across.root}, slice_bytes);
+    case CollectiveKind::kAllgather:
+      return RingAllgather(self, parts);
+    case CollectiveKind::kReducescatter:
+      return PairwiseReduceScatter(self, parts);
+    default:
+      return MakeSliceSchedule(self, nodes, slice_bytes, SizeOf(args.dtype));
+  }
+}
+
+int64_t RoundedUp(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+// The largest piece of blocks.
+std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
+  return RangesOf(std::vector<int64_t>(across.ranks.size(), slice_bytes));
 }
 
 // Of any slice up to `slice_bytes`; segments lie behind the schedule's own.
 int64_t ScratchBytes(const Schedule& schedule, const RunOptions& options) {
-  const int64_t own = (schedule.scratch_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const int64_t segments = CollectiveRun::SegmentScratchBytes(schedule, options);
-  return own + (segments + kLineBytes - 1) / kLineBytes * kLineBytes;
+  return RoundedUp(schedule.scratch_bytes) +
+         RoundedUp(CollectiveRun::SegmentScratchBytes(schedule, options));
 }
 
 }  // namespace
@@ -36,7 +53,17 @@ SliceExchange::SliceExchange(const CollectiveArgs& args, AcrossNodes across,
       across_(across),
       options_(options),
       transport_(transport),
-      scratch_each_(ScratchBytes(ScheduleOf(args, across, slice_bytes_max), options)) {}
+      partial_each_(args.kind == CollectiveKind::kReducescatter
+                        ? static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes_max)
+                        : 0),
+      scratch_each_(ScratchBytes(
+          ScheduleOf(args, across, slice_bytes_max, LargestParts(across, slice_bytes_max)),
+          options)) {}
+
+absl::Span<std::byte> SliceExchange::Partial(int64_t piece) const {
+  const size_t begin = IndexOf(piece) * static_cast<size_t>(partial_each_);
+  return scratch_.subspan(begin, static_cast<size_t>(partial_each_));
+}
 
 int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
   const int64_t slice_bytes = std::clamp(size_bytes / kInFlight, kSliceBytesMin, kSliceBytesMax);
@@ -58,18 +85,19 @@ bool SliceExchange::BeginNext() {
 }
 
 void SliceExchange::Begin(int64_t piece, absl::Span<const std::byte> input,
-                          absl::Span<std::byte> output) {
+                          absl::Span<std::byte> output, absl::Span<const ByteRange> parts) {
   if (!status_.ok()) return;
   Piece& at = pieces_[IndexOf(piece)];
   COORDD_CHECK(!at.run.has_value() && at.number < piece);
   at.number = piece;
-  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(output.size()));
-  const int64_t own = (schedule.scratch_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
-  const auto scratch = scratch_.subspan(IndexOf(piece) * static_cast<size_t>(scratch_each_),
-                                        static_cast<size_t>(scratch_each_));
+  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(output.size()), parts);
+  const int64_t begin =
+      kInFlight * partial_each_ + static_cast<int64_t>(IndexOf(piece)) * scratch_each_;
+  const auto scratch =
+      scratch_.subspan(static_cast<size_t>(begin), static_cast<size_t>(scratch_each_));
   RunBuffers buffers{input, output, {}, {}};
   buffers.scratch = scratch.first(static_cast<size_t>(schedule.scratch_bytes));
-  buffers.segments = scratch.subspan(static_cast<size_t>(own));
+  buffers.segments = scratch.subspan(static_cast<size_t>(RoundedUp(schedule.scratch_bytes)));
   at.run.emplace(std::move(schedule), args_.dtype, args_.op, Tag{args_.lane, args_.sequence, piece},
                  buffers, transport_, options_, across_.ranks);
   at.run->Advance();

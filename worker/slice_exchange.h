@@ -1,5 +1,5 @@
-// Combines slices between nodes, a few of them at a time: what a collective on mapped memory does
-// beyond its node, and an allreduce among nodes of one rank.
+// Moves and combines slices between nodes, a few of them at a time: what a collective on mapped
+// memory does beyond its node, and an allreduce among nodes of one rank.
 #pragma once
 
 #include <array>
@@ -9,11 +9,18 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/types.h"
 #include "worker/collective_backend.h"
 #include "worker/collective_run.h"
 #include "worker/transport.h"
 
 namespace coordd {
+
+// The collectives that there are between nodes.
+inline bool HasExchange(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter;
+}
 
 // Where a rank's slices go.
 struct AcrossNodes {
@@ -24,7 +31,8 @@ struct AcrossNodes {
   int32_t root = 0;  // of a broadcast: of the node from which it comes
 };
 
-// An allreduce, or a broadcast, of one piece after the other among these ranks, each a
+// An allreduce, broadcast, allgather or reducescatter of one piece after the other among these
+// ranks, each a
 // CollectiveRun under a tag of its own, so that pieces do not wait for each other. One thread, that
 // of the transport's owner. Resumable as CollectiveRun, and like it not to be destroyed before
 // idle(), unless the transport has dropped its operations.
@@ -34,23 +42,32 @@ class SliceExchange {
   static constexpr int64_t kInFlight = Tag::kParts;
 
   // `args`: of which kind, dtype, op, lane and sequence count; they and `transport` outlive it.
-  // `slices` of at most `slice_bytes_max`. REQUIRES: more than one node.
+  // `slices`, or parts of blocks, of at most `slice_bytes_max`. REQUIRES: more than one node.
   SliceExchange(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes_max,
                 RunOptions options, Transport& transport);
   SliceExchange(const SliceExchange&) = delete;
   SliceExchange& operator=(const SliceExchange&) = delete;
 
+  int32_t nodes() const { return static_cast<int32_t>(across_.ranks.size()); }
+  int32_t node() const { return across_.self; }
   // Of a broadcast: whether it comes from this node.
   bool has_root() const { return across_.self == across_.root; }
   // How much `scratch` it needs.
-  int64_t scratch_bytes() const { return kInFlight * scratch_each_; }
+  int64_t scratch_bytes() const { return kInFlight * (partial_each_ + scratch_each_); }
   // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
   void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
 
   // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
   // broadcast is; neither is to be looked at until Ended. Pieces begin in their order, on all nodes
   // alike; those of no bytes may be left out. REQUIRES: piece - kInFlight has ended.
-  void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output);
+  // Of an allgather `parts` say, by node, where in the output each node's part belongs, and `input`
+  // is the own one, which is copied there; of a reducescatter, where in the input the part for each
+  // node is, and `output` is for the own one.
+  void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output,
+             absl::Span<const ByteRange> parts = {});
+  // Of a reducescatter: memory for its input, slice_bytes_max for each node, until the piece has
+  // ended.
+  absl::Span<std::byte> Partial(int64_t piece) const;
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
@@ -81,6 +98,7 @@ class SliceExchange {
   const AcrossNodes across_;
   const RunOptions options_;
   Transport& transport_;
+  const int64_t partial_each_;
   const int64_t scratch_each_;
 
   // Touched by the owner's thread.

@@ -229,6 +229,7 @@ class Checker {
         return true;
       case NodeTarget::kOthersOutput:
         return to != world_.root;
+      case NodeTarget::kPartial:
       case NodeTarget::kNowhere:
         return false;
     }

@@ -1,5 +1,5 @@
-// Allreduces and broadcasts on mapped memory inside nodes and by slices between them, with all
-// ranks in one thread: the test chooses who goes on, a few bytes at a time.
+// Collectives on mapped memory inside nodes and by slices between them, with all ranks in one
+// thread: the test chooses who goes on, a few bytes at a time.
 #include "worker/slice_exchange.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -35,15 +36,26 @@ constexpr NodeRunOptions kTinySteps = {
     .work_bytes_max = 448};
 constexpr RunOptions kTinySegments = {.segment_bytes = 192};
 
-struct Reduction {  // or, with a root, a broadcast
+struct ClusterJob {
   DataType dtype;
   ReduceOp op;
-  int64_t count;
+  int64_t count;  // of an allgather or a reducescatter about that of each block
   double scale;
   bool in_place;
   uint32_t mapped;  // bits: which ranks' buffers are
   int64_t sequence;
-  int32_t root = -1;
+  CollectiveKind kind = CollectiveKind::kAllreduce;
+  int32_t root = 0;
+
+  bool gathers() const { return kind == CollectiveKind::kAllgather; }
+  bool scatters() const { return kind == CollectiveKind::kReducescatter; }
+  // By rank: blocks of different sizes, some of them empty; else all is one.
+  std::vector<int64_t> Counts(int32_t ranks) const {
+    std::vector<int64_t> counts;
+    for (int32_t r = 0; r < ranks; ++r)
+      counts.push_back((r + sequence) % 4 == 3 ? 0 : count + r % 3);
+    return counts;
+  }
 };
 
 // Ranks of several nodes: their memory and transports.
@@ -93,7 +105,7 @@ class ClusterRank {
       across_.push_back(Rank{node * cluster.each + rank % cluster.each});
   }
 
-  bool Done(const std::vector<Reduction>& jobs) const {
+  bool Done(const std::vector<ClusterJob>& jobs) const {
     return !status_.ok() || (next_ == jobs.size() && run_ == nullptr);
   }
   const absl::Status& status() const { return status_; }
@@ -108,7 +120,7 @@ class ClusterRank {
   // As a process that dies, but for its memory.
   void GoAway() { cluster_.transports[static_cast<size_t>(rank_)].reset(); }
 
-  bool Advance(const std::vector<Reduction>& jobs) {
+  bool Advance(const std::vector<ClusterJob>& jobs) {
     if (Done(jobs)) return false;
     bool moved = transport().Progress();
     if (run_ == nullptr) Begin(jobs[next_++]);
@@ -125,9 +137,22 @@ class ClusterRank {
 
  private:
   InProcessTransport& transport() { return *cluster_.transports[static_cast<size_t>(rank_)]; }
+  int32_t ranks() const { return cluster_.nodes * cluster_.each; }
   Bytes InputOf(int32_t rank) const {
-    return TestInput(job_.dtype, rank, job_.count, static_cast<int32_t>(job_.sequence));
+    const std::vector<int64_t> counts = job_.Counts(ranks());
+    const int64_t count = job_.gathers() ? counts[static_cast<size_t>(rank)]
+                          : job_.scatters()
+                              ? std::accumulate(counts.begin(), counts.end(), int64_t{0})
+                              : job_.count;
+    return TestInput(job_.dtype, rank, count, static_cast<int32_t>(job_.sequence));
   }
+  // Where the block of a rank begins, in bytes.
+  size_t BlockAt(int32_t rank) const {
+    const std::vector<int64_t> counts = job_.Counts(ranks());
+    return static_cast<size_t>(std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}) *
+                               SizeOf(job_.dtype));
+  }
+  size_t BlockBytes(int32_t rank) const { return BlockAt(rank + 1) - BlockAt(rank); }
   absl::Span<std::byte> Place(bool mapped, Bytes& heap, int64_t number, size_t size) {
     heap.assign(mapped ? 0 : size, std::byte{0});
     if (!mapped) return absl::MakeSpan(heap);
@@ -135,17 +160,31 @@ class ClusterRank {
         .subspan(static_cast<size_t>(kBoardRoom + number * kBufferRoom), size);
   }
 
-  void Begin(const Reduction& job) {
+  void Begin(const ClusterJob& job) {
     job_ = job;
     const bool mapped = (job.mapped >> rank_ & 1) != 0;
     const Bytes value = InputOf(rank_);
-    input_ = Place(mapped, input_heap_, 1, value.size());
-    output_ = job.in_place ? input_ : Place(mapped, output_heap_, 2, value.size());
+    const size_t output_bytes = job.gathers()    ? BlockAt(ranks())
+                                : job.scatters() ? BlockBytes(rank_)
+                                                 : value.size();
+    const size_t larger = std::max(value.size(), output_bytes);
+    // In place, the smaller one lies in the larger one.
+    const absl::Span<std::byte> first =
+        Place(mapped, input_heap_, 1, job.in_place ? larger : value.size());
+    const bool blocks = job.gathers() || job.scatters();
+    const size_t within = job.in_place && blocks ? BlockAt(rank_) : 0;
+    input_ = first.subspan(job.gathers() ? within : 0, value.size());
+    output_ = job.in_place ? first.subspan(job.scatters() ? within : 0, output_bytes)
+                           : Place(mapped, output_heap_, 2, output_bytes);
     std::copy(value.begin(), value.end(), input_.begin());
     args_ = CollectiveArgs();
-    const bool broadcast = job.root >= 0;
-    args_.kind = broadcast ? CollectiveKind::kBroadcast : CollectiveKind::kAllreduce;
-    args_.root = Rank{std::max(0, job.root)};
+    args_.kind = job.kind;
+    args_.root = Rank{job.root};
+    const bool broadcast = job.kind == CollectiveKind::kBroadcast;
+    for (int32_t r = 0; blocks && r < ranks(); ++r) {
+      (job.gathers() ? args_.output_block_bytes : args_.input_block_bytes)
+          .push_back(static_cast<int64_t>(BlockBytes(r)));
+    }
     args_.dtype = job.dtype;
     args_.op = job.op;
     args_.lane = LaneId{7};
@@ -154,29 +193,43 @@ class ClusterRank {
     args_.output = output_;
     args_.scale = job.scale;
     args_.scaled = job.scale == 1.0 ? nullptr : &scaled_;
-    const int64_t slice_bytes = NodeCollectiveRun::SliceBytesMax(
-        static_cast<int64_t>(input_.size()), cluster_.each, kTinySteps);
+    const int64_t slice_bytes =
+        NodeCollectiveRun::SliceBytesMax(args_, cluster_.each, cluster_.nodes, kTinySteps);
     const AcrossNodes across{across_, node_, ToInt(args_.root) / cluster_.each};
     exchange_ =
         std::make_unique<SliceExchange>(args_, across, slice_bytes, kTinySegments, transport());
     scratch_ = AlignedBuffer(std::max<int64_t>(64, exchange_->scratch_bytes()));
     exchange_->Use(scratch_.span());
+    const int64_t staging_bytes =
+        NodeCollectiveRun::StagingBytes(args_, lane_, kTinySteps, cluster_.nodes);
+    ASSERT_LE(staging_bytes, kBufferRoom);
     const auto staging =
         lane_.memory(lane_.self())
-            .subspan(static_cast<size_t>(kBoardRoom),
-                     static_cast<size_t>(NodeCollectiveRun::MaxStagingBytes(kTinySteps)));
+            .subspan(static_cast<size_t>(kBoardRoom), static_cast<size_t>(staging_bytes));
     run_ = std::make_unique<NodeCollectiveRun>(args_, lane_, staging, kTinySteps, exchange_.get());
   }
 
   void Check() {
     std::vector<Bytes> inputs;
-    for (int32_t r = 0; r < cluster_.nodes * cluster_.each; ++r) inputs.push_back(InputOf(r));
+    for (int32_t r = 0; r < ranks(); ++r) inputs.push_back(InputOf(r));
     if (!job_.in_place) {
       EXPECT_TRUE(
           std::equal(input_.begin(), input_.end(), inputs[static_cast<size_t>(rank_)].begin()))
           << "its input has changed";
     }
-    if (job_.root >= 0) {
+    if (job_.gathers()) {
+      Bytes all;
+      for (const Bytes& input : inputs) all.insert(all.end(), input.begin(), input.end());
+      EXPECT_TRUE(std::equal(output_.begin(), output_.end(), all.begin(), all.end()));
+    } else if (job_.scatters()) {
+      for (Bytes& input : inputs) {
+        const auto begin = input.begin() + static_cast<std::ptrdiff_t>(BlockAt(rank_));
+        input = Bytes(begin, begin + static_cast<std::ptrdiff_t>(BlockBytes(rank_)));
+      }
+      const int64_t count = static_cast<int64_t>(output_.size()) / SizeOf(job_.dtype);
+      if (job_.scale != 1.0) Scale(job_.dtype, 1 / job_.scale, output_.data(), count);
+      EXPECT_EQ(CheckReduced(job_.dtype, job_.op, inputs, output_.data(), count), "");
+    } else if (job_.kind == CollectiveKind::kBroadcast) {
       const Bytes& sent = inputs[static_cast<size_t>(job_.root)];
       EXPECT_TRUE(std::equal(output_.begin(), output_.end(), sent.begin(), sent.end()));
     } else if (job_.scale == 1.0) {
@@ -190,7 +243,7 @@ class ClusterRank {
   NodeLane lane_;
   std::vector<Rank> across_;
   size_t next_ = 0;
-  Reduction job_ = {};
+  ClusterJob job_ = {};
   CollectiveArgs args_;
   bool scaled_ = false;
   Bytes input_heap_, output_heap_;
@@ -202,36 +255,43 @@ class ClusterRank {
   absl::Status status_;
 };
 
-std::vector<Reduction> RandomReductions(std::mt19937& random, int32_t number, int32_t size) {
+std::vector<ClusterJob> RandomClusterJobs(std::mt19937& random, int32_t number, int32_t size) {
   // With one slice that is empty, with a few steps, and with many.
   constexpr int64_t kCounts[] = {17, 33, 130, 1001, 5003, 20011};
-  std::vector<Reduction> jobs;
+  constexpr int64_t kBlockCounts[] = {0, 9, 130, 1001, 2003};
+  std::vector<ClusterJob> jobs;
   for (int32_t i = 0; i < number; ++i) {
-    Reduction job{DataType::kFloat32,
-                  kAllReduceOps[random() % std::size(kAllReduceOps)],
-                  kCounts[random() % std::size(kCounts)],
-                  random() % 3 == 0 ? 0.25 : 1.0,
-                  random() % 2 == 0,
-                  0,
-                  i + 1};
+    ClusterJob job{DataType::kFloat32,
+                   kAllReduceOps[random() % std::size(kAllReduceOps)],
+                   kCounts[random() % std::size(kCounts)],
+                   random() % 3 == 0 ? 0.25 : 1.0,
+                   random() % 2 == 0,
+                   0,
+                   i + 1};
     if (random() % 2 == 0) job.dtype = kAllDataTypes[random() % std::size(kAllDataTypes)];
     if (job.dtype != DataType::kFloat32) job.scale = 1.0;
     if (job.count * SizeOf(job.dtype) <= kTinySteps.inline_bytes_max) job.count = 1001;
     // All, none, or some of the ranks have their buffers mapped: of a node all, of another one
     // none.
     const uint32_t some = static_cast<uint32_t>(random());
-    if (random() % 3 == 0) {
+    constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllreduce, CollectiveKind::kBroadcast,
+                                         CollectiveKind::kAllgather,
+                                         CollectiveKind::kReducescatter};
+    job.kind = kKinds[random() % std::size(kKinds)];
+    if (job.kind == CollectiveKind::kBroadcast) {
       job.root = static_cast<int32_t>(random() % static_cast<uint32_t>(size));
       job.in_place = true;
-      job.scale = 1.0;
     }
+    if (job.kind == CollectiveKind::kBroadcast || job.gathers()) job.scale = 1.0;
+    if (job.gathers() || job.scatters())
+      job.count = kBlockCounts[random() % std::size(kBlockCounts)];
     job.mapped = random() % 3 == 0 ? ~0u : random() % 2 == 0 ? 0u : some;
     jobs.push_back(job);
   }
   return jobs;
 }
 
-void DriveAll(std::mt19937& random, const std::vector<Reduction>& jobs,
+void DriveAll(std::mt19937& random, const std::vector<ClusterJob>& jobs,
               std::vector<std::unique_ptr<ClusterRank>>& ranks, int64_t turns) {
   auto all_done = [&] {
     return std::all_of(ranks.begin(), ranks.end(), [&](auto& rank) { return rank->Done(jobs); });
@@ -243,8 +303,8 @@ void DriveAll(std::mt19937& random, const std::vector<Reduction>& jobs,
   }
 }
 
-TEST(SliceExchange, HierarchicalAllreducesInEveryOrderOfSteps) {
-  for (uint32_t seed = 1; seed <= 18; ++seed) {
+TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
+  for (uint32_t seed = 1; seed <= 36; ++seed) {
     std::mt19937 random(seed);
     const int32_t nodes = 2 + static_cast<int32_t>(seed % 3),
                   each = 2 + static_cast<int32_t>(seed % 2);
@@ -252,14 +312,17 @@ TEST(SliceExchange, HierarchicalAllreducesInEveryOrderOfSteps) {
     std::vector<std::unique_ptr<ClusterRank>> ranks;
     for (int32_t r = 0; r < nodes * each; ++r)
       ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
-    const std::vector<Reduction> jobs = RandomReductions(random, 12, nodes * each);
+    const std::vector<ClusterJob> jobs = RandomClusterJobs(random, 12, nodes * each);
     DriveAll(random, jobs, ranks, 4'000'000);
     for (const auto& rank : ranks) {
       ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
       ASSERT_EQ(rank->status(), absl::OkStatus());
       // The same bits everywhere.
-      for (size_t i = 0; i < jobs.size(); ++i)
-        EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        if (!jobs[i].scatters()) {
+          EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+        }
+      }
     }
   }
 }
@@ -269,8 +332,8 @@ TEST(SliceExchange, ScalesWhatHasComeBack) {
   Cluster cluster(2, 2);
   std::vector<std::unique_ptr<ClusterRank>> ranks;
   for (int32_t r = 0; r < 4; ++r) ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
-  const Reduction plain{DataType::kBfloat16, ReduceOp::kSum, 5003, 1.0, false, ~0u, 3};
-  std::vector<Reduction> jobs = {plain, plain, plain};
+  const ClusterJob plain{DataType::kBfloat16, ReduceOp::kSum, 5003, 1.0, false, ~0u, 3};
+  std::vector<ClusterJob> jobs = {plain, plain, plain};
   jobs[1].scale = jobs[2].scale = 1.0 / 3;
   jobs[2].mapped = 0;
   std::mt19937 random(1);
@@ -293,8 +356,12 @@ TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
     std::vector<std::unique_ptr<ClusterRank>> ranks;
     for (int32_t r = 0; r < cluster.nodes * cluster.each; ++r)
       ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
-    const std::vector<Reduction> jobs = {
+    std::vector<ClusterJob> jobs = {
         {DataType::kFloat32, ReduceOp::kSum, 20011, 1.0, true, seed % 3 == 0 ? 0u : ~0u, 1}};
+    if (seed % 4 >= 2) {
+      jobs[0].count = 5003;
+      jobs[0].kind = seed % 4 == 2 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
+    }
     DriveAll(random, jobs, ranks, static_cast<int64_t>(random() % 2000));
     const size_t victim = random() % ranks.size();
     ranks[victim]->GoAway();
