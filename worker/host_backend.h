@@ -33,13 +33,14 @@ struct HostBackendOptions {
 };
 
 // With an arena, groups whose ranks all share this rank's node run on mapped memory
-// (node_run.h): messages then tell only who has gone. Allreduces of groups with as many ranks, more
-// than one, on each of several nodes do so inside the nodes, and between them send slices
-// (slice_exchange.h). All other groups, groups of more than NodeLane::kMaxMembers on a node, and
-// everything without an arena, go through the transport. All ranks of a node are given an arena or
-// none is; whether they can have it they find out in Connect, together. That another node has none
-// it says in the store, where others look before their first allreduce that would need it: a rank
-// is connected before any other one launches what it takes part in.
+// (node_run.h): messages then tell only who has gone. Allreduces, broadcasts, allgathers and
+// reducescatters of groups with as many ranks, more than one, on each of several nodes do so inside
+// the nodes, and between them send slices (slice_exchange.h). All other groups, groups of more than
+// NodeLane::kMaxMembers on a node, and everything without an arena, go through the transport. All
+// ranks of a node are given an arena or none is; whether they can have it they find out in Connect,
+// together. That another node has none it says in the store, where others look before their first
+// allreduce that would need it: a rank is connected before any other one launches what it takes
+// part in.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later

@@ -14,6 +14,9 @@ namespace coordd {
 // thread that a yield has cost a slice spins a little longer and then sleeps instead, for a while,
 // and for longer each time it finds that out again. (Not with more threads than cores: the peer
 // needs the core then.)
+//
+// Where more threads poll than it was told of, as on one machine with several nodes (containers), a
+// yield lets one of them run: who notices that yields without spinning first.
 class IdleWait {
  public:
   // Wake-ups of a rank that waits long for a peer: 2,000 a second, some 2 % of a core.
@@ -39,8 +42,8 @@ class IdleWait {
 
   // Of each thread, whatever it waits for.
   struct Crowd {
-    int64_t until_ns = 0;  // on the monotonic clock: no yielding before
-    int64_t for_ns = 0;    // how long it was the last time; 0: the last yield was short
+    int64_t until_ns = 0;     // on the monotonic clock: no yielding before
+    int64_t for_ns = 0;       // how long it was the last time; 0: the last yield was short
     int32_t handed_over = 0;  // of the last yields, how many have let somebody run who polls, too
   };
   static thread_local Crowd crowd_;

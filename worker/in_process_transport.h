@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/mutex.h"
@@ -49,6 +50,9 @@ class InProcessTransport final : public Transport {
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override;
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
+  void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override {
+    Receive(from, tag, landing, TakenFrom(landing, std::move(taken)));
+  }
   bool Progress() override;
   void Abort() override { aborted_.store(true, std::memory_order_release); }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -39,6 +40,9 @@ class ShmTransport final : public Transport {
   // REQUIRES: the peer shares the node.
   void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override;
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
+  void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override {
+    Receive(from, tag, landing, TakenFrom(landing, std::move(taken)));
+  }
   bool Progress() override;
   void Abort() override { aborted_.store(true, std::memory_order_release); }
 

@@ -4,12 +4,14 @@
 
 namespace coordd {
 
-void Transport::ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) {
-  Receive(from, tag, landing,
-          [bytes = landing.data(), taken = std::move(taken)](absl::Status status) mutable {
-            std::move(taken)(status.ok() ? absl::StatusOr<const std::byte*>(bytes)
-                                         : absl::StatusOr<const std::byte*>(std::move(status)));
-          });
+Transport::Done TakenFrom(absl::Span<const std::byte> landing, Transport::Taken taken) {
+  return [bytes = landing.data(), taken = std::move(taken)](absl::Status status) mutable {
+    if (status.ok()) {
+      std::move(taken)(bytes);
+    } else {
+      std::move(taken)(std::move(status));
+    }
+  };
 }
 
 }  // namespace coordd

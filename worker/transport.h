@@ -65,7 +65,7 @@ class Transport {
   // kInPlaceAlignment bytes, if `landing` is. `taken` must not call the transport.
   using Taken = absl::AnyInvocable<void(absl::StatusOr<const std::byte*>) &&>;
   static constexpr size_t kInPlaceAlignment = 16;
-  virtual void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken);
+  virtual void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) = 0;
 
   // Moves what can be moved without waiting; returns whether anything happened.
   virtual bool Progress() = 0;
@@ -74,5 +74,8 @@ class Transport {
   // with ABORTED.
   virtual void Abort() = 0;
 };
+
+// For a transport that copies what it receives: what a Receive into `landing` calls for `taken`.
+Transport::Done TakenFrom(absl::Span<const std::byte> landing, Transport::Taken taken);
 
 }  // namespace coordd

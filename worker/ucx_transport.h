@@ -25,8 +25,11 @@ struct UcxTransportOptions {
   std::optional<PortRange> ports;  // that UCX listens on over TCP; absent: any
 };
 
-// UCX's tagged messages (ucp_tag_*_nbx), tag = sender's rank (24 bits) | Tag::Encode (40 bits), in
-// UCP_ERR_HANDLING_MODE_PEER: a peer's end is seen by its connection's end or by UCX's keepalive.
+// UCX's active messages (ucp_am_*_nbx), matched by tag = sender's rank (24 bits) | Tag::Encode (40
+// bits) (message_inbox.h), in UCP_ERR_HANDLING_MODE_PEER: a peer's end is seen by its connection's
+// end or by UCX's keepalive. What is received in place is read in UCX's buffer; a message that
+// nobody has asked for yet is copied aside, but stays with its sender if UCX has made a rendezvous
+// of it.
 // UCX's own shared memory is left out, unless UCX_TLS says otherwise: up to 1.13 it cannot tell
 // that a peer has gone.
 //

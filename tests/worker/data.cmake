@@ -16,7 +16,7 @@ set_source_files_properties(reference.cc collective_backend_conformance.cc colle
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout float8 half peer_watch reduce_kernels result_reference schedule)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout float8 half message_inbox peer_watch reduce_kernels result_reference schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
   FILES node_arena node_files node_plan node_run peer_probe shm_channel slice_exchange transport_factory)
 

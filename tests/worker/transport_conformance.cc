@@ -87,6 +87,67 @@ TEST_P(TransportConformance, DeliversEverySizeBetweenAllPairs) {
   }
 }
 
+// Wherever they are: both ways of receiving, early and late, one behind the other.
+TEST_P(TransportConformance, ReceivesInPlaceWhatReceiveWouldHaveCopied) {
+  RunRanks<Transport>(GetParam(), 2, [&](TransportContext& context) {
+    const int32_t self = ToInt(context.rank), peer = 1 - self;
+    for (const bool late : {false, true}) {
+      for (int64_t size : kSizes) {
+        // Three messages, of which the second one is copied.
+        constexpr int32_t kMessages = 3;
+        Operations operations(context);
+        std::deque<Bytes> sent, landings;
+        std::vector<Bytes> taken(kMessages);  // which are not told of in their order
+        int32_t ended = 0;
+        absl::Status failed;
+        size_t misaligned = 0;
+        auto receive = [&](int32_t i) {
+          const Tag tag = OnLane(late ? 5 : 4, size);
+          const size_t room = static_cast<size_t>(size) + 64;
+          Bytes& landing = landings.emplace_back(room);
+          std::byte* const begin =
+              landing.data() + (64 - reinterpret_cast<uintptr_t>(landing.data()) % 64) % 64;
+          const absl::Span<std::byte> aligned(begin, static_cast<size_t>(size));
+          if (i == 1) {
+            context.object.Receive(Rank{peer}, tag, aligned, [&, aligned](absl::Status status) {
+              failed.Update(status);
+              ++ended;
+              taken[1] = Bytes(aligned.begin(), aligned.end());
+            });
+            return;
+          }
+          context.object.ReceiveInPlace(
+              Rank{peer}, tag, aligned, [&, i](absl::StatusOr<const std::byte*> bytes) {
+                failed.Update(bytes.status());
+                if (!bytes.ok()) return;
+                const auto address = reinterpret_cast<uintptr_t>(*bytes);
+                misaligned += address % Transport::kInPlaceAlignment == 0 ? 0 : 1;
+                ++ended;
+                taken[static_cast<size_t>(i)] = Bytes(*bytes, *bytes + size);
+              });
+        };
+        for (int32_t i = 0; !late && i < kMessages; ++i) receive(i);
+        for (int32_t i = 0; i < kMessages; ++i) {
+          sent.push_back(Message(self, peer, size, i));
+          operations.Send(peer, OnLane(late ? 5 : 4, size), sent.back());
+        }
+        if (late) {
+          for (int i = 0; i < 100; ++i) context.object.Progress();
+          for (int32_t i = 0; i < kMessages; ++i) receive(i);
+        }
+        ASSERT_TRUE(context.DriveUntil([&] { return ended == kMessages || !failed.ok(); }));
+        operations.ExpectAllOk();
+        ASSERT_EQ(failed, absl::OkStatus());
+        EXPECT_EQ(misaligned, 0u);
+        for (int32_t i = 0; i < kMessages; ++i) {
+          EXPECT_TRUE(SameBytes(taken[static_cast<size_t>(i)], Message(peer, self, size, i)))
+              << size << " bytes, message " << i << (late ? ", late" : "");
+        }
+      }
+    }
+  });
+}
+
 TEST_P(TransportConformance, KeepsTheOrderOfMessagesWithOneTag) {
   RunRanks<Transport>(GetParam(), 2, [&](TransportContext& context) {
     // Small and large ones alternate, so that a late large one could be overtaken.
@@ -232,6 +293,10 @@ TEST_P(TransportConformance, NamesThePeerThatHasGone) {
     Operations operations(context);
     Bytes received(100000);
     operations.Receive(2, OnLane(0, 2), received);
+    std::optional<absl::Status> in_place;
+    context.object.ReceiveInPlace(
+        Rank{2}, OnLane(0, 6), absl::MakeSpan(received),
+        [&](absl::StatusOr<const std::byte*> bytes) { in_place = bytes.status(); });
     context.barrier.arrive_and_wait();
     operations.AwaitAll();
     // Later ones end as well.
@@ -239,6 +304,8 @@ TEST_P(TransportConformance, NamesThePeerThatHasGone) {
     const Bytes large = Message(0, 2, 5 << 20);
     operations.Send(2, OnLane(0, 4), large);
     operations.AwaitAll();
+    ASSERT_TRUE(context.DriveUntil([&] { return in_place.has_value(); }));
+    EXPECT_EQ(SuspectRank(*in_place), Rank{2}) << *in_place;
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_TRUE(absl::IsUnavailable(operations.status(i))) << operations.status(i);
       EXPECT_EQ(SuspectRank(operations.status(i)), Rank{2}) << operations.status(i);

@@ -1,0 +1,219 @@
+#include "worker/ucx_peers.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/peer_addresses.h"
+#include "worker/peer_status.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kUcxKeyPrefix = "ucx";
+
+// A rank's address is in the store before the rank reports anything ready, so this is a round trip,
+// unless the store is in trouble.
+constexpr absl::Duration kAddressTimeout = absl::Seconds(10);
+// For buffered bytes and goodbyes to leave; a peer that hangs must not hold up this rank's end.
+constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
+// How often it is looked at who keeps this rank waiting.
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::Status UcxPeers::Publish(const UcxContext& context, const GroupLayout& layout, Store& store,
+                               absl::Time deadline) {
+  worker_ = context.worker();
+  store_ = &store;
+  COORDD_ASSIGN_OR_RETURN(std::string address, context.Address());
+  probe_port_ = OpenProbePort(layout);
+  if (probe_port_.has_value()) address = WithProbePort(std::move(address), probe_port_->address());
+  return store.Set(AddressKey(kUcxKeyPrefix, layout.self()), std::move(address), deadline);
+}
+
+// Where it is known which way UCX's messages go; within a range of ports, at its end, where there
+// is room beyond those that UCX needs.
+std::optional<ProbePort> UcxPeers::OpenProbePort(const GroupLayout& layout) const {
+  const Environment& environment = options_.environment;
+  if (options_.local_address.empty() || environment.contains("UCX_NET_DEVICES") ||
+      environment.contains("UCX_TLS")) {
+    return std::nullopt;
+  }
+  int32_t port = 0;
+  if (options_.ports.has_value()) {
+    const int32_t node = layout.node_of(layout.self());
+    if (options_.ports->size() < 2 * layout.ranks_on(node)) return std::nullopt;
+    port = options_.ports->last - (ToInt(layout.self()) - ToInt(layout.first_rank_of(node)));
+  }
+  absl::StatusOr<ProbePort> opened =
+      ProbePort::Open(options_.local_address, static_cast<uint16_t>(port));
+  if (!opened.ok()) return std::nullopt;  // others do without it
+  return *std::move(opened);
+}
+
+UcxPeer& UcxPeers::Of(Rank rank, bool connects) {
+  auto [entry, added] = peers_.try_emplace(rank);
+  if (added) {
+    entry->second.peers = this;
+    entry->second.rank = rank;
+    if (connects) MakeEndpoint(entry->second);
+  }
+  return entry->second;
+}
+
+std::vector<UcxPeer*> UcxPeers::All() {
+  std::vector<UcxPeer*> all;
+  for (auto& [rank, peer] : peers_) all.push_back(&peer);
+  return all;
+}
+
+void UcxPeers::MakeEndpoint(UcxPeer& peer) {
+  const absl::StatusOr<std::string> address =
+      store_->Get(AddressKey(kUcxKeyPrefix, peer.rank), clock_.Now() + kAddressTimeout);
+  if (!address.ok()) {
+    peer.lost = PeerLost(peer.rank, absl::StrCat("its UCX address: ", address.status().message()));
+    return;
+  }
+  // UCX does not look beyond the end of what it has packed.
+  peer.probe_port = ProbePortOf(*address);
+  ucp_ep_params_t params = {};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address->data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler = {&UcxPeers::OnEndpointError, &peer};
+  const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
+  if (status == UCS_OK) return StartConnecting(peer);
+  peer.endpoint = nullptr;
+  peer.lost = PeerLost(peer.rank, ucx_.Error("ucp_ep_create", status).message());
+}
+
+// UCX up to 1.13 ends the whole process (an assertion in wireup_ep.c) when a connection breaks
+// while endpoints with queued messages still get to know each other. So nothing is sent, and no
+// endpoint is dropped by Abort, before that is over, which the end of a flush tells.
+void UcxPeers::StartConnecting(UcxPeer& peer) {
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.cb.send = &UcxPeers::OnConnected;
+  params.user_data = &peer;
+  const ucs_status_ptr_t request = ucx_.ep_flush_nbx(peer.endpoint, &params);
+  if (UCS_PTR_IS_PTR(request)) {
+    peer.connecting = request;
+  } else if (UCS_PTR_IS_ERR(request)) {
+    OnEndpointError(&peer, peer.endpoint, UCS_PTR_STATUS(request));
+  }
+}
+
+void UcxPeers::OnConnected(void* request, ucs_status_t status, void* user_data) {
+  UcxPeer& peer = *static_cast<UcxPeer*>(user_data);
+  peer.connecting = nullptr;
+  peer.peers->ucx_.request_free(request);
+  if (status != UCS_OK) return OnEndpointError(user_data, peer.endpoint, status);
+  peer.peers->newly_connected_.push_back(&peer);
+}
+
+// Only takes note: UCX is in the middle of its progress.
+void UcxPeers::OnEndpointError(void* user_data, ucp_ep_h, ucs_status_t status) {
+  UcxPeer& peer = *static_cast<UcxPeer*>(user_data);
+  if (peer.lost.ok()) {
+    peer.lost =
+        PeerLost(peer.rank, peer.peers->ucx_.Error("its connection ended", status).message());
+  }
+  peer.peers->has_lost_ = true;
+}
+
+std::vector<UcxPeer*> UcxPeers::TakeLost() {
+  has_lost_ = false;
+  std::vector<UcxPeer*> lost;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.lost.ok() || peer.end_handled) continue;
+    peer.end_handled = true;
+    Close(peer, /*force=*/true);
+    lost.push_back(&peer);
+  }
+  return lost;
+}
+
+bool UcxPeers::IsTimeToWatch() {
+  const absl::Time now = clock_.Now();
+  if (now < next_watch_) return false;
+  next_watch_ = now + kWatchInterval;
+  return true;
+}
+
+void UcxPeers::Watch(const std::set<const UcxPeer*>& waited_for) {
+  const absl::Time now = clock_.Now();
+  for (auto& [rank, peer] : peers_) {
+    const bool is_there = peer.lost.ok() && peer.endpoint != nullptr;
+    if (is_there && peer.probe_port.has_value()) Watch(peer, waited_for.contains(&peer), now);
+  }
+}
+
+void UcxPeers::Watch(UcxPeer& peer, bool waits, absl::Time now) {
+  PeerWatch& watch = peer.watch;
+  const bool moved = std::exchange(peer.ended_before, peer.ended) != peer.ended;
+  if (moved || !waits) watch.Moved(now);
+  if (peer.probe.has_value()) {
+    const PeerProbe::Answer answer = peer.probe->Poll();
+    if (answer == PeerProbe::Answer::kReached) {
+      watch.Answered(now);
+    } else if (watch.PatienceIsOver(now)) {
+      watch.NotAnswered();
+    } else {
+      return;
+    }
+    peer.probe.reset();
+  }
+  if (watch.silent(/*connects=*/peer.connecting != nullptr)) {
+    peer.lost = PeerSilent(peer.rank, absl::StrCat("nothing comes from it, and its host does not ",
+                                                   "answer at ", peer.probe_port->ToString()));
+    has_lost_ = true;
+  } else if (watch.WantsProbe(now)) {
+    peer.probe.emplace(*peer.probe_port);
+    watch.Asked(now);
+  }
+}
+
+void UcxPeers::Close(UcxPeer& peer, bool force) {
+  if (peer.endpoint == nullptr) return;
+  ucp_request_param_t params = {};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = force ? UCP_EP_CLOSE_FLAG_FORCE : 0;  // else it flushes
+  const ucs_status_ptr_t request = ucx_.ep_close_nbx(peer.endpoint, &params);
+  peer.endpoint = nullptr;
+  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
+}
+
+void UcxPeers::ProgressUntil(absl::FunctionRef<bool()> condition, absl::Duration timeout) {
+  const absl::Time deadline = clock_.Now() + timeout;
+  while (true) {
+    ucx_.worker_progress(worker_);
+    std::erase_if(closing_, [this](void* request) {
+      if (ucx_.request_check_status(request) == UCS_INPROGRESS) return false;
+      ucx_.request_free(request);
+      return true;
+    });
+    if (condition() || clock_.Now() >= deadline) return;
+  }
+}
+
+void UcxPeers::CloseAll() {
+  ProgressUntil(
+      [this] {
+        return std::none_of(peers_.begin(), peers_.end(),
+                            [](const auto& entry) { return entry.second.connecting != nullptr; });
+      },
+      kFlushTimeout);
+  for (auto& [rank, peer] : peers_) Close(peer, /*force=*/!peer.lost.ok());
+  ProgressUntil([this] { return closing_.empty(); }, kFlushTimeout);
+}
+
+void UcxPeers::ForgetRequests() {
+  for (auto& [rank, peer] : peers_)
+    if (peer.connecting != nullptr) ucx_.request_free(peer.connecting);
+  for (void* request : closing_) ucx_.request_free(request);
+}
+
+}  // namespace coordd

@@ -1,0 +1,109 @@
+// Endpoints of UCX to other ranks: made, watched, lost and closed. (io; only where UCX is built in)
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/address.h"
+#include "common/clock.h"
+#include "common/store.h"
+#include "common/types.h"
+#include "worker/group_layout.h"
+#include "worker/peer_probe.h"
+#include "worker/peer_watch.h"
+#include "worker/ucx_api.h"
+#include "worker/ucx_context.h"
+#include "worker/ucx_transport.h"
+
+namespace coordd {
+
+class UcxPeers;
+struct UcxOperation;  // ucx_transport.cc's
+
+// Another rank that anything was exchanged with.
+struct UcxPeer {
+  UcxPeers* peers = nullptr;
+  Rank rank;
+  ucp_ep_h endpoint = nullptr;         // nullptr: not made yet, or closed
+  void* connecting = nullptr;          // request of the first flush; nullptr: none is pending
+  absl::Status lost;                   // OK: the peer is there
+  bool end_handled = false;            // of a lost peer: TakeLost has told of it
+  std::optional<HostPort> probe_port;  // none: nobody can ask for it
+  std::optional<PeerProbe> probe;      // the one under way
+  PeerWatch watch;
+  int64_t ended_before = 0;  // operations, at the last look
+
+  // The transport's.
+  std::deque<UcxOperation*> held;  // Sends until it is connected
+  uint64_t sent = 0;               // messages
+  int64_t ended = 0;               // operations
+};
+
+// One thread, that of the transport's owner.
+class UcxPeers {
+ public:
+  // They outlive it.
+  UcxPeers(const UcxFunctions& ucx, const UcxTransportOptions& options, Clock& clock)
+      : ucx_(ucx), options_(options), clock_(clock) {}
+  UcxPeers(const UcxPeers&) = delete;
+  UcxPeers& operator=(const UcxPeers&) = delete;
+
+  // Puts this rank's address into the store, which outlives it. To be called once, first.
+  absl::Status Publish(const UcxContext& context, const GroupLayout& layout, Store& store,
+                       absl::Time deadline);
+
+  // Its address stays. An endpoint is made with the first call, which may wait for the store, if
+  // `connects`.
+  UcxPeer& Of(Rank rank, bool connects);
+  std::vector<UcxPeer*> All();
+  // Those that messages can be sent to since the last call.
+  std::vector<UcxPeer*> TakeConnected() { return std::exchange(newly_connected_, {}); }
+  // Those that are lost since the last call. Their endpoints are closed.
+  bool has_lost() const { return has_lost_; }
+  std::vector<UcxPeer*> TakeLost();
+  // Looks, ten times a second at most, whether those that are waited for are still there.
+  bool IsTimeToWatch();
+  void Watch(const std::set<const UcxPeer*>& waited_for);
+
+  void Close(UcxPeer& peer, bool force);
+  // Progresses the worker until `condition` or for `timeout`.
+  void ProgressUntil(absl::FunctionRef<bool()> condition, absl::Duration timeout);
+  // Gives them all a second to connect, and one to end.
+  void CloseAll();
+  // What is still under way calls nobody from here on.
+  void ForgetRequests();
+
+ private:
+  void MakeEndpoint(UcxPeer& peer);
+  void StartConnecting(UcxPeer& peer);
+  std::optional<ProbePort> OpenProbePort(const GroupLayout& layout) const;
+  void Watch(UcxPeer& peer, bool waits, absl::Time now);
+
+  static void OnConnected(void* request, ucs_status_t status, void* user_data);
+  static void OnEndpointError(void* user_data, ucp_ep_h endpoint, ucs_status_t status);
+
+  // Constant after construction.
+  const UcxFunctions& ucx_;
+  const UcxTransportOptions& options_;
+  Clock& clock_;
+
+  // Touched by the owner's thread.
+  ucp_worker_h worker_ = nullptr;
+  Store* store_ = nullptr;
+  std::map<Rank, UcxPeer> peers_;  // stable addresses
+  bool has_lost_ = false;
+  std::vector<UcxPeer*> newly_connected_;
+  std::vector<void*> closing_;           // requests of endpoints that are being closed
+  std::optional<ProbePort> probe_port_;  // of this rank
+  absl::Time next_watch_ = absl::InfinitePast();
+};
+
+}  // namespace coordd
