@@ -194,7 +194,8 @@ void AddExchangedScatter(const NodeCollective& c, const NodeMode& mode, int64_t 
   end.size_bytes =
       PieceOf(mode, ended, c.input_blocks[static_cast<size_t>(c.node * c.members + c.self)])
           .size_bytes;
-  end.from_bytes = end.to_bytes = ended * mode.piece_bytes;
+  // Behind the end of a block that is smaller than others there is nothing.
+  if (end.size_bytes > 0) end.from_bytes = end.to_bytes = ended * mode.piece_bytes;
   end.target = NodeTarget::kNowhere;
   end.exchange = NodeExchange::kEnds;
   end.piece = ended;

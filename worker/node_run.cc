@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 #include "common/tensor_spec.h"
 #include "worker/copy_bytes.h"
 #include "worker/reduce_kernels.h"
@@ -125,7 +126,7 @@ bool NodeCollectiveRun::Advance() {
         lane_.Reach(first_step_);
         break;
       case Phase::kGathering:
-        if (!AllHaveReached(first_step_)) return moved;
+        if (Pulls() ? !RootHasReached(first_step_) : !AllHaveReached(first_step_)) return moved;
         Fail(ReadPosts());
         break;
       case Phase::kWorking:
@@ -151,6 +152,11 @@ bool NodeCollectiveRun::Advance() {
     moved = true;
   }
   return moved;
+}
+
+bool NodeCollectiveRun::Pulls() const {
+  return args_.kind == CollectiveKind::kBroadcast && exchange_ == nullptr && lane_.size() > 2 &&
+         SizeOf(input_) <= options_.pull_bytes_max;
 }
 
 bool NodeCollectiveRun::AllHaveReached(int64_t step) {
@@ -226,25 +232,34 @@ void NodeCollectiveRun::PostPlace() {
   if ((post.flags & kShareable) == 0) Stage(0);
 }
 
-absl::Status NodeCollectiveRun::ReadPosts() {
-  const Post own = posts_[static_cast<size_t>(lane_.self())];
-  uint32_t common = own.flags;
-  int64_t largest_bytes = own.largest_block_bytes;
-  for (int32_t m = 0; m < lane_.size(); ++m) {
-    Post& post = posts_[static_cast<size_t>(m)];
-    const std::byte* const payload = lane_.PayloadOf(m, first_step_);
-    std::memcpy(&post, payload, sizeof(post));
-    if (post.kind != own.kind || post.sequence != own.sequence) {
-      return absl::InternalError(absl::StrCat(
-          "member ", m, " of the group is at batch ", post.sequence, " of the lane, of kind ",
-          post.kind, ", this one at ", own.sequence, ", of kind ", own.kind));
-    }
-    common &= post.flags;
-    largest_bytes = std::max(largest_bytes, post.largest_block_bytes);
-    if (args_.kind != CollectiveKind::kAlltoall) continue;
+absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
+  const Post& own = posts_[static_cast<size_t>(lane_.self())];
+  Post& post = posts_[static_cast<size_t>(member)];
+  const std::byte* const payload = lane_.PayloadOf(member, first_step_);
+  std::memcpy(&post, payload, sizeof(post));
+  if (post.kind != own.kind || post.sequence != own.sequence) {
+    return absl::InternalError(absl::StrCat(
+        "member ", member, " of the group is at batch ", post.sequence, " of the lane, of kind ",
+        post.kind, ", this one at ", own.sequence, ", of kind ", own.kind));
+  }
+  if (args_.kind == CollectiveKind::kAlltoall) {
     int64_t offset = 0;
     std::memcpy(&offset, payload + sizeof(Post) + sizeof(offset) * lane_.self(), sizeof(offset));
     block_offsets_.push_back(offset);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeCollectiveRun::ReadPosts() {
+  uint32_t common = ~0u;
+  int64_t largest_bytes = 0;
+  const bool pulls = Pulls();
+  const int32_t begin = pulls ? collective_.root : 0;
+  const int32_t end = pulls ? begin + 1 : lane_.size();
+  for (int32_t m = begin; m < end; ++m) {
+    COORDD_RETURN_IF_ERROR(ReadPost(m));
+    common &= posts_[static_cast<size_t>(m)].flags;
+    largest_bytes = std::max(largest_bytes, posts_[static_cast<size_t>(m)].largest_block_bytes);
   }
   collective_.block_offsets = block_offsets_;
   if ((common & kCarried) != 0) {
@@ -255,7 +270,9 @@ absl::Status NodeCollectiveRun::ReadPosts() {
   }
   if (exchange_ != nullptr) {
     mode_.shared = (common & kShareable) != 0;
-  } else if ((common & kShareable) != 0) {
+  } else if (pulls && (common & kInputMapped) != 0) {
+    mode_.piece_bytes = std::max(kSliceBytes, largest_bytes);
+  } else if (!pulls && (common & kShareable) != 0) {
     mode_ = NodeMode();
   } else {
     const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;

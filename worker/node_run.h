@@ -31,6 +31,10 @@ struct NodeRunOptions {
   NodeStaging staging = {.buffer_bytes = int64_t{256} << 10,
                          .broadcast_bytes = int64_t{16} << 10,
                          .exchange_bytes = int64_t{1} << 20};
+  // A broadcast of up to here among three or more, each of which fetches all of it from the root:
+  // nobody but the root waits for anybody but the root. Beyond, all copy a part to all, which takes
+  // each of p members (p - 1) / p of the time, and a step in which all wait for all.
+  int64_t pull_bytes_max = int64_t{256} << 10;
   // Results from here on pass by the caches, unless they take the place of an operand, whose lines
   // are there.
   int64_t stream_bytes_min = StreamBytesMin();
@@ -102,6 +106,8 @@ class NodeCollectiveRun {
 
   // One part of what is reduced, and scaled as long as it is in the cache.
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
+  bool Pulls() const;
+  absl::Status ReadPost(int32_t member);
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
   bool MayGoOn();

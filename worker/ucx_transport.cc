@@ -92,7 +92,6 @@ class UcxTransport final : public Transport {
   void Deliver(Operation& operation, KeptMessage message);
   void Fetch(Operation& operation, void* rendezvous, size_t size_bytes);
   ucs_status_t Arrive(const UcxArrival& arrival);
-  void DropKept();
   ucp_request_param_t ParamsFor(Operation& operation) const;
   void Finish(Operation& operation, absl::Status status, const std::byte* bytes = nullptr,
               AlignedBuffer kept = AlignedBuffer());
@@ -273,7 +272,8 @@ ucs_status_t UcxTransport::OnMessageInFront(void* transport, const void*, size_t
 
 // In the middle of UCX's progress; the bytes are UCX's again behind it, but for a rendezvous'.
 ucs_status_t UcxTransport::Arrive(const UcxArrival& arrival) {
-  if (!dropped_.ok()) return UCS_OK;
+  // Of a rendezvous the sender hears that.
+  if (!dropped_.ok()) return arrival.is_rendezvous ? UCS_ERR_CANCELED : UCS_OK;
   const MessageLabel& label = arrival.label;
   const auto* const bytes = static_cast<const std::byte*>(arrival.data);
   if (WaitingReceive* const waiting = inbox_.Arrived(label); waiting != nullptr) {
@@ -432,23 +432,24 @@ void UcxTransport::CancelReceives(const UcxPeer* peer) {
   }
 }
 
-// Tells the senders of what is still with them.
-void UcxTransport::DropKept() {
-  for (const KeptMessage& message : inbox_.TakeAll()) {
-    if (message.rendezvous != nullptr) ucx_.am_data_release(context_.worker(), message.rendezvous);
-  }
-}
-
 void UcxTransport::DropEverything(absl::Status status) {
   if (dropped_.ok()) dropped_ = std::move(status);
-  DropKept();
   CancelReceives(nullptr);
   for (UcxPeer* peer : peers_.All()) SendHeld(*peer);  // which ends them
   // What is being sent, or already coming in, ends with its endpoint; the other endpoints end with
   // the transport.
   std::vector<UcxPeer*> busy;
   for (const Operation& operation : pending_) busy.push_back(operation.peer);
+  // So does what is still with its sender: to be released without that would be to be received.
+  const std::list<KeptMessage> kept = inbox_.TakeAll();
+  for (const KeptMessage& message : kept) {
+    UcxPeer& peer = peers_.Of(message.label.sender(), /*connects=*/false);
+    if (message.rendezvous != nullptr && peer.connecting == nullptr) busy.push_back(&peer);
+  }
   for (UcxPeer* peer : busy) peers_.Close(*peer, /*force=*/true);
+  for (const KeptMessage& message : kept) {
+    if (message.rendezvous != nullptr) ucx_.am_data_release(context_.worker(), message.rendezvous);
+  }
 }
 
 void UcxTransport::CallFinished() {

@@ -26,6 +26,7 @@ constexpr int64_t kArenaBytes = int64_t{68} << 20;
 constexpr size_t kUsedBoardBytes = size_t{1} << 20;
 constexpr NodeRunOptions kTinyPieces = {.inline_bytes_max = 64,
                                         .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128},
+                                        .pull_bytes_max = 5000,
                                         .stream_bytes_min = 3000,
                                         .work_bytes_max = 192};
 
