@@ -19,6 +19,8 @@ static_assert(kExchangeAhead <= SliceExchange::kInFlight);
 // What goes to several places is made a tile at a time, which stays in the first-level cache with
 // the parts of two inputs that it is made of.
 constexpr int64_t kTileBytes = 4096;
+// Results below never pass by the caches.
+constexpr int64_t kStreamBytesLeast = int64_t{8} << 20;
 // Copies to several places: the source stays in the second-level cache.
 constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
 
@@ -154,11 +156,6 @@ bool NodeCollectiveRun::Advance() {
   return moved;
 }
 
-bool NodeCollectiveRun::Pulls() const {
-  return args_.kind == CollectiveKind::kBroadcast && exchange_ == nullptr && lane_.size() > 2 &&
-         SizeOf(input_) <= options_.pull_bytes_max;
-}
-
 bool NodeCollectiveRun::AllHaveReached(int64_t step) {
   const bool reached = lane_.FirstBehind(step) < 0;
   awaited_step_ = reached ? -1 : step;
@@ -279,10 +276,19 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     mode_.pieces = std::max<int64_t>(1, pieces);
   }
   const int64_t result_bytes = std::max(SizeOf(args_.input), SizeOf(args_.output));
-  streams_ = result_bytes >= options_.stream_bytes_min;
+  streams_ = result_bytes >= StreamBytesFrom();
   operations_ = OperationsOf(collective_, mode_, 0);
   phase_ = Phase::kWorking;
   return absl::OkStatus();
+}
+
+// What of all members together does not fit the third-level cache. Of an allreduce among three or
+// more every line of the result is stored several times, which costs less by the memory from the
+// start.
+int64_t NodeCollectiveRun::StreamBytesFrom() const {
+  const int64_t least = std::min(options_.stream_bytes_min, kStreamBytesLeast);
+  if (args_.kind == CollectiveKind::kAllreduce && lane_.size() > 2) return least;
+  return std::max(least, 2 * options_.stream_bytes_min / lane_.size());
 }
 
 void NodeCollectiveRun::CopyCarried() {

@@ -35,8 +35,8 @@ struct NodeRunOptions {
   // nobody but the root waits for anybody but the root. Beyond, all copy a part to all, which takes
   // each of p members (p - 1) / p of the time, and a step in which all wait for all.
   int64_t pull_bytes_max = int64_t{256} << 10;
-  // Results from here on pass by the caches, unless they take the place of an operand, whose lines
-  // are there.
+  // Of two members, results from here on pass by the caches, unless they take the place of an
+  // operand, whose lines are there.
   int64_t stream_bytes_min = StreamBytesMin();
   // How much an Advance moves at most: some 100 us, after which an Abort is heard.
   int64_t work_bytes_max = int64_t{1} << 20;
@@ -106,7 +106,10 @@ class NodeCollectiveRun {
 
   // One part of what is reduced, and scaled as long as it is in the cache.
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
-  bool Pulls() const;
+  bool Pulls() const {
+    return args_.kind == CollectiveKind::kBroadcast && exchange_ == nullptr && lane_.size() > 2 &&
+           static_cast<int64_t>(input_.size()) <= options_.pull_bytes_max;
+  }
   absl::Status ReadPost(int32_t member);
   bool AllHaveReached(int64_t step);
   bool RootHasReached(int64_t step);
@@ -114,6 +117,7 @@ class NodeCollectiveRun {
   void BeginExchange(const NodeOperation& operation);
   void PostPlace();
   absl::Status ReadPosts();
+  int64_t StreamBytesFrom() const;
   void CopyCarried();
   void Stage(int64_t piece);
   void NextStep();
