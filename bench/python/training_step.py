@@ -11,7 +11,8 @@ more cores than ranks, communication takes it from computing, and it is steadier
 things too.
 
     alone      no communication
-    coordd     coordd.torch.DistributedOptimizer
+    coordd     coordd.torch.DistributedOptimizer, gradients as views of its buckets
+    coordd_own the same, gradients in memory of torch's (gradient_as_bucket_view=False)
     ddp        DistributedDataParallel on Gloo, gradients as views of its buckets
     ddp_hook   the same with coordd's communication hook
 """
@@ -43,11 +44,15 @@ def contenders(options):
 
     models_of = {"alone": origin, peer.NAME: copy.deepcopy(origin)}
     if peer.NAME == "coordd":
-        models_of.update(ddp=ddp(), ddp_hook=ddp())
+        models_of.update(coordd_own=copy.deepcopy(origin), ddp=ddp(), ddp_hook=ddp())
         hvd.ddp_hook.register(models_of["ddp_hook"])
     result = {name: (model, sgd(model)) for name, model in models_of.items()}
     model, optimizer = result[peer.NAME]
     result[peer.NAME] = (model, hvd.DistributedOptimizer(optimizer, model.named_parameters()))
+    if "coordd_own" in result:
+        model, optimizer = result["coordd_own"]
+        named = [("own." + name, parameter) for name, parameter in model.named_parameters()]
+        result["coordd_own"] = (model, hvd.DistributedOptimizer(optimizer, named, gradient_as_bucket_view=False))
     return result
 
 
