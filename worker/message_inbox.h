@@ -13,13 +13,15 @@
 namespace coordd {
 
 // What a message says of itself: its tag, whose upper 24 bits are its sender's rank, and how many
-// this sender has sent to this rank before it.
+// this sender has sent to this rank before it. And of what the sender has received: how many bytes
+// from this rank it need not keep any more.
 struct MessageLabel {
   static constexpr int kTagBits = 40;
 
   uint64_t tag = 0;
   uint64_t number = 0;
   uint64_t size_bytes = 0;
+  uint64_t taken_bytes = 0;
 
   Rank sender() const { return Rank{static_cast<int32_t>(tag >> kTagBits)}; }
 };

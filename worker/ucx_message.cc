@@ -6,6 +6,8 @@
 
 namespace coordd {
 
+static_assert(sizeof(MessageLabel) == 32 && sizeof(MessageLabel) <= kFrontBytes);
+
 void UcxPayload::Set(const MessageLabel& label, absl::Span<const std::byte> bytes) {
   constexpr size_t kLineBytes = 64;
   static constexpr std::array<std::byte, kLineBytes> kZeros = {};

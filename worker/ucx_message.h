@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "common/types.h"
 #include "worker/message_inbox.h"
+#include "worker/transport.h"
 #include "worker/ucx_api.h"
 
 namespace coordd {
@@ -23,6 +25,10 @@ inline constexpr unsigned kLabelApart = 1, kLabelInFront = 2;
 // page, which is what a target at the start of a line would be.)
 inline constexpr size_t kFrontBytes = 64 - 5 - 8;
 inline constexpr size_t kInFrontBytesMin = size_t{8} << 10;
+
+inline uint64_t UcxTag(Rank sender, Tag tag) {
+  return static_cast<uint64_t>(ToInt(sender)) << MessageLabel::kTagBits | tag.Encode();
+}
 
 // The payload of a message with its label in front, valid as long as this and the bytes are, which
 // are only read.

@@ -54,13 +54,11 @@ std::optional<ProbePort> UcxPeers::OpenProbePort(const GroupLayout& layout) cons
 }
 
 UcxPeer& UcxPeers::Of(Rank rank, bool connects) {
-  auto [entry, added] = peers_.try_emplace(rank);
-  if (added) {
-    entry->second.peers = this;
-    entry->second.rank = rank;
-    if (connects) MakeEndpoint(entry->second);
-  }
-  return entry->second;
+  UcxPeer& peer = peers_[rank];
+  peer.peers = this;
+  peer.rank = rank;
+  if (connects && !std::exchange(peer.asked_for, true)) MakeEndpoint(peer);
+  return peer;
 }
 
 std::vector<UcxPeer*> UcxPeers::All() {

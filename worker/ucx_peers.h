@@ -32,6 +32,7 @@ struct UcxOperation;  // ucx_transport.cc's
 struct UcxPeer {
   UcxPeers* peers = nullptr;
   Rank rank;
+  bool asked_for = false;              // its endpoint has been made, or could not be
   ucp_ep_h endpoint = nullptr;         // nullptr: not made yet, or closed
   void* connecting = nullptr;          // request of the first flush; nullptr: none is pending
   absl::Status lost;                   // OK: the peer is there
@@ -44,6 +45,9 @@ struct UcxPeer {
   // The transport's.
   std::deque<UcxOperation*> held;  // Sends until it is connected
   uint64_t sent = 0;               // messages
+  uint64_t eager_bytes = 0;        // of messages that it may have to keep
+  uint64_t proven_bytes = 0;       // of these, it is known to keep no more
+  uint64_t taken_bytes = 0;        // of what it has sent so: this rank keeps no more
   int64_t ended = 0;               // operations
 };
 
@@ -60,8 +64,8 @@ class UcxPeers {
   absl::Status Publish(const UcxContext& context, const GroupLayout& layout, Store& store,
                        absl::Time deadline);
 
-  // Its address stays. An endpoint is made with the first call, which may wait for the store, if
-  // `connects`.
+  // Its address stays. An endpoint is made by the first call that `connects`, which may wait for
+  // the store.
   UcxPeer& Of(Rank rank, bool connects);
   std::vector<UcxPeer*> All();
   // Those that messages can be sent to since the last call.

@@ -34,9 +34,10 @@ constexpr uint32_t kTurnsPerClock = 32;
 // Rounds of UCX in one Progress: others, and Abort, want their turn.
 constexpr int kProgressPerTurn = 32;
 
-uint64_t UcxTag(Rank sender, Tag tag) {
-  return (static_cast<uint64_t>(ToInt(sender)) << MessageLabel::kTagBits) | tag.Encode();
-}
+// What a peer that does not receive yet may be sent all the same, and has to keep: else a rank that
+// is late would be sent whole tensors. What is more has a rendezvous, until the peer says in a
+// message of its own that it has taken some, or a rendezvous ends, which tells the same.
+constexpr uint64_t kUnprovenBytesMax = uint64_t{4} << 20;
 
 }  // namespace
 
@@ -44,6 +45,7 @@ uint64_t UcxTag(Rank sender, Tag tag) {
 struct UcxOperation : WaitingReceive {
   UcxPeer* peer = nullptr;
   bool is_receive = false;
+  bool is_rendezvous = false;        // a Send that ends when it is received
   const std::byte* bytes = nullptr;  // of a Send
   std::byte* landing = nullptr;      // of a Receive
   size_t size_bytes = 0;
@@ -86,11 +88,12 @@ class UcxTransport final : public Transport {
   Operation& NewOperation(UcxPeer& peer);
   void StartSend(Operation& operation);
   void SendHeld(UcxPeer& peer);
-  void StartReceive(Operation& operation);
+  void StartReceive(Rank from, Tag tag, absl::Span<std::byte> landing, Done done, Taken taken);
   // A message that is for this receive, by where it is.
   void Deliver(Operation& operation, const std::byte* bytes, size_t size_bytes);
   void Deliver(Operation& operation, KeptMessage message);
-  void Fetch(Operation& operation, void* rendezvous, size_t size_bytes);
+  // False: it has ended instead, and nothing gets the message.
+  bool Fetch(Operation& operation, void* rendezvous, size_t size_bytes);
   ucs_status_t Arrive(const UcxArrival& arrival);
   ucp_request_param_t ParamsFor(Operation& operation) const;
   void Finish(Operation& operation, absl::Status status, const std::byte* bytes = nullptr,
@@ -170,7 +173,7 @@ UcxTransport::Operation& UcxTransport::NewOperation(UcxPeer& peer) {
   Operation& operation = pending_.back();
   operation.transport = this;
   operation.peer = &peer;
-  operation.is_receive = false;
+  operation.is_receive = operation.is_rendezvous = false;
   operation.request = nullptr;
   operation.self = std::prev(pending_.end());
   return operation;
@@ -201,24 +204,33 @@ void UcxTransport::Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Don
 }
 
 void UcxTransport::StartSend(Operation& operation) {
-  const UcxPeer& peer = *operation.peer;
+  UcxPeer& peer = *operation.peer;
   if (!dropped_.ok() || !peer.lost.ok())
     return Finish(operation, dropped_.ok() ? peer.lost : dropped_);
   ucp_request_param_t params = ParamsFor(operation);
   params.cb.send = &UcxTransport::OnSent;
   ucs_status_ptr_t request = nullptr;
+  operation.label.taken_bytes = peer.taken_bytes;
+  const size_t size_bytes = operation.size_bytes;
   const auto bytes_max = static_cast<size_t>(context_.message_bytes_max());
-  if (operation.size_bytes >= kInFrontBytesMin && operation.size_bytes <= bytes_max) {
-    operation.payload.Set(operation.label, {operation.bytes, operation.size_bytes});
+  const bool proven = peer.eager_bytes - peer.proven_bytes + size_bytes <= kUnprovenBytesMax;
+  const bool in_front = size_bytes >= kInFrontBytesMin && size_bytes <= bytes_max && proven;
+  if (in_front) {
+    peer.eager_bytes += size_bytes;
+    operation.payload.Set(operation.label, {operation.bytes, size_bytes});
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_FLAGS;
     params.datatype = ucp_dt_make_iov();
     params.flags = UCP_AM_SEND_FLAG_EAGER;
     request = ucx_.am_send_nbx(peer.endpoint, kLabelInFront, nullptr, 0, operation.payload.parts(),
                                operation.payload.count(), &params);
   } else {
-    request =
-        ucx_.am_send_nbx(peer.endpoint, kLabelApart, &operation.label, sizeof(operation.label),
-                         operation.bytes, operation.size_bytes, &params);
+    if (bytes_max > 0 && size_bytes >= kInFrontBytesMin) {
+      operation.is_rendezvous = true;
+      params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+      params.flags = UCP_AM_SEND_FLAG_RNDV;
+    }
+    request = ucx_.am_send_nbx(peer.endpoint, kLabelApart, &operation.label,
+                               sizeof(operation.label), operation.bytes, size_bytes, &params);
   }
   // Without a request it has ended at once, and no callback comes.
   if (!UCS_PTR_IS_PTR(request))
@@ -227,26 +239,23 @@ void UcxTransport::StartSend(Operation& operation) {
 }
 
 void UcxTransport::Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) {
-  // The endpoint is not needed to receive, but to hear of the peer's end.
-  Operation& operation = NewOperation(PeerOf(from));
-  operation.done = std::move(done);
-  operation.expected_tag = UcxTag(from, tag);
-  operation.landing = bytes.data();
-  operation.size_bytes = bytes.size();
-  StartReceive(operation);
+  StartReceive(from, tag, bytes, std::move(done), nullptr);
 }
 
 void UcxTransport::ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) {
+  StartReceive(from, tag, landing, nullptr, std::move(taken));
+}
+
+void UcxTransport::StartReceive(Rank from, Tag tag, absl::Span<std::byte> landing, Done done,
+                                Taken taken) {
+  // The endpoint is not needed to receive, but to hear of the peer's end.
   Operation& operation = NewOperation(PeerOf(from));
-  operation.taken = std::move(taken);
+  operation.is_receive = true;
   operation.expected_tag = UcxTag(from, tag);
   operation.landing = landing.data();
   operation.size_bytes = landing.size();
-  StartReceive(operation);
-}
-
-void UcxTransport::StartReceive(Operation& operation) {
-  operation.is_receive = true;
+  operation.done = std::move(done);
+  operation.taken = std::move(taken);
   if (!dropped_.ok()) return Finish(operation, dropped_);
   // What a lost peer has sent before its end is received.
   if (std::optional<KeptMessage> message = inbox_.Take(operation.expected_tag)) {
@@ -276,12 +285,15 @@ ucs_status_t UcxTransport::Arrive(const UcxArrival& arrival) {
   if (!dropped_.ok()) return arrival.is_rendezvous ? UCS_ERR_CANCELED : UCS_OK;
   const MessageLabel& label = arrival.label;
   const auto* const bytes = static_cast<const std::byte*>(arrival.data);
+  UcxPeer& sender = peers_.Of(label.sender(), /*connects=*/false);
+  sender.proven_bytes = std::max(sender.proven_bytes, label.taken_bytes);
+  bool is_dropped = false;  // by UCX, which tells the sender that it is received
   if (WaitingReceive* const waiting = inbox_.Arrived(label); waiting != nullptr) {
     Operation& operation = *static_cast<Operation*>(waiting);
-    if (arrival.is_rendezvous) {
-      Fetch(operation, arrival.data, arrival.size_bytes);
-    } else {
+    if (!arrival.is_rendezvous) {
       Deliver(operation, bytes, arrival.size_bytes);
+    } else {
+      is_dropped = !Fetch(operation, arrival.data, arrival.size_bytes);
     }
   } else {
     KeptMessage message;
@@ -297,10 +309,11 @@ ucs_status_t UcxTransport::Arrive(const UcxArrival& arrival) {
   }
   while (std::optional<MessageInbox::Match> match = inbox_.NextMatch(label.sender()))
     Deliver(*static_cast<Operation*>(match->receive), std::move(match->message));
-  return arrival.is_rendezvous ? UCS_INPROGRESS : UCS_OK;
+  return arrival.is_rendezvous && !is_dropped ? UCS_INPROGRESS : UCS_OK;
 }
 
 void UcxTransport::Deliver(Operation& operation, const std::byte* bytes, size_t size_bytes) {
+  if (size_bytes >= kInFrontBytesMin) operation.peer->taken_bytes += size_bytes;
   absl::Status status = SizeStatus(operation, size_bytes);
   if (!status.ok()) return Finish(operation, std::move(status));
   const bool aligned = reinterpret_cast<uintptr_t>(bytes) % kInPlaceAlignment == 0;
@@ -318,7 +331,12 @@ void UcxTransport::Deliver(Operation& operation, const std::byte* bytes, size_t 
 
 void UcxTransport::Deliver(Operation& operation, KeptMessage message) {
   const auto size_bytes = static_cast<size_t>(message.label.size_bytes);
-  if (message.rendezvous != nullptr) return Fetch(operation, message.rendezvous, size_bytes);
+  if (message.rendezvous != nullptr) {
+    if (!Fetch(operation, message.rendezvous, size_bytes))
+      ucx_.am_data_release(context_.worker(), message.rendezvous);
+    return;
+  }
+  if (size_bytes >= kInFrontBytesMin) operation.peer->taken_bytes += size_bytes;
   absl::Status status = SizeStatus(operation, size_bytes);
   const std::byte* const bytes = message.bytes.data();
   if (status.ok() && operation.taken != nullptr)
@@ -328,12 +346,12 @@ void UcxTransport::Deliver(Operation& operation, KeptMessage message) {
   Finish(operation, std::move(status));
 }
 
-void UcxTransport::Fetch(Operation& operation, void* rendezvous, size_t size_bytes) {
+bool UcxTransport::Fetch(Operation& operation, void* rendezvous, size_t size_bytes) {
   absl::Status status = SizeStatus(operation, size_bytes);
   if (status.ok() && !operation.peer->lost.ok()) status = operation.peer->lost;
   if (!status.ok()) {
-    ucx_.am_data_release(context_.worker(), rendezvous);
-    return Finish(operation, std::move(status));
+    Finish(operation, std::move(status));
+    return false;
   }
   ucp_request_param_t params = ParamsFor(operation);
   // It is not over before it has a request, which is what its callback looks at.
@@ -341,9 +359,12 @@ void UcxTransport::Fetch(Operation& operation, void* rendezvous, size_t size_byt
   params.cb.recv_am = &UcxTransport::OnFetched;
   const ucs_status_ptr_t request = ucx_.am_recv_data_nbx(
       context_.worker(), rendezvous, operation.landing, operation.size_bytes, &params);
-  if (!UCS_PTR_IS_PTR(request))
-    return Finish(operation, StatusOf(operation, UCS_PTR_STATUS(request)));
-  operation.request = request;
+  if (UCS_PTR_IS_PTR(request)) {
+    operation.request = request;
+  } else {
+    Finish(operation, StatusOf(operation, UCS_PTR_STATUS(request)));
+  }
+  return true;
 }
 
 void UcxTransport::Finish(Operation& operation, absl::Status status, const std::byte* bytes,
@@ -375,6 +396,7 @@ absl::Status UcxTransport::SizeStatus(const Operation& operation, size_t size_by
 
 void UcxTransport::OnSent(void*, ucs_status_t status, void* user_data) {
   Operation& operation = *static_cast<Operation*>(user_data);
+  if (operation.is_rendezvous) operation.peer->proven_bytes = operation.peer->eager_bytes;
   TransportOf(operation).Finish(operation, TransportOf(operation).StatusOf(operation, status));
 }
 

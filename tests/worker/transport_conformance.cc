@@ -227,6 +227,39 @@ TEST_P(TransportConformance, AMessageThatNobodyReceivesYetDoesNotBlockOtherLanes
   });
 }
 
+// Else a rank that is late would have to keep whole tensors.
+TEST_P(TransportConformance, SendsDoNotRunAheadOfAReceiverThatIsLate) {
+  RunRanks<Transport>(GetParam(), 2, [&](TransportContext& context) {
+    constexpr int32_t kMessages = 128;
+    constexpr int64_t kBytes = 256 << 10;
+    Operations operations(context);
+    std::deque<Bytes> buffers;
+    if (context.rank == Rank{0}) {
+      for (int32_t i = 0; i < kMessages; ++i) {
+        buffers.push_back(Message(0, 1, kBytes, i));
+        operations.Send(1, OnLane(0, 1), buffers.back());
+      }
+    }
+    // Long enough for all of them, if they went.
+    for (int i = 0; i < 20000; ++i) {
+      context.object.Progress();
+      std::this_thread::yield();
+    }
+    if (context.rank == Rank{0}) {
+      EXPECT_FALSE(operations.done(kMessages - 1));
+    }
+    context.barrier.arrive_and_wait();
+    for (int32_t i = 0; context.rank == Rank{1} && i < kMessages; ++i) {
+      buffers.emplace_back(static_cast<size_t>(kBytes));
+      operations.Receive(0, OnLane(0, 1), buffers.back());
+    }
+    operations.ExpectAllOk();
+    for (int32_t i = 0; context.rank == Rank{1} && i < kMessages; ++i) {
+      EXPECT_TRUE(SameBytes(buffers[static_cast<size_t>(i)], Message(0, 1, kBytes, i))) << i;
+    }
+  });
+}
+
 TEST_P(TransportConformance, DoneMayStartTheNextOperation) {
   RunRanks<Transport>(GetParam(), 2, [&](TransportContext& context) {
     // A ball that goes back and forth: each rank starts its next move when the last one is done.
