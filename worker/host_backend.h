@@ -39,7 +39,7 @@ struct HostBackendOptions {
 // NodeLane::kMaxMembers on a node, and everything without an arena, go through the transport. All
 // ranks of a node are given an arena or none is; whether they can have it they find out in Connect,
 // together. That another node has none it says in the store, where others look before their first
-// allreduce that would need it: a rank is connected before any other one launches what it takes
+// collective that would need it: a rank is connected before any other one launches what it takes
 // part in.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
