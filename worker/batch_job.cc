@@ -229,15 +229,29 @@ absl::Status BatchJob::PrepareFlat() {
   if (fused()) {
     scratch_bytes_ = flat_.total_bytes;
   } else {
-    packs_to_keep_ = MustKeepInput();
-    if (has_no_place || packs_to_keep_) scratch_bytes_ = sizes.front();
+    keeps_input_ = MustKeepInput(0);
+    if (has_no_place || keeps_input_) scratch_bytes_ = sizes.front();
   }
   return absl::OkStatus();
 }
 
-bool BatchJob::MustKeepInput() const {
-  const bool in_place = places_.front() != nullptr && places_.front() == tensors_.front().input;
+bool BatchJob::MustKeepInput(size_t t) const {
+  const bool in_place = places_[t] != nullptr && places_[t] == tensors_[t].input;
   return context_.keeps_inputs && Reduces(kind_) && in_place;
+}
+
+bool BatchJob::CanUseParts() const {
+  if (!fused() || on_device_ || kind_ != CollectiveKind::kAllreduce) return false;
+  return std::all_of(tensors_.begin(), tensors_.end(), [](const TensorJob& tensor) {
+    return !tensor.absent && tensor.spec().prescale_factor == 1.0;
+  });
+}
+
+void BatchJob::UseParts() {
+  in_parts_ = true;
+  bool keeps_any = false;
+  for (size_t t = 0; t < tensors_.size(); ++t) keeps_any = keeps_any || MustKeepInput(t);
+  if (!keeps_any) scratch_bytes_ = 0;
 }
 
 std::vector<TensorJob> BatchJob::TakeTensors() {
@@ -287,15 +301,30 @@ absl::Span<std::byte> BatchJob::FlatBuffer() const {
 
 void BatchJob::PayloadOfReduction(CollectiveArgs& args) {
   const TensorJob& first = tensors_.front();
-  if (NeedsPacking(first)) {
+  if (in_parts_) {
+    PayloadInParts(args);
+  } else if (NeedsPacking(first)) {
     PackFlat();
     args.input = args.output = FlatBuffer();
   } else {
     // A single tensor without a factor is read where it lies.
     args.input = {first.input, static_cast<size_t>(flat_.slots.front().size_bytes)};
-    args.output = {places_.front(), args.input.size()};
+    args.output = {FlatSlot(0), args.input.size()};
   }
   if (kind_ == CollectiveKind::kReduce && !is_root()) args.output = {};
+}
+
+void BatchJob::PayloadInParts(CollectiveArgs& args) {
+  const size_t whole_bytes = static_cast<size_t>(flat_.total_bytes);
+  args.input = {nullptr, whole_bytes};
+  args.output = scratch_.empty() ? absl::Span<std::byte>(nullptr, whole_bytes) : scratch_;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const FusedSlot& slot = flat_.slots[t];
+    const size_t bytes = static_cast<size_t>(slot.size_bytes);
+    if (bytes == 0) continue;
+    args.input_parts.push_back({slot.offset_bytes, {tensors_[t].input, bytes}});
+    if (scratch_.empty()) args.output_parts.push_back({slot.offset_bytes, {places_[t], bytes}});
+  }
 }
 
 void BatchJob::PayloadOfAllgather(CollectiveArgs& args) {

@@ -49,9 +49,11 @@ struct ScratchLoan {
 // thread-safe; handed over between threads.
 //
 // One tensor travels in the caller's buffers. Several are packed into scratch memory (a fusion
-// buffer) at the offsets of fusion_layout.h. A single reducescatter with a prescale factor needs
-// scratch too, because its input is the caller's and its output smaller; so does a reduce on a rank
-// that is not its root and has no output.
+// buffer) at the offsets of fusion_layout.h, or are read and written where they lie, if the backend
+// takes them so (UseParts). Where inputs are to be kept, what would be reduced in place has its
+// result in scratch memory until it is unpacked. A single reducescatter with a prescale factor
+// needs scratch too, because its input is the caller's and its output smaller; so does a reduce on
+// a rank that is not its root and has no output.
 //
 // What the data plane does not know is carried out by what it does: a join by a barrier, a send
 // with its receive by a broadcast among the two.
@@ -87,6 +89,13 @@ class BatchJob {
   // RESOURCE_EXHAUSTED: no memory for a result.
   // Does nothing the second time.
   absl::Status Prepare();
+  // Whether the tensors may travel where they lie: several, of an allreduce, whose inputs are what
+  // is reduced. After Prepare().
+  bool CanUseParts() const;
+  int64_t FlatBytes() const { return flat_.total_bytes; }
+  // Instead of packing. Before ScratchBytes(). REQUIRES: CanUseParts().
+  void UseParts();
+
   // Scratch memory that Payload() needs; 0: none. After Prepare().
   int64_t ScratchBytes() const { return scratch_bytes_; }
   // Packs, and describes the collective. `scratch` (of at least ScratchBytes()) stays valid until
@@ -140,7 +149,9 @@ class BatchJob {
   bool is_root() const { return RootIndex() == context_.rank; }
   // Whether the tensor's value has to be made before the collective reads it.
   bool NeedsPacking(const TensorJob& tensor) const {
-    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0 || packs_to_keep_;
+    if (in_parts_) return false;
+    const bool copies_to_keep = keeps_input_ && on_device_;
+    return fused() || tensor.absent || tensor.spec().prescale_factor != 1.0 || copies_to_keep;
   }
   // Where tensor `t` of a flat layout is while the collective runs.
   std::byte* FlatSlot(size_t t) const {
@@ -163,7 +174,7 @@ class BatchJob {
   absl::StatusOr<std::shared_ptr<std::byte[]>> Allocate(const TensorSpec& spec, int64_t bytes);
   absl::Status PrepareFlat();
   // Whether the collective would overwrite the only copy of an input.
-  bool MustKeepInput() const;
+  bool MustKeepInput(size_t t) const;
   // Makes sure that the tensor has an output of `bytes` in which the backend may write.
   absl::Status PlaceOutput(TensorJob& tensor, int64_t bytes);
   absl::Status PrepareAllgather();  // and gather
@@ -173,6 +184,7 @@ class BatchJob {
   void PackReducescatter();
   absl::Span<std::byte> FlatBuffer() const;
   void PayloadOfReduction(CollectiveArgs& args);
+  void PayloadInParts(CollectiveArgs& args);
   void PayloadOfAllgather(CollectiveArgs& args);
   void UnpackFlat();
   void UnpackJoin();
@@ -202,8 +214,8 @@ class BatchJob {
   DiscardOnDevice discard_;
   std::vector<TensorMove> moves_;
   int64_t scratch_bytes_ = 0;
-  bool packs_to_keep_ =
-      false;  // an input in place, of which this is to be the copy that is reduced
+  bool keeps_input_ = false;  // of a single tensor, reduced in place
+  bool in_parts_ = false;
   absl::Span<std::byte> scratch_;
 };
 

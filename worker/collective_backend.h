@@ -17,6 +17,7 @@
 #include "absl/types/span.h"
 #include "common/store.h"
 #include "common/types.h"
+#include "worker/buffer_parts.h"
 #include "worker/group_layout.h"
 
 namespace coordd {
@@ -56,6 +57,11 @@ struct CollectiveArgs {
   //   barrier        both empty
   absl::Span<const std::byte> input;
   absl::Span<std::byte> output;
+  // Of an allreduce, where TakesParts: the buffers lie in these runs, by offset, and what is between
+  // them is nobody's; `input`, or `output`, is then a span of the whole's size at nullptr. Both have
+  // the same runs, if both have some, and so on all ranks, if they have some.
+  std::vector<InputPart> input_parts;
+  std::vector<OutputPart> output_parts;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
   // All members' blocks are of one size, and all members know: an alltoall's need not be told.
@@ -98,6 +104,13 @@ class CollectiveBackend {
 
   virtual absl::string_view name() const = 0;  // metric label: "host", "nccl", "loopback"
   virtual bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const = 0;
+
+  // Whether buffers of the kind, of so many bytes, may be given in parts: worth it, since nothing is
+  // packed then. This rank's affair: others may think otherwise. Once connected.
+  virtual bool TakesParts(CollectiveKind /*kind*/, ProcessSetId /*group*/,
+                          int64_t /*size_bytes*/) const {
+    return false;
+  }
 
   // As Transport::Connect.
   virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;

@@ -273,6 +273,9 @@ bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
     FinishNext(lane, std::move(batch), prepared);
     return true;
   }
+  if (batch->CanUseParts() &&
+      backend_->TakesParts(batch->kind(), batch->process_set(), batch->FlatBytes()))
+    batch->UseParts();
   absl::StatusOr<std::optional<absl::Span<std::byte>>> scratch = ScratchFor(lane, *batch);
   if (!scratch.ok()) {
     FinishNext(lane, std::move(batch), scratch.status());

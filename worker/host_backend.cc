@@ -45,6 +45,16 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
   return memory == MemoryKind::kHost;
 }
 
+// Where private memory is shown in pieces, it does not matter in how many runs it lies. What is
+// small is packed, into the post.
+bool HostBackend::TakesParts(CollectiveKind kind, ProcessSetId group, int64_t size_bytes) const {
+  const auto found = groups_.find(group);
+  if (kind != CollectiveKind::kAllreduce || found == groups_.end()) return false;
+  const Group& members = found->second;
+  return !members.memories.empty() && members.across.empty() &&
+         size_bytes > options_.node.inline_bytes_max;
+}
+
 absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
   if (arena_ != nullptr) {
     COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));

@@ -58,6 +58,7 @@ class HostBackend final : public CollectiveBackend {
 
   absl::string_view name() const override { return "host"; }
   bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const override;
+  bool TakesParts(CollectiveKind kind, ProcessSetId group, int64_t size_bytes) const override;
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   absl::Status DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) override;
   void EndGroup(ProcessSetId group) override;

@@ -9,20 +9,14 @@
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 #include "worker/copy_bytes.h"
-#include "worker/reduce_kernels.h"
 
 namespace coordd {
 namespace {
 
 static_assert(kExchangeAhead <= SliceExchange::kInFlight);
 
-// What goes to several places is made a tile at a time, which stays in the first-level cache with
-// the parts of two inputs that it is made of.
-constexpr int64_t kTileBytes = 4096;
 // Results below never pass by the caches.
 constexpr int64_t kStreamBytesLeast = int64_t{8} << 20;
-// Copies to several places: the source stays in the second-level cache.
-constexpr int64_t kCopyTileBytes = int64_t{64} << 10;
 
 int64_t OffsetIn(NodeMemory memory, const std::byte* address) { return address - memory.data(); }
 
@@ -45,13 +39,13 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
   switch (args.kind) {
     case CollectiveKind::kAllgather:
       // What is exchanged is given by whom it has come to.
-      return lane.IsMapped(exchanged ? args.output : args.input);
+      return exchanged ? IsOutputMapped(args, lane) : IsInputMapped(args, lane);
     case CollectiveKind::kAllreduce:
     case CollectiveKind::kReduce:
     case CollectiveKind::kBroadcast:
-      return lane.IsMapped(args.input) && lane.IsMapped(args.output);
+      return IsInputMapped(args, lane) && IsOutputMapped(args, lane);
     default:
-      return lane.IsMapped(args.input);
+      return IsInputMapped(args, lane);
   }
 }
 
@@ -63,9 +57,9 @@ int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLa
     return kStagingBuffers * mode.buffer_bytes;
   }
   if (NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) return 0;
-  const bool shows = lane.IsMapped(NodeInputOf(args));
+  const bool shows = IsInputMapped(args, lane);
   const bool gives =
-      !HasNodeResults(args.kind) || (lane.IsMapped(args.output) && !args.output.empty());
+      !HasNodeResults(args.kind) || (IsOutputMapped(args, lane) && !args.output.empty());
   return shows && gives ? 0 : MaxStagingBytes(options);
 }
 
@@ -88,8 +82,8 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
       options_(options),
       first_step_(lane.step() + 1),
       input_(NodeInputOf(args)),
-      scale_(NodeScaleOf(args)),
-      exchange_(exchange) {
+      exchange_(exchange),
+      mover_(args, lane, staging, exchange, NodeScaleOf(args)) {
   if (exchange == nullptr && NodeInlineRun::Fits(args, lane.size(), options.inline_bytes_max)) {
     inline_.emplace(args, lane);
     return;
@@ -173,7 +167,7 @@ bool NodeCollectiveRun::RootHasReached(int64_t step) {
 bool NodeCollectiveRun::MayGoOn() {
   const NodeWait wait = WaitBefore(collective_, mode_, step_);
   // Where the input itself is shown, nothing takes its place.
-  const bool shows_itself = (posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0;
+  const bool shows_itself = posts_[static_cast<size_t>(lane_.self())].Has(NodePost::kInputMapped);
   if (shows_itself && wait.reached < step_) return true;
   const int64_t step = first_step_ + wait.reached;
   return wait.member == NodeWait::kAll ? AllHaveReached(step) : RootHasReached(step);
@@ -190,22 +184,22 @@ void NodeCollectiveRun::PostPlace() {
   const NodeMemory own = lane_.memory(lane_.self());
   mode_ = exchange_ == nullptr ? StagedMode(collective_, options_.staging)
                                : ExchangedMode(collective_, options_.staging);
-  Post post;
+  NodePost post;
   post.kind = static_cast<uint32_t>(args_.kind);
   post.sequence = args_.sequence;
   post.largest_block_bytes = LargestBlockBytes(collective_);
-  if (IsShareable(args_, lane_, exchange_ != nullptr)) post.flags |= kShareable;
-  if (lane_.IsMapped(input_)) {
-    post.flags |= kInputMapped;
+  if (IsShareable(args_, lane_, exchange_ != nullptr)) post.flags |= NodePost::kShareable;
+  if (IsInputMapped(args_, lane_)) {
+    post.flags |= NodePost::kInputMapped;
     if (!input_.empty()) post.input = OffsetIn(own, input_.data());
   }
-  if (lane_.IsMapped(args_.output) && !args_.output.empty()) {
-    post.flags |= kOutputMapped;
+  if (IsOutputMapped(args_, lane_) && !args_.output.empty()) {
+    post.flags |= NodePost::kOutputMapped;
     post.output = OffsetIn(own, args_.output.data());
   }
   if (!staging_.empty()) post.staging = OffsetIn(own, staging_.data());
   // Where the block of each member begins, and the blocks themselves if they are small.
-  int64_t end = sizeof(Post);
+  int64_t end = sizeof(NodePost);
   std::byte* const payload = lane_.Payload(first_step_);
   if (args_.kind == CollectiveKind::kAlltoall) {
     int64_t offset = 0;
@@ -219,19 +213,19 @@ void NodeCollectiveRun::PostPlace() {
       args_.kind == CollectiveKind::kAlltoall || args_.kind == CollectiveKind::kGather;
   if (blocks_by_sender && SizeOf(input_) <= options_.inline_bytes_max &&
       SizeOf(input_) <= BoardPost::kPayloadBytes - end) {
-    post.flags |= kCarried;
+    post.flags |= NodePost::kCarried;
     CopyBytes(payload + end, input_.data(), SizeOf(input_));
   }
   std::memcpy(payload, &post, sizeof(post));
-  posts_.assign(static_cast<size_t>(lane_.size()), Post());
+  posts_.assign(static_cast<size_t>(lane_.size()), NodePost());
   posts_[static_cast<size_t>(lane_.self())] = post;
   // Somebody's memory is private: it is this one's, so that all will work on pieces.
-  if ((post.flags & kShareable) == 0) Stage(0);
+  if (!post.Has(NodePost::kShareable)) Stage(0);
 }
 
 absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
-  const Post& own = posts_[static_cast<size_t>(lane_.self())];
-  Post& post = posts_[static_cast<size_t>(member)];
+  const NodePost& own = posts_[static_cast<size_t>(lane_.self())];
+  NodePost& post = posts_[static_cast<size_t>(member)];
   const std::byte* const payload = lane_.PayloadOf(member, first_step_);
   std::memcpy(&post, payload, sizeof(post));
   if (post.kind != own.kind || post.sequence != own.sequence) {
@@ -241,7 +235,8 @@ absl::Status NodeCollectiveRun::ReadPost(int32_t member) {
   }
   if (args_.kind == CollectiveKind::kAlltoall) {
     int64_t offset = 0;
-    std::memcpy(&offset, payload + sizeof(Post) + sizeof(offset) * lane_.self(), sizeof(offset));
+    std::memcpy(&offset, payload + sizeof(NodePost) + sizeof(offset) * lane_.self(),
+                sizeof(offset));
     block_offsets_.push_back(offset);
   }
   return absl::OkStatus();
@@ -259,24 +254,24 @@ absl::Status NodeCollectiveRun::ReadPosts() {
     largest_bytes = std::max(largest_bytes, posts_[static_cast<size_t>(m)].largest_block_bytes);
   }
   collective_.block_offsets = block_offsets_;
-  if ((common & kCarried) != 0) {
+  if ((common & NodePost::kCarried) != 0) {
     CopyCarried();
     lane_.Finish(first_step_);
     phase_ = Phase::kFinished;
     return absl::OkStatus();
   }
   if (exchange_ != nullptr) {
-    mode_.shared = (common & kShareable) != 0;
-  } else if (pulls && (common & kInputMapped) != 0) {
+    mode_.shared = (common & NodePost::kShareable) != 0;
+  } else if (pulls && (common & NodePost::kInputMapped) != 0) {
     mode_.piece_bytes = std::max(kSliceBytes, largest_bytes);
-  } else if (!pulls && (common & kShareable) != 0) {
+  } else if (!pulls && (common & NodePost::kShareable) != 0) {
     mode_ = NodeMode();
   } else {
     const int64_t pieces = (largest_bytes + mode_.piece_bytes - 1) / mode_.piece_bytes;
     mode_.pieces = std::max<int64_t>(1, pieces);
   }
   const int64_t result_bytes = std::max(SizeOf(args_.input), SizeOf(args_.output));
-  streams_ = result_bytes >= StreamBytesFrom();
+  mover_.Begin(collective_, mode_, posts_, result_bytes >= StreamBytesFrom());
   operations_ = OperationsOf(collective_, mode_, 0);
   phase_ = Phase::kWorking;
   return absl::OkStatus();
@@ -297,7 +292,7 @@ void NodeCollectiveRun::CopyCarried() {
   int64_t to = 0;
   for (int32_t m = 0; m < lane_.size(); ++m) {
     const size_t index = static_cast<size_t>(m);
-    const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(Post);
+    const std::byte* from = lane_.PayloadOf(m, first_step_) + sizeof(NodePost);
     if (alltoall)
       from += static_cast<int64_t>(sizeof(int64_t)) * lane_.size() + block_offsets_[index];
     CopyBytes(args_.output.data() + to, from, args_.output_block_bytes[index]);
@@ -306,12 +301,8 @@ void NodeCollectiveRun::CopyCarried() {
 }
 
 void NodeCollectiveRun::Stage(int64_t piece) {
-  if ((posts_[static_cast<size_t>(lane_.self())].flags & kInputMapped) != 0) return;
-  std::byte* const buffer = staging_.data() + ShownAt(collective_, mode_, piece);
-  for (const StagedRange& range : StagedRangesOf(collective_, mode_, piece)) {
-    CopyBytes(buffer + range.to_bytes, input_.data() + range.from_bytes, range.size_bytes);
-    left_bytes_ -= range.size_bytes;
-  }
+  if (posts_[static_cast<size_t>(lane_.self())].Has(NodePost::kInputMapped)) return;
+  left_bytes_ -= mover_.Stage(collective_, mode_, piece);
 }
 
 void NodeCollectiveRun::NextStep() {
@@ -330,9 +321,9 @@ NodeCollectiveRun::Progress NodeCollectiveRun::Work() {
     if (operation.exchange == NodeExchange::kEnds && !exchange_->Ended(operation.piece))
       return worked ? Progress::kMore : Progress::kBlocked;
     worked = true;
-    if (operation_bytes_ == 0) FindTargets(operation);
-    const int64_t size_bytes = std::min(left_bytes_, operation.size_bytes - operation_bytes_);
-    Perform(operation, operation_bytes_, size_bytes);
+    const int64_t size_bytes =
+        mover_.Perform(operation, step_, operation_bytes_,
+                       std::min(left_bytes_, operation.size_bytes - operation_bytes_));
     left_bytes_ -= size_bytes;
     operation_bytes_ += size_bytes;
     if (operation_bytes_ < operation.size_bytes) continue;
@@ -360,139 +351,6 @@ void NodeCollectiveRun::BeginExchange(const NodeOperation& operation) {
     exchange_->Begin(piece, args_.input.subspan(at, own_bytes), args_.output, parts);
   } else {
     exchange_->Begin(piece, exchange_->Partial(piece), args_.output.subspan(at, own_bytes), parts);
-  }
-}
-
-std::byte* NodeCollectiveRun::OutputOf(int32_t member) const {
-  if (member == lane_.self()) return args_.output.data();
-  return lane_.memory(member).data() + posts_[static_cast<size_t>(member)].output;
-}
-
-const std::byte* NodeCollectiveRun::SourceOf(const NodeOperation& operation, int32_t member) const {
-  const Post& post = posts_[static_cast<size_t>(member)];
-  const std::byte* const memory = lane_.memory(member).data();
-  if (operation.exchange == NodeExchange::kEnds) return args_.output.data() + operation.from_bytes;
-  if (operation.from_result) {
-    if ((post.flags & kOutputMapped) != 0) return OutputOf(member) + operation.from_bytes;
-    return memory + post.staging + MadeAt(step_ - 1) + operation.staged_bytes;
-  }
-  if (member == lane_.self()) return input_.data() + operation.from_bytes;
-  if ((post.flags & kInputMapped) != 0) return memory + post.input + operation.from_bytes;
-  return memory + post.staging + ShownAt(collective_, mode_, step_) + operation.staged_bytes;
-}
-
-void NodeCollectiveRun::FindTargets(const NodeOperation& operation) {
-  targets_.clear();
-  sources_.clear();
-  if (operation.combines) {
-    for (int32_t m = 0; m < lane_.size(); ++m) sources_.push_back(SourceOf(operation, m));
-  } else {
-    sources_.push_back(SourceOf(operation, operation.from));
-  }
-  const Post& own = posts_[static_cast<size_t>(lane_.self())];
-  const int32_t root = collective_.root;
-  switch (operation.target) {
-    case NodeTarget::kOwnOutput:
-      targets_.push_back(args_.output.data() + operation.to_bytes);
-      break;
-    case NodeTarget::kOwnResult: {
-      if (!args_.output.empty()) targets_.push_back(args_.output.data() + operation.to_bytes);
-      const bool fetched = args_.kind != CollectiveKind::kReduce || lane_.self() != root;
-      if (fetched && (own.flags & kOutputMapped) == 0) {
-        targets_.push_back(staging_.data() + MadeAt(step_) + operation.staged_bytes);
-      }
-      break;
-    }
-    case NodeTarget::kRootOutput:
-      targets_.push_back(OutputOf(root) + operation.to_bytes);
-      break;
-    case NodeTarget::kPartial:
-      targets_.push_back(exchange_->Partial(operation.piece).data() + operation.to_bytes);
-      break;
-    case NodeTarget::kNowhere:
-      break;
-    case NodeTarget::kEveryOutput:
-    case NodeTarget::kOthersOutput:
-      for (int32_t i = 0; i < lane_.size(); ++i) {
-        const int32_t member = (lane_.self() + i) % lane_.size();
-        if (operation.target == NodeTarget::kOthersOutput && member == root) continue;
-        targets_.push_back(OutputOf(member) + operation.to_bytes);
-      }
-      break;
-  }
-}
-
-// What is combined in place: a target is a source.
-bool NodeCollectiveRun::ReplacesOperand() const {
-  return std::any_of(targets_.begin(), targets_.end(), [this](const std::byte* target) {
-    return std::find(sources_.begin(), sources_.end(), target) != sources_.end();
-  });
-}
-
-// Below, a tile that is copied is still in the first-level cache, and leaves for the other core at
-// its pace.
-bool NodeCollectiveRun::CombinesTwice(const NodeOperation& operation) const {
-  constexpr int64_t kTwiceBytesMin = int64_t{128} << 10;
-  if (!operation.combines || sources_.size() != 2 || targets_.size() != 2) return false;
-  if (scales_ || passes_by_) return false;
-  return (mode_.shared && ReplacesOperand()) || operation.size_bytes >= kTwiceBytesMin;
-}
-
-void NodeCollectiveRun::Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes) {
-  // What other nodes are sent stays in the caches, and is scaled when it is back.
-  const bool is_sent =
-      operation.exchange == NodeExchange::kBegins || operation.target == NodeTarget::kPartial;
-  const bool ends = operation.exchange == NodeExchange::kEnds;
-  scales_ = scale_ != 1.0 && (ends || (operation.combines && exchange_ == nullptr));
-  passes_by_ = streams_ && !is_sent && !ReplacesOperand();
-  if (CombinesTwice(operation)) {
-    ReduceTwice(args_.dtype, args_.op, targets_[0] + begin, targets_[1] + begin,
-                sources_[0] + begin, sources_[1] + begin, size_bytes / coordd::SizeOf(args_.dtype));
-    return;
-  }
-  const bool one_plain = targets_.size() == 1 && !passes_by_ && !scales_;
-  const int64_t tile_bytes = one_plain                    ? size_bytes
-                             : operation.combines || ends ? kTileBytes
-                                                          : kCopyTileBytes;
-  const int64_t end = begin + size_bytes;
-  for (int64_t at = begin; at < end; at += tile_bytes) {
-    const int64_t size = std::min(tile_bytes, end - at);
-    if (operation.combines) {
-      Combine(at, size);
-    } else {
-      std::byte* const own = args_.output.data() + operation.to_bytes + at;
-      if (scales_) Scale(args_.dtype, scale_, own, size / coordd::SizeOf(args_.dtype));
-      CopyOut(sources_.front() + at, at, size);
-    }
-  }
-  if (passes_by_) StreamFence();
-}
-
-void NodeCollectiveRun::Combine(int64_t begin, int64_t size_bytes) {
-  absl::InlinedVector<const std::byte*, 8> sources;
-  for (const std::byte* source : sources_) sources.push_back(source + begin);
-  alignas(64) std::byte tile[kTileBytes];
-  std::byte* const made = passes_by_ ? tile : targets_.front() + begin;
-  Make(made, sources, size_bytes);
-  CopyOut(made, begin, size_bytes);
-}
-
-void NodeCollectiveRun::Make(std::byte* result, absl::Span<const std::byte* const> sources,
-                             int64_t size_bytes) {
-  const int64_t count = size_bytes / coordd::SizeOf(args_.dtype);
-  ReduceAll(args_.dtype, args_.op, result, sources, count);
-  if (scales_) Scale(args_.dtype, scale_, result, count);
-}
-
-void NodeCollectiveRun::CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes) {
-  for (std::byte* target : targets_) {
-    std::byte* const to = target + begin;
-    if (to == from) continue;
-    if (passes_by_) {
-      StreamBytes(to, from, size_bytes);
-    } else {
-      CopyBytes(to, from, size_bytes);
-    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "worker/copy_bytes.h"
 #include "worker/node_inline.h"
 #include "worker/node_lane.h"
+#include "worker/node_mover.h"
 #include "worker/node_plan.h"
 #include "worker/slice_exchange.h"
 
@@ -82,30 +83,11 @@ class NodeCollectiveRun {
   bool WaitsFor(int32_t member) const;
 
  private:
-  // What a member posts with the first step of a collective that does not travel in the post.
-  struct Post {
-    int64_t input = 0;  // where they are in the member's NodeMemory, if they are mapped
-    int64_t output = 0;
-    int64_t staging = 0;
-    int64_t largest_block_bytes = 0;
-    uint32_t flags = 0;
-    uint32_t kind = 0;  // for diagnosis: members that do different things
-    int64_t sequence = 0;
-  };
-  static_assert(sizeof(Post) == 48);
-  enum Flags : uint32_t {
-    kShareable = 1,     // all that others have to reach is mapped
-    kInputMapped = 2,   //
-    kOutputMapped = 4,  // and there is one
-    kCarried = 8,       // the input is in the post, too
-  };
   enum class Phase : uint8_t { kPosting, kGathering, kWorking, kWaiting, kFinished };
   enum class Progress : uint8_t { kDone, kMore, kBlocked };  // of a step's operations
 
   static bool IsShareable(const CollectiveArgs& args, const NodeLane& lane, bool exchanged);
 
-  // One part of what is reduced, and scaled as long as it is in the cache.
-  void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   bool Pulls() const {
     return args_.kind == CollectiveKind::kBroadcast && exchange_ == nullptr && lane_.size() > 2 &&
            static_cast<int64_t>(input_.size()) <= options_.pull_bytes_max;
@@ -122,16 +104,6 @@ class NodeCollectiveRun {
   void Stage(int64_t piece);
   void NextStep();
   Progress Work();
-  bool ReplacesOperand() const;
-  bool CombinesTwice(const NodeOperation& operation) const;
-  void Perform(const NodeOperation& operation, int64_t begin, int64_t size_bytes);
-  void Combine(int64_t begin, int64_t size_bytes);
-  void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);
-  const std::byte* SourceOf(const NodeOperation& operation, int32_t member) const;
-  void FindTargets(const NodeOperation& operation);
-  std::byte* OutputOf(int32_t member) const;
-  // Where in a member's staging memory its results of a step lie, behind what it shows.
-  int64_t MadeAt(int64_t step) const { return (2 + step % 2) * mode_.buffer_bytes; }
 
   // Constant after construction.
   const CollectiveArgs& args_;
@@ -140,27 +112,23 @@ class NodeCollectiveRun {
   const NodeRunOptions options_;
   const int64_t first_step_;
   const absl::Span<const std::byte> input_;
-  const double scale_;  // of what is reduced
   SliceExchange* const exchange_;
 
   // Touched by the owner's thread.
+  NodeMover mover_;
   std::optional<NodeInlineRun> inline_;  // all that there is to it, if it is small
   NodeCollective collective_;
   NodeMode mode_;
   absl::InlinedVector<int64_t, 8> block_offsets_;
-  absl::InlinedVector<Post, 4> posts_;
+  absl::InlinedVector<NodePost, 4> posts_;
   Phase phase_ = Phase::kPosting;
   int64_t step_ = 0;  // of the plan
   NodeOperations operations_;
   size_t operation_ = 0;
   int64_t operation_bytes_ = 0;  // of the current operation, done
   int64_t left_bytes_ = 0;       // that this Advance may still move
-  absl::InlinedVector<const std::byte*, 8> sources_;
-  absl::InlinedVector<std::byte*, 4> targets_;
-  bool streams_ = false;
-  bool scales_ = false, passes_by_ = false;  // of the operation under way
-  int64_t awaited_step_ = -1;                // -1: none
-  int32_t awaited_member_ = -1;              // -1: all
+  int64_t awaited_step_ = -1;    // -1: none
+  int32_t awaited_member_ = -1;  // -1: all
   absl::Status status_;
 };
 

@@ -30,7 +30,7 @@ def small_buckets():
 
 def buckets_of(optimizer):
     units = dict.fromkeys(optimizer._coordd_exchange._units.values())
-    return [unit for unit in units if isinstance(unit, _gradients._Bucket)]
+    return [unit for unit in units if isinstance(unit, (_gradients._Bucket, _gradients._Together))]
 
 
 def wrap(model, **options):
@@ -74,10 +74,43 @@ def check_gradients_that_are_no_views_train_as_one_process():
                 optimizer.zero_grad(set_to_none=set_to_none)
                 step(model, optimizer, number)
             assert_equal_models(model, alone)
-            buckets = buckets_of(optimizer)
-            assert len(buckets) > 1
-            assert not any(parameter.grad.data_ptr() == bucket._views[parameter].data_ptr()
-                           for bucket in buckets for parameter in bucket.parameters)
+            assert len(buckets_of(optimizer)) > 1
+
+
+@on_sizes(2)
+def check_gradients_that_are_no_views_are_reduced_where_torch_has_put_them():
+    model = network()
+    optimizer = wrap(model, gradient_as_bucket_view=False)
+    places = []
+    for number in range(STEPS):
+        optimizer.zero_grad(set_to_none=False)
+        loss_of(model, *map(own, batch(number))).backward()
+        submitted = [tensor for bucket in buckets_of(optimizer) for tensor, _ in bucket._submitted]
+        places.append(sorted(parameter.grad.data_ptr() for parameter in model.parameters()))
+        assert number == 0 or sorted(tensor.data_ptr() for tensor in submitted) == places[-1]
+        optimizer.step()
+    assert places[0] == places[-1]
+
+
+@on_sizes(2)
+def check_gradients_in_an_order_of_their_own_and_of_frozen_parameters():
+    for set_to_none in (True, False):
+        parameters = [torch.nn.Parameter(torch.zeros(4, 3)), torch.nn.Parameter(torch.zeros(5, 2).t()),
+                      torch.nn.Parameter(torch.zeros(7))]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), gradient_as_bucket_view=False)
+        for number in range(4):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            for index, parameter in enumerate(parameters):
+                parameter.requires_grad_(index < 2 or number < 2)
+            factors = [torch.arange(12.0).reshape(3, 4).t(), torch.arange(10.0).reshape(2, 5), torch.arange(7.0)]
+            loss = (hvd.rank() + 1) * sum((parameter * factor).sum() for parameter, factor in zip(parameters, factors)
+                                          if parameter.requires_grad)
+            loss.backward()
+            optimizer.step()
+            for index, (parameter, factor) in enumerate(zip(parameters, factors)):
+                steps = number + 1 if index < 2 else min(number + 1, 2)
+                assert torch.equal(parameter.detach(), -1.5 * steps * factor), (number, index, parameter)
+        assert len(buckets_of(optimizer)) == 1
 
 
 @on_sizes(2)
@@ -108,7 +141,8 @@ def check_several_passes_add_up_in_views():
                 optimizer.step()
             assert_equal_models(model, alone)
             bucket, = buckets_of(optimizer)
-            assert views == all(parameter.grad is bucket._views[parameter] for parameter in bucket.parameters)
+            if views:
+                assert all(parameter.grad is bucket._views[parameter] for parameter in bucket.parameters)
 
 
 @on_sizes(2)

@@ -7,7 +7,8 @@ Parameters are divided into units; a unit is submitted when the last of its grad
   each, in memory that the ranks of a node map, of which their gradients become views (gradient_as_bucket_view). A bucket is
   reduced where it lies, without packing and unpacking, and costs one message instead of one per gradient. (Li et al., PyTorch
   Distributed, VLDB 2020.) The ranks agree on what can be in a bucket, since one may have seen a sparse gradient where another
-  has not. Without views gradients stay where torch has put them, and are copied into the bucket and back.
+  has not. Without views gradients stay where torch has put them: those of a bucket travel as a group, each reduced where it
+  lies; on a GPU they are copied into the bucket and back.
 - Groups that the program has asked for stay as they are.
 """
 
@@ -258,6 +259,42 @@ class _Bucket(_Unit):
                     parameter.grad.copy_(view)
 
 
+class _Together(_Unit):
+    """Dense gradients in memory of torch's that travel as a group, which nobody packs."""
+
+    @torch.no_grad()
+    def submit(self):
+        self._submitted = [self.options.compression.compress(_in_order_of(parameter)) for parameter in self.parameters]
+        self.handle = mpi_ops.grouped_allreduce_async_([tensor for tensor, _ in self._submitted], name=self.name,
+                                                       **self.options.reduction())
+
+    @torch.no_grad()
+    def finish(self):
+        handle, self.handle = self.handle, None
+        mpi_ops.synchronize(handle)
+        submitted, self._submitted = self._submitted, []
+        for parameter, (tensor, context) in zip(self.parameters, submitted):
+            if not _is_wanted(parameter) or (parameter.grad is not None and tensor.data_ptr() == parameter.grad.data_ptr()):
+                continue
+            result = self.options.compression.decompress(tensor, context).as_strided(parameter.shape, parameter.stride())
+            if parameter.grad is None:
+                parameter.grad = result
+            else:
+                parameter.grad.copy_(result)
+
+
+def _in_order_of(parameter: torch.Tensor) -> torch.Tensor:
+    """The elements of its gradient in one dimension, in the order in which those of the parameter lie in memory: the
+    gradient's own memory, if it has that order; zeros where there is none."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse:
+        gradient = parameter.grad = gradient.to_dense()
+    if gradient is None or gradient.stride() != parameter.stride():
+        ordered = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype, device=parameter.device)
+        gradient = ordered.zero_() if gradient is None else ordered.copy_(gradient)
+    return gradient.as_strided((gradient.numel(),), (1,))
+
+
 def _zeros(elements: int, like: torch.Tensor) -> torch.Tensor:
     """Of the parameter's type and device; in host memory that the node's ranks have mapped, if there is such memory."""
     if like.device.type == "cpu":
@@ -401,7 +438,7 @@ class GradientExchange:
         self._membership = _basics.membership()
         self._buckets_to_come = self._use_buckets
         for parameter, unit in self._units.items():
-            if isinstance(unit, _Bucket):
+            if isinstance(unit, (_Bucket, _Together)):
                 self._units[parameter] = _Single(self._single_names[parameter], parameter, self.options)
 
     def _make_buckets(self) -> None:
@@ -422,8 +459,9 @@ class GradientExchange:
                 limit = BUCKET_BYTES
         finished.extend(buckets.values())
         for index, units in enumerate(finished):
-            bucket = _Bucket(f"bucket{index}[{units[0].name[:200]}..{units[-1].name[:200]}]",
-                             [unit.parameters[0] for unit in units], self.options)
+            parameters = [unit.parameters[0] for unit in units]
+            kind = _Bucket if self.options.bucket_views or parameters[0].device.type != "cpu" else _Together
+            bucket = kind(f"bucket{index}[{units[0].name[:200]}..{units[-1].name[:200]}]", parameters, self.options)
             for unit in units:
                 self._units[unit.parameters[0]] = bucket
 
