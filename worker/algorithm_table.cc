@@ -1,7 +1,9 @@
 #include "worker/algorithm_table.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -26,26 +28,39 @@ struct Row {
 
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp.
-constexpr std::array<Row, 18> kTable = {{
+constexpr Row kTable[] = {
+    {CollectiveKind::kAllreduce, int64_t{4} << 10, Algorithm::kLeaders, Places::kEvenNodes},
+    {CollectiveKind::kAllreduce, int64_t{4} << 10, Algorithm::kLeaders, Places::kUnevenNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, Places::kUnevenNodes},
     {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, Places::kApart},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, Places::kApart},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kAllgather, int64_t{4} << 10, Algorithm::kLeaders, Places::kUnevenNodes},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kBroadcast, int64_t{4} << 10, Algorithm::kLeaders, Places::kEvenNodes},
+    {CollectiveKind::kBroadcast, int64_t{4} << 10, Algorithm::kLeaders, Places::kUnevenNodes},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, Places::kUnevenNodes},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kHierarchical, Places::kUnevenNodes},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, Places::kEvenNodes},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, Places::kUnevenNodes},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
+    {CollectiveKind::kReduce, int64_t{4} << 10, Algorithm::kLeaders, Places::kEvenNodes},
+    {CollectiveKind::kReduce, int64_t{4} << 10, Algorithm::kLeaders, Places::kUnevenNodes},
     {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
     {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
-}};
+};
 
 // One rank: the result is the input.
 Schedule LocalCopy(const CollectiveArgs& args) {
@@ -85,10 +100,10 @@ Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
 }  // namespace
 
 absl::string_view Name(Algorithm algorithm) {
-  constexpr std::array<absl::string_view, 11> kNames = {
-      "local_copy",    "recursive_doubling", "halving_doubling", "ring",   "pairwise",
-      "binomial_tree", "dissemination",      "scatter_gather",   "direct", "hierarchical",
-      "slices"};
+  constexpr std::array<absl::string_view, 12> kNames = {
+      "local_copy", "recursive_doubling", "halving_doubling", "ring",
+      "pairwise",   "binomial_tree",      "dissemination",    "scatter_gather",
+      "direct",     "hierarchical",       "slices",           "leaders"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
@@ -107,6 +122,12 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+bool HasHierarchy(CollectiveKind kind, Places places) {
+  return std::any_of(std::begin(kTable), std::end(kTable), [&](const Row& row) {
+    return row.kind == kind && row.places == places && row.algorithm == Algorithm::kHierarchical;
+  });
 }
 
 // The steps of a ring, of which there are two for each node, count more with many nodes than the

@@ -64,6 +64,30 @@ GroupLayout OnNodes(Rank self, int32_t world_size) {
                              : GroupLayout(self, {{world_size, 1}});
 }
 
+// The same with different numbers of ranks, also one.
+GroupLayout OnUnevenNodes(Rank self, int32_t world_size) {
+  switch (world_size) {
+    case 3:
+      return GroupLayout(self, {{1, 2}, {1, 1}});
+    case 4:
+      return GroupLayout(self, {{1, 1}, {1, 3}});
+    case 5:
+      return GroupLayout(self, {{1, 1}, {1, 4}});
+    case 6:
+      return GroupLayout(self, {{1, 3}, {1, 2}, {1, 1}});
+    case 7:
+      return GroupLayout(self, {{1, 4}, {1, 3}});
+    default:
+      return GroupLayout(self, {{world_size, 1}});
+  }
+}
+
+BackendCase Uneven(BackendCase of) {
+  of.layout = OnUnevenNodes;
+  of.max_world_size = 7;
+  return of;
+}
+
 // Every rank on a node of its own.
 BackendCase Apart(std::string name, HostBackendOptions options) {
   BackendCase made = Host(std::move(name), options);
@@ -125,6 +149,14 @@ INSTANTIATE_TEST_SUITE_P(
                                   .stream_bytes_min = 65536,
                                   .work_bytes_max = 16384},
                                  4096),
+                    Uneven(BetweenNodes("UnevenNodes",
+                                        {.inline_bytes_max = 64,
+                                         .staging = {.buffer_bytes = 8192,
+                                                     .broadcast_bytes = 512,
+                                                     .exchange_bytes = 8192},
+                                         .work_bytes_max = 16384},
+                                        4096)),
+                    Uneven(BetweenNodes("UnevenNodesByLeaders", {}, 65536)),
                     Apart("Apart", {.run = {.segment_bytes = 4096}}),
                     Checked(BetweenNodes("BetweenNodes", {}, int64_t{1} << 20)),
                     Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
