@@ -446,6 +446,18 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
             Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 10, 6, Places::kUnevenNodes),
+            Algorithm::kLeaders);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kUnevenNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllgather, 1 << 20, 6, Places::kUnevenNodes),
+            Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAlltoall, 0, 6, Places::kEvenNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBarrier, 0, 6, Places::kEvenNodes),
+            Algorithm::kLeaders);
+  EXPECT_FALSE(HasHierarchy(CollectiveKind::kReducescatter, Places::kUnevenNodes));
+  EXPECT_TRUE(HasHierarchy(CollectiveKind::kReducescatter, Places::kEvenNodes));
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6, Places::kEvenNodes),
             Algorithm::kBinomialTree);
