@@ -37,7 +37,9 @@ std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
 enum class Places : uint8_t {
   kAny,
   kEvenNodes,  // on several nodes, as many on each, more than one, with each other's memory mapped
-  kUnevenNodes,  // the same, with different numbers, on some perhaps one
+  // The same, with different numbers, on some nodes perhaps one.
+  kUnevenNodes,  // two or more on a node, on average
+  kThinNodes,    // fewer
   kApart,        // each on a node of its own
 };
 
@@ -46,8 +48,8 @@ enum class Places : uint8_t {
 // one algorithm.
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
                           Places places = Places::kAny);
-// Whether there is one on mapped memory (kHierarchical) for a collective of these places.
-bool HasHierarchy(CollectiveKind kind, Places places);
+// Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
+bool HasHierarchy(CollectiveKind kind, bool even);
 
 // Of an allreduce of a slice among one rank of each node, in one buffer.
 Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);

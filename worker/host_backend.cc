@@ -342,8 +342,8 @@ absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
   if (agreed == HostAlgorithm::kFlat) return flat;
   const bool small = !apart && LeaderRun::Fits(batch.args, options_.node.inline_bytes_max);
   if (agreed == HostAlgorithm::kHierarchical && small) return Algorithm::kLeaders;
-  if (agreed == HostAlgorithm::kHierarchical && HasHierarchy(kind, places))
-    return Algorithm::kHierarchical;
+  const bool has_hierarchy = !apart && HasHierarchy(kind, places == Places::kEvenNodes);
+  if (agreed == HostAlgorithm::kHierarchical && has_hierarchy) return Algorithm::kHierarchical;
   const Algorithm chosen = ChooseAlgorithm(kind, size_bytes, size, places);
   return chosen == Algorithm::kLeaders && !small ? flat : chosen;
 }

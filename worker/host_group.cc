@@ -27,9 +27,10 @@ HostGroup MakeHostGroup(GroupLayout layout, std::vector<Rank> members, Rank firs
     group.memories.push_back(node_memories[static_cast<size_t>(ToInt(rank) - ToInt(first))]);
   }
   if (nodes == 1) return group;
-  group.places = most == 1                ? Places::kApart
-                 : most == group.carriers ? Places::kEvenNodes
-                                          : Places::kUnevenNodes;
+  group.places = most == 1                  ? Places::kApart
+                 : most == group.carriers   ? Places::kEvenNodes
+                 : ranks.size() < 2 * nodes ? Places::kThinNodes
+                                            : Places::kUnevenNodes;
   const int32_t number = group.self_on_node < group.carriers ? group.self_on_node : 0;
   for (int32_t node = 0; node < nodes; ++node)
     group.across.push_back(group.on_transport(Rank{ToInt(ranks.first_rank_of(node)) + number}));

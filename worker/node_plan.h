@@ -144,7 +144,7 @@ NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging
 // An exchanged allreduce, broadcast, allgather or reducescatter, but for `shared`, which nodes need
 // not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
-// Of an exchanged allreduce or broadcast.
+// Of an exchanged allreduce or broadcast, however many carriers there are.
 int64_t ExchangedPieceBytes(int64_t size_bytes, const NodeStaging& staging);
 // Of a piece, the largest slice that any member has, or the largest part of a block.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
