@@ -42,8 +42,8 @@ constexpr int64_t kLeadersMax = int64_t{4} << 10;
 // longer pay for the bytes sent twice; they are not sharp.
 constexpr Row kTable[] = {
     {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
-    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, kApartOnly},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, kApartOnly},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
@@ -52,6 +52,7 @@ constexpr Row kTable[] = {
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, kEvenOnly},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
     {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},

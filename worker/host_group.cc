@@ -32,8 +32,13 @@ HostGroup MakeHostGroup(GroupLayout layout, std::vector<Rank> members, Rank firs
                  : ranks.size() < 2 * nodes ? Places::kThinNodes
                                             : Places::kUnevenNodes;
   const int32_t number = group.self_on_node < group.carriers ? group.self_on_node : 0;
-  for (int32_t node = 0; node < nodes; ++node)
-    group.across.push_back(group.on_transport(Rank{ToInt(ranks.first_rank_of(node)) + number}));
+  group.leaders.node = own_node;
+  for (int32_t node = 0; node < nodes; ++node) {
+    const Rank begin = ranks.first_rank_of(node);
+    group.across.push_back(group.on_transport(Rank{ToInt(begin) + number}));
+    group.leaders.ranks.push_back(group.on_transport(begin));
+    group.leaders.members.push_back(ranks.ranks_on(node));
+  }
   return group;
 }
 
@@ -50,12 +55,7 @@ AcrossNodes AcrossOf(const HostGroup& group, const CollectiveArgs& args) {
 
 NodeLeaders LeadersOf(const HostGroup& group, const CollectiveArgs& args) {
   const GroupLayout& layout = group.layout;
-  NodeLeaders leaders;
-  leaders.node = layout.node_of(layout.self());
-  for (int32_t node = 0; node < layout.num_nodes(); ++node) {
-    leaders.ranks.push_back(group.on_transport(layout.first_rank_of(node)));
-    leaders.members.push_back(layout.ranks_on(node));
-  }
+  NodeLeaders leaders = group.leaders;
   if (!HasRoot(args.kind)) return leaders;
   leaders.root_node = layout.node_of(args.root);
   leaders.ranks[static_cast<size_t>(leaders.root_node)] = group.on_transport(args.root);

@@ -28,6 +28,7 @@ struct HostGroup {
   Places places = Places::kAny;
   int32_t carriers = 0;           // how many members each of the nodes has, at least
   std::vector<Rank> across = {};  // by node: who has this rank's number there, if it is a carrier
+  NodeLeaders leaders = {};       // of what has no root
 
   bool on_one_node() const { return layout.num_nodes() == 1; }
   Rank on_transport(Rank rank) const {

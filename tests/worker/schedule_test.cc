@@ -438,11 +438,10 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 4, 2), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6), Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 28, 6), Algorithm::kRing);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 12, 6, Places::kEvenNodes),
             Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kEvenNodes),
-            Algorithm::kHierarchical);
+            Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 15, 6, Places::kEvenNodes),
             Algorithm::kHierarchical);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6, Places::kApart),
@@ -467,7 +466,8 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kReducescatter, /*even=*/true));
   EXPECT_TRUE(HasHierarchy(CollectiveKind::kAllreduce, /*even=*/false));
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
-  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6), Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6, Places::kEvenNodes),
+            Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 12, 6, Places::kEvenNodes),
             Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 15, 6, Places::kEvenNodes),
