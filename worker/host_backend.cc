@@ -63,12 +63,12 @@ absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl:
 // Nothing, as a rule.
 absl::Status HostBackend::SayAlgorithm(const GroupLayout& layout, absl::Time deadline) {
   int64_t said = 0;
-  // Of a node without arenas one rank is enough; one that is alone has nothing to map.
-  const int32_t node = layout.node_of(layout.self());
-  const bool speaks = layout.first_rank_of(node) == layout.self();
+  // Each rank of a node without arenas, since whoever is in a group knows of its members only that
+  // they are connected. One that is alone has nothing to map.
+  const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
   if (options_.algorithm == HostAlgorithm::kFlat) said = kFlat;
   if (options_.algorithm == HostAlgorithm::kHierarchical) said = kHierarchical;
-  if (!maps_ && speaks && layout.ranks_on(node) > 1) said = kFlat;
+  if (!maps_ && has_neighbours) said = kFlat;
   return said == 0 ? absl::OkStatus() : store_->Add(kAlgorithmKey, said, deadline).status();
 }
 
