@@ -1,7 +1,9 @@
 #include "worker/algorithm_table.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,35 +19,53 @@ namespace {
 
 constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
 
+// Where a row holds: some of the Places.
+constexpr uint32_t Of(Places places) { return 1u << static_cast<uint32_t>(places); }
+constexpr uint32_t kManyOnNodes = Of(Places::kEvenNodes) | Of(Places::kUnevenNodes);
+constexpr uint32_t kNodes = kManyOnNodes | Of(Places::kThinNodes);
+constexpr uint32_t kEvenOnly = Of(Places::kEvenNodes);
+constexpr uint32_t kApartOnly = Of(Places::kApart);
+constexpr uint32_t kEverywhere = ~0u;
+
 struct Row {
   CollectiveKind kind;
   int64_t max_bytes;  // the row holds up to here
   Algorithm algorithm;
-  Places places = Places::kAny;  // where it holds
+  uint32_t places = kEverywhere;
 };
 
+// What a leader gives to its node in one post.
+constexpr int64_t kLeadersMax = int64_t{4} << 10;
+
+// On thin nodes the one rank of each that would carry what is large is slower than all together.
 // The bounds between the allreduces are where, between processes of one machine, the steps saved no
 // longer pay for the bytes sent twice; they are not sharp.
-constexpr std::array<Row, 18> kTable = {{
+constexpr Row kTable[] = {
+    {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
-    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
-    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, Places::kApart},
-    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, Places::kApart},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
+    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, kApartOnly},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, kApartOnly},
     {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
     {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
-    {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kAllgather, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, kEvenOnly},
     {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
-    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
-    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, Places::kEvenNodes},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},
     {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kHierarchical, kNodes},
     {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
+    {CollectiveKind::kReduce, kLeadersMax, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
     {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
-}};
+};
 
 // One rank: the result is the input.
 Schedule LocalCopy(const CollectiveArgs& args) {
@@ -85,10 +105,10 @@ Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
 }  // namespace
 
 absl::string_view Name(Algorithm algorithm) {
-  constexpr std::array<absl::string_view, 11> kNames = {
-      "local_copy",    "recursive_doubling", "halving_doubling", "ring",   "pairwise",
-      "binomial_tree", "dissemination",      "scatter_gather",   "direct", "hierarchical",
-      "slices"};
+  constexpr std::array<absl::string_view, 12> kNames = {
+      "local_copy", "recursive_doubling", "halving_doubling", "ring",
+      "pairwise",   "binomial_tree",      "dissemination",    "scatter_gather",
+      "direct",     "hierarchical",       "slices",           "leaders"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
@@ -103,10 +123,18 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
                           Places places) {
   if (world_size == 1) return Algorithm::kLocalCopy;
   for (const Row& row : kTable) {
-    if (row.places != Places::kAny && row.places != places) continue;
+    if ((row.places & Of(places)) == 0) continue;
     if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
   }
   COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+bool HasHierarchy(CollectiveKind kind, bool even) {
+  const Places places = even ? Places::kEvenNodes : Places::kUnevenNodes;
+  return std::any_of(std::begin(kTable), std::end(kTable), [&](const Row& row) {
+    return row.kind == kind && (row.places & Of(places)) != 0 &&
+           row.algorithm == Algorithm::kHierarchical;
+  });
 }
 
 // The steps of a ring, of which there are two for each node, count more with many nodes than the

@@ -23,6 +23,7 @@ enum class Algorithm : uint8_t {
   kDirect,
   kHierarchical,  // reduced and gathered on mapped memory inside a node (node_run.h)
   kSlices,        // cut into slices, several of which are under way (slice_exchange.h)
+  kLeaders,       // by posts inside a node, and one rank of each between them (leader_run.h)
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
@@ -36,7 +37,10 @@ std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
 enum class Places : uint8_t {
   kAny,
   kEvenNodes,  // on several nodes, as many on each, more than one, with each other's memory mapped
-  kApart,      // each on a node of its own
+  // The same, with different numbers, on some nodes perhaps one.
+  kUnevenNodes,  // two or more on a node, on average
+  kThinNodes,    // fewer
+  kApart,        // each on a node of its own
 };
 
 // The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
@@ -44,12 +48,14 @@ enum class Places : uint8_t {
 // one algorithm.
 Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
                           Places places = Places::kAny);
+// Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
+bool HasHierarchy(CollectiveKind kind, bool even);
 
 // Of an allreduce of a slice among one rank of each node, in one buffer.
 Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
-// args.kind, and neither kHierarchical nor kSlices.
+// args.kind, and none of kHierarchical, kSlices and kLeaders.
 Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
                       int32_t world_size);
 

@@ -50,8 +50,8 @@ bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
 bool HostBackend::TakesParts(CollectiveKind kind, ProcessSetId group, int64_t size_bytes) const {
   const auto found = groups_.find(group);
   if (kind != CollectiveKind::kAllreduce || found == groups_.end()) return false;
-  const Group& members = found->second;
-  return !members.memories.empty() && members.across.empty() &&
+  const HostGroup& members = found->second;
+  return members.on_one_node() && !members.memories.empty() &&
          size_bytes > options_.node.inline_bytes_max;
 }
 
@@ -65,7 +65,7 @@ absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl:
   store_ = &store;
   if (layout.num_nodes() > 1) COORDD_RETURN_IF_ERROR(SayAlgorithm(layout, deadline));
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
-  const Group& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
+  const HostGroup& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
   if (maps_) WatchPeers(all.layout);
   return absl::OkStatus();
 }
@@ -73,12 +73,12 @@ absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl:
 // Nothing, as a rule.
 absl::Status HostBackend::SayAlgorithm(const GroupLayout& layout, absl::Time deadline) {
   int64_t said = 0;
-  // Of a node without arenas one rank is enough; one that is alone has nothing to map.
-  const int32_t node = layout.node_of(layout.self());
-  const bool speaks = layout.first_rank_of(node) == layout.self();
+  // Each rank of a node without arenas, since whoever is in a group knows of its members only that
+  // they are connected. One that is alone has nothing to map.
+  const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
   if (options_.algorithm == HostAlgorithm::kFlat) said = kFlat;
   if (options_.algorithm == HostAlgorithm::kHierarchical) said = kHierarchical;
-  if (!maps_ && speaks && layout.ranks_on(node) > 1) said = kFlat;
+  if (!maps_ && has_neighbours) said = kFlat;
   return said == 0 ? absl::OkStatus() : store_->Add(kAlgorithmKey, said, deadline).status();
 }
 
@@ -106,38 +106,19 @@ void HostBackend::WatchPeers(const GroupLayout& layout) {
   }
 }
 
-HostBackend::Group HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
-  Group group{std::move(layout), std::move(members), {}, {}, 0, {}};
-  const GroupLayout& ranks = group.layout;
-  const int32_t nodes = ranks.num_nodes();
-  const int32_t each = ranks.ranks_on(ranks.node_of(ranks.self()));
-  for (int32_t node = 0; node < nodes; ++node) {
-    if (ranks.ranks_on(node) != each) return group;
-  }
-  if (each > 1 && (!maps_ || each > NodeLane::kMaxMembers)) return group;
-  auto on_transport = [&group](int32_t rank) {
-    return group.members.empty() ? Rank{rank} : group.members[static_cast<size_t>(rank)];
-  };
-  // Each node has as many, so the first of each is that many behind the one before.
-  group.self_on_node = ToInt(ranks.self()) % each;
-  for (int32_t node = 0; nodes > 1 && node < nodes; ++node)
-    group.across.push_back(on_transport(node * each + group.self_on_node));
-  if (each == 1) return group;
-  const GroupLayout& all = groups_.empty() ? ranks : groups_.at(ProcessSetId{0}).layout;
-  const int32_t first_memory = ToInt(all.first_rank_of(all.node_of(all.self())));
-  for (int32_t i = 0; i < each; ++i) {
-    const Rank rank = on_transport(ToInt(ranks.self()) - group.self_on_node + i);
-    group.neighbours.push_back(rank);
-    group.memories.push_back(arena_->memories()[static_cast<size_t>(ToInt(rank) - first_memory)]);
-  }
-  return group;
+HostGroup HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
+  const GroupLayout& all = groups_.empty() ? layout : groups_.at(ProcessSetId{0}).layout;
+  const Rank first = all.first_rank_of(all.node_of(all.self()));
+  return MakeHostGroup(
+      std::move(layout), std::move(members), first,
+      maps_ ? absl::MakeConstSpan(arena_->memories()) : absl::Span<const NodeMemory>());
 }
 
 absl::Status HostBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
   COORDD_CHECK(!groups_.empty());  // Connect comes first
   const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
   COORDD_RETURN_IF_ERROR(ValidateGroup(group, ranks, all.self(), all.size()));
-  Group made = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
+  HostGroup made = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
   if (groups_.emplace(group, std::move(made)).second) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("group ", ToInt(group), " is defined already, expected a new number"));
@@ -162,8 +143,9 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
     LaneId id, absl::Span<const Rank> ranks) {
   COORDD_CHECK(!groups_.empty());  // Connect comes first
   const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
-  const Group group = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
-  if (group.memories.empty() || !group.across.empty()) return nullptr;
+  const HostGroup group =
+      MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
+  if (group.memories.empty() || !group.on_one_node()) return nullptr;
   ReleaseEndedLanes();
   auto lane = std::make_shared<MappedLane>();
   lane->arena = arena_;
@@ -260,42 +242,51 @@ void HostBackend::Abort() {
   if (arena_ != nullptr) arena_->Abort();
 }
 
-void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
-  const Batch& batch = lane.queue.front();
-  if (lane.node == nullptr) {
-    ReleaseEndedLanes();
-    lane.node = std::make_unique<NodeLane>(id, batch.group->memories, batch.group->self_on_node);
-    if (!lane.node->claimed()) {
-      lane.node.reset();
-      return FailAll(TooManyLanes(id));
-    }
-  }
-  const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(
-      batch.args, *lane.node, options_.node, batch.group->layout.num_nodes());
+bool HostBackend::ClaimNodeLane(LaneId id, Lane& lane) {
+  if (lane.node != nullptr) return true;
+  const HostGroup& group = *lane.queue.front().group;
+  ReleaseEndedLanes();
+  lane.node = std::make_unique<NodeLane>(id, group.memories, group.self_on_node);
+  if (lane.node->claimed()) return true;
+  lane.node.reset();
+  FailAll(TooManyLanes(id));
+  return false;
+}
+
+bool HostBackend::MakeStaging(Lane& lane, int64_t staging_bytes) {
   // That of the batch before is nobody's any more: all members are through with it.
-  if (staging_bytes > static_cast<int64_t>(lane.staging.size())) {
-    if (!lane.staging.empty()) arena_->Free(lane.staging);
-    lane.staging = {};
-    absl::StatusOr<absl::Span<std::byte>> staging = arena_->AllocateStaging(staging_bytes);
-    if (!staging.ok()) return FailAll(staging.status());
-    lane.staging = *staging;
+  if (staging_bytes <= static_cast<int64_t>(lane.staging.size())) return true;
+  if (!lane.staging.empty()) arena_->Free(lane.staging);
+  lane.staging = {};
+  absl::StatusOr<absl::Span<std::byte>> staging = arena_->AllocateStaging(staging_bytes);
+  if (!staging.ok()) {
+    FailAll(staging.status());
+    return false;
   }
-  if (!batch.group->across.empty()) {
-    const int32_t members = lane.node->size();
-    const GroupLayout& layout = batch.group->layout;
+  lane.staging = *staging;
+  return true;
+}
+
+void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
+  if (!ClaimNodeLane(id, lane)) return;
+  const Batch& batch = lane.queue.front();
+  const int32_t nodes = batch.group->layout.num_nodes();
+  if (!MakeStaging(lane,
+                   NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node, nodes)))
+    return;
+  if (nodes > 1) {
     const int64_t slice_bytes =
-        NodeCollectiveRun::SliceBytesMax(batch.args, members, layout.num_nodes(), options_.node);
-    const AcrossNodes across{batch.group->across, layout.node_of(layout.self()),
-                             ToInt(batch.args.root) / members};
-    if (!StartExchange(lane, across, slice_bytes)) return;
+        NodeCollectiveRun::SliceBytesMax(batch.args, batch.group->carriers, nodes, options_.node);
+    if (!StartExchange(lane, slice_bytes)) return;
   }
   lane.node_run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
                                                       options_.node, lane.exchange.get());
 }
 
-bool HostBackend::StartExchange(Lane& lane, AcrossNodes across, int64_t slice_bytes) {
-  lane.exchange = std::make_unique<SliceExchange>(lane.queue.front().args, across, slice_bytes,
-                                                  options_.run, *transport_);
+bool HostBackend::StartExchange(Lane& lane, int64_t slice_bytes) {
+  const Batch& batch = lane.queue.front();
+  lane.exchange = std::make_unique<SliceExchange>(batch.args, AcrossOf(*batch.group, batch.args),
+                                                  slice_bytes, options_.run, *transport_);
   const int64_t scratch_bytes = lane.exchange->scratch_bytes();
   if (!MakeRoom(lane, scratch_bytes)) {
     lane.exchange.reset();
@@ -305,12 +296,35 @@ bool HostBackend::StartExchange(Lane& lane, AcrossNodes across, int64_t slice_by
   return true;
 }
 
-void HostBackend::StartSlices(Lane& lane) {
+void HostBackend::StartSlices(Lane& lane, int64_t slice_bytes) {
+  if (StartExchange(lane, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
+}
+
+void HostBackend::StartLeaderRun(LaneId id, Lane& lane) {
   const Batch& batch = lane.queue.front();
-  const int64_t slice_bytes =
-      SliceExchange::SliceBytesFor(static_cast<int64_t>(batch.args.input.size()));
-  const AcrossNodes across{batch.group->across, ToInt(batch.group->layout.self()), 0};
-  if (StartExchange(lane, across, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
+  if (!batch.group->memories.empty() && !ClaimNodeLane(id, lane)) return;
+  lane.leader_run = std::make_unique<LeaderRun>(
+      batch.args, lane.node.get(), LeadersOf(*batch.group, batch.args), options_.run, *transport_);
+  const int64_t scratch_bytes = lane.leader_run->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) return lane.leader_run.reset();
+  lane.leader_run->Begin(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+}
+
+void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  const HostGroup& group = *batch.group;
+  const bool alone = group.memories.empty();
+  const NodeRanks node{ToInt(group.layout.self()) - group.self_on_node,
+                       alone ? 1 : static_cast<int32_t>(group.memories.size())};
+  if (!alone) {
+    if (!ClaimNodeLane(id, lane)) return;
+    const CollectiveArgs within = AlltoallRun::Within(batch.args, node);
+    if (!MakeStaging(lane, NodeCollectiveRun::StagingBytes(within, *lane.node, options_.node)))
+      return;
+  }
+  lane.alltoall_run = std::make_unique<AlltoallRun>(batch.args, node, group.layout.self(),
+                                                    lane.node.get(), lane.staging, options_.node,
+                                                    options_.run, *transport_, group.members);
 }
 
 bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
@@ -322,39 +336,54 @@ bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
 }
 
 absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
-  const Group& group = *batch.group;
   const CollectiveKind kind = batch.args.kind;
-  const int32_t size = group.layout.size();
+  const Places places = batch.group->places;
+  const int32_t size = batch.group->layout.size();
   // Of the whole vector, which all ranks know.
   const int64_t size_bytes =
       SizeOf(kind == CollectiveKind::kAllgather ? batch.args.output : NodeInputOf(batch.args));
   const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
   const bool allreduce = kind == CollectiveKind::kAllreduce;
-  if (!HasExchange(kind) || size == 1) return flat;
+  if (size == 1) return flat;
   if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
-  const bool even = !group.memories.empty();
-  const bool apart = allreduce && group.layout.num_nodes() == size;
-  if (group.across.empty() || (!apart && !even)) return flat;
+  const bool apart = places == Places::kApart;
+  if (places == Places::kAny || (apart && !allreduce)) return flat;
   COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
   if (agreed == HostAlgorithm::kFlat) return flat;
-  if (agreed == HostAlgorithm::kHierarchical && even) return Algorithm::kHierarchical;
-  return ChooseAlgorithm(kind, size_bytes, size, even ? Places::kEvenNodes : Places::kApart);
+  const bool small = !apart && LeaderRun::Fits(batch.args, options_.node.inline_bytes_max);
+  if (agreed == HostAlgorithm::kHierarchical && small) return Algorithm::kLeaders;
+  const bool has_hierarchy = !apart && HasHierarchy(kind, places == Places::kEvenNodes);
+  if (agreed == HostAlgorithm::kHierarchical && has_hierarchy) return Algorithm::kHierarchical;
+  const Algorithm chosen = ChooseAlgorithm(kind, size_bytes, size, places);
+  return chosen == Algorithm::kLeaders && !small ? flat : chosen;
 }
 
 void HostBackend::Start(LaneId id, Lane& lane) {
   const Batch& batch = lane.queue.front();
+  const HostGroup& group = *batch.group;
   // Inside a node there is one way.
-  if (!batch.group->memories.empty() && batch.group->across.empty()) return StartNodeRun(id, lane);
+  if (!group.memories.empty() && group.on_one_node()) return StartNodeRun(id, lane);
   const absl::StatusOr<Algorithm> algorithm = AlgorithmOf(batch);
   if (!algorithm.ok()) return FailAll(algorithm.status());
-  if (*algorithm == Algorithm::kHierarchical) return StartNodeRun(id, lane);
-  if (*algorithm == Algorithm::kSlices) return StartSlices(lane);
-  StartRun(lane, *algorithm);
+  switch (*algorithm) {
+    case Algorithm::kHierarchical:
+      if (batch.args.kind == CollectiveKind::kAlltoall) return StartAlltoall(id, lane);
+      if (!group.memories.empty()) return StartNodeRun(id, lane);
+      // Alone on its node: the same pieces as on the others are its only slices.
+      return StartSlices(lane,
+                         ExchangedPieceBytes(SizeOf(batch.args.output), options_.node.staging));
+    case Algorithm::kLeaders:
+      return StartLeaderRun(id, lane);
+    case Algorithm::kSlices:
+      return StartSlices(lane, SliceExchange::SliceBytesFor(SizeOf(batch.args.input)));
+    default:
+      return StartRun(lane, *algorithm);
+  }
 }
 
 void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   const CollectiveArgs& args = lane.queue.front().args;
-  const Group& group = *lane.queue.front().group;
+  const HostGroup& group = *lane.queue.front().group;
   const int32_t size = group.layout.size();
   Schedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
@@ -378,14 +407,22 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   }
 }
 
+void HostBackend::Lane::EndRun() {
+  run.reset();
+  node_run.reset();
+  leader_run.reset();
+  alltoall_run.reset();
+  exchange.reset();
+}
+
 bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
     if (failure_.ok() && !lane.runs()) Start(id, lane);
     bool succeeded = false;
     if (lane.runs()) {
-      moved |= lane.node_run != nullptr ? AdvanceNodeRun(lane)
-                                        : lane.With([](auto& run) { return run.Advance(); });
+      moved |= lane.With([](auto& run) { return run.Advance(); });
+      moved |= FailForLostNeighbours(lane);
       const absl::Status status = lane.With([](auto& run) { return run.status(); });
       if (!status.ok()) FailAll(status);
       if (!lane.With([](auto& run) { return run.finished(); })) break;
@@ -393,27 +430,29 @@ bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
     }
     finished.emplace_back(std::move(lane.queue.front().done),
                           succeeded ? absl::OkStatus() : failure_);
-    lane.run.reset();
-    lane.node_run.reset();
-    lane.exchange.reset();
+    lane.EndRun();
     lane.RemoveFront();
     moved = true;
   }
   return moved;
 }
 
-bool HostBackend::AdvanceNodeRun(Lane& lane) {
-  const bool moved = lane.node_run->Advance();
-  // What a rank has said before it ended counts: who was heard to be lost is looked at after that.
-  if (lost_.empty() || lane.node_run->finished() || !lane.node_run->status().ok()) return moved;
-  const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
-  for (int32_t member = 0; member < lane.node->size(); ++member) {
-    const auto lost = lost_.find(neighbours[static_cast<size_t>(member)]);
-    if (lost == lost_.end() || !lane.node_run->WaitsFor(member)) continue;
-    lane.node_run->Fail(lost->second);
-    return true;
-  }
-  return moved;
+// What a rank has said before it ended counts: who was heard to be lost is looked at after that.
+bool HostBackend::FailForLostNeighbours(Lane& lane) {
+  if (lost_.empty()) return false;
+  return lane.With([&](auto& run) {
+    if constexpr (requires { run.WaitsFor(0); }) {
+      if (run.finished() || !run.status().ok()) return false;
+      const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
+      for (size_t member = 0; member < neighbours.size(); ++member) {
+        const auto lost = lost_.find(neighbours[member]);
+        if (lost == lost_.end() || !run.WaitsFor(static_cast<int32_t>(member))) continue;
+        run.Fail(lost->second);
+        return true;
+      }
+    }
+    return false;
+  });
 }
 
 void HostBackend::FailAll(absl::Status status) {

@@ -12,8 +12,11 @@
 
 #include "worker/algorithm_table.h"
 #include "worker/aligned_buffer.h"
+#include "worker/alltoall_run.h"
 #include "worker/collective_backend.h"
 #include "worker/collective_run.h"
+#include "worker/host_group.h"
+#include "worker/leader_run.h"
 #include "worker/mapped_lane.h"
 #include "worker/node_arena.h"
 #include "worker/node_run.h"
@@ -33,14 +36,15 @@ struct HostBackendOptions {
 };
 
 // With an arena, groups whose ranks all share this rank's node run on mapped memory
-// (node_run.h): messages then tell only who has gone. Allreduces, broadcasts, allgathers and
-// reducescatters of groups with as many ranks, more than one, on each of several nodes do so inside
-// the nodes, and between them send slices (slice_exchange.h). All other groups, groups of more than
-// NodeLane::kMaxMembers on a node, and everything without an arena, go through the transport. All
-// ranks of a node are given an arena or none is; whether they can have it they find out in Connect,
-// together. That another node has none it says in the store, where others look before their first
-// collective that would need it: a rank is connected before any other one launches what it takes
-// part in.
+// (node_run.h): messages then tell only who has gone. Groups on several nodes, on one of them more
+// than one rank, do so inside the nodes: between them small ones are talked about by one rank of
+// each (leader_run.h), and allreduces, broadcasts, and on nodes with as many ranks each allgathers
+// and reducescatters, send slices (slice_exchange.h); an alltoall's blocks go straight to where
+// they belong (alltoall_run.h). What else there is, groups of more than NodeLane::kMaxMembers on a
+// node, and everything without an arena, go through the transport. All ranks of a node are given an
+// arena or none is; whether they can have it they find out in Connect, together. That another node
+// has none it says in the store, where others look before their first collective that would need
+// it: a rank is connected before any other one launches what it takes part in.
 //
 // Each lane runs its batches one after the other; lanes do not wait for each other. Once anything
 // has failed, the generation's data plane is over: what is running and all that is launched later
@@ -73,20 +77,9 @@ class HostBackend final : public CollectiveBackend {
   void Abort() override;
 
  private:
-  struct Group {
-    GroupLayout layout;         // ranks counted from 0 in the group
-    std::vector<Rank> members;  // on the transport; empty: the same
-    // By member on this node, where they are mapped by all of them; empty: the group uses the
-    // transport.
-    std::vector<NodeMemory> memories;
-    std::vector<Rank> neighbours;  // whose they are
-    int32_t self_on_node = 0;      // among them
-    // By node: who has that number there, if all have as many. Empty: it is on one node.
-    std::vector<Rank> across;
-  };
   struct Batch {
     CollectiveArgs args;
-    const Group* group = nullptr;  // lives as long as something of it is in flight
+    const HostGroup* group = nullptr;  // lives as long as something of it is in flight
     Done done;
   };
   struct Lane {
@@ -94,37 +87,49 @@ class HostBackend final : public CollectiveBackend {
     std::list<Batch> spare;              // at most one, empty: for its memory
     std::unique_ptr<CollectiveRun> run;  // nullptr: the front one has not started
     AlignedBuffer memory;                // scratch, kept from batch to batch
-    // Of a group on mapped memory, instead of these two.
+    // Of a group on mapped memory, instead of the run.
     std::unique_ptr<NodeLane> node;
     std::unique_ptr<NodeCollectiveRun> node_run;
+    std::unique_ptr<LeaderRun> leader_run;
+    std::unique_ptr<AlltoallRun> alltoall_run;
     std::unique_ptr<SliceExchange> exchange;  // of the node_run, or alone
     absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
 
     void Put(Batch batch);
     void RemoveFront();
-    bool runs() const { return run != nullptr || node_run != nullptr || exchange != nullptr; }
+    void EndRun();
+    bool runs() const {
+      return run != nullptr || node_run != nullptr || exchange != nullptr ||
+             leader_run != nullptr || alltoall_run != nullptr;
+    }
     // With what runs the front one. REQUIRES: runs().
     template <typename Function>
     auto With(Function function) {
       if (node_run != nullptr) return function(*node_run);
+      if (leader_run != nullptr) return function(*leader_run);
+      if (alltoall_run != nullptr) return function(*alltoall_run);
       return exchange != nullptr ? function(*exchange) : function(*run);
     }
   };
   using Finished = std::vector<std::pair<Done, absl::Status>>;
 
-  Group MakeGroup(GroupLayout layout, std::vector<Rank> members) const;
+  HostGroup MakeGroup(GroupLayout layout, std::vector<Rank> members) const;
   absl::Status SayAlgorithm(const GroupLayout& layout, absl::Time deadline);
   absl::StatusOr<HostAlgorithm> AgreedAlgorithm();
   absl::StatusOr<Algorithm> AlgorithmOf(const Batch& batch);
   void WatchPeers(const GroupLayout& layout);
   void Start(LaneId id, Lane& lane);
   void StartRun(Lane& lane, Algorithm algorithm);
+  bool ClaimNodeLane(LaneId id, Lane& lane);
+  bool MakeStaging(Lane& lane, int64_t staging_bytes);
   void StartNodeRun(LaneId id, Lane& lane);
+  void StartLeaderRun(LaneId id, Lane& lane);
+  void StartAlltoall(LaneId id, Lane& lane);
   bool AdvanceLane(LaneId id, Lane& lane, Finished& finished);
-  bool StartExchange(Lane& lane, AcrossNodes across, int64_t slice_bytes);
-  void StartSlices(Lane& lane);
+  bool StartExchange(Lane& lane, int64_t slice_bytes);
+  void StartSlices(Lane& lane, int64_t slice_bytes);
   bool MakeRoom(Lane& lane, int64_t scratch_bytes);
-  bool AdvanceNodeRun(Lane& lane);
+  bool FailForLostNeighbours(Lane& lane);
   void ReleaseEndedLanes();
   void FailAll(absl::Status status);
 
@@ -139,10 +144,10 @@ class HostBackend final : public CollectiveBackend {
   std::unique_ptr<Transport> transport_;
   bool maps_ = false;  // the node's ranks have arenas: known by Connect
   Store* store_ = nullptr;
-  std::optional<HostAlgorithm> agreed_;   // absent: nobody has looked yet
-  std::map<Rank, absl::Status> lost_;     // of the node, with arenas
-  std::byte unsent_{};                    // what they would say if they ever said anything
-  std::map<ProcessSetId, Group> groups_;  // empty: not connected
+  std::optional<HostAlgorithm> agreed_;       // absent: nobody has looked yet
+  std::map<Rank, absl::Status> lost_;         // of the node, with arenas
+  std::byte unsent_{};                        // what they would say if they ever said anything
+  std::map<ProcessSetId, HostGroup> groups_;  // empty: not connected
   absl::Status failure_;
   std::vector<AlignedBuffer> fusion_buffers_;
   Finished finished_;  // for its memory

@@ -43,7 +43,10 @@ void Add(NodeOperations& operations, const NodeOperation& operation) {
 int64_t ResultsBehind(const NodeMode& mode) { return mode.exchanged ? kExchangeAhead - 1 : 0; }
 
 ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t member) {
-  return NodeSliceOf(piece.offset_bytes, piece.offset_bytes + piece.size_bytes, member, c.members);
+  const int32_t carriers = c.carriers > 0 ? c.carriers : c.members;
+  const int64_t end = piece.offset_bytes + piece.size_bytes;
+  if (member >= carriers) return {end, 0};
+  return NodeSliceOf(piece.offset_bytes, end, member, carriers);
 }
 
 // Whether members fetch slices from those who have made them.
@@ -344,6 +347,13 @@ NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
   return mode;
 }
 
+int64_t ExchangedPieceBytes(int64_t size_bytes, const NodeStaging& staging) {
+  NodeCollective whole;
+  whole.kind = CollectiveKind::kAllreduce;
+  whole.size_bytes = size_bytes;
+  return ExchangedMode(whole, staging).piece_bytes;
+}
+
 NodeParts ExchangedParts(const NodeCollective& c, const NodeMode& mode, int64_t piece) {
   const bool gathers = c.kind == CollectiveKind::kAllgather;
   NodeParts parts = ColumnOf(c, gathers ? c.output_blocks : c.input_blocks, mode, piece, c.self);
@@ -464,7 +474,7 @@ StagedRanges StagedRangesOf(const NodeCollective& c, const NodeMode& mode, int64
       const ByteRange piece = PieceOf(mode, step, c.size_bytes);
       const int64_t begin = piece.offset_bytes;
       const int64_t end = begin + piece.size_bytes;
-      const ByteRange own = NodeSliceOf(begin, end, c.self, c.members);
+      const ByteRange own = SliceOfPiece(c, piece, c.self);
       const int64_t behind = own.offset_bytes + own.size_bytes;
       if (own.offset_bytes > begin) ranges.push_back({begin, 0, own.offset_bytes - begin});
       if (end > behind) ranges.push_back({behind, behind - begin, end - behind});

@@ -19,7 +19,8 @@
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
-// Exchanged: among several nodes of as many members. Of an allreduce or a broadcast each combines
+// Exchanged: among several nodes of as many members, or of an allreduce or a broadcast as many
+// carriers. Of an allreduce or a broadcast each combines
 // its slice of a piece as above, or copies it from the root, has it combined with those of the
 // members of its number on the other nodes, or sent to them (slice_exchange.h), and gives the
 // result to its node three steps later, while the slices of kExchangeAhead pieces are under way.
@@ -66,6 +67,10 @@ struct NodeCollective {
   // members of the first node, of the second one, and so on.
   int32_t nodes = 1;
   int32_t node = 0;
+  // Of an exchanged allreduce or broadcast: so many members, the first ones, combine and exchange
+  // slices, as many as there are on the node that has the fewest. The others only show their inputs
+  // and get the results. 0: all.
+  int32_t carriers = 0;
 };
 
 // How it is done; equal on all members.
@@ -139,6 +144,8 @@ NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging
 // An exchanged allreduce, broadcast, allgather or reducescatter, but for `shared`, which nodes need
 // not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
+// Of an exchanged allreduce or broadcast, however many carriers there are.
+int64_t ExchangedPieceBytes(int64_t size_bytes, const NodeStaging& staging);
 // Of a piece, the largest slice that any member has, or the largest part of a block.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
 // Of an exchanged allgather or reducescatter, by node: the parts of this member's column that are

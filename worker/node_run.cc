@@ -67,9 +67,9 @@ int64_t NodeCollectiveRun::MaxStagingBytes(const NodeRunOptions& options) {
   return kStagingBuffers * options.staging.buffer_bytes;
 }
 
-int64_t NodeCollectiveRun::SliceBytesMax(const CollectiveArgs& args, int32_t members, int32_t nodes,
-                                         const NodeRunOptions& options) {
-  const NodeCollective collective = Described(args, members, nodes);
+int64_t NodeCollectiveRun::SliceBytesMax(const CollectiveArgs& args, int32_t carriers,
+                                         int32_t nodes, const NodeRunOptions& options) {
+  const NodeCollective collective = Described(args, carriers, nodes);
   return LargestSliceBytes(collective, ExchangedMode(collective, options.staging));
 }
 
@@ -93,8 +93,8 @@ NodeCollectiveRun::NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane,
   collective_.root = ToInt(args.root);
   if (exchange != nullptr) {
     collective_.node = exchange->node();
-    collective_.root =
-        exchange->has_root() ? collective_.root % lane.size() : NodeCollective::kElsewhere;
+    collective_.carriers = exchange->carriers();
+    collective_.root = exchange->has_root() ? exchange->root_member() : NodeCollective::kElsewhere;
   }
 }
 

@@ -55,14 +55,14 @@ class NodeCollectiveRun {
   // The most that it needs for any that is not exchanged.
   static int64_t MaxStagingBytes(const NodeRunOptions& options);
 
-  // Slices, or parts of blocks, of an exchanged collective among so many members of each node.
-  static int64_t SliceBytesMax(const CollectiveArgs& args, int32_t members, int32_t nodes,
+  // Slices, or parts of blocks, of a collective that so many members of each node exchange.
+  static int64_t SliceBytesMax(const CollectiveArgs& args, int32_t carriers, int32_t nodes,
                                const NodeRunOptions& options);
 
   // `args` are valid; args.root counts the members, of all nodes. They, the lane and `staging`,
   // which lies in this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if
-  // there is one: for an allreduce, broadcast, allgather or reducescatter with as many members on
-  // each of its nodes.
+  // there is one: for an allreduce or broadcast, and for an allgather or reducescatter with as many
+  // members on each of its nodes.
   NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
                     const NodeRunOptions& options, SliceExchange* exchange = nullptr);
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;

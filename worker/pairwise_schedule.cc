@@ -1,19 +1,29 @@
 #include "worker/pairwise_schedule.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace coordd {
+namespace {
+
+// Of an alltoall, whose blocks need not wait for each other: enough that one that is late holds up
+// no other, few enough that a transport's queues stay short.
+constexpr int32_t kPeersAtOnce = 8;
+
+}  // namespace
 
 Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
                           absl::Span<const ByteRange> output_blocks) {
   const int32_t size = static_cast<int32_t>(input_blocks.size());
   Schedule schedule;
-  for (int32_t s = 1; s < size; ++s) {
-    const Rank to = Wrapped(ToInt(self) + s, size);
-    const Rank from = Wrapped(ToInt(self) - s, size);
+  for (int32_t first = 1; first < size; first += kPeersAtOnce) {
     Step step;
-    AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(input_blocks, to)));
-    AddReceive(step, from, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, from)));
+    for (int32_t s = first; s < std::min(size, first + kPeersAtOnce); ++s) {
+      const Rank to = Wrapped(ToInt(self) + s, size);
+      const Rank from = Wrapped(ToInt(self) - s, size);
+      AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(input_blocks, to)));
+      AddReceive(step, from, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, from)));
+    }
     AddStep(schedule, std::move(step));
   }
   Step copy;

@@ -9,7 +9,8 @@
 
 namespace coordd {
 
-// p - 1 steps; each block travels once, so a rank sends its input without its own block.
+// Eight of the p - 1 exchanges at a time in each step; each block travels once, so a rank sends its
+// input without its own block.
 // `input_blocks` by destination, `output_blocks` by source.
 Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
                           absl::Span<const ByteRange> output_blocks);

@@ -56,9 +56,10 @@ SliceExchange::SliceExchange(const CollectiveArgs& args, AcrossNodes across,
       partial_each_(args.kind == CollectiveKind::kReducescatter
                         ? static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes_max)
                         : 0),
-      scratch_each_(ScratchBytes(
-          ScheduleOf(args, across, slice_bytes_max, LargestParts(across, slice_bytes_max)),
-          options)) {}
+      scratch_each_(across.carries ? ScratchBytes(ScheduleOf(args, across, slice_bytes_max,
+                                                             LargestParts(across, slice_bytes_max)),
+                                                  options)
+                                   : 0) {}
 
 absl::Span<std::byte> SliceExchange::Partial(int64_t piece) const {
   const size_t begin = IndexOf(piece) * static_cast<size_t>(partial_each_);
@@ -72,7 +73,7 @@ int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
 
 void SliceExchange::BeginAll(int64_t slice_bytes) {
   slice_bytes_ = slice_bytes;
-  const int64_t size_bytes = static_cast<int64_t>(args_.input.size());
+  const int64_t size_bytes = static_cast<int64_t>(args_.output.size());
   pieces_of_all_ = (size_bytes + slice_bytes - 1) / slice_bytes;
 }
 
@@ -80,7 +81,12 @@ bool SliceExchange::BeginNext() {
   if (next_ == pieces_of_all_ || !Ended(next_ - kInFlight)) return false;
   const size_t begin = static_cast<size_t>(next_ * slice_bytes_);
   const size_t size = static_cast<size_t>(slice_bytes_);
-  Begin(next_++, args_.input.subspan(begin, size), args_.output.subspan(begin, size));
+  const absl::Span<std::byte> output = args_.output.subspan(begin, size);
+  if (args_.kind == CollectiveKind::kBroadcast) {
+    Begin(next_++, output, output);
+  } else {
+    Begin(next_++, args_.input.subspan(begin, size), output);
+  }
   return true;
 }
 

@@ -27,8 +27,13 @@ struct AcrossNodes {
   // By node: the rank of the transport that has the same number among its node's members as this
   // one among its own. It outlives what is done with it.
   RunMembers ranks;
-  int32_t self = 0;  // index of the own node
-  int32_t root = 0;  // of a broadcast: of the node from which it comes
+  int32_t self = 0;         // index of the own node
+  int32_t root = 0;         // of a broadcast: of the node from which it comes
+  int32_t root_member = 0;  // and its number among that node's members
+  // So many members of each node, the first ones, have slices; 0: all. Where a node has more, the
+  // others exchange nothing.
+  int32_t carriers = 0;
+  bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
 };
 
 // An allreduce, broadcast, allgather or reducescatter of one piece after the other among these
@@ -52,6 +57,8 @@ class SliceExchange {
   int32_t node() const { return across_.self; }
   // Of a broadcast: whether it comes from this node.
   bool has_root() const { return across_.self == across_.root; }
+  int32_t root_member() const { return across_.root_member; }
+  int32_t carriers() const { return across_.carriers; }
   // How much `scratch` it needs.
   int64_t scratch_bytes() const { return kInFlight * (partial_each_ + scratch_each_); }
   // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
@@ -71,8 +78,8 @@ class SliceExchange {
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
-  // Instead: all of the input and output of the arguments, which it cuts into slices of
-  // `slice_bytes`, at most slice_bytes_max and whole elements.
+  // Instead: all of the input and output of the arguments, of an allreduce or a broadcast, which it
+  // cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
   // Of so many bytes, each of which goes from input to output as soon as it can.

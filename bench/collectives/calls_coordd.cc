@@ -39,8 +39,9 @@ class CoorddCalls final : public Calls {
     const uintptr_t aligned =
         (reinterpret_cast<uintptr_t>(memory) + kAlignment - 1) / kAlignment * kAlignment;
     memory = reinterpret_cast<void*>(aligned);
-    // Figures of memory that nobody maps would be something else.
-    if (size_ > 1) Check(coordd_register(worker_, memory, bytes));
+    // Figures of memory that nobody maps would be something else. Of a rank that is alone on its
+    // node there is nobody.
+    if (coordd_local_size(worker_) > 1) Check(coordd_register(worker_, memory, bytes));
     return static_cast<float*>(memory);
   }
   // Names have no gathering or scattering in place.

@@ -1,6 +1,11 @@
+#include <atomic>
 #include <barrier>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/store_memory.h"
@@ -10,6 +15,7 @@
 #include "worker/checking_backend.h"
 #include "worker/host_backend.h"
 #include "worker/in_process_transport.h"
+#include "worker/peer_status.h"
 
 namespace coordd {
 namespace {
@@ -24,12 +30,13 @@ BackendCase Host(std::string name, HostBackendOptions options) {
           }};
 }
 
+// What these tests use of a board: its directory and the first entries.
+constexpr size_t kUsedBoardBytes = size_t{1} << 20;
+
 // Memory that all ranks have at the same addresses, so that ThreadSanitizer sees who touches what.
 struct SharedMemories {
   explicit SharedMemories(int32_t ranks) {
     constexpr int64_t kArenaBytes = int64_t{112} << 20;
-    // What these tests use of a board: its directory and the first entries.
-    constexpr size_t kUsedBoardBytes = size_t{1} << 20;
     for (int32_t r = 0; r < ranks; ++r) {
       buffers.emplace_back(kArenaBytes);
       std::memset(buffers.back().data(), 0, kUsedBoardBytes);
@@ -62,6 +69,30 @@ GroupLayout OnNodes(Rank self, int32_t world_size) {
   if (world_size == 6) return GroupLayout(self, {{3, 2}});
   return world_size % 2 == 0 ? GroupLayout(self, {{2, world_size / 2}})
                              : GroupLayout(self, {{world_size, 1}});
+}
+
+// The same with different numbers of ranks, also one.
+GroupLayout OnUnevenNodes(Rank self, int32_t world_size) {
+  switch (world_size) {
+    case 3:
+      return GroupLayout(self, {{1, 2}, {1, 1}});
+    case 4:
+      return GroupLayout(self, {{1, 1}, {1, 3}});
+    case 5:
+      return GroupLayout(self, {{1, 1}, {1, 4}});
+    case 6:
+      return GroupLayout(self, {{1, 3}, {1, 2}, {1, 1}});
+    case 7:
+      return GroupLayout(self, {{1, 4}, {1, 3}});
+    default:
+      return GroupLayout(self, {{world_size, 1}});
+  }
+}
+
+BackendCase Uneven(BackendCase of) {
+  of.layout = OnUnevenNodes;
+  of.max_world_size = 7;
+  return of;
 }
 
 // Every rank on a node of its own.
@@ -125,6 +156,14 @@ INSTANTIATE_TEST_SUITE_P(
                                   .stream_bytes_min = 65536,
                                   .work_bytes_max = 16384},
                                  4096),
+                    Uneven(BetweenNodes("UnevenNodes",
+                                        {.inline_bytes_max = 64,
+                                         .staging = {.buffer_bytes = 8192,
+                                                     .broadcast_bytes = 512,
+                                                     .exchange_bytes = 8192},
+                                         .work_bytes_max = 16384},
+                                        4096)),
+                    Uneven(BetweenNodes("UnevenNodesByLeaders", {}, 65536)),
                     Apart("Apart", {.run = {.segment_bytes = 4096}}),
                     Checked(BetweenNodes("BetweenNodes", {}, int64_t{1} << 20)),
                     Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
@@ -163,6 +202,61 @@ TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
       }));
     }
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Whoever waits for a rank that dies names it, whether it is the one of its node that talks to
+// other nodes or not, and nobody is done; the others hear of it from coordd.
+TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
+  const std::vector<NodeRun> kLayouts[] = {{{2, 2}}, {{1, 3}, {1, 1}}, {{1, 1}, {1, 2}}};
+  for (const std::vector<NodeRun>& nodes : kLayouts) {
+    const int32_t size = GroupLayout(Rank{0}, nodes).size();
+    SharedMemories shared(size);
+    for (int32_t victim = 0; victim < size; ++victim) {
+      for (const int64_t count : {int64_t{5}, int64_t{100003}}) {
+        for (NodeMemory memory : shared.memories) std::memset(memory.data(), 0, kUsedBoardBytes);
+        InProcessNetwork network(size);
+        InMemoryStore store;
+        std::barrier all(size);
+        std::atomic<bool> noticed = false;
+        std::vector<std::thread> threads;
+        for (int32_t r = 0; r < size; ++r) {
+          threads.push_back(StartThread("rank", [&, r] {
+            const Bytes input = TestInput(DataType::kFloat32, r, count, 1);
+            Bytes output(input.size());
+            auto backend = std::make_unique<HostBackend>(
+                std::make_unique<InProcessTransport>(network), HostBackendOptions(),
+                std::make_unique<NodeArena>(shared.memories));
+            ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, nodes), store,
+                                       Clock::Real().Now() + kGroupHangLimit),
+                      absl::OkStatus());
+            all.arrive_and_wait();
+            if (r == victim) {
+              backend.reset();
+              return all.arrive_and_wait();
+            }
+            BackendContext context{*backend, Rank{r}, size, all, [] {}};
+            CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+            args.sequence = 1;
+            std::optional<absl::Status> result;
+            ASSERT_TRUE(
+                backend->Launch(args, [&](absl::Status status) { result = std::move(status); })
+                    .ok());
+            context.DriveUntil([&] { return result.has_value() || noticed.load(); });
+            if (result.has_value()) {
+              EXPECT_EQ(SuspectRank(*result), Rank{victim}) << *result;
+              noticed = true;
+            }
+            backend->Abort();
+            context.DriveUntil([&] { return result.has_value(); });
+            EXPECT_FALSE(result->ok());
+            all.arrive_and_wait();
+          }));
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_TRUE(noticed.load());
+      }
+    }
   }
 }
 

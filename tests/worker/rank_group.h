@@ -10,12 +10,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/store_memory.h"
 #include "common/thread.h"
+#include "worker/collective_backend.h"
 #include "worker/group_layout.h"
 #include "worker/idle_wait.h"
 
@@ -89,6 +91,8 @@ void RunRanks(const GroupCase<T>& group_case, int32_t world_size,
         barrier.arrive_and_drop();
         return;
       }
+      // The executor's promise to a backend: who launches knows that all are connected.
+      if constexpr (std::is_same_v<T, CollectiveBackend>) barrier.arrive_and_wait();
       RankContext<T> context{*object, Rank{r}, world_size, barrier, [&] { object.reset(); }};
       body(context);
       barrier.arrive_and_wait();

@@ -438,6 +438,8 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 4, 2), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 18, 6), Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 28, 6), Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 12, 6, Places::kEvenNodes),
+            Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 14, 6, Places::kEvenNodes),
             Algorithm::kRecursiveDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 15, 6, Places::kEvenNodes),
@@ -446,9 +448,28 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
             Algorithm::kHalvingDoubling);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kApart),
             Algorithm::kSlices);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 10, 6, Places::kUnevenNodes),
+            Algorithm::kLeaders);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 20, 6, Places::kUnevenNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllgather, 1 << 20, 6, Places::kUnevenNodes),
+            Algorithm::kRing);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAlltoall, 0, 6, Places::kEvenNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBarrier, 0, 6, Places::kEvenNodes),
+            Algorithm::kLeaders);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 10, 3, Places::kThinNodes),
+            Algorithm::kLeaders);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kAllreduce, 1 << 28, 3, Places::kThinNodes),
+            Algorithm::kRing);
+  EXPECT_FALSE(HasHierarchy(CollectiveKind::kReducescatter, /*even=*/false));
+  EXPECT_TRUE(HasHierarchy(CollectiveKind::kReducescatter, /*even=*/true));
+  EXPECT_TRUE(HasHierarchy(CollectiveKind::kAllreduce, /*even=*/false));
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 28, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 14, 6, Places::kEvenNodes),
             Algorithm::kBinomialTree);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 12, 6, Places::kEvenNodes),
+            Algorithm::kLeaders);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kBroadcast, 1 << 15, 6, Places::kEvenNodes),
             Algorithm::kHierarchical);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 10, 6), Algorithm::kBinomialTree);

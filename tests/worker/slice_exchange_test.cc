@@ -5,17 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "absl/time/time.h"
-#include "common/clock.h"
-#include "common/store_memory.h"
-#include "common/thread.h"
+#include "tests/worker/cluster.h"
 #include "tests/worker/reference.h"
 #include "worker/aligned_buffer.h"
 #include "worker/in_process_transport.h"
@@ -25,10 +20,6 @@
 namespace coordd {
 namespace {
 
-constexpr int64_t kBoardRoom = int64_t{67} << 20;
-// What these tests use of a board: its directory and the first entries.
-constexpr size_t kUsedRoom = size_t{1} << 20;
-constexpr int64_t kBufferRoom = int64_t{1} << 19;
 constexpr NodeRunOptions kTinySteps = {
     .inline_bytes_max = 64,
     .staging = {.buffer_bytes = 1024, .broadcast_bytes = 128, .exchange_bytes = 1024},
@@ -58,51 +49,17 @@ struct ClusterJob {
   }
 };
 
-// Ranks of several nodes: their memory and transports.
-struct Cluster {
-  Cluster(int32_t node_count, int32_t members) : nodes(node_count), each(members) {
-    const int32_t size = nodes * each;
-    network = std::make_unique<InProcessNetwork>(size);
-    for (int32_t r = 0; r < size; ++r) {
-      buffers.emplace_back(kBoardRoom + 4 * kBufferRoom);
-      std::memset(buffers.back().data(), 0, kUsedRoom);
-      transports.push_back(std::make_unique<InProcessTransport>(*network));
-    }
-    std::vector<std::thread> threads;
-    for (int32_t r = 0; r < size; ++r) {
-      threads.push_back(StartThread("connect", [this, r] {
-        const GroupLayout layout(Rank{r}, {{nodes, each}});
-        EXPECT_EQ(transports[static_cast<size_t>(r)]->Connect(
-                      layout, store, Clock::Real().Now() + absl::Minutes(1)),
-                  absl::OkStatus());
-      }));
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-  std::vector<NodeMemory> MemoriesOf(int32_t node) {
-    std::vector<NodeMemory> memories;
-    for (int32_t i = 0; i < each; ++i)
-      memories.push_back(buffers[static_cast<size_t>(node * each + i)].span());
-    return memories;
-  }
-
-  const int32_t nodes, each;
-  InMemoryStore store;
-  std::unique_ptr<InProcessNetwork> network;
-  std::vector<AlignedBuffer> buffers;
-  std::vector<std::unique_ptr<InProcessTransport>> transports;
-};
-
 // A rank that works through the jobs.
 class ClusterRank {
  public:
   ClusterRank(Cluster& cluster, int32_t rank)
       : cluster_(cluster),
         rank_(rank),
-        node_(rank / cluster.each),
-        lane_(LaneId{7}, cluster.MemoriesOf(node_), rank % cluster.each) {
+        node_(cluster.NodeOf(rank)),
+        carries_(cluster.NumberOf(rank) < cluster.carriers),
+        lane_(LaneId{7}, cluster.MemoriesOf(node_), cluster.NumberOf(rank)) {
     for (int32_t node = 0; node < cluster.nodes; ++node)
-      across_.push_back(Rank{node * cluster.each + rank % cluster.each});
+      across_.push_back(Rank{cluster.FirstOf(node) + (carries_ ? cluster.NumberOf(rank) : 0)});
   }
 
   bool Done(const std::vector<ClusterJob>& jobs) const {
@@ -137,7 +94,7 @@ class ClusterRank {
 
  private:
   InProcessTransport& transport() { return *cluster_.transports[static_cast<size_t>(rank_)]; }
-  int32_t ranks() const { return cluster_.nodes * cluster_.each; }
+  int32_t ranks() const { return cluster_.size; }
   Bytes InputOf(int32_t rank) const {
     const std::vector<int64_t> counts = job_.Counts(ranks());
     const int64_t count = job_.gathers() ? counts[static_cast<size_t>(rank)]
@@ -157,7 +114,7 @@ class ClusterRank {
     heap.assign(mapped ? 0 : size, std::byte{0});
     if (!mapped) return absl::MakeSpan(heap);
     return lane_.memory(lane_.self())
-        .subspan(static_cast<size_t>(kBoardRoom + number * kBufferRoom), size);
+        .subspan(static_cast<size_t>(Cluster::kBoardRoom + number * Cluster::kBufferRoom), size);
   }
 
   void Begin(const ClusterJob& job) {
@@ -194,18 +151,24 @@ class ClusterRank {
     args_.scale = job.scale;
     args_.scaled = job.scale == 1.0 ? nullptr : &scaled_;
     const int64_t slice_bytes =
-        NodeCollectiveRun::SliceBytesMax(args_, cluster_.each, cluster_.nodes, kTinySteps);
-    const AcrossNodes across{across_, node_, ToInt(args_.root) / cluster_.each};
+        NodeCollectiveRun::SliceBytesMax(args_, cluster_.carriers, cluster_.nodes, kTinySteps);
+    const int32_t root = ToInt(args_.root);
+    const AcrossNodes across{.ranks = across_,
+                             .self = node_,
+                             .root = cluster_.NodeOf(root),
+                             .root_member = cluster_.NumberOf(root),
+                             .carriers = cluster_.carriers,
+                             .carries = carries_};
     exchange_ =
         std::make_unique<SliceExchange>(args_, across, slice_bytes, kTinySegments, transport());
     scratch_ = AlignedBuffer(std::max<int64_t>(64, exchange_->scratch_bytes()));
     exchange_->Use(scratch_.span());
     const int64_t staging_bytes =
         NodeCollectiveRun::StagingBytes(args_, lane_, kTinySteps, cluster_.nodes);
-    ASSERT_LE(staging_bytes, kBufferRoom);
+    ASSERT_LE(staging_bytes, Cluster::kBufferRoom);
     const auto staging =
         lane_.memory(lane_.self())
-            .subspan(static_cast<size_t>(kBoardRoom), static_cast<size_t>(staging_bytes));
+            .subspan(static_cast<size_t>(Cluster::kBoardRoom), static_cast<size_t>(staging_bytes));
     run_ = std::make_unique<NodeCollectiveRun>(args_, lane_, staging, kTinySteps, exchange_.get());
   }
 
@@ -240,6 +203,7 @@ class ClusterRank {
 
   Cluster& cluster_;
   const int32_t rank_, node_;
+  const bool carries_;
   NodeLane lane_;
   std::vector<Rank> across_;
   size_t next_ = 0;
@@ -327,6 +291,27 @@ TEST(SliceExchange, HierarchicalCollectivesInEveryOrderOfSteps) {
   }
 }
 
+// As many members of each node as the smallest one has exchange slices, also where that is one.
+TEST(SliceExchange, NodesOfDifferentSizesInEveryOrderOfSteps) {
+  const std::vector<int32_t> kNodes[] = {{2, 1}, {1, 4}, {3, 2, 1}, {2, 4}, {3, 2, 3}, {1, 1, 2}};
+  for (uint32_t seed = 1; seed <= 36; ++seed) {
+    std::mt19937 random(seed);
+    Cluster cluster(kNodes[seed % std::size(kNodes)]);
+    std::vector<std::unique_ptr<ClusterRank>> ranks;
+    for (int32_t r = 0; r < cluster.size; ++r)
+      ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
+    std::vector<ClusterJob> jobs = RandomClusterJobs(random, 16, cluster.size);
+    std::erase_if(jobs, [](const ClusterJob& job) { return job.gathers() || job.scatters(); });
+    DriveAll(random, jobs, ranks, 4'000'000);
+    for (const auto& rank : ranks) {
+      ASSERT_TRUE(rank->Done(jobs)) << "hangs with seed " << seed;
+      ASSERT_EQ(rank->status(), absl::OkStatus());
+      for (size_t i = 0; i < jobs.size(); ++i)
+        EXPECT_TRUE(SameBytes(rank->results()[i], ranks[0]->results()[i])) << "job " << i;
+    }
+  }
+}
+
 // Scaled results have the bits of those that are scaled behind.
 TEST(SliceExchange, ScalesWhatHasComeBack) {
   Cluster cluster(2, 2);
@@ -352,13 +337,15 @@ TEST(SliceExchange, ScalesWhatHasComeBack) {
 TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     std::mt19937 random(seed);
-    Cluster cluster(2 + static_cast<int32_t>(seed % 2), 2);
+    // Every fifth time of different sizes.
+    const bool uneven = seed % 5 == 0;
+    Cluster cluster(uneven ? std::vector<int32_t>{1, 3} : std::vector<int32_t>(2 + seed % 2, 2));
     std::vector<std::unique_ptr<ClusterRank>> ranks;
-    for (int32_t r = 0; r < cluster.nodes * cluster.each; ++r)
+    for (int32_t r = 0; r < cluster.size; ++r)
       ranks.push_back(std::make_unique<ClusterRank>(cluster, r));
     std::vector<ClusterJob> jobs = {
         {DataType::kFloat32, ReduceOp::kSum, 20011, 1.0, true, seed % 3 == 0 ? 0u : ~0u, 1}};
-    if (seed % 4 >= 2) {
+    if (seed % 4 >= 2 && !uneven) {
       jobs[0].count = 5003;
       jobs[0].kind = seed % 4 == 2 ? CollectiveKind::kAllgather : CollectiveKind::kReducescatter;
     }
