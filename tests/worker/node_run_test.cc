@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <random>
 #include <thread>
@@ -60,6 +61,7 @@ struct Job {
   bool in_place;
   uint32_t mapped;  // bits: which members' buffers are
   int64_t sequence;
+  uint32_t parts = 0;  // bits: which members have the buffers of an allreduce in several runs
 };
 
 // A member that works through the jobs and checks each result.
@@ -80,6 +82,8 @@ class Member {
     run_->Advance();
     if (!run_->finished()) return;
     ASSERT_EQ(run_->status(), absl::OkStatus());
+    for (const OutputPart& part : args_.output_parts)
+      std::copy(part.bytes.begin(), part.bytes.end(), output_.begin() + part.offset_bytes);
     Check();
     // Nobody reads or writes them any more.
     std::fill(input_.begin(), input_.end(), std::byte{0xEE});
@@ -172,10 +176,29 @@ class Member {
       if (is_root) std::copy(value.begin(), value.end(), output_.begin());
       args_.input = {};
     }
+    parts_.clear();
+    if (job.kind == CollectiveKind::kAllreduce && (job.parts >> self_ & 1) != 0 &&
+        !NodeInlineRun::Fits(args_, members_, kTinyPieces.inline_bytes_max)) {
+      CutIntoParts(in_place);
+    }
     const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(args_, *lane_, kTinyPieces);
     const auto staging = node_.memories()[static_cast<size_t>(self_)].subspan(
         static_cast<size_t>(kInputAt) - 65536, static_cast<size_t>(staging_bytes));
     run_ = std::make_unique<NodeCollectiveRun>(args_, *lane_, staging, kTinyPieces);
+  }
+
+  // Runs of a length of this member's own, each in memory of its own.
+  void CutIntoParts(bool in_place) {
+    const size_t run = static_cast<size_t>(SizeOf(job_.dtype) * (3 + 50 * self_));
+    for (size_t at = 0; at < input_.size(); at += run) {
+      const auto bytes = input_.subspan(at, run);
+      Bytes& input = parts_.emplace_back(bytes.begin(), bytes.end());
+      args_.input_parts.push_back({static_cast<int64_t>(at), absl::MakeConstSpan(input)});
+      Bytes& output = in_place ? input : parts_.emplace_back(bytes.size());
+      args_.output_parts.push_back({static_cast<int64_t>(at), absl::MakeSpan(output)});
+    }
+    args_.input = {nullptr, input_.size()};
+    args_.output = {nullptr, output_.size()};
   }
 
   std::vector<Bytes> Inputs() const {
@@ -234,6 +257,7 @@ class Member {
   Job job_ = {};
   CollectiveArgs args_;
   Bytes input_heap_, output_heap_;
+  std::deque<Bytes> parts_;
   absl::Span<std::byte> input_, output_;
   std::unique_ptr<NodeCollectiveRun> run_;
 };
@@ -261,6 +285,7 @@ std::vector<Job> RandomJobs(std::mt19937& random, int32_t members, int32_t numbe
     const uint32_t some = static_cast<uint32_t>(random());
     job.mapped = random() % 3 == 0 ? ~0u : random() % 2 == 0 ? 0u : some;
     if (job.kind == CollectiveKind::kBarrier) job.count = 0;
+    if (random() % 2 == 0) job.parts = static_cast<uint32_t>(random());
     jobs.push_back(job);
   }
   return jobs;
@@ -306,6 +331,82 @@ TEST(NodeCollectiveRun, EveryCollectiveBetweenThreads) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+// As tensors lie in a fused buffer: what is between them is nobody's, also where a member has it in
+// one run.
+TEST(NodeCollectiveRun, NobodyTouchesWhatIsBetweenParts) {
+  constexpr int64_t kOffsets[] = {0, 1024, 1088, 2048};
+  constexpr int64_t kCounts[] = {200, 3, 90, 400};
+  constexpr size_t kWhole = 4096;
+  const Node node(2);
+  std::vector<std::vector<float>> memory(2, std::vector<float>(kWhole / 4, -1.0f));
+  std::vector<CollectiveArgs> args(2);
+  std::vector<std::unique_ptr<NodeLane>> lanes;
+  std::vector<std::unique_ptr<NodeCollectiveRun>> runs;
+  for (int32_t m = 0; m < 2; ++m) {
+    CollectiveArgs& own = args[static_cast<size_t>(m)];
+    own.kind = CollectiveKind::kAllreduce;
+    own.dtype = DataType::kFloat32;
+    own.op = ReduceOp::kSum;
+    const auto bytes =
+        absl::MakeSpan(reinterpret_cast<std::byte*>(memory[static_cast<size_t>(m)].data()), kWhole);
+    for (size_t t = 0; t < 4; ++t) {
+      const auto part = bytes.subspan(static_cast<size_t>(kOffsets[t]),
+                                      static_cast<size_t>(kCounts[t]) * sizeof(float));
+      for (int64_t i = 0; i < kCounts[t]; ++i)
+        memory[static_cast<size_t>(m)][static_cast<size_t>(kOffsets[t] / 4 + i)] =
+            static_cast<float>(m + 1 + i);
+      if (m == 1) continue;
+      own.input_parts.push_back({kOffsets[t], part});
+      own.output_parts.push_back({kOffsets[t], part});
+    }
+    own.input = own.output = bytes;
+    if (m == 0) own.input = own.output = absl::Span<std::byte>(nullptr, kWhole);
+    lanes.push_back(node.Lane(LaneId{1}, m));
+    runs.push_back(std::make_unique<NodeCollectiveRun>(
+        own, *lanes.back(),
+        node.memories()[static_cast<size_t>(m)].subspan(
+            kBuffersAt, static_cast<size_t>(NodeCollectiveRun::MaxStagingBytes(kTinyPieces))),
+        kTinyPieces));
+  }
+  for (int i = 0; i < 1000 && !(runs[0]->finished() && runs[1]->finished()); ++i)
+    for (auto& run : runs) run->Advance();
+  for (size_t m = 0; m < 2; ++m) {
+    ASSERT_TRUE(runs[m]->finished());
+    size_t t = 0;
+    for (int64_t at = 0; at < static_cast<int64_t>(kWhole) / 4; ++at) {
+      while (t < 4 && at >= kOffsets[t] / 4 + kCounts[t]) ++t;
+      const int64_t i = t < 4 ? at - kOffsets[t] / 4 : -1;
+      const float found = memory[m][static_cast<size_t>(at)];
+      if (i < 0 && m == 1) continue;  // packed: nobody minds what is there
+      EXPECT_EQ(found, i >= 0 ? static_cast<float>(3 + 2 * i) : -1.0f) << at;
+    }
+  }
+}
+
+TEST(BufferParts, ARunEndsWithItsPartAndWhatIsBetweenIsNobodys) {
+  std::byte memory[100] = {};
+  const std::vector<OutputPart> parts = {{10, absl::MakeSpan(memory, 20)},
+                                         {30, absl::MakeSpan(memory + 50, 5)},
+                                         {64, absl::MakeSpan(memory + 60, 30)}};
+  const absl::Span<std::byte> whole(nullptr, 128);
+  auto run = [&](int64_t at) {
+    const BufferRun<std::byte> found = RunAt<std::byte>(whole, parts, at);
+    const int64_t place = found.data == nullptr ? -1 : found.data - memory;
+    return std::pair<int64_t, int64_t>(place, found.size_bytes);
+  };
+  using Found = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(run(0), (Found{-1, 10}));
+  EXPECT_EQ(run(10), (Found{0, 20}));
+  EXPECT_EQ(run(29), (Found{19, 1}));
+  EXPECT_EQ(run(30), (Found{50, 5}));
+  EXPECT_EQ(run(35), (Found{-1, 29}));
+  EXPECT_EQ(run(70), (Found{66, 24}));
+  EXPECT_EQ(run(94), (Found{-1, 34}));
+  const BufferRun<std::byte> one = RunAt<std::byte>(absl::MakeSpan(memory), {}, 40);
+  EXPECT_EQ(one.data, memory + 40);
+  EXPECT_EQ(one.size_bytes, 60);
 }
 
 TEST(NodeCollectiveRun, SaysWhomItWaitsForAndWhoIsElsewhere) {
