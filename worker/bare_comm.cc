@@ -134,15 +134,15 @@ absl::Status BareComm::RunMapped() {
   MappedLane& lane = *parts_.mapped;
   if (NodeInlineRun::Fits(args_, size(), lane.options.inline_bytes_max)) {
     NodeInlineRun run(args_, *lane.node);
-    return Await(run);
+    return Await(run, lane.node->bell());
   }
   NodeCollectiveRun run(args_, *lane.node, lane.staging, lane.options);
-  const absl::Status status = Await(run);
+  const absl::Status status = Await(run, lane.node->bell());
   return status.ok() && !run.status().ok() ? Named(run.status()) : status;
 }
 
 template <typename Collective>
-absl::Status BareComm::Await(Collective& run) {
+absl::Status BareComm::Await(Collective& run, const BellUse& bell) {
   const GenerationEnd& end = parts_.plane->end;
   IdleWait wait(parts_.polling_threads, parts_.cores);
   absl::Time deadline = absl::InfinitePast();  // not known before it matters
@@ -156,7 +156,7 @@ absl::Status BareComm::Await(Collective& run) {
       wait.Reset();
       continue;
     }
-    if (!wait.Wait()) continue;
+    if (!wait.Wait(bell)) continue;
     const absl::Time now = parts_.clock->Now();
     if (deadline == absl::InfinitePast()) deadline = now + parts_.timeout;
     if (now < deadline) continue;

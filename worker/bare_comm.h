@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "worker/collective_backend.h"
 #include "worker/comm.h"
+#include "worker/doorbell.h"
 #include "worker/fork_guard.h"
 #include "worker/generation_plane.h"
 #include "worker/worker_metrics.h"
@@ -58,7 +59,7 @@ class BareComm final : public Comm {
   absl::Status Prepare(const CommCall& call);
   absl::Status RunMapped();
   template <typename Collective>
-  absl::Status Await(Collective& run);
+  absl::Status Await(Collective& run, const BellUse& bell);
   absl::Status RunByMessages();
   void Divide(const CommCall& call) const;
   void Count(const CommCall& call, const absl::Status& status);

@@ -18,6 +18,7 @@
 #include "common/store.h"
 #include "common/types.h"
 #include "worker/buffer_parts.h"
+#include "worker/doorbell.h"
 #include "worker/group_layout.h"
 
 namespace coordd {
@@ -148,6 +149,10 @@ class CollectiveBackend {
   // it while anything is in flight, and now and then (with each heartbeat) when nothing is: a peer
   // that connects late, or the last bytes in a full socket, may still need this side to move.
   virtual bool Progress() = 0;
+
+  // For the owner, when Progress has found nothing to do: where it may sleep until there is. None:
+  // it has to poll.
+  virtual BellUse Bell() { return {}; }
 
   // Memory that takes part in collectives without a staging copy, for fusion buffers; 64-byte
   // aligned. Ends with the backend. RESOURCE_EXHAUSTED.

@@ -1,6 +1,6 @@
 # The data plane: transports, schedules, kernels, backends. Owned by the executor thread of the runtime.
 set(data_plane_sources
-  algorithm_table.cc alltoall_run.cc arena_allocator.cc checking_backend.cc collective_args.cc collective_run.cc collective_schedule.cc copy_bytes.cc fusion_layout.cc group_layout.cc
+  algorithm_table.cc alltoall_run.cc arena_allocator.cc checking_backend.cc collective_args.cc collective_run.cc collective_schedule.cc copy_bytes.cc doorbell.cc fusion_layout.cc group_layout.cc
   host_backend.cc host_group.cc idle_wait.cc in_process_transport.cc leader_run.cc loopback_backend.cc memory_file.cc message_inbox.cc
   node_arena.cc node_board.cc node_files.cc node_inline.cc node_lane.cc node_mover.cc node_plan.cc node_run.cc pairwise_schedule.cc peer_addresses.cc
   peer_probe.cc peer_status.cc recursive_schedule.cc reduce_kernels.cc result_check.cc result_reference.cc ring_schedule.cc rooted_schedule.cc routed_transport.cc shm_channel.cc

@@ -67,13 +67,13 @@ void Executor::Launch(std::unique_ptr<BatchJob> batch) {
   }
   // Who waits since an older generation would come to the seat of that one.
   const bool waited_for = work != nullptr && work->seat() == &seat_ && work->has_waiter();
-  seat_.Call(waited_for);
+  CallDriver(waited_for);
   if (waited_for && !work->NudgeWaiter()) seat_.Decline();
 }
 
 template <typename T>
 void Executor::Put(T input) {
-  if (inbox_.PushUnbounded(std::move(input))) seat_.Call();
+  if (inbox_.PushUnbounded(std::move(input))) CallDriver();
 }
 
 void Executor::ReturnScratch(LaneId lane, ScratchLoan loan) { Put(ScratchReturned{lane, loan}); }
@@ -86,11 +86,26 @@ void Executor::EndGroup(ProcessSetId process_set) { Put(GroupEnded{process_set})
 
 void Executor::EndLane(LaneId lane) { Put(LaneEnded{lane}); }
 
+void Executor::CallDriver(bool waiter_comes) {
+  seat_.Call(waiter_comes);
+  // Who sits there may sleep.
+  Doorbell* const bell = own_bell_.load(std::memory_order_acquire);
+  if (bell != nullptr) bell->Ring();
+}
+
+void Executor::RingComms() {
+  if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().RingAll();
+}
+
+bool Executor::WaitForMore(IdleWait& wait) {
+  return wait.Wait(wait.sleeps_next() ? backend_->Bell() : BellUse{});
+}
+
 void Executor::Abort() {
   aborted_.store(true, std::memory_order_release);
   backend_->Abort();
   // What waits for scratch memory, which interrupted batches may hold, has nobody to end it else.
-  seat_.Call();
+  CallDriver();
 }
 
 void Executor::Stop() {
@@ -98,7 +113,7 @@ void Executor::Stop() {
   Abort();
   inbox_.Close();
   stopping_.store(true, std::memory_order_release);
-  seat_.Call();
+  CallDriver();
   thread_.join();
 }
 
@@ -107,6 +122,8 @@ void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
   seat_.AdoptAtStart();
   const absl::Status status = backend_->Connect(layout, store, deadline);
   if (!status.ok()) Abort();
+  if (status.ok() && arena() != nullptr)
+    own_bell_.store(&arena_->own_board().bell(), std::memory_order_release);
   connected(status);
   while (true) {
     DriveUntilIdle();
@@ -130,7 +147,7 @@ void Executor::DriveUntilIdle() {
     } else if (idle()) {
       return;
     } else {
-      wait.Wait();
+      WaitForMore(wait);
     }
   }
 }
@@ -143,11 +160,12 @@ void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
       wait.Reset();
     } else if (idle()) {
       break;  // what it waits for is elsewhere: not planned, or with the control thread
-    } else if (wait.Wait() && clock_.Now() >= deadline) {
+    } else if (WaitForMore(wait) && clock_.Now() >= deadline) {
       break;
     }
   }
   waiter_ = nullptr;
+  wait.Reset();  // the bell is the next one's
   seat_.Leave(LeavesSomething());
 }
 

@@ -22,6 +22,7 @@
 #include "common/store.h"
 #include "worker/batch_job.h"
 #include "worker/collective_backend.h"
+#include "worker/doorbell.h"
 #include "worker/driver_seat.h"
 #include "worker/group_layout.h"
 #include "worker/node_arena.h"
@@ -30,6 +31,7 @@
 namespace coordd {
 
 class GenerationEnd;  // worker/generation_end.h
+class IdleWait;       // worker/idle_wait.h
 struct CommOpening;   // executor_comms.cc
 struct DirectRun;
 
@@ -113,6 +115,8 @@ class Executor {
   void EndExchanges(LaneId lane) { CloseComm(lane, nullptr); }
   // Thread-safe, idempotent: everything launched and everything new ends with ABORTED.
   void Abort();
+  // Thread-safe: comms whose callers sleep look whether their generation has ended.
+  void RingComms();
   // Aborts what is still running, hands it to `finished`, joins the thread. Idempotent; one thread.
   void Stop();
 
@@ -225,6 +229,10 @@ class Executor {
   void HandOver(std::unique_ptr<BatchJob> batch, absl::Status status);
   template <typename T>
   void Put(T input);
+  // Thread-safe: what was put there is seen by whoever sits in the seat. As DriverSeat::Call.
+  void CallDriver(bool waiter_comes = false);
+  // As IdleWait::Wait.
+  bool WaitForMore(IdleWait& wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
 
   // Constant after construction.
   const ExecutorOptions options_;
@@ -240,6 +248,7 @@ class Executor {
   BoundedQueue<Input> inbox_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> stopping_ = false;
+  std::atomic<Doorbell*> own_bell_ = nullptr;  // set once connected, on mapped memory
   std::atomic<int64_t> fusion_bytes_ = 0;
   std::atomic<int64_t> batches_ = 0;  // launched here and not finished
 

@@ -70,7 +70,7 @@ absl::StatusOr<std::shared_ptr<MappedLane>> Executor::OpenComm(LaneId lane,
   opening->lane = lane;
   opening->ranks = std::move(ranks);
   if (!inbox_.PushUnbounded(opening)) return DataPlaneStopped();
-  seat_.Call();
+  CallDriver();
   // Whoever sits in the seat looks there between two steps, also at its end.
   MutexLock lock(&opening->mu);
   while (!opening->answered) opening->changed.Wait(&opening->mu);
@@ -91,7 +91,7 @@ void Executor::Take(std::shared_ptr<CommOpening>& opening) {
 }
 
 void Executor::CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped) {
-  if (inbox_.PushUnbounded(CommClosed{lane, std::move(mapped)})) seat_.Call();
+  if (inbox_.PushUnbounded(CommClosed{lane, std::move(mapped)})) CallDriver();
 }
 
 void Executor::Take(CommClosed& closed) {
@@ -107,7 +107,7 @@ absl::Status Executor::RunDirect(CollectiveArgs args, absl::Time deadline,
   auto run = std::make_shared<DirectRun>();
   run->args = std::move(args);
   if (!inbox_.PushUnbounded(run)) return DataPlaneStopped();
-  seat_.Call(/*waiter_comes=*/true);
+  CallDriver(/*waiter_comes=*/true);
   absl::Time give_up = deadline;
   const std::function<bool()> gives_up = [&] {
     const absl::Time now = clock_.Now();
@@ -148,7 +148,7 @@ void Executor::Take(std::shared_ptr<DirectRun>& run) {
 
 void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done) {
   Input input = Exchange{std::move(args), std::move(done)};
-  if (inbox_.PushUnbounded(std::move(input))) return seat_.Call();
+  if (inbox_.PushUnbounded(std::move(input))) return CallDriver();
   std::move(std::get<Exchange>(input).done)(DataPlaneStopped());
 }
 
@@ -172,10 +172,11 @@ void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gi
   while (!run.ended.load(std::memory_order_acquire)) {
     if (Turn()) {
       wait.Reset();
-    } else if (idle() || (wait.Wait() && gives_up())) {
+    } else if (idle() || (WaitForMore(wait) && gives_up())) {
       break;
     }
   }
+  wait.Reset();  // the bell is the next one's
   seat_.Leave(LeavesSomething());
 }
 

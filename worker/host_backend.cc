@@ -67,6 +67,7 @@ absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl:
   COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
   const HostGroup& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
   if (maps_) WatchPeers(all.layout);
+  one_node_ = layout.num_nodes() == 1;
   return absl::OkStatus();
 }
 
@@ -150,7 +151,8 @@ absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
   auto lane = std::make_shared<MappedLane>();
   lane->arena = arena_;
   lane->options = options_.node;
-  lane->node = std::make_unique<NodeLane>(id, group.memories, ToInt(group.layout.self()));
+  lane->node =
+      std::make_unique<NodeLane>(id, group.memories, ToInt(group.layout.self()), LaneBell::kOfLane);
   if (!lane->node->claimed()) return TooManyLanes(id);
   const absl::StatusOr<absl::Span<std::byte>> staging =
       arena_->AllocateStaging(NodeCollectiveRun::MaxStagingBytes(options_.node));
@@ -220,6 +222,20 @@ bool HostBackend::Progress() {
   finished.clear();
   finished_ = std::move(finished);
   return moved;
+}
+
+// Between nodes the transport has to be polled, also for what others still have from it.
+BellUse HostBackend::Bell() {
+  BellUse use;
+  bool suffices = one_node_ && failure_.ok();
+  for (const auto& [id, lane] : lanes_) {
+    if (!lane.runs()) continue;
+    if (lane.node_run != nullptr) use = lane.node->bell();
+    suffices = suffices && lane.node_run != nullptr && lane.exchange == nullptr && use.suffices;
+  }
+  use.suffices = suffices && use.bell != nullptr;
+  if (use.suffices) transport_->LookAtPeers();
+  return use;
 }
 
 absl::StatusOr<absl::Span<std::byte>> HostBackend::AllocateFusionBuffer(int64_t size_bytes) {

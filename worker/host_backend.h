@@ -73,6 +73,7 @@ class HostBackend final : public CollectiveBackend {
   std::shared_ptr<NodeArena> arena() const override { return arena_; }
   absl::Status Launch(CollectiveArgs args, Done done) override;
   bool Progress() override;
+  BellUse Bell() override;
   absl::StatusOr<absl::Span<std::byte>> AllocateFusionBuffer(int64_t size_bytes) override;
   void Abort() override;
 
@@ -143,6 +144,7 @@ class HostBackend final : public CollectiveBackend {
   // Touched by the owner's thread (transport_->Abort by any).
   std::unique_ptr<Transport> transport_;
   bool maps_ = false;  // the node's ranks have arenas: known by Connect
+  bool one_node_ = false;
   Store* store_ = nullptr;
   std::optional<HostAlgorithm> agreed_;       // absent: nobody has looked yet
   std::map<Rank, absl::Status> lost_;         // of the node, with arenas

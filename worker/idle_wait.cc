@@ -1,8 +1,5 @@
 #include "worker/idle_wait.h"
 
-#include <sched.h>
-#include <time.h>
-
 #include <algorithm>
 
 namespace coordd {
@@ -14,7 +11,6 @@ namespace {
 // poll where nobody wants the core; it ends after some 80 us, when a wake-up from sleep (50 us) no
 // longer matters.
 constexpr int32_t kSpins = 20;
-constexpr int32_t kYields = 200;
 constexpr int64_t kSleepNanosecondsMin = 20'000;
 constexpr int32_t kSleepsPerDoubling = 16;
 
@@ -28,12 +24,6 @@ constexpr int64_t kCrowdedNanosecondsMax = 500'000'000;
 constexpr int64_t kHandOverNanoseconds = 2'000;
 constexpr int32_t kHandedOver = 4, kHandedOverMax = 16;
 
-int64_t NowNanoseconds() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
-}
-
 void PauseCpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -42,24 +32,19 @@ void PauseCpu() {
 #endif
 }
 
-void SleepNanoseconds(int64_t nanoseconds) {
-  timespec duration{0, nanoseconds};
-  nanosleep(&duration, nullptr);  // returning early is fine
-}
-
 }  // namespace
 
 thread_local IdleWait::Crowd IdleWait::crowd_;
 
-IdleWait::IdleWait(int32_t polling_threads, int32_t cores)
-    : spins_(polling_threads <= cores ? kSpins : 0) {}
+IdleWait::IdleWait(int32_t polling_threads, int32_t cores, const WaitCalls& calls)
+    : spins_(polling_threads <= cores ? kSpins : 0), calls_(calls) {}
 
 void IdleWait::Yield() {
-  const int64_t before = NowNanoseconds();
+  const int64_t before = calls_.now_nanoseconds();
   // With more threads than cores the peer needs this one: it is worth a slice.
   if (spins_ > 0 && before < crowd_.until_ns) return PauseCpu();
-  sched_yield();
-  const int64_t after = NowNanoseconds();
+  calls_.yield();
+  const int64_t after = calls_.now_nanoseconds();
   if (after - before < kSliceNanoseconds) {
     crowd_.for_ns = 0;
     const int32_t counted = crowd_.handed_over + (after - before < kHandOverNanoseconds ? -1 : 1);
@@ -70,7 +55,19 @@ void IdleWait::Yield() {
   }
 }
 
-bool IdleWait::Wait() {
+void IdleWait::Sleep(int64_t nanoseconds, const BellUse& use) {
+  if (bell_ != use.bell) LeaveBell();
+  if (use.bell == nullptr) return calls_.sleep(nanoseconds);
+  if (bell_ != nullptr) {
+    bell_->Sleep(use.suffices && fenced_ ? kBellNanosecondsMax : nanoseconds, calls_);
+    return;
+  }
+  // What came before that was not rung: the caller looks once more.
+  bell_ = use.bell;
+  fenced_ = bell_->Listen(calls_);
+}
+
+bool IdleWait::Wait(const BellUse& use) {
   // The counter stops where it makes no difference any more.
   constexpr int32_t kDoublingsMax = 5;
   constexpr int32_t kSleepsCounted = kSleepsPerDoubling * kDoublingsMax;
@@ -86,7 +83,7 @@ bool IdleWait::Wait() {
     return true;
   }
   const int32_t doublings = (waits_ - spins_ - kYields) / kSleepsPerDoubling;
-  SleepNanoseconds(std::min(kSleepNanosecondsMin << doublings, kSleepNanosecondsMax));
+  Sleep(std::min(kSleepNanosecondsMin << doublings, kSleepNanosecondsMax), use);
   return true;
 }
 

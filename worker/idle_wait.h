@@ -3,11 +3,17 @@
 
 #include <cstdint>
 
+#include "worker/doorbell.h"
+
 namespace coordd {
 
 // One thread. First spins (what it waits for is usually a microsecond away), then yields (the peer
-// may need this very core), then sleeps, longer each time up to kSleepMax. This is the one place of
-// the worker that sleeps: a Transport over shared memory has nothing to block on.
+// may need this very core), then sleeps, longer each time up to kSleepNanosecondsMax. This is the
+// one place of the worker that sleeps: a Transport over shared memory has nothing to block on.
+//
+// With a bell (doorbell.h) it sleeps until that rings, or as long as it would without. If all that
+// it waits for rings the bell, that is kBellNanosecondsMax at a time: so often it looks at what
+// does not, such as the end of a peer.
 //
 // Where somebody computes on this core, such as a data loader, who yields gets it back when the
 // other's time slice is over, milliseconds later; who sleeps gets it as soon as it wakes. So a
@@ -19,26 +25,41 @@ namespace coordd {
 // yield lets one of them run: who notices that yields without spinning first.
 class IdleWait {
  public:
-  // Wake-ups of a rank that waits long for a peer: 2,000 a second, some 2 % of a core.
+  // Wake-ups of a rank that waits long for a message: 2,000 a second, some 2 % of a core.
   static constexpr int64_t kSleepNanosecondsMax = 500'000;
+  // At a bell that suffices: 100 a second.
+  static constexpr int64_t kBellNanosecondsMax = 10'000'000;
 
   // `polling_threads` of this machine are expected to poll at the same time (the ranks of the node)
   // on `cores`; with more threads than cores spinning only keeps the peer from running, so it is
-  // left out.
-  IdleWait(int32_t polling_threads, int32_t cores);
+  // left out. `calls` outlive it.
+  IdleWait(int32_t polling_threads, int32_t cores, const WaitCalls& calls = WaitCalls::Real());
+  ~IdleWait() { LeaveBell(); }
+  IdleWait(const IdleWait&) = delete;
+  IdleWait& operator=(const IdleWait&) = delete;
 
   // Something happened.
-  void Reset() { waits_ = 0; }
+  void Reset() {
+    waits_ = 0;
+    LeaveBell();
+  }
   // Nothing did. Returns whether the thread gave up its core for a while: beside that, reading the
-  // clock costs nothing.
-  bool Wait();
+  // clock costs nothing. The bell is at the caller's until the next Reset, or Wait without it.
+  bool Wait(const BellUse& use = {});
+  // Whether the next Wait would sleep: before that nobody needs to know at which bell.
+  bool sleeps_next() const { return waits_ >= spins_ + kYields; }
 
  private:
+  static constexpr int32_t kYields = 200;
+
   // Constant after construction.
   const int32_t spins_;
+  const WaitCalls& calls_;
 
   // Touched by the owner's thread.
-  int32_t waits_ = 0;  // since the last Reset
+  int32_t waits_ = 0;         // since the last Reset
+  Doorbell* bell_ = nullptr;  // at which it listens; nullptr: at none
+  bool fenced_ = false;       // no ring there can be lost
 
   // Of each thread, whatever it waits for.
   struct Crowd {
@@ -49,6 +70,11 @@ class IdleWait {
   static thread_local Crowd crowd_;
 
   void Yield();
+  void Sleep(int64_t nanoseconds, const BellUse& use);
+  void LeaveBell() {
+    if (bell_ != nullptr) bell_->StopListening();
+    bell_ = nullptr;
+  }
 };
 
 }  // namespace coordd

@@ -57,8 +57,7 @@ class NodeArena {
       : options_(options), clock_(clock) {}
   // For tests: ranks are threads of one process and share what the process has, by rank of the
   // layout, all zero at first, which outlives the arena.
-  explicit NodeArena(std::vector<NodeMemory> memories)
-      : clock_(Clock::Real()), memories_(std::move(memories)) {}
+  explicit NodeArena(std::vector<NodeMemory> memories);
 
   // Of the ranks of this rank's node, which all end up with memories or all without; why is logged.
   // DEADLINE_EXCEEDED: names the ranks that did not show up. RESOURCE_EXHAUSTED: a rank, which is
@@ -71,6 +70,7 @@ class NodeArena {
   // By rank of the node, in rank order, this one's among them. Empty before Connect, and where the
   // node's ranks have no arenas: then the rest is not to be called.
   const std::vector<NodeMemory>& memories() const { return memories_; }
+  NodeBoard own_board() const { return NodeBoard(own_.data()); }
   // Memory of the program's own in arenas; nullptr: none can be mapped.
   NodeFiles* files() { return files_.has_value() ? &*files_ : nullptr; }
   // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.

@@ -33,6 +33,12 @@ void NodeBoard::Free(LaneId lane) {
   if (entry != nullptr) directory_->lanes[entry - entries_].store(0, std::memory_order_release);
 }
 
+void NodeBoard::RingAll() const {
+  bell().Ring();
+  const int32_t used = std::min(directory_->used.load(std::memory_order_acquire), kEntries);
+  for (int32_t i = 0; i < used; ++i) entries_[i].bell.Ring();
+}
+
 BoardEntry* NodeBoard::Find(LaneId lane) const {
   const int32_t used = std::min(directory_->used.load(std::memory_order_acquire), kEntries);
   for (int32_t i = 0; i < used; ++i) {

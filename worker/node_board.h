@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/types.h"
+#include "worker/doorbell.h"
 
 namespace coordd {
 
@@ -24,13 +25,14 @@ struct alignas(64) BoardPost {
 };
 static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_free);
 
-// Of one lane of one member, written by it alone. Steps count from 1 over all collectives of the
-// lane, which its members run in one order, and are never reset: who looks late sees "at least".
-// Step s is said in posts[s % 2]. Two are enough: only the first step s of a collective has a
-// payload, it is said when all have said s - 1, and nobody says s - 1 before it has read what it
-// needs of the payloads before.
+// Of one lane of one member, written by it alone, but for the bell. Steps count from 1 over all
+// collectives of the lane, which its members run in one order, and are never reset: who looks late
+// sees "at least". Step s is said in posts[s % 2]. Two are enough: only the first step s of a
+// collective has a payload, it is said when all have said s - 1, and nobody says s - 1 before it
+// has read what it needs of the payloads before.
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
+  Doorbell bell;                  // of a lane with a thread of its own
   BoardPost posts[2];
 
   int64_t reached(int64_t step) const {
@@ -60,9 +62,19 @@ class NodeBoard {
   // nullptr: the owner has not claimed it yet, or has freed it.
   BoardEntry* Find(LaneId lane) const;
 
+  // Where the rank's thread waits that runs all lanes without a thread of their own.
+  Doorbell& bell() const { return directory_->bell; }
+  // For any thread of the owning rank: rings this one and those of all entries.
+  void RingAll() const;
+  // The owning rank takes part in the barriers of others (TakePartInBarriers).
+  void SayTakesPart() { directory_->takes_part.store(1, std::memory_order_release); }
+  bool TakesPart() const { return directory_->takes_part.load(std::memory_order_acquire) != 0; }
+
  private:
   struct Directory {
+    Doorbell bell;
     alignas(64) std::atomic<int32_t> used;             // no entry from here on was ever claimed
+    std::atomic<int32_t> takes_part;                   // 1: it does
     alignas(64) std::atomic<int32_t> lanes[kEntries];  // lane + 1; 0: free
   };
 

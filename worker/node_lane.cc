@@ -7,12 +7,26 @@
 
 namespace coordd {
 
-NodeLane::NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self)
-    : lane_(lane), self_(self) {
+NodeLane::NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self, LaneBell bell)
+    : lane_(lane), self_(self), bell_(bell) {
   COORDD_CHECK(members.size() <= kMaxMembers && self < static_cast<int32_t>(members.size()));
-  for (const NodeMemory& memory : members) members_.push_back({memory, nullptr});
+  for (const NodeMemory& memory : members) {
+    members_.push_back({memory});
+    all_take_part_ = all_take_part_ && NodeBoard(memory.data()).TakesPart();
+  }
   Member& own = members_[static_cast<size_t>(self)];
   own_entry_ = own.entry = NodeBoard(own.memory.data()).Claim(lane);
+  if (own_entry_ == nullptr) return;
+  const bool of_lane = bell == LaneBell::kOfLane;
+  own_bell_ = of_lane ? &own_entry_->bell : &NodeBoard(own.memory.data()).bell();
+  // Who was first may wait for this entry. Who has none yet finds it before it sleeps.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  for (int32_t member = 0; member < size(); ++member) {
+    Member& m = members_[static_cast<size_t>(member)];
+    if (member == self) continue;
+    if (!of_lane) m.bell = &NodeBoard(m.memory.data()).bell();
+    if (!of_lane || Find(member)) m.bell->Ring();
+  }
 }
 
 bool NodeLane::IsMapped(absl::Span<const std::byte> bytes) const {
@@ -25,7 +39,9 @@ bool NodeLane::IsMapped(absl::Span<const std::byte> bytes) const {
 bool NodeLane::Find(int32_t member) {
   Member& m = members_[static_cast<size_t>(member)];
   m.entry = NodeBoard(m.memory.data()).Find(lane_);
-  return m.entry != nullptr;
+  if (m.entry == nullptr) return false;
+  if (bell_ == LaneBell::kOfLane) m.bell = &m.entry->bell;
+  return true;
 }
 
 void NodeLane::Finish(int64_t step) {

@@ -15,6 +15,10 @@ namespace coordd {
 // the rank's board.
 using NodeMemory = absl::Span<std::byte>;
 
+// At which bell a lane's thread waits, on all members alike: that of its rank, where one thread at
+// a time runs many lanes, or the lane's own.
+enum class LaneBell : uint8_t { kOfRank, kOfLane };
+
 // One thread. `members`' memory outlives it.
 class NodeLane {
  public:
@@ -22,7 +26,8 @@ class NodeLane {
   static constexpr int32_t kMaxMembers = 120;
 
   // REQUIRES: at most kMaxMembers; as NodeBoard::Claim.
-  NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self);
+  NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self,
+           LaneBell bell = LaneBell::kOfRank);
 
   // Whether the board had room for this rank's entry. If not, the lane is of no use.
   bool claimed() const { return own_entry_ != nullptr; }
@@ -39,8 +44,12 @@ class NodeLane {
   // What this member says with `step`, to be filled before Reach(step). REQUIRES: all have reached
   // step - 1.
   std::byte* Payload(int64_t step) { return own_entry_->posts[step % 2].payload; }
+  // Wakes those who sleep.
   void Reach(int64_t step) {
     own_entry_->posts[step % 2].step.store(step, std::memory_order_release);
+    for (const Member& member : members_) {
+      if (member.bell != nullptr) member.bell->Ring();
+    }
   }
   bool HasReached(int32_t member, int64_t step) {
     const Member& m = members_[static_cast<size_t>(member)];
@@ -68,10 +77,14 @@ class NodeLane {
   // happened. To be called again until it has.
   bool Release();
 
+  // Where this member's thread may wait for the others.
+  BellUse bell() const { return {own_bell_, all_take_part_}; }
+
  private:
   struct Member {
     NodeMemory memory;
     BoardEntry* entry = nullptr;  // nullptr: not found yet
+    Doorbell* bell = nullptr;     // nullptr: this rank's, or the lane's own is not found yet
   };
 
   // Whether the member has an entry by now.
@@ -80,10 +93,13 @@ class NodeLane {
   // Constant after construction.
   const LaneId lane_;
   const int32_t self_;
+  const LaneBell bell_;
 
   // Touched by the owner's thread.
   std::vector<Member> members_;
   BoardEntry* own_entry_ = nullptr;
+  Doorbell* own_bell_ = nullptr;
+  bool all_take_part_ = true;
   int64_t step_ = 0;
 };
 

@@ -33,6 +33,11 @@ void RoutedTransport::ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> l
   TransportTo(from).ReceiveInPlace(from, tag, landing, std::move(taken));
 }
 
+void RoutedTransport::LookAtPeers() {
+  within_node_->LookAtPeers();
+  between_nodes_->LookAtPeers();
+}
+
 bool RoutedTransport::Progress() {
   const bool within = within_node_->Progress();
   return between_nodes_->Progress() || within;

@@ -19,6 +19,7 @@ class RoutedTransport final : public Transport {
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;
   void ReceiveInPlace(Rank from, Tag tag, absl::Span<std::byte> landing, Taken taken) override;
   bool Progress() override;
+  void LookAtPeers() override;
   void Abort() override;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 // Calls of Progress between two looks at the peers, which cost a system call: a call that found
 // nothing counts this much more than one that moved something. With IdleWait a peer's end is seen
-// within 64 sleeps, 32 ms.
+// within 64 sleeps, 32 ms; where sleeps are longer LookAtPeers says so.
 constexpr int32_t kCallsPerCheck = 4096;
 constexpr int32_t kIdleCallWeight = 64;
 

@@ -187,7 +187,9 @@ void WorkerImpl::OnGenerationEnded(const GenerationEnded& ended) {
 
 void WorkerImpl::EndComms(const absl::Status& why) {
   for (const ViewPtr& view : {view_, next_}) {
-    if (view != nullptr) view->plane->end.Set(why);
+    if (view == nullptr) continue;
+    view->plane->end.Set(why);
+    view->plane->executor->RingComms();
   }
 }
 
