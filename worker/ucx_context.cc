@@ -5,13 +5,16 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "worker/ucx_log.h"
@@ -76,9 +79,18 @@ absl::Status Modify(const UcxFunctions& ucx, ucp_config_t* config, const Environ
   return ucx.Error(absl::StrCat("setting UCX_", name, "=", value), status);
 }
 
-// A user who has chosen the network may have chosen another kind of it.
+// A user who has chosen the network, or what goes over it, may have chosen another kind of it.
 bool KnowsTcp(const UcxTransportOptions& options) {
-  return !options.local_address.empty() && !options.environment.contains("UCX_NET_DEVICES");
+  const Environment& environment = options.environment;
+  if (options.local_address.empty() || environment.contains("UCX_NET_DEVICES")) return false;
+  const auto chosen = environment.find("UCX_TLS");
+  if (chosen == environment.end()) return true;
+  const std::vector<absl::string_view> names = absl::StrSplit(chosen->second, ',');
+  return std::all_of(names.begin(), names.end(), [](absl::string_view name) {
+    constexpr absl::string_view kTcpAndWithinNode[] = {"tcp",   "self", "sm", "shm",
+                                                       "posix", "sysv", "cma"};
+    return absl::c_linear_search(kTcpAndWithinNode, name);
+  });
 }
 
 absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOptions& options) {

@@ -8,6 +8,7 @@
 #include "worker/routed_transport.h"
 #include "worker/shm_transport.h"
 #include "worker/ucx_api.h"
+#include "worker/ucx_context.h"
 #include "worker/ucx_factory.h"
 
 namespace coordd {
@@ -104,6 +105,22 @@ TEST(UcxTransport, LeavesAWorkerThatIsStillConnectingAlone) {
   ucx.worker_flush_nbx = &CountedEnds::FailToFlush;
   Alone(ucx, store).reset();
   EXPECT_EQ(CountedEnds::destroyed, 0);
+}
+
+// Protocols for TCP are chosen where nothing else can carry the messages.
+TEST(UcxTransport, KnowsWhetherItGoesOverTcp) {
+  const UcxFunctions ucx = LoadUcx({}).value();
+  auto goes_over_tcp = [&ucx](Environment environment) {
+    const UcxTransportOptions options = {
+        .local_address = "127.0.0.1", .environment = std::move(environment), .ports = {}};
+    const auto context = UcxContext::Open(ucx, options, GroupLayout::OneNode(Rank{0}, 1));
+    return context.ok() && context->message_bytes_max() > 0;
+  };
+  EXPECT_TRUE(goes_over_tcp({}));
+  EXPECT_TRUE(goes_over_tcp({{"UCX_TLS", "self,tcp"}}));
+  EXPECT_FALSE(goes_over_tcp({{"UCX_TLS", "all"}}));
+  EXPECT_FALSE(goes_over_tcp({{"UCX_TLS", "tcp,rc"}}));
+  EXPECT_FALSE(goes_over_tcp({{"UCX_NET_DEVICES", "lo"}}));
 }
 
 TEST(UcxTransport, RefusesAnAddressThatNoInterfaceHas) {
