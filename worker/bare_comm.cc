@@ -142,7 +142,7 @@ absl::Status BareComm::RunMapped() {
 }
 
 template <typename Collective>
-absl::Status BareComm::Await(Collective& run, const BellUse& bell) {
+absl::Status BareComm::Await(Collective& run, Doorbell& bell) {
   const GenerationEnd& end = parts_.plane->end;
   IdleWait wait(parts_.polling_threads, parts_.cores);
   absl::Time deadline = absl::InfinitePast();  // not known before it matters
@@ -156,7 +156,7 @@ absl::Status BareComm::Await(Collective& run, const BellUse& bell) {
       wait.Reset();
       continue;
     }
-    if (!wait.Wait(bell)) continue;
+    if (!wait.Wait({&bell, /*suffices=*/true})) continue;
     const absl::Time now = parts_.clock->Now();
     if (deadline == absl::InfinitePast()) deadline = now + parts_.timeout;
     if (now < deadline) continue;

@@ -59,7 +59,7 @@ class BareComm final : public Comm {
   absl::Status Prepare(const CommCall& call);
   absl::Status RunMapped();
   template <typename Collective>
-  absl::Status Await(Collective& run, const BellUse& bell);
+  absl::Status Await(Collective& run, Doorbell& bell);
   absl::Status RunByMessages();
   void Divide(const CommCall& call) const;
   void Count(const CommCall& call, const absl::Status& status);

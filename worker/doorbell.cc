@@ -1,12 +1,12 @@
 #include "worker/doorbell.h"
 
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 
 namespace coordd {
@@ -30,42 +30,37 @@ void SleepNanoseconds(int64_t nanoseconds) {
 }
 
 // Not FUTEX_PRIVATE_FLAG: the word has another address in each process.
-void SleepAt(std::atomic<uint32_t>& word, uint32_t expected, int64_t nanoseconds_max) {
+bool SleepAt(std::atomic<uint32_t>& word, uint32_t expected, int64_t nanoseconds_max) {
   const timespec duration = TimeOf(nanoseconds_max);
-  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &duration, nullptr, 0);
+  return syscall(SYS_futex, &word, FUTEX_WAIT, expected, &duration, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
 }
-
-// Registering by one's own is what makes the others' barriers reach a process. It is kept from
-// paying for those of strangers: only who has registered is interrupted.
-bool BarAll() { return syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0; }
 
 }  // namespace
 
 const WaitCalls& WaitCalls::Real() {
   static constexpr WaitCalls kReal = {&NowNanoseconds, [] { sched_yield(); }, &SleepNanoseconds,
-                                      &SleepAt, &BarAll};
+                                      &SleepAt};
   return kReal;
 }
 
-bool TakePartInBarriers() {
-  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
-}
-
-bool Doorbell::Listen(const WaitCalls& calls) {
+void Doorbell::Listen() {
   rung.store(0, std::memory_order_relaxed);
+  // No look of the caller's comes before it.
   listens.exchange(1, std::memory_order_seq_cst);
-  return calls.bar_all();
 }
 
 // A ring before the exchange here is seen by it, and what was stored before that ring by the look
 // that follows; a later one finds 0, and wakes.
 bool Doorbell::Sleep(int64_t nanoseconds_max, const WaitCalls& calls) {
-  if (rung.load(std::memory_order_relaxed) == 0) calls.sleep_at(rung, 0, nanoseconds_max);
-  return rung.exchange(0, std::memory_order_acq_rel) != 0;
+  const bool in_time =
+      rung.load(std::memory_order_relaxed) != 0 || calls.sleep_at(rung, 0, nanoseconds_max);
+  return rung.exchange(0, std::memory_order_acq_rel) != 0 || in_time;
 }
 
 // Who has been rung and has not looked yet need not be woken twice: the kernel is called once for
-// each sleep.
+// each sleep. Whoever is stopped between the two leaves the listener asleep until it goes on, or
+// the listener's time is over.
 void Doorbell::RingListener() {
   if (rung.exchange(1, std::memory_order_acq_rel) != 0) return;
   syscall(SYS_futex, &rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

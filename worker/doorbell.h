@@ -12,27 +12,25 @@ struct WaitCalls {
   int64_t (*now_nanoseconds)();  // on a monotonic clock
   void (*yield)();
   void (*sleep)(int64_t nanoseconds);  // returning early is fine, also of the next one
-  // Sleeps if `word` is `expected`, until somebody wakes it, in whatever process.
-  void (*sleep_at)(std::atomic<uint32_t>& word, uint32_t expected, int64_t nanoseconds_max);
-  // A full memory barrier of all threads that run in processes which take part
-  // (TakePartInBarriers), and of the caller's. False: it cannot be had here.
-  bool (*bar_all)();
+  // Sleeps if `word` is `expected`, until somebody wakes it, in whatever process; returns whether
+  // that was before the time was over. Returning early is fine, too.
+  bool (*sleep_at)(std::atomic<uint32_t>& word, uint32_t expected, int64_t nanoseconds_max);
 
   static const WaitCalls& Real();
 };
 
-// To be called once by each process that rings; whether it could. A container may forbid it.
-bool TakePartInBarriers();
-
 // One thread at a time waits at a bell, any thread of any process that has it mapped rings. All
 // zero at first; fixed layout.
 //
-// Who rings does so on the way of every small collective, where a barrier would cost more than the
-// rest: it stores what the other waits for and loads `listens`, which the processor may do in the
-// other order. So whoever waits has all others pass a barrier, once, after it has said that it
-// listens: then each of them either sees that, or has stored before, which a further look finds.
+// Who rings does so on the way of every small collective, where a memory barrier would cost as much
+// as the rest: it stores what the other waits for and loads `listens`, and the load may come before
+// the store has left the core. So a ring can be lost to a listener that has begun to listen in that
+// very moment, and whose look behind that came too early as well. What it has missed is there a
+// microsecond later, and all that is stored after that is rung: so the first sleep is to be a short
+// one, and no later one misses anything. (membarrier(2) would spare that by interrupting the cores
+// of all others for each thread that goes to sleep: those that are late pay for those that wait.)
 //
-// What a process has said that was killed stays there, and is rung by others once.
+// What a process has said that was killed stays there and harms nobody.
 struct alignas(64) Doorbell {
   std::atomic<uint32_t> listens;  // somebody sleeps, or looks once more before it does
   std::atomic<uint32_t> rung;     // the futex: since the listener's last look
@@ -44,10 +42,11 @@ struct alignas(64) Doorbell {
     if (listens.load(std::memory_order_relaxed) != 0) RingListener();
   }
 
-  // For who waits: Listen, then again and again a look at what it waits for, and Sleep; then
-  // StopListening. Returns whether no ring of a process that takes part can be lost.
-  bool Listen(const WaitCalls& calls = WaitCalls::Real());
-  // Until the next ring since the last Listen or Sleep; returns whether there was one.
+  // For who waits: Listen, a look at what it waits for, a Sleep that is short, a look; then again
+  // and again Sleep and a look; then StopListening.
+  void Listen();
+  // Until there is a ring since the last Listen or Sleep, or earlier; returns whether that was
+  // before the time was over.
   bool Sleep(int64_t nanoseconds_max, const WaitCalls& calls = WaitCalls::Real());
   void StopListening() { listens.store(0, std::memory_order_relaxed); }
 
@@ -59,7 +58,7 @@ static_assert(sizeof(Doorbell) == 64 && std::atomic<uint32_t>::is_always_lock_fr
 // How a thread may wait, for what it waits for.
 struct BellUse {
   Doorbell* bell = nullptr;  // nullptr: it has to poll
-  // All that it waits for rings the bell, from processes that take part; else it has to poll, too.
+  // All that it waits for rings the bell; else it has to poll, too.
   bool suffices = false;
 };
 

@@ -230,8 +230,8 @@ BellUse HostBackend::Bell() {
   bool suffices = one_node_ && failure_.ok();
   for (const auto& [id, lane] : lanes_) {
     if (!lane.runs()) continue;
-    if (lane.node_run != nullptr) use = lane.node->bell();
-    suffices = suffices && lane.node_run != nullptr && lane.exchange == nullptr && use.suffices;
+    if (lane.node_run != nullptr) use.bell = &lane.node->bell();
+    suffices = suffices && lane.node_run != nullptr && lane.exchange == nullptr;
   }
   use.suffices = suffices && use.bell != nullptr;
   if (use.suffices) transport_->LookAtPeers();

@@ -58,13 +58,16 @@ void IdleWait::Yield() {
 void IdleWait::Sleep(int64_t nanoseconds, const BellUse& use) {
   if (bell_ != use.bell) LeaveBell();
   if (use.bell == nullptr) return calls_.sleep(nanoseconds);
-  if (bell_ != nullptr) {
-    bell_->Sleep(use.suffices && fenced_ ? kBellNanosecondsMax : nanoseconds, calls_);
+  if (bell_ == nullptr) {
+    // What came before that was not rung: the caller looks once more.
+    bell_ = use.bell;
+    bell_->Listen();
+    slept_there_ = false;
     return;
   }
-  // What came before that was not rung: the caller looks once more.
-  bell_ = use.bell;
-  fenced_ = bell_->Listen(calls_);
+  if (use.suffices) nanoseconds = slept_there_ ? kBellNanosecondsMax : kFirstBellNanosecondsMax;
+  bell_->Sleep(nanoseconds, calls_);
+  slept_there_ = true;
 }
 
 bool IdleWait::Wait(const BellUse& use) {

@@ -12,8 +12,8 @@ namespace coordd {
 // one place of the worker that sleeps: a Transport over shared memory has nothing to block on.
 //
 // With a bell (doorbell.h) it sleeps until that rings, or as long as it would without. If all that
-// it waits for rings the bell, that is kBellNanosecondsMax at a time: so often it looks at what
-// does not, such as the end of a peer.
+// it waits for rings the bell, that is, after one short sleep (Doorbell::Listen),
+// kBellNanosecondsMax at a time: so often it looks at what does not, such as the end of a peer.
 //
 // Where somebody computes on this core, such as a data loader, who yields gets it back when the
 // other's time slice is over, milliseconds later; who sleeps gets it as soon as it wakes. So a
@@ -29,6 +29,7 @@ class IdleWait {
   static constexpr int64_t kSleepNanosecondsMax = 500'000;
   // At a bell that suffices: 100 a second.
   static constexpr int64_t kBellNanosecondsMax = 10'000'000;
+  static constexpr int64_t kFirstBellNanosecondsMax = 100'000;
 
   // `polling_threads` of this machine are expected to poll at the same time (the ranks of the node)
   // on `cores`; with more threads than cores spinning only keeps the peer from running, so it is
@@ -59,7 +60,7 @@ class IdleWait {
   // Touched by the owner's thread.
   int32_t waits_ = 0;         // since the last Reset
   Doorbell* bell_ = nullptr;  // at which it listens; nullptr: at none
-  bool fenced_ = false;       // no ring there can be lost
+  bool slept_there_ = false;  // since it does
 
   // Of each thread, whatever it waits for.
   struct Crowd {

@@ -40,12 +40,6 @@ int64_t BoardBytes() {
 
 }  // namespace
 
-NodeArena::NodeArena(std::vector<NodeMemory> memories)
-    : clock_(Clock::Real()), memories_(std::move(memories)) {
-  if (!TakePartInBarriers()) return;
-  for (const NodeMemory& memory : memories_) NodeBoard(memory.data()).SayTakesPart();
-}
-
 int64_t NodeArena::SizeBytesFor(int32_t local_ranks, int64_t memory_bytes, int64_t file_limit_bytes,
                                 int64_t address_limit_bytes) {
   int64_t size_bytes =
@@ -115,10 +109,7 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
   const Rank first = layout.first_rank_of(node);
   absl::StatusOr<ShmSegment> own = Create(local_ranks, ToInt(layout.self()) - ToInt(first));
   UniqueFd none;
-  if (own.ok()) {
-    // Before anybody else has it.
-    if (TakePartInBarriers()) NodeBoard(own->bytes().data()).SayTakesPart();
-  } else {
+  if (!own.ok()) {
     COORDD_ASSIGN_OR_RETURN(none, ShmSegment::CreateNone());
   }
 

@@ -57,7 +57,8 @@ class NodeArena {
       : options_(options), clock_(clock) {}
   // For tests: ranks are threads of one process and share what the process has, by rank of the
   // layout, all zero at first, which outlives the arena.
-  explicit NodeArena(std::vector<NodeMemory> memories);
+  explicit NodeArena(std::vector<NodeMemory> memories)
+      : clock_(Clock::Real()), memories_(std::move(memories)) {}
 
   // Of the ranks of this rank's node, which all end up with memories or all without; why is logged.
   // DEADLINE_EXCEEDED: names the ranks that did not show up. RESOURCE_EXHAUSTED: a rank, which is

@@ -66,15 +66,11 @@ class NodeBoard {
   Doorbell& bell() const { return directory_->bell; }
   // For any thread of the owning rank: rings this one and those of all entries.
   void RingAll() const;
-  // The owning rank takes part in the barriers of others (TakePartInBarriers).
-  void SayTakesPart() { directory_->takes_part.store(1, std::memory_order_release); }
-  bool TakesPart() const { return directory_->takes_part.load(std::memory_order_acquire) != 0; }
 
  private:
   struct Directory {
     Doorbell bell;
     alignas(64) std::atomic<int32_t> used;             // no entry from here on was ever claimed
-    std::atomic<int32_t> takes_part;                   // 1: it does
     alignas(64) std::atomic<int32_t> lanes[kEntries];  // lane + 1; 0: free
   };
 

@@ -10,10 +10,7 @@ namespace coordd {
 NodeLane::NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self, LaneBell bell)
     : lane_(lane), self_(self), bell_(bell) {
   COORDD_CHECK(members.size() <= kMaxMembers && self < static_cast<int32_t>(members.size()));
-  for (const NodeMemory& memory : members) {
-    members_.push_back({memory});
-    all_take_part_ = all_take_part_ && NodeBoard(memory.data()).TakesPart();
-  }
+  for (const NodeMemory& memory : members) members_.push_back({memory});
   Member& own = members_[static_cast<size_t>(self)];
   own_entry_ = own.entry = NodeBoard(own.memory.data()).Claim(lane);
   if (own_entry_ == nullptr) return;

@@ -78,7 +78,7 @@ class NodeLane {
   bool Release();
 
   // Where this member's thread may wait for the others.
-  BellUse bell() const { return {own_bell_, all_take_part_}; }
+  Doorbell& bell() const { return *own_bell_; }
 
  private:
   struct Member {
@@ -99,7 +99,6 @@ class NodeLane {
   std::vector<Member> members_;
   BoardEntry* own_entry_ = nullptr;
   Doorbell* own_bell_ = nullptr;
-  bool all_take_part_ = true;
   int64_t step_ = 0;
 };
 

@@ -4,6 +4,7 @@
 // "die-registering MICROSECONDS" the same while all map each other's memfds.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -346,6 +347,30 @@ void TestLateness(coordd::Worker& worker) {
   worker.Barrier();
 }
 
+// Whoever waits long for a neighbour sleeps until that wakes it: a few hundred times a second it
+// would look by itself. Counted by the system, whatever else the machine does.
+void TestLongWait(coordd::Worker& worker, Comm& comm) {
+  if (worker.size() == 1) return;
+  const auto wake_ups = [] {
+    rusage usage = {};
+    CHECK(getrusage(RUSAGE_THREAD, &usage) == 0);
+    return usage.ru_nvcsw;
+  };
+  comm.Barrier();
+  const auto began = std::chrono::steady_clock::now();
+  if (worker.rank() == 0) {
+    while (std::chrono::steady_clock::now() - began < std::chrono::milliseconds(500)) {
+    }
+    comm.Barrier();
+    return;
+  }
+  const long before = wake_ups();
+  comm.Barrier();
+  const std::chrono::milliseconds waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - began);
+  CHECK(wake_ups() - before < 20 + waited.count() / 4);
+}
+
 void KillMyselfAfter(int microseconds) {
   sigevent event = {};
   event.sigev_notify = SIGEV_SIGNAL;
@@ -445,7 +470,10 @@ int main(int argc, char** argv) {
     TestFiles(worker, comm, maps);
     if (worker.size() > 1) TestRefusedFiles(worker, maps);
     // Who checks its results moves them by messages.
-    if (maps && std::getenv("COORDD_CHECK_RESULTS") == nullptr) TestLateness(worker);
+    if (maps && std::getenv("COORDD_CHECK_RESULTS") == nullptr) {
+      TestLateness(worker);
+      TestLongWait(worker, comm);
+    }
     worker.Barrier();
     worker.Shutdown(std::chrono::seconds(10));
     CHECK(!comm.TryBarrier().ok());  // outlives it

@@ -29,13 +29,14 @@ inline constexpr absl::Duration kExecutorHangLimit = absl::Seconds(60);
 class RankExecutor {
  public:
   RankExecutor(int32_t rank, int32_t size, InProcessNetwork& network, Store& store,
-               bool confirm = false)
+               bool confirm = false, std::unique_ptr<NodeArena> arena = nullptr)
       : context_{Generation{1}, rank, size, {}, nullptr, /*keeps_inputs=*/confirm},
         executor_({.fusion_buffer_bytes = 1 << 16,
                    .polling_threads = size,
                    .cores = 2,
                    .confirm = confirm},
-                  std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network)),
+                  std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(network),
+                                                HostBackendOptions(), std::move(arena)),
                   Clock::Real(), [this](std::unique_ptr<BatchJob> batch) {
                     finished_.PushUnbounded(std::move(batch));
                   }) {
