@@ -58,9 +58,9 @@ struct CollectiveArgs {
   //   barrier        both empty
   absl::Span<const std::byte> input;
   absl::Span<std::byte> output;
-  // Of an allreduce, where TakesParts: the buffers lie in these runs, by offset, and what is between
-  // them is nobody's; `input`, or `output`, is then a span of the whole's size at nullptr. Both have
-  // the same runs, if both have some, and so on all ranks, if they have some.
+  // Of an allreduce, where TakesParts: the buffers lie in these runs, by offset, and what is
+  // between them is nobody's; `input`, or `output`, is then a span of the whole's size at nullptr.
+  // Both have the same runs, if both have some, and so on all ranks, if they have some.
   std::vector<InputPart> input_parts;
   std::vector<OutputPart> output_parts;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
@@ -106,8 +106,8 @@ class CollectiveBackend {
   virtual absl::string_view name() const = 0;  // metric label: "host", "nccl", "loopback"
   virtual bool Supports(MemoryKind memory, DataType dtype, CollectiveKind kind) const = 0;
 
-  // Whether buffers of the kind, of so many bytes, may be given in parts: worth it, since nothing is
-  // packed then. This rank's affair: others may think otherwise. Once connected.
+  // Whether buffers of the kind, of so many bytes, may be given in parts: worth it, since nothing
+  // is packed then. This rank's affair: others may think otherwise. Once connected.
   virtual bool TakesParts(CollectiveKind /*kind*/, ProcessSetId /*group*/,
                           int64_t /*size_bytes*/) const {
     return false;

@@ -176,19 +176,18 @@ class Member {
       if (is_root) std::copy(value.begin(), value.end(), output_.begin());
       args_.input = {};
     }
-    parts_.clear();
-    if (job.kind == CollectiveKind::kAllreduce && (job.parts >> self_ & 1) != 0 &&
-        !NodeInlineRun::Fits(args_, members_, kTinyPieces.inline_bytes_max)) {
-      CutIntoParts(in_place);
-    }
+    CutIntoParts(in_place);
     const int64_t staging_bytes = NodeCollectiveRun::StagingBytes(args_, *lane_, kTinyPieces);
     const auto staging = node_.memories()[static_cast<size_t>(self_)].subspan(
         static_cast<size_t>(kInputAt) - 65536, static_cast<size_t>(staging_bytes));
     run_ = std::make_unique<NodeCollectiveRun>(args_, *lane_, staging, kTinyPieces);
   }
 
-  // Runs of a length of this member's own, each in memory of its own.
+  // If the job says so, runs of a length of this member's own, each in memory of its own.
   void CutIntoParts(bool in_place) {
+    parts_.clear();
+    if (job_.kind != CollectiveKind::kAllreduce || (job_.parts >> self_ & 1) == 0) return;
+    if (NodeInlineRun::Fits(args_, members_, kTinyPieces.inline_bytes_max)) return;
     const size_t run = static_cast<size_t>(SizeOf(job_.dtype) * (3 + 50 * self_));
     for (size_t at = 0; at < input_.size(); at += run) {
       const auto bytes = input_.subspan(at, run);

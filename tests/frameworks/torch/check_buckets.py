@@ -12,7 +12,7 @@ import torch
 import coordd.torch as hvd
 from check_optimizer import STEPS, assert_equal_models, batch, loss_of, network, own, sgd, train_alone, train_together
 from coordd.exceptions import HorovodInternalError
-from coordd.torch import _gradients
+from coordd.torch import _gradients, _streams
 from coordd.torch.mpi_ops import allreduce_async_
 from ranks import on_sizes
 
@@ -336,7 +336,7 @@ class StandInCuda:
 def gradients_on_streams():
     """As if all gradients were on a GPU, each on the stream that is current then."""
     cuda = StandInCuda()
-    with unittest.mock.patch.object(_gradients, "_is_on_gpu", lambda tensor: True), \
+    with unittest.mock.patch.object(_streams, "_is_on_gpu", lambda tensor: True), \
             unittest.mock.patch.object(torch.cuda, "current_stream", cuda.current_stream), \
             unittest.mock.patch.object(torch.cuda, "Event", cuda.Event):
         yield cuda
@@ -376,7 +376,7 @@ def check_the_optimizer_joins_the_streams_of_a_unit_before_it_submits():
             cuda.journal.clear()
             optimizer.zero_grad()
             loss = loss_of(model, *map(own, batch(number)))
-            with unittest.mock.patch.object(_gradients._Streams, "join", lambda streams: cuda.journal.append("join")):
+            with unittest.mock.patch.object(_streams.Streams, "join", lambda streams: cuda.journal.append("join")):
                 with unittest.mock.patch.object(_gradients.mpi_ops, "allreduce_async_",
                                                 lambda *arguments, **named: cuda.journal.append("submit") or
                                                 allreduce_async_(*arguments, **named)):

@@ -22,6 +22,7 @@ from coordd import _basics
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
+from coordd.torch._streams import Streams
 from coordd.torch._submit import mapped_zeros
 
 _HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # torch 2.1
@@ -53,38 +54,6 @@ def _is_wanted(parameter: torch.Tensor) -> bool:
     return parameter.requires_grad or parameter.grad is not None
 
 
-def _is_on_gpu(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda
-
-
-class _Streams:
-    """The streams of a GPU on which the gradients of a unit are made: torch makes each where the forward pass was. Whoever
-    submits them does so on one stream, which has to come behind all of them."""
-
-    def __init__(self):
-        self._events: Dict[Any, Any] = {}  # by stream: behind the last gradient there, whatever step it is of
-        self._noted: Dict[Any, None] = {}  # those of this step
-
-    def note(self, gradient: torch.Tensor) -> None:
-        """What has been enqueued on the current stream until now belongs to a gradient of this step."""
-        if not _is_on_gpu(gradient):
-            return
-        stream = torch.cuda.current_stream(gradient.device)
-        event = self._events.get(stream)
-        if event is None:
-            event = self._events[stream] = torch.cuda.Event()
-        event.record(stream)
-        self._noted[stream] = None
-
-    def join(self) -> None:
-        """Lets the current stream wait for those of this step. This thread does not wait."""
-        for stream in self._noted:
-            current = torch.cuda.current_stream(stream.device)
-            if stream != current:
-                current.wait_event(self._events[stream])
-        self._noted = {}
-
-
 class _Unit:
     """Gradients that travel together. `submit` sends them, `finish` waits and leaves the result in parameter.grad."""
 
@@ -94,7 +63,7 @@ class _Unit:
         self.options = options
         self.ready: Set[int] = set()  # those of this step, by id
         self.handle: Any = None  # of mpi_ops, while it is in flight
-        self._streams = _Streams()
+        self._streams = Streams()
 
     def begin_step(self) -> None:
         self.ready.clear()
