@@ -32,8 +32,9 @@ static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_
 // has read what it needs of the payloads before.
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
-  Doorbell bell;                  // of a lane with a thread of its own
   BoardPost posts[2];
+  // Of a lane with a thread of its own. Away from what is written: cores fetch lines by pairs.
+  Doorbell bell;
 
   int64_t reached(int64_t step) const {
     return posts[step % 2].step.load(std::memory_order_acquire);
