@@ -79,4 +79,16 @@ struct Cluster {
   std::vector<std::unique_ptr<InProcessTransport>> transports;
 };
 
+// Those that are left when one has gone: each has ended well or knows of it, and ends once it is
+// told.
+template <typename Ranks, typename Jobs>
+void ExpectAllEnd(const Ranks& ranks, const Jobs& jobs, uint32_t seed) {
+  for (const auto& rank : ranks) {
+    EXPECT_TRUE(rank->status().ok() || absl::IsUnavailable(rank->status())) << rank->status();
+    rank->Abort();
+    for (int turn = 0; turn < 1000 && rank->is_running(); ++turn) rank->Advance(jobs);
+    EXPECT_FALSE(rank->is_running()) << "hangs with seed " << seed;
+  }
+}
+
 }  // namespace coordd

@@ -354,12 +354,7 @@ TEST(SliceExchange, TheEndOfARankAtAnyMomentEndsItOnAll) {
     ranks[victim]->GoAway();
     ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(victim));
     DriveAll(random, jobs, ranks, 500);
-    for (auto& rank : ranks) {
-      EXPECT_TRUE(rank->status().ok() || absl::IsUnavailable(rank->status())) << rank->status();
-      rank->Abort();  // they hear of it
-      for (int turn = 0; turn < 1000 && rank->is_running(); ++turn) rank->Advance(jobs);
-      EXPECT_FALSE(rank->is_running()) << "hangs with seed " << seed;
-    }
+    ExpectAllEnd(ranks, jobs, seed);
   }
 }
 
