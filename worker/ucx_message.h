@@ -14,8 +14,8 @@
 namespace coordd {
 
 // Numbers of active messages: label and bytes apart, or one behind the other in what UCX calls the
-// payload.
-inline constexpr unsigned kLabelApart = 1, kLabelInFront = 2;
+// payload; a hello, with the sender's rank (32 bits) for a header, is no message (UcxPeers::Greet).
+inline constexpr unsigned kLabelApart = 1, kLabelInFront = 2, kHello = 3;
 
 // Over TCP a message is read where the kernel has put it, in a buffer of UCX's that starts at a
 // cache line, behind 5 bytes of uct_tcp_am_hdr_t and 8 of ucp_am_hdr_t. What is worth it is sent

@@ -30,11 +30,18 @@ struct UcxOperation;  // ucx_transport.cc's
 
 // Another rank that anything was exchanged with.
 struct UcxPeer {
+  // Until then messages have to wait; a lost one is as good as connected: they end at once.
+  bool is_connected() const { return stage == Stage::kConnected || !lost.ok(); }
+
+  enum class Stage { kUnknown, kWanted, kConnecting, kGreeting, kConnected };
+
   UcxPeers* peers = nullptr;
   Rank rank;
-  bool asked_for = false;              // its endpoint has been made, or could not be
+  Stage stage = Stage::kUnknown;
   ucp_ep_h endpoint = nullptr;         // nullptr: not made yet, or closed
   void* connecting = nullptr;          // request of the first flush; nullptr: none is pending
+  bool has_greeted = false;            // its hello has come
+  bool is_greeted = false;             // this rank's has been sent
   absl::Status lost;                   // OK: the peer is there
   bool end_handled = false;            // of a lost peer: TakeLost has told of it
   std::optional<HostPort> probe_port;  // none: nobody can ask for it
@@ -61,18 +68,21 @@ class UcxPeers {
   UcxPeers& operator=(const UcxPeers&) = delete;
 
   // Puts this rank's address into the store, which outlives it. To be called once, first.
-  absl::Status Publish(const UcxContext& context, const GroupLayout& layout, Store& store,
+  absl::Status Publish(UcxContext& context, const GroupLayout& layout, Store& store,
                        absl::Time deadline);
 
-  // Its address stays. An endpoint is made by the first call that `connects`, which may wait for
-  // the store.
+  // Its address stays. The first call that `connects` makes Connect make an endpoint.
   UcxPeer& Of(Rank rank, bool connects);
   std::vector<UcxPeer*> All();
+  // Outside of progress: takes those that are to be connected as far as it can, which may wait for
+  // the store, and progress.
+  void Connect();
   // Those that messages can be sent to since the last call.
   std::vector<UcxPeer*> TakeConnected() { return std::exchange(newly_connected_, {}); }
   // Those that are lost since the last call. Their endpoints are closed.
   bool has_lost() const { return has_lost_; }
   std::vector<UcxPeer*> TakeLost();
+  bool lost_any() const;
   // Looks, ten times a second at most, whether those that are waited for are still there.
   bool IsTimeToWatch();
   void Watch(const std::set<const UcxPeer*>& waited_for);
@@ -82,16 +92,26 @@ class UcxPeers {
   void ProgressUntil(absl::FunctionRef<bool()> condition, absl::Duration timeout);
   // Gives them all a second to connect, and one to end.
   void CloseAll();
+  // By force, and without progress.
+  void CloseAllAtOnce();
   // What is still under way calls nobody from here on.
   void ForgetRequests();
 
  private:
-  void MakeEndpoint(UcxPeer& peer);
+  void MakeEndpoint(UcxPeer& peer, const std::string& address);
+  void ReadAll();
+  void Greet();
   void StartConnecting(UcxPeer& peer);
+  void Flushed(UcxPeer& peer, ucs_status_t status);
+  void Lose(UcxPeer& peer, absl::string_view why);
+  void SayHello(UcxPeer& peer);
   std::optional<ProbePort> OpenProbePort(const GroupLayout& layout) const;
   void Watch(UcxPeer& peer, bool waits, absl::Time now);
 
-  static void OnConnected(void* request, ucs_status_t status, void* user_data);
+  static void OnFlushed(void* request, ucs_status_t status, void* user_data);
+  static void OnHelloSent(void* request, ucs_status_t status, void* user_data);
+  static ucs_status_t OnHello(void* peers, const void* header, size_t header_bytes, void* data,
+                              size_t size_bytes, const ucp_am_recv_param_t* param);
   static void OnEndpointError(void* user_data, ucp_ep_h endpoint, ucs_status_t status);
 
   // Constant after construction.
@@ -102,6 +122,10 @@ class UcxPeers {
   // Touched by the owner's thread.
   ucp_worker_h worker_ = nullptr;
   Store* store_ = nullptr;
+  int32_t world_size_ = 0;
+  bool says_hello_ = false;        // the network is TCP
+  uint32_t hello_ = 0;             // this rank
+  bool has_to_connect_ = false;    // somebody, by a step
   std::map<Rank, UcxPeer> peers_;  // stable addresses
   bool has_lost_ = false;
   std::vector<UcxPeer*> newly_connected_;
