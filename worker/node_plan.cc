@@ -51,7 +51,11 @@ ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t 
 
 // Whether members fetch slices from those who have made them.
 bool FetchesResults(const NodeCollective& c, const NodeMode& mode) {
-  if (mode.exchanged) return !mode.shared && c.kind != CollectiveKind::kReducescatter;
+  if (mode.exchanged) {
+    const bool nobody = c.kind == CollectiveKind::kReducescatter ||
+                        (c.kind == CollectiveKind::kReduce && c.root == NodeCollective::kElsewhere);
+    return !mode.shared && !nobody;
+  }
   return !mode.shared && HasNodeResults(c.kind);
 }
 
@@ -108,7 +112,8 @@ void AddResultFetches(const NodeCollective& c, const NodeMode& mode, int64_t ste
 void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
                  NodeOperations& operations) {
   const bool broadcast = c.kind == CollectiveKind::kBroadcast;
-  const bool is_root = broadcast && c.self == c.root;
+  const bool reduce = c.kind == CollectiveKind::kReduce;
+  const bool fetches = broadcast ? c.self != c.root : !reduce || c.self == c.root;
   const ByteRange own = SliceOfPiece(c, PieceOf(mode, step, c.size_bytes), c.self);
   NodeOperation begin;
   begin.combines = !broadcast;
@@ -116,11 +121,12 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   begin.size_bytes = own.size_bytes;
   begin.from_bytes = begin.to_bytes = own.offset_bytes;
   begin.staged_bytes = own.offset_bytes - step * mode.piece_bytes;
+  begin.target = SliceHome(c, mode);
   if (broadcast && begin.from == c.self) begin.target = NodeTarget::kNowhere;
   begin.exchange = NodeExchange::kBegins;
   begin.piece = step;
   Add(operations, begin);
-  if (!mode.shared && !is_root) AddResultFetches(c, mode, step, operations);
+  if (!mode.shared && fetches) AddResultFetches(c, mode, step, operations);
   // Last, because it may have to wait.
   const int64_t ended = step - ResultsBehind(mode);
   if (ended < 0) return;
@@ -133,6 +139,9 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   give.target = !mode.shared ? NodeTarget::kOwnResult
                 : broadcast  ? NodeTarget::kOthersOutput
                              : NodeTarget::kEveryOutput;
+  // Nobody waits for it but the root, which it may have come to.
+  if (reduce && (mode.shared || c.root == NodeCollective::kElsewhere || c.self == c.root))
+    give.target = NodeTarget::kNowhere;
   give.exchange = NodeExchange::kEnds;
   give.piece = ended;
   Add(operations, give);
@@ -329,7 +338,7 @@ NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
   const bool gathers = c.kind == CollectiveKind::kAllgather;
   const bool scatters = c.kind == CollectiveKind::kReducescatter;
   COORDD_CHECK(gathers || scatters || c.kind == CollectiveKind::kAllreduce ||
-               c.kind == CollectiveKind::kBroadcast);
+               c.kind == CollectiveKind::kBroadcast || c.kind == CollectiveKind::kReduce);
   COORDD_CHECK(staging.exchange_bytes >= kSliceBytes);
   NodeMode mode;
   mode.shared = false;
@@ -360,6 +369,12 @@ NodeParts ExchangedParts(const NodeCollective& c, const NodeMode& mode, int64_t 
   for (size_t node = 0; !gathers && node < parts.size(); ++node)
     parts[node].offset_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
   return parts;
+}
+
+NodeTarget SliceHome(const NodeCollective& c, const NodeMode& mode) {
+  if (c.kind != CollectiveKind::kReduce || c.self == c.root) return NodeTarget::kOwnOutput;
+  const bool elsewhere = c.root == NodeCollective::kElsewhere;
+  return mode.shared && !elsewhere ? NodeTarget::kRootOutput : NodeTarget::kSlice;
 }
 
 int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
