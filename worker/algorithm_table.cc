@@ -62,8 +62,8 @@ constexpr Row kTable[] = {
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
     {CollectiveKind::kReduce, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kReduce, kAnySize, Algorithm::kHierarchical, kNodes},
     {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
-    {CollectiveKind::kReduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
     {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
     {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
 };

@@ -51,12 +51,9 @@ ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t 
 
 // Whether members fetch slices from those who have made them.
 bool FetchesResults(const NodeCollective& c, const NodeMode& mode) {
-  if (mode.exchanged) {
-    const bool nobody = c.kind == CollectiveKind::kReducescatter ||
-                        (c.kind == CollectiveKind::kReduce && c.root == NodeCollective::kElsewhere);
-    return !mode.shared && !nobody;
-  }
-  return !mode.shared && HasNodeResults(c.kind);
+  if (mode.shared || !mode.exchanged) return !mode.shared && HasNodeResults(c.kind);
+  if (c.kind == CollectiveKind::kReduce) return c.root != NodeCollective::kElsewhere;
+  return c.kind != CollectiveKind::kReducescatter;
 }
 
 // By node, of the blocks of the members of this number: what is in `piece`, in the buffer of all
@@ -115,8 +112,7 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   const bool reduce = c.kind == CollectiveKind::kReduce;
   const bool fetches = broadcast ? c.self != c.root : !reduce || c.self == c.root;
   const ByteRange own = SliceOfPiece(c, PieceOf(mode, step, c.size_bytes), c.self);
-  NodeOperation begin;
-  begin.combines = !broadcast;
+  NodeOperation begin{.combines = !broadcast};
   begin.from = broadcast && c.root != NodeCollective::kElsewhere ? c.root : c.self;
   begin.size_bytes = own.size_bytes;
   begin.from_bytes = begin.to_bytes = own.offset_bytes;
@@ -136,12 +132,12 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   give.size_bytes = back.size_bytes;
   give.from_bytes = give.to_bytes = back.offset_bytes;
   give.staged_bytes = back.offset_bytes - ended * mode.piece_bytes;
-  give.target = !mode.shared ? NodeTarget::kOwnResult
-                : broadcast  ? NodeTarget::kOthersOutput
-                             : NodeTarget::kEveryOutput;
-  // Nobody waits for it but the root, which it may have come to.
-  if (reduce && (mode.shared || c.root == NodeCollective::kElsewhere || c.self == c.root))
-    give.target = NodeTarget::kNowhere;
+  // Of a reduce it has come to the root, unless that is to fetch it.
+  const bool fetched = c.root != NodeCollective::kElsewhere && c.self != c.root;
+  give.target = reduce && (mode.shared || !fetched) ? NodeTarget::kNowhere
+                : !mode.shared                      ? NodeTarget::kOwnResult
+                : broadcast                         ? NodeTarget::kOthersOutput
+                                                    : NodeTarget::kEveryOutput;
   give.exchange = NodeExchange::kEnds;
   give.piece = ended;
   Add(operations, give);
@@ -373,8 +369,8 @@ NodeParts ExchangedParts(const NodeCollective& c, const NodeMode& mode, int64_t 
 
 NodeTarget SliceHome(const NodeCollective& c, const NodeMode& mode) {
   if (c.kind != CollectiveKind::kReduce || c.self == c.root) return NodeTarget::kOwnOutput;
-  const bool elsewhere = c.root == NodeCollective::kElsewhere;
-  return mode.shared && !elsewhere ? NodeTarget::kRootOutput : NodeTarget::kSlice;
+  const bool shown = mode.shared && c.root != NodeCollective::kElsewhere;
+  return shown ? NodeTarget::kRootOutput : NodeTarget::kSlice;
 }
 
 int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {
