@@ -257,8 +257,8 @@ class Rank {
     Meet();
     calls_.Run(cell);
     const float sum = static_cast<float>(plan_.ranks * (plan_.ranks + 1) / 2);
-    const bool by_sender = cell.operation == kAllgather || cell.operation == kAlltoall ||
-                           cell.operation == kGather;
+    const bool by_sender =
+        cell.operation == kAllgather || cell.operation == kAlltoall || cell.operation == kGather;
     int64_t from = 0, until = by_sender ? block * plan_.ranks : count;
     if (cell.operation == kReduceScatter) {
       from = cell.in_place && !calls_.ScattersToTheFront() ? rank_ * block : 0;
