@@ -62,6 +62,7 @@ constexpr Row kTable[] = {
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, kNodes},
     {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
     {CollectiveKind::kReduce, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kReduce, kAnySize, Algorithm::kHierarchical, kNodes},
     {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
     {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
     {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
@@ -144,6 +145,15 @@ Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t
   if (nodes > kNodesOfARing || std::has_single_bit(static_cast<uint32_t>(nodes)))
     return HalvingDoublingAllreduce(self, nodes, size_bytes, element_bytes);
   return RingAllreduce(self, nodes, size_bytes, element_bytes);
+}
+
+// Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more
+// than the messages of the other way.
+Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                         int64_t element_bytes) {
+  constexpr int32_t kNodesOfATree = 4;
+  if (nodes <= kNodesOfATree) return BinomialReduce(self, nodes, root, size_bytes);
+  return ScatterGatherReduce(self, root, SplitEvenly(size_bytes, nodes, element_bytes));
 }
 
 Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,

@@ -386,8 +386,8 @@ void HostBackend::Start(LaneId id, Lane& lane) {
       if (batch.args.kind == CollectiveKind::kAlltoall) return StartAlltoall(id, lane);
       if (!group.memories.empty()) return StartNodeRun(id, lane);
       // Alone on its node: the same pieces as on the others are its only slices.
-      return StartSlices(lane,
-                         ExchangedPieceBytes(SizeOf(batch.args.output), options_.node.staging));
+      return StartSlices(
+          lane, ExchangedPieceBytes(SizeOf(NodeInputOf(batch.args)), options_.node.staging));
     case Algorithm::kLeaders:
       return StartLeaderRun(id, lane);
     case Algorithm::kSlices:

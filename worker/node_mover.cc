@@ -73,6 +73,21 @@ std::byte* NodeMover::OutputOf(int32_t member, int64_t at) const {
   return lane_.memory(member).data() + posts_[static_cast<size_t>(member)].output + at;
 }
 
+std::byte* NodeMover::HomeOf(const NodeOperation& operation, int64_t begin) const {
+  switch (SliceHome(*collective_, *mode_)) {
+    case NodeTarget::kRootOutput:
+      return OutputOf(collective_->root, operation.from_bytes + begin);
+    case NodeTarget::kSlice:
+      return exchange_->Partial(operation.piece).data() + begin;
+    default:
+      return OwnOutput(operation.from_bytes + begin);
+  }
+}
+
+absl::Span<std::byte> NodeMover::SliceOf(const NodeOperation& operation) const {
+  return {HomeOf(operation, 0), static_cast<size_t>(operation.size_bytes)};
+}
+
 // How much of it is one run in every own buffer that has to do with it; between tensors nobody has
 // anything to do.
 int64_t NodeMover::OneRun(const Where& where, int64_t size_bytes, bool& is_padding) const {
@@ -95,7 +110,7 @@ const std::byte* NodeMover::SourceOf(const Where& where, int32_t member) const {
   const std::byte* const memory = lane_.memory(member).data();
   const int64_t from = operation.from_bytes + where.begin;
   const int64_t staged = operation.staged_bytes + where.begin;
-  if (operation.exchange == NodeExchange::kEnds) return OwnOutput(from);
+  if (operation.exchange == NodeExchange::kEnds) return HomeOf(operation, where.begin);
   if (operation.from_result) {
     if (post.Has(NodePost::kOutputMapped)) return OutputOf(member, from);
     return memory + post.staging + MadeAt(where.step - 1) + staged;
@@ -135,6 +150,9 @@ void NodeMover::FindTargets(const Where& where) {
     case NodeTarget::kPartial:
       targets_.push_back(exchange_->Partial(operation.piece).data() + to);
       break;
+    case NodeTarget::kSlice:
+      targets_.push_back(HomeOf(operation, where.begin));
+      break;
     case NodeTarget::kNowhere:
       break;
     case NodeTarget::kEveryOutput:
@@ -170,12 +188,15 @@ int64_t NodeMover::Perform(const NodeOperation& operation, int64_t step, int64_t
   bool is_padding = false;
   size_bytes = OneRun(where, size_bytes, is_padding);
   if (is_padding) return size_bytes;
-  FindSources(where);
   FindTargets(where);
+  const bool ends = operation.exchange == NodeExchange::kEnds;
+  // Of a reduce for another node nothing comes back.
+  if (ends && targets_.empty() && SliceHome(*collective_, *mode_) == NodeTarget::kSlice)
+    return size_bytes;
+  FindSources(where);
   // What other nodes are sent stays in the caches, and is scaled when it is back.
   const bool is_sent =
       operation.exchange == NodeExchange::kBegins || operation.target == NodeTarget::kPartial;
-  const bool ends = operation.exchange == NodeExchange::kEnds;
   scales_ = scale_ != 1.0 && (ends || (operation.combines && exchange_ == nullptr));
   passes_by_ = streams_ && !is_sent && !ReplacesOperand();
   if (CombinesTwice(operation)) {
@@ -187,7 +208,7 @@ int64_t NodeMover::Perform(const NodeOperation& operation, int64_t step, int64_t
   const int64_t tile_bytes = one_plain                    ? size_bytes
                              : operation.combines || ends ? kTileBytes
                                                           : kCopyTileBytes;
-  std::byte* const own = ends ? OwnOutput(operation.to_bytes + begin) : nullptr;
+  std::byte* const own = ends ? HomeOf(operation, begin) : nullptr;
   for (int64_t at = 0; at < size_bytes; at += tile_bytes) {
     const int64_t size = std::min(tile_bytes, size_bytes - at);
     if (operation.combines) {

@@ -53,6 +53,8 @@ class NodeMover {
 
   // Private memory: shows `piece` to the others; returns how many bytes that took.
   int64_t Stage(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
+  // Where what is exchanged of an allreduce, a broadcast or a reduce is: `operation` is all of it.
+  absl::Span<std::byte> SliceOf(const NodeOperation& operation) const;
   // At most `size_bytes` of an operation of `step`, from `begin` on; returns how many it has done.
   int64_t Perform(const NodeOperation& operation, int64_t step, int64_t begin, int64_t size_bytes);
 
@@ -67,6 +69,7 @@ class NodeMover {
   std::byte* OutputOf(int32_t member, int64_t at) const;
   const std::byte* OwnInput(int64_t at) const;
   std::byte* OwnOutput(int64_t at) const;
+  std::byte* HomeOf(const NodeOperation& operation, int64_t begin) const;
   const std::byte* SourceOf(const Where& where, int32_t member) const;
   void FindSources(const Where& where);
   void FindTargets(const Where& where);

@@ -51,8 +51,9 @@ ByteRange SliceOfPiece(const NodeCollective& c, const ByteRange& piece, int32_t 
 
 // Whether members fetch slices from those who have made them.
 bool FetchesResults(const NodeCollective& c, const NodeMode& mode) {
-  if (mode.exchanged) return !mode.shared && c.kind != CollectiveKind::kReducescatter;
-  return !mode.shared && HasNodeResults(c.kind);
+  if (mode.shared || !mode.exchanged) return !mode.shared && HasNodeResults(c.kind);
+  if (c.kind == CollectiveKind::kReduce) return c.root != NodeCollective::kElsewhere;
+  return c.kind != CollectiveKind::kReducescatter;
 }
 
 // By node, of the blocks of the members of this number: what is in `piece`, in the buffer of all
@@ -108,19 +109,20 @@ void AddResultFetches(const NodeCollective& c, const NodeMode& mode, int64_t ste
 void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
                  NodeOperations& operations) {
   const bool broadcast = c.kind == CollectiveKind::kBroadcast;
-  const bool is_root = broadcast && c.self == c.root;
+  const bool reduce = c.kind == CollectiveKind::kReduce;
+  const bool fetches = broadcast ? c.self != c.root : !reduce || c.self == c.root;
   const ByteRange own = SliceOfPiece(c, PieceOf(mode, step, c.size_bytes), c.self);
-  NodeOperation begin;
-  begin.combines = !broadcast;
+  NodeOperation begin{.combines = !broadcast};
   begin.from = broadcast && c.root != NodeCollective::kElsewhere ? c.root : c.self;
   begin.size_bytes = own.size_bytes;
   begin.from_bytes = begin.to_bytes = own.offset_bytes;
   begin.staged_bytes = own.offset_bytes - step * mode.piece_bytes;
+  begin.target = SliceHome(c, mode);
   if (broadcast && begin.from == c.self) begin.target = NodeTarget::kNowhere;
   begin.exchange = NodeExchange::kBegins;
   begin.piece = step;
   Add(operations, begin);
-  if (!mode.shared && !is_root) AddResultFetches(c, mode, step, operations);
+  if (!mode.shared && fetches) AddResultFetches(c, mode, step, operations);
   // Last, because it may have to wait.
   const int64_t ended = step - ResultsBehind(mode);
   if (ended < 0) return;
@@ -130,9 +132,12 @@ void AddExchange(const NodeCollective& c, const NodeMode& mode, int64_t step,
   give.size_bytes = back.size_bytes;
   give.from_bytes = give.to_bytes = back.offset_bytes;
   give.staged_bytes = back.offset_bytes - ended * mode.piece_bytes;
-  give.target = !mode.shared ? NodeTarget::kOwnResult
-                : broadcast  ? NodeTarget::kOthersOutput
-                             : NodeTarget::kEveryOutput;
+  // Of a reduce it has come to the root, unless that is to fetch it.
+  const bool fetched = c.root != NodeCollective::kElsewhere && c.self != c.root;
+  give.target = reduce && (mode.shared || !fetched) ? NodeTarget::kNowhere
+                : !mode.shared                      ? NodeTarget::kOwnResult
+                : broadcast                         ? NodeTarget::kOthersOutput
+                                                    : NodeTarget::kEveryOutput;
   give.exchange = NodeExchange::kEnds;
   give.piece = ended;
   Add(operations, give);
@@ -329,7 +334,7 @@ NodeMode ExchangedMode(const NodeCollective& c, const NodeStaging& staging) {
   const bool gathers = c.kind == CollectiveKind::kAllgather;
   const bool scatters = c.kind == CollectiveKind::kReducescatter;
   COORDD_CHECK(gathers || scatters || c.kind == CollectiveKind::kAllreduce ||
-               c.kind == CollectiveKind::kBroadcast);
+               c.kind == CollectiveKind::kBroadcast || c.kind == CollectiveKind::kReduce);
   COORDD_CHECK(staging.exchange_bytes >= kSliceBytes);
   NodeMode mode;
   mode.shared = false;
@@ -360,6 +365,12 @@ NodeParts ExchangedParts(const NodeCollective& c, const NodeMode& mode, int64_t 
   for (size_t node = 0; !gathers && node < parts.size(); ++node)
     parts[node].offset_bytes = static_cast<int64_t>(node) * mode.piece_bytes;
   return parts;
+}
+
+NodeTarget SliceHome(const NodeCollective& c, const NodeMode& mode) {
+  if (c.kind != CollectiveKind::kReduce || c.self == c.root) return NodeTarget::kOwnOutput;
+  const bool shown = mode.shared && c.root != NodeCollective::kElsewhere;
+  return shown ? NodeTarget::kRootOutput : NodeTarget::kSlice;
 }
 
 int64_t LargestSliceBytes(const NodeCollective& c, const NodeMode& mode) {

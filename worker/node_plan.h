@@ -19,8 +19,8 @@
 // the next piece is combined. Two buffers take turns: what is shown in step s is read in s only,
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
-// Exchanged: among several nodes of as many members, or of an allreduce or a broadcast as many
-// carriers. Of an allreduce or a broadcast each combines
+// Exchanged: among several nodes of as many members, or of an allreduce, a broadcast or a reduce as
+// many carriers. Of an allreduce or a broadcast each combines
 // its slice of a piece as above, or copies it from the root, has it combined with those of the
 // members of its number on the other nodes, or sent to them (slice_exchange.h), and gives the
 // result to its node three steps later, while the slices of kExchangeAhead pieces are under way.
@@ -31,6 +31,9 @@
 // broadcast's last piece is there when the first one's way of ceil(log2 k) edges and n bytes are
 // over (multi-leader broadcast, as in Kandalla et al., "Designing Multi-Leader-Based Allgather
 // Algorithms for Multi-Core Clusters", CAC 2009, for another operation).
+// Of a reduce the slices come together at the members of the root's node, in the root's output if
+// that is mapped, else where the root fetches them. On the other nodes they never leave memory of
+// the exchange's.
 // Of an allgather and a reducescatter a member's column is what the members of its number on all
 // nodes have, or get: an allgather exchanges a piece of each of the column's blocks in a ring and
 // gives them all to its node; a reducescatter combines a piece of each of them among the members of
@@ -67,9 +70,9 @@ struct NodeCollective {
   // members of the first node, of the second one, and so on.
   int32_t nodes = 1;
   int32_t node = 0;
-  // Of an exchanged allreduce or broadcast: so many members, the first ones, combine and exchange
-  // slices, as many as there are on the node that has the fewest. The others only show their inputs
-  // and get the results. 0: all.
+  // Of an exchanged allreduce, broadcast or reduce: so many members, the first ones, combine and
+  // exchange slices, as many as there are on the node that has the fewest. The others only show
+  // their inputs and get the results. 0: all.
   int32_t carriers = 0;
 };
 
@@ -103,6 +106,7 @@ enum class NodeTarget : uint8_t {
   kEveryOutput,   // of all members
   kOthersOutput,  // of all but the root
   kPartial,       // of the piece, in memory of the exchange's
+  kSlice,         // the same, from its beginning: all of this member's slice
   kNowhere,       // it stays where it is
 };
 
@@ -141,11 +145,14 @@ int64_t LargestBlockBytes(const NodeCollective& collective);
 // How a collective is staged, but for the number of pieces, which depends on the others' blocks.
 // Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
 NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging);
-// An exchanged allreduce, broadcast, allgather or reducescatter, but for `shared`, which nodes need
-// not agree on.
+// An exchanged allreduce, broadcast, reduce, allgather or reducescatter, but for `shared`, which
+// nodes need not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
-// Of an exchanged allreduce or broadcast, however many carriers there are.
+// Of an exchanged allreduce, broadcast or reduce, however many carriers there are.
 int64_t ExchangedPieceBytes(int64_t size_bytes, const NodeStaging& staging);
+// Where the own slice of what is exchanged is before, and its result behind the exchange:
+// kOwnOutput, kRootOutput or kSlice.
+NodeTarget SliceHome(const NodeCollective& collective, const NodeMode& mode);
 // Of a piece, the largest slice that any member has, or the largest part of a block.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
 // Of an exchanged allgather or reducescatter, by node: the parts of this member's column that are

@@ -52,7 +52,9 @@ bool NodeCollectiveRun::IsShareable(const CollectiveArgs& args, const NodeLane& 
 int64_t NodeCollectiveRun::StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
                                         const NodeRunOptions& options, int32_t nodes) {
   if (nodes > 1) {
-    if (IsShareable(args, lane, /*exchanged=*/true)) return 0;
+    // What is reduced for a root that is not mapped lies in staging, too.
+    const bool gives = args.kind != CollectiveKind::kReduce || !args.output.empty();
+    if (gives && IsShareable(args, lane, /*exchanged=*/true)) return 0;
     const NodeMode mode = ExchangedMode(Described(args, lane.size(), nodes), options.staging);
     return kStagingBuffers * mode.buffer_bytes;
   }
@@ -338,8 +340,7 @@ void NodeCollectiveRun::BeginExchange(const NodeOperation& operation) {
   const int64_t piece = operation.piece;
   const bool gathers = args_.kind == CollectiveKind::kAllgather;
   if (!gathers && args_.kind != CollectiveKind::kReducescatter) {
-    const auto slice = args_.output.subspan(static_cast<size_t>(operation.to_bytes),
-                                            static_cast<size_t>(operation.size_bytes));
+    const absl::Span<std::byte> slice = mover_.SliceOf(operation);
     return exchange_->Begin(piece, slice, slice);
   }
   const NodeParts parts = ExchangedParts(collective_, mode_, piece);

@@ -61,8 +61,8 @@ class NodeCollectiveRun {
 
   // `args` are valid; args.root counts the members, of all nodes. They, the lane and `staging`,
   // which lies in this rank's NodeMemory, 64-byte aligned, outlive the run; so does `exchange`, if
-  // there is one: for an allreduce or broadcast, and for an allgather or reducescatter with as many
-  // members on each of its nodes.
+  // there is one: for an allreduce, broadcast or reduce, and for an allgather or reducescatter with
+  // as many members on each of its nodes.
   NodeCollectiveRun(const CollectiveArgs& args, NodeLane& lane, absl::Span<std::byte> staging,
                     const NodeRunOptions& options, SliceExchange* exchange = nullptr);
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;

@@ -5,8 +5,10 @@
 
 #include "common/check.h"
 #include "worker/algorithm_table.h"
+#include "worker/node_inline.h"
 #include "worker/pairwise_schedule.h"
 #include "worker/ring_schedule.h"
+#include "worker/rooted_schedule.h"
 #include "worker/tree_schedule.h"
 
 namespace coordd {
@@ -23,6 +25,8 @@ Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slic
   switch (args.kind) {
     case CollectiveKind::kBroadcast:
       return BinomialBroadcast(self, nodes, Rank{across.root}, slice_bytes);
+    case CollectiveKind::kReduce:
+      return MakeSliceReduce(self, nodes, Rank{across.root}, slice_bytes, SizeOf(args.dtype));
     case CollectiveKind::kAllgather:
       return RingAllgather(self, parts);
     case CollectiveKind::kReducescatter:
@@ -39,6 +43,18 @@ std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
   return RangesOf(std::vector<int64_t>(across.ranks.size(), slice_bytes));
 }
 
+// Of each piece, what is combined inside the node where it is not in an output.
+int64_t PartialBytes(const CollectiveArgs& args, const AcrossNodes& across, int64_t slice_bytes) {
+  switch (args.kind) {
+    case CollectiveKind::kReducescatter:
+      return static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes);
+    case CollectiveKind::kReduce:
+      return across.carries ? RoundedUp(slice_bytes) : 0;
+    default:
+      return 0;
+  }
+}
+
 // Of any slice up to `slice_bytes`; segments lie behind the schedule's own.
 int64_t ScratchBytes(const Schedule& schedule, const RunOptions& options) {
   return RoundedUp(schedule.scratch_bytes) +
@@ -53,9 +69,7 @@ SliceExchange::SliceExchange(const CollectiveArgs& args, AcrossNodes across,
       across_(across),
       options_(options),
       transport_(transport),
-      partial_each_(args.kind == CollectiveKind::kReducescatter
-                        ? static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes_max)
-                        : 0),
+      partial_each_(PartialBytes(args, across, slice_bytes_max)),
       scratch_each_(across.carries ? ScratchBytes(ScheduleOf(args, across, slice_bytes_max,
                                                              LargestParts(across, slice_bytes_max)),
                                                   options)
@@ -73,7 +87,7 @@ int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
 
 void SliceExchange::BeginAll(int64_t slice_bytes) {
   slice_bytes_ = slice_bytes;
-  const int64_t size_bytes = static_cast<int64_t>(args_.output.size());
+  const int64_t size_bytes = static_cast<int64_t>(NodeInputOf(args_).size());
   pieces_of_all_ = (size_bytes + slice_bytes - 1) / slice_bytes;
 }
 
@@ -81,7 +95,9 @@ bool SliceExchange::BeginNext() {
   if (next_ == pieces_of_all_ || !Ended(next_ - kInFlight)) return false;
   const size_t begin = static_cast<size_t>(next_ * slice_bytes_);
   const size_t size = static_cast<size_t>(slice_bytes_);
-  const absl::Span<std::byte> output = args_.output.subspan(begin, size);
+  // Of a reduce there is none but the root's.
+  const absl::Span<std::byte> output =
+      args_.output.empty() ? args_.output : args_.output.subspan(begin, size);
   if (args_.kind == CollectiveKind::kBroadcast) {
     Begin(next_++, output, output);
   } else {
@@ -96,7 +112,7 @@ void SliceExchange::Begin(int64_t piece, absl::Span<const std::byte> input,
   Piece& at = pieces_[IndexOf(piece)];
   COORDD_CHECK(!at.run.has_value() && at.number < piece);
   at.number = piece;
-  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(output.size()), parts);
+  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(input.size()), parts);
   const int64_t begin =
       kInFlight * partial_each_ + static_cast<int64_t>(IndexOf(piece)) * scratch_each_;
   const auto scratch =

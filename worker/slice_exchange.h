@@ -19,7 +19,8 @@ namespace coordd {
 // The collectives that there are between nodes.
 inline bool HasExchange(CollectiveKind kind) {
   return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
-         kind == CollectiveKind::kAllgather || kind == CollectiveKind::kReducescatter;
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReducescatter;
 }
 
 // Where a rank's slices go.
@@ -28,7 +29,7 @@ struct AcrossNodes {
   // one among its own. It outlives what is done with it.
   RunMembers ranks;
   int32_t self = 0;         // index of the own node
-  int32_t root = 0;         // of a broadcast: of the node from which it comes
+  int32_t root = 0;         // of a broadcast or a reduce: of the root's node
   int32_t root_member = 0;  // and its number among that node's members
   // So many members of each node, the first ones, have slices; 0: all. Where a node has more, the
   // others exchange nothing.
@@ -36,11 +37,10 @@ struct AcrossNodes {
   bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
 };
 
-// An allreduce, broadcast, allgather or reducescatter of one piece after the other among these
-// ranks, each a
-// CollectiveRun under a tag of its own, so that pieces do not wait for each other. One thread, that
-// of the transport's owner. Resumable as CollectiveRun, and like it not to be destroyed before
-// idle(), unless the transport has dropped its operations.
+// An allreduce, broadcast, reduce, allgather or reducescatter of one piece after the other among
+// these ranks, each a CollectiveRun under a tag of its own, so that pieces do not wait for each
+// other. One thread, that of the transport's owner. Resumable as CollectiveRun, and like it not to
+// be destroyed before idle(), unless the transport has dropped its operations.
 class SliceExchange {
  public:
   // Pieces under way, which have different tags.
@@ -55,7 +55,7 @@ class SliceExchange {
 
   int32_t nodes() const { return static_cast<int32_t>(across_.ranks.size()); }
   int32_t node() const { return across_.self; }
-  // Of a broadcast: whether it comes from this node.
+  // Whether the root is on this node.
   bool has_root() const { return across_.self == across_.root; }
   int32_t root_member() const { return across_.root_member; }
   int32_t carriers() const { return across_.carriers; }
@@ -65,21 +65,21 @@ class SliceExchange {
   void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
 
   // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
-  // broadcast is; neither is to be looked at until Ended. Pieces begin in their order, on all nodes
-  // alike; those of no bytes may be left out. REQUIRES: piece - kInFlight has ended.
-  // Of an allgather `parts` say, by node, where in the output each node's part belongs, and `input`
-  // is the own one, which is copied there; of a reducescatter, where in the input the part for each
-  // node is, and `output` is for the own one.
+  // broadcast is, and of a reduce does not count but on the root's node; neither is to be looked at
+  // until Ended. Pieces begin in their order, on all nodes alike; those of no bytes may be left
+  // out. REQUIRES: piece - kInFlight has ended. Of an allgather `parts` say, by node, where in the
+  // output each node's part belongs, and `input` is the own one, which is copied there; of a
+  // reducescatter, where in the input the part for each node is, and `output` is for the own one.
   void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output,
              absl::Span<const ByteRange> parts = {});
-  // Of a reducescatter: memory for its input, slice_bytes_max for each node, until the piece has
-  // ended.
+  // Of a reducescatter: memory for its input, slice_bytes_max for each node, until the next piece
+  // with the same tag begins. Of a reduce: for one slice.
   absl::Span<std::byte> Partial(int64_t piece) const;
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
-  // Instead: all of the input and output of the arguments, of an allreduce or a broadcast, which it
-  // cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
+  // Instead: all of the input and output of the arguments, of an allreduce, a broadcast or a
+  // reduce, which it cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
   // Of so many bytes, each of which goes from input to output as soon as it can.

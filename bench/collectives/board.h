@@ -16,13 +16,16 @@ enum Operation : int32_t {
   kReduceScatter,
   kAlltoall,
   kBarrier,
+  kReduce,
+  kGather,
   kOperations
 };
 inline constexpr const char* kOperationNames[kOperations] = {
-    "allreduce", "allgather", "broadcast", "reduce_scatter", "alltoall", "barrier"};
+    "allreduce", "allgather", "broadcast", "reduce_scatter",
+    "alltoall",  "barrier",   "reduce",    "gather"};
 
 enum class Path : int32_t {
-  kBare,        // calls of a comm
+  kBare,        // calls of a comm; of what it has not, as kScheduled
   kScheduled,   // named, under one name again and again
   kNegotiated,  // named, under a name that nobody has seen
 };

@@ -44,12 +44,13 @@ class CoorddCalls final : public Calls {
     if (coordd_local_size(worker_) > 1) Check(coordd_register(worker_, memory, bytes));
     return static_cast<float*>(memory);
   }
-  // Names have no gathering or scattering in place.
+  // Comms have no roots that gather or reduce; names have no gathering or scattering in place.
   bool Has(const Cell& cell) const override {
-    return path_ == Path::kBare || !cell.in_place || cell.operation == kAllreduce;
+    if (!cell.in_place || cell.operation == kAllreduce || cell.operation == kReduce) return true;
+    return path_ == Path::kBare && cell.operation != kGather;
   }
   void Run(const Cell& cell) override {
-    if (path_ == Path::kBare) {
+    if (path_ == Path::kBare && cell.operation != kReduce && cell.operation != kGather) {
       RunBare(cell);
     } else {
       RunNamed(cell);
@@ -99,8 +100,9 @@ void CoorddCalls::RunBare(const Cell& cell) {
 void CoorddCalls::RunNamed(const Cell& cell) {
   const int64_t count = cell.bytes / int64_t{sizeof(float)};
   const int64_t block = count / size_;
-  name_ = path_ == Path::kScheduled ? kOperationNames[cell.operation] : std::to_string(++calls_);
-  const int64_t gathered = cell.operation == kAllgather ? block : count;
+  name_ = path_ == Path::kNegotiated ? std::to_string(++calls_) : kOperationNames[cell.operation];
+  const bool gathers = cell.operation == kAllgather || cell.operation == kGather;
+  const int64_t gathered = gathers ? block : count;
   coordd_tensor_t tensor = COORDD_TENSOR_INIT;
   tensor.name = name_.c_str();
   tensor.dtype = COORDD_FLOAT32;
@@ -120,6 +122,10 @@ void CoorddCalls::RunNamed(const Cell& cell) {
       return Check(coordd_reducescatter(worker_, &tensor, COORDD_SUM, nullptr, nullptr));
     case kAlltoall:
       return Check(coordd_alltoall(worker_, &tensor, nullptr, 0, nullptr, nullptr));
+    case kReduce:
+      return Check(coordd_reduce(worker_, &tensor, 0, COORDD_SUM, nullptr, nullptr));
+    case kGather:
+      return Check(coordd_gather(worker_, &tensor, 0, nullptr, nullptr));
     default:
       return Check(coordd_barrier(worker_, name_.c_str(), nullptr));
   }

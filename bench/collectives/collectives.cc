@@ -209,7 +209,7 @@ absl::StatusOr<uint32_t> OperationsFrom(const std::string& list) {
     if (found == std::end(kOperationNames)) {
       return absl::InvalidArgumentError(
           absl::StrCat("--ops: \"", name, "\" is none of allreduce, allgather, broadcast, ",
-                       "reduce_scatter, alltoall, barrier"));
+                       "reduce_scatter, alltoall, barrier, reduce, gather"));
     }
     bits |= 1u << (found - std::begin(kOperationNames));
   }

@@ -63,7 +63,7 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
       ->capture_default_str();
   command->add_option(
       "--ops", flags.ops,
-      "allreduce,allgather,broadcast,reduce_scatter,alltoall,barrier (default: all)");
+      "allreduce,allgather,broadcast,reduce_scatter,alltoall,barrier,reduce,gather (default: all)");
   command->add_option("--min", plan.bytes_min, "Smallest buffer, bytes")->capture_default_str();
   command->add_option("--max", plan.bytes_max, "Largest buffer, bytes; by factors of four")
       ->check(CLI::Range(int64_t{4}, int64_t{1} << 40))

@@ -96,7 +96,7 @@ class Rank {
  private:
   bool IsMeasured(const Cell& cell) const {
     const bool by_blocks = cell.operation == kAllgather || cell.operation == kReduceScatter ||
-                           cell.operation == kAlltoall;
+                           cell.operation == kAlltoall || cell.operation == kGather;
     if (cell.operation == kBarrier) return cell.bytes == 4 && !cell.in_place;
     if (cell.in_place && (cell.operation == kBroadcast || cell.operation == kAlltoall))
       return false;
@@ -226,9 +226,12 @@ class Rank {
   std::pair<int64_t, int64_t> Given(const Cell& cell) const {
     const int64_t count = cell.bytes / 4;
     if (cell.operation == kBarrier || (cell.operation == kBroadcast && rank_ != 0)) return {0, 0};
-    if (cell.operation != kAllgather) return {0, count};
+    if (cell.operation != kAllgather && cell.operation != kGather) return {0, count};
     const int64_t block = count / plan_.ranks;
     return {cell.in_place ? rank_ * block : 0, block};
+  }
+  bool HasResult(const Cell& cell) const {
+    return rank_ == 0 || (cell.operation != kReduce && cell.operation != kGather);
   }
   static float* InputOf(const Cell& cell) {
     return cell.in_place || cell.operation == kBroadcast ? cell.output : cell.input;
@@ -239,7 +242,7 @@ class Rank {
     const auto [from, count] = Given(cell);
     const float value = static_cast<float>(iteration % 4 + rank_);
     std::fill_n(InputOf(cell) + from, count, value);
-    if (cell.in_place && cell.operation != kBroadcast) return;
+    if ((cell.in_place && cell.operation != kBroadcast) || !HasResult(cell)) return;
     float sum = 0;
     constexpr int64_t kLine = 16;  // floats in a cache line
     for (int64_t i = 0; i < cell.bytes / 4; i += kLine) sum += cell.output[i];
@@ -254,13 +257,15 @@ class Rank {
     Meet();
     calls_.Run(cell);
     const float sum = static_cast<float>(plan_.ranks * (plan_.ranks + 1) / 2);
-    const bool by_sender = cell.operation == kAllgather || cell.operation == kAlltoall;
+    const bool by_sender =
+        cell.operation == kAllgather || cell.operation == kAlltoall || cell.operation == kGather;
     int64_t from = 0, until = by_sender ? block * plan_.ranks : count;
     if (cell.operation == kReduceScatter) {
       from = cell.in_place && !calls_.ScattersToTheFront() ? rank_ * block : 0;
       until = from + block;
     }
-    for (int64_t i = from; i < until && cell.operation != kBarrier; ++i) {
+    if (cell.operation == kBarrier || !HasResult(cell)) until = 0;
+    for (int64_t i = from; i < until; ++i) {
       const float expected = by_sender                      ? static_cast<float>(i / block + 1)
                              : cell.operation == kBroadcast ? 1.0f
                                                             : sum;

@@ -5,7 +5,9 @@
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/gather.h>
 #include <gloo/math.h>
+#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -34,7 +36,9 @@ class GlooCalls final : public Calls {
   }
 
   int32_t rank() const override { return rank_; }
-  bool Has(const Cell& cell) const override { return cell.operation != kReduceScatter; }
+  bool Has(const Cell& cell) const override {
+    return cell.operation != kReduceScatter && !(cell.in_place && cell.operation == kGather);
+  }
   void Leave() override { Barrier(); }
 
   void Run(const Cell& cell) override {
@@ -72,6 +76,24 @@ class GlooCalls final : public Calls {
         options.setOutput(cell.output, blocks);
         options.setTag(NextTag());
         return gloo::alltoall(options);
+      }
+      case kReduce: {
+        gloo::ReduceOptions options(context_);
+        if (!cell.in_place) options.setInput(cell.input, count);
+        options.setOutput(cell.output, count);
+        void (*const sum)(void*, const void*, const void*, size_t) = &gloo::sum<float>;
+        options.setReduceFunction(sum);
+        options.setRoot(0);
+        options.setTag(NextTag());
+        return gloo::reduce(options);
+      }
+      case kGather: {
+        gloo::GatherOptions options(context_);
+        options.setInput(cell.input, count / ranks);
+        if (rank_ == 0) options.setOutput(cell.output, blocks);
+        options.setRoot(0);
+        options.setTag(NextTag());
+        return gloo::gather(options);
       }
       default:
         return Barrier();

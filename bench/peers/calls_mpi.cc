@@ -48,6 +48,14 @@ class MpiCalls final : public Calls {
       case kAlltoall:
         MPI_Alltoall(input, block, MPI_FLOAT, cell.output, block, MPI_FLOAT, all);
         break;
+      case kReduce:
+        MPI_Reduce(cell.in_place && rank_ != 0 ? cell.output : input, cell.output, count, MPI_FLOAT,
+                   MPI_SUM, 0, all);
+        break;
+      case kGather:
+        MPI_Gather(cell.in_place && rank_ != 0 ? cell.output + rank_ * block : input, block,
+                   MPI_FLOAT, cell.output, block, MPI_FLOAT, 0, all);
+        break;
       default:
         MPI_Barrier(all);
     }

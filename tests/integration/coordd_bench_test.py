@@ -67,7 +67,7 @@ class CoorddBenchTest(processes.TestCase):
             blocks = 5 if path == "bare" else 0
             expected = {("allreduce", 0): 6, ("allreduce", 1): 6, ("allgather", 0): 5, ("allgather", 1): blocks,
                         ("broadcast", 0): 6, ("reduce_scatter", 0): 5, ("reduce_scatter", 1): blocks,
-                        ("alltoall", 0): 5, ("barrier", 0): 1}
+                        ("alltoall", 0): 5, ("barrier", 0): 1, ("reduce", 0): 6, ("reduce", 1): 6, ("gather", 0): 5}
             self.assertEqual(cells, {cell: count for cell, count in expected.items() if count > 0})
         self.assert_nothing_left()
 

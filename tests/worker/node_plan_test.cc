@@ -232,6 +232,7 @@ class Checker {
       case NodeTarget::kOthersOutput:
         return to != world_.root;
       case NodeTarget::kPartial:
+      case NodeTarget::kSlice:
       case NodeTarget::kNowhere:
         return false;
     }
@@ -292,7 +293,8 @@ void CheckEveryMode(World world) {
       Checker(world, staged).Run();
       // Of all steps at once: many would take long.
       const bool broadcast = world.kind == CollectiveKind::kBroadcast;
-      const bool exchanges = broadcast || world.kind == CollectiveKind::kAllreduce;
+      const bool rooted = broadcast || world.kind == CollectiveKind::kReduce;
+      const bool exchanges = rooted || world.kind == CollectiveKind::kAllreduce;
       if (!exchanges || world.sizes[0] > 16 * buffer_bytes) continue;
       World elsewhere = world;
       elsewhere.root = NodeCollective::kElsewhere;
@@ -307,7 +309,7 @@ void CheckEveryMode(World world) {
         for (const bool shared : {true, false}) {
           exchanged.shared = shared;
           Checker(some, exchanged).Run();
-          if (broadcast) Checker(elsewhere, exchanged).Run();
+          if (rooted) Checker(elsewhere, exchanged).Run();
         }
       }
     }

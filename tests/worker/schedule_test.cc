@@ -431,6 +431,10 @@ TEST(Schedules, CostWhatTheirHeadersSay) {
   EXPECT_EQ(scattered.steps.size(), 8u);
   EXPECT_EQ(sent(scattered), 8000);
   EXPECT_EQ(scattered.scratch_bytes, 1000);
+  // Of a slice among few nodes, and among many.
+  EXPECT_EQ(MakeSliceReduce(Rank{0}, 4, Rank{0}, 8000, 4).steps.size(), 2u);
+  EXPECT_EQ(sent(MakeSliceReduce(Rank{3}, 8, Rank{0}, 8000, 4)), 8000);
+  EXPECT_EQ(MakeSliceReduce(Rank{3}, 8, Rank{0}, 8000, 4).scratch_bytes, 1000);
 }
 
 TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
@@ -474,6 +478,12 @@ TEST(AlgorithmTable, ChoosesByKindSizeAndWorld) {
             Algorithm::kHierarchical);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 10, 6), Algorithm::kBinomialTree);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 20, 6), Algorithm::kScatterGather);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 12, 3, Places::kThinNodes),
+            Algorithm::kLeaders);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 13, 3, Places::kThinNodes),
+            Algorithm::kHierarchical);
+  EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kReduce, 1 << 20, 6, Places::kApart),
+            Algorithm::kScatterGather);
   EXPECT_EQ(ChooseAlgorithm(CollectiveKind::kGather, 1, 6), Algorithm::kDirect);
   EXPECT_EQ(Name(Algorithm::kHalvingDoubling), "halving_doubling");
   EXPECT_EQ(Name(Algorithm::kDirect), "direct");
