@@ -49,7 +49,7 @@ UcxTransport::~UcxTransport() {
   }
   peers_.ForgetRequests();
   if (is_goodbye || !is_stopped_) context_.End(clock_);
-  context_ = UcxContext();  // calls OnSent and OnFetched
+  context_ = UcxContext();  // whatever UCX still holds ends here
   CallFinished();
 }
 
