@@ -40,8 +40,8 @@ constexpr std::array<Default, 2> kDefaults = {{{"TLS", "^sm"}, {"KEEPALIVE_INTER
 // 20 Mbit/s that loses packets (tests/chaos, row 12). What is larger than a part has a rendezvous,
 // whose small messages took a sixth of the time of those that have none.
 constexpr int64_t kTcpMessageBytes = int64_t{256} << 10;
-// Looked for messages is always: else not while this rank has made no connection itself, but for
-// those that a thread of UCX's tells of, and what UcxPeers::Connect has to see would come late.
+// UCX looks at TCP in every progress. By itself, a rank without endpoints looks only when a thread
+// of UCX's has told it to, which is too late for UcxPeers::Connect.
 constexpr std::array<Default, 3> kTcpProtocols = {
     {{"ZCOPY_THRESH", "8k"}, {"RNDV_THRESH", "256k"}, {"ADAPTIVE_PROGRESS", "n"}}};
 constexpr std::array<Default, 2> kTcpDefaults = {

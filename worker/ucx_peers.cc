@@ -81,17 +81,14 @@ std::vector<UcxPeer*> UcxPeers::All() {
 }
 
 // UCX up to 1.13 ends the whole process when a peer is killed in the wrong moment while the two get
-// to know each other:
-// - by an assertion in wireup_ep.c, when endpoints have queued messages: so nothing is sent, and no
-//   endpoint is dropped by Abort, before the end of a flush tells that there is a connection;
-// - by one in ucp_request.c, when it has an answer for the peer, which waits for the peer to
-// confirm
-//   a TCP connection. The question is asked by the first message that is not a short one. So
-//   nothing else is sent before a short one of the peer's, its hello, has said that its connection
-//   is confirmed: it can answer at once, and so can this rank;
-// - by one in tcp_ep.c, when an endpoint is made over a connection of the peer's whose end the
-// kernel
-//   knows, and UCX does not: so endpoints are made when nothing is left to be read.
+// to know each other. By an assertion in wireup_ep.c, when endpoints have queued messages: so
+// nothing is sent, and no endpoint is dropped by Abort, before the end of a flush tells that there
+// is a connection. By one in ucp_request.c, when it has an answer for the peer, which waits for the
+// peer to confirm a TCP connection. The question is asked by the first message that is not a short
+// one, so nothing else is sent before a short one of the peer's, its hello, has said that its
+// connection is confirmed: it can answer at once, and so can this rank. By one in tcp_ep.c, when an
+// endpoint is made over a connection of the peer's whose end the kernel knows, and UCX does not: so
+// endpoints are made when nothing is left to be read.
 void UcxPeers::Connect() {
   if (!std::exchange(has_to_connect_, false)) return;
   struct Wanted {

@@ -26,7 +26,7 @@
 namespace coordd {
 
 class UcxPeers;
-struct UcxOperation;  // ucx_transport.cc's
+struct UcxOperation;  // ucx_transport_impl.h's
 
 // Another rank that anything was exchanged with.
 struct UcxPeer {
@@ -82,7 +82,7 @@ class UcxPeers {
   // Those that are lost since the last call. Their endpoints are closed.
   bool has_lost() const { return has_lost_; }
   std::vector<UcxPeer*> TakeLost();
-  bool lost_any() const;
+  bool lost_any() const;  // ever
   // Looks, ten times a second at most, whether those that are waited for are still there.
   bool IsTimeToWatch();
   void Watch(const std::set<const UcxPeer*>& waited_for);
