@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/atomic_file.h"
+#include "common/certs.h"
 #include "common/json_member.h"
 #include "common/own_file.h"
 #include "common/status_macros.h"
@@ -25,6 +26,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::string_view kSuffix = ".json";
+constexpr absl::string_view kKind = "connection file";
 // Coordds of one user on one machine: some; a directory with more entries than this is cut.
 constexpr size_t kMaxConnections = 1024;
 
@@ -46,6 +48,37 @@ absl::Status CheckOwnedDirectory(const std::string& path) {
         absl::StrCat("directory ", path, " can be written by others (chmod 700 ", path, ")"));
   }
   return absl::OkStatus();
+}
+
+// Sorted.
+std::vector<std::string> ConnectionFilesIn(const std::string& directory) {
+  std::vector<std::string> paths;
+  if (DIR* listing = opendir(directory.c_str()); listing != nullptr) {
+    while (const dirent* entry = readdir(listing)) {
+      if (absl::EndsWith(entry->d_name, kSuffix) && paths.size() < kMaxConnections)
+        paths.push_back(absl::StrCat(directory, "/", entry->d_name));
+    }
+    closedir(listing);
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+absl::StatusOr<Connection> ParseConnection(const std::string& path, const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || TextMember(json, "listen").empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(kKind, " ", path, " holds no JSON object with a \"listen\" address"));
+  }
+  Connection connection;
+  connection.listen = TextMember(json, "listen");
+  connection.http = TextMember(json, "http");
+  connection.version = TextMember(json, "version");
+  if (const auto pid = json.find("pid"); pid != json.end() && pid->is_number_integer())
+    connection.pid = pid->get<int>();
+  if (const auto tls = json.find("tls"); tls != json.end() && tls->is_object())
+    connection.tls = {TextMember(*tls, "cert"), TextMember(*tls, "key"), TextMember(*tls, "ca")};
+  return connection;
 }
 
 bool IsAlive(int pid) { return pid > 0 && (kill(pid, 0) == 0 || errno == EPERM); }
@@ -78,35 +111,13 @@ absl::Status WriteConnectionFile(const std::string& path, const Connection& conn
 }
 
 absl::StatusOr<Connection> ReadConnectionFile(const std::string& path) {
-  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path, "connection file"));
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || TextMember(json, "listen").empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connection file ", path, " holds no JSON object with a \"listen\" address"));
-  }
-  Connection connection;
-  connection.listen = TextMember(json, "listen");
-  connection.http = TextMember(json, "http");
-  connection.version = TextMember(json, "version");
-  if (const auto pid = json.find("pid"); pid != json.end() && pid->is_number_integer())
-    connection.pid = pid->get<int>();
-  if (const auto tls = json.find("tls"); tls != json.end() && tls->is_object())
-    connection.tls = {TextMember(*tls, "cert"), TextMember(*tls, "key"), TextMember(*tls, "ca")};
-  return connection;
+  COORDD_ASSIGN_OR_RETURN(const std::string text, ReadOwnFile(path, kKind));
+  return ParseConnection(path, text);
 }
 
 std::vector<Connection> LiveConnections(const std::string& directory) {
-  std::vector<std::string> paths;
-  if (DIR* listing = opendir(directory.c_str()); listing != nullptr) {
-    while (const dirent* entry = readdir(listing)) {
-      if (absl::EndsWith(entry->d_name, kSuffix) && paths.size() < kMaxConnections)
-        paths.push_back(absl::StrCat(directory, "/", entry->d_name));
-    }
-    closedir(listing);
-  }
-  std::sort(paths.begin(), paths.end());
   std::vector<Connection> live;
-  for (const std::string& path : paths) {
+  for (const std::string& path : ConnectionFilesIn(directory)) {
     absl::StatusOr<Connection> connection = ReadConnectionFile(path);
     if (!connection.ok()) continue;
     if (IsAlive(connection->pid)) {
@@ -114,6 +125,28 @@ std::vector<Connection> LiveConnections(const std::string& directory) {
     } else {
       unlink(path.c_str());
     }
+  }
+  return live;
+}
+
+std::vector<Connection> ServiceConnections(const std::string& directory,
+                                           const std::string& certificates) {
+  struct stat found = {};
+  if (lstat(directory.c_str(), &found) != 0 || !S_ISDIR(found.st_mode) ||
+      (found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return {};
+  }
+  std::vector<Connection> live;
+  for (const std::string& path : ConnectionFilesIn(directory)) {
+    const absl::StatusOr<std::string> text = ReadFileOf(found.st_uid, path, kKind);
+    if (!text.ok()) continue;
+    absl::StatusOr<Connection> connection = ParseConnection(path, *text);
+    if (!connection.ok() || !IsAlive(connection->pid)) continue;
+    if (connection->tls.enabled() && connection->tls.cert.empty()) {
+      const TlsFiles worker = WorkerTlsFiles(certificates);
+      if (worker.Validate().ok()) connection->tls = worker;
+    }
+    live.push_back(*std::move(connection));
   }
   return live;
 }

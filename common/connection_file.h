@@ -30,4 +30,16 @@ absl::StatusOr<Connection> ReadConnectionFile(const std::string& path);
 // Those in `directory` whose process is alive; files of dead ones are removed.
 std::vector<Connection> LiveConnections(const std::string& directory);
 
+// Where deploy/systemd's service keeps its connection file, as a user of its own, and where its
+// administrator has put the certificates of `coordctl certs`.
+inline constexpr char kServiceConnections[] = "/run/coordd/coordd";
+inline constexpr char kServiceCertificates[] = "/etc/coordd/tls";
+
+// Those of a service that runs as another user, which only root can read: `directory` belongs to
+// that user, and nobody else can write it. A coordd that names no certificate for clients is given
+// the worker's in `certificates`, if it is there. Empty where there is no such directory. Nothing
+// is removed.
+std::vector<Connection> ServiceConnections(const std::string& directory,
+                                           const std::string& certificates);
+
 }  // namespace coordd

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/mutex.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -47,10 +48,10 @@ void LogLine(LogLevel level, const char* file, int line, absl::string_view text)
     program = TheProgram().name;
   }
   // Wall time: people compare these lines between machines.
-  const std::string out =
-      absl::StrCat(program, " ", absl::string_view(&"DIWE"[static_cast<int>(level)], 1), " ",
-                   absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone()), " ",
-                   base == nullptr ? file : base + 1, ":", line, "] ", text, "\n");
+  const std::string out = absl::StrCat(
+      program, " ", absl::string_view(&"DIWE"[static_cast<int>(level)], 1), " ",
+      absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone()), " ",
+      base == nullptr ? file : base + 1, ":", line, "] ", PrintableText(text, "\n\t"), "\n");
   // One write: lines of several processes on one terminal stay whole.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, out.data(), out.size());
 }

@@ -17,6 +17,11 @@ constexpr size_t kMaxBytes = 64 << 10;
 }  // namespace
 
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_view kind) {
+  return ReadFileOf(geteuid(), path, kind);
+}
+
+absl::StatusOr<std::string> ReadFileOf(uid_t owner, const std::string& path,
+                                       absl::string_view kind) {
   const auto unreadable = [&](int error) {
     return absl::StrCat(kind, " ", path, " cannot be read: ", std::strerror(error));
   };
@@ -28,10 +33,11 @@ absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_vi
   }
   struct stat found = {};
   fstat(fd, &found);
-  if (found.st_uid != geteuid()) {
+  if (found.st_uid != owner) {
     close(fd);
-    return absl::FailedPreconditionError(absl::StrCat(
-        kind, " ", path, " belongs to user ", found.st_uid, "; expected ours, ", geteuid()));
+    return absl::FailedPreconditionError(absl::StrCat(kind, " ", path, " belongs to user ",
+                                                      found.st_uid, "; expected ",
+                                                      owner == geteuid() ? "ours, " : "", owner));
   }
   std::string text(kMaxBytes, '\0');
   const ssize_t size = read(fd, text.data(), text.size());

@@ -1,6 +1,8 @@
 // Small files of this user, in places where others may have put something of the same name. (io)
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,5 +14,8 @@ namespace coordd {
 // for. `kind` names it in errors, e.g. "connection file". NOT_FOUND: there is none;
 // FAILED_PRECONDITION: another user's; UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_view kind);
+// The same of a file that has to be `owner`'s.
+absl::StatusOr<std::string> ReadFileOf(uid_t owner, const std::string& path,
+                                       absl::string_view kind);
 
 }  // namespace coordd

@@ -9,6 +9,7 @@
 #include "common/slot_dictionary.h"
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -25,13 +26,12 @@ absl::Status CheckBytes(absl::string_view field, absl::string_view text, int64_t
   return Invalid(field, absl::StrCat(bytes, " bytes"), absl::StrCat(low, " to ", high));
 }
 
-// What stands in logs, metrics and file names: no control characters.
+// What stands in logs, metrics, file names and on terminals: nothing that a terminal obeys.
 absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
   COORDD_RETURN_IF_ERROR(CheckBytes(field, text, low, high));
-  if (std::any_of(text.begin(), text.end(), [](char c) { return absl::ascii_iscntrl(c); })) {
-    return Invalid(field, "a control character", "printable text");
-  }
-  return absl::OkStatus();
+  if (PrintableText(text) == text) return absl::OkStatus();
+  return Invalid(field, absl::StrCat("\"", PrintableText(text), "\""),
+                 "text without control characters and marks that reorder it");
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {

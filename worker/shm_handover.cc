@@ -23,14 +23,20 @@ namespace {
 
 constexpr int kSecretBytes = 16;  // 128 bits
 constexpr int kBacklog = 256;     // all ranks of a node at once (ShmTransport::kMaxLocalRanks)
-// Accepted connections that have not said who they are: beyond it the oldest one is turned away.
+// Accepted connections of our own user that have not said who they are: beyond it the oldest one is
+// turned away, and connects again if it is a rank.
 constexpr size_t kMaxStrangers = 256;
+// Connections that are looked at before hellos are read: whoever floods the listener from another
+// user's processes delays the ranks, but cannot keep this one from hearing them.
+constexpr int kAcceptsPerTurn = 2 * kBacklog;
 // Up to so many others each rank asks the store for each lower one, which is soonest. Beyond, that
 // would be n * n / 2 calls, half the time in which 32 ranks of two cores begin: the first rank asks
 // for all and puts them into one key.
 constexpr size_t kAskEachMax = 4;
-// How often a waiting handover looks at `aborted` and at listeners whose backlog was full.
+// How often a waiting handover looks at `aborted`.
 constexpr int kPollMilliseconds = 100;
+// The pause before a rank connects again to one whose backlog was full, or who turned it away.
+constexpr int kRetryMilliseconds = 5;
 
 struct Address {
   std::string name;
@@ -63,13 +69,13 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
 
 // Until one of them can be read; not always. ABORTED, DEADLINE_EXCEEDED: without `missing`.
 absl::Status WaitForAny(const ShmHandoverOptions& options, std::vector<pollfd>& waiting,
-                        const std::vector<Rank>& missing, Clock& clock, absl::Time deadline) {
+                        const std::vector<Rank>& missing, Clock& clock, absl::Time deadline,
+                        int longest_ms = kPollMilliseconds) {
   if (options.aborted != nullptr && options.aborted->load(std::memory_order_acquire))
     return absl::AbortedError("the transport was aborted");
   if (clock.Now() >= deadline) return RanksMissing(options.key_prefix, missing);
   const int64_t left = absl::ToInt64Milliseconds(deadline - clock.Now());
-  poll(waiting.data(), waiting.size(),
-       static_cast<int>(std::clamp<int64_t>(left, 1, kPollMilliseconds)));
+  poll(waiting.data(), waiting.size(), static_cast<int>(std::clamp<int64_t>(left, 1, longest_ms)));
   return absl::OkStatus();
 }
 
@@ -188,8 +194,8 @@ absl::Status Handover::ConnectLowerRanks() {
     if (!connected->has_value()) continue;  // its backlog is full: next round
     UniqueFd socket = **std::move(connected);
     COORDD_ASSIGN_OR_RETURN(const int32_t pid, CheckSameUser(socket.get()));
-    if (absl::Status sent = SendHello(socket.get(), lower_[i]->secret); !sent.ok())
-      return PeerLost(peer.rank, sent.message());
+    // It has turned us away already: next round. If it has ended, nobody listens any more.
+    if (!SendHello(socket.get(), lower_[i]->secret).ok()) continue;
     peer.process = WatchProcess(pid);
     peer.socket = std::move(socket);
   }
@@ -201,6 +207,12 @@ absl::Status Handover::ReadReplies() {
     ShmPeer& peer = peers_[i];
     if (!lower_[i] || !peer.socket.valid() || peer.segment.valid()) continue;
     absl::StatusOr<std::optional<UnixMessage>> reply = ReceiveUnixMessage(peer.socket.get());
+    if (absl::IsUnavailable(reply.status())) {
+      // It was turned away among many strangers, or the peer has ended: connecting again tells.
+      peer.socket = UniqueFd();
+      peer.process = UniqueFd();
+      continue;
+    }
     if (!reply.ok()) return PeerLost(peer.rank, reply.status().message());
     if (!reply->has_value()) continue;
     if (!(*reply)->fd.valid()) return PeerLost(peer.rank, "it has handed over no memory");
@@ -211,10 +223,12 @@ absl::Status Handover::ReadReplies() {
   return absl::OkStatus();
 }
 
+// Any user of the machine can connect to an abstract name: who is not of ours takes no place here.
 void Handover::AcceptAll() {
-  while (true) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
     UniqueFd socket = AcceptUnix(listener_.get());
     if (!socket.valid()) return;
+    if (!CheckSameUser(socket.get()).ok()) continue;
     if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
     strangers_.push_back(std::move(socket));
   }
@@ -259,13 +273,17 @@ bool Handover::Complete() const {
 absl::Status Handover::WaitForSomething() {
   std::vector<pollfd> waiting = {{listener_.get(), POLLIN, 0}};
   std::vector<Rank> missing;
-  for (const ShmPeer& peer : peers_) {
+  bool connects_again = false;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    const ShmPeer& peer = peers_[i];
     if (peer.segment.valid()) continue;
     missing.push_back(peer.rank);
     if (peer.socket.valid()) waiting.push_back({peer.socket.get(), POLLIN, 0});
+    if (lower_[i] && !peer.socket.valid()) connects_again = true;
   }
   for (const UniqueFd& stranger : strangers_) waiting.push_back({stranger.get(), POLLIN, 0});
-  return WaitForAny(options_, waiting, missing, clock_, deadline_);
+  return WaitForAny(options_, waiting, missing, clock_, deadline_,
+                    connects_again ? kRetryMilliseconds : kPollMilliseconds);
 }
 
 }  // namespace

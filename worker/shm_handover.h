@@ -42,7 +42,8 @@ struct ShmHandoverOptions {
 // `store` under "shm/RANK" (or the other prefix); on a node of more than a few ranks the first one
 // collects them under "shm/node/RANK", so that each makes a handful of calls. The higher rank of a
 // pair connects and shows the lower one's secret; both sides check that the other runs as the same
-// user. Strangers are turned away without ending the handover.
+// user. Strangers are turned away without ending the handover, other users' processes as soon as
+// they connect; a rank that was turned away connects again, until nobody listens at that name.
 //
 // Returns one peer per rank of `others`, in their order. DEADLINE_EXCEEDED: names the ranks that
 // did not show up. ABORTED. UNAVAILABLE: what could not be opened, or PeerLost.

@@ -1,5 +1,6 @@
 // coordctl: what operators ask and make.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
@@ -28,10 +30,12 @@
 #include "common/host_list.h"
 #include "common/launch_facts.h"
 #include "common/launcher_detect.h"
+#include "common/printable_message.h"
 #include "common/proto_json.h"
 #include "common/status_macros.h"
 #include "common/transport_rows.h"
 #include "common/usage_failure.h"
+#include "common/utf8.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -68,24 +72,38 @@ struct Arguments {
 };
 
 int Report(const absl::Status& status, ExitCode code) {
-  std::fprintf(stderr, "coordctl: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "coordctl: %s\n", PrintableText(status.message()).c_str());
   return code;
 }
 
-// `text` ends with one line end, whatever it brought.
-void Print(std::string text) {
-  if (text.empty() || text.back() != '\n') text += '\n';
-  std::fputs(text.c_str(), stdout);
+// `text`, of lines, ends with one line end, whatever it brought.
+void Print(absl::string_view text) {
+  std::string lines = PrintableText(text, "\n");
+  if (lines.empty() || lines.back() != '\n') lines += '\n';
+  std::fputs(lines.c_str(), stdout);
+}
+
+void PrintJson(absl::string_view json) { Print(PrintableJson(json)); }
+
+// `message` as JSON, or by `text`, which it is first made fit for.
+template <typename Message, typename Json, typename Text>
+void PrintEither(bool as_json, Message& message, Json json, Text text) {
+  if (as_json) return PrintJson(json(message));
+  MakePrintable(&message);
+  Print(text(message));
 }
 
 absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment& environment) {
   std::vector<Connection> live;
-  if (const auto directory = ConnectionDirectory(environment); directory.ok()) {
-    live = LiveConnections(*directory);
-  } else if (arguments.target.coordinator.empty()) {
-    return directory.status();
+  const absl::StatusOr<std::string> directory = ConnectionDirectory(environment);
+  if (directory.ok()) live = LiveConnections(*directory);
+  if (geteuid() == 0) {
+    for (Connection& service : ServiceConnections(kServiceConnections, kServiceCertificates))
+      live.push_back(std::move(service));
   }
-  return ChooseTarget(arguments.target, environment, live);
+  absl::StatusOr<Target> target = ChooseTarget(arguments.target, environment, live);
+  if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
+  return target;
 }
 
 // Status and Jobs differ in what they print.
@@ -94,7 +112,7 @@ int ShowState(const Arguments& arguments, const Environment& environment,
               std::string (*json)(const v1::ServerState&)) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return Report(target.status(), kNoCoordd);
-  const absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
+  absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
   if (!state.ok()) {
     return Report(state.status(), absl::IsNotFound(state.status()) ? kNoJob : kFailed);
   }
@@ -103,7 +121,7 @@ int ShowState(const Arguments& arguments, const Environment& environment,
                       absl::StrCat("coordd at ", target->address, " knows no job ", arguments.job)),
                   kNoJob);
   }
-  Print(arguments.json ? json(*state) : text(*state));
+  PrintEither(arguments.json, *state, json, text);
   return kOk;
 }
 
@@ -133,19 +151,22 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::Status written = WriteTimeline(file, TimelineOf(*reply));
   if (!written.ok()) return Report(written, kFailed);
   const TraceSummary summary = Summarize(*reply);
-  Print(arguments.json ? ToJson(summary, file) : ToText(summary, file));
+  arguments.json ? PrintJson(ToJson(summary, file)) : Print(ToText(summary, file));
   return kOk;
 }
 
 // With --json and --follow, an object a line.
-void PrintEvents(const Arguments& arguments, const v1::EventList& list) {
-  if (arguments.json && !arguments.follow) {
-    Print(ToJson(list, /*pretty=*/false));
-  } else if (!arguments.follow) {
-    Print(EventsText(list, absl::LocalTimeZone()));
+void PrintEvents(const Arguments& arguments, v1::EventList& list) {
+  const auto json = [](const auto& message) { return ToJson(message, /*pretty=*/false); };
+  const auto text = [](const v1::JobEvent& event) {
+    return EventText(event, absl::LocalTimeZone());
+  };
+  if (arguments.follow) {
+    for (v1::JobEvent& event : *list.mutable_events())
+      PrintEither(arguments.json, event, json, text);
   } else {
-    for (const v1::JobEvent& event : list.events())
-      Print(arguments.json ? ToJson(event, false) : EventText(event, absl::LocalTimeZone()));
+    PrintEither(arguments.json, list, json,
+                [](const v1::EventList& all) { return EventsText(all, absl::LocalTimeZone()); });
   }
   std::fflush(stdout);
 }
@@ -161,7 +182,7 @@ int Events(const Arguments& arguments, const Environment& environment) {
   Mutex mu;
   CondVar never;
   for (;;) {
-    const absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
+    absl::StatusOr<v1::EventList> list = FetchEvents(*target, request, kTimeout);
     // Who follows wants to see, above all, how a coordd that has gone comes back.
     if (!list.ok() && (!arguments.follow || epoch == 0)) return Report(list.status(), kFailed);
     if (!list.ok() && !std::exchange(lost, true)) Report(list.status(), kFailed);
@@ -196,10 +217,12 @@ int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environm
   if (!target.ok()) return Report(target.status(), kNoCoordd);
   DismissArguments asked = arguments.dismiss;
   asked.action = action;
-  const absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
+  absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
       *target, DismissRequestFrom(asked, environment, ThisHost("").hostname), kTimeout);
   if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
-  Print(arguments.json ? ToJson(*reply, /*pretty=*/false) : DismissText(action, *reply));
+  PrintEither(
+      arguments.json, *reply, [](const auto& message) { return ToJson(message, /*pretty=*/false); },
+      [action](const v1::DismissReply& done) { return DismissText(action, done); });
   return kOk;
 }
 
@@ -209,7 +232,7 @@ int CheckBuild(const Arguments& arguments, const Environment& environment) {
   std::vector<Component> components = BuildComponents(environment);
   for (Component& row : TransportComponents(environment)) components.push_back(std::move(row));
   if (arguments.json) {
-    Print(ComponentsToJson(components));
+    PrintJson(ComponentsToJson(components));
     return kOk;
   }
   std::printf("coordd %s, protocol %d\n", kVersion, kProtocolVersion);
@@ -253,7 +276,7 @@ int Expand(const Arguments& arguments) {
     hosts.insert(hosts.end(), expanded->begin(), expanded->end());
   }
   if (arguments.json) {
-    Print(nlohmann::json(hosts).dump());
+    PrintJson(nlohmann::json(hosts).dump());
     return kOk;
   }
   for (const std::string& host : hosts) std::printf("%s\n", host.c_str());

@@ -7,24 +7,35 @@
 namespace coordd {
 namespace {
 
-Target Named(const std::string& address, const TlsFiles& given, absl::Span<const Connection> live) {
-  if (given.enabled()) return {address, given};
-  for (const Connection& connection : live) {
-    if (connection.listen == address) return {address, connection.tls};
+// Each option by itself, else its variable.
+TlsFiles GivenTls(const TlsFiles& options, const Environment& environment) {
+  const auto either = [&](const std::string& option, const char* variable) {
+    return option.empty() ? Variable(environment, variable) : option;
+  };
+  return {.cert = either(options.cert, "COORDD_TLS_CERT"),
+          .key = either(options.key, "COORDD_TLS_KEY"),
+          .ca = either(options.ca, "COORDD_TLS_CA")};
+}
+
+// What its connection file says of one that runs here fits it, which variables of the shell, meant
+// for another one, may not.
+Target Named(const std::string& address, const TargetRequest& request,
+             const Environment& environment, absl::Span<const Connection> live) {
+  if (!request.tls.enabled()) {
+    for (const Connection& connection : live) {
+      if (connection.listen == address) return {address, connection.tls};
+    }
   }
-  return {address, {}};
+  return {address, GivenTls(request.tls, environment)};
 }
 
 }  // namespace
 
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live) {
-  if (!request.coordinator.empty()) return Named(request.coordinator, request.tls, live);
+  if (!request.coordinator.empty()) return Named(request.coordinator, request, environment, live);
   if (const std::string address = Variable(environment, "COORDD_ADDR"); !address.empty()) {
-    const TlsFiles from_environment = {.cert = Variable(environment, "COORDD_TLS_CERT"),
-                                       .key = Variable(environment, "COORDD_TLS_KEY"),
-                                       .ca = Variable(environment, "COORDD_TLS_CA")};
-    return Named(address, request.tls.enabled() ? request.tls : from_environment, live);
+    return Named(address, request, environment, live);
   }
   if (live.empty()) {
     return absl::NotFoundError(
@@ -39,7 +50,7 @@ absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environm
         absl::StrCat(live.size(), " coordds of yours run on this machine: ", addresses,
                      "; name one with --coordinator HOST:PORT"));
   }
-  return Target{live[0].listen, request.tls.enabled() ? request.tls : live[0].tls};
+  return Named(live[0].listen, request, environment, live);
 }
 
 }  // namespace coordd

@@ -22,9 +22,11 @@ struct TargetRequest {
   TlsFiles tls;             // --tls-...; empty: not given
 };
 
-// The one that is named, by option or by COORDD_ADDR (with COORDD_TLS_*); else the only one that
-// runs on this machine (`live`: their connection files). A named one that runs on this machine
-// brings its certificates along. NOT_FOUND: none runs. FAILED_PRECONDITION: several do; names them.
+// The one that is named, by option or by COORDD_ADDR; else the only one that runs on this machine
+// (`live`: their connection files). Certificates are those of the options; else those that the
+// connection file names, if it runs on this machine; else those of COORDD_TLS_*, which also stand
+// in for single options that are not given. NOT_FOUND: none runs. FAILED_PRECONDITION: several do;
+// names them.
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live);
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/chrome_trace.h"
 #include "common/tensor_spec.h"
+#include "common/utf8.h"
 #include "coordd/v1/trace.pb.h"
 
 namespace coordd {
@@ -243,7 +244,7 @@ std::string ToText(const TraceSummary& summary, absl::string_view file) {
   } else {
     absl::StrAppendFormat(&text, "%.1f s\n", summary.seconds);
   }
-  if (!summary.note.empty()) absl::StrAppend(&text, "  note: ", summary.note, "\n");
+  if (!summary.note.empty()) absl::StrAppend(&text, "  note: ", PrintableText(summary.note), "\n");
   absl::StrAppend(&text, summary.steps > 0 ? "where a step goes" : "where the time goes",
                   ", mean over the ranks:\n");
   for (size_t i = 0; i < kTracePhases; ++i) {
@@ -255,13 +256,14 @@ std::string ToText(const TraceSummary& summary, absl::string_view file) {
                         "at most");
   for (const RankSummary& rank : summary.ranks) {
     absl::StrAppendFormat(&text, "  %5d %-20s %8d %8.1f%% %8.1f%% %8.1f%% %14s %6.3f ms %6.3f ms\n",
-                          rank.rank, rank.hostname, rank.batches,
+                          rank.rank, PrintableText(rank.hostname), rank.batches,
                           Percent(rank.phase_ms[static_cast<size_t>(TracePhase::kProgram)], whole),
                           Percent(rank.phase_ms[static_cast<size_t>(TracePhase::kWait)], whole),
                           Percent(rank.phase_ms[static_cast<size_t>(TracePhase::kTransfer)], whole),
                           absl::StrCat(rank.last_in, " of ", rank.collectives), rank.lag_ms_mean,
                           rank.lag_ms_max);
-    if (!rank.missing.empty()) absl::StrAppend(&text, "        missing: ", rank.missing, "\n");
+    if (!rank.missing.empty())
+      absl::StrAppend(&text, "        missing: ", PrintableText(rank.missing), "\n");
     if (rank.dropped > 0)
       absl::StrAppend(&text, "        ", rank.dropped, " older batches found no room\n");
   }

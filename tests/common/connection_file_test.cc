@@ -108,6 +108,38 @@ TEST(LiveConnections, ForgetsTheDeadAndSkipsTheRest) {
   EXPECT_EQ(access((directory / "notes.txt").c_str(), F_OK), 0);
 }
 
+TEST(ServiceConnections, AreThoseOfTheDirectorysOwner) {
+  const TempDirectory directory;
+  Connection dead = MyConnection();
+  dead.pid = DeadPid();
+  ASSERT_TRUE(WriteConnectionFile(directory / "alive.json", MyConnection()).ok());
+  ASSERT_TRUE(WriteConnectionFile(directory / "dead.json", dead).ok());
+  EXPECT_THAT(ServiceConnections(directory.path(), directory / "tls"),
+              ElementsAre(Field(&Connection::pid, getpid())));
+  EXPECT_EQ(access((directory / "dead.json").c_str(), F_OK), 0) << "another user's file stays";
+}
+
+TEST(ServiceConnections, AreGivenTheWorkersCertificate) {
+  const TempDirectory directory;
+  CertOptions options;
+  ASSERT_TRUE(MakeCertificates(directory / "tls", options).ok());
+  Connection service = MyConnection();
+  service.tls = {.cert = "", .key = "", .ca = "/run/credentials/ca.crt"};
+  ASSERT_TRUE(WriteConnectionFile(directory / "alive.json", service).ok());
+  const std::vector<Connection> found = ServiceConnections(directory.path(), directory / "tls");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].tls.cert, directory / "tls/worker.crt");
+  EXPECT_EQ(found[0].tls.ca, directory / "tls/ca.crt");
+}
+
+TEST(ServiceConnections, AreNotReadWhereOthersCanWrite) {
+  const TempDirectory directory;
+  ASSERT_TRUE(WriteConnectionFile(directory / "alive.json", MyConnection()).ok());
+  ASSERT_EQ(chmod(directory.path().c_str(), 0777), 0);
+  EXPECT_TRUE(ServiceConnections(directory.path(), directory / "tls").empty());
+  EXPECT_TRUE(ServiceConnections(directory / "none", directory / "tls").empty());
+}
+
 TEST(LiveConnections, AreNoneWithoutADirectory) {
   const TempDirectory directory;
   EXPECT_TRUE(LiveConnections(directory / "none").empty());

@@ -41,6 +41,30 @@ def free_ports(count):
     return ports
 
 
+# What systemd makes of the unit, in a mount namespace: /run/coordd of the service's own user, credentials, and in /etc what the
+# administrator has put there. $1 the certificates, $2 an empty folder, then the service's command. Prints what root's coordctl says.
+AS_A_SERVICE = """
+set -eu
+mkdir "$2/upper" "$2/work"
+mkdir -p "$2/upper/coordd"
+cp -r "$1" "$2/upper/coordd/tls"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$2/upper,workdir=$2/work" /etc
+mount -t tmpfs tmpfs /run
+mkdir -m 0700 /run/coordd /run/credentials /run/state /run/user
+cp "$1"/ca.crt "$1"/server.crt "$1"/server.key /run/credentials
+chown -R 65534:65534 /run/coordd /run/credentials /run/state
+shift 2
+env XDG_RUNTIME_DIR=/run/coordd STATE_DIRECTORY=/run/state setpriv --reuid=65534 --regid=65534 --clear-groups "$@" &
+trap 'kill $!; wait' EXIT
+for _ in $(seq 200); do
+  if ls /run/coordd/coordd/*.json >/dev/null 2>&1; then break; fi
+  kill -0 $!
+  sleep 0.1
+done
+XDG_RUNTIME_DIR=/run/user "$COORDCTL" status
+"""
+
+
 class ServiceTest(processes.TestCase):
     @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd-analyze here")
     def test_is_hardened(self):
@@ -73,6 +97,23 @@ class ServiceTest(processes.TestCase):
             self.assertEqual(manager.recv(4096).decode(), "STOPPING=1")
         self.assertEqual(service.wait(), 0)
         self.assertTrue(glob.glob(state + "/**/*.sqlite*", recursive=True) or os.listdir(state), "its state is where systemd wants it")
+
+    @unittest.skipUnless(os.getuid() == 0, "mount namespaces need root here")
+    def test_roots_coordctl_finds_it(self):
+        tls, place = self.path("tls"), self.path("place")
+        status, text = self.run_command(program("coordctl"), "certs", tls, "--name", "127.0.0.1")
+        self.assertEqual(status, 0, text)
+        # overlayfs takes no overlay as its upper layer, which /tmp is in a container.
+        os.mkdir(place)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+        self.addCleanup(subprocess.run, ["umount", place], check=True)
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", AS_A_SERVICE, "sh", tls, place, program("coordd"), "--listen", "127.0.0.1:0", "--http", "off",
+             "--tls-cert", "/run/credentials/server.crt", "--tls-key", "/run/credentials/server.key", "--tls-ca",
+             "/run/credentials/ca.crt", "--store", "memory"],
+            env=clean_environment(COORDCTL=program("coordctl")), capture_output=True, text=True, timeout=processes.PATIENCE_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("no job", done.stdout)
 
     def test_a_manager_that_is_not_there_is_no_reason_to_fail(self):
         service = self.start(Process([program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory"],

@@ -29,7 +29,10 @@ TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
       {[](v1::Join& j) { j.set_job("a b"); }, "job: byte 32"},
       {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
       {[](v1::Join& j) { j.set_worker_id(""); }, "worker_id: 0 bytes"},
-      {[](v1::Join& j) { j.set_worker_id("a\nb"); }, "worker_id: a control character"},
+      {[](v1::Join& j) { j.set_worker_id("a\nb"); },
+       "worker_id: \"a\\x0ab\", expected text without control"},
+      {[](v1::Join& j) { j.set_worker_id("a\u009b31m"); }, "worker_id: \"a\\u009b31m\""},
+      {[](v1::Join& j) { j.set_worker_id("a\u202eb"); }, "worker_id: \"a\\u202eb\""},
       {[](v1::Join& j) { j.mutable_host()->set_node_id(""); }, "host.node_id: 0 bytes"},
       {[](v1::Join& j) { j.mutable_host()->set_hostname("\x1b[31m"); }, "host.hostname"},
       {[](v1::Join& j) {
@@ -136,7 +139,7 @@ TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
       {[](v1::DeviceUse& u) { u.add_paths()->set_within_node(std::string(257, 'x')); },
        "paths.within_node: 257 bytes"},
       {[](v1::DeviceUse& u) { u.add_paths()->set_between_nodes("a\nb"); },
-       "paths.between_nodes: a control character"},
+       "paths.between_nodes: \"a\\x0ab\""},
   };
   for (const Wrong& wrong : cases) {
     v1::Heartbeat heartbeat;

@@ -18,7 +18,7 @@ set(both_suites coordd_collective_backend_conformance coordd_transport_conforman
 
 coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout float8 half message_inbox peer_watch reduce_kernels result_reference schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
-  FILES between_nodes doorbell host_backend_bell host_group idle_wait node_arena node_files node_lane node_plan node_plan_exchange node_run peer_probe shm_channel slice_exchange transport_factory)
+  FILES between_nodes doorbell host_backend_bell host_group idle_wait node_arena node_files node_lane node_plan node_plan_exchange node_run peer_probe shm_channel shm_handover slice_exchange transport_factory)
 
 coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)
