@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/launcher_special.h"
 #include "common/stable_hash.h"
 #include "common/status_macros.h"
 
@@ -15,6 +17,18 @@ constexpr char kOtherwise[] =
     "start coordd and set COORDD_ADDR, use coordrun, or set COORDD_RENDEZVOUS_FILE to a path in a "
     "directory that all nodes share";
 constexpr char kRunsBelow[] = "/.coordd/run/";
+constexpr char kRendezvousName[] = "coordd.json";
+
+struct Instance {
+  absl::string_view alone;  // what the launcher says
+  absl::string_view jobs;   // of schedulers
+};
+
+Instance PartsOf(absl::string_view instance) {
+  const size_t at = instance.find(kInJob);
+  if (at == absl::string_view::npos) return {instance, ""};
+  return {instance.substr(0, at), instance.substr(at + sizeof(kInJob) - 1)};
+}
 
 PortRange PortsOf(const AutoSettings& settings, absl::string_view instance) {
   if (settings.ports.has_value()) return *settings.ports;
@@ -33,14 +47,14 @@ absl::StatusOr<std::string> RendezvousFileOf(const LaunchPlace& place, const Aut
   }
   const std::string name = DirectoryOfInstance(place);
   if (one_node && !settings.local_directory.empty())
-    return absl::StrCat(settings.local_directory, "/run/", name, "/coordd.json");
+    return absl::StrCat(settings.local_directory, "/run/", name, "/", kRendezvousName);
   if (settings.shared_directory.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "no coordinator is named, and there is no home directory in which the nodes of this job "
         "could find one: ",
         kOtherwise));
   }
-  return absl::StrCat(settings.shared_directory, kRunsBelow, name, "/coordd.json");
+  return absl::StrCat(settings.shared_directory, kRunsBelow, name, "/", kRendezvousName);
 }
 
 absl::StatusOr<AutoPlan> PlanAlone(const LaunchPlace& place, const AutoSettings& settings) {
@@ -69,8 +83,38 @@ std::string DirectoryOfInstance(const LaunchPlace& place) {
   for (char c : run.substr(0, kMaxNameBytes))
     name += absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-' ? c : '_';
   if (name.empty() || name[0] == '.') name.insert(0, "run");
-  return absl::StrCat(name, "-",
-                      absl::Hex(StableHash(place.instance) & 0xffffffffu, absl::kZeroPad8));
+  const auto hash = [](absl::string_view text) {
+    return absl::StrCat("-", absl::Hex(StableHash(text) & 0xffffffffu, absl::kZeroPad8));
+  };
+  const Instance instance = PartsOf(place.instance);
+  return absl::StrCat(name, hash(instance.alone),
+                      instance.jobs.empty() ? std::string() : hash(instance.jobs));
+}
+
+std::vector<std::string> OtherRendezvousFiles(const LaunchPlace& place, const std::string& path,
+                                              absl::Span<const std::string> directories) {
+  std::vector<std::string> others;
+  const Instance instance = PartsOf(place.instance);
+  LaunchPlace unseen = place;
+  unseen.instance = std::string(instance.alone);
+  const std::string own = DirectoryOfInstance(place), alone = DirectoryOfInstance(unseen);
+  const std::string end = absl::StrCat("/", own, "/", kRendezvousName);
+  if (!absl::EndsWith(path, end)) return others;  // the user's own choice
+  const std::string runs = path.substr(0, path.size() - end.size());
+  for (const std::string& directory : directories) {
+    const bool other_sees = instance.jobs.empty() && directory.size() > alone.size() &&
+                            absl::StartsWith(directory, alone + "-");
+    const bool only_we_see = !instance.jobs.empty() && directory == alone;
+    if (other_sees || only_we_see)
+      others.push_back(absl::StrCat(runs, "/", directory, "/", kRendezvousName));
+  }
+  return others;
+}
+
+bool IsOfThisStart(const LaunchPlace& place, absl::string_view instance) {
+  const Instance ours = PartsOf(place.instance), theirs = PartsOf(instance);
+  return ours.alone == theirs.alone &&
+         (ours.jobs == theirs.jobs || ours.jobs.empty() || theirs.jobs.empty());
 }
 
 absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/address.h"
 #include "common/launcher_detect.h"
 
@@ -53,7 +55,18 @@ absl::StatusOr<AutoPlan> PlanAutoCoordinator(const LaunchPlace& place,
 // The port that the rule gives to a start of a program: 20000 + hash % 20000.
 uint16_t PortOfInstance(absl::string_view instance);
 
-// Names of this start as a part of a path: "4711.0-1a2b3c4d".
+// Names of this start as a part of a path: "4711.0-1a2b3c4d-5e6f7a8b"; the last part stands for the
+// schedulers' jobs.
 std::string DirectoryOfInstance(const LaunchPlace& place);
+
+// A launcher that reaches hosts through ssh hides the scheduler's job from the processes there. So
+// who sees no job takes the file of a start that has all else in common with its own, and who sees
+// one that of a start that sees none. `directories`: the names beside that of the rendezvous file
+// `path`. Two jobs that are both seen never meet.
+std::vector<std::string> OtherRendezvousFiles(const LaunchPlace& place, const std::string& path,
+                                              absl::Span<const std::string> directories);
+
+// Whether who wrote `instance` may be of the same start as the process at `place`.
+bool IsOfThisStart(const LaunchPlace& place, absl::string_view instance);
 
 }  // namespace coordd

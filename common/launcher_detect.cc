@@ -275,6 +275,28 @@ void CountGpus(const Environment& environment, LaunchPlace* place) {
   }
 }
 
+// Kubernetes and its like name pods, not jobs, and need a coordd that is named.
+std::string SchedulerJobs(const Environment& environment) {
+  std::vector<std::string> jobs;
+  for (const LauncherRule& rule : LauncherRules()) {
+    const bool schedules = rule.kind == LauncherRole::kStep || rule.kind == LauncherRole::kHosts;
+    if (!schedules || (!AllSet(environment, rule.needs) && !AllSet(environment, rule.or_needs)))
+      continue;
+    const std::string job = FirstSet(environment, rule.job_id);
+    if (job.empty()) continue;
+    const std::string part = FirstSet(environment, rule.job_part);
+    jobs.push_back(absl::StrCat(rule.name, " ", job, part.empty() ? "" : ".", part));
+  }
+  return absl::StrJoin(jobs, ", ");
+}
+
+// Two jobs of one account may have all else in common: mpirun's or torchrun's address, or a PMIx
+// namespace that counts the steps of a job.
+void AddSchedulerJobs(const Environment& environment, LaunchPlace* place) {
+  const std::string jobs = SchedulerJobs(environment);
+  if (!place->instance.empty() && !jobs.empty()) absl::StrAppend(&place->instance, kInJob, jobs);
+}
+
 LaunchPlace Alone(absl::string_view why) {
   LaunchPlace place;
   place.title = "no launcher";
@@ -354,6 +376,7 @@ absl::StatusOr<LaunchPlace> DetectLaunchPlace(const Environment& environment,
   } else {
     COORDD_ASSIGN_OR_RETURN(place, ReadRequested(environment, facts, requested));
   }
+  AddSchedulerJobs(environment, &place);
   CountGpus(environment, &place);
   return place;
 }

@@ -15,6 +15,12 @@ std::string FirstSet(const Environment& environment, absl::string_view names);
 // A whole number of at least `minimum` and at most a million times a thousand; nullopt: it is none.
 std::optional<int32_t> NumberOf(absl::string_view text, int32_t minimum);
 
+// Between the two parts of LaunchPlace::instance: what the launcher says, and the schedulers' jobs
+// in which it runs, so that two jobs never meet. The second part is missing where no job is seen,
+// as on hosts that a launcher has reached through ssh, while it may be seen elsewhere in the same
+// start.
+inline constexpr char kInJob[] = " in job ";
+
 // `finish` functions of launcher_table.cc: empty when the rule applies, else why it does not.
 std::string FinishTorchrun(const Environment&, const LaunchFacts&, LaunchPlace&);
 std::string FinishOpenMpi(const Environment&, const LaunchFacts&, LaunchPlace&);

@@ -38,6 +38,7 @@ struct LauncherRule {
   const char* node_rank = "";
   const char* nodes = "";
   const char* job_id = "";
+  const char* job_part = "";  // of a scheduler: tells the elements of a job array apart
   const char* instance = "";  // all that are set, together
   // Where no variable names a start, and all its processes are on one node: the program that is an
   // ancestor of each.

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/topology.h"
 #include "common/types.h"
 #include "coordd/v1/session.pb.h"
-#include "server/topology.h"
 
 namespace coordd {
 

@@ -7,6 +7,6 @@ coordd_library(coordd_server_core BUSY PURE
           job_membership.cc job_process_sets.cc job_record.cc job_reforming.cc job_resume.cc job_stacks.cc job_state.cc join_state.cc kv_state.cc lateness.cc member_list.cc node_members.cc
           process_exit.cc process_set_requests.cc process_sets.cc rank_set.cc readiness_bundles.cc readiness_queries.cc readiness_shared.cc
           readiness_table.cc reforming.cc rendezvous_state.cc repair_plan.cc resume_merge.cc resume_state.cc schedule_detector.cc schedule_table.cc slot_cache.cc
-          server_options.cc tombstones.cc topology.cc trace_state.cc validate_message.cc wake_rule.cc
+          server_options.cc tombstones.cc trace_state.cc validate_message.cc wake_rule.cc
   LIBS coordd_common coordd_proto absl::flat_hash_map absl::status absl::strings absl::time
   PRIVATE_LIBS OpenSSL::Crypto)

@@ -185,7 +185,15 @@ absl::Status JobState::CheckToken(absl::string_view token) {
 }
 
 absl::Status JobState::CheckAgreement(const v1::Join& join) {
-  COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
+  const absl::Status token = CheckToken(join.token());
+  // Most often a second run of the same script: its launcher has made a token of its own.
+  if (!token.ok() && !join.token().empty()) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        "another run at this coordd is called job ", name_,
+        ", and its token is not this worker's: expected another name (coordrun --job NAME, "
+        "COORDD_JOB_ID), or the token of that run (COORDD_TOKEN_FILE)"));
+  }
+  COORDD_RETURN_IF_ERROR(token);
   const OnFailure on_failure = FromProto(join.on_failure());
   if (on_failure != reforming_.on_failure()) {
     return absl::FailedPreconditionError(

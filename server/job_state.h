@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/topology.h"
 #include "common/types.h"
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/records.pb.h"
@@ -29,7 +30,6 @@
 #include "server/repair_plan.h"
 #include "server/resume_state.h"
 #include "server/server_options.h"
-#include "server/topology.h"
 #include "server/trace_state.h"
 
 namespace coordd {

@@ -230,13 +230,27 @@ absl::StatusOr<CoordinatorAccess> AccessOf(const RendezvousRecord& record) {
                                              ") does not answer at ", addresses));
 }
 
-absl::StatusOr<CoordinatorAccess> LookOnce(const WorkerOptions& options, const AutoPlan& plan) {
-  COORDD_ASSIGN_OR_RETURN(const RendezvousRecord record, ReadRendezvousFile(plan.rendezvous_file));
-  if (record.instance != options.launch.instance) {
-    return absl::NotFoundError(
-        absl::StrCat(plan.rendezvous_file, " is of another start of a program"));
-  }
+absl::StatusOr<CoordinatorAccess> LookAt(const std::string& path, const LaunchPlace& launch) {
+  COORDD_ASSIGN_OR_RETURN(const RendezvousRecord record, ReadRendezvousFile(path));
+  if (!IsOfThisStart(launch, record.instance))
+    return absl::NotFoundError(absl::StrCat(path, " is of another start of a program"));
   return AccessOf(record);
+}
+
+absl::StatusOr<CoordinatorAccess> LookOnce(const WorkerOptions& options, const AutoPlan& plan) {
+  absl::StatusOr<CoordinatorAccess> access = LookAt(plan.rendezvous_file, options.launch);
+  if (!absl::IsNotFound(access.status())) return access;
+  std::vector<std::string> directories;
+  std::error_code error;
+  const auto runs = std::filesystem::path(plan.rendezvous_file).parent_path().parent_path();
+  for (const auto& entry : std::filesystem::directory_iterator(runs, error))
+    directories.push_back(entry.path().filename());
+  for (const std::string& path :
+       OtherRendezvousFiles(options.launch, plan.rendezvous_file, directories)) {
+    if (absl::StatusOr<CoordinatorAccess> other = LookAt(path, options.launch); other.ok())
+      return other;
+  }
+  return access;
 }
 
 absl::StatusOr<CoordinatorAccess> Find(const WorkerOptions& options, const AutoPlan& plan,

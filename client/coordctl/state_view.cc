@@ -85,11 +85,20 @@ void AppendSlowest(const v1::JobState& job, std::string* out) {
 void AppendJobHead(const v1::JobState& job, std::string* out) {
   absl::StrAppend(out, "job ", job.name(), ": ", Name(job.phase()), " for ",
                   DurationText(job.seconds_in_phase()));
-  if (job.generation() > 0) {
+  const bool ended = job.phase() == v1::JOB_PHASE_ENDED;
+  if (job.generation() > 0 && ended) absl::StrAppend(out, ", after generation ", job.generation());
+  if (job.generation() > 0 && !ended) {
     absl::StrAppend(out, ", generation ", job.generation(), " of ", job.size(), " ranks");
   }
   absl::StrAppend(out, ", ", job.joined(), " connected (", LimitsText(job), ")\n");
   if (job.generation() == 0) return;
+  if (ended) {
+    // What is counted for a generation is gone with it.
+    absl::StrAppend(out, "  executed ", job.batches_total(),
+                    job.batches_total() == 1 ? " batch, " : " batches, ",
+                    BytesText(static_cast<double>(job.bytes_total())), " a rank in all\n");
+    return;
+  }
   absl::StrAppend(out, "  planned ", job.batches_planned(), " batches, ", job.tensors_planned(),
                   " tensors, ", BytesText(static_cast<double>(job.bytes_planned())),
                   " a rank; now ", BytesText(job.bytes_per_second()), "/s, ", job.pending_tensors(),

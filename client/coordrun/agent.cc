@@ -121,6 +121,8 @@ void Agent::Obey(absl::string_view line) {
   if (!ordered_) return TakeOrders(line);
   if (line == kStartOrder && !started_) return StartWorkers();
   if (line == kFinishOrder) orders_.stay = false;
+  if (torch_.Obey(line) && crew_ != nullptr) crew_->SetVariables(torch_.MasterOf());
+  if (ParsePortOrder(line) == report_.number) Tell(PortMessage{torch_.PickPort()});
   if (crew_ == nullptr) return;
   int32_t worker = -1;
   const int signal = ParseSignalOrder(line, &worker);
@@ -227,9 +229,10 @@ absl::Status Agent::CheckHost() {
     }
     report_.coordinator = *reached;
   }
-  if (orders_.look && !orders_.workers.empty()) {
-    LookAtHost(EnvironmentOf(orders_.workers[0]), &report_);
-  }
+  if (orders_.workers.empty()) return absl::OkStatus();
+  const Environment first = EnvironmentOf(orders_.workers[0]);
+  torch_.Begin(orders_, first, &report_);
+  if (orders_.look) LookAtHost(first, &report_);
   return absl::OkStatus();
 }
 
@@ -245,6 +248,7 @@ Environment Agent::EnvironmentOf(const OrderedWorker& worker) const {
   set(files_);
   if (!report_.coordinator.empty()) environment["COORDD_ADDR"] = report_.coordinator;
   set(worker.environment);
+  set(torch_.VariablesOf(worker.index, environment));
   return environment;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/coordrun/agent_messages.h"
+#include "client/coordrun/agent_torch.h"
 #include "client/coordrun/crew.h"
 #include "client/coordrun/frame.h"
 #include "client/coordrun/local_crew.h"
@@ -61,6 +62,7 @@ class Agent : private CrewEvents {
   AgentOrders orders_;
   AgentReport report_;
   Environment files_;  // variables that name them
+  AgentTorch torch_;
   std::unique_ptr<LocalCrew> crew_;
   size_t alive_ = 0;
   bool ordered_ = false, started_ = false;

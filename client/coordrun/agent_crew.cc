@@ -25,7 +25,8 @@ std::string Named(const ChannelRequest& request) {
 
 }  // namespace
 
-AgentCrew::AgentCrew(AgentCrewOptions options) : options_(std::move(options)) {
+AgentCrew::AgentCrew(AgentCrewOptions options)
+    : options_(std::move(options)), torch_(options_.torch, options_.np) {
   for (const ChannelRequest& request : options_.channels) {
     hosts_.push_back(std::make_unique<Host>(request));
   }
@@ -107,8 +108,24 @@ std::string AgentCrew::Missing() const {
 
 absl::Status AgentCrew::Start(CrewEvents& /*events*/) {
   started_ = true;
-  for (const auto& host : hosts_) host->channel.Write(kStartOrder);
+  torch_.Arrange();
+  for (const auto& host : hosts_) {
+    const ChannelRequest& request = host->channel.request();
+    for (const std::string& line : torch_.OrdersFor(request.workers, request.shared))
+      host->channel.Write(line);
+    host->channel.Write(kStartOrder);
+  }
   return absl::OkStatus();
+}
+
+// Its answer is there before a worker is started again, which takes a second at least.
+void AgentCrew::RenewMaster() {
+  const int32_t agent = torch_.master_agent();
+  if (agent < 0) return;
+  for (const auto& host : hosts_) {
+    if (host->failed || host->finished || host->channel.end().has_value()) continue;
+    host->channel.Write(PortOrder(agent));  // only that one answers
+  }
 }
 
 AgentCrew::Host* AgentCrew::HostOf(int32_t worker) const {
@@ -126,6 +143,7 @@ absl::Status AgentCrew::Restart(int32_t worker, CrewEvents& /*events*/) {
   if (!usable) return OpenTo(worker);
   host->released.erase(worker);
   host->alive.insert(worker);
+  if (const std::string master = torch_.MasterLine(); !master.empty()) host->channel.Write(master);
   host->channel.Write(RestartOrder(worker));
   return absl::OkStatus();
 }
@@ -137,6 +155,7 @@ absl::Status AgentCrew::OpenTo(int32_t worker) {
   auto host = std::make_unique<Host>(options_.channel_of(worker));
   if (const absl::Status status = host->channel.Open(); !status.ok()) return status;
   hosts_.push_back(std::move(host));
+  RenewMaster();
   return absl::OkStatus();
 }
 
@@ -216,7 +235,11 @@ void AgentCrew::TakeMessage(Host& host, int32_t agent, const AgentMessage& messa
     if (host.alive.count(started->worker) == 0) return;
     events.WorkerStarted(started->worker, Where(host, agent), started->pid, started->launch);
   } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
-    if (host.alive.erase(ended->worker) > 0) events.WorkerEnded(ended->worker, ended->end);
+    if (host.alive.erase(ended->worker) == 0) return;
+    if (!ended->end.ok()) RenewMaster();
+    events.WorkerEnded(ended->worker, ended->end);
+  } else if (const auto* port = std::get_if<PortMessage>(&message)) {
+    torch_.TakePort(agent, port->port);
   } else {
     const auto& cannot = std::get<CannotRunMessage>(message);
     const std::string where = Where(host, agent);
@@ -247,7 +270,13 @@ void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now
   }
   if (!report.problem.empty()) return Fail(host, absl::StrCat(name, ": ", report.problem));
   reports_.push_back({report, request.host, host.asked, now});
-  if (started_) host.channel.Write(kStartOrder);  // it came later than the others
+  if (!request.shared) host.agent = report.number;
+  torch_.Take(request.shared ? std::vector<int32_t>{report.number} : request.workers, report);
+  if (!started_) return;
+  // It came later than the others.
+  for (const std::string& line : torch_.OrdersFor(request.workers, request.shared))
+    host.channel.Write(line);
+  host.channel.Write(kStartOrder);
 }
 
 void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
@@ -257,6 +286,7 @@ void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
   if (!host.failed && host.answered < request.agents) {
     Fail(host, options_.explain(request, *host.channel.end(), noise));
   }
+  torch_.Lose(host.agent);
   if (!started_ || host.alive.empty()) return;
   if (host.failed) {
     events.Notice(absl::StrCat("coordrun: ", host.problem));

@@ -13,6 +13,7 @@
 
 #include "client/coordrun/agent_channel.h"
 #include "client/coordrun/crew.h"
+#include "client/coordrun/torch_roster.h"
 
 namespace coordd {
 
@@ -25,6 +26,8 @@ struct AgentCrewOptions {
                             const std::vector<std::string>& noise)>
       explain;
   bool verbose = false;  // noise is told while it comes
+  bool torch = false;    // workers get torch's variables
+  int32_t np = 0;        // workers of the plan
   // The way to a worker that no channel leads to, or only one that has ended; null: there is none.
   std::function<ChannelRequest(int32_t worker)> channel_of = nullptr;
 };
@@ -63,11 +66,14 @@ class AgentCrew : public Crew {
     bool finished = false;  // told to end with its workers
     std::string problem;    // why it failed
     bool failed = false;
+    int32_t agent = -1;  // its number, if it is one alone
     absl::Time asked;
   };
 
   // Through which the worker was started last; null: none.
   Host* HostOf(int32_t worker) const;
+  // The members change: torch's store has to be elsewhere.
+  void RenewMaster();
   absl::Status OpenTo(int32_t worker);
   void OpenMore(absl::Time now);
   void Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events);
@@ -85,6 +91,7 @@ class AgentCrew : public Crew {
 
   std::vector<std::unique_ptr<Host>> hosts_;
   std::vector<HostReport> reports_;
+  TorchRoster torch_;
   std::vector<std::string> problems_;
   bool started_ = false;
   absl::Time cut_off_ = absl::InfiniteFuture();  // when connections are closed that do not react

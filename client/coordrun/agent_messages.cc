@@ -1,10 +1,12 @@
 #include "client/coordrun/agent_messages.h"
 
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace coordd {
@@ -89,7 +91,12 @@ Json ReportJson(const AgentReport& report) {
           {"visible_gpus", report.visible_gpus},
           {"nccl", report.nccl},
           {"ucx", report.ucx},
-          {"marker_seen", report.marker_seen}};
+          {"marker_seen", report.marker_seen},
+          {"node", Widen(report.node)},
+          {"labels", Widen(report.labels)},
+          {"address", report.address},
+          {"master_port", report.master_port},
+          {"first_local", report.first_local}};
 }
 
 AgentReport ReportFrom(const Json& json) {
@@ -112,6 +119,11 @@ AgentReport ReportFrom(const Json& json) {
   report.nccl = Text(json, "nccl");
   report.ucx = Text(json, "ucx");
   report.marker_seen = json.at("marker_seen").get<bool>();
+  report.node = Text(json, "node");
+  report.labels = Text(json, "labels");
+  report.address = Text(json, "address");
+  report.master_port = json.at("master_port").get<int32_t>();
+  report.first_local = json.at("first_local").get<int32_t>();
   return report;
 }
 
@@ -136,6 +148,8 @@ AgentOrders OrdersFrom(const Json& json) {
   orders.look = json.at("look").get<bool>();
   orders.stay = json.at("stay").get<bool>();
   orders.relay = json.at("relay").get<bool>();
+  orders.torch = NarrowList(json.at("torch"));
+  orders.port_range = Text(json, "port_range");
   return orders;
 }
 
@@ -153,6 +167,7 @@ AgentMessage MessageFrom(const Json& json) {
     message.end.signal = json.at("signal").get<int>();
     return message;
   }
+  if (type == "port") return PortMessage{json.at("port").get<uint16_t>()};
   return CannotRunMessage{json.at("status").get<int>(), Text(json, "reason"),
                           json.at("worker").get<int32_t>()};
 }
@@ -192,6 +207,48 @@ int32_t ParseRestartOrder(absl::string_view line) {
   return worker < 0 ? -1 : worker;
 }
 
+std::string PortOrder(int32_t agent) { return absl::StrCat("port ", agent); }
+
+std::string PlaceOrder(int32_t worker, const TorchPlace& place) {
+  return absl::StrCat("place ", worker, " ", place.rank, " ", place.size, " ", place.local_rank,
+                      " ", place.local_size, " ", place.group_rank);
+}
+
+std::string MasterOrder(const TorchMaster& master) {
+  return absl::StrCat("master ", master.address, " ", master.port);
+}
+
+int32_t ParsePortOrder(absl::string_view line) {
+  int32_t agent = -1;
+  if (!absl::ConsumePrefix(&line, "port ") || !absl::SimpleAtoi(line, &agent)) return -1;
+  return agent < 0 ? -1 : agent;
+}
+
+bool ParsePlaceOrder(absl::string_view line, int32_t* worker, TorchPlace* place) {
+  if (!absl::ConsumePrefix(&line, "place ")) return false;
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+  int32_t* const numbers[] = {worker,
+                              &place->rank,
+                              &place->size,
+                              &place->local_rank,
+                              &place->local_size,
+                              &place->group_rank};
+  if (words.size() != std::size(numbers)) return false;
+  for (size_t i = 0; i < words.size(); ++i)
+    if (!absl::SimpleAtoi(words[i], numbers[i]) || *numbers[i] < 0) return false;
+  return true;
+}
+
+bool ParseMasterOrder(absl::string_view line, TorchMaster* master) {
+  if (!absl::ConsumePrefix(&line, "master ")) return false;
+  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+  int32_t port = 0;
+  if (words.size() != 2 || words[0].empty() || !absl::SimpleAtoi(words[1], &port)) return false;
+  if (port <= 0 || port > 65535) return false;
+  *master = {std::string(words[0]), static_cast<uint16_t>(port)};
+  return true;
+}
+
 std::string OrdersLine(const AgentOrders& orders) {
   Json files = Json::array(), workers = Json::array();
   for (const OrderedFile& file : orders.files) {
@@ -214,7 +271,9 @@ std::string OrdersLine(const AgentOrders& orders) {
                      {"marker", Widen(orders.marker)},
                      {"look", orders.look},
                      {"stay", orders.stay},
-                     {"relay", orders.relay}};
+                     {"relay", orders.relay},
+                     {"torch", WideList(orders.torch)},
+                     {"port_range", orders.port_range}};
   return json.dump();
 }
 
@@ -232,6 +291,8 @@ std::string MessageLine(const AgentMessage& message) {
             {"worker", ended->worker},
             {"code", ended->end.code},
             {"signal", ended->end.signal}};
+  } else if (const auto* port = std::get_if<PortMessage>(&message)) {
+    json = {{"type", "port"}, {"port", port->port}};
   } else {
     const auto& cannot = std::get<CannotRunMessage>(message);
     json = {{"type", "cannot"},

@@ -12,12 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/coordrun/run_state.h"
+#include "client/coordrun/torch_variables.h"
 #include "common/environment.h"
 
 namespace coordd {
 
 // Of these messages. An agent of another revision is refused by name.
-inline constexpr int kAgentProtocol = 3;
+inline constexpr int kAgentProtocol = 4;
 // A line of orders: the environment of a shell has 2 MiB at most.
 inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;
 
@@ -57,7 +58,9 @@ struct AgentOrders {
   bool look = true;    // whether to report what only the preflight asks for
   // Workers may be started again: the agent stays, also without any, until it is told to finish.
   bool stay = false;
-  bool relay = false;  // its workers speak to coordd through one
+  bool relay = false;              // its workers speak to coordd through one
+  std::vector<std::string> torch;  // TorchNames
+  std::string port_range;          // for MASTER_PORT; empty: any
 };
 
 // The next line lets the workers start; further ones pass a signal on, or start one again that has
@@ -67,6 +70,14 @@ inline constexpr char kFinishOrder[] = "finish";
 std::string SignalOrder(int signal);                     // "signal 15"
 std::string RestartOrder(int32_t worker);                // "restart 3"
 std::string SignalOneOrder(int32_t worker, int signal);  // "signal 15 3"
+// The agent of that number is to pick another MASTER_PORT and to tell it.
+std::string PortOrder(int32_t agent);  // "port 0"
+// What workers that are started from now on find in their environment: which rank they are, and
+// where rank 0's store is. kMasterAtCoordinator: at the address at which the agent has reached
+// coordd.
+inline constexpr char kMasterAtCoordinator[] = "@";
+std::string PlaceOrder(int32_t worker, const TorchPlace& place);  // "place 3 3 4 1 2 1"
+std::string MasterOrder(const TorchMaster& master);               // "master 10.0.0.1 29500"
 
 // What an agent finds on its host.
 struct AgentReport {
@@ -85,6 +96,12 @@ struct AgentReport {
   int32_t visible_gpus = 0;       // to each worker: CUDA_VISIBLE_DEVICES, else all
   std::string nccl, ucx;          // versions; empty: absent
   bool marker_seen = true;
+  // For torch's variables.
+  std::string node;         // HostIdentity::node_id of its workers
+  std::string labels;       // COORDD_TOPOLOGY of its workers
+  std::string address;      // its own, as whoever reaches coordd reaches it; empty: not known
+  int32_t master_port = 0;  // that it keeps free; 0: none
+  int32_t first_local = 0;  // local rank of its first worker
 };
 
 struct WorkerStartedMessage {
@@ -103,8 +120,13 @@ struct CannotRunMessage {
   int32_t worker = -1;  // that was to be started again; -1: all
 };
 
-using AgentMessage =
-    std::variant<AgentReport, WorkerStartedMessage, WorkerEndedMessage, CannotRunMessage>;
+// The answer to a PortOrder.
+struct PortMessage {
+  uint16_t port = 0;
+};
+
+using AgentMessage = std::variant<AgentReport, WorkerStartedMessage, WorkerEndedMessage,
+                                  CannotRunMessage, PortMessage>;
 
 // One line without its end. Bytes that are not UTF-8 (which JSON cannot hold) are kept as Latin-1
 // would have them.
@@ -118,5 +140,10 @@ absl::StatusOr<AgentMessage> ParseMessage(absl::string_view text);
 int ParseSignalOrder(absl::string_view line, int32_t* worker);
 // The worker of a RestartOrder; -1: it is none.
 int32_t ParseRestartOrder(absl::string_view line);
+// The agent of a PortOrder; -1: it is none.
+int32_t ParsePortOrder(absl::string_view line);
+// Whether it is such an order.
+bool ParsePlaceOrder(absl::string_view line, int32_t* worker, TorchPlace* place);
+bool ParseMasterOrder(absl::string_view line, TorchMaster* master);
 
 }  // namespace coordd

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -10,8 +13,10 @@
 #include "client/coordrun/commands.h"
 #include "client/coordrun/external_crew.h"
 #include "client/coordrun/local_crew.h"
+#include "client/coordrun/master_port.h"
 #include "client/coordrun/mpirun_crew.h"
 #include "client/coordrun/relay_process.h"
+#include "client/coordrun/torch_variables.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -25,19 +30,38 @@ absl::StatusOr<std::string> Contents(const std::string& path) {
   return text.str();
 }
 
+// Picks where torch's rank 0 listens, another port each time; it keeps the last one.
+std::function<TorchMaster()> MasterHere(const RunOptions& options, const RunPlan& plan) {
+  // coordruns of other machines could not be told.
+  const bool is_whole_job = options.size == 0 || options.size == plan.np;
+  if (!options.torch_env || !is_whole_job) return [] { return TorchMaster{}; };
+  return [port_range = options.port_range, kept = std::make_shared<std::optional<MasterPort>>()] {
+    auto port = MasterPort::Reserve(port_range);
+    if (!port.ok()) return TorchMaster{};  // torch says that it has none
+    *kept = *std::move(port);
+    return TorchMaster{.address = "127.0.0.1", .port = (*kept)->port()};
+  };
+}
+
 absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
   std::vector<WorkerOrder> orders;
   RunOptions options = in.options;
   if (options.metrics.empty()) options.metrics = "auto";
+  const auto pick_master = MasterHere(options, in.plan);
+  const TorchMaster master = pick_master();
   for (int32_t r = 0; r < in.plan.np; ++r) {
     COORDD_ASSIGN_OR_RETURN(
         Environment environment,
-        EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment));
+        EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment, master));
     orders.push_back({r, std::move(environment)});
   }
   const std::string relay =
       WantsRelay(options, in.plan.np, in.plan.np) ? in.run_directory : std::string();
-  return std::make_unique<LocalCrew>(options.command, options.directory, std::move(orders), relay);
+  auto crew =
+      std::make_unique<LocalCrew>(options.command, options.directory, std::move(orders), relay);
+  crew->OnRestart(
+      [names = TorchNames(options), pick_master] { return MasterVariables(names, pick_master()); });
+  return crew;
 }
 
 // What all agents of a run are told.
@@ -49,6 +73,8 @@ absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   orders.coordinators = in.coordinator.addresses;
   orders.marker = in.marker;
   orders.look = in.options.checks;
+  orders.torch = TorchNames(in.options);
+  orders.port_range = in.options.port_range;
   orders.stay = in.options.max_restarts > 0 || !in.options.discovery_script.empty();
   COORDD_ASSIGN_OR_RETURN(const Environment common,
                           CommonVariables(in.options, rendezvous, in.environment));
@@ -99,6 +125,8 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
   orders.environment = std::move(environment);
   AgentCrewOptions options;
   options.verbose = in.options.verbose;
+  options.torch = !orders.torch.empty();
+  options.np = in.plan.np;
   options.explain = [](const ChannelRequest& request, const ProcessEnd& end,
                        const std::vector<std::string>& said) {
     return ExplainSsh(request.host, end, said);
@@ -137,6 +165,8 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
   AgentCrewOptions options;
   options.channels.push_back(std::move(channel));
   options.verbose = in.options.verbose;
+  options.torch = !orders.torch.empty();
+  options.np = in.plan.np;
   options.explain = [](const ChannelRequest& /*request*/, const ProcessEnd& end,
                        const std::vector<std::string>& said) { return ExplainSrun(end, said); };
   return std::make_unique<AgentCrew>(std::move(options));

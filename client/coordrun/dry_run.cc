@@ -10,6 +10,7 @@
 #include "client/coordrun/coordinator_process.h"
 #include "client/coordrun/external_crew.h"
 #include "client/coordrun/run_coordinator.h"
+#include "client/coordrun/torch_variables.h"
 #include "client/coordrun/worker_environment.h"
 #include "common/certs.h"
 #include "common/status_macros.h"
@@ -40,6 +41,27 @@ struct Picture {
   std::string directory;  // the workers'
 };
 
+// As far as it is known before anything runs.
+Environment TorchPicture(const Picture& in, int32_t worker, int32_t local_rank, int32_t count) {
+  const bool is_whole_job = in.options.size == 0 || in.options.size == in.plan.np;
+  const bool local = in.plan.launcher == LauncherKind::kLocal;
+  int32_t group = in.options.first_rank / in.plan.np;
+  for (size_t i = 0; i < in.plan.hosts.size(); ++i)
+    if (in.plan.hosts[i].first_rank <= worker) group = static_cast<int32_t>(i);
+  Environment variables =
+      TorchVariables(TorchNames(in.options),
+                     {.rank = in.options.first_rank + worker,
+                      .size = in.options.size == 0 ? in.plan.np : in.options.size,
+                      .local_rank = local_rank,
+                      .local_size = count,
+                      .group_rank = group},
+                     {.address = local ? "127.0.0.1" : "ADDRESS",
+                      .port = static_cast<uint16_t>(is_whole_job ? 1 : 0)});
+  if (const auto port = variables.find("MASTER_PORT"); port != variables.end())
+    port->second = "PORT";
+  return variables;
+}
+
 std::string WorkersText(const Picture& in, int32_t first, int32_t count, const char* indent) {
   std::string text;
   for (int32_t i = 0; i < count; ++i) {
@@ -51,6 +73,7 @@ std::string WorkersText(const Picture& in, int32_t first, int32_t count, const c
                                      .local_size = count})) {
       variables[name] = value;
     }
+    for (const auto& [name, value] : TorchPicture(in, first + i, i, count)) variables[name] = value;
     absl::StrAppend(&text, indent, WithVariables(variables, in.options.command), "\n");
   }
   return text;

@@ -1,9 +1,14 @@
 #include "client/coordrun/horovodrun_flags.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace coordd {
 namespace {
@@ -12,7 +17,8 @@ enum class Does {
   kRename,   // `with` is our name; a value follows as it is
   kPrefix,   // takes a value, which is appended to `with`: one argument
   kNothing,  // holds anyway
-  kSkip,     // takes a value; neither matters here
+  kSkip,     // takes a value; neither matters here, which is said
+  kUnused,   // without a value; else as kSkip
   kAnswer,   // refused with the sentence `with`
 };
 
@@ -25,6 +31,15 @@ struct Flag {
 constexpr char kTuning[] =
     "there is nothing to tune here: how tensors are packed and reduced is measured, not set; leave "
     "it out";
+constexpr char kMpi[] =
+    "that is mpirun's: expected --launcher mpirun --launcher-arg=ARGUMENT, once for each argument "
+    "and each value";
+constexpr char kJsrun[] =
+    "that is jsrun's, which starts the workers itself: jsrun -n 2 -a 6 -g 6 -c 42 python train.py, "
+    "without coordrun";
+constexpr char kDdlrun[] =
+    "that is ddlrun's: expected the hosts with -H h1:6,h2:6, and where their order should follow "
+    "the network, COORDD_TOPOLOGY=aisle1/rack2 on each host";
 
 constexpr Flag kFlags[] = {
     {"-np", Does::kRename, "--np"},
@@ -69,10 +84,10 @@ constexpr Flag kFlags[] = {
     {"--config-file", Does::kAnswer, "there is no configuration file: give the flags themselves"},
     {"--thread-affinity", Does::kAnswer,
      "the launcher binds processes to cores: --launcher-arg=--cpu-bind=cores with srun"},
-    {"--fusion-threshold-mb", Does::kAnswer, kTuning},
-    {"--hierarchical-allreduce", Does::kAnswer, kTuning},
-    {"--hierarchical-allgather", Does::kAnswer, kTuning},
-    {"--torus-allreduce", Does::kAnswer, kTuning},
+    {"--fusion-threshold-mb", Does::kSkip, ""},
+    {"--hierarchical-allreduce", Does::kUnused, ""},
+    {"--hierarchical-allgather", Does::kUnused, ""},
+    {"--torus-allreduce", Does::kUnused, ""},
     {"--autotune", Does::kAnswer, kTuning},
     {"--autotune-log-file", Does::kAnswer, kTuning},
     {"--autotune-warmup-samples", Does::kAnswer, kTuning},
@@ -88,13 +103,57 @@ constexpr Flag kFlags[] = {
     {"--min-num-proc", Does::kRename, "--min-np"},
     {"--max-num-proc", Does::kRename, "--max-np"},
     {"--slots", Does::kRename, "--slots-per-host"},
+    {"-bind-to", Does::kAnswer, kMpi},
+    {"--bind-to", Does::kAnswer, kMpi},
+    {"-map-by", Does::kAnswer, kMpi},
+    {"--map-by", Does::kAnswer, kMpi},
+    {"-rank-by", Does::kAnswer, kMpi},
+    {"--rank-by", Does::kAnswer, kMpi},
+    {"-mca", Does::kAnswer, kMpi},
+    {"--mca", Does::kAnswer, kMpi},
+    {"--oversubscribe", Does::kAnswer, kMpi},
+    {"--allow-run-as-root", Does::kAnswer, kMpi},
+    {"-genv", Does::kAnswer, kMpi},
+    {"-ppn", Does::kAnswer, kMpi},
+    {"--nrs", Does::kAnswer, kJsrun},
+    {"--rs_per_host", Does::kAnswer, kJsrun},
+    {"--tasks_per_rs", Does::kAnswer, kJsrun},
+    {"--gpu_per_rs", Does::kAnswer, kJsrun},
+    {"--cpu_per_rs", Does::kAnswer, kJsrun},
+    {"--smpiargs", Does::kAnswer, kJsrun},
+    {"--mode", Does::kAnswer, kDdlrun},
+    {"--nodes", Does::kAnswer, kDdlrun},
+    {"--racks", Does::kAnswer, kDdlrun},
+    {"--aisles", Does::kAnswer, kDdlrun},
+    {"--accelerators", Does::kAnswer, kDdlrun},
+    {"-accelerators", Does::kAnswer, kDdlrun},
 };
+// Of jsrun, whose values may stand in the same word: -r1, -bpacked:7, -dpacked.
+constexpr Flag kJsrunFlag = {"", Does::kAnswer, kJsrun};
+constexpr absl::string_view kJsrunNumbers = "rgac";
+
+bool IsJsruns(absl::string_view name) {
+  if (name.size() < 2 || name[0] != '-') return false;
+  for (const absl::string_view text : {"-bpacked", "-brs", "-bnone", "-dpacked", "-dplane"})
+    if (absl::StartsWith(name, text)) return true;
+  return absl::StrContains(kJsrunNumbers, name[1]) &&
+         std::all_of(name.begin() + 2, name.end(),
+                     [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
+}
+
+bool HasValue(Does does) { return does == Does::kPrefix || does == Does::kSkip; }
 
 const Flag* Find(const std::string& name) {
   for (const Flag& flag : kFlags) {
     if (name == flag.name) return &flag;
   }
-  return nullptr;
+  return IsJsruns(name) ? &kJsrunFlag : nullptr;
+}
+
+std::string IgnoredText(const std::vector<std::string>& ignored) {
+  if (ignored.empty()) return "";
+  return absl::StrCat(absl::StrJoin(ignored, ", "), ignored.size() == 1 ? " is" : " are",
+                      " ignored: how tensors are packed and reduced is measured here, not set");
 }
 
 }  // namespace
@@ -103,12 +162,12 @@ HorovodrunFlag FindHorovodrunFlag(const std::string& name) {
   const Flag* flag = Find(name);
   if (flag == nullptr) return {};
   if (flag->does == Does::kRename) return {.ours = flag->with};
-  return {.ours = "", .takes_value = flag->does == Does::kPrefix || flag->does == Does::kSkip};
+  return {.ours = "", .takes_value = HasValue(flag->does)};
 }
 
 absl::StatusOr<std::vector<std::string>> TranslateHorovodrun(
-    const std::vector<std::string>& arguments) {
-  std::vector<std::string> ours;
+    const std::vector<std::string>& arguments, std::string* note) {
+  std::vector<std::string> ours, ignored;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const size_t equals =
         absl::StartsWith(arguments[i], "--") ? arguments[i].find('=') : std::string::npos;
@@ -118,7 +177,7 @@ absl::StatusOr<std::vector<std::string>> TranslateHorovodrun(
       ours.push_back(arguments[i]);
       continue;
     }
-    const bool takes_value = flag->does == Does::kPrefix || flag->does == Does::kSkip;
+    const bool takes_value = HasValue(flag->does);
     std::string value = equals == std::string::npos ? "" : arguments[i].substr(equals + 1);
     if (takes_value && equals == std::string::npos) {
       if (++i == arguments.size()) {
@@ -135,12 +194,16 @@ absl::StatusOr<std::vector<std::string>> TranslateHorovodrun(
         ours.push_back(absl::StrCat(flag->with, value));
         break;
       case Does::kNothing:
+        break;
       case Does::kSkip:
+      case Does::kUnused:
+        ignored.push_back(name);
         break;
       case Does::kAnswer:
         return absl::InvalidArgumentError(absl::StrCat(name, ": ", flag->with));
     }
   }
+  if (note != nullptr) *note = IgnoredText(ignored);
   return ours;
 }
 

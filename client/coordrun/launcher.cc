@@ -17,6 +17,7 @@
 #include "client/coordrun/preflight.h"
 #include "client/coordrun/read_lines.h"
 #include "client/coordrun/signals.h"
+#include "client/coordrun/torch_variables.h"
 #include "common/host_identity.h"
 #include "common/status_macros.h"
 #include "common/version.h"
@@ -142,6 +143,9 @@ absl::Status Launcher::Prepare() {
     output_.Say(absl::StrCat("coordrun: ", plan_.np, plan_.np == 1 ? " worker" : " workers",
                              ", launcher ", ToString(plan_.launcher), ": ", plan_.reason));
   }
+  for (const std::string& note : options_.notes) output_.Say(absl::StrCat("coordrun: ", note));
+  for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_)})
+    if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
   COORDD_ASSIGN_OR_RETURN(coordinator_,
                           SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
   COORDD_ASSIGN_OR_RETURN(

@@ -69,7 +69,14 @@ absl::Status LocalCrew::Start(CrewEvents& events) {
   return absl::OkStatus();
 }
 
+void LocalCrew::SetVariables(const Environment& variables) {
+  for (WorkerOrder& order : orders_) {
+    for (const auto& [name, value] : variables) order.environment[name] = value;
+  }
+}
+
 absl::Status LocalCrew::Restart(int32_t worker, CrewEvents& events) {
+  if (on_restart_ != nullptr) SetVariables(on_restart_());
   for (size_t i = 0; i < orders_.size(); ++i) {
     if (orders_[i].index != worker) continue;
     COORDD_ASSIGN_OR_RETURN(workers_[i], StartOne(orders_[i], workers_[i].start + 1, events));

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/coordrun/child_process.h"
@@ -30,6 +32,10 @@ class LocalCrew : public Crew {
   // After a failure some of them may run: KillAll.
   absl::Status Start(CrewEvents& events) override;
   absl::Status Restart(int32_t worker, CrewEvents& events) override;
+  // Of those that are started from now on.
+  void SetVariables(const Environment& variables);
+  // Called before a worker is started again: what it and those that follow get besides.
+  void OnRestart(std::function<Environment()> variables) { on_restart_ = std::move(variables); }
   void Await(std::vector<pollfd>& fds) override;
   void Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) override;
   absl::Time NextDeadline() const override;
@@ -58,8 +64,9 @@ class LocalCrew : public Crew {
   const std::string directory_;
   const std::string relay_directory_;
 
-  std::vector<WorkerOrder> orders_;  // the relay's address comes to them
-  std::vector<Worker> workers_;      // as orders_
+  std::function<Environment()> on_restart_;  // null: nothing
+  std::vector<WorkerOrder> orders_;          // the relay's address comes to them
+  std::vector<Worker> workers_;              // as orders_
   std::optional<RelayProcess> relay_;
 };
 

@@ -44,6 +44,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
   inputs.hostname = facts.hostname;
   const auto place = DetectLaunchPlace(environment, facts, "");
   if (place.ok()) inputs.allocation = AllocationOf(*place);
+  if (place.ok()) inputs.pod = PodOf(*place);
   if (!options.hostfile.empty()) {
     COORDD_ASSIGN_OR_RETURN(inputs.hostfile, facts.read_file(options.hostfile));
   }

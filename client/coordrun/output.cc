@@ -1,12 +1,13 @@
 #include "client/coordrun/output.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/line_splitter.h"
@@ -26,9 +27,11 @@ void WriteAll(int fd, absl::string_view bytes) {
 }
 
 absl::Status MakeFolder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("the folder ", path, " for output cannot be made: ", std::strerror(errno)));
+      absl::StrCat("the folder ", path, " for output cannot be made: ", error.message()));
 }
 
 }  // namespace

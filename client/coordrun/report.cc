@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/coordctl/state_view.h"
@@ -222,6 +223,17 @@ void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, c
   }
 }
 
+std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail) {
+  const bool lacks_horovod = std::any_of(tail.begin(), tail.end(), [](const std::string& line) {
+    return absl::StrContains(line, "ModuleNotFoundError: No module named 'horovod");
+  });
+  if (!lacks_horovod || options.horovod) return "";
+  return absl::StrCat(
+      "a script that imports horovod finds coordd in its place with --horovod: "
+      "coordrun --horovod -np ",
+      options.np, " -- python SCRIPT");
+}
+
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report) {
   const bool good = state.exit_status() == 0;
   std::string out = absl::StrCat("coordrun: job ", report.job, ", ", options.np,
@@ -241,6 +253,8 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
                       " on stderr:");
     }
     for (const std::string& line : tail) absl::StrAppend(&out, "\n  | ", line);
+    if (const std::string hint = HintFrom(options, tail); !hint.empty())
+      absl::StrAppend(&out, "\ncoordrun: ", hint);
   }
   return out;
 }

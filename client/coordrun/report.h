@@ -73,6 +73,9 @@ bool OnlyLatecomersAreLeft(const v1::ServerState& state, const RunState& run,
 void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, const RunState& run,
                       RunReport* report);
 
+// What to do about a worker's last words on stderr; empty: nothing is known.
+std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail);
+
 // Several lines for people, without line end; begins with how it went.
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report);
 // One line for programs.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/launch_address.h"
+#include "client/coordrun/program_name.h"
 #include "client/coordrun/run_directory.h"
 #include "common/address.h"
 #include "common/certs.h"
@@ -51,7 +52,7 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 std::string JobName(const RunOptions& options, const Environment& environment) {
   std::string job = options.job;
   if (job.empty() && !options.coordinator.empty()) job = Variable(environment, "COORDD_JOB_ID");
-  return job.empty() ? JobNameFrom(options.command[0]) : job;
+  return job.empty() ? JobNameFrom(ProgramName(options.command)) : job;
 }
 
 absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher) {

@@ -34,6 +34,8 @@ constexpr char kFooter[] =
     "                                  that counts is the one that coordd gives\n"
     "  COORDD_LOCAL_RANK, _LOCAL_SIZE  the same on its machine\n"
     "  COORDD_METRICS                  where it serves /metrics; port 0 picks one\n"
+    "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT\n"
+    "                                  what torchrun sets, for torch.distributed; those of -x win\n"
     "Others are passed on as they are: COORDD_MIN_WORKERS, COORDD_MAX_WORKERS, COORDD_NODE_ID,\n"
     "COORDD_TOPOLOGY, COORDD_TRANSPORT (auto, mapped, shm, ucx), COORDD_HOST_ALGORITHM (auto,\n"
     "flat, hierarchical), COORDD_JOIN_TIMEOUT and COORDD_TIMEOUT (seconds), COORDD_LOG_LEVEL\n"
@@ -139,7 +141,8 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
          "hosts one that all of them see [XDG_RUNTIME_DIR, TMPDIR or /tmp]")
       ->type_name("DIR");
   app.add_option("--network-interfaces", options->networks,
-                 "of this machine, on which workers may reach coordd: eth0,ib0 [all]");
+                 "of this machine, on which workers may reach coordd: eth0,ib0 [all]")
+      ->join(',');
   AddDuration(app, "--start-timeout", &options->start_timeout, "for all hosts to answer [30]");
   app.add_option("--node-sessions", options->node_sessions,
                  "on, off or auto: the workers of a node speak to coordd as one, through a relay "
@@ -165,7 +168,9 @@ void AddCoordinator(CLI::App& app, RunOptions* options) {
   app.add_option("--first-rank", options->first_rank, "rank of the first one here")
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--job", options->job, "its name [COORDD_JOB_ID, or the program's]");
+  app.add_option(
+      "--job", options->job,
+      "its name [the script's or the program's; with --coordinator COORDD_JOB_ID, if that is set]");
   app.add_option("--token-file", options->token_file,
                  "the job's secret [COORDD_TOKEN_FILE, or a random one for this run]");
   app.add_option(
@@ -206,6 +211,9 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
   app.add_option("-x", *variables, "a variable for the workers (may be repeated)")
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false);
+  app.add_flag("!--no-torch-env", options->torch_env,
+               "no RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and "
+               "MASTER_PORT for the workers");
   app.add_flag_callback(
       "--require-rdma", [variables] { variables->push_back("COORDD_REQUIRE_RDMA=1"); },
       "tensors on GPUs of several hosts go over RDMA, or the first of them fails");
@@ -291,7 +299,10 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
   const auto command = arguments.begin() + static_cast<std::ptrdiff_t>(begin);
   const bool dashes = command != arguments.end() && *command == "--";
   options.command.assign(command + (dashes ? 1 : 0), arguments.end());
-  absl::StatusOr<std::vector<std::string>> own = TranslateHorovodrun({arguments.begin(), command});
+  std::string note;
+  absl::StatusOr<std::vector<std::string>> own =
+      TranslateHorovodrun({arguments.begin(), command}, &note);
+  if (!note.empty()) options.notes.push_back(std::move(note));
   if (!own.ok()) {
     flags.exit = Refuse(own.status());
     return flags;

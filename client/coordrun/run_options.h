@@ -51,10 +51,10 @@ struct RunOptions {
   bool dry_run = false;
   bool verbose = false;
 
-  std::string coordinator;   // host:port of a coordd that runs; empty: start one
-  TlsFiles coordinator_tls;  // to it; empty: COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY
-  std::string job;           // empty: COORDD_JOB_ID with --coordinator, else the program's name
-  std::string listen;        // of the coordd that is started; empty: see ListenAddress
+  std::string coordinator;           // host:port of a coordd that runs; empty: start one
+  TlsFiles coordinator_tls;          // to it; empty: COORDD_TLS_CA, COORDD_TLS_CERT, COORDD_TLS_KEY
+  std::string job;                   // empty: COORDD_JOB_ID with --coordinator, else ProgramName
+  std::string listen;                // of the coordd that is started; empty: see ListenAddress
   std::string http = "127.0.0.1:0";  // its status page; "off"
   std::vector<std::string> coordd_arguments;
   bool tls = true;    // for the coordd that is started
@@ -65,10 +65,13 @@ struct RunOptions {
   // -x: variables for the workers. Without a value: the one that coordrun itself has.
   std::vector<std::pair<std::string, std::optional<std::string>>> variables;
 
+  bool torch_env = true;  // RANK, WORLD_SIZE, MASTER_ADDR and the like for the workers
+
   bool prefix = true;              // "[rank] " before each line
   std::string output_directory;    // rank-N.out and rank-N.err, besides; empty: none
   bool output_as_horovod = false;  // DIR/rank.N/stdout and stderr instead
   bool json = false;
+  std::vector<std::string> notes;  // sentences about these options, for the user
 
   absl::Duration timeout = absl::InfiniteDuration();  // of the whole run
   // After the first failure the other workers have `linger` to notice and to say so, then `grace`
@@ -83,7 +86,7 @@ struct RunOptions {
   absl::Status Validate() const;
 };
 
-// The program's file name with what a job's name may not have replaced: "train.py", "job".
+// A program's file name with what a job's name may not have replaced: "train.py", "job".
 std::string JobNameFrom(const std::string& program);
 
 // "NAME=VALUE" or "NAME". INVALID_ARGUMENT.

@@ -166,6 +166,27 @@ absl::Status PlanLocal(const RunOptions& options, const PlanInputs& inputs, RunP
   return absl::OkStatus();
 }
 
+// In each of its pods a run of its own would begin, and all would look well.
+absl::Status CheckPod(const RunOptions& options, const PlanInputs& inputs) {
+  const bool says_how = !options.launcher.empty() || !options.coordinator.empty() ||
+                        options.size != 0 || NamesHosts(options) ||
+                        !options.discovery_script.empty();
+  if (!inputs.pod.has_value() || says_how) return absl::OkStatus();
+  const LaunchPlace& pod = *inputs.pod;
+  const std::string nodes = pod.nodes > 0 ? absl::StrCat(pod.nodes) : "PODS";
+  const std::string count =
+      pod.nodes > 0 ? absl::StrCat(" of ", pod.nodes) : ", and how many there are is not said,";
+  const std::string address = Variable(inputs.environment, "COORDD_ADDR");
+  const bool named = !address.empty() && address != "auto";
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this is pod ", pod.node_rank, count, " of ", pod.title, " (", pod.why,
+      "), and each of them would start a run of its own: expected, for one job of all, ",
+      named ? "" : "a coordd that all pods reach and ", "'coordrun -np ", options.np,
+      " --coordinator ", named ? address : "HOST:29650", " --size $((", options.np, " * ", nodes,
+      ")) --first-rank ", options.np * std::max(pod.node_rank, 0), " -- ", options.command[0],
+      " ...' in this one, or --launcher local for a run of this pod alone"));
+}
+
 LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
   if (!options.launcher.empty()) {
     plan->reason = absl::StrCat("--launcher ", options.launcher);
@@ -242,8 +263,31 @@ void UseDiscovered(const std::vector<HostSlots>& hosts, RunOptions* options) {
   options->hosts = absl::StrJoin(named, ",");
 }
 
+std::optional<LaunchPlace> PodOf(const LaunchPlace& place) {
+  if (!place.node_level || place.nodes == 1) return std::nullopt;
+  return place;
+}
+
+std::string OverlookedText(const RunOptions& options, const Environment& environment) {
+  if (!options.coordinator.empty()) return "";
+  std::vector<std::string> found;
+  std::string expected;
+  const std::string address = Variable(environment, "COORDD_ADDR");
+  if (address.empty() || address == "auto") return "";
+  found.push_back(absl::StrCat("COORDD_ADDR=", address));
+  absl::StrAppend(&expected, "--coordinator ", address);
+  const std::string size = Variable(environment, "COORDD_SIZE");
+  if (!size.empty()) found.push_back(absl::StrCat("COORDD_SIZE=", size));
+  if (!size.empty()) absl::StrAppend(&expected, " --size ", size, " --first-rank RANK");
+  return absl::StrCat(absl::StrJoin(found, " and "), found.size() == 1 ? " is" : " are",
+                      " not looked at: this run is a job of its own, with a coordd of its own; "
+                      "expected ",
+                      expected, " for workers of that job");
+}
+
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
   RunPlan plan;
+  COORDD_RETURN_IF_ERROR(CheckPod(options, inputs));
   plan.launcher = Choose(options, inputs, &plan);
   const bool hosts = NamesHosts(options) || inputs.allocation.has_value();
   switch (plan.launcher) {

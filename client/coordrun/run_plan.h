@@ -27,11 +27,21 @@ struct PlanInputs {
   std::string hostname;  // of this machine
   std::string hostfile;  // contents of --hostfile
   std::optional<AllocatedHosts> allocation = {};
+  // Of a launcher that starts one process on each of several nodes, or does not say how many.
+  std::optional<LaunchPlace> pod = {};
 };
 
 // `place` as an allocation: nullopt unless this process is the script of a job of a scheduler that
 // gives hosts and starts nothing.
 std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place);
+
+// `place` if this process is one of several, or of nobody says how many, that a launcher of nodes
+// starts: a pod.
+std::optional<LaunchPlace> PodOf(const LaunchPlace& place);
+
+// COORDD_ADDR and COORDD_SIZE are a worker's: what it means that coordrun has them and starts a job
+// of its own, one sentence. Empty: it has none, or takes part in that job.
+std::string OverlookedText(const RunOptions& options, const Environment& environment);
 
 struct HostRanks {
   std::string host = "";

@@ -91,7 +91,8 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
 
 absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
                                                 const Rendezvous& rendezvous, int32_t local_rank,
-                                                const Environment& inherited) {
+                                                const Environment& inherited,
+                                                const TorchMaster& master) {
   COORDD_ASSIGN_OR_RETURN(const Environment common,
                           CommonVariables(options, rendezvous, inherited));
   Environment environment = inherited;
@@ -99,6 +100,15 @@ absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
                                    .size = options.size == 0 ? options.np : options.size,
                                    .local_rank = local_rank,
                                    .local_size = options.np})) {
+    environment[name] = value;
+  }
+  const TorchPlace place = {.rank = options.first_rank + local_rank,
+                            .size = options.size == 0 ? options.np : options.size,
+                            .local_rank = local_rank,
+                            .local_size = options.np,
+                            // Where all machines have as many.
+                            .group_rank = options.first_rank / options.np};
+  for (const auto& [name, value] : TorchVariables(TorchNames(options), place, master)) {
     environment[name] = value;
   }
   Overlay(common, &environment);

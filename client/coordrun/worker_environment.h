@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/coordrun/run_options.h"
+#include "client/coordrun/torch_variables.h"
 #include "common/environment.h"
 #include "common/tls.h"
 
@@ -41,10 +42,12 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
                                             const Environment& inherited);
 
 // The environment of worker `local_rank` of this run, on this machine: coordrun's own (`inherited`)
-// with the variables that coordrun decides (see --help) and those of -x. NOT_FOUND: as above.
+// with the variables that coordrun decides (see --help) and those of -x. `master`: of torch's
+// variables. NOT_FOUND: as above.
 absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
                                                 const Rendezvous& rendezvous, int32_t local_rank,
-                                                const Environment& inherited);
+                                                const Environment& inherited,
+                                                const TorchMaster& master = {});
 
 // What goes with the workers to other hosts: everything but the variables that describe this
 // machine and this login.

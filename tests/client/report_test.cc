@@ -55,6 +55,20 @@ TEST_F(RunReportTest, NamesTheRankThatFailedFirstWithItsLastWords) {
       "  | giving up");
 }
 
+TEST_F(RunReportTest, NamesHorovodsFlagWhereHorovodIsNotFound) {
+  const std::deque<std::string> tail = {"    import horovod.torch as hvd",
+                                        "ModuleNotFoundError: No module named 'horovod'"};
+  EXPECT_THAT(HintFrom(options_, tail), HasSubstr("coordrun --horovod -np 3 -- python SCRIPT"));
+  report_.tails[1] = tail;
+  RunState state(options_, kStart);
+  EndAll(state, {.code = 1, .signal = 0}, {.code = 1, .signal = 0}, {.code = 1, .signal = 0});
+  EXPECT_THAT(SummaryText(options_, state, report_),
+              HasSubstr("\ncoordrun: a script that imports "));
+  EXPECT_EQ(HintFrom(options_, {"ModuleNotFoundError: No module named 'numpy'"}), "");
+  options_.horovod = true;
+  EXPECT_EQ(HintFrom(options_, tail), "");
+}
+
 TEST(LastWords, AreCleanAndShort) {
   EXPECT_EQ(CleanLine("a\tb\x07"), "a b");
   EXPECT_EQ(CleanLine("\x1b[1;31mred\x1b[0m \x1b]text"), "red text");

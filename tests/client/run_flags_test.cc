@@ -111,6 +111,61 @@ TEST(RunFlags, AnswersWhatHasNoCounterpart) {
   EXPECT_EQ(ParseRunFlags({"--jsrun", "true"}).exit, kExitUsage);
 }
 
+TEST(RunFlags, AnswersFlagsOfOtherLaunchers) {
+  const std::pair<std::vector<std::string>, const char*> lines[] = {
+      {{"-bind-to", "none"}, "--launcher mpirun"},
+      {{"--map-by", "slot"}, "--launcher mpirun"},
+      {{"-mca", "pml", "ob1"}, "--launcher mpirun"},
+      {{"-r1", "-g6", "-a6", "-c42", "-bpacked:7"}, "jsrun -n 2"},
+      {{"-bpacked:7"}, "jsrun -n 2"},
+      {{"-r", "1"}, "jsrun -n 2"},
+      {{"-g", "6"}, "jsrun -n 2"},
+      {{"-a", "6"}, "jsrun -n 2"},
+      {{"-c", "42"}, "jsrun -n 2"},
+      {{"--mode", "p:6x2x1x1"}, "COORDD_TOPOLOGY"},
+      {{"--racks", "4"}, "COORDD_TOPOLOGY"},
+      {{"--aisles=2"}, "COORDD_TOPOLOGY"},
+      {{"-cb"}, "coordctl check-build"}};
+  for (const auto& [line, hint] : lines) {
+    std::vector<std::string> whole = {"-np", "2"};
+    whole.insert(whole.end(), line.begin(), line.end());
+    whole.push_back("./train");
+    const RunFlags flags = ParseRunFlags(whole);
+    EXPECT_EQ(flags.exit, kExitUsage) << line[0];
+    const auto translated = TranslateHorovodrun(line);
+    ASSERT_FALSE(translated.ok()) << line[0];
+    EXPECT_THAT(std::string(translated.status().message()), HasSubstr(hint)) << line[0];
+  }
+  // Ours that begin alike.
+  EXPECT_EQ(ParseRunFlags({"-n4", "./train"}).options.np, 4);
+}
+
+TEST(RunFlags, IgnoresWhatIsMeasuredWithOneLine) {
+  const RunFlags flags =
+      ParseRunFlags({"-np", "2", "--fusion-threshold-mb", "64", "--cycle-time-ms=3",
+                     "--hierarchical-allreduce", "python", "x.py"});
+  EXPECT_FALSE(flags.exit);
+  EXPECT_THAT(flags.options.command, ElementsAre("python", "x.py"));
+  EXPECT_THAT(flags.options.notes,
+              ElementsAre("--fusion-threshold-mb, --cycle-time-ms, --hierarchical-allreduce are "
+                          "ignored: how tensors are packed and reduced is measured here, not set"));
+  EXPECT_TRUE(ParseRunFlags({"-np", "2", "./train"}).options.notes.empty());
+}
+
+TEST(RunFlags, TakesInterfacesOneByOne) {
+  const RunFlags flags = ParseRunFlags(
+      {"-np", "2", "--network-interface", "eth0", "--network-interface", "ib0", "python", "x.py"});
+  EXPECT_FALSE(flags.exit);
+  EXPECT_EQ(flags.options.networks, "eth0,ib0");
+  EXPECT_EQ(ParseRunFlags({"--network-interfaces", "eth0,ib0", "./x"}).options.networks,
+            "eth0,ib0");
+}
+
+TEST(RunFlags, TorchsVariablesCanBeLeftOut) {
+  EXPECT_TRUE(ParseRunFlags({"-np", "2", "./train"}).options.torch_env);
+  EXPECT_FALSE(ParseRunFlags({"-np", "2", "--no-torch-env", "./train"}).options.torch_env);
+}
+
 TEST(RunFlags, AnElasticRunHasAMinimum) {
   const RunFlags flags = ParseRunFlags({"-np", "4", "--min-np", "2", "./train"});
   EXPECT_EQ(flags.options.min_np, 2);

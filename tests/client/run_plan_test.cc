@@ -8,6 +8,7 @@
 namespace coordd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -231,6 +232,71 @@ TEST(PlanRun, RefusesWhatDoesNotFit) {
   RunOptions ranked = On("h1:2");
   ranked.first_rank = 1;
   ExpectRefused(ranked, {}, "--first-rank");
+}
+
+LaunchPlace Pod(const Environment& environment) {
+  const auto place = DetectLaunchPlace(environment, {}, "");
+  EXPECT_THAT(place, IsOk());
+  return place.value_or(LaunchPlace());
+}
+
+TEST(PlanRun, DoesNotStartAJobInEachOfSeveralPods) {
+  const Environment pods[] = {
+      {{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}},
+      {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}, {"JOB_COMPLETION_INDEX", "1"}},
+      {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"},
+       {"JOB_COMPLETION_INDEX", "1"},
+       {"JOBSET_NAME", "train"}},
+      {{"LWS_LEADER_ADDRESS", "train-0"}, {"LWS_WORKER_INDEX", "1"}, {"LWS_GROUP_SIZE", "2"}},
+      {{"VC_TASK_INDEX", "1"}, {"VC_WORKER_NUM", "2"}},
+      {{"AWS_BATCH_JOB_NODE_INDEX", "1"}, {"AWS_BATCH_JOB_NUM_NODES", "2"}}};
+  for (const Environment& environment : pods) {
+    const LaunchPlace place = Pod(environment);
+    SCOPED_TRACE(place.launcher);
+    PlanInputs inputs;
+    inputs.environment = environment;
+    inputs.pod = PodOf(place);
+    RunOptions options = Options();
+    options.np = 2;
+    EXPECT_THAT(PlanRun(options, inputs),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("this is pod 1"), HasSubstr(place.title),
+                               HasSubstr("--coordinator HOST:29650"), HasSubstr("--first-rank 2 "),
+                               HasSubstr("--launcher local"))));
+    inputs.environment["COORDD_ADDR"] = "coordd:29650";
+    EXPECT_THAT(PlanRun(options, inputs), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                   HasSubstr("--coordinator coordd:29650")));
+    // What says that it is meant so, or how it becomes one job.
+    options.launcher = "local";
+    EXPECT_THAT(PlanRun(options, inputs), IsOk());
+    options.launcher.clear();
+    options.coordinator = "coordd:29650";
+    options.size = 4;
+    options.first_rank = 2;
+    EXPECT_THAT(PlanRun(options, inputs), IsOk());
+  }
+}
+
+TEST(PlanRun, IsThatOfOneMachineInAPodThatIsAlone) {
+  for (const Environment& environment :
+       {Environment{{"PET_NNODES", "1"}, {"PET_NODE_RANK", "0"}},
+        Environment{
+            {"LWS_LEADER_ADDRESS", "a"}, {"LWS_WORKER_INDEX", "0"}, {"LWS_GROUP_SIZE", "1"}},
+        Environment{{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}}, Environment{}}) {
+    EXPECT_FALSE(PodOf(Pod(environment)).has_value());
+  }
+}
+
+TEST(OverlookedText, SaysThatARunIsNotPartOfTheJobOfItsVariables) {
+  RunOptions options = Options();
+  EXPECT_EQ(OverlookedText(options, {}), "");
+  EXPECT_EQ(OverlookedText(options, {{"COORDD_ADDR", "auto"}}), "");
+  EXPECT_EQ(OverlookedText(options, {{"COORDD_ADDR", "coordd:29650"}, {"COORDD_SIZE", "8"}}),
+            "COORDD_ADDR=coordd:29650 and COORDD_SIZE=8 are not looked at: this run is a job of "
+            "its own, with a coordd of its own; expected --coordinator coordd:29650 --size 8 "
+            "--first-rank RANK for workers of that job");
+  options.coordinator = "coordd:29650";
+  EXPECT_EQ(OverlookedText(options, {{"COORDD_ADDR", "coordd:29650"}}), "");
 }
 
 }  // namespace

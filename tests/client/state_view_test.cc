@@ -69,6 +69,20 @@ TEST(StatusText, ShowsRanksByNodeInOrderWithWhatEachDoes) {
   EXPECT_THAT(text, HasSubstr("waiting for grad/17 (rank 3 missing)"));
 }
 
+TEST(StatusText, KeepsTheFiguresOfAJobThatHasEnded) {
+  v1::ServerState state = TwoNodes();
+  v1::JobState* job = state.mutable_jobs(0);
+  job->set_phase(v1::JOB_PHASE_ENDED);
+  job->set_size(0);  // as coordd tells it: they are of a generation
+  job->set_batches_planned(0);
+  job->set_batches_total(345);
+  job->set_bytes_total(3 * 1024 * 1024);
+  const std::string text = StatusText(state);
+  EXPECT_THAT(text, HasSubstr("job train: ended for 30 s, after generation 2, "));
+  EXPECT_THAT(text, HasSubstr("  executed 345 batches, 3.0 MiB a rank in all\n"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("planned")));
+}
+
 TEST(StatusText, NamesStallsAndDepartures) {
   v1::ServerState state = TwoNodes();
   v1::StalledTensor* stall = state.mutable_jobs(0)->add_stalled();

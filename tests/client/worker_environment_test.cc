@@ -32,18 +32,25 @@ const Rendezvous kRendezvous = {
 TEST(EnvironmentOfWorker, TellsEachWorkerItsPlaceAndTheWay) {
   const auto environment = EnvironmentOfWorker(RunOf(4), kRendezvous, 2, {{"HOME", "/h"}});
   ASSERT_TRUE(environment.ok());
-  const Environment expected = {{"HOME", "/h"},
-                                {"COORDD_ADDR", "127.0.0.1:7400"},
-                                {"COORDD_JOB_ID", "train"},
-                                {"COORDD_TOKEN_FILE", "/run/token"},
-                                {"COORDD_TLS_CA", "/run/ca.crt"},
-                                {"COORDD_TLS_CERT", "/run/worker.crt"},
-                                {"COORDD_TLS_KEY", "/run/worker.key"},
-                                {"COORDD_RANK", "2"},
-                                {"COORDD_SIZE", "4"},
-                                {"COORDD_LOCAL_RANK", "2"},
-                                {"COORDD_LOCAL_SIZE", "4"},
-                                {"COORDD_METRICS", "127.0.0.1:0"}};
+  const Environment expected = {
+      {"HOME", "/h"},
+      {"COORDD_ADDR", "127.0.0.1:7400"},
+      {"COORDD_JOB_ID", "train"},
+      {"COORDD_TOKEN_FILE", "/run/token"},
+      {"COORDD_TLS_CA", "/run/ca.crt"},
+      {"COORDD_TLS_CERT", "/run/worker.crt"},
+      {"COORDD_TLS_KEY", "/run/worker.key"},
+      {"COORDD_RANK", "2"},
+      {"COORDD_SIZE", "4"},
+      {"COORDD_LOCAL_RANK", "2"},
+      {"COORDD_LOCAL_SIZE", "4"},
+      {"COORDD_METRICS", "127.0.0.1:0"},
+      {"RANK", "2"},
+      {"WORLD_SIZE", "4"},
+      {"LOCAL_RANK", "2"},
+      {"LOCAL_WORLD_SIZE", "4"},
+      {"GROUP_RANK", "0"},
+      {"COORDD_TORCH_ENV", "RANK,WORLD_SIZE,LOCAL_RANK,LOCAL_WORLD_SIZE,GROUP_RANK"}};
   EXPECT_EQ(*environment, expected);
 }
 

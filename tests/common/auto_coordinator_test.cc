@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "common/launcher_special.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -53,6 +54,32 @@ TEST(AutoCoordinator, MeetsElsewhereInAnotherStart) {
   again.instance += " 1";
   EXPECT_NE(PlanAutoCoordinator(again, Settings())->rendezvous_file,
             PlanAutoCoordinator(Task(0), Settings())->rendezvous_file);
+}
+
+TEST(AutoCoordinator, WhoSeesNoJobMeetsWhoSeesOneAndTwoJobsNeverMeet) {
+  const auto seen_from = [](int32_t rank, const std::string& jobs) {
+    LaunchPlace place = Task(rank);
+    place.instance = "openmpi 7.0;tcp://192.0.2.2:35101";
+    if (!jobs.empty()) place.instance += kInJob + jobs;
+    return place;
+  };
+  const auto meet = [](const LaunchPlace& writer, const LaunchPlace& reader) {
+    const std::string file = PlanAutoCoordinator(reader, Settings())->rendezvous_file;
+    const std::string written = DirectoryOfInstance(writer);
+    const bool same = DirectoryOfInstance(reader) == written;
+    const bool other = !OtherRendezvousFiles(reader, file, {"4711.0-00000000", written}).empty();
+    return (same || other) && IsOfThisStart(reader, writer.instance);
+  };
+  const LaunchPlace in_one = seen_from(0, "pbs 6001"), in_two = seen_from(1, "pbs 6002");
+  const LaunchPlace hidden = seen_from(1, "");
+  EXPECT_TRUE(meet(in_one, seen_from(1, "pbs 6001")));
+  EXPECT_TRUE(meet(in_one, hidden));
+  EXPECT_TRUE(meet(hidden, in_two));
+  EXPECT_TRUE(meet(hidden, hidden));
+  EXPECT_FALSE(meet(in_one, in_two));
+  LaunchPlace another_mpirun = hidden;
+  another_mpirun.instance += " 9";
+  EXPECT_FALSE(meet(in_one, another_mpirun));
 }
 
 TEST(AutoCoordinator, StaysOnOneNodeWhenTheJobDoes) {

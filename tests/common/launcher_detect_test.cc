@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/auto_coordinator.h"
 #include "common/host_list.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
@@ -274,6 +276,70 @@ TEST(LauncherDetect, GivesAllTasksOfOneStartTheSameInstance) {
   // Nothing in its variables: the process that has started them all, when they are on one node.
   EXPECT_EQ(Detect("hydra").instance, "hydra hydra_pmi_proxy 4711");
   EXPECT_THAT(Detect("mvapich2").instance, IsEmpty());
+}
+
+// The variables by which schedulers number their jobs.
+constexpr const char* kJobVariables[] = {"SLURM_JOB_ID", "SLURM_JOBID", "LSB_JOBID",   "PBS_JOBID",
+                                         "FLUX_JOB_ID",  "JOB_ID",      "LSB_JOBINDEX"};
+
+TEST(LauncherDetect, NeverTakesTwoJobsOfASchedulerForOne) {
+  for (const Expected& expected : kExpected) {
+    for (const char* variable : kJobVariables) {
+      SCOPED_TRACE(absl::StrCat(expected.recorded, " ", variable));
+      Environment one = Recorded(expected.recorded);
+      // A script of another scheduler may have started this launcher: LSF's, say.
+      const bool is_sge = std::string(variable) == "JOB_ID";
+      if (is_sge && one.count("PE_HOSTFILE") == 0) one["PE_HOSTFILE"] = "/spool/4711.pe_hostfile";
+      if (std::string(variable) == "LSB_JOBINDEX") one["LSB_JOBID"] = "4711";
+      if (std::string(variable) == "SLURM_JOBID") one.erase("SLURM_JOB_ID");  // older Slurms
+      Environment other = one;
+      one[variable] = "5001";
+      other[variable] = "5002";
+      const auto place = DetectLaunchPlace(one, On("a01n02"), "");
+      const auto elsewhere = DetectLaunchPlace(other, On("a01n02"), "");
+      ASSERT_THAT(place, IsOk());
+      ASSERT_THAT(elsewhere, IsOk());
+      if (place->instance.empty()) continue;
+      EXPECT_NE(place->instance, elsewhere->instance);
+      EXPECT_NE(DirectoryOfInstance(*place), DirectoryOfInstance(*elsewhere));
+    }
+  }
+}
+
+TEST(LauncherDetect, TakesJsrunForWhatItIsBesideOpenMpisVariables) {
+  Environment environment = Recorded("jsrun");
+  environment["OMPI_COMM_WORLD_RANK"] = "7";
+  environment["OMPI_COMM_WORLD_SIZE"] = "12";
+  const auto place = DetectLaunchPlace(environment, On("a01n02"), "");
+  ASSERT_THAT(place, IsOk());
+  EXPECT_EQ(place->launcher, "jsm");
+  EXPECT_EQ(place->job_id, "4711");
+  EXPECT_THAT(place->warnings, IsEmpty());
+  environment["LSB_JOBID"] = "4712";
+  EXPECT_NE(DirectoryOfInstance(*DetectLaunchPlace(environment, On("a01n02"), "")),
+            DirectoryOfInstance(*place));
+}
+
+TEST(LauncherDetect, TakesCoordrunForWhatItIsBesideTorchsVariables) {
+  Environment environment = Recorded("coordrun");
+  for (const auto& [name, value] : Environment{{"RANK", "1"},
+                                               {"WORLD_SIZE", "4"},
+                                               {"LOCAL_RANK", "1"},
+                                               {"LOCAL_WORLD_SIZE", "4"},
+                                               {"GROUP_RANK", "0"},
+                                               {"MASTER_ADDR", "127.0.0.1"},
+                                               {"MASTER_PORT", "29500"}}) {
+    environment[name] = value;
+  }
+  for (const char* pod : {"", "10.0.0.1"}) {  // where Kubeflow's rule looks at the same variables
+    environment["KUBERNETES_SERVICE_HOST"] = pod;
+    const auto place = DetectLaunchPlace(environment, On("n1"), "");
+    ASSERT_THAT(place, IsOk());
+    EXPECT_EQ(place->launcher, "coordd");
+    EXPECT_FALSE(place->node_level);
+    EXPECT_THAT(place->warnings, IsEmpty());
+    EXPECT_THAT(place->instance, IsEmpty());
+  }
 }
 
 TEST(LauncherDetect, WarnsOfAHeterogeneousJob) {

@@ -148,6 +148,58 @@ def sentences(home):
     nothing_is_left(home)
 
 
+def jsrun_task(home, job, rank, with_mpi):
+    """The environment of a task of jsrun in an LSF job, whose PMIx namespaces count from 1 in each job; `with_mpi`: with
+    Spectrum MPI's variables besides."""
+    environment = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": os.path.join(home, "run"),
+                   "LSB_JOBID": str(job), "JSM_NAMESPACE_RANK": str(rank), "JSM_NAMESPACE_SIZE": "2",
+                   "JSM_NAMESPACE_LOCAL_RANK": str(rank), "JSM_NAMESPACE_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "1",
+                   "PMIX_RANK": str(rank), "COORDD_JOIN_TIMEOUT": "50"}
+    mpi = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+           "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    return {**environment, **(mpi if with_mpi else {})}
+
+
+def two_jobs_never_meet(home):
+    """While job 6001 runs, a rank 1 of job 6002 that comes before its rank 0 waits for that one."""
+    for with_mpi in (False, True):
+        first = [start(jsrun_task(home, 6001, rank, with_mpi), "allreduce", "--iterations", "0") for rank in (0, 1)]
+        pattern = os.path.join(home, "run", "coordd", "run", "*", "coordd.json")
+        wait_until(lambda pattern=pattern: glob.glob(pattern), "no rendezvous file of job 6001")
+        early = start(jsrun_task(home, 6002, 1, with_mpi), "allreduce", "--iterations", "2")
+        late = start(jsrun_task(home, 6002, 0, with_mpi), "allreduce", "--iterations", "2")
+        for process in (early, late):
+            out, err = process.communicate(timeout=LIMIT)
+            assert process.returncode == 0 and json.loads(out)["size"] == 2, err
+        assert all(process.poll() is None for process in first), "job 6001 has ended"
+        for process in first:
+            process.send_signal(signal.SIGTERM)
+        for process in first:
+            process.communicate(timeout=LIMIT)
+        # Rank 0 of one and rank 1 of another: nobody meets.
+        alone_ranks = [start(dict(jsrun_task(home, job, rank, with_mpi), COORDD_JOIN_TIMEOUT="2"), "allreduce", "--iterations",
+                             "1") for job, rank in ((5001, 0), (5002, 1))]
+        for process in alone_ranks:
+            _, err = process.communicate(timeout=LIMIT)
+            assert process.returncode == 3, (process.returncode, err)
+        nothing_is_left(home)
+
+
+def a_job_that_is_hidden_from_some(home):
+    """mpirun through ssh: only its own host's ranks see the scheduler's job."""
+    base = {"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": os.path.join(home, "run"), "COORDD_JOIN_TIMEOUT": "50",
+            "OMPI_MCA_orte_hnp_uri": "7.0;tcp://127.0.0.1:35101", "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    for seeing in (0, 1):
+        processes = [start(dict(base, OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=str(rank),
+                                **({"LSB_JOBID": "4711"} if rank == seeing else {})), "allreduce", "--iterations", "1")
+                     for rank in (1, 0)]
+        for process in processes:
+            out, err = process.communicate(timeout=LIMIT)
+            assert process.returncode == 0 and json.loads(out)["size"] == 2, err
+        nothing_is_left(home)
+
+
 def named_file(home):
     """COORDD_RENDEZVOUS_FILE serves launchers that give their processes nothing in common."""
     environments = [{"PATH": os.environ["PATH"], "HOME": home, "XDG_RUNTIME_DIR": os.path.join(home, "run"),
@@ -164,8 +216,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="coordd-auto-") as home:
         os.mkdir(os.path.join(home, "run"), 0o700)
         several_nodes = [lambda home: whole_step(home, 2, 40001), metrics_are_routed] if has_ucx() else [several_nodes_need_ucx]
-        for check in (alone, lambda home: whole_step(home, 1, 40000), *several_nodes, rank_zero_is_killed, sentences,
-                      named_file):
+        for check in (alone, lambda home: whole_step(home, 1, 40000), *several_nodes, rank_zero_is_killed, two_jobs_never_meet,
+                      a_job_that_is_hidden_from_some, sentences, named_file):
             check(home)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import unittest
@@ -48,6 +49,49 @@ class SshTest(LauncherCase):
             self.assertEqual(lines[0], f"{place} a b\"c' 1 no", text)
             self.assertEqual(lines[1], f"600 600 700 {os.getcwd()}")
             self.assertEqual(lines[2], "0", "a secret on a command line")
+        self.assert_clean()
+
+    def test_workers_have_what_torchs_programs_read(self):
+        script = ('echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK $COORDD_RANK"; '
+                  'echo "$MASTER_ADDR:$MASTER_PORT"; echo "${COORDD_ADDR%:*}"')
+        status, text = self.over_ssh(THREE, "--", "bash", "-c", script)
+        self.assertEqual(status, 0, text)
+        masters = set()
+        for rank in range(4):  # one machine, so one node, whatever its names
+            place, master, coordinator = lines_of(text, rank)
+            self.assertEqual(place, f"{rank}/4 {rank}/4 0 {rank}", text)
+            self.assertEqual(master.rpartition(":")[0], coordinator, "rank 0 is on coordd's machine")
+            masters.add(master.rpartition(":")[2])
+        self.assertEqual(len(masters), 1, text)
+        self.assertGreater(int(masters.pop()), 0)
+        status, text = self.over_ssh(THREE, "--no-torch-env", "--", "bash", "-c", 'echo "${RANK:-no} ${MASTER_ADDR:-no}"')
+        self.assertEqual([lines_of(text, rank) for rank in range(4)], [["no no"]] * 4, text)
+        self.assert_clean()
+
+    def test_nodes_are_in_the_order_of_their_labels(self):
+        # Each host is a node of its own, and the last one is first in the network.
+        places = 'echo "$RANK $GROUP_RANK $COORDD_RANK"'
+        wrapper = self.file("coordrun-with-labels")
+        with open(wrapper, "w", encoding="ascii") as file:
+            file.write("#!/bin/bash\n" "number=$(cut -d' ' -f3 <<< \"$SSH_CONNECTION\" | cut -d. -f4)\n"
+                       "export COORDD_NODE_ID=node$number COORDD_TOPOLOGY=rack$((9 - number))\n"
+                       f"exec {program('coordrun')} \"$@\"\n")
+        os.chmod(wrapper, 0o755)
+        status, text = self.over_ssh(THREE, "--remote-coordrun", wrapper, "--", "bash", "-c", places)
+        self.assertEqual(status, 0, text)
+        self.assertEqual([lines_of(text, worker) for worker in range(4)], [["2 2 2"], ["3 2 3"], ["1 1 1"], ["0 0 0"]], text)
+
+    def test_a_process_group_of_torch_forms_over_the_hosts(self):
+        python = next((one for one in (sys.executable, "/usr/bin/python3")
+                       if subprocess.run([one, "-c", "import torch"], capture_output=True, check=False).returncode == 0), None)
+        if python is None:
+            self.skipTest("no Python with torch here")
+        program_of_torch = ("import torch, torch.distributed as dist; dist.init_process_group('gloo'); x = torch.ones(1); "
+                            "dist.all_reduce(x); print('torch', dist.get_rank(), dist.get_world_size(), int(x), flush=True)")
+        status, text = self.over_ssh(THREE, "--", python, "-c", program_of_torch)
+        self.assertEqual(status, 0, text)
+        for rank in range(4):
+            self.assertIn(f"[{rank}] torch {rank} 4 4\n", text)
         self.assert_clean()
 
     def test_the_hosts_of_a_job_of_pbs_are_its_own(self):

@@ -12,7 +12,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from coordd import _library, _native, _stacks, process_sets as _process_sets
+from coordd import _library, _native, _stacks, _torch_env, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
@@ -44,6 +44,7 @@ class _State:
         self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye
         self.follows = False  # the place changes without a call of the program
+        self.own_job = False  # another one than the launcher's
 
 
 _state = _State()
@@ -103,7 +104,10 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         _state.worker = _start(options)
         _state.place = _state.worker.place
         _state.follows = goes_on()
+        _state.own_job = comm is not None or job is not None or coordinator is not None
         try:
+            if not _state.own_job:
+                _torch_env.follow(_state.worker, _state.place)
             _process_sets.register_initial(sets)
         except BaseException:
             shutdown()
@@ -142,6 +146,13 @@ def _change_membership() -> None:
         call()
 
 
+def _follow() -> None:
+    _change_membership()
+    _process_sets.follow()
+    if not _state.own_job:
+        _torch_env.follow(worker(), place())
+
+
 def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     """What a program calls after a HorovodInternalError whose code is "GENERATION_CHANGED" (COORDD_ON_FAILURE=raise, which
     `coordrun --min-np` sets; coordd.elastic does it by itself): waits until those that are left have formed the next
@@ -149,8 +160,7 @@ def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     nothing that was submitted before is left. HorovodInternalError: no generation follows, or not in time."""
     with _state.lock:
         _state.place = worker().await_generation(timeout_seconds)
-        _change_membership()
-        _process_sets.follow()
+        _follow()
 
 
 def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S, agreed_in: int = 0) -> None:
@@ -159,8 +169,7 @@ def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S, agreed_in: int
     COORDD_ON_FAILURE=continue: the generation of the result by which they have agreed."""
     with _state.lock:
         _state.place = worker().change_members(timeout_seconds, agreed_in)
-        _change_membership()
-        _process_sets.follow()
+        _follow()
 
 
 def newcomers() -> int:

@@ -167,6 +167,8 @@ class Library:
         blocking.coordd_worker_change_members_of.argtypes = [c_void_p, c_int64, c_double, POINTER(Placement)]
         blocking.coordd_worker_destroy.argtypes = [c_void_p]
         blocking.coordd_worker_destroy.restype = None
+        blocking.coordd_store_set.argtypes = [c_void_p, c_char_p, c_char_p, c_size_t, c_double]
+        blocking.coordd_store_get.argtypes = [c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t), c_double]
         blocking.coordd_alloc.argtypes = [c_void_p, c_int64, POINTER(c_void_p)]
         blocking.coordd_free.argtypes = [c_void_p, c_void_p]
         blocking.coordd_register.argtypes = [c_void_p, c_void_p, c_int64]

@@ -1,4 +1,4 @@
-#include "server/topology.h"
+#include "common/topology.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/topology.h"
+#include "common/topology.h"
 
 #include <algorithm>
 #include <limits>
@@ -48,8 +48,8 @@ void Sort(absl::Span<const TopologyMember> members, std::vector<Node>& nodes) {
   });
   auto key = [&](size_t i) {
     return std::make_tuple(HintOrLast(members[i].previous_rank),
-                           HintOrLast(members[i].launcher_local_rank),
-                           HintOrLast(members[i].launcher_rank), i);
+                           HintOrLast(members[i].launcher_rank),
+                           HintOrLast(members[i].launcher_local_rank), i);
   };
   for (Node& node : nodes) {
     std::sort(node.members.begin(), node.members.end(),

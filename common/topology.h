@@ -46,9 +46,10 @@ struct Topology {
 // `members` in order of arrival. Who had a rank comes before who had none, and in the order of
 // those ranks, as far as the ranks of a node stay together. Otherwise nodes are ordered by their
 // labels, then by the lowest launcher rank on them (nodes without a hint last), then by the arrival
-// of their first member; the members of a node by launcher local rank, launcher rank, arrival
-// (without a hint last). Ranks of a node are consecutive. cross_rank as in Horovod: nodes with
-// fewer ranks are not counted where they have none.
+// of their first member; the members of a node by launcher rank, which no two have, where local
+// ranks repeat if several launchers start workers on one node, then by launcher local rank and
+// arrival (without a hint last). Ranks of a node are consecutive. cross_rank as in Horovod: nodes
+// with fewer ranks are not counted where they have none.
 Topology OrderRanks(absl::Span<const TopologyMember> members);
 
 // FAILED_PRECONDITION, naming both workers and both values, if they cannot be in one generation:

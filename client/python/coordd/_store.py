@@ -1,0 +1,33 @@
+"""Small values that the members of a job leave for each other at coordd."""
+
+import ctypes
+import time
+from ctypes import byref, c_size_t
+
+from coordd import _library, _native
+
+_WAIT_SLICE_S = 0.25  # how often a wait lets Ctrl-C through
+_MOST_BYTES = 1024
+
+
+def put(worker: "_native.Worker", key: str, value: bytes, timeout_seconds: float) -> None:
+    """CoorddError: coordd cannot be reached."""
+    status = _library.library().blocking.coordd_store_set(worker.pointer, key.encode(), value, len(value), timeout_seconds)
+    if status != 0:
+        raise _native.call_error(status)
+
+
+def get(worker: "_native.Worker", key: str, timeout_seconds: float) -> bytes:
+    """Waits until somebody has put it there. CoorddError: nobody did, the generation has ended, or coordd cannot be
+    reached."""
+    buffer, size, end = ctypes.create_string_buffer(_MOST_BYTES), c_size_t(), time.monotonic() + timeout_seconds
+    deadline_exceeded = _library.STATUS["DEADLINE_EXCEEDED"]
+    while True:
+        status = _library.library().blocking.coordd_store_get(worker.pointer, key.encode(), buffer, len(buffer), byref(size),
+                                                              _WAIT_SLICE_S)
+        if status != deadline_exceeded or time.monotonic() > end:
+            break
+        worker.check()
+    if status != 0:
+        raise _native.call_error(status)
+    return buffer.raw[:size.value]
