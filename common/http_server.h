@@ -37,16 +37,17 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // UNAVAILABLE: the address cannot be had; in one sentence, e.g. the port is in use.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
+  static absl::StatusOr<std::unique_ptr<HttpServer>> StartWith(
       const HttpServerOptions& options, std::map<std::string, HttpHandler> handlers);
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const HostPort& address, const std::optional<PortRange>& ports,
       std::map<std::string, HttpHandler> handlers) {
-    return Start(HttpServerOptions{.address = address, .ports = ports}, std::move(handlers));
+    return StartWith(HttpServerOptions{.address = address, .ports = ports}, std::move(handlers));
   }
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(
       const HostPort& address, std::map<std::string, HttpHandler> handlers) {
-    return Start(HttpServerOptions{.address = address, .ports = std::nullopt}, std::move(handlers));
+    return StartWith(HttpServerOptions{.address = address, .ports = std::nullopt},
+                     std::move(handlers));
   }
   virtual ~HttpServer() = default;  // waits for handlers that run
 

@@ -1,5 +1,6 @@
 #include "common/memory_limit.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -28,15 +29,51 @@ size_t ControlGroupBound() {
   return SIZE_MAX;
 }
 
+size_t AddressSpaceLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return static_cast<size_t>(limit.rlim_cur);
+}
+
+size_t ResidentLimit() {
+  const size_t machine = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L)) *
+                         static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(machine, ControlGroupBound());
+}
+
+constexpr size_t kLookEvery = 1 << 20, kCallCosts = kLookEvery / 16;
+
 }  // namespace
 
-size_t MemoryLimit() {
-  size_t bytes = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L)) *
-                 static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-    bytes = std::min(bytes, static_cast<size_t>(limit.rlim_cur));
-  return std::min(bytes, ControlGroupBound());
+size_t MemoryLimit() { return std::min(ResidentLimit(), AddressSpaceLimit()); }
+
+absl::Status MemoryGuard::Room(size_t bytes) {
+  MutexLock lock(&mu_);
+  const size_t cost = std::max(bytes, kCallCosts);
+  if (until_look_ < cost) {
+    until_look_ = kLookEvery;
+    seen_ = Look();
+  }
+  until_look_ -= std::min(cost, until_look_);
+  return seen_;
+}
+
+absl::Status MemoryGuard::Look() {
+  static const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  static const size_t limits[] = {AddressSpaceLimit(), ResidentLimit()};
+  size_t pages[] = {0, 0};  // of the address space, and resident
+  std::ifstream("/proc/self/statm") >> pages[0] >> pages[1];
+  const size_t unused = mallinfo2().fordblks;  // freed, and not given back
+  for (int i = 0; i < 2; ++i) {
+    const size_t has = pages[i] * page_bytes;
+    const size_t used = has - std::min(has, unused);
+    if (used < limits[i] - limits[i] / 4) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("coordd uses ", used >> 20, " MiB of the ", limits[i] >> 20,
+                     i == 0 ? " MiB of address space" : " MiB of memory",
+                     " that it may have, and keeps the rest: nothing more is stored"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

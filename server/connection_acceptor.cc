@@ -112,9 +112,10 @@ void ConnectionAcceptor::Stop() {
 }
 
 void ConnectionAcceptor::HandshakeFailed(const std::string& why) {
+  calls_.refused(Refusal::kHandshake);
   {
     MutexLock lock(&mu_);
-    if (failures_.size() >= kFailuresKept) return;  // counted by the same number of lines anyway
+    if (failures_.size() >= kFailuresKept) return;  // it would not be written either
     failures_.push_back(why);
   }
   eventfd_write(wake_.get(), 1);
@@ -381,7 +382,11 @@ void ConnectionAcceptor::CloseOverdue(absl::Time now) {
 }
 
 void ConnectionAcceptor::Refused(Refusal why, const std::string& text) {
-  if (calls_.refused != nullptr) calls_.refused(why);
+  calls_.refused(why);
+  Write(why, text);
+}
+
+void ConnectionAcceptor::Write(Refusal why, const std::string& text) {
   if (const auto more = limits_[why].Pass(clock_.Now()); more.has_value())
     COORDD_LOG(kWarning, text, *more);
 }
@@ -413,8 +418,8 @@ void ConnectionAcceptor::AttributeFailures(absl::Time now) {
   const std::string whose = peers.empty() ? "of a connection that is gone"
                                           : absl::StrCat("of ", absl::StrJoin(peers, " or "));
   for (const std::string& why : failures)
-    Refused(Refusal::kHandshake,
-            absl::StrCat("a TLS handshake ", whose, " was refused: ", HandshakeFailureText(why)));
+    Write(Refusal::kHandshake,
+          absl::StrCat("a TLS handshake ", whose, " was refused: ", HandshakeFailureText(why)));
 }
 
 void ConnectionAcceptor::SweepLocked() {

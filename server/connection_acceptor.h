@@ -79,7 +79,8 @@ class ConnectionAcceptor {
   void ContinueTelling(int fd);
   void Close(int fd);
   void CloseOverdue(absl::Time now);
-  void Refused(Refusal why, const std::string& text);
+  void Refused(Refusal why, const std::string& text);  // counts and writes it
+  void Write(Refusal why, const std::string& text);
   void NoteGone(absl::Time now);
   void AttributeFailures(absl::Time now);
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

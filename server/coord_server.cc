@@ -73,10 +73,10 @@ class GrpcCoordServer final : public CoordServer {
       sources.complete = [this](v1::ServerState* state) { Complete(state); };
       sources.port = port_.get();
       COORDD_ASSIGN_OR_RETURN(
-          http_, HttpServer::Start({.address = *options_.http,
-                                    .ports = std::nullopt,
-                                    .connections_max = HttpConnectionsMax()},
-                                   HttpEndpoints(coordinator_, metrics_, clock_, sources)));
+          http_, HttpServer::StartWith({.address = *options_.http,
+                                        .ports = std::nullopt,
+                                        .connections_max = HttpConnectionsMax()},
+                                       HttpEndpoints(coordinator_, metrics_, clock_, sources)));
       MutexLock lock(&mu_);
       http_address_ = http_->address();
     }

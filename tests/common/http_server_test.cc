@@ -128,9 +128,9 @@ TEST(HttpServer, AnswersAtOnceWhateverSlowClientsDo) {
 }
 
 TEST(HttpServer, OneTooManyTakesThePlaceOfWhoHasNotAsked) {
-  auto server =
-      HttpServer::Start(HttpServerOptions{.address = {"127.0.0.1", 0}, .connections_max = 3},
-                        {{"/", [](const std::string&) { return HttpResponse{}; }}});
+  auto server = HttpServer::StartWith(
+      HttpServerOptions{.address = {"127.0.0.1", 0}, .ports = std::nullopt, .connections_max = 3},
+      {{"/", [](const std::string&) { return HttpResponse{}; }}});
   ASSERT_TRUE(server.ok()) << server.status();
   std::vector<int> silent;
   for (int i = 0; i < 10; ++i) silent.push_back(ConnectLoopback((*server)->address().port));

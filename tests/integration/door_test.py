@@ -10,7 +10,7 @@ import unittest
 
 from tests.support import processes
 from tests.support.processes import ScriptedWorker, program, wait_for
-from tests.support.raw_http2 import Connection, compressed_message
+from tests.support.raw_http2 import Connection, compressed_message, field, framed
 
 MIB = 1 << 20
 
@@ -172,6 +172,28 @@ class DoorTest(processes.TestCase):
             self.assertIn(b"grpc-status\x0212", answer.replace(b"\x00", b""))  # UNIMPLEMENTED
             self.assertIn(b"gzip", answer)
         self.assertLess(resident_mib(coordd.pid) - before, 30)
+        self.joins(coordd, "after-it")
+
+    def test_what_clients_store_never_takes_the_memory_that_coordd_needs(self):
+        coordd = self.coordd(wrapper=("prlimit", "--as=1500000000"))
+        self.workers(coordd, 1, job="big")
+        value = bytes(60000)  # with its frame it fits into a stream's window
+        refused = None
+        for job in range(8):
+            self.workers(coordd, 1, job=f"big{job}")
+            client = Connection(coordd.listen)
+            for key in range(4000):
+                caller = field(1, f"big{job}".encode())
+                message = field(1, caller) + field(2, f"k{key}".encode()) + field(3, value)
+                answer = client.answer("/coordd.v1.Store/Set", framed(message), grpc_timeout="20S")
+                if b"grpc-status\x018" in answer:
+                    refused = answer
+                    break
+            client.close()
+            if refused and b"of address space" in refused:
+                break
+        self.assertIn(b"of the 1430 MiB of address space that it may have", refused)
+        self.assertTrue(coordd.running())
         self.joins(coordd, "after-it")
 
     def test_who_speaks_no_tls_where_it_is_wanted_hears_so(self):

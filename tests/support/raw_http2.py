@@ -5,7 +5,7 @@ import socket
 import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
+DATA, HEADERS, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 7, 8
 END_STREAM, END_HEADERS = 1, 4
 
 
@@ -43,6 +43,8 @@ class Connection:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
         self.received = b""
+        self.stream = -1
+        self.window = 65535  # bytes that may be sent before the other side takes some
 
     def send(self, kind, flags, stream, payload=b""):
         self.socket.sendall(frame(kind, flags, stream, payload))
@@ -55,6 +57,8 @@ class Connection:
                 if len(self.received) < 9 + size:
                     break
                 kind, payload = self.received[3], self.received[9:9 + size]
+                if kind == WINDOW_UPDATE and self.received[5:9] == bytes(4):
+                    self.window += int.from_bytes(payload, "big")
                 self.received = self.received[9 + size:]
                 yield kind, payload
             more = self.socket.recv(65536)
@@ -72,11 +76,16 @@ class Connection:
     def answer(self, path="/coordd.v1.Admin/GetState", message=b"\0\0\0\0\0", **more):
         """Calls and returns the payloads of the header frames that come back, as they are on the wire: words in them can be found
         unless the server compresses them, which gRPC does for none of its own."""
-        self.send(HEADERS, END_HEADERS, 1, call_headers(path, **more))
+        self.stream += 2
+        self.send(HEADERS, END_HEADERS, self.stream, call_headers(path, **more))
+        arriving = self.frames()
+        while self.window < len(message):
+            next(arriving)
+        self.window -= len(message)
         for at in range(0, len(message), 16384):
-            self.send(DATA, END_STREAM if at + 16384 >= len(message) else 0, 1, message[at:at + 16384])
+            self.send(DATA, END_STREAM if at + 16384 >= len(message) else 0, self.stream, message[at:at + 16384])
         found = b""
-        for kind, payload in self.frames():
+        for kind, payload in arriving:
             if kind == HEADERS:
                 found += payload
             if b"grpc-status" in found or kind == GOAWAY:
@@ -85,6 +94,23 @@ class Connection:
 
     def close(self):
         self.socket.close()
+
+
+def framed(message):
+    """As gRPC sends it."""
+    return b"\0" + struct.pack(">I", len(message)) + message
+
+
+def field(tag, value):
+    """A field of a protobuf message that has a length."""
+    return bytes([tag << 3 | 2]) + varint(len(value)) + value
+
+
+def varint(value):
+    out = b""
+    while value >= 128:
+        out, value = out + bytes([value % 128 + 128]), value // 128
+    return out + bytes([value])
 
 
 def compressed_message(size):
