@@ -9,6 +9,9 @@
 namespace coordd {
 
 absl::Status FromGrpc(const grpc::Status& status);
+// Of a call to coordd. Where the connection failed because this side speaks TLS and the other does
+// not, it says so first.
+absl::Status FromCoordd(const grpc::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
 
 }  // namespace coordd

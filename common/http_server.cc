@@ -1,41 +1,57 @@
-// CivetWeb's C interface: its C++ face throws. The master thread of CivetWeb 1.15 polls with a
-// quantum of two seconds, so stopping it connects to its own port to wake it.
+// One thread talks: it accepts, reads requests and writes answers without ever waiting for one
+// client. Whole requests are answered by a few others, which never see a socket.
 #include "common/http_server.h"
 
-#include <civetweb.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <pthread.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/log.h"
+#include "common/clock.h"
+#include "common/http_request.h"
+#include "common/listening_sockets.h"
 #include "common/mutex.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
 
 namespace coordd {
 namespace {
 
-constexpr char kThreads[] = "4";
-constexpr char kWaitingConnections[] = "64";
-constexpr char kMaxRequestBytes[] = "16384";
-constexpr char kRequestTimeoutMs[] = "10000";
+constexpr int kHandlerThreads = 4;
+constexpr int kEventsPerTurn = 64;
+constexpr absl::Duration kRequestWithin = absl::Seconds(2);
+// With what a handler takes: a state of 131,072 workers has some 50 MiB.
+constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
+constexpr absl::Duration kCloseWithin = absl::Seconds(1);  // after the answer
+// After accept has failed for want of descriptors.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
 
 const char* ReasonPhrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 400:
+      return "Bad Request";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 421:
+      return "Misdirected Request";
+    case 431:
+      return "Request Header Fields Too Large";
     case 503:
       return "Service Unavailable";
     default:
@@ -43,110 +59,272 @@ const char* ReasonPhrase(int status) {
   }
 }
 
-// A numeric address for a name, since CivetWeb binds numbers only.
-absl::StatusOr<std::string> Resolve(const std::string& host) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("HTTP host ", host, " does not resolve: ", gai_strerror(error)));
-  }
-  char text[NI_MAXHOST] = "";
-  getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
-  freeaddrinfo(found);
-  return std::string(text);
+std::string Written(const HttpResponse& response, bool with_body) {
+  return absl::StrCat("HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
+                      "\r\nContent-Type: ", response.content_type,
+                      "\r\nContent-Length: ", response.body.size(),
+                      "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
+                      response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
+                      "Connection: close\r\n\r\n", with_body ? response.body : "");
 }
 
-// mg_error_data::code is a pointer up to CivetWeb 1.15 (Debian 12), and a number since.
-[[maybe_unused]] void PointAt(unsigned* code, unsigned** member) { *member = code; }
-[[maybe_unused]] void PointAt(unsigned*, unsigned*) {}
+struct Asked {
+  uint64_t id = 0;
+  HttpRequest request;
+};
+struct Answered {
+  uint64_t id = 0;
+  std::string bytes;
+};
 
-class CivetHttpServer final : public HttpServer {
+class EpollHttpServer final : public HttpServer {
  public:
-  explicit CivetHttpServer(std::map<std::string, HttpHandler> handlers)
-      : handlers_(std::move(handlers)) {}
+  EpollHttpServer(ListeningSockets listening, size_t connections_max,
+                  std::map<std::string, HttpHandler> handlers)
+      : handlers_(std::move(handlers)),
+        connections_max_(std::max<size_t>(connections_max, 1)),
+        listening_(std::move(listening)) {}
 
-  ~CivetHttpServer() override {
-    if (context_ == nullptr) return;
-    // Each connection wakes the master's poll once; one of them comes after mg_stop has set its
-    // flag.
-    std::thread waker = StartThread("http-stop", [this] {
-      MutexLock lock(&mu_);
-      while (!stopped_) {
-        TouchOwnPort();
-        stopped_changed_.WaitFor(&mu_, absl::Milliseconds(5));
-      }
-    });
-    mg_stop(context_);
+  ~EpollHttpServer() override {
+    if (!thread_.joinable()) return;
     {
       MutexLock lock(&mu_);
-      stopped_ = true;
+      stopping_ = true;
     }
-    stopped_changed_.NotifyAll();
-    waker.join();
+    asked_some_.NotifyAll();
+    eventfd_write(wake_.get(), 1);
+    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
 
-  absl::Status Listen(const HostPort& address) {
-    COORDD_ASSIGN_OR_RETURN(numeric_.host, Resolve(address.host));
-    numeric_.port = address.port;
-    const std::string ports = numeric_.ToString();
-    const char* options[] = {"listening_ports", ports.c_str(), "num_threads", kThreads,
-                             "connection_queue", kWaitingConnections, "max_request_size",
-                             kMaxRequestBytes, "request_timeout_ms", kRequestTimeoutMs,
-                             // A kept connection would hold one of four threads.
-                             "enable_keep_alive", "no", "tcp_nodelay", "1", nullptr};
-    mg_callbacks callbacks = {};
-    callbacks.begin_request = &CivetHttpServer::OnRequest;
-    callbacks.log_message = &CivetHttpServer::OnLog;
-    callbacks.init_thread = &CivetHttpServer::OnThread;
-    unsigned code = 0;
-    char text[256] = "";
-    mg_error_data error = {};
-    PointAt(&code, &error.code);
-    error.text = text;
-    error.text_buffer_size = sizeof(text);
-    mg_init_data init = {&callbacks, this, options};
-    static const unsigned library [[maybe_unused]] = mg_init_library(MG_FEATURES_FILES);
-    // CivetWeb's threads inherit the signal mask of the one that starts them: StartThread's blocks
-    // what main handles.
-    StartThread("http-start", [&] { context_ = mg_start2(&init, &error); }).join();
-    if (context_ == nullptr) {
-      return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", address.ToString(),
-                                                 ": the port is in use, or the address is not ",
-                                                 "this machine's (", text, ")"));
-    }
-    mg_server_port port = {};
-    if (mg_get_server_ports(context_, 1, &port) == 1)
-      numeric_.port = static_cast<uint16_t>(port.port);
-    address_ = {address.host, numeric_.port};
+  absl::Status Run() {
+    epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
+    wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!epoll_.open() || !wake_.open())
+      return absl::UnavailableError(
+          absl::StrCat("HTTP requests cannot be awaited: ", std::strerror(errno)));
+    Await(wake_.get(), kWake, EPOLLIN, EPOLL_CTL_ADD);
+    for (const OwnedFd& listener : listening_.sockets())
+      Await(listener.get(), kListener + static_cast<uint64_t>(listener.get()), EPOLLIN,
+            EPOLL_CTL_ADD);
+    thread_ = StartThread("http-accept", [this] { Talk(); });
+    for (std::thread& thread : threads_)
+      thread = StartThread("metrics-http", [this] { AnswerAll(); });
     return absl::OkStatus();
   }
 
-  HostPort address() const override { return address_; }
+  HostPort address() const override { return listening_.address(); }
 
  private:
-  static int OnRequest(mg_connection* connection) {
-    const mg_request_info* request = mg_get_request_info(connection);
-    auto* self = static_cast<CivetHttpServer*>(request->user_data);
-    const absl::string_view method = request->request_method;
-    HttpResponse response;
-    if (method != "GET" && method != "HEAD") {
-      response.status = 405;
-      response.body = "405: only GET and HEAD are served here\n";
-    } else {
-      response = self->Answer(request->local_uri_raw != nullptr ? request->local_uri_raw : "",
-                              request->query_string != nullptr ? request->query_string : "");
+  struct Connection {
+    enum class State { kReading, kHandling, kWriting, kClosing };
+    OwnedFd fd;
+    State state = State::kReading;
+    absl::Time deadline;
+    std::string bytes = "";  // received, then to be written
+    size_t written = 0;
+  };
+  using Connections = std::map<uint64_t, Connection>;  // by number, so the oldest is the first
+
+  // Numbers in epoll's events: connections count on from kFirstConnection.
+  static constexpr uint64_t kWake = 0, kListener = 1, kFirstConnection = uint64_t{1} << 32;
+
+  void Await(int fd, uint64_t id, uint32_t what, int operation) {
+    epoll_event event = {};
+    event.events = what;
+    event.data.u64 = id;
+    epoll_ctl(epoll_.get(), operation, fd, &event);
+  }
+
+  void Talk() {
+    epoll_event events[kEventsPerTurn];
+    while (!Stopping()) {
+      const int ready = epoll_wait(epoll_.get(), events, kEventsPerTurn, PollTimeout());
+      for (int i = 0; i < ready; ++i) {
+        const uint64_t id = events[i].data.u64;
+        if (id == kWake) {
+          TakeAnswers();
+        } else if (id < kFirstConnection) {
+          AcceptAll(static_cast<int>(id - kListener));
+        } else if (const auto found = connections_.find(id); found != connections_.end()) {
+          Go(found);
+        }
+      }
+      const absl::Time now = clock_.Now();
+      std::erase_if(connections_, [now](const auto& one) { return one.second.deadline <= now; });
     }
-    const std::string head = absl::StrCat(
-        "HTTP/1.1 ", response.status, " ", ReasonPhrase(response.status),
-        "\r\nContent-Type: ", response.content_type, "\r\nContent-Length: ", response.body.size(),
-        "\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n",
-        response.status == 405 ? "Allow: GET, HEAD\r\n" : "", "Connection: close\r\n\r\n");
-    mg_write(connection, head.data(), head.size());
-    if (method != "HEAD") mg_write(connection, response.body.data(), response.body.size());
-    return response.status;  // anything but 0: answered
+  }
+
+  bool Stopping() const {
+    MutexLock lock(&mu_);
+    return stopping_;
+  }
+
+  int PollTimeout() const {
+    absl::Time next = absl::InfiniteFuture();
+    for (const auto& [id, one] : connections_) next = std::min(next, one.deadline);
+    if (next == absl::InfiniteFuture()) return -1;
+    const absl::Duration wait = absl::Ceil(next - clock_.Now(), absl::Milliseconds(1));
+    return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(wait), 0, 60000));
+  }
+
+  void AcceptAll(int listener) {
+    for (size_t i = 0; i < connections_max_; ++i) {
+      OwnedFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!fd.open()) {
+        const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
+        if (exhausted && !MakeRoom()) Pause();
+        return;
+      }
+      if (connections_.size() >= connections_max_ && !MakeRoom()) continue;  // and closes it
+      const uint64_t id = ++last_id_;
+      Await(fd.get(), id, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLL_CTL_ADD);
+      connections_.emplace(
+          id, Connection{.fd = std::move(fd), .deadline = clock_.Now() + kRequestWithin});
+    }
+  }
+
+  // The port stays readable, so its next look is after this, or at the end.
+  void Pause() const {
+    pollfd end = {wake_.get(), POLLIN, 0};
+    poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(kAcceptPause)));
+  }
+
+  // Ends the oldest connection that waits for its client, first of all for its request.
+  bool MakeRoom() {
+    using State = Connection::State;
+    for (const auto& states : {std::array{State::kClosing, State::kReading},
+                               std::array{State::kWriting, State::kWriting}}) {
+      const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
+        return one.second.state == states[0] || one.second.state == states[1];
+      });
+      if (oldest == connections_.end()) continue;
+      connections_.erase(oldest);
+      return true;
+    }
+    return false;
+  }
+
+  // Does what can be done without waiting.
+  void Go(Connections::iterator at) {
+    Connection& one = at->second;
+    if (one.state == Connection::State::kReading) Read(at->first, one);
+    if (one.state == Connection::State::kWriting) Write(one);
+    if (one.state != Connection::State::kClosing) return;
+    // What is not read when it is closed would be answered with a reset, which overtakes us.
+    char ignored[4096];
+    ssize_t got = 0;
+    for (int i = 0; i < kEventsPerTurn; ++i) {
+      got = recv(one.fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
+      if (got <= 0) break;
+    }
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) connections_.erase(at);
+  }
+
+  void Read(uint64_t id, Connection& one) {
+    char bytes[4096];
+    while (one.bytes.size() <= kMaxHttpRequestBytes) {
+      const ssize_t got = recv(one.fd.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) {
+        one.state = Connection::State::kClosing;
+        return;
+      }
+      one.bytes.append(bytes, static_cast<size_t>(got));
+      std::optional<HttpRequest> request = ParseHttpRequest(one.bytes);
+      if (!request.has_value()) continue;
+      if (const auto refused = Refuse(*request); refused.has_value())
+        return Begin(one, Written(*refused, request->method != "HEAD"));
+      one.state = Connection::State::kHandling;
+      one.deadline = clock_.Now() + kAnswerWithin;
+      {
+        MutexLock lock(&mu_);
+        asked_.push_back({id, *std::move(request)});  // at most one of each connection
+      }
+      asked_some_.NotifyOne();
+      return;
+    }
+    Begin(one, Written({.status = 431, .body = "431: a request has at most 16384 bytes here\n"},
+                       /*with_body=*/true));
+  }
+
+  // What needs no handler.
+  std::optional<HttpResponse> Refuse(const HttpRequest& request) const {
+    if (request.method.empty())
+      return HttpResponse{.status = 400, .body = "400: expected a request of HTTP/1.1\n"};
+    if (listening_.loopback() && request.host.has_value() &&
+        NamesAnotherHost(*request.host, listening_.address().host)) {
+      return HttpResponse{
+          .status = 421,
+          .body = absl::StrCat("421: found Host: ", request.host->substr(0, 300),
+                               ", expected localhost or 127.0.0.1: this listens on loopback\n")};
+    }
+    if (request.method != "GET" && request.method != "HEAD")
+      return HttpResponse{.status = 405, .body = "405: only GET and HEAD are served here\n"};
+    return std::nullopt;
+  }
+
+  void Begin(Connection& one, std::string bytes) {
+    one.bytes = std::move(bytes);
+    one.state = Connection::State::kWriting;
+    one.deadline = clock_.Now() + kAnswerWithin;
+    Write(one);
+  }
+
+  void Write(Connection& one) {
+    while (one.written < one.bytes.size()) {
+      const ssize_t sent = send(one.fd.get(), one.bytes.data() + one.written,
+                                one.bytes.size() - one.written, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && errno == EAGAIN) return;
+      if (sent < 0) break;
+      one.written += static_cast<size_t>(sent);
+    }
+    one.bytes = std::string();
+    shutdown(one.fd.get(), SHUT_WR);
+    one.state = Connection::State::kClosing;
+    one.deadline = clock_.Now() + kCloseWithin;
+  }
+
+  void TakeAnswers() {
+    eventfd_t ignored = 0;
+    eventfd_read(wake_.get(), &ignored);
+    std::vector<Answered> answers;
+    {
+      MutexLock lock(&mu_);
+      answers.swap(answered_);
+    }
+    for (Answered& answer : answers) {
+      const auto found = connections_.find(answer.id);
+      if (found == connections_.end()) continue;  // it has not waited
+      Begin(found->second, std::move(answer.bytes));
+      Go(found);
+    }
+  }
+
+  // The threads that run handlers.
+  void AnswerAll() {
+    std::optional<Asked> asked;
+    while ((asked = Next()).has_value()) {
+      const HttpResponse response = Answer(asked->request.path, asked->request.query);
+      std::string bytes = Written(response, asked->request.method != "HEAD");
+      {
+        MutexLock lock(&mu_);
+        answered_.push_back({asked->id, std::move(bytes)});
+      }
+      eventfd_write(wake_.get(), 1);
+    }
+  }
+
+  // nullopt: the server ends.
+  std::optional<Asked> Next() {
+    MutexLock lock(&mu_);
+    while (asked_.empty() && !stopping_) asked_some_.Wait(&mu_);
+    if (stopping_) return std::nullopt;
+    Asked next = std::move(asked_.front());
+    asked_.pop_front();
+    return next;
   }
 
   HttpResponse Answer(const std::string& path, const std::string& query) const {
@@ -162,63 +340,51 @@ class CivetHttpServer final : public HttpServer {
     return response;
   }
 
-  static int OnLog(const mg_connection*, const char* message) {
-    COORDD_LOG(kDebug, "http: ", message);
-    return 1;  // not to a file
-  }
-
-  static void* OnThread(const mg_context*, int type) {
-    pthread_setname_np(pthread_self(), type == 0 ? "http-accept" : "metrics-http");
-    return nullptr;
-  }
-
-  void TouchOwnPort() const {
-    // The unspecified address (0.0.0.0, ::) connects to this machine.
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-    addrinfo* found = nullptr;
-    if (getaddrinfo(numeric_.host.c_str(), std::to_string(numeric_.port).c_str(), &hints, &found) !=
-        0) {
-      return;
-    }
-    const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd >= 0) {
-      [[maybe_unused]] const int ignored = connect(fd, found->ai_addr, found->ai_addrlen);
-      close(fd);
-    }
-    freeaddrinfo(found);
-  }
-
-  // Constant after Listen.
+  // Constant after Run.
+  Clock& clock_ = Clock::Real();
   const std::map<std::string, HttpHandler> handlers_;
-  mg_context* context_ = nullptr;
-  HostPort numeric_;
-  HostPort address_;
+  const size_t connections_max_;
+  const ListeningSockets listening_;
+  OwnedFd epoll_, wake_;
+  std::thread thread_;
+  std::array<std::thread, kHandlerThreads> threads_;
+
+  // Touched by `http-accept` only.
+  Connections connections_;
+  uint64_t last_id_ = kFirstConnection;
 
   // Guarded by mu_.
-  Mutex mu_;
-  CondVar stopped_changed_;
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  mutable Mutex mu_;
+  CondVar asked_some_;
+  std::deque<Asked> asked_ ABSL_GUARDED_BY(mu_);
+  std::vector<Answered> answered_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
+
+absl::StatusOr<std::unique_ptr<HttpServer>> StartAt(
+    const HostPort& address, size_t connections_max,
+    const std::map<std::string, HttpHandler>& handlers) {
+  COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, ListeningSockets::Open(address, "HTTP"));
+  auto server = std::make_unique<EpollHttpServer>(std::move(listening), connections_max, handlers);
+  COORDD_RETURN_IF_ERROR(server->Run());
+  return server;
+}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const HostPort& address, const std::optional<PortRange>& ports,
-    std::map<std::string, HttpHandler> handlers) {
-  if (address.port != 0 || !ports.has_value()) {
-    auto server = std::make_unique<CivetHttpServer>(std::move(handlers));
-    COORDD_RETURN_IF_ERROR(server->Listen(address));
-    return server;
-  }
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartWith(
+    const HttpServerOptions& options, std::map<std::string, HttpHandler> handlers) {
+  const std::optional<PortRange>& ports = options.ports;
+  if (options.address.port != 0 || !ports.has_value())
+    return StartAt(options.address, options.connections_max, handlers);
   for (int port = ports->first; port <= ports->last; ++port) {
-    auto server = std::make_unique<CivetHttpServer>(handlers);
-    if (server->Listen({address.host, static_cast<uint16_t>(port)}).ok()) return server;
+    auto server = StartAt({options.address.host, static_cast<uint16_t>(port)},
+                          options.connections_max, handlers);
+    if (server.ok()) return server;
   }
-  return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", address.host, ": all ",
-                                             ports->size(), " ports of ", ports->ToString(),
-                                             " are in use"));
+  return absl::UnavailableError(absl::StrCat("cannot listen for HTTP on ", options.address.host,
+                                             ": all ", ports->size(), " ports of ",
+                                             ports->ToString(), " are in use"));
 }
 
 }  // namespace coordd

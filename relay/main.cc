@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/clock.h"
+#include "common/descriptor_limit.h"
 #include "common/environment.h"
 #include "common/host_identity.h"
 #include "common/log.h"
@@ -77,6 +78,7 @@ int Serve(const RelayServerOptions& options, int ready_fd) {
   sigaddset(&ends, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   umask(077);  // the socket is this user's alone
   auto server = RelayServer::Start(options, Clock::Real());
   if (!server.ok()) {

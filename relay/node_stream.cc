@@ -184,7 +184,7 @@ void NodeStream::Deliver(const v1::NodeReplies& replies) {
 void NodeStream::OnDone(const grpc::Status& status) {
   std::shared_ptr<NodeStream> self;
   std::map<StreamId, std::shared_ptr<WorkerStream>> workers;
-  const absl::Status why = ForWorkers(FromGrpc(status));
+  const absl::Status why = ForWorkers(FromCoordd(status));
   {
     MutexLock lock(&mu_);
     ended_ = why;

@@ -1,11 +1,7 @@
 #include "server/coord_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/grpcpp.h>
-#include <grpcpp/resource_quota.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -22,6 +18,7 @@
 #include "common/version.h"
 #include "server/admin_service.h"
 #include "server/coordinator.h"
+#include "server/grpc_port.h"
 #include "server/http_endpoints.h"
 #include "server/server_metrics.h"
 #include "server/session_service.h"
@@ -32,22 +29,9 @@
 namespace coordd {
 namespace {
 
-// Each bound is of what one client can make coordd hold.
-constexpr int kMaxMessageBytes = 1 << 20;  // the protocol's largest is 256 KiB
-constexpr int kMaxStreamsPerConnection = 1024;
-constexpr size_t kMemoryQuotaBytes = size_t{2} << 30;  // gRPC's buffers, all connections
-constexpr int kHandshakeTimeoutMs = 5000;
-// A worker whose machine has vanished is noticed after the lease at the latest; the transport's own
-// pings free its connection.
-constexpr int kKeepaliveTimeMs = 5000;
-constexpr int kKeepaliveTimeoutMs = 5000;
-// Pings that measure the network, after almost every heartbeat: a third of what an idle job costs.
-// gRPC opens its window for the message that is being read, however large, without them.
-constexpr int kProbeBandwidth = 0;
-constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
-// From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
 constexpr int kClusterIdBytes = 8;  // of randomness: tells any two installations apart
-constexpr auto kShutdownGrace = std::chrono::seconds(1);
+// From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
 
 std::string HostName() {
   char name[256] = "?";
@@ -78,19 +62,21 @@ class GrpcCoordServer final : public CoordServer {
   ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
 
   absl::Status Run() {
-    COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options_.tls));
     if (!options_.prometheus_file_sd.empty()) {
       targets_file_ =
           std::make_unique<TargetsFile>(options_.prometheus_file_sd, coordinator_, clock_);
     }
     coordinator_.Start(Outlets());
-    COORDD_RETURN_IF_ERROR(Listen(credentials));
+    COORDD_RETURN_IF_ERROR(Listen());
     if (options_.http.has_value()) {
+      HttpSources sources;
+      sources.complete = [this](v1::ServerState* state) { Complete(state); };
+      sources.port = port_.get();
       COORDD_ASSIGN_OR_RETURN(
-          http_, HttpServer::Start(*options_.http, HttpEndpoints(coordinator_, metrics_, clock_,
-                                                                 [this](v1::ServerState* state) {
-                                                                   Complete(state);
-                                                                 })));
+          http_, HttpServer::StartWith({.address = *options_.http,
+                                        .ports = std::nullopt,
+                                        .connections_max = HttpConnectionsMax()},
+                                       HttpEndpoints(coordinator_, metrics_, clock_, sources)));
       MutexLock lock(&mu_);
       http_address_ = http_->address();
     }
@@ -113,15 +99,14 @@ class GrpcCoordServer final : public CoordServer {
     if (std::exchange(stopped_, true)) return;
     if (connection_written_) unlink(options_.connection_file.c_str());
     std::thread http_end = StartThread("stop-http", [this] { http_.reset(); });
-    if (server_ != nullptr && server_->GetHealthCheckService() != nullptr)
-      server_->GetHealthCheckService()->Shutdown();
+    if (port_ != nullptr) port_->StopHealthCheck();
     // First what the state has to say, then the end of every stream and call, then the port.
     coordinator_.Stop(reason, resume_within);
     const absl::Status gone = absl::UnavailableError(reason);
     sessions_.CloseAll(gone);
     store_.CloseAll(gone);
     admin_.CloseAll(gone);
-    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+    if (port_ != nullptr) port_->Shutdown(kShutdownGrace);
     COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
     targets_file_.reset();
     http_end.join();
@@ -154,48 +139,13 @@ class GrpcCoordServer final : public CoordServer {
     };
   }
 
-  absl::Status Listen(const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    HostPort address = options_.listen;
-    if (address.port != 0 || !options_.ports.has_value()) return ListenOn(address, credentials);
-    for (int port = options_.ports->first; port <= options_.ports->last; ++port) {
-      address.port = static_cast<uint16_t>(port);
-      if (ListenOn(address, credentials).ok()) return absl::OkStatus();
-    }
-    return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ", address.host, ": all ",
-                                               options_.ports->size(), " ports of --port-range ",
-                                               options_.ports->ToString(), " are in use"));
-  }
-
-  absl::Status ListenOn(const HostPort& address,
-                        const std::shared_ptr<grpc::ServerCredentials>& credentials) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(address.ToString(), credentials, &port);
-    builder.RegisterService(&sessions_);
-    builder.RegisterService(&store_);
-    builder.RegisterService(&admin_);
-    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.SetResourceQuota(grpc::ResourceQuota("coordd").Resize(kMemoryQuotaBytes));
-    // Without this a second coordd would silently share the port.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                               kMinPingIntervalMs);
-    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kProbeBandwidth);
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen for gRPC on ", address.ToString(),
-                       ": the port is in use, or the address is not this machine's"));
-    }
+  absl::Status Listen() {
+    COORDD_ASSIGN_OR_RETURN(
+        port_,
+        GrpcPort::Open({.listen = options_.listen, .ports = options_.ports, .tls = options_.tls},
+                       {&sessions_, &store_, &admin_}, clock_, metrics_));
     MutexLock lock(&mu_);
-    listen_address_ = {address.host, static_cast<uint16_t>(port)};
+    listen_address_ = port_->address();
     return absl::OkStatus();
   }
 
@@ -256,7 +206,7 @@ class GrpcCoordServer final : public CoordServer {
   StoreService store_;
   AdminService admin_;
   std::unique_ptr<TargetsFile> targets_file_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcPort> port_;
   std::unique_ptr<HttpServer> http_;
 
   // Guarded by mu_: clients may ask while the ports are being opened.
@@ -281,6 +231,13 @@ absl::Status CoordServerOptions::Validate() const {
         "--tls-cert, "
         "--tls-key and --tls-ca (`coordctl certs DIR` makes them), or --insecure if the network "
         "itself is trusted"));
+  }
+  if (http.has_value() && !IsLoopback(http->host) && !insecure && !insecure_http) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "refusing to serve HTTP on ", http->ToString(),
+        " without --insecure-http, since it has neither TLS nor a password: whoever reaches it "
+        "reads the names, hosts and states of all jobs; give --http 127.0.0.1:",
+        http->port, ", or --insecure-http if the network itself is trusted"));
   }
   return absl::OkStatus();
 }

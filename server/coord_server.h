@@ -26,6 +26,7 @@ struct CoordServerOptions {
   std::optional<HostPort> http = HostPort{"127.0.0.1", 29651};  // absent: off
   TlsFiles tls;                                                 // of gRPC
   bool insecure = false;           // listen beyond loopback without TLS all the same
+  bool insecure_http = false;      // HTTP, which has no TLS, beyond loopback
   std::string connection_file;     // written once ready, removed at the end; empty: none
   std::string prometheus_file_sd;  // kept up to date with the members; empty: none
   StatePlace store;                // what is remembered beyond the end of the process

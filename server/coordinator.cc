@@ -5,28 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bounded_queue.h"
-#include "common/log.h"
 #include "common/thread.h"
 #include "server/job_record.h"
 #include "server/server_metrics.h"
 
 namespace coordd {
-namespace {
-
-void LogEvent(const Event& event) {
-  if (event.text.empty()) return;
-  const std::string where =
-      event.job.empty() ? std::string() : absl::StrCat("job ", event.job, ": ");
-  if (event.kind == Event::Kind::kTensorsPlanned) {
-    COORDD_LOG(kDebug, where, event.text);
-  } else if (IsWarning(event)) {
-    COORDD_LOG(kWarning, where, event.text);
-  } else {
-    COORDD_LOG(kInfo, where, event.text);
-  }
-}
-
-}  // namespace
 
 Coordinator::Coordinator(const ServerOptions& options, Epoch epoch, Clock& clock,
                          ServerMetrics& metrics)
@@ -123,7 +106,7 @@ void Coordinator::CarryOut(Effects& effects) {
 
 void Coordinator::Tell(const Effects& effects, absl::Time now) {
   for (const Event& event : effects.events) {
-    LogEvent(event);
+    lines_.Write(event, now);
     events_.Add(event, now);
     metrics_.OnEvent(event);
     outlets_.event(event);

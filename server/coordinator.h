@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "server/coordinator_state.h"
+#include "server/event_lines.h"
 #include "server/event_log.h"
 #include "server/inbox.h"
 
@@ -82,6 +83,7 @@ class Coordinator {
   // Touched by whoever has the turn, once the thread has started.
   Effects at_start_;  // of the state's construction, carried out in the first turn
   CoordinatorState state_;
+  EventLines lines_;
   absl::Time last_turn_ = absl::InfinitePast();
   std::vector<Inbox::Received> batch_;  // for its memory
 

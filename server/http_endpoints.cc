@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/proto_json.h"
 #include "server/coordinator.h"
+#include "server/grpc_port.h"
 #include "server/prometheus_targets.h"
 #include "server/server_metrics.h"
 
@@ -50,9 +51,8 @@ std::optional<v1::GetEventsRequest> EventsAskedFor(const std::string& query) {
 }  // namespace
 
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
-                                                 Clock& clock,
-                                                 std::function<void(v1::ServerState*)> complete) {
-  auto describe = [&coordinator, &clock, complete = std::move(complete)] {
+                                                 Clock& clock, const HttpSources& sources) {
+  auto describe = [&coordinator, &clock, complete = sources.complete] {
     absl::StatusOr<v1::ServerState> state =
         coordinator.Describe("", clock.Now() + kDescribeTimeout);
     if (state.ok()) complete(&*state);
@@ -63,12 +63,16 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
     return HttpResponse{200, "text/html; charset=utf-8", kStatusPage};
   };
   handlers["/healthz"] = [](const std::string&) { return HttpResponse{.body = "ok\n"}; };
-  handlers["/readyz"] = [describe](const std::string&) {
+  GrpcPort& port = *sources.port;
+  handlers["/readyz"] = [describe, &port](const std::string&) {
     const auto state = describe();
     if (!state.ok()) return NotReady(state.status());
-    if (state->store_error().empty()) return HttpResponse{.body = "ready\n"};
-    return NotReady(absl::UnavailableError(
-        absl::StrCat("no generation can form, since it cannot be stored: ", state->store_error())));
+    if (!state->store_error().empty()) {
+      return NotReady(absl::UnavailableError(absl::StrCat(
+          "no generation can form, since it cannot be stored: ", state->store_error())));
+    }
+    const absl::Status answers = port.Answers();
+    return answers.ok() ? HttpResponse{.body = "ready\n"} : NotReady(answers);
   };
   handlers["/v1/jobs"] = [describe](const std::string&) {
     const auto state = describe();
@@ -89,10 +93,11 @@ std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, Serve
     if (!state.ok()) return NotReady(state.status());
     return HttpResponse{200, kJson, PrometheusTargets(*state)};
   };
-  handlers["/metrics"] = [describe, &coordinator, &metrics](const std::string&) {
+  handlers["/metrics"] = [describe, &coordinator, &metrics, &port](const std::string&) {
     // Without an answer the counters are still true, and more wanted than ever.
     if (const auto state = describe(); state.ok()) metrics.SetState(*state);
     metrics.SetInboxMessages(coordinator.inbox().size());
+    metrics.SetConnections(port.connections(), port.connections_max());
     return HttpResponse{200, "text/plain; version=0.0.4; charset=utf-8", metrics.Text()};
   };
   for (auto& [path, handler] : handlers) {

@@ -12,6 +12,7 @@
 namespace coordd {
 
 class Coordinator;
+class GrpcPort;
 class ServerMetrics;
 
 // The status page, complete in itself (server/status_page.html, built in).
@@ -21,13 +22,18 @@ extern const char kStatusPage[];
 //   /            the status page
 //   /metrics     Prometheus text format
 //   /healthz     200 while the process serves
-//   /readyz      200 when the coordinator thread answers, else 503 with the reason
+//   /readyz      200 when the coordinator thread answers, what it decides can be stored, and
+//   coordd's
+//                own port lets a client in; else 503 with the reason
 //   /v1/jobs     ServerState as JSON
 //   /v1/events   EventList as JSON; ?after=NUMBER, ?limit=COUNT, ?job=NAME
 //   /v1/targets  Prometheus HTTP service discovery
-// `complete` adds to a state what the coordinator does not know. All arguments outlive the server.
+// All arguments outlive the server.
+struct HttpSources {
+  std::function<void(v1::ServerState*)> complete;  // adds what the coordinator does not know
+  GrpcPort* port = nullptr;
+};
 std::map<std::string, HttpHandler> HttpEndpoints(Coordinator& coordinator, ServerMetrics& metrics,
-                                                 Clock& clock,
-                                                 std::function<void(v1::ServerState*)> complete);
+                                                 Clock& clock, const HttpSources& sources);
 
 }  // namespace coordd

@@ -1,6 +1,5 @@
 // The program coordd: flags, signals, exit codes. Everything else is CoordServer.
 #include <errno.h>
-#include <grpc/support/log.h>
 #include <prometheus/registry.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,20 +15,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
+#include "common/descriptor_limit.h"
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/tls.h"
 #include "common/version.h"
 #include "server/coord_server.h"
 #include "server/end_watch.h"
+#include "server/grpc_log.h"
 #include "server/server_flags.h"
 #include "server/service_notify.h"
 
 namespace coordd {
 namespace {
 
-// 2 s are promised. CivetWeb can take that long alone, to notice that an idle connection is not
-// worth waiting for; by then all else is done.
+// 2 s are promised, whatever clients and disks do.
 void ExitWithin(absl::Duration limit) {
   struct sigaction action = {};
   action.sa_handler = [](int) { _exit(kExitStopped); };
@@ -37,12 +37,6 @@ void ExitWithin(absl::Duration limit) {
   itimerval timer = {};
   timer.it_value = absl::ToTimeval(limit);
   setitimer(ITIMER_REAL, &timer, nullptr);
-}
-
-// gRPC's own lines (a failed bind, a client that is no client) are ours to word.
-void RouteGrpcLog() {
-  gpr_set_log_function(
-      [](gpr_log_func_args* line) { COORDD_LOG(kDebug, "gRPC: ", line->message); });
 }
 
 // Packaged Abseil, as Debian's, looks for deadlocks at each lock of a mutex of gRPC's: a twentieth
@@ -117,6 +111,7 @@ int Main(int argc, char** argv) {
     return kExitStopped;
   }
   SetLogLevel(flags->log_level);
+  RaiseDescriptorLimit();
   RouteGrpcLog();
   TrustGrpcLocks();
   AcceptTls13Only();

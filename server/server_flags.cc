@@ -141,7 +141,10 @@ void AddFiles(CLI::App& app, CoordServerOptions& options) {
       ->type_name("FILE")
       ->group(group);
   app.add_flag("--insecure", options.insecure,
-               "Listen beyond this machine without TLS all the same")
+               "Listen beyond this machine without TLS all the same, --http as well")
+      ->group(group);
+  app.add_flag("--insecure-http", options.insecure_http,
+               "Let --http, which has no TLS, listen beyond this machine")
       ->group(group);
   app.add_option("--connection-file", options.connection_file,
                  "Where coordctl finds this coordd (default: in $XDG_RUNTIME_DIR/coordd or "

@@ -150,6 +150,15 @@ struct ServerMetrics::Families {
   Family<Gauge>& store_keys = NewGauge(registry, "coordd_store_keys", "Keys in the job's store.");
 
   // Of the machinery.
+  // Of the port.
+  Family<Gauge>& connections_family =
+      NewGauge(registry, "coordd_connections",
+               "Connections to the gRPC port that were let in and are open.");
+  Family<Gauge>& connections_max_family =
+      NewGauge(registry, "coordd_connections_max", "As many as may be open.");
+  Family<Counter>& connections_refused = NewCounter(registry, "coordd_connections_refused_total",
+                                                    "Connections that were not let in, by reason.");
+
   Family<Gauge>& sessions_family = NewGauge(registry, "coordd_sessions", "Open worker streams.");
   Family<Gauge>& node_sessions_family = NewGauge(
       registry, "coordd_node_sessions", "Open streams of relays, one for a node's workers.");
@@ -192,6 +201,8 @@ struct ServerMetrics::Families {
       NewCounter(registry, "coordd_http_requests_total", "HTTP requests by path and status.");
 
   // Those without labels, looked up once.
+  Gauge& connections = connections_family.Add({});
+  Gauge& connections_max = connections_max_family.Add({});
   Gauge& sessions = sessions_family.Add({});
   Gauge& node_sessions = node_sessions_family.Add({});
   Counter& received = received_family.Add({});
@@ -351,6 +362,14 @@ void ServerMetrics::OnStateCommit(absl::StatusCode code, absl::Duration took) {
 }
 void ServerMetrics::SetStateWritable(bool writable) {
   families_->state_writable.Set(writable ? 1 : 0);
+}
+
+void ServerMetrics::OnConnectionRefused(const char* why) {
+  families_->connections_refused.Add({{"reason", why}}).Increment();
+}
+void ServerMetrics::SetConnections(size_t open, size_t max) {
+  families_->connections.Set(static_cast<double>(open));
+  families_->connections_max.Set(static_cast<double>(max));
 }
 
 void ServerMetrics::AddSessions(int64_t delta) {

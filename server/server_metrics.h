@@ -49,6 +49,10 @@ class ServerMetrics {
   void OnMessageSent();
   void AddOutboxMessages(int64_t delta);
 
+  // The port. `why`: one of RefusalName's.
+  void OnConnectionRefused(const char* why);
+  void SetConnections(size_t open, size_t max);
+
   // Store and HTTP. `method` and `path` are ours, never the client's.
   void OnStoreCallStarted();
   void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);

@@ -47,6 +47,44 @@ std::string Field(const std::string& text, absl::string_view name) {
   return "";
 }
 
+// "0755".
+std::string Octal(mode_t mode) { return absl::StrCat("0", mode >> 6 & 7, mode >> 3 & 7, mode & 7); }
+
+// Whoever may write to the folder around it could put another directory in its place. A sticky one
+// (/tmp) forbids that.
+absl::Status CheckParent(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::canonical(path, error);
+  if (error) return absl::UnavailableError(absl::StrCat(path, " cannot be read"));
+  const std::string parent = whole.parent_path();
+  struct stat found = {};
+  if (stat(parent.c_str(), &found) != 0) return Failed(parent, "cannot be read");
+  // In a container users of outside look like this one, and nobody inside can be it.
+  constexpr uid_t kUnmapped = 65534;
+  if (found.st_uid != 0 && found.st_uid != geteuid() && found.st_uid != kUnmapped) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(parent, " belongs to user ", found.st_uid, ", who could replace ", path,
+                     " in it, which holds coordd's state; expected user ", geteuid(), " or root"));
+  }
+  const bool replaceable =
+      (found.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (found.st_mode & S_ISVTX) == 0;
+  if (!replaceable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(parent, " has mode ", Octal(found.st_mode), ", so others could replace ", path,
+                   " in it, which holds coordd's state; expected 0755 (chmod go-w ", parent, ")"));
+}
+
+// Of a time when others could write to it, perhaps: what they point at would be written.
+absl::Status CheckForLinks(const std::string& path) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    if (!entry.is_symlink(error)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        entry.path().string(), " is a link, expected a file of coordd's own: remove ", "it"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MakeDirectory(const std::string& path) {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -65,7 +103,13 @@ absl::Status MakeDirectory(const std::string& path) {
                                                       ", expected was user ", geteuid(),
                                                       ", which runs this coordd"));
   }
-  return absl::OkStatus();
+  if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has mode ", Octal(found.st_mode),
+                     ", so others can reach coordd's state; expected 0700 (chmod 700 ", path, ")"));
+  }
+  COORDD_RETURN_IF_ERROR(CheckParent(path));
+  return CheckForLinks(path);
 }
 
 }  // namespace
@@ -126,7 +170,8 @@ absl::StatusOr<StateDirectory> StateDirectory::Lock(const std::string& path,
         "give --store sqlite:PATH on a disk of this machine, or --store etcd:ENDPOINT"));
   }
   COORDD_RETURN_IF_ERROR(MakeDirectory(path));
-  const int fd = open(LockPath(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd =
+      open(LockPath(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return Failed(LockPath(path), "cannot be opened");
   StateDirectory directory(path, owner, fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {

@@ -77,6 +77,10 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   absl::Status refuse;
   if (context->deadline() == std::chrono::system_clock::time_point::max())
     refuse = absl::InvalidArgumentError("a call of the store needs a deadline; this one has none");
+  if (const auto* set = std::get_if<StoreSet>(&request); set != nullptr && refuse.ok())
+    refuse = memory_.Room(set->key.size() + set->value.size());
+  if (const auto* add = std::get_if<StoreAdd>(&request); add != nullptr && refuse.ok())
+    refuse = memory_.Room(add->key.size());
   CallId id;
   Call* call = nullptr;
   {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/status/status.h"
+#include "common/memory_limit.h"
 #include "common/mutex.h"
 #include "coordd/v1/store.grpc.pb.h"
 #include "server/coordinator_state.h"
@@ -52,6 +53,7 @@ class StoreService final : public v1::Store::CallbackService {
   // Thread-safe by itself.
   Inbox& inbox_;
   ServerMetrics& metrics_;
+  MemoryGuard memory_;
 
   // Guarded by mu_.
   Mutex mu_;

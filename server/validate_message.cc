@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/address.h"
 #include "common/proto_convert.h"
 #include "common/protocol_bounds.h"
 #include "common/slot_dictionary.h"
@@ -42,6 +43,16 @@ absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {
 absl::Status CheckNotBelow(absl::string_view field, int64_t found, int64_t low) {
   if (found >= low) return absl::OkStatus();
   return Invalid(field, absl::StrCat(found), absl::StrCat("at least ", low));
+}
+
+// Prometheus asks for it what /v1/targets says: nothing but an address gets that far.
+absl::Status CheckMetricsAddress(const std::string& text) {
+  COORDD_RETURN_IF_ERROR(CheckWord("metrics_address", text, 0, kMaxMetricsAddressBytes));
+  if (text.empty()) return absl::OkStatus();
+  const auto address = ParseHostPort(text);
+  if (address.ok() && address->port != 0) return absl::OkStatus();
+  return Invalid("metrics_address", absl::StrCat("\"", text, "\""),
+                 "HOST:PORT or [IPV6]:PORT with a port above 0");
 }
 
 absl::Status CheckHost(const v1::HostIdentity& host) {
@@ -126,8 +137,7 @@ absl::Status ValidateJoin(const v1::Join& join) {
   COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_rank", join.launcher_local_rank(), -1));
   COORDD_RETURN_IF_ERROR(CheckDevices(join));
   COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));
-  COORDD_RETURN_IF_ERROR(
-      CheckWord("metrics_address", join.metrics_address(), 0, kMaxMetricsAddressBytes));
+  COORDD_RETURN_IF_ERROR(CheckMetricsAddress(join.metrics_address()));
   COORDD_RETURN_IF_ERROR(CheckWord("launch", join.launch(), 0, kMaxLaunchBytes));
   if (!v1::OnFailure_IsValid(join.on_failure())) {
     return Invalid("on_failure", absl::StrCat(join.on_failure()), "one that this version knows");

@@ -131,7 +131,7 @@ class GrpcCoordinatorLink final
 
   void OnDone(const grpc::Status& status) override {
     COORDD_TSAN_ACQUIRE(&callbacks_);
-    callbacks_.on_closed(FromGrpc(status));
+    callbacks_.on_closed(FromCoordd(status));
     MutexLock lock(&mu_);
     ended_ = true;
     done_ = true;

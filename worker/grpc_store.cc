@@ -121,7 +121,7 @@ class GrpcStore final : public Store {
     grpc::ClientContext context;
     context.set_deadline(After(std::min(deadline - clock_.Now(), kMaxWait)));
     const std::unique_ptr<v1::Store::Stub> stub = v1::Store::NewStub(channel);
-    return FromGrpc(call(*stub, &context));
+    return FromCoordd(call(*stub, &context));
   }
 
   absl::Status Repeat(absl::Time deadline, Call call) {

@@ -1,5 +1,7 @@
 #include "worker/options_from_environment.h"
 
+#include <sys/stat.h>
+
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -64,6 +66,15 @@ absl::StatusOr<HostPort> ReadAddress(const std::string& name, const std::string&
 absl::Status ReadToken(const Environment& environment, std::string* token) {
   const std::string* path = Find(environment, "COORDD_TOKEN_FILE");
   if (path == nullptr) return absl::OkStatus();
+  struct stat found = {};
+  if (stat(path->c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
+      (found.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "COORDD_TOKEN_FILE names ", *path, ", which has mode 0", found.st_mode >> 6 & 7,
+        found.st_mode >> 3 & 7, found.st_mode & 7,
+        ", so others than its owner can reach the job's token; expected 0600 (chmod 600 ", *path,
+        ")"));
+  }
   std::ifstream file(*path);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf())) {

@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
+#include "common/listening_sockets.h"
 #include "tests/support/http_client.h"
 
 namespace coordd {
@@ -80,6 +84,87 @@ TEST(HttpServer, ServesSeveralAtOnce) {
     clients.emplace_back([&] { status = HttpGet(server->address(), "/echo").status; });
   for (std::thread& client : clients) client.join();
   EXPECT_THAT(statuses, testing::Each(200));
+}
+
+// Eighty who send a byte now and then, and one who never reads what he asked for.
+TEST(HttpServer, AnswersAtOnceWhateverSlowClientsDo) {
+  std::atomic<bool> stop = false;
+  auto started = HttpServer::Start(
+      {"127.0.0.1", 0},
+      {{"/healthz", [](const std::string&) { return HttpResponse{.body = "ok\n"}; }},
+       {"/large",
+        [](const std::string&) { return HttpResponse{.body = std::string(64 << 20, 'x')}; }}});
+  ASSERT_TRUE(started.ok()) << started.status();
+  const HostPort address = (*started)->address();
+  const int greedy = ConnectLoopback(address.port);
+  const std::string ask = "GET /large HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(send(greedy, ask.data(), ask.size(), MSG_NOSIGNAL), static_cast<ssize_t>(ask.size()));
+  std::vector<std::thread> slow;
+  std::atomic<int> connected = 0;
+  for (int i = 0; i < 80; ++i) {
+    slow.emplace_back([&] {
+      while (!stop) {
+        const int fd = ConnectLoopback(address.port);
+        ++connected;
+        const std::string request = "GET /healthz HTTP/1.1\r\nX: " + std::string(1000, 'x');
+        for (size_t at = 0; at < request.size() && !stop; ++at) {
+          if (send(fd, &request[at], 1, MSG_NOSIGNAL) != 1) break;
+          pollfd ended = {fd, POLLIN, 0};
+          if (poll(&ended, 1, /*timeout in ms=*/20) != 0) break;
+        }
+        close(fd);
+      }
+    });
+  }
+  while (connected < 80) std::this_thread::yield();
+  for (int probe = 0; probe < 30; ++probe) {
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(HttpGet(address, "/healthz").body, "ok\n");
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  }
+  stop = true;
+  for (std::thread& thread : slow) thread.join();
+  close(greedy);
+}
+
+TEST(HttpServer, OneTooManyTakesThePlaceOfWhoHasNotAsked) {
+  auto server = HttpServer::StartWith(
+      HttpServerOptions{.address = {"127.0.0.1", 0}, .ports = std::nullopt, .connections_max = 3},
+      {{"/", [](const std::string&) { return HttpResponse{}; }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 10; ++i) silent.push_back(ConnectLoopback((*server)->address().port));
+  EXPECT_EQ(HttpGet((*server)->address(), "/").status, 200);
+  for (int fd : silent) close(fd);
+}
+
+TEST(HttpServer, OnLoopbackAnswersWhoAsksForLoopback) {
+  const auto server = Echo();
+  const auto ask = [&](const std::string& host) {
+    return HttpExchange(server->address().port, "GET / HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  };
+  EXPECT_THAT(ask("localhost:1234"), HasSubstr("<p>root"));
+  EXPECT_THAT(ask("[::1]"), HasSubstr("<p>root"));
+  EXPECT_THAT(ask("evil.example:29651"),
+              AllOf(HasSubstr(" 421 "), HasSubstr("evil.example:29651"), Not(HasSubstr("root"))));
+}
+
+TEST(HttpServer, BeyondLoopbackAnswersWhateverItIsCalled) {
+  auto server =
+      HttpServer::Start({"0.0.0.0", 0}, {{"/", [](const std::string&) { return HttpResponse{}; }}});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(
+      HttpExchange((*server)->address().port, "GET / HTTP/1.1\r\nHost: launch.cluster\r\n\r\n"),
+      HasSubstr(" 200 "));
+}
+
+TEST(HttpServer, ListensOnIPv6) {
+  auto server =
+      HttpServer::Start({"::1", 0}, {{"/", [](const std::string&) { return HttpResponse{}; }}});
+  if (!server.ok()) GTEST_SKIP() << server.status();
+  EXPECT_NE((*server)->address().port, 0);
+  const auto client = ConnectWithin((*server)->address(), absl::Seconds(10));
+  EXPECT_TRUE(client.ok()) << client.status();
 }
 
 TEST(HttpServer, SaysWhichAddressItCannotHave) {

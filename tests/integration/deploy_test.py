@@ -74,6 +74,13 @@ class ServiceTest(processes.TestCase):
         self.assertIsNotNone(level, said.stdout + said.stderr)
         self.assertLessEqual(float(level.group(1)), 2.5)
 
+    def test_states_how_many_descriptors_it_has_and_leaves_no_memory_on_disk(self):
+        lines = lines_of(UNIT)
+        self.assertIn("LimitCORE=0", lines)
+        limits = [int(line.partition("=")[2]) for line in lines if line.startswith("LimitNOFILE=")]
+        self.assertEqual(len(limits), 1)
+        self.assertGreater(limits[0], 131_072)
+
     def test_its_command_says_when_it_is_ready_and_when_it_stops(self):
         tls, state = self.path("tls"), self.path("state")
         status, text = self.run_command(program("coordctl"), "certs", tls, "--name", "127.0.0.1")

@@ -97,6 +97,7 @@ void Exercise(ServerMetrics& metrics) {
   metrics.OnTurn(absl::Microseconds(10));
   metrics.OnStateCommit(absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.OnSessionDropped(ServerMetrics::Drop::kNoJoin);
+  metrics.OnConnectionRefused("full");
   metrics.OnStoreCallStarted();
   metrics.OnStoreCallEnded("get", absl::StatusCode::kOk);
   metrics.OnHttpRequest("/", 200);

@@ -52,14 +52,14 @@ class PackageTest(processes.TestCase):
         share = self.prefix + "/share/coordd"
         self.assertTrue(os.path.exists(share + "/LICENSE"))
         licences = " ".join(os.listdir(share + "/licences"))
-        for package in ("libgrpc", "libprotobuf", "libabsl", "libprometheus-cpp", "libcivetweb", "libucx"):
+        for package in ("libgrpc", "libprotobuf", "libabsl", "libprometheus-cpp", "libucx"):
             self.assertIn(package, licences)
 
     def isolated(self, *command):
         """Runs a command where the build tree and the system's copies of the bundled libraries cannot be read."""
         hidden = [f"/usr/lib/x86_64-linux-gnu/{os.path.basename(path)}" for path in self.libraries()]
         script = [f"mount --bind /dev/null {path}" for path in hidden if os.path.exists(path)
-                  and os.path.basename(path).startswith(("libgrpc", "libproto", "libabsl", "libuc", "libprom", "libcivet"))]
+                  and os.path.basename(path).startswith(("libgrpc", "libproto", "libabsl", "libuc", "libprom"))]
         for folder in ("bin", "lib"):
             script.append(f"mount -t tmpfs none {processes.BUILD}/{folder}")
         script.append('exec "$@"')

@@ -80,6 +80,43 @@ TEST_F(SqliteStateStoreTest, KeepsItsFilesToItself) {
   }
 }
 
+TEST_F(SqliteStateStoreTest, RefusesADirectoryThatOthersCanReach) {
+  RunAndKill(1);
+  for (const mode_t mode : {0777, 0755, 0710}) {
+    ASSERT_EQ(chmod(path().c_str(), mode), 0);
+    EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 AllOf(HasSubstr(path()), HasSubstr("has mode 07"),
+                                       HasSubstr("chmod 700"))));
+  }
+  ASSERT_EQ(chmod(path().c_str(), 0700), 0);
+  EXPECT_THAT(Look(), IsOk());
+}
+
+TEST_F(SqliteStateStoreTest, RefusesADirectoryThatOthersCanReplace) {
+  ASSERT_EQ(chmod(directory_.path().c_str(), 0777), 0);
+  EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               AllOf(HasSubstr(directory_.path()), HasSubstr("replace"))));
+  ASSERT_EQ(chmod(directory_.path().c_str(), 01777), 0);  // as /tmp
+  EXPECT_THAT(Look(), IsOk());
+}
+
+TEST_F(SqliteStateStoreTest, FollowsNoLinkThatWasPutIntoItsDirectory) {
+  ASSERT_EQ(mkdir(path().c_str(), 0700), 0);
+  const std::string target = directory_ / "target";
+  for (const std::string& file : {lock(), db()}) {
+    ASSERT_EQ(symlink(target.c_str(), file.c_str()), 0);
+    EXPECT_THAT(Look(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                 AllOf(HasSubstr(file), HasSubstr("is a link"))));
+    EXPECT_FALSE(std::filesystem::exists(target));
+    Put(target, "somebody's");
+    EXPECT_FALSE(Look().ok());
+    EXPECT_EQ(std::filesystem::file_size(target), 10u);
+    std::filesystem::remove(target);
+    std::filesystem::remove(file);
+  }
+  EXPECT_THAT(Look(), IsOk());
+}
+
 TEST_F(SqliteStateStoreTest, SyncsEachCommitBeforeItReturns) {
   auto store = Make();
   ASSERT_THAT(store->Open([](const absl::Status&) {}), IsOk());

@@ -49,7 +49,7 @@ struct HttpAnswer {
 inline HttpAnswer HttpGet(const HostPort& server, const std::string& path,
                           const std::string& method = "GET") {
   const std::string text =
-      HttpExchange(server.port, method + " " + path + " HTTP/1.0\r\nHost: test\r\n\r\n");
+      HttpExchange(server.port, method + " " + path + " HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n");
   HttpAnswer answer;
   const size_t end = text.find("\r\n\r\n");
   if (end == std::string::npos) return answer;

@@ -1,0 +1,124 @@
+// Who gets in at coordd's port, before a byte of theirs is believed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace coordd {
+
+// What a connection's first bytes are the beginning of.
+enum class Opening {
+  kUndecided,  // too few to tell
+  kTls,        // a TLS handshake
+  kHttp2,      // HTTP/2 without TLS
+  kOther,
+};
+Opening OpeningOf(absl::string_view first_bytes);
+inline constexpr size_t kOpeningBytes = 24;  // as many as OpeningOf needs at most
+
+// Why a connection was not let in: the values of a metric's label.
+enum class Refusal {
+  kSilent,      // no byte within the time, or one of too many without a byte
+  kFull,        // as many are open as may be
+  kAddress,     // the same, of its address
+  kPlaintext,   // HTTP/2 without TLS where TLS is spoken
+  kTls,         // TLS where none is spoken
+  kNotHttp2,    // neither
+  kHandshake,   // the TLS handshake failed: a wrong certificate, or none
+  kDescriptor,  // this process has no descriptors left
+};
+inline constexpr int kRefusals = 8;
+const char* RefusalName(Refusal why);  // "silent", "full", ...
+
+struct ConnectionGateOptions {
+  bool tls = false;
+  // Connections that have been handed to gRPC and are open.
+  size_t connections_max = 512;
+  size_t connections_per_address_max = 0;  // 0: no bound of its own
+  // Connections that have not said anything yet, or are being told why they are refused.
+  size_t waiting_max = 64;
+  // From a connection's acceptance to its first bytes: what gRPC gives a handshake.
+  absl::Duration opening_within = absl::Seconds(5);
+};
+
+// PURE. Not thread-safe.
+//
+// Connections are called by their descriptors. One that is accepted waits until its first bytes
+// say what it is (Arrived, Opened), is then let in (LetIn) and counts until it is gone (Gone). A
+// descriptor of one that was let in is closed by others and then used again; so who arrives with
+// the number of one that was let in shows that that is gone. What is silent never keeps somebody
+// out: the longest silent of the address with the most of them makes room.
+class ConnectionGate {
+ public:
+  explicit ConnectionGate(const ConnectionGateOptions& options);
+
+  // A connection from `address` (without its port) was accepted. The return value is to be closed
+  // to make room, -1: nobody.
+  int Arrived(int fd, const std::string& address, absl::Time now);
+
+  // What to do with one that waits, now that its first bytes are there.
+  struct Verdict {
+    enum class Do {
+      kWait,   // for more bytes
+      kLetIn,  // LetIn is called once that has happened, else Gone
+      kTell,   // answer it with the reason, as it can hear it; it still waits
+    };
+    Do what = Do::kWait;
+    Refusal why = Refusal::kFull;  // of kTell
+  };
+  Verdict Opened(int fd, Opening opening) const;
+  void LetIn(int fd);
+  void Gone(int fd);  // waiting or let in
+
+  // Those who have waited for too long; they are gone with it.
+  std::vector<int> TakeOverdue(absl::Time now);
+  absl::Time NextDeadline() const;  // of one who waits; InfiniteFuture: nobody does
+
+  size_t open() const { return let_in_.size(); }
+  size_t waiting() const { return waiting_.size(); }
+  // The next one is refused; whoever counts makes sure first that those let in are still open.
+  bool full() const { return open() >= options_.connections_max; }
+  bool AddressFull(const std::string& address) const;
+  const ConnectionGateOptions& options() const { return options_; }
+  // Of one that waits or was let in; empty: neither.
+  std::string AddressOf(int fd) const;
+
+ private:
+  struct Waiting {
+    std::string address;
+    absl::Time since;
+    uint64_t order = 0;
+  };
+  struct Count {
+    size_t waiting = 0, let_in = 0;
+  };
+  void ForgetWaiting(int fd);
+  void Forget(const std::string& address);  // where nothing is left to count
+  int LongestOfTheMost() const;
+
+  const ConnectionGateOptions options_;
+  absl::flat_hash_map<int, Waiting> waiting_;
+  std::map<uint64_t, int> by_order_;  // of waiting_, by arrival
+  uint64_t arrivals_ = 0;
+  absl::flat_hash_map<int, std::string> let_in_;
+  absl::flat_hash_map<std::string, Count> by_address_;
+};
+
+// How many connections a process with `descriptors_max` descriptors may have, `in_use` of which are
+// taken before the first one.
+struct ConnectionBounds {
+  size_t connections = 0;
+  size_t waiting = 0;
+};
+// For HTTP, files, etcd, and what is opened in between.
+size_t ReserveOf(size_t descriptors_max);
+ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use);
+
+}  // namespace coordd

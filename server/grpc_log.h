@@ -1,0 +1,20 @@
+// gRPC's own lines, which are ours to word. (io)
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace coordd {
+
+// From now on they are lines of ours at level debug. Once for the process; again does nothing.
+void RouteGrpcLog();
+
+// Called for each TLS handshake that fails for what the other side presents, with what OpenSSL says
+// of it, on a thread of gRPC's, which must not be held up. gRPC says nowhere whose it was. One at a
+// time; nullptr: nobody.
+void OnFailedHandshake(std::function<void(const std::string& why)> call);
+
+// For people: "error:0A000086:SSL routines::certificate verify failed" and its like.
+std::string HandshakeFailureText(const std::string& openssl);
+
+}  // namespace coordd

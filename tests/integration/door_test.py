@@ -1,0 +1,346 @@
+"""How coordd meets strangers at its ports: what they cost others, and what they and the operator hear."""
+
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+import unittest
+
+from tests.support import processes
+from tests.support.processes import ScriptedWorker, program, wait_for
+from tests.support.raw_http2 import Connection, compressed_message, field, framed
+
+MIB = 1 << 20
+
+
+def resident_mib(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return int(re.search(r"VmRSS:\s+(\d+)", status.read()).group(1)) >> 10
+
+
+def limited(soft, hard):
+    return ("prlimit", f"--nofile={soft}:{hard}")
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+        return True
+    except OSError:
+        return False
+
+
+class DoorTest(processes.TestCase):
+    def address(self, coordd):
+        host, port = coordd.listen.rsplit(":", 1)
+        return host, int(port)
+
+    def certificates(self, name="tls"):
+        folder = os.path.join(self.folder, name)
+        status, text = self.run_command(program("coordctl"), "certs", folder, "--name", "127.0.0.1")
+        self.assertEqual(status, 0, text)
+        return folder
+
+    def tls_coordd(self, folder, *arguments, **options):
+        return self.coordd("--tls-cert", f"{folder}/server.crt", "--tls-key", f"{folder}/server.key", "--tls-ca", f"{folder}/ca.crt",
+                           *arguments, **options)
+
+    def worker_variables(self, folder):
+        return {"COORDD_TLS_CA": f"{folder}/ca.crt", "COORDD_TLS_CERT": f"{folder}/worker.crt",
+                "COORDD_TLS_KEY": f"{folder}/worker.key"}
+
+    def status_of(self, coordd, folder=None):
+        command = [program("coordctl"), "status", "--coordinator", coordd.listen]
+        if folder:
+            command += ["--tls-ca", f"{folder}/ca.crt", "--tls-cert", f"{folder}/worker.crt", "--tls-key", f"{folder}/worker.key"]
+        return self.run_command(*command)
+
+    def joins(self, coordd, job, **variables):
+        """The seconds that a new worker takes."""
+        begin = time.monotonic()
+        worker = self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID=job, COORDD_MIN_WORKERS=1, COORDD_MAX_WORKERS=1,
+                                           COORDD_JOIN_TIMEOUT=processes.PATIENCE_S, **variables))
+        worker.joined()
+        return time.monotonic() - begin
+
+    def get_status(self, coordd, path):
+        """Status and body of a page, whatever its status."""
+        host, port = coordd.http.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), processes.PATIENCE_S) as client:
+            client.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            answer = b""
+            while more := client.recv(65536):
+                answer += more
+        head, _, body = answer.decode().partition("\r\n\r\n")
+        return int(head.split()[1]), body
+
+    def test_raises_its_soft_limit_of_descriptors(self):
+        coordd = self.coordd(wrapper=limited(64, 4096))
+        with open(f"/proc/{coordd.pid}/limits", encoding="ascii") as limits:
+            line = next(line for line in limits if line.startswith("Max open files"))
+        self.assertEqual(line.split()[3:5], ["4096", "4096"])
+        self.assertGreater(coordd.metric("coordd_connections_max"), 3000)
+
+    def assert_survives_silence(self, coordd, **variables):
+        silent = [socket.create_connection(self.address(coordd), 20) for _ in range(300)]
+        self.joins(coordd, "among-them", **variables)
+        for one in silent:
+            one.close()
+        # Against hangs; the process's own start is most of it.
+        self.assertLess(self.joins(coordd, "after-them", **variables), 20 if processes.SANITIZED else 5)
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
+        self.assertGreater(coordd.metric("coordd_connections_refused_total", reason="silent"), 100)
+        self.assertIn("it had said nothing, and others wait", coordd.text())
+        self.assertIn("127.0.0.1:", coordd.text())
+        self.assertLess(coordd.text().count("had said nothing"), 100)
+
+    def test_strangers_who_say_nothing_keep_nobody_out(self):
+        self.assert_survives_silence(self.coordd(wrapper=limited(128, 128)))
+
+    def test_nor_do_they_where_tls_is_spoken(self):
+        tls = self.certificates()
+        self.assert_survives_silence(self.tls_coordd(tls, wrapper=limited(128, 128)), **self.worker_variables(tls))
+
+    def test_strangers_who_begin_a_handshake_and_leave_are_forgotten(self):
+        tls = self.certificates()
+        coordd = self.tls_coordd(tls, wrapper=limited(128, 128))
+        for _ in range(3):
+            begun = []
+            for _ in range(200):
+                one = socket.create_connection(self.address(coordd), 20)
+                one.sendall(b"\x16")
+                begun.append(one)
+            for one in begun:
+                one.close()
+        self.joins(coordd, "after-them", **self.worker_variables(tls))
+        self.assertTrue(wait_for(lambda: coordd.get("/readyz").strip() == "ready"))
+
+    def fill(self, coordd, count, context=None):
+        """As many connections as honest clients, their first byte said; how many of them were told no."""
+        opened, refused = [], []
+        for _ in range(count):
+            try:
+                opened.append(Connection(coordd.listen, context=context).greeted())
+            except (OSError, AssertionError):
+                refused.append(None)
+        return opened, refused
+
+    def test_one_client_too_many_hears_a_sentence_and_the_next_gets_in(self):
+        coordd = self.coordd(wrapper=limited(128, 128))
+        most = int(coordd.metric("coordd_connections_max"))
+        opened, _ = self.fill(coordd, 150)
+        self.assertEqual(int(coordd.metric("coordd_connections")), most)
+        status, body = self.get_status(coordd, "/readyz")
+        self.assertEqual(status, 503)
+        self.assertIn(f"takes no more connections: all {most}", body)
+        self.assertEqual(coordd.get("/healthz").strip(), "ok")
+        status, text = self.status_of(coordd)
+        self.assertNotEqual(status, 0)
+        self.assertIn(f"coordd takes no more connections: all {most}", text)
+        self.assertIn("LimitNOFILE", text)
+        self.assertGreater(coordd.metric("coordd_connections_refused_total", reason="full"), 0)
+        for one in opened:
+            one.close()
+        self.joins(coordd, "after-them")
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
+
+    def test_one_too_many_hears_it_with_tls_too(self):
+        tls = self.certificates()
+        coordd = self.tls_coordd(tls, wrapper=limited(128, 128))
+        context = ssl.create_default_context(cafile=f"{tls}/ca.crt")
+        context.load_cert_chain(f"{tls}/worker.crt", f"{tls}/worker.key")
+        context.set_alpn_protocols(["h2"])
+        most = int(coordd.metric("coordd_connections_max"))
+        opened, _ = self.fill(coordd, most, context)
+        status, text = self.status_of(coordd, tls)
+        self.assertNotEqual(status, 0)
+        self.assertIn(f"coordd takes no more connections: all {most}", text)
+        for one in opened:
+            one.close()
+        self.joins(coordd, "after-them", **self.worker_variables(tls))
+
+    def test_a_compressed_message_is_refused_before_it_is_inflated(self):
+        coordd = self.coordd()
+        before = resident_mib(coordd.pid)
+        for size in (60 * MIB, 100):  # compressed it fits into the window that a client has without asking
+            client = Connection(coordd.listen)
+            answer = client.answer(message=compressed_message(size), grpc_encoding="gzip")
+            client.close()
+            self.assertIn(b"grpc-status\x0212", answer.replace(b"\x00", b""))  # UNIMPLEMENTED
+            self.assertIn(b"gzip", answer)
+        self.assertLess(resident_mib(coordd.pid) - before, 30)
+        self.joins(coordd, "after-it")
+
+    def test_what_clients_store_never_takes_the_memory_that_coordd_needs(self):
+        coordd = self.coordd(wrapper=("prlimit", "--as=1500000000"))
+        self.workers(coordd, 1, job="big")
+        value = bytes(60000)  # with its frame it fits into a stream's window
+        refused = None
+        for job in range(8):
+            self.workers(coordd, 1, job=f"big{job}")
+            client = Connection(coordd.listen)
+            for key in range(4000):
+                caller = field(1, f"big{job}".encode())
+                message = field(1, caller) + field(2, f"k{key}".encode()) + field(3, value)
+                answer = client.answer("/coordd.v1.Store/Set", framed(message), grpc_timeout="20S")
+                if b"grpc-status\x018" in answer:
+                    refused = answer
+                    break
+            client.close()
+            if refused and b"of address space" in refused:
+                break
+        self.assertIn(b"of the 1430 MiB of address space that it may have", refused)
+        self.assertTrue(coordd.running())
+        self.joins(coordd, "after-it")
+
+    def test_who_speaks_no_tls_where_it_is_wanted_hears_so(self):
+        tls = self.certificates()
+        coordd = self.tls_coordd(tls)
+        status, text = self.status_of(coordd)
+        self.assertNotEqual(status, 0)
+        self.assertIn("this coordd wants TLS: give --tls-ca", text)
+        worker = self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="j", COORDD_MIN_WORKERS=1, COORDD_JOIN_TIMEOUT=20))
+        self.assertIn("this coordd wants TLS", worker.answer())
+        self.assertGreaterEqual(coordd.metric("coordd_connections_refused_total", reason="plaintext"), 2)
+        self.assertRegex(coordd.text(), r"a connection of 127\.0\.0\.1:\d+ was refused: it speaks no TLS")
+
+    def test_who_speaks_tls_where_there_is_none_hears_so(self):
+        tls = self.certificates()
+        coordd = self.coordd()
+        status, text = self.status_of(coordd, tls)
+        self.assertNotEqual(status, 0)
+        self.assertIn("speaks no TLS", text)
+        worker = self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="j", COORDD_MIN_WORKERS=1, COORDD_JOIN_TIMEOUT=5,
+                                           **self.worker_variables(tls)))
+        self.assertIn("speaks no TLS", worker.answer())
+        self.assertGreaterEqual(coordd.metric("coordd_connections_refused_total", reason="tls"), 2)
+        self.assertRegex(coordd.text(), r"a connection of 127\.0\.0\.1:\d+ was refused: it speaks TLS")
+
+    def test_a_refused_handshake_is_a_line_with_its_address_and_a_count(self):
+        tls, others = self.certificates(), self.certificates("others")
+        coordd = self.tls_coordd(tls)
+        for who, said in ((others, "its certificate is not of the authority"), (None, "it presented no certificate")):
+            context = ssl.create_default_context(cafile=f"{tls}/ca.crt")
+            context.set_alpn_protocols(["h2"])
+            if who:
+                context.load_cert_chain(f"{who}/worker.crt", f"{who}/worker.key")
+            with socket.create_connection(self.address(coordd), 20) as plain:
+                mine = "%s:%d" % plain.getsockname()
+                with self.assertRaises((OSError, ssl.SSLError)):
+                    with context.wrap_socket(plain, server_hostname="localhost") as client:
+                        client.sendall(b"x")
+                        while client.recv(1000):
+                            pass
+                        raise ssl.SSLError("closed")
+            self.assertTrue(wait_for(lambda said=said, mine=mine: f"a TLS handshake of {mine} was refused: {said}" in coordd.text()),
+                            coordd.text())
+        self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="handshake"), 2)
+        self.assertEqual(self.status_of(coordd, tls)[0], 0)
+
+    def test_a_browser_at_the_wrong_port_is_told(self):
+        coordd = self.coordd()
+        with socket.create_connection(self.address(coordd), 20) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while more := client.recv(4096):
+                answer += more
+        self.assertIn(b"400 Bad Request", answer)
+        self.assertIn(b"--http", answer)
+
+    def test_http_beyond_loopback_has_to_be_asked_for(self):
+        status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--http", "0.0.0.0:0", "--store", "memory")
+        self.assertEqual(status, 2, text)
+        self.assertIn("refusing to serve HTTP on 0.0.0.0:0 without --insecure-http", text)
+        coordd = self.coordd("--insecure-http", http="0.0.0.0:0")
+        self.assertIn("0.0.0.0:", coordd.http)
+        status, text = self.run_command(program("coordd"), "--listen", "0.0.0.0:0", "--insecure-http", "--store", "memory")
+        self.assertEqual(status, 2, text)  # which says nothing about gRPC
+
+    @unittest.skipUnless(has_ipv6(), "no IPv6 here")
+    def test_http_and_metrics_listen_on_ipv6(self):
+        coordd = self.coordd(http="[::1]:0", listen="[::1]:0")
+        self.assertEqual(coordd.get("/readyz").strip(), "ready")
+        self.assertIn("<title>coordd</title>", coordd.get("/"))
+        worker = self.workers(coordd, 1, COORDD_METRICS="[::1]:0")[0]
+        self.assertRegex(worker.place["metrics"], r"^\[::1\]:\d+$")
+        targets = [target for group in coordd.json("/v1/targets") for target in group["targets"]]
+        self.assertEqual(targets, [worker.place["metrics"]])
+
+    def assert_probed_in_time(self, address, path, drips=80):
+        """While `drips` clients send a byte now and then."""
+        host, port = address.rsplit(":", 1)
+        stop, begun = threading.Event(), threading.Semaphore(0)
+
+        def drip():
+            while not stop.is_set():
+                with socket.create_connection((host, int(port)), 20) as client:
+                    begun.release()
+                    try:
+                        for byte in b"GET / HTTP/1.1\r\nX: " + b"x" * 1000:
+                            client.sendall(bytes([byte]))
+                            if stop.wait(0.05):
+                                break
+                    except OSError:
+                        pass
+
+        threads = [threading.Thread(target=drip) for _ in range(drips)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(drips):
+                begun.acquire()
+            for _ in range(20):
+                with socket.create_connection((host, int(port)), 1) as probe:
+                    probe.settimeout(1)
+                    probe.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+                    self.assertIn(b" 200 ", probe.recv(100))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    def test_slow_clients_of_http_delay_no_probe(self):
+        coordd = self.coordd()
+        self.assert_probed_in_time(coordd.http, "/healthz")
+        self.assert_probed_in_time(coordd.http, "/readyz")
+
+    def test_nor_any_of_a_workers_metrics(self):
+        worker = self.workers(self.coordd(), 1, COORDD_METRICS="127.0.0.1:0")[0]
+        self.assert_probed_in_time(worker.place["metrics"], "/healthz")
+
+    def test_refused_joins_fill_no_log(self):
+        coordd = self.coordd()
+        self.workers(coordd, 1, job="taken", COORDD_TOKEN_FILE=self.token_file("right"))
+        before = len(coordd.text())
+        client = Connection(coordd.listen)
+        client.close()
+        wrong = self.token_file("wrong")
+        refused = [self.start(ScriptedWorker(coordd.listen, COORDD_JOB_ID="taken", COORDD_TOKEN_FILE=wrong)) for _ in range(40)]
+        for worker in refused:
+            self.assertIn("UNAUTHENTICATED", worker.answer())
+        self.assertEqual(coordd.metric("coordd_join_refusals_total"), 40)
+        lines = coordd.text()[before:].count("wrong token")
+        self.assertLess(lines, 40)
+        self.assertGreaterEqual(lines, 20)
+
+    def token_file(self, token):
+        path = os.path.join(self.folder, f"token-{token}")
+        with open(path, "w", encoding="ascii") as out:
+            out.write(token)
+        os.chmod(path, 0o600)
+        return path
+
+    def test_a_token_file_that_others_can_read_is_refused(self):
+        path = self.token_file("secret")
+        os.chmod(path, 0o644)
+        worker = self.start(ScriptedWorker(self.coordd().listen, COORDD_JOB_ID="j", COORDD_TOKEN_FILE=path))
+        answer = worker.answer()
+        self.assertIn(path, answer)
+        self.assertIn("chmod 600", answer)
+
+
+if __name__ == "__main__":
+    processes.main()
