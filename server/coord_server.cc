@@ -15,6 +15,7 @@
 #include "common/http_server.h"
 #include "common/log.h"
 #include "common/mutex.h"
+#include "common/own_address.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
@@ -168,6 +169,14 @@ class GrpcCoordServer final : public CoordServer {
                                                options_.ports->ToString(), " are in use"));
   }
 
+  // gRPC does not say. Where the address could be had, it is something else.
+  static std::string WhyNot(const HostPort& address) {
+    const absl::Status free = TryToListen(address);
+    if (!free.ok()) return std::string(free.message());
+    return "the address is free, so it is a limit of this process (ulimit -v, -n, -u), or its "
+           "certificates";
+  }
+
   absl::Status ListenOn(const HostPort& address,
                         const std::shared_ptr<grpc::ServerCredentials>& credentials) {
     grpc::ServerBuilder builder;
@@ -191,8 +200,7 @@ class GrpcCoordServer final : public CoordServer {
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       return absl::UnavailableError(
-          absl::StrCat("cannot listen for gRPC on ", address.ToString(),
-                       ": the port is in use, or the address is not this machine's"));
+          absl::StrCat("cannot listen for gRPC on ", address.ToString(), ": ", WhyNot(address)));
     }
     MutexLock lock(&mu_);
     listen_address_ = {address.host, static_cast<uint16_t>(port)};
@@ -202,8 +210,7 @@ class GrpcCoordServer final : public CoordServer {
   absl::Status WriteConnection() {
     if (options_.connection_file.empty()) return absl::OkStatus();
     auto reachable = [](HostPort address) {
-      if (address.host == "0.0.0.0") address.host = "127.0.0.1";
-      if (address.host == "::") address.host = "::1";
+      address.host = ReachableHere(address.host);
       return address.ToString();
     };
     Connection connection;
