@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +33,12 @@ char g_directory[4096];
 // In the child, in the middle of whatever it was doing (it may be stuck in a write that nobody
 // reads): async-signal-safe to the end.
 [[noreturn]] void EndAfterParent(int /*signal*/) {
+  // The kernel may choose a thread of gRPC's. The main one would go on meanwhile, see its workers
+  // end and exit before the directory is removed: it has to do this itself.
+  if (syscall(SYS_gettid) != getpid()) {
+    syscall(SYS_tgkill, getpid(), getpid(), kParentDied);
+    while (true) pause();
+  }
   EndChildrenBut(-1);
   if (g_directory[0] != '\0') {
     char rm[] = "rm", recursive[] = "-rf", end[] = "--";
