@@ -60,6 +60,10 @@ absl::StatusOr<int32_t> TakeSlots(TextCursor& cursor) {
   return static_cast<int32_t>(slots.value);
 }
 
+// ssh, scp and others would take it for an option.
+constexpr absl::string_view kDashFirst = "a name that begins with '-'";
+constexpr absl::string_view kNoDash = "a letter, a digit or '_' there";
+
 // "[v6]", or a name.
 absl::StatusOr<std::string> TakeHost(TextCursor& cursor) {
   const size_t start = cursor.position();
@@ -74,6 +78,7 @@ absl::StatusOr<std::string> TakeHost(TextCursor& cursor) {
     host = std::string(cursor.TakeWhile(IsNameCharacter));
   }
   if (host.empty()) return cursor.Error(cursor.Here(), "a host");
+  if (host[0] == '-') return cursor.ErrorAt(start, kDashFirst, kNoDash);
   if (host.size() > kMaxHostNameBytes) {
     return cursor.ErrorAt(start, absl::StrCat("a name of ", host.size(), " bytes"),
                           absl::StrCat("at most ", kMaxHostNameBytes));
@@ -94,6 +99,7 @@ absl::string_view TakeOptionHost(TextCursor& cursor) {
 absl::StatusOr<std::vector<std::string>> ExpandOptionHost(const TextCursor& cursor, size_t start,
                                                           absl::string_view text) {
   if (text.empty()) return cursor.ErrorAt(start, cursor.Here(), "a host");
+  if (text[0] == '-') return cursor.ErrorAt(start, kDashFirst, kNoDash);
   if (absl::StrContains(text, ':')) {
     TextCursor inner("the host", text);
     COORDD_ASSIGN_OR_RETURN(std::string host, TakeHost(inner));

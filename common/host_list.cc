@@ -82,6 +82,7 @@ absl::StatusOr<Part> TakeBrackets(TextCursor& cursor) {
 
 absl::StatusOr<std::vector<Part>> TakeItem(TextCursor& cursor) {
   std::vector<Part> parts;
+  const size_t start = cursor.position();
   while (!cursor.AtEnd() && !IsSeparator(cursor.Peek())) {
     if (cursor.Take('[')) {
       COORDD_ASSIGN_OR_RETURN(Part part, TakeBrackets(cursor));
@@ -95,6 +96,9 @@ absl::StatusOr<std::vector<Part>> TakeItem(TextCursor& cursor) {
       return cursor.Error(absl::StrCat("a name of ", literal.size(), " bytes"),
                           absl::StrCat("at most ", kMaxHostNameBytes));
     }
+    // ssh, scp and others would take it for an option.
+    if (parts.empty() && literal[0] == '-')
+      return cursor.ErrorAt(start, "a name that begins with '-'", "a letter, a digit or '_' there");
     parts.push_back({std::string(literal), {}});
   }
   if (parts.empty()) return cursor.Error(cursor.Here(), "a host");

@@ -11,6 +11,7 @@
 #include "common/http_server.h"
 #include "common/log.h"
 #include "common/mutex.h"
+#include "common/own_address.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
@@ -152,8 +153,7 @@ class GrpcCoordServer final : public CoordServer {
   absl::Status WriteConnection() {
     if (options_.connection_file.empty()) return absl::OkStatus();
     auto reachable = [](HostPort address) {
-      if (address.host == "0.0.0.0") address.host = "127.0.0.1";
-      if (address.host == "::") address.host = "::1";
+      address.host = ReachableHere(address.host);
       return address.ToString();
     };
     Connection connection;

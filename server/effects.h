@@ -167,6 +167,7 @@ struct Event {
     kDrainBegan,    // a worker was asked to leave
     kDrainLifted,   // and may stay after all
     kRankStuck,     // where the program of a rank is that others wait for
+    kStateLost,     // a generation has none of those who had the state of the training
   };
   Kind kind = Kind::kJobCreated;
   std::string job = {};

@@ -61,6 +61,8 @@ v1::EventKind KindOf(Event::Kind kind) {
       return v1::EVENT_KIND_DRAIN_LIFTED;
     case Event::Kind::kRankStuck:
       return v1::EVENT_KIND_RANK_STUCK;
+    case Event::Kind::kStateLost:
+      return v1::EVENT_KIND_STATE_LOST;
     case Event::Kind::kTensorsPlanned:
     case Event::Kind::kStaleMessage:
       break;
@@ -77,6 +79,7 @@ bool IsWarning(const Event& event) {
     case Event::Kind::kProcessSetRefused:
     case Event::Kind::kStallBegan:
     case Event::Kind::kRankStuck:
+    case Event::Kind::kStateLost:
     case Event::Kind::kNotStored:
     case Event::Kind::kProtocolError:
     case Event::Kind::kProcessEnded:

@@ -66,6 +66,8 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_seconds_in_phase(absl::ToDoubleSeconds(now - rendezvous_.phase_since()));
   state->set_store_keys(kv_.keys());
   state->set_slowest_rank(-1);
+  state->set_none_follows(reforming_.none_follows());
+  state->set_state_lost(reforming_.state_lost());
   for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
   for (const std::string& node : drains_.closed_nodes()) state->add_drained_nodes(node);
 

@@ -102,6 +102,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
 absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
   if (!ended()) {
     COORDD_RETURN_IF_ERROR(CheckAgreement(join));
+    if (!reforming_.none_follows().empty()) return absl::FailedPreconditionError(NobodyIsTaken());
     COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
   }
   absl::Status fits = admission_.Check(join);
@@ -145,10 +146,11 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
       limits.has_settling_window() ? FromProto(limits.settling_window()) : options_.settling_window;
   options.settling_window_after_loss = options_.settling_window_after_loss;
   options.lease = options_.lease;
-  reforming_ = Reforming({.on_failure = FromProto(join.on_failure()),
-                          .report_window = options_.lease,
-                          .timeout = options_.reform_timeout,
-                          .reset_limit = options_.reset_limit});
+  reforming_.Begin({.on_failure = FromProto(join.on_failure()),
+                    .report_window = options_.lease,
+                    .timeout = options_.reform_timeout,
+                    .reset_limit = options_.reset_limit},
+                   /*same_run=*/token_ == join.token());
   if (options.max_workers > 0 && options.min_workers > options.max_workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
@@ -287,13 +289,12 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
     if (reforming_.open() && reforming_.on_failure() == OnFailure::kContinue)
       rendezvous_.ExpectRejoins(/*only=*/true);
   }
-  const bool last = reforming_.wanted() && reforming_.limit_reached();
-  damage_reason_ = Truncated(
-      OneLine(absl::StrCat(
-          "generation ", ToInt(generation()), " ended: ", reason,
-          last ? absl::StrCat("; none follows: --reset-limit ", options_.reset_limit, " is reached")
-               : "")),
-      kMaxReasonBytes);
+  const bool last = !reforming_.none_follows().empty();
+  damage_reason_ =
+      Truncated(OneLine(absl::StrCat(
+                    "generation ", ToInt(generation()), " ended: ", reason,
+                    last ? absl::StrCat("; none follows: ", reforming_.none_follows()) : "")),
+                kMaxReasonBytes);
   std::vector<SessionId> members;
   for (const auto& [session, worker] : workers_) {
     if (worker.generation == Generation{0}) continue;
@@ -343,6 +344,7 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
     generation_departures_.clear();
     old_incarnations_.clear();
     if (reforming_.open()) reforming_.Gathering(now);
+    if (!reforming_.none_follows().empty() && DismissNewcomers(now, effects)) return;
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
@@ -355,6 +357,7 @@ void JobState::NoteGone(absl::Time now, Effects& effects) {
 }
 
 void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects) {
+  NoteLostState(sessions, effects);
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -143,15 +144,50 @@ void JobState::GiveUpReforming(absl::Time now, Effects& effects) {
 }
 
 void JobState::GiveUp(const absl::Status& why, absl::Time now, Effects& effects) {
-  reforming_.GiveUp();
-  std::vector<SessionId> survivors;
-  for (const auto& [session, worker] : workers_) {
-    if (worker.previous_rank >= 0) survivors.push_back(session);
-  }
-  for (SessionId session : survivors) {
+  reforming_.GiveUp(std::string(why.message()));
+  // Those who were never members, too: they would begin from nothing.
+  std::vector<SessionId> all;
+  for (const auto& [session, worker] : workers_) all.push_back(session);
+  for (SessionId session : all) {
     Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), now, effects);
     effects.outgoing.push_back(CloseSession{session, why});
   }
+}
+
+// They would begin from nothing, and nobody would know. Whether there were any: then the last of
+// them has ended the job.
+bool JobState::DismissNewcomers(absl::Time now, Effects& effects) {
+  std::vector<SessionId> waiting;
+  for (const auto& [session, worker] : workers_) waiting.push_back(session);
+  const absl::Status why = absl::FailedPreconditionError(NobodyIsTaken());
+  for (SessionId session : waiting) {
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), now, effects);
+    effects.outgoing.push_back(CloseSession{session, why});
+  }
+  return !waiting.empty();
+}
+
+std::string JobState::NobodyIsTaken() const {
+  return absl::StrCat("job ", name_, " takes nobody any more: generation ", ToInt(generation()),
+                      " was its last one, ", reforming_.none_follows());
+}
+
+// None of those who are in it were in the one before, which was to go on.
+void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& effects) {
+  const bool inherits = absl::c_any_of(
+      sessions, [this](SessionId session) { return workers_.at(session).previous_rank >= 0; });
+  if (inherits || !reforming_.unfinished()) return;
+  const int64_t batches = batches_before_ + batches_executed();
+  if (batches == 0 && resume_after_.empty()) return;  // there was no state yet
+  const std::string sentence = absl::StrCat(
+      "no member with state is left: generation ", ToInt(generation()),
+      " has none of those who were in the one before, and begins anew; ",
+      batches > 0 ? absl::StrCat("the steps of ", batches, batches == 1 ? " batch" : " batches",
+                                 " that had been executed are lost")
+                  : "what they had done is lost",
+      ", but for what the program has saved itself");
+  reforming_.StateIsLost(sentence);
+  Emit(Event::Kind::kStateLost, sentence, effects);
 }
 
 }  // namespace coordd

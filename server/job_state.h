@@ -260,6 +260,9 @@ class JobState {
   std::string BlameText(const BlamedLink& link) const;
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
   void CheckReports(absl::Time now, Effects& effects);
+  bool DismissNewcomers(absl::Time now, Effects& effects);
+  std::string NobodyIsTaken() const;
+  void NoteLostState(const std::vector<SessionId>& sessions, Effects& effects);
   void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
   void GiveUpReforming(absl::Time now, Effects& effects);
 

@@ -1,8 +1,25 @@
 #include "server/reforming.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace coordd {
+
+void Reforming::Begin(const ReformingOptions& options, bool same_run) {
+  const bool unfinished = same_run && unfinished_;
+  *this = Reforming(options);
+  unfinished_ = unfinished;
+}
+
+void Reforming::Ended() {
+  Reforming after(options_);
+  after.none_follows_ = std::move(none_follows_);
+  after.state_lost_ = std::move(state_lost_);
+  after.unfinished_ = unfinished_;
+  *this = std::move(after);
+}
 
 void Reforming::Failed(const std::string& reason, bool silent, absl::Time now) {
   const bool first = blame_until_ == absl::InfiniteFuture();
@@ -24,7 +41,15 @@ bool Reforming::Broken(const std::string& reason, bool lost, bool left, absl::Ti
   // Not one whose members came back and said that it was over: nobody could be blamed.
   counted_ = !fruitful && !suspended_;
   fruitless_ = lost ? 0 : fruitful ? 1 : fruitless_ + (counted_ ? 1 : 0);
-  open_ = wanted() && !left && fruitless_ <= kMaxFruitlessGenerations && !limit_reached();
+  const bool too_often = fruitless_ > kMaxFruitlessGenerations;
+  unfinished_ = wanted() && !left;
+  open_ = unfinished_ && !too_often && !limit_reached();
+  if (unfinished_ && limit_reached()) {
+    none_follows_ = absl::StrCat("--reset-limit ", options_.reset_limit, " is reached");
+  } else if (unfinished_ && too_often) {
+    none_follows_ = absl::StrCat(kMaxFruitlessGenerations + 1,
+                                 " generations in a row have failed though nobody was lost");
+  }
   if (!open_) return false;
   reason_ = reason;
   report_by_ = now + options_.report_window;
@@ -38,8 +63,9 @@ void Reforming::Gathering(absl::Time now) {
 
 void Reforming::Formed(absl::Time now) {
   if (open_) ++resets_;
-  GiveUp();
-  suspended_ = false;
+  Close();
+  suspended_ = unfinished_ = false;
+  none_follows_.clear();
   formed_at_ = now;
 }
 
@@ -49,11 +75,16 @@ void Reforming::Suspended() {
     suspended_ = true;
     return;
   }
-  GiveUp();
+  Close();
   if (counted_) --fruitless_;
 }
 
-void Reforming::GiveUp() {
+void Reforming::GiveUp(const std::string& why) {
+  none_follows_ = why;
+  Close();
+}
+
+void Reforming::Close() {
   open_ = false;
   report_by_ = form_by_ = absl::InfiniteFuture();
 }

@@ -44,6 +44,10 @@ class Reforming {
   OnFailure on_failure() const { return options_.on_failure; }
   bool wanted() const { return options_.on_failure != OnFailure::kEnd; }
 
+  // The first worker of a job that begins: what it is from now on. `same_run`: it goes on with what
+  // has ended, as its token tells.
+  void Begin(const ReformingOptions& options, bool same_run);
+
   // A member says that a collective has failed; `silent`: since it hears nothing more from another
   // one. REQUIRES: the generation is intact.
   void Failed(const std::string& reason, bool silent, absl::Time now);
@@ -60,17 +64,25 @@ class Reforming {
   // Those who are left have all reported: the next generation can form.
   void Gathering(absl::Time now);
   void Formed(absl::Time now);
-  // It never will.
-  void GiveUp();
+  // It never will, and the job is over: `why` completes "none follows: ".
+  void GiveUp(const std::string& why);
   // The members of the generation come back: who has failed fails again, and if it was over, it
   // will be Broken again.
   void Suspended();
   // Nobody is left.
-  void Ended() { *this = Reforming(options_); }
+  void Ended();
 
   bool open() const { return open_; }  // from Broken to Formed
   bool limit_reached() const { return options_.reset_limit > 0 && resets_ >= options_.reset_limit; }
   const std::string& reason() const { return reason_; }  // of Broken
+  // Why the generation that is over is the last one although its members were to go on without
+  // those who are gone; empty: it is not, or they had said goodbye. Until the job begins anew.
+  const std::string& none_follows() const { return none_follows_; }
+  // The generation before the next one was to go on: whoever has none of its members begins from
+  // nothing, and says so.
+  bool unfinished() const { return unfinished_; }
+  void StateIsLost(const std::string& sentence) { state_lost_ = sentence; }
+  const std::string& state_lost() const { return state_lost_; }  // the last; empty: it never was
   // Those who have not reported by now are not waited for any more.
   bool ReportsAreOverdue(absl::Time now) const { return open_ && now >= report_by_; }
   // Nor is min_workers.
@@ -79,6 +91,8 @@ class Reforming {
   void Forgive(absl::Duration gap);
 
  private:
+  void Close();
+
   ReformingOptions options_;
   std::string blame_;  // why the generation has to end at blame_until_
   absl::Time blame_until_ = absl::InfiniteFuture();
@@ -92,6 +106,8 @@ class Reforming {
   bool counted_ = false;    // Broken has added to fruitless_
   int32_t resets_ = 0;      // generations that have followed another
   absl::Time formed_at_ = absl::InfinitePast();
+  std::string none_follows_, state_lost_;
+  bool unfinished_ = false;
 };
 
 }  // namespace coordd

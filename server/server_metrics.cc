@@ -348,6 +348,7 @@ void ServerMetrics::OnEvent(const Event& event) {
     case Event::Kind::kDrainBegan:
     case Event::Kind::kDrainLifted:
     case Event::Kind::kRankStuck:
+    case Event::Kind::kStateLost:
       break;  // coordd_events_total is enough
   }
 }

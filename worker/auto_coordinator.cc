@@ -27,6 +27,7 @@
 #include "common/launch_facts.h"
 #include "common/log.h"
 #include "common/mutex.h"
+#include "common/own_address.h"
 #include "common/random.h"
 #include "common/rendezvous_file.h"
 #include "common/status_macros.h"
@@ -141,7 +142,7 @@ absl::StatusOr<CoordinatorAccess> StartOwnLocked(OwnCoordinator& own, const Work
   CoordinatorChildOptions child;
   COORDD_ASSIGN_OR_RETURN(child.program, FindCoordinatorProgram(options.places));
   const std::vector<std::string> hosts =
-      plan.one_node ? std::vector<std::string>{"127.0.0.1"} : OwnAddresses(options.launch);
+      plan.one_node ? std::vector<std::string>{LoopbackAddress()} : OwnAddresses(options.launch);
   child.directory = SecretsDirectory(options, plan);
   if (Place(options, "COORDD_RENDEZVOUS_FILE").empty()) {
     PruneRunDirectories(std::filesystem::path(child.directory).parent_path(),
@@ -152,7 +153,7 @@ absl::StatusOr<CoordinatorAccess> StartOwnLocked(OwnCoordinator& own, const Work
   COORDD_ASSIGN_OR_RETURN(std::string token, MakeSecrets(child.directory, names));
   child.tls = ServerTlsFiles(child.directory);
   const bool v6 = !hosts.empty() && hosts[0].find(':') != std::string::npos;
-  child.listen = {plan.one_node ? "127.0.0.1" : v6 ? "::" : "0.0.0.0", 0};
+  child.listen = {plan.one_node ? hosts[0] : v6 ? "::" : "0.0.0.0", 0};
   child.ports = plan.ports;
   COORDD_ASSIGN_OR_RETURN(own.child, CoordinatorChild::Start(child, deadline, clock));
   own.process = getpid();

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/own_address.h"
 #include "common/status_macros.h"
 #include "worker/unique_fd.h"
 
@@ -59,7 +60,7 @@ std::vector<std::string> CommandOf(const CoordinatorChildOptions& options) {
                                       "--listen",
                                       options.listen.ToString(),
                                       "--http",
-                                      "127.0.0.1:0",
+                                      HostPort{LoopbackAddress(), 0}.ToString(),
                                       "--ready-fd",
                                       absl::StrCat(kReadyFd),
                                       "--store",

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/log.h"
+#include "common/own_address.h"
 #include "common/process_set_parts.h"
 #include "common/version.h"
 
@@ -72,7 +73,7 @@ HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator) {
   const absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
   if (local.ok()) return {*local, wanted.port};
   COORDD_LOG(kWarning, "metrics are served on loopback only: ", local.status().message());
-  return {"127.0.0.1", wanted.port};
+  return {LoopbackAddress(), wanted.port};
 }
 
 HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {

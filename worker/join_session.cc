@@ -3,7 +3,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/backoff.h"
 #include "common/log.h"
 #include "common/process_set_parts.h"
@@ -59,6 +62,28 @@ void Take(ControlEvent event, Attempt& attempt) {
   }
 }
 
+// Words of gRPC and of its TLS library for what another try meets again: the two certificates do
+// not fit, or one side speaks no TLS.
+constexpr absl::string_view kCertificateTrouble[] = {
+    "is not in peer certificate", "certificate verify failed", "CERTIFICATE_VERIFY_FAILED",
+    "WRONG_VERSION_NUMBER",       "wrong version number",      "alert bad certificate",
+    "alert unknown ca",           "alert certificate required"};
+
+bool IsCertificateTrouble(const absl::Status& status) {
+  return absl::c_any_of(kCertificateTrouble, [&](absl::string_view words) {
+    return absl::StrContains(status.message(), words);
+  });
+}
+
+absl::Status Refused(const JoinRequest& request, const absl::Status& why) {
+  return absl::UnauthenticatedError(
+      absl::StrCat("job ", request.join.job(), " cannot be joined: the certificates of coordd at ",
+                   request.coordinator,
+                   " and of this worker do not fit (COORDD_TLS_CA, "
+                   "COORDD_TLS_CERT, COORDD_TLS_KEY): ",
+                   why.message()));
+}
+
 absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
   return absl::UnavailableError(absl::StrCat("job ", request.join.job(),
                                              " could not be joined in time, coordd at ",
@@ -103,6 +128,10 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
       return JoinedSession{std::move(link), *std::move(attempt.membership),
                            std::move(attempt.process_sets), std::move(attempt.early)};
     if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
+    // Of several coordds, another one may do.
+    const bool only = !absl::StrContains(request.coordinator, ',');
+    if (only && attempt.received == 0 && IsCertificateTrouble(*attempt.ended))
+      return Refused(request, *attempt.ended);
     // It had been let in, and its stream has broken: coordd may not know that yet, nor for long.
     if (attempt.received > 0) asking_since = clock.Now();
     const absl::Time next = clock.Now() + backoff.Next();

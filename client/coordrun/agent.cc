@@ -273,8 +273,8 @@ void Agent::WorkerStarted(int32_t worker, const std::string& /*host*/, pid_t pid
   Tell(WorkerStartedMessage{worker, pid, launch});
 }
 
-void Agent::WorkerLine(int32_t worker, Stream stream, absl::string_view line) {
-  Send({stream == Stream::kOut ? FrameKind::kOut : FrameKind::kErr, worker, std::string(line)});
+void Agent::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+  Send({stream == Stream::kOut ? FrameKind::kOut : FrameKind::kErr, worker, PieceText(piece)});
 }
 
 void Agent::WorkerEnded(int32_t worker, const ProcessEnd& end) {

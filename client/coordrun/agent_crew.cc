@@ -208,8 +208,10 @@ void AgentCrew::Take(Host& host, const Frame& frame, absl::Time now, CrewEvents&
   if (frame.kind != FrameKind::kControl) {
     const auto& workers = host.channel.request().workers;
     if (std::find(workers.begin(), workers.end(), frame.source) == workers.end()) return;
-    events.WorkerLine(frame.source, frame.kind == FrameKind::kOut ? Stream::kOut : Stream::kErr,
-                      frame.text);
+    const auto piece = ParsePieceText(frame.text);
+    if (piece.has_value())
+      events.WorkerSaid(frame.source, frame.kind == FrameKind::kOut ? Stream::kOut : Stream::kErr,
+                        *piece);
     return;
   }
   if (const auto message = ParseMessage(frame.text); message.ok()) {

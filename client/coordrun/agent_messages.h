@@ -17,7 +17,8 @@
 
 namespace coordd {
 
-// Of these messages. An agent of another revision is refused by name.
+// Of these messages and of what workers say (PieceText). An agent of another revision is refused by
+// name.
 inline constexpr int kAgentProtocol = 4;
 // A line of orders: the environment of a shell has 2 MiB at most.
 inline constexpr size_t kMaxOrderBytes = size_t{8} << 20;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,7 +44,7 @@ struct Failure {
 };
 
 struct ChildEnds {
-  int in, out, err;  // in: -1 for an empty one
+  int in, out, err;  // in: -1 for an empty one, 0 for ours
   int inherited;
   int failure;
 };
@@ -56,12 +57,13 @@ struct ChildEnds {
   // Should coordrun be killed, whoever guards it ends everything; this covers the time until then.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);
-  const int input = ends.in >= 0 ? ends.in : open("/dev/null", O_RDONLY);
-  dup2(input, 0);
+  const bool ours = ends.in == 0 && fcntl(0, F_GETFD) >= 0;
+  const int input = ends.in > 0 || ours ? ends.in : open("/dev/null", O_RDONLY);
+  if (input != 0) dup2(input, 0);
   dup2(ends.out, 1);
   dup2(ends.err, 2);
   if (ends.inherited >= 0) fcntl(ends.inherited, F_SETFD, 0);
-  if (ends.in < 0 && input > 2) close(input);
+  if (ends.in <= 0 && input > 2) close(input);
   signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -74,13 +76,33 @@ struct ChildEnds {
   _exit(ignored > 0 ? 127 : 126);
 }
 
+// What to do about a program that is there, or nearly; empty: it is not.
+std::string Hint(const ChildRequest& request, int error) {
+  const std::string& program = request.command[0];
+  const bool searched = program.find('/') == std::string::npos;  // in PATH, and nowhere else
+  const std::string here = searched ? absl::StrCat("./", program) : program;
+  const std::string path = here[0] == '/' || request.directory.empty()
+                               ? here
+                               : absl::StrCat(request.directory, "/", here);
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) return "";
+  if (access(path.c_str(), X_OK) != 0) {
+    return absl::StrCat("; the file ", here,
+                        " is not executable: expected its interpreter before it (python ", program,
+                        "), or chmod +x");
+  }
+  if (searched) return absl::StrCat("; it is not in PATH: expected ", here);
+  return error == ENOENT ? "; the interpreter in its first line is not there" : "";
+}
+
 absl::Status StartError(const ChildRequest& request, const Failure& failure) {
   if (failure.directory) {
     return absl::FailedPreconditionError(absl::StrCat("the working directory ", request.directory,
                                                       ": ", std::strerror(failure.error)));
   }
   const std::string text =
-      absl::StrCat(request.command[0], " cannot be run: ", std::strerror(failure.error));
+      absl::StrCat(request.command[0], " cannot be run: ", std::strerror(failure.error),
+                   Hint(request, failure.error));
   if (failure.error == ENOENT) return absl::NotFoundError(text);
   if (failure.error == EACCES) return absl::PermissionDeniedError(text);
   return absl::UnavailableError(text);
@@ -121,7 +143,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildRequest& request) {
   }
   if (pid == 0) {
     RunChild(parent, argv, envp, request.directory,
-             {.in = in->read.get(),
+             {.in = request.inherits_input && !request.input ? 0 : in->read.get(),
               .out = out->write.get(),
               .err = err->write.get(),
               .inherited = request.inherited_fd,

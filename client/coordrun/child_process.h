@@ -18,8 +18,9 @@ namespace coordd {
 struct ChildRequest {
   std::vector<std::string> command;  // the program is searched in PATH
   Environment environment;
-  std::string directory = "";  // where it starts; empty: here
-  bool input = false;          // whether it reads what is written to in(); else its stdin is empty
+  std::string directory = "";   // where it starts; empty: here
+  bool input = false;           // whether it reads what is written to in(); else its stdin is empty
+  bool inherits_input = false;  // or, without `input`, that of this process
   // Stays open in the child under its own number; -1: none. Everything else is closed but 0, 1 and
   // 2 (pipes).
   int inherited_fd = -1;

@@ -96,6 +96,7 @@ std::vector<std::string> SshCommand(const RunOptions& options, const HostRanks& 
   if (options.ssh_port != 0) Append({"-p", absl::StrCat(options.ssh_port)}, &command);
   if (!options.ssh_identity.empty()) Append({"-i", options.ssh_identity}, &command);
   Append(options.launcher_arguments, &command);
+  command.push_back("--");  // what follows is no option, whatever it looks like
   command.push_back(host.user.empty() ? host.host : absl::StrCat(host.user, "@", host.host));
   const std::string there = options.remote_coordrun.empty() ? self : options.remote_coordrun;
   const std::string script = options.remote_coordrun.empty()

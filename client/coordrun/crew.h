@@ -27,7 +27,7 @@ class CrewEvents {
   // `host`: empty for this machine. `launch`: its COORDD_LAUNCH_ID; empty: none.
   virtual void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
                              const std::string& launch) = 0;
-  virtual void WorkerLine(int32_t worker, Stream stream, absl::string_view line) = 0;
+  virtual void WorkerSaid(int32_t worker, Stream stream, const Piece& piece) = 0;
   // Once for each start.
   virtual void WorkerEnded(int32_t worker, const ProcessEnd& end) = 0;
   // A sentence for the user about a host or a launcher.

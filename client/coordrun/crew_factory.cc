@@ -53,7 +53,8 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
     COORDD_ASSIGN_OR_RETURN(
         Environment environment,
         EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment, master));
-    orders.push_back({r, std::move(environment)});
+    // That of rank 0, as with mpirun: a script behind '-', a debugger.
+    orders.push_back({r, std::move(environment), /*has_input=*/options.first_rank + r == 0});
   }
   const std::string relay =
       WantsRelay(options, in.plan.np, in.plan.np) ? in.run_directory : std::string();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "client/coordrun/stream_splitter.h"
 
 namespace coordd {
 
@@ -17,7 +18,7 @@ inline constexpr size_t kMaxFrameLineBytes = 1000;
 
 enum class FrameKind : char {
   kControl = 'c',  // JSON (agent_messages.h); `source` is the agent's number
-  kOut = 'o',      // a line of worker `source`
+  kOut = 'o',      // what worker `source` has said, as PieceText has it
   kErr = 'e',
 };
 
@@ -27,6 +28,11 @@ struct Frame {
   std::string text;
   friend bool operator==(const Frame&, const Frame&) = default;
 };
+
+// A piece of a worker's output as the text of a frame, and back: its end, then its text. Nothing:
+// it is none.
+std::string PieceText(const Piece& piece);
+std::optional<Piece> ParsePieceText(absl::string_view text);
 
 // One or more lines, each with its end. `frame.text` has no line end in it.
 std::string EncodeFrame(const Frame& frame);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/coordrun/host_answers.h"
 #include "client/coordrun/slot_book.h"
 
 namespace coordd {
@@ -73,7 +74,12 @@ std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(
 }
 
 absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Result(const ProcessEnd& end) const {
-  if (end.ok() && out_.size() < kMaxBytes) {
+  if (end.ok() && out_.size() >= kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--host-discovery-script printed more than ",
+                                                   kMaxBytes >> 20,
+                                                   " MiB: expected a host a line"));
+  }
+  if (end.ok()) {
     auto hosts = ParseDiscovered(out_, slots_per_host_);
     if (hosts.ok()) return hosts;
     return absl::InvalidArgumentError(
@@ -87,13 +93,14 @@ absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Result(const ProcessEnd& e
                    said.empty() ? "" : absl::StrCat(": ", said.substr(said.rfind('\n') + 1))));
 }
 
-absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(const RunOptions& options,
-                                                          const Environment& environment,
-                                                          Clock& clock) {
+absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
+    const RunOptions& options, const Environment& environment, Clock& clock,
+    const std::function<void(const std::string& sentence)>& tell) {
   HostDiscovery discovery(options.discovery_script, options.slots_per_host, environment);
   const int32_t needed = options.min_np > 0 ? options.min_np : options.np;
   const absl::Time end = clock.Now() + options.elastic_timeout;
   std::string found = "it has not ended yet";
+  HostAnswers answers(/*least=*/0);
   while (clock.Now() < end) {
     std::vector<pollfd> fds;
     discovery.Await(fds);
@@ -103,6 +110,8 @@ absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(const RunOptions& opti
     const auto result = discovery.Handle(fds, clock.Now());
     if (!result) continue;
     if (result->ok() && SlotsOf(**result) >= needed) return *result;
+    const std::string problem = answers.Judge(*result, clock.Now()).say;
+    if (!problem.empty()) tell(problem);
     found = result->ok() ? absl::StrCat("it has found ", SlotsOf(**result))
                          : std::string(result->status().message());
   }

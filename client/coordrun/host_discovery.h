@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,9 +55,10 @@ class HostDiscovery {
 };
 
 // Until there are slots for min_np workers (np, without it), for --elastic-timeout at most: the
-// hosts. Blocks. DEADLINE_EXCEEDED: says how many there are, or why the script fails.
-absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(const RunOptions& options,
-                                                          const Environment& environment,
-                                                          Clock& clock);
+// hosts. Blocks. `tell` gets a sentence about each answer that is refused, once. DEADLINE_EXCEEDED:
+// says how many there are, or why the script fails.
+absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
+    const RunOptions& options, const Environment& environment, Clock& clock,
+    const std::function<void(const std::string& sentence)>& tell);
 
 }  // namespace coordd

@@ -96,7 +96,8 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
       clock_(clock),
       start_(clock.Now()),
       output_(options, !Has(environment_, "NO_COLOR")),
-      slots_(options.max_np) {}
+      slots_(options.max_np),
+      answers_(options.min_np) {}
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
@@ -146,6 +147,13 @@ absl::Status Launcher::Prepare() {
   for (const std::string& note : options_.notes) output_.Say(absl::StrCat("coordrun: ", note));
   for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_)})
     if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
+  const bool reads =
+      std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();
+  if (reads && plan_.launcher != LauncherKind::kLocal) {
+    output_.Say(absl::StrCat("coordrun: the command reads '-', and workers with launcher ",
+                             ToString(plan_.launcher),
+                             " have an empty stdin: expected a file that all hosts have"));
+  }
   COORDD_ASSIGN_OR_RETURN(coordinator_,
                           SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
   COORDD_ASSIGN_OR_RETURN(
@@ -214,7 +222,7 @@ absl::Status Launcher::StartWorkers() {
 }
 
 void Launcher::RunWorkers() {
-  bool told = false;
+  bool told = false, told_of_waiting = false;
   while (!state_->all_ended()) {
     const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
     Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
@@ -222,6 +230,12 @@ void Launcher::RunWorkers() {
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
     RestartWorkers();
+    if (state_->awaits_hosts() && !told_of_waiting) {
+      output_.Say(absl::StrCat("coordrun: nobody is left; hosts are waited for, ",
+                               absl::FormatDuration(options_.elastic_timeout),
+                               " (--elastic-timeout)"));
+    }
+    told_of_waiting = state_->awaits_hosts();
     if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
       output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
@@ -258,6 +272,7 @@ void Launcher::DrainWorkers() {
   crew_->Finish();
   const absl::Time deadline = clock_.Now() + kDrain;
   while (!crew_->drained() && clock_.Now() < deadline) Turn(deadline);
+  output_.Finish();
   for (const TailLines& tail : tails_) report_.tails.push_back(tail.lines());
 }
 
@@ -403,18 +418,17 @@ void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
   tails_[index] = TailLines(kTailLines);  // what it says in this life
 }
 
-void Launcher::WorkerLine(int32_t worker, Stream stream, absl::string_view line) {
-  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(line);
-  output_.WorkerLine(worker, stream, line);
+void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
+  output_.WorkerSaid(worker, stream, piece);
 }
 
 void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   ReportExit(worker, end);
   const auto index = static_cast<size_t>(worker);
   const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
-  const bool may_be_drained =
-      elastic && !state_->ending() && !launches_[index].empty() && !state_->workers()[index].away;
-  if (may_be_drained) {
+  // What coordd makes of it is asked for all that end in one turn.
+  if (elastic && !state_->ending() && !launches_[index].empty()) {
     ended_.emplace_back(worker, end);
   } else {
     TellEnd(worker, end, /*drained=*/false);

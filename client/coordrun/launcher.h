@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/coordrun/crew.h"
 #include "client/coordrun/exit_reporter.h"
+#include "client/coordrun/host_answers.h"
 #include "client/coordrun/host_discovery.h"
 #include "client/coordrun/line_splitter.h"
 #include "client/coordrun/output.h"
@@ -46,7 +47,7 @@ class Launcher : private CrewEvents {
   // CrewEvents.
   void WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
                      const std::string& launch) override;
-  void WorkerLine(int32_t worker, Stream stream, absl::string_view line) override;
+  void WorkerSaid(int32_t worker, Stream stream, const Piece& piece) override;
   void WorkerEnded(int32_t worker, const ProcessEnd& end) override;
   void Notice(absl::string_view sentence) override;
 
@@ -76,8 +77,11 @@ class Launcher : private CrewEvents {
   // Those who have ended since, and whether they had been asked to leave.
   void JudgeEnds();
   void TellEnd(int32_t worker, const ProcessEnd& end, bool drained);
-  // Asks coordd to let these leave; the workers of whom it knows that they will.
-  std::set<int32_t> Drain(const std::vector<int32_t>& workers) const;
+  // Whether coordd lets no generation follow: then the run is being ended.
+  bool JobIsOver(const std::optional<v1::ServerState>& view);
+  // Asks coordd to let these leave; the workers of whom it knows that they will, or that it would
+  // refuse to let them.
+  std::set<int32_t> Drain(const std::vector<int32_t>& workers);
   // Some workers have ended well, others run: whether those can.
   void RestartWorkers();
   // What a discovery script has said.
@@ -105,7 +109,7 @@ class Launcher : private CrewEvents {
   std::unique_ptr<Crew> crew_;
   std::unique_ptr<HostDiscovery> discovery_;  // null: the hosts are those of the plan
   SlotBook slots_;
-  std::string discovery_problem_;  // as it was told last
+  HostAnswers answers_;
   std::unique_ptr<RunState> state_;
   std::unique_ptr<ExitReporter> reporter_;             // null: nobody is told
   std::vector<std::pair<int32_t, ProcessEnd>> ended_;  // since the last JudgeEnds

@@ -57,9 +57,17 @@ void Launcher::JudgeEnds() {
   const auto ended = std::exchange(ended_, {});
   const auto view = FetchView(kJudgeTimeout);
   for (const auto& [worker, end] : ended) {
-    const std::string& launch = launches_[static_cast<size_t>(worker)];
-    TellEnd(worker, end, view && WasAskedToLeave(*view, report_.job, launch));
+    const auto index = static_cast<size_t>(worker);
+    const bool asked = view && !state_->workers()[index].away &&
+                       WasAskedToLeave(*view, report_.job, launches_[index]);
+    TellEnd(worker, end, asked);
   }
+  JobIsOver(view);
+}
+
+bool Launcher::JobIsOver(const std::optional<v1::ServerState>& view) {
+  if (view && !state_->ending()) state_->JobEnded(NoneFollows(*view, report_.job), clock_.Now());
+  return !state_->job_end().empty();
 }
 
 void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
@@ -80,7 +88,7 @@ void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
   early_wait_ = kEarlyLook;
 }
 
-std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) const {
+std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
   std::set<int32_t> leave;
   const Rendezvous& rendezvous = coordinator_.rendezvous;
   v1::DismissRequest request;
@@ -95,6 +103,13 @@ std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) const {
   }
   if (request.launches().empty() || rendezvous.address.empty()) return leave;
   const auto reply = DismissWorkers({rendezvous.address, rendezvous.tls}, request, kJudgeTimeout);
+  if (absl::IsFailedPrecondition(reply.status())) {
+    // They may still come to an end by themselves, or do what they do on SIGTERM.
+    output_.Say(absl::StrCat("coordrun: workers of hosts that are gone cannot be asked to leave: ",
+                             reply.status().message(), "; they get SIGTERM after --drain-grace ",
+                             absl::FormatDuration(options_.drain_grace)));
+    return {workers.begin(), workers.end()};
+  }
   if (!reply.ok()) return leave;  // SIGTERM tells them, too
   for (const v1::DismissedWorker& dismissed : reply->workers()) {
     for (const int32_t worker : workers) {
@@ -107,7 +122,9 @@ std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) const {
 }
 
 void Launcher::RestartWorkers() {
-  for (int32_t worker : state_->TakeRestarts(clock_.Now())) {
+  const std::vector<int32_t> due = state_->TakeRestarts(clock_.Now());
+  if (!due.empty() && JobIsOver(FetchView(kJudgeTimeout))) return;
+  for (const int32_t worker : due) {
     const auto index = static_cast<size_t>(worker);
     report_.pids[index] = 0;  // elsewhere it is told later
     const absl::Status started = crew_->Restart(worker, *this);
@@ -140,11 +157,9 @@ HostRanks Launcher::PlaceOf(int32_t worker) const {
 }
 
 void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
-  const std::string problem(hosts.status().message());
-  if (!hosts.ok() && problem != discovery_problem_)
-    output_.Say(absl::StrCat("coordrun: ", problem, "; the hosts stay as they are"));
-  discovery_problem_ = problem;
-  if (!hosts.ok() || state_->ending()) return;
+  const HostAnswers::Verdict verdict = answers_.Judge(hosts, clock_.Now());
+  if (!verdict.say.empty()) output_.Say(absl::StrCat("coordrun: ", verdict.say));
+  if (!verdict.take || state_->ending()) return;
   const SlotChange change = slots_.Update(*hosts);
   for (const std::string& sentence : change.sentences)
     output_.Say(absl::StrCat("coordrun: ", sentence));

@@ -47,6 +47,17 @@ void TailLines::Add(absl::string_view line) {
   if (lines_.size() > count_) lines_.pop_front();
 }
 
+void TailLines::Add(const Piece& piece) {
+  const bool open = !EndsLine(last_end_);
+  const bool ends_only = piece.text.empty() && EndsLine(piece.end);
+  if (!open && !piece.text.empty()) Add(piece.text);
+  if (!open && ends_only) Add("");
+  if (!open && piece.text.empty() && !ends_only) return;  // nothing to overwrite
+  if (open && !ends_only && last_end_ == PieceEnd::kReturn) lines_.back().clear();
+  if (open && lines_.back().size() < kMaxLineBytes) absl::StrAppend(&lines_.back(), piece.text);
+  last_end_ = piece.end;
+}
+
 std::string RankPrefix(int32_t rank, int32_t size, bool colour) {
   const std::string number = absl::StrCat(rank);
   const size_t width = absl::StrCat(size > 0 ? size - 1 : 0).size();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "client/coordrun/stream_splitter.h"
 
 namespace coordd {
 
@@ -35,11 +36,14 @@ class TailLines {
  public:
   explicit TailLines(size_t count) : count_(count) {}
   void Add(absl::string_view line);
+  // Of a line that comes in pieces: what is overwritten is forgotten.
+  void Add(const Piece& piece);
   const std::deque<std::string>& lines() const { return lines_; }
 
  private:
   size_t count_;
   std::deque<std::string> lines_;
+  PieceEnd last_end_ = PieceEnd::kNewline;  // of the last piece
 };
 
 // "[3] ", as wide as that of the largest rank; with `colour` in the rank's own, as terminals do it.

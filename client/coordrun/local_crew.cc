@@ -50,8 +50,10 @@ void LocalCrew::KeepRelay(bool ended, absl::Time now, CrewEvents& events) {
 
 absl::StatusOr<LocalCrew::Worker> LocalCrew::StartOne(const WorkerOrder& order, int32_t start,
                                                       CrewEvents& events) const {
-  ChildRequest request = {
-      .command = command_, .environment = order.environment, .directory = directory_};
+  ChildRequest request = {.command = command_,
+                          .environment = order.environment,
+                          .directory = directory_,
+                          .inherits_input = order.has_input};
   const auto run = request.environment.find("COORDD_LAUNCH_ID");
   const bool reported = run != request.environment.end();
   if (reported) run->second = LaunchId(run->second, order.index, start);
@@ -96,41 +98,49 @@ void LocalCrew::Await(std::vector<pollfd>& fds) {
 }
 
 absl::Time LocalCrew::NextDeadline() const {
-  return relay_.has_value() ? relay_->starts_again() : absl::InfiniteFuture();
+  absl::Time next = relay_.has_value() ? relay_->starts_again() : absl::InfiniteFuture();
+  for (const Worker& worker : workers_) {
+    next = std::min({next, worker.out_pieces.NextDeadline(), worker.err_pieces.NextDeadline()});
+  }
+  return next;
 }
 
 void LocalCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents& events) {
   if (!fds.empty()) KeepRelay(fds.back().revents != 0, now, events);
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
+    const auto say = [&](Stream stream) {
+      return [&events, &worker, stream](const Piece& piece) {
+        events.WorkerSaid(worker.index, stream, piece);
+      };
+    };
     // What it wrote before it ended comes first.
-    if (fds[3 * i + 1].revents != 0) {
-      ReadLines(worker.process.out(), worker.out_lines, [&](absl::string_view line) {
-        events.WorkerLine(worker.index, Stream::kOut, line);
-      });
-    }
-    if (fds[3 * i + 2].revents != 0) {
-      ReadLines(worker.process.err(), worker.err_lines, [&](absl::string_view line) {
-        events.WorkerLine(worker.index, Stream::kErr, line);
-      });
-    }
+    if (fds[3 * i + 1].revents != 0)
+      ReadPieces(worker.process.out(), worker.out_pieces, now, say(Stream::kOut));
+    if (fds[3 * i + 2].revents != 0)
+      ReadPieces(worker.process.err(), worker.err_pieces, now, say(Stream::kErr));
+    worker.out_pieces.Tick(now, say(Stream::kOut));
+    worker.err_pieces.Tick(now, say(Stream::kErr));
     if (fds[3 * i].revents == 0) continue;
     const auto end = worker.process.Reap();
     if (!end) continue;
-    ReadLastWords(worker, events);
+    ReadLastWords(worker, now, events);
     events.WorkerEnded(worker.index, *end);
   }
 }
 
 // What it wrote last is there, also what it never ended with a line. Its descendants may hold the
 // pipe open; they are not waited for.
-void LocalCrew::ReadLastWords(Worker& worker, CrewEvents& events) {
+void LocalCrew::ReadLastWords(Worker& worker, absl::Time now, CrewEvents& events) {
+  const auto say = [&](const Piece& piece) {
+    events.WorkerSaid(worker.index, Stream::kErr, piece);
+  };
   constexpr int kMostReads = 16;  // a pipe holds 64 KiB
   for (int i = 0; i < kMostReads && worker.process.err_open(); ++i) {
-    if (!Readable(worker.process.err().get())) return;
-    ReadLines(worker.process.err(), worker.err_lines,
-              [&](absl::string_view line) { events.WorkerLine(worker.index, Stream::kErr, line); });
+    if (!Readable(worker.process.err().get())) break;
+    ReadPieces(worker.process.err(), worker.err_pieces, now, say);
   }
+  worker.err_pieces.Finish(say);
 }
 
 void LocalCrew::Signal(int signal, absl::Time /*now*/) {

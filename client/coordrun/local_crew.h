@@ -10,8 +10,8 @@
 
 #include "client/coordrun/child_process.h"
 #include "client/coordrun/crew.h"
-#include "client/coordrun/line_splitter.h"
 #include "client/coordrun/relay_process.h"
+#include "client/coordrun/stream_splitter.h"
 #include "common/environment.h"
 
 namespace coordd {
@@ -20,6 +20,7 @@ namespace coordd {
 struct WorkerOrder {
   int32_t index = 0;
   Environment environment;
+  bool has_input = false;  // this process's stdin is its own; else it has an empty one
 };
 
 class LocalCrew : public Crew {
@@ -48,7 +49,7 @@ class LocalCrew : public Crew {
   struct Worker {
     int32_t index;
     ChildProcess process;
-    LineSplitter out_lines, err_lines;
+    StreamSplitter out_pieces, err_pieces;
     int32_t start = 0;  // how often it had been started before
   };
 
@@ -57,7 +58,7 @@ class LocalCrew : public Crew {
 
   void BeginRelay(CrewEvents& events);
   void KeepRelay(bool ended, absl::Time now, CrewEvents& events);
-  static void ReadLastWords(Worker& worker, CrewEvents& events);
+  static void ReadLastWords(Worker& worker, absl::Time now, CrewEvents& events);
 
   // Constant after construction.
   const std::vector<std::string> command_;

@@ -1,5 +1,6 @@
 // coordrun: starts the workers of a job, here or on other hosts, and a coordd for them.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <string>
@@ -32,10 +33,12 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void Tell(const std::string& sentence) { std::fprintf(stderr, "coordrun: %s\n", sentence.c_str()); }
+
 absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment, Clock& clock) {
   if (!options.discovery_script.empty()) {
     COORDD_ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts,
-                            DiscoverFirstHosts(options, environment, clock));
+                            DiscoverFirstHosts(options, environment, clock, Tell));
     UseDiscovered(hosts, &options);
   }
   PlanInputs inputs;
@@ -76,8 +79,10 @@ int Main(int argc, char** argv) {
   const auto directory = MakeRunDirectory(environment, options.run_directory);
   if (!directory.ok()) return Fail(directory.status(), 1);
   RaiseFileLimit();
+  const bool has_input = plan->launcher == LauncherKind::kLocal && options.first_rank == 0;
   return RunSupervised(
-      *directory, [&] { return Launcher(options, *plan, *directory, environment, clock).Run(); });
+      *directory, [&] { return Launcher(options, *plan, *directory, environment, clock).Run(); },
+      /*reads_terminal=*/has_input && isatty(STDIN_FILENO) == 1);
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ void MpirunCrew::TakeLine(Stream stream, absl::string_view line, CrewEvents& eve
   if (!labelled || labelled->rank >= plan_.np) {
     events.Notice(absl::StrCat("[mpirun] ", line));
   } else {
-    events.WorkerLine(labelled->rank, labelled->stream.value_or(stream), labelled->text);
+    events.WorkerSaid(labelled->rank, labelled->stream.value_or(stream),
+                      {labelled->text, PieceEnd::kNewline});
   }
 }
 

@@ -26,6 +26,13 @@ void WriteAll(int fd, absl::string_view bytes) {
   }
 }
 
+bool SameFile(int a, int b) {
+  struct stat first {
+  }, second{};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
 absl::Status MakeFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
@@ -39,7 +46,10 @@ absl::Status MakeFolder(const std::string& path) {
 Output::Output(const RunOptions& options, bool colour)
     : options_(options),
       colour_out_(colour && isatty(STDOUT_FILENO) == 1),
-      colour_err_(colour && isatty(STDERR_FILENO) == 1) {}
+      colour_err_(colour && isatty(STDERR_FILENO) == 1),
+      one_screen_(SameFile(STDOUT_FILENO, STDERR_FILENO)),
+      out_screen_(isatty(STDOUT_FILENO) == 1),
+      err_screen_(isatty(STDERR_FILENO) == 1) {}
 
 absl::Status Output::OpenFiles() {
   if (options_.output_directory.empty()) return absl::OkStatus();
@@ -71,23 +81,34 @@ absl::Status Output::OpenFilesOf(int32_t local_rank) {
   return absl::OkStatus();
 }
 
-void Output::WorkerLine(int32_t local_rank, Stream stream, absl::string_view line) {
+void Output::WorkerSaid(int32_t local_rank, Stream stream, const Piece& piece) {
   const bool out = stream == Stream::kOut;
   const int32_t size = options_.size == 0 ? options_.np : options_.size;
   const std::string prefix = options_.prefix ? RankPrefix(options_.first_rank + local_rank, size,
                                                           out ? colour_out_ : colour_err_)
                                              : std::string();
-  WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
-  const size_t file = static_cast<size_t>(local_rank) * 2 + (out ? 0 : 1);
-  if (file < files_.size()) WriteAll(files_[file].get(), absl::StrCat(line, "\n"));
+  const int32_t source = local_rank * 2 + (out ? 0 : 1);
+  WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, ScreenOf(stream).Add(source, prefix, piece));
+  const auto file = static_cast<size_t>(source);
+  if (file < files_.size())
+    WriteAll(files_[file].get(), absl::StrCat(piece.text, BytesOf(piece.end)));
 }
 
 void Output::CoordinatorLine(absl::string_view line) {
-  WriteAll(STDERR_FILENO, absl::StrCat(options_.prefix ? "[coordd] " : "", line, "\n"));
+  Say(absl::StrCat(options_.prefix ? "[coordd] " : "", line));
 }
 
-void Output::Say(absl::string_view text) { WriteAll(STDERR_FILENO, absl::StrCat(text, "\n")); }
+void Output::Say(absl::string_view text) {
+  WriteAll(STDERR_FILENO, ScreenOf(Stream::kErr).AddLine(text));
+}
 
-void Output::Result(absl::string_view line) { WriteAll(STDOUT_FILENO, absl::StrCat(line, "\n")); }
+void Output::Result(absl::string_view line) {
+  WriteAll(STDOUT_FILENO, ScreenOf(Stream::kOut).AddLine(line));
+}
+
+void Output::Finish() {
+  WriteAll(STDOUT_FILENO, out_screen_.Finish());
+  WriteAll(STDERR_FILENO, err_screen_.Finish());
+}
 
 }  // namespace coordd

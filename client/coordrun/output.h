@@ -8,13 +8,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "client/coordrun/run_options.h"
+#include "client/coordrun/shared_screen.h"
+#include "client/coordrun/stream_splitter.h"
 #include "client/coordrun/unique_fd.h"
 
 namespace coordd {
 
 enum class Stream { kOut, kErr };
 
-// One owner, one thread. Each line is one write, whole; it blocks as long as whoever reads does.
+// One owner, one thread. Each piece is one write, whole; it blocks as long as whoever reads does.
 class Output {
  public:
   // `colour`: of prefixes, where the stream is a terminal.
@@ -25,17 +27,24 @@ class Output {
   // Of one more worker.
   absl::Status OpenFilesOf(int32_t local_rank);
 
-  // A line without its end.
-  void WorkerLine(int32_t local_rank, Stream stream, absl::string_view line);
+  void WorkerSaid(int32_t local_rank, Stream stream, const Piece& piece);
   void CoordinatorLine(absl::string_view line);
   // coordrun's own words, on stderr.
   void Say(absl::string_view text);
   // For programs, on stdout.
   void Result(absl::string_view line);
+  // The workers have said all that they will: no line stays open.
+  void Finish();
 
  private:
+  SharedScreen& ScreenOf(Stream stream) {
+    return stream == Stream::kOut || one_screen_ ? out_screen_ : err_screen_;
+  }
   const RunOptions& options_;
   const bool colour_out_, colour_err_;
+  // What stands on stdout and stderr; the same, where both go to the same place.
+  const bool one_screen_;
+  SharedScreen out_screen_, err_screen_;
   std::vector<UniqueFd> files_;  // out and err of each rank; empty without --output-dir
 };
 

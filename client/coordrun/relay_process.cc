@@ -11,8 +11,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "client/coordrun/coordinator_process.h"
 #include "client/coordrun/unique_fd.h"
 #include "common/status_macros.h"
@@ -23,6 +26,17 @@ namespace {
 constexpr absl::Duration kStartsWithin = absl::Seconds(10);
 constexpr absl::Duration kPauseMin = absl::Seconds(1), kPauseMax = absl::Minutes(1);
 constexpr absl::Duration kLivedLong = absl::Minutes(1);
+
+// What it has written to stderr, on one line.
+std::string LastWordsOf(ChildProcess& process) {
+  pollfd ended = {.fd = process.pidfd(), .events = POLLIN, .revents = 0};
+  poll(&ended, 1, 100);  // it writes before it ends
+  char text[4096];
+  const ssize_t got = read(process.err().get(), text, sizeof(text));
+  const absl::string_view said(text, got > 0 ? static_cast<size_t>(got) : 0);
+  const auto trimmed = absl::StripAsciiWhitespace(said);
+  return trimmed.empty() ? "it said nothing" : absl::StrReplaceAll(trimmed, {{"\n", "; "}});
+}
 
 }  // namespace
 
@@ -57,15 +71,20 @@ absl::Status RelayProcess::Start(Clock& clock) {
   began_ = clock.Now();
   const absl::Time deadline = began_ + kStartsWithin;
   char said = 0;
-  for (absl::Duration left = kStartsWithin; left > absl::ZeroDuration();
-       left = deadline - clock.Now()) {
+  absl::Duration left = kStartsWithin;
+  for (; left > absl::ZeroDuration(); left = deadline - clock.Now()) {
     pollfd waiting = {.fd = ready.get(), .events = POLLIN, .revents = 0};
     const int n = poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
     if (n > 0 && read(ready.get(), &said, 1) == 1) return absl::OkStatus();
     if (n > 0) break;  // it has ended
   }
+  const bool ended = left > absl::ZeroDuration();
+  std::string words = LastWordsOf(*process_);
   Kill();
-  return absl::UnavailableError(absl::StrCat("the relay at ", address_, " did not start"));
+  return absl::UnavailableError(
+      absl::StrCat("the relay at ", address_, " did not start",
+                   ended ? "" : absl::StrCat(" within ", absl::FormatDuration(kStartsWithin)), ": ",
+                   words, "; the workers of this node speak to coordd themselves"));
 }
 
 int RelayProcess::pidfd() const { return process_.has_value() ? process_->pidfd() : -1; }

@@ -80,6 +80,13 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
             ? absl::StrCat(" as well, and fewer than --min-np ", options.min_np, " are left")
             : " as well, and nobody is left");
   }
+  if (!state.job_end().empty()) {
+    return absl::StrCat(
+        state.lost().empty()
+            ? "a worker has gone"
+            : absl::StrCat(RankText(options, report, state.lost().back()), " was lost"),
+        ", and no generation of the job follows: ", state.job_end());
+  }
   if (state.timed_out()) {
     return absl::StrCat("the run was not done after --timeout ",
                         absl::ToDoubleSeconds(options.timeout), " s");
@@ -91,7 +98,10 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     return absl::StrCat("coordd ", state.coordinator_end()->ToString(), " during the run");
   }
   if (state.deserted() && state.any_drained()) return "no worker is left: they were asked to leave";
-  if (state.deserted()) return "no worker is left: their hosts are gone";
+  if (state.deserted()) {
+    return absl::StrCat("no worker is left: their hosts are gone, and no others came within ",
+                        absl::FormatDuration(options.elastic_timeout), " (--elastic-timeout)");
+  }
   if (state.lost().empty()) return "all workers exited with status 0";
   return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
                       " lost, the others exited with status 0");
@@ -127,10 +137,17 @@ bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
   return false;
 }
 
+std::string NoneFollows(const v1::ServerState& state, const std::string& job) {
+  for (const v1::JobState& found : state.jobs())
+    if (found.name() == job) return found.none_follows();
+  return "";
+}
+
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
   std::vector<std::string> sentences;
   for (const v1::JobState& found : state.jobs()) {
     if (found.name() != job) continue;
+    if (!found.state_lost().empty()) sentences.push_back(found.state_lost());
     int left = kMaxSentences;
     for (const v1::Departure& departure : found.departures()) {
       // Those who said goodbye, in the end because of the others, explain nothing.

@@ -45,6 +45,9 @@ std::string DrainText(const RunOptions& options, const RunState& state, const Ru
 bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
                      const std::string& launch);
 
+// Why, in coordd's view, no generation of the job follows, so that the run is over; empty: one may.
+std::string NoneFollows(const v1::ServerState& state, const std::string& job);
+
 // Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
 // some.
 std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);

@@ -8,14 +8,15 @@
 #include "client/coordrun/run_directory.h"
 #include "common/address.h"
 #include "common/certs.h"
+#include "common/own_address.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 
 namespace coordd {
 namespace {
 
-// A coordd that does not listen within this time never will.
-constexpr absl::Duration kStartWithin = absl::Seconds(10);
+// Against hangs only: it takes 0.05 s, and 15 s on two cores that forty others use.
+constexpr absl::Duration kStartWithin = absl::Seconds(60);
 
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
@@ -58,7 +59,9 @@ std::string JobName(const RunOptions& options, const Environment& environment) {
 absl::StatusOr<std::string> ListenAddress(const RunOptions& options, LauncherKind launcher) {
   if (!options.listen.empty()) return options.listen;
   const bool local = launcher == LauncherKind::kLocal;
-  return std::string(local ? "127.0.0.1:0" : "0.0.0.0:0");
+  const std::string loopback = LoopbackAddress();
+  if (local) return HostPort{loopback, 0}.ToString();
+  return std::string(loopback == "::1" ? "[::]:0" : "0.0.0.0:0");
 }
 
 absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const RunPlan& plan,
@@ -86,6 +89,7 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   CoordinatorSetup& setup = result.setup;
   setup.listen = listen;
   setup.http = options.http;
+  if (setup.http == RunOptions().http) setup.http = HostPort{LoopbackAddress(), 0}.ToString();
   setup.store = absl::StrCat("sqlite:", directory, "/state");
   if (options.tls) {
     const std::string certificates = directory + "/tls";
@@ -108,7 +112,9 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   result.process = *std::move(started);
   setup.listen = result.process->addresses.listen;
   if (!result.process->addresses.http.empty()) setup.http = result.process->addresses.http;
-  rendezvous.address = result.process->addresses.listen;
+  COORDD_ASSIGN_OR_RETURN(HostPort reached, ParseHostPort(result.process->addresses.listen));
+  reached.host = ReachableHere(reached.host);
+  rendezvous.address = reached.ToString();
   if (plan.launcher == LauncherKind::kLocal) return result;
   const uint16_t port = ParseHostPort(rendezvous.address)->port;
   for (const std::string& address : addresses) {

@@ -253,7 +253,8 @@ void UseDiscovered(const std::vector<HostSlots>& hosts, RunOptions* options) {
   std::vector<std::string> named;
   int64_t slots = 0;
   for (const HostSlots& host : hosts) {
-    named.push_back(absl::StrCat(host.host, ":", host.slots));
+    const bool address = absl::StrContains(host.host, ':');
+    named.push_back(absl::StrCat(address ? "[" : "", host.host, address ? "]:" : ":", host.slots));
     slots += host.slots;
   }
   if (options->min_np == 0) options->min_np = options->np_given ? options->np : 1;

@@ -38,6 +38,7 @@ RunState::RunState(const RunOptions& options, absl::Time start)
       grace_(options.grace),
       cooldown_min_(options.cooldown_min),
       cooldown_max_(options.cooldown_max),
+      elastic_timeout_(options.elastic_timeout),
       start_(start),
       timeout_(start + options.timeout),
       workers_(static_cast<size_t>(options.np)),
@@ -50,6 +51,7 @@ RunState::RunState(const RunOptions& options, absl::Time start)
 
 void RunState::Enter(Phase phase, absl::Time now) {
   phase_ = phase;
+  hosts_by_ = absl::InfiniteFuture();
   CancelRestarts();
   if (phase != Phase::kLingering) blame_is_final_ = true;  // from now on, signals are ours
   switch (phase) {
@@ -92,7 +94,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   --alive_;
   worker.term_at = worker.kill_at = absl::InfiniteFuture();
   if (worker.away) {
-    if (!worker.comes_back || phase_ != Phase::kRunning) return;
+    if (!worker.comes_back || phase_ != Phase::kRunning) return NoteNobodyIsLeft(now);
     worker.away = worker.comes_back = false;
     worker.unused = true;
     worker.restart_at = now;
@@ -130,6 +132,16 @@ bool RunState::RestartsAreDue() const {
   });
 }
 
+bool RunState::HostsMayCome() const {
+  const auto hostless = [](const Worker& worker) { return worker.away && !worker.drained; };
+  return hosts_change_ && phase_ == Phase::kRunning && alive_ == 0 && !RestartsAreDue() &&
+         !SomeAreThrough() && std::any_of(workers_.begin(), workers_.end(), hostless);
+}
+
+void RunState::NoteNobodyIsLeft(absl::Time now) {
+  if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + elastic_timeout_);
+}
+
 bool RunState::SomeAreThrough() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.end && worker.end->ok() && !worker.away && !worker.unused;
@@ -164,6 +176,7 @@ void RunState::SlotCame(int32_t local_rank, absl::Time now) {
   worker.away = false;
   worker.unused = true;
   worker.restart_at = now;
+  hosts_by_ = absl::InfiniteFuture();
 }
 
 void RunState::SlotWent(int32_t local_rank, absl::Time now, absl::Duration leaves_within) {
@@ -172,7 +185,7 @@ void RunState::SlotWent(int32_t local_rank, absl::Time now, absl::Duration leave
   worker.comes_back = false;
   worker.restart_at = absl::InfiniteFuture();
   std::erase(lost_, local_rank);  // it would not be started again anyway
-  if (worker.end || phase_ != Phase::kRunning) return;
+  if (worker.end || phase_ != Phase::kRunning) return NoteNobodyIsLeft(now);
   worker.term_at = now + leaves_within;
   Terminate(local_rank, now);
 }
@@ -229,6 +242,12 @@ void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
   if (phase_ == Phase::kRunning) Enter(Phase::kLingering, now);
 }
 
+void RunState::JobEnded(const std::string& why, absl::Time now) {
+  if (first_failure_ || phase_ != Phase::kRunning || why.empty()) return;
+  job_end_ = why;
+  Enter(Phase::kLingering, now);
+}
+
 bool RunState::only_restarted_are_alive() const {
   for (const Worker& worker : workers_) {
     if (!worker.end && worker.restarts == 0 && !worker.late) return false;
@@ -269,6 +288,7 @@ void RunState::Tick(absl::Time now) {
     signals_.push_back(SIGTERM);
     Enter(Phase::kTerminating, now);
   }
+  if (now >= hosts_by_) Enter(Phase::kLingering, now);  // none has come
   for (size_t i = 0; i < workers_.size(); ++i) {
     Terminate(static_cast<int32_t>(i), now);
     if (now < workers_[i].kill_at) continue;
@@ -288,7 +308,7 @@ void RunState::Tick(absl::Time now) {
 
 absl::Time RunState::NextDeadline() const {
   if (phase_ == Phase::kRunning) {
-    absl::Time next = timeout_;
+    absl::Time next = std::min(timeout_, hosts_by_);
     for (const Worker& worker : workers_)
       next = std::min({next, worker.restart_at, worker.term_at, worker.kill_at});
     return next;
@@ -306,6 +326,11 @@ int RunState::exit_status() const {
   if (first_failure_) {
     const int status = workers_[static_cast<size_t>(*first_failure_)].end->shell_status();
     return blame_reason_.empty() ? status : std::max(status, 1);
+  }
+  if (!job_end_.empty()) {
+    const int32_t last = lost_.empty() ? -1 : lost_.back();
+    const auto* end = last < 0 ? nullptr : &workers_[static_cast<size_t>(last)].end;
+    return end != nullptr && end->has_value() ? std::max((*end)->shell_status(), 1) : 1;
   }
   if (timed_out_) return kTimeoutStatus;
   if (interrupt_ != 0) return 128 + interrupt_;

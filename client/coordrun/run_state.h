@@ -75,6 +75,9 @@ class RunState {
                 absl::Duration leaves_within = absl::ZeroDuration());
   // The coordd of this run has ended while workers need it.
   void CoordinatorEnded(const ProcessEnd& end, absl::Time now);
+  // coordd says that no generation follows although members were to go on: whoever is started from
+  // now on would begin from nothing. `why` completes "no generation of the job follows: ".
+  void JobEnded(const std::string& why, absl::Time now);
   // The program has come to its end without those who are alive: they are ended, and count as lost.
   void Finish(absl::Time now);
   // Of a user or a batch system; SIGINT, SIGTERM, SIGHUP or SIGQUIT end the run, any other is just
@@ -94,7 +97,9 @@ class RunState {
   // Who is to be started again now; each is then WorkerRestarted, or stays lost.
   std::vector<int32_t> TakeRestarts(absl::Time now);
 
-  bool all_ended() const { return alive_ == 0 && !RestartsAreDue(); }
+  bool all_ended() const { return alive_ == 0 && !RestartsAreDue() && !awaits_hosts(); }
+  // Nobody is alive, since the hosts of all are gone: others are waited for, --elastic-timeout.
+  bool awaits_hosts() const { return hosts_by_ != absl::InfiniteFuture(); }
   bool ending() const { return phase_ != Phase::kRunning; }
   bool timed_out() const { return timed_out_; }
   bool interrupted() const { return interrupt_ != 0; }
@@ -116,6 +121,7 @@ class RunState {
   bool deserted() const;
   // Blame's; empty: the first failure's end tells.
   const std::string& blame_reason() const { return blame_reason_; }
+  const std::string& job_end() const { return job_end_; }  // JobEnded's; empty: it has not
   const std::optional<ProcessEnd>& coordinator_end() const { return coordinator_end_; }
   const std::vector<Worker>& workers() const { return workers_; }
 
@@ -129,6 +135,9 @@ class RunState {
   bool MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const;
   bool EnoughAreLeft() const;
   bool RestartsAreDue() const;
+  // Whether nobody is left since hosts are gone, and others may come.
+  bool HostsMayCome() const;
+  void NoteNobodyIsLeft(absl::Time now);
   bool SomeAreThrough() const;
   // SIGTERM, if it is due.
   void Terminate(int32_t local_rank, absl::Time now);
@@ -139,7 +148,7 @@ class RunState {
   // Constant after construction.
   const int32_t min_np_;
   const bool hosts_change_;
-  const absl::Duration linger_, grace_, cooldown_min_, cooldown_max_;
+  const absl::Duration linger_, grace_, cooldown_min_, cooldown_max_, elastic_timeout_;
   const absl::Time start_, timeout_;
 
   Phase phase_ = Phase::kRunning;
@@ -153,10 +162,11 @@ class RunState {
   std::optional<int32_t> first_failure_;
   absl::Time blame_end_ = absl::InfiniteFuture();
   bool blame_is_final_ = false;
-  std::string blame_reason_;
+  std::string blame_reason_, job_end_;
   std::optional<ProcessEnd> coordinator_end_;
   int interrupt_ = 0;
   bool timed_out_ = false;
+  absl::Time hosts_by_ = absl::InfiniteFuture();
 };
 
 }  // namespace coordd

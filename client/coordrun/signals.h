@@ -8,8 +8,12 @@
 
 namespace coordd {
 
+// Whether this process ignores it: nohup and shells that start a program in the background mean
+// that to hold for all that the program starts.
+bool IsIgnored(int signal);
+
 // Blocks the signals that end a run or are passed on, ignores SIGPIPE, and returns a non-blocking
-// descriptor that tells them instead.
+// descriptor that tells them instead. Those that were ignored stay so, and are not told.
 absl::StatusOr<UniqueFd> OpenSignals();
 
 // Calls `handle` for each that has come.

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/status_macros.h"
 
 namespace coordd {
 namespace {
@@ -28,6 +31,42 @@ std::vector<std::string> Sentences(const std::vector<Slot>& slots,
                                      absl::StrJoin(ranks, ", ")));
   }
   return sentences;
+}
+
+absl::Status LineError(absl::string_view line, absl::string_view expected) {
+  constexpr size_t kShown = 80;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the line '", absl::CHexEscape(line.substr(0, kShown)),
+                   line.size() > kShown ? "..." : "", "': ", expected));
+}
+
+// One host, or one in bracket notation.
+absl::StatusOr<std::vector<HostSlots>> ParseDiscoveredLine(absl::string_view line,
+                                                           int32_t slots_per_host) {
+  int32_t slots = slots_per_host;
+  absl::string_view name = line;
+  const size_t colon = line.rfind(':');
+  // That of an address in brackets is no end of a host.
+  if (colon != absl::string_view::npos && line.find(']', colon) == absl::string_view::npos) {
+    name = line.substr(0, colon);
+    if (!absl::SimpleAtoi(line.substr(colon + 1), &slots) || slots < 0 || slots > kMaxSlotsOfHost) {
+      return LineError(line, absl::StrCat("expected HOST or HOST:SLOTS, with at most ",
+                                          kMaxSlotsOfHost, " slots"));
+    }
+  }
+  int depth = 0;
+  for (const char c : name) {
+    depth += c == '[' ? 1 : c == ']' ? -1 : 0;
+    if (absl::ascii_isspace(static_cast<unsigned char>(c)) || (c == ',' && depth == 0))
+      return LineError(line, "expected one HOST or HOST:SLOTS a line");
+  }
+  auto hosts = ParseHostsOption(name);
+  if (!hosts.ok()) {
+    return LineError(line,
+                     absl::StrCat("expected HOST or HOST:SLOTS (", hosts.status().message(), ")"));
+  }
+  for (HostSlots& host : *hosts) host.slots = slots;
+  return hosts;
 }
 
 }  // namespace
@@ -87,22 +126,19 @@ SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
 absl::StatusOr<std::vector<HostSlots>> ParseDiscovered(const std::string& text,
                                                        int32_t slots_per_host) {
   std::vector<HostSlots> hosts;
+  std::set<std::string> known;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    line = absl::StripAsciiWhitespace(line);
+    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    HostSlots host = {.host = std::string(line), .slots = slots_per_host};
-    const size_t colon = line.rfind(':');
-    if (colon != absl::string_view::npos) {
-      host.host = std::string(line.substr(0, colon));
-      if (!absl::SimpleAtoi(line.substr(colon + 1), &host.slots) || host.slots < 0 ||
-          host.slots > kMaxSlotsOfHost) {
+    COORDD_ASSIGN_OR_RETURN(const std::vector<HostSlots> named,
+                            ParseDiscoveredLine(line, slots_per_host));
+    for (const HostSlots& host : named) {
+      if (host.slots > 0 && known.insert(host.host).second) hosts.push_back(host);
+      if (hosts.size() > kMaxHosts) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the line '", line.substr(0, 100), "': expected HOST or HOST:SLOTS"));
+            absl::StrCat("more than ", kMaxHosts, " hosts: expected at most so many"));
       }
     }
-    const bool known = std::any_of(hosts.begin(), hosts.end(),
-                                   [&](const HostSlots& other) { return other.host == host.host; });
-    if (host.slots > 0 && !host.host.empty() && !known) hosts.push_back(std::move(host));
   }
   return hosts;
 }

@@ -50,8 +50,9 @@ class SlotBook {
   std::vector<Slot> slots_;
 };
 
-// What a discovery script prints: "host" or "host:slots" a line, where a host alone has
-// `slots_per_host`; hosts without slots are left out. INVALID_ARGUMENT: says which line.
+// What a discovery script prints: "host" or "host:slots" a line, as an item of -H, where a host
+// alone has `slots_per_host`. Comments begin with '#'; hosts without slots, and those that were
+// named before, are left out. INVALID_ARGUMENT: "the line 'x': what is expected".
 absl::StatusOr<std::vector<HostSlots>> ParseDiscovered(const std::string& text,
                                                        int32_t slots_per_host);
 int64_t SlotsOf(absl::Span<const HostSlots> hosts);

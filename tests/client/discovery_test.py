@@ -104,7 +104,7 @@ class DiscoveryTest(processes.TestCase):
         run = self.discovering("--max-np", "2", worker="exit 5")
         self.assertEqual(run.wait(), 5, run.text())
         self.assertIn("as well, and nobody is left", run.text())
-        run = self.discovering("--max-np", "2", worker="echo up; sleep 1000")
+        run = self.discovering("--max-np", "2", "--elastic-timeout", "1", worker="echo up; sleep 1000")
         self.assert_says(run, r"\] up", 2)
         self.there_are()
         self.assertEqual(run.wait(), 1, run.text())
@@ -124,6 +124,70 @@ class DiscoveryTest(processes.TestCase):
         self.assertNotEqual(run.wait(), 0)
         self.assertNotIn("generation 3", run.text())
         self.assert_nothing_left()
+
+    def test_an_answer_that_is_none_changes_nothing(self):
+        self.there_are("localhost:2")
+        run = self.discovering("--min-np", "2", "--max-np", "2", worker=f"{WORKER} 100000")
+        self.assert_says(run, r"\[0\] epoch +5 ")
+        for bad in ("WARNING: the queue is slow", "n[1-", "-oProxyCommand=x", "x" * 10000, "localhost:two"):
+            asked = self.asked()
+            self.there_are("localhost:2", bad)
+            self.assertTrue(wait_for(lambda asked=asked: self.asked() >= asked + 3), run.text())
+            self.there_are("# a comment", "localhost:2  # two")
+            self.assertTrue(wait_for(lambda asked=asked: self.asked() >= asked + 5), run.text())
+        # Nothing at all, for a moment.
+        asked = self.asked()
+        self.there_are()
+        self.assert_says(run, r"names 0 slots, fewer than --min-np 2: the hosts stay as they are")
+        self.assertTrue(wait_for(lambda: self.asked() >= asked + 2), run.text())
+        self.there_are("localhost:2")
+        self.assertTrue(wait_for(lambda: self.asked() >= asked + 5), run.text())
+        self.assertEqual(run.text().count("--host-discovery-script printed the line"), 5, run.text())
+        self.assertNotIn("is gone", run.text())
+        self.assertTrue(run.running(), run.text())
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.wait(), 130)
+        self.assert_nothing_left()
+
+    def test_other_hosts_are_waited_for_when_all_are_gone_and_what_is_lost_is_said(self):
+        self.there_are("localhost:1")
+        run = self.discovering("--max-np", "1", "--drain-grace", "1", worker=f"{WORKER} 100000")
+        self.assert_says(run, r"\[0\] epoch +5 ")
+        self.there_are()
+        self.assert_says(run, r"host localhost is gone: rank 0")
+        self.assert_says(run, r"nobody is left; hosts are waited for")
+        self.there_are("127.0.0.2:1")
+        self.assert_says(run, r"rank 1 is started \(host 127\.0\.0\.2\)")
+        self.assert_says(run, r"no member with state is left: generation \d+ .* begins anew; the steps of \d+ batch")
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.wait(), 130)
+        self.assert_nothing_left()
+
+    def assert_the_limit_is_the_end(self, run):
+        self.assert_says(run, r"no generation of the job follows: --reset-limit 1 is reached")
+        self.assertNotIn(run.wait(), (0, None), run.text())
+        self.assertNotIn("generation 3", run.text())
+        self.assertNotIn("all workers exited with status 0", run.text())
+        self.assert_nothing_left()
+
+    def test_nobody_is_started_again_behind_the_limit_of_resets(self):
+        run = self.started("-np", "3", "--min-np", "1", "--max-restarts", "9", "--reset-limit", "1", "--", "bash", "-c",
+                           f"{WORKER} 100000")
+        self.assert_says(run, r"\[0\] epoch +5 ")
+        os.kill(self.pid_of(run, 1), signal.SIGKILL)
+        self.assert_says(run, r"generation 2: \d workers go on")
+        os.kill(self.pid_of(run, 2), signal.SIGKILL)
+        self.assert_the_limit_is_the_end(run)
+
+    def test_a_host_that_goes_behind_the_limit_is_the_end(self):
+        self.there_are("localhost:1", "127.0.0.2:1", "127.0.0.3:1")
+        run = self.discovering("--min-np", "1", "--reset-limit", "1", "--drain-grace", "2", worker=f"{WORKER} 100000")
+        self.assert_says(run, r"\[0\] epoch +5 ")
+        self.there_are("localhost:1", "127.0.0.2:1")
+        self.assert_says(run, r"generation 2: 2 workers go on")
+        self.there_are("localhost:1")
+        self.assert_says(run, r"cannot be asked to leave: .*--reset-limit 1 is reached.* --drain-grace 2s")
+        self.assert_the_limit_is_the_end(run)
 
     def test_the_python_module_takes_horovodruns_flags(self):
         environment = {**self.environment, "PYTHONPATH": os.path.join(processes.ROOT, "client", "python"),

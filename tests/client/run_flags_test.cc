@@ -219,6 +219,7 @@ TEST(Commands, SshAsksNoQuestionsAndCarriesNoSecret) {
   const auto command = SshCommand(options, {.host = "h1", .user = "me"}, "/opt/it's/coordrun");
   EXPECT_THAT(command, AllOf(Contains("BatchMode=yes"), Contains("2222"), Contains("key file"),
                              Contains("-oProxyJump=gate"), Contains("me@h1")));
+  EXPECT_EQ(command[command.size() - 3], "--") << "the host is no option, whatever its name";
   EXPECT_THAT(command.back(), HasSubstr("--agent; exec coordrun --agent"));
 }
 

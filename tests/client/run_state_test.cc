@@ -107,6 +107,60 @@ RunOptions Discovering(int32_t np) {
   return options;
 }
 
+TEST(RunState, IsOverWhenNoGenerationOfTheJobFollows) {
+  RunOptions options = Options(3);
+  options.min_np = 1;
+  options.max_restarts = 5;
+  RunState state(options, kStart);
+  state.JobEnded("", At(1));
+  EXPECT_FALSE(state.ending());
+  state.WorkerEnded(1, kKilled, At(5));
+  state.WorkerEnded(0, kExit3, At(5.5));
+  state.JobEnded("--reset-limit 1 is reached", At(6));
+  EXPECT_TRUE(state.ending());
+  EXPECT_EQ(state.job_end(), "--reset-limit 1 is reached");
+  EXPECT_THAT(state.TakeRestarts(At(100)), IsEmpty());
+  EXPECT_EQ(state.NextDeadline(), At(8));
+  state.Tick(At(8));
+  EXPECT_THAT(state.TakeSignals(), ElementsAre(SIGTERM));
+  state.WorkerEnded(2, kTerminated, At(8.1));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 3) << "that of the last that was lost";
+}
+
+TEST(RunState, IsNotGoodWhenAWorkerLeftThatTheJobNeeded) {
+  RunState state(Discovering(2), kStart);
+  state.SlotWent(1, At(1));
+  state.WorkerEnded(1, kTerminated, At(2));
+  state.JobEnded("--reset-limit 1 is reached", At(2));
+  state.WorkerEnded(0, kGood, At(3));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_EQ(state.exit_status(), 1);
+}
+
+TEST(RunState, WaitsForHostsWhenThoseOfAllAreGone) {
+  RunOptions options = Discovering(1);
+  options.elastic_timeout = absl::Seconds(30);
+  RunState state(options, kStart);
+  state.SlotWent(0, At(1));
+  EXPECT_FALSE(state.awaits_hosts());
+  state.WorkerEnded(0, kTerminated, At(2));
+  EXPECT_TRUE(state.awaits_hosts());
+  EXPECT_FALSE(state.all_ended());
+  EXPECT_EQ(state.NextDeadline(), At(32));
+  state.SlotCame(0, At(20));
+  EXPECT_FALSE(state.awaits_hosts());
+  EXPECT_THAT(state.TakeRestarts(At(20)), ElementsAre(0));
+  state.WorkerRestarted(0, At(20));
+  // Now for good.
+  state.SlotWent(0, At(40));
+  state.WorkerEnded(0, kTerminated, At(41));
+  state.Tick(At(71));
+  EXPECT_TRUE(state.all_ended());
+  EXPECT_TRUE(state.deserted());
+  EXPECT_EQ(state.exit_status(), 1);
+}
+
 TEST(RunState, SlotsThatComeAreStartedAndThoseThatGoAreEnded) {
   RunState state(Discovering(1), kStart);
   for (int i = 0; i < 2; ++i) state.AddSlot(kStart);
@@ -217,6 +271,7 @@ TEST(RunState, WithoutAnyHostLeftTheRunHasFailed) {
   RunState state(Discovering(1), kStart);
   state.SlotWent(0, At(1));
   state.WorkerEnded(0, kTerminated, At(1));
+  state.Tick(At(1) + RunOptions().elastic_timeout);
   EXPECT_TRUE(state.deserted());
   EXPECT_EQ(state.exit_status(), 1);
 }

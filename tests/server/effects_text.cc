@@ -134,7 +134,7 @@ constexpr const char* kEventNames[] = {
     "stall_ended",       "set_changed",      "set_refused",     "rank_joined",   "schedule_began",
     "schedule_broken",   "traced",           "protocol_error",  "stale_message", "job_resumed",
     "job_restored",      "not_stored",       "asleep",          "process_ended", "drain_began",
-    "drain_lifted",      "rank_stuck"};
+    "drain_lifted",      "rank_stuck",       "state_lost"};
 
 }  // namespace
 

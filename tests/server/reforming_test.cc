@@ -37,6 +37,41 @@ TEST(Reforming, ALossIsFollowedByAnotherGenerationAndAGoodbyeIsNot) {
   EXPECT_FALSE(reforming.open());
 }
 
+TEST(Reforming, SaysWhyNoneFollowsUntilTheJobBeginsAnew) {
+  const ReformingOptions options{OnFailure::kRaise, kWindow, kTimeout, /*reset_limit=*/1};
+  Reforming reforming(options);
+  reforming.Formed(kStart);
+  EXPECT_TRUE(reforming.Broken("rank 1 was lost", /*lost=*/true, /*left=*/false, kStart));
+  reforming.Formed(kStart);
+  EXPECT_EQ(reforming.none_follows(), "");
+  EXPECT_FALSE(reforming.Broken("rank 0 was lost", /*lost=*/true, /*left=*/false, kStart));
+  EXPECT_EQ(reforming.none_follows(), "--reset-limit 1 is reached");
+  reforming.Ended();
+  EXPECT_EQ(reforming.none_follows(), "--reset-limit 1 is reached");
+  EXPECT_TRUE(reforming.unfinished());
+  reforming.Begin(options, /*same_run=*/true);
+  EXPECT_EQ(reforming.none_follows(), "");
+  EXPECT_TRUE(reforming.unfinished()) << "the first generation has to say what is lost";
+  reforming.Formed(kStart);
+  EXPECT_FALSE(reforming.unfinished());
+}
+
+TEST(Reforming, AGoodbyeLeavesNothingUnfinished) {
+  const ReformingOptions options{OnFailure::kRaise, kWindow, kTimeout, /*reset_limit=*/1};
+  Reforming reforming(options);
+  reforming.Formed(kStart);
+  reforming.Broken("rank 1 left", /*lost=*/false, /*left=*/true, kStart);
+  EXPECT_EQ(reforming.none_follows(), "");
+  EXPECT_FALSE(reforming.unfinished());
+  // Nor has another run anything to do with it.
+  Reforming lost(options);
+  lost.Formed(kStart);
+  lost.Broken("rank 1 was lost", /*lost=*/true, /*left=*/false, kStart);
+  lost.Ended();
+  lost.Begin(options, /*same_run=*/false);
+  EXPECT_FALSE(lost.unfinished());
+}
+
 TEST(Reforming, WaitsForReportsAndThenForEnoughWorkers) {
   Reforming reforming = Raise();
   reforming.Broken("rank 1 was lost", /*lost=*/true, /*left=*/false, kStart);
