@@ -96,7 +96,7 @@ def main():
     chosen = [test for test in each(load(options.folder, options.file)) if re.search(options.pattern, test.id())]
     runner = unittest.TextTestRunner(stream=open(os.devnull, "w", encoding="utf-8"), resultclass=Result)
     result = runner.run(unittest.TestSuite(chosen))
-    bad = [*result.failures, *result.errors]
+    bad = {test.id() for test, _ in [*result.failures, *result.errors]}
     for test, reason in result.skipped:
         print(f"skipped {test.id().split('.')[-1]}: {reason}", flush=True)
     print(f"{result.passed} passed, {len(bad)} failed, {len(result.skipped)} skipped", flush=True)

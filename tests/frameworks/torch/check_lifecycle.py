@@ -209,6 +209,8 @@ def check_timelines_that_start_and_stop():
             assert any("in the timeline" in name for name in names) and not any("behind it" in name for name in names), names
             assert "NEGOTIATE_ALLREDUCE" in names, names
             assert any(event["name"] == "CYCLE_START" for event in events), events
+            began, = [event["args"] for event in events if event["name"] == "start_time_since_epoch_in_micros"]
+            assert abs(began["start_time_since_epoch_in_micros"] / 1e6 - time.time()) < 300, began
             try:
                 hvd.start_timeline(os.path.join(folder, "missing", "timeline.json"))
                 raise AssertionError("in a folder that is not there")

@@ -71,8 +71,9 @@ class _DistributedOptimizer(_Base):
         such as LBFGS decides how far to go, is averaged over the ranks (summed with op=Sum), so that all decide alike."""
         if self._coordd_should_synchronize:
             if self._coordd_synchronized:
-                warnings.warn("step() is about to reduce gradients that synchronize() has reduced already: call it inside "
-                              "`with optimizer.skip_synchronize():`", stacklevel=2)
+                # Horovod's first words, by which programs know the warning.
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize(): it is about to reduce gradients "
+                              "that synchronize() has reduced already", stacklevel=2)
             if closure is None or self._coordd_exchange.is_busy():
                 self.synchronize()
         self._coordd_synchronized = False
