@@ -52,6 +52,12 @@ void ChromeTrace::AddProcess(absl::string_view name, std::string* out) const {
   AddMetadata("process", 0, name, out);
 }
 
+void ChromeTrace::AddOrigin(std::string* out) const {
+  constexpr absl::string_view kName = "start_time_since_epoch_in_micros";
+  absl::StrAppend(out, "{\"ph\":\"M\",\"pid\":", rank_, ",\"name\":\"", kName, "\",\"args\":{\"",
+                  kName, "\":", origin_ns_ / 1000, "}},\n");
+}
+
 void ChromeTrace::AddSlice(absl::string_view name, int32_t track, int64_t from_ns, int64_t to_ns,
                            absl::string_view args, std::string* out) const {
   if (to_ns <= from_ns) return;
@@ -76,6 +82,13 @@ int32_t ChromeTrace::TrackOf(int32_t lane, int64_t from_ns, int64_t to_ns, std::
   return track->number;
 }
 
+bool ChromeTrace::BeginsCycle(const v1::TraceBatch& batch, const BatchPhases& at) {
+  if (batch.lane() >= kFirstScheduleLane) return batch.begins_step();
+  const bool begins = at.submitted >= cycle_end_ns_;
+  cycle_end_ns_ = std::max(cycle_end_ns_, at.done);
+  return begins;
+}
+
 void ChromeTrace::AddBatches(const v1::TraceBatches& batches, int64_t offset_ns,
                              absl::FunctionRef<int64_t(const v1::TraceBatch&)> wait_ns,
                              std::string* out) {
@@ -92,7 +105,7 @@ void ChromeTrace::AddBatches(const v1::TraceBatches& batches, int64_t offset_ns,
                                    : std::string("?");
     const std::string title =
         batch.tensors() > 1 ? absl::StrCat(tensor, " and ", batch.tensors() - 1, " more") : tensor;
-    if (mark_steps_ && batch.begins_step()) {
+    if (BeginsCycle(batch, at) && mark_steps_) {
       absl::StrAppendFormat(out,
                             "{\"ph\":\"i\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"s\":\"p\",\"name\":"
                             "\"CYCLE_START\"},\n",

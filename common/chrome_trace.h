@@ -40,12 +40,14 @@ std::string PhaseName(absl::string_view prefix, v1::CollectiveKind kind);
 class ChromeTrace {
  public:
   // `origin_ns`: the moment that is 0 in the timeline. `mark_steps`: an event CYCLE_START where a
-  // repetition of a schedule begins.
+  // repetition of a schedule begins, and where batches are negotiated after none was under way.
   ChromeTrace(int32_t rank, int64_t origin_ns, bool mark_steps)
       : rank_(rank), origin_ns_(origin_ns), mark_steps_(mark_steps) {}
 
   // Each of these appends events, each followed by ",\n".
   void AddProcess(absl::string_view name, std::string* out) const;
+  // The timeline's origin as Horovod tells it, where that is a time since 1970.
+  void AddOrigin(std::string* out) const;
   // Batches in the order of their ends. `offset_ns`: of the timeline's clock, beyond theirs.
   // `wait_ns`: how long a batch waited for other ranks in its exchange; 0: not known.
   void AddBatches(const v1::TraceBatches& batches, int64_t offset_ns,
@@ -58,6 +60,7 @@ class ChromeTrace {
   };
   static constexpr size_t kTracksMax = 64;  // of a lane: no more batches than that overlap
 
+  bool BeginsCycle(const v1::TraceBatch& batch, const BatchPhases& at);
   int32_t TrackOf(int32_t lane, int64_t from_ns, int64_t to_ns, std::string* out);
   void AddSlice(absl::string_view name, int32_t track, int64_t from_ns, int64_t to_ns,
                 absl::string_view args, std::string* out) const;
@@ -69,6 +72,7 @@ class ChromeTrace {
   const bool mark_steps_;
   std::map<int32_t, std::vector<Track>> lanes_;
   int32_t last_track_ = 0;
+  int64_t cycle_end_ns_ = 0;  // of negotiated batches that overlap in time
 };
 
 // A string of JSON, with its quotes.

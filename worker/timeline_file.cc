@@ -37,6 +37,7 @@ absl::StatusOr<std::unique_ptr<TimelineFile>> TimelineFile::Start(TimelineOption
       new TimelineFile(std::move(options), file, recorder, clock));
   std::string head = "[\n";
   timeline->events_.AddProcess(timeline->options_.title, &head);
+  timeline->events_.AddOrigin(&head);
   if (!timeline->Write(head)) return timeline->status_;
   recorder.Begin(TraceRecorder::For::kFile, TraceRecorder::kRecordsMax);
   timeline->thread_ = StartThread("timeline", [raw = timeline.get()] { raw->Run(); });
@@ -88,6 +89,7 @@ void TimelineFile::Run() {
 
 bool TimelineFile::Append(const TraceRecorder::Recorded& recorded) {
   if (!status_.ok()) return false;
+  if (recorded.records.empty()) return true;
   std::string text;
   events_.AddBatches(
       ToTraceBatches(recorded.records, options_.backend), /*offset_ns=*/0,

@@ -172,6 +172,20 @@ TEST(TraceReport, BatchesThatOverlapHaveTracksOfTheirOwn) {
   EXPECT_THAT(tracks, testing::ElementsAre(1, 2, 1));
 }
 
+TEST(TraceReport, NegotiatedBatchesThatOverlapAreOneCycle) {
+  v1::TraceReply reply;
+  std::vector<v1::TraceBatch> batches = {Batch(1, {0, 2, 0, 0, 10, 0}, false),
+                                         Batch(2, {5, 2, 0, 0, 10, 0}, false),
+                                         Batch(3, {30, 2, 0, 0, 10, 0}, false)};
+  for (v1::TraceBatch& batch : batches) batch.set_lane(0);
+  AddRank(&reply, batches);
+  const auto timeline = nlohmann::json::parse(TimelineOf(reply));
+  std::vector<double> cycles;
+  for (const auto& event : timeline["traceEvents"])
+    if (event["name"] == "CYCLE_START") cycles.push_back(event["ts"]);
+  EXPECT_THAT(cycles, testing::ElementsAre(0, 30'000));
+}
+
 TEST(TraceReport, WhatIsNoneIsSkipped) {
   v1::TraceReply reply = OneIsLate();
   reply.mutable_ranks(0)->add_batches("\xff\xff not a message");

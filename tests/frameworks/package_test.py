@@ -16,7 +16,7 @@ PACKAGE = os.path.join(ROOT, "client", "python")
 sys.path.insert(0, PACKAGE)
 
 import coordd  # noqa: E402
-from coordd import _basics, _library, _native, exceptions, process_sets  # noqa: E402
+from coordd import _basics, _library, _memory, _native, exceptions, process_sets  # noqa: E402
 
 
 def python(code, folder=PACKAGE, **environment):
@@ -216,6 +216,13 @@ class Waiting(unittest.TestCase):
     def test_a_deadline_of_its_own_is_an_error(self):
         with self.assertRaisesRegex(exceptions.HorovodInternalError, "never came"):
             self.wait("DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED", complete_after=1)
+
+
+class HalfMade(unittest.TestCase):
+
+    def test_what_init_has_not_finished_can_be_freed(self):
+        for kind in (_native.Work, _native.Worker, _memory.MappedMemory):
+            kind.__new__(kind).__del__()
 
 
 class Submissions(unittest.TestCase):

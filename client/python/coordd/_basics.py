@@ -18,7 +18,7 @@ from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgument
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
            "rank", "local_rank", "cross_rank", "is_homogeneous", "mpi_threads_supported", "mpi_enabled", "mpi_built",
            "gloo_enabled", "gloo_built", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built",
-           "Average", "Sum", "Adasum", "Min", "Max", "Product"]
+           "check_extension", "Average", "Sum", "Adasum", "Min", "Max", "Product"]
 
 # The reduction operators, with Horovod's numbers.
 Average = 0
@@ -408,13 +408,17 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """False: coordd does not use Gloo."""
-    return False
+    """True: programs ask whether there is something without MPI that reduces tensors in host memory. (Gloo itself is not used.)"""
+    return True
 
 
 def gloo_built() -> bool:
-    """False: coordd does not use Gloo."""
-    return False
+    """True, as gloo_enabled()."""
+    return True
+
+
+def check_extension(*_: Any, **__: Any) -> None:
+    """Nothing: coordd has no extension per framework that could be missing."""
 
 
 @functools.lru_cache(maxsize=None)

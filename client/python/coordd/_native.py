@@ -231,9 +231,11 @@ class Work:
     def __del__(self, finalizing=sys.is_finalizing):
         if finalizing():  # the interpreter takes itself apart; the process ends
             return
-        release = _library.library().quick.coordd_work_release
-        for pointer in self.pointers:
-            release(pointer)
+        pointers = getattr(self, "pointers", ())  # there are none where __init__ has not come that far
+        if pointers:
+            release = _library.library().quick.coordd_work_release
+            for pointer in pointers:
+                release(pointer)
 
     def done(self) -> bool:
         """Whether all of it is complete. Never blocks."""

@@ -12,7 +12,7 @@ import torch
 import coordd.torch as hvd
 from check_optimizer import STEPS, assert_equal_models, batch, loss_of, network, own, sgd, train_alone, train_together
 from coordd.exceptions import HorovodInternalError
-from coordd.torch import _gradients, _streams
+from coordd.torch import _gradients, _streams, _units
 from coordd.torch.mpi_ops import allreduce_async_
 from ranks import on_sizes
 
@@ -30,7 +30,7 @@ def small_buckets():
 
 def buckets_of(optimizer):
     units = dict.fromkeys(optimizer._coordd_exchange._units.values())
-    return [unit for unit in units if isinstance(unit, (_gradients._Bucket, _gradients._Together))]
+    return [unit for unit in units if isinstance(unit, (_units.Bucket, _units.InPlace))]
 
 
 def wrap(model, **options):
@@ -58,7 +58,8 @@ def check_several_buckets_train_as_one_process():
             assert_equal_models(model, alone)
             buckets = buckets_of(optimizer)
             assert len(buckets) > 1 and sum(len(bucket.parameters) for bucket in buckets) == 6
-            assert "bucket0[4.bias..4.weight]" in [bucket.name for bucket in buckets]
+            prefix = optimizer._coordd_exchange._prefix  # of what is not the first optimizer of these names
+            assert prefix + "bucket0[4.bias..4.weight]" in [bucket.name for bucket in buckets]
             assert all(parameter.grad is bucket._views[parameter] for bucket in buckets for parameter in bucket.parameters)
 
 
@@ -282,13 +283,13 @@ def check_a_step_whose_gradients_are_there_needs_no_mapped_memory():
         def refuse(*_, **__):
             raise HorovodInternalError("refused", code)
 
-        model, before = network(), _gradients.mapped_zeros
+        model, before = network(), _units.mapped_zeros
         optimizer = wrap(model)
-        _gradients.mapped_zeros = refuse
+        _units.mapped_zeros = refuse
         try:
             step(model, optimizer, 0)
         finally:
-            _gradients.mapped_zeros = before
+            _units.mapped_zeros = before
         for number in range(1, STEPS):
             optimizer.zero_grad()
             step(model, optimizer, number)
@@ -344,9 +345,9 @@ def gradients_on_streams():
 
 @on_sizes(1, 2)
 def check_a_unit_waits_for_every_stream_on_which_its_gradients_were_made():
-    options = _gradients.Options(hvd.Compression.none, hvd.Sum, 1.0, False, hvd.global_process_set)
+    options = _units.Options(hvd.Compression.none, hvd.Sum, 1.0, False, hvd.global_process_set)
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
-    for make in (_gradients._Bucket, _gradients._Group):
+    for make in (_units.Bucket, _units.Group):
         with gradients_on_streams() as cuda:
             unit = make("unit", parameters, options)
             first, second, last = map(cuda.stream, ("first", "second", "last"))
@@ -378,8 +379,9 @@ def check_the_optimizer_joins_the_streams_of_a_unit_before_it_submits():
             loss = loss_of(model, *map(own, batch(number)))
             with unittest.mock.patch.object(_streams.Streams, "join", lambda streams: cuda.journal.append("join")):
                 with unittest.mock.patch.object(_gradients.mpi_ops, "allreduce_async_",
-                                                lambda *arguments, **named: cuda.journal.append("submit") or
-                                                allreduce_async_(*arguments, **named)):
+                                                lambda *arguments, **named: cuda.journal.append(
+                                                    "event: host memory" if "optimizer.used" in named["name"] else "submit")
+                                                or allreduce_async_(*arguments, **named)):
                     loss.backward()
                     optimizer.step()
             steps = [entry for entry in cuda.journal if not entry.startswith("event")]

@@ -160,9 +160,10 @@ def check_inputs_live_until_the_result_is_there():
 
 
 def check_the_builds_answers_have_horovods_types():
-    for answer in (hvd.mpi_built, hvd.mpi_enabled, hvd.gloo_built, hvd.gloo_enabled, hvd.ddl_built, hvd.ccl_built,
-                   hvd.rocm_built, hvd.mpi_threads_supported):
+    for answer in (hvd.mpi_built, hvd.mpi_enabled, hvd.ddl_built, hvd.ccl_built, hvd.rocm_built, hvd.mpi_threads_supported):
         assert answer() is False
+    assert hvd.gloo_built() is True and hvd.gloo_enabled() is True  # programs ask whether one of the two is there
+    assert hvd.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2") is None
     assert type(hvd.cuda_built()) is bool and type(hvd.nccl_built()) is int  # what they are: package_test.py
     assert hvd.is_homogeneous() is True
     assert (hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 2, 3, 4, 5)

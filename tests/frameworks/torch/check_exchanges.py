@@ -103,9 +103,26 @@ def check_alltoall_with_splits():
         found, received = hvd.alltoall(rows, splits=make(splits))
         expect(received, torch.tensor([(sender + rank) % 3 for sender in range(size)], dtype=torch.int32))
         expect(found, torch.cat([torch.full(((sender + rank) % 3, 2), 10 * sender + rank) for sender in range(size)]))
-    found, received = hvd.synchronize(hvd.alltoall_async(torch.ones(size), splits=[1] * size))
-    expect(found, torch.ones(size))
-    expect(received, torch.ones(size, dtype=torch.int32))
+    for options in ({"splits": [1] * size}, {}):
+        found, received = hvd.synchronize(hvd.alltoall_async(torch.ones(size), **options))
+        expect(found, torch.ones(size))
+        expect(received, torch.ones(size, dtype=torch.int32))
+
+
+def check_alltoall_without_splits_of_different_numbers_of_rows():
+    size, rank = hvd.size(), hvd.rank()
+    rows = torch.cat([torch.full((rank + 1, 2), 10.0 * rank + to) for to in range(size)])
+    expected = torch.cat([torch.full((sender + 1, 2), 10.0 * sender + rank) for sender in range(size)])
+    counts = torch.arange(1, size + 1, dtype=torch.int32)
+    expect(hvd.alltoall(rows), expected)
+    found, received = hvd.synchronize(hvd.alltoall_async(rows))
+    expect(found, expected)
+    expect(received, counts)
+    tensor = rows.clone().requires_grad_()
+    found = hvd.alltoall(tensor)
+    expect(found.detach(), expected)
+    (found * (rank + 1)).sum().backward()  # goes back to where the rows came from
+    expect(tensor.grad, torch.cat([torch.full((rank + 1, 2), to + 1.0) for to in range(size)]))
 
 
 def check_alltoall_of_nothing():

@@ -166,20 +166,60 @@ def check_an_object_that_cannot_travel_is_an_error_for_all():
 
 def check_a_sampler_divides_what_is_left():
     from coordd.torch.elastic import ElasticSampler
-    sampler = ElasticSampler(range(22), shuffle=True, seed=3)
-    assert len(sampler) == -(-22 // hvd.size()) == len(list(sampler))
-    together = set().union(*hvd.allgather_object(list(sampler)))
-    assert together == set(range(22))
-    first_order = list(sampler)
-    sampler.record_batch(0, 2)
-    assert sampler.processed_indices == set(first_order[:2])
-    state = hvd.elastic.TorchState(sampler=sampler)
-    state.sync()  # what any rank has processed has been processed
-    processed = set().union(*hvd.allgather_object(first_order[:2]))
-    assert sampler.processed_indices == processed
-    assert set().union(*hvd.allgather_object(list(sampler))) == set(range(22)) - processed
-    sampler.set_epoch(1)
-    assert sampler.processed_indices == set() and (hvd.size() > 1 or list(sampler) != first_order)
+    for shuffle in (True, False):
+        sampler = ElasticSampler(range(22), shuffle=shuffle, seed=3)
+        assert len(sampler) == -(-22 // hvd.size()) == len(list(sampler))
+        first_order = list(sampler)
+        assert set().union(*hvd.allgather_object(first_order)) == set(range(22))
+        sampler.record_batch(0, 2)
+        assert sampler.processed_num == 2 * hvd.size() and list(sampler) == first_order  # until it is reset
+        state = hvd.elastic.TorchState(sampler=sampler)
+        state.sync()
+        processed = set().union(*hvd.allgather_object(first_order[:2]))
+        assert sampler.processed_num == 2 * hvd.size() == len(processed)
+        assert set().union(*hvd.allgather_object(list(sampler))) == set(range(22)) - processed
+        assert set(sampler.remaining_indices) == set(range(22)) - processed
+        sampler.set_epoch(1)
+        assert sampler.processed_num == 0 and (hvd.size() > 1 or not shuffle or list(sampler) != first_order)
+
+
+def check_what_a_sampler_counts_are_samples_and_not_their_places():
+    from coordd.torch.elastic import ElasticSampler
+    size = hvd.size()
+    sampler = ElasticSampler(range(8 * size), shuffle=True)
+    state = hvd.elastic.TorchState(sampler=sampler, batch=0)
+    seen = []
+    while len(sampler):  # restored after each two batches, while the program's count of batches goes on
+        for indices in list(zip(*[iter(sampler)] * 2))[:2]:
+            seen.extend(indices)
+            state.batch += 1
+            sampler.record_batch(state.batch, 2)
+        state.commit()
+        state.restore()
+    assert sorted(sum(hvd.allgather_object(seen), [])) == list(range(8 * size))
+    assert sampler.processed_num == 8 * size and list(sampler) == []
+    sampler.record_batch(0, 2)  # beyond the end: the last batch is counted as a whole
+    sampler.reset()
+    assert len(sampler) == 0 and list(sampler) == []
+
+
+def check_the_state_of_a_sampler_is_two_numbers():
+    from coordd.torch.elastic import ElasticSampler
+    sampler = ElasticSampler(range(1_000_000))
+    sampler.record_batch(0, 1000)
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": 1000 * hvd.size()}
+    other = ElasticSampler(range(1_000_000))
+    other.load_state_dict(sampler.state_dict())
+    assert list(other)[:3] == other.indices[:3] and len(other) == -(-(1_000_000 - 1000 * hvd.size()) // hvd.size())
+
+
+@on_sizes(3)
+def check_a_sampler_of_fewer_samples_than_ranks_repeats_them():
+    from coordd.torch.elastic import ElasticSampler
+    sampler = ElasticSampler(range(1), shuffle=True)
+    assert list(sampler) == [0] and len(sampler) == 1
+    sampler = ElasticSampler([])
+    assert list(sampler) == [] and len(sampler) == 0
 
 
 def check_states_are_committed_rolled_back_and_shared():

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -169,11 +170,24 @@ def check_data_loaders_by_forkserver():
     assert sorted(read) == [index * index for index in range(24)]
 
 
+def wait_for_text(path, text, patience_s=30):
+    """Whether the file has the text, or gets it in time."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        with open(path, encoding="utf-8") as file:
+            if text in file.read():
+                return True
+        time.sleep(0.01)
+    return False
+
+
 def check_timelines_that_start_and_stop():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "timeline.json")
         hvd.start_timeline(path, mark_cycles=True)
         hvd.allreduce(torch.ones(7), name="in the timeline")
+        if hvd.rank() == 0:  # it is in the file while the timeline goes on and nothing else happens
+            assert wait_for_text(path, "in the timeline"), open(path, encoding="utf-8").read()
         hvd.stop_timeline()
         hvd.allreduce(torch.ones(7), name="behind it")
         assert os.path.exists(path) == (hvd.rank() == 0)
@@ -194,6 +208,9 @@ def check_timelines_that_start_and_stop():
             names = {event["name"] for event in events if event["ph"] == "X"}
             assert any("in the timeline" in name for name in names) and not any("behind it" in name for name in names), names
             assert "NEGOTIATE_ALLREDUCE" in names, names
+            assert any(event["name"] == "CYCLE_START" for event in events), events
+            began, = [event["args"] for event in events if event["name"] == "start_time_since_epoch_in_micros"]
+            assert abs(began["start_time_since_epoch_in_micros"] / 1e6 - time.time()) < 300, began
             try:
                 hvd.start_timeline(os.path.join(folder, "missing", "timeline.json"))
                 raise AssertionError("in a folder that is not there")

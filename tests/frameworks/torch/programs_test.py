@@ -27,7 +27,8 @@ import horovod.torch as hvd
 import torch
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
-from horovod.common.util import split_list
+from horovod.common.util import env, split_list
+from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.torch.compression import Compression
 from horovod.torch.elastic import TorchState
 from horovod.torch.elastic.sampler import ElasticSampler
@@ -39,8 +40,14 @@ from horovod.torch.sync_batch_norm import SyncBatchNorm
 import coordd.torch
 
 if __name__ == "__main__":
-    assert os.environ["HOROVOD_SIZE"] == "2"
+    assert os.environ["HOROVOD_SIZE"] == "2" and os.environ["HOROVOD_HOSTNAME"]
+    place = [int(os.environ["HOROVOD_" + name]) for name in ("RANK", "LOCAL_RANK", "CROSS_RANK", "CROSS_SIZE")]
     hvd.init()
+    assert place == [hvd.rank(), hvd.local_rank(), hvd.cross_rank(), hvd.cross_size()], place
+    assert hvd.gloo_built() or hvd.mpi_built()
+    with env(OF_THIS_TEST="1", NOT_SET=None):
+        assert os.environ["OF_THIS_TEST"] == "1" and "NOT_SET" not in os.environ
+    assert "OF_THIS_TEST" not in os.environ
     assert hvd is coordd.torch and horovod.torch is hvd and hvd.elastic.TorchState is TorchState
     assert coordd.torch.__spec__.name == "coordd.torch"
     assert tuple(map(int, horovod.__version__.split("."))) >= (0, 28)
@@ -61,9 +68,88 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         model(inputs).sum().backward()
         optimizer.step()
+    assert sorted(optimizer._parameter_names.values()) == ["bias", "weight"]
     same = hvd.allgather(model.weight.detach().unsqueeze(0), name="weights")
     assert all(torch.equal(one, same[0]) for one in same)
     print("done on", hvd.rank(), "of", hvd.size())
+"""
+
+# Data loaders that are derived from horovod.data's classes.
+LOADERS_SCRIPT = """
+import threading
+import coordd.horovod
+coordd.horovod.install()
+from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
+
+class Numbers(BaseDataLoader):
+    def __init__(self, count, fails=False):
+        self.count, self.fails = count, fails
+    def __len__(self):
+        return self.count
+    def _iterate(self):
+        yield from range(self.count)
+        if self.fails:
+            raise ValueError("the end of the data")
+    def _process_batch(self, batch):
+        return 10 * batch
+
+class Ahead(AsyncDataLoaderMixin, Numbers):
+    pass
+
+whole = list(Numbers(7))
+for size in (0, 1, 64):
+    loader = Ahead(size, False, 7)
+    assert len(loader) == 7 and list(loader) == list(loader) == whole == [0, 10, 20, 30, 40, 50, 60]
+    loader = Ahead(size, False, 1000)
+    for number in loader:  # and no further: the thread must not stay behind
+        if number == 20:
+            break
+    loader.close_async_loader()
+    try:
+        list(Ahead(size, count=3, fails=True))
+        raise AssertionError("no error")
+    except ValueError as error:
+        assert "the end of the data" in str(error)
+assert not [thread for thread in threading.enumerate() if thread.name == "async-loader"]
+print("read")
+"""
+
+# A step and collectives under torch.compile.
+COMPILED_SCRIPT = """
+import coordd.torch as hvd
+import torch
+
+hvd.init()
+torch.manual_seed(0)
+compile = lambda function: torch.compile(function, backend="eager")
+
+@compile
+def reduced(x):
+    return hvd.allreduce(x * 2, op=hvd.Sum) + 1
+
+for count in range(1, 12):  # more shapes than torch compiles anew
+    assert torch.equal(reduced(torch.ones(count)), torch.full((count,), 2.0 * hvd.size() + 1))
+
+model, alone = torch.nn.Linear(4, 2).double(), torch.nn.Linear(4, 2).double()
+alone.load_state_dict(model.state_dict())
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters())
+plain = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+
+@compile
+def step(inputs):
+    optimizer.zero_grad()
+    model(inputs).pow(2).mean().backward()
+    optimizer.step()
+
+for number in range(6):
+    inputs = torch.arange(16.0, dtype=torch.float64).view(4, 4) / (number + 1)
+    step(inputs.chunk(hvd.size())[hvd.rank()])
+    plain.zero_grad()
+    alone(inputs).pow(2).mean().backward()
+    plain.step()
+assert torch.allclose(model.weight, alone.weight), (model.weight, alone.weight)
+from torch._dynamo.utils import counters
+print("frames", counters["frames"]["total"])
 """
 
 # One rank ends by an error of its own; the others go on, and it comes back.
@@ -95,7 +181,7 @@ hvd.barrier()
 ELASTIC_VIEWS_SCRIPT = """
 import coordd.torch as hvd
 import torch
-from coordd.torch import _gradients
+from coordd.torch import _units
 
 hvd.init()
 torch.manual_seed(hvd.rank())
@@ -120,7 +206,7 @@ def train(state):
 
 train(state)
 units = set(optimizer._coordd_exchange._units.values())
-assert [type(unit) for unit in units] == [_gradients._Bucket], units
+assert [type(unit) for unit in units] == [_units.Bucket], units
 bucket, = units
 assert all(parameter.grad is bucket._views[parameter] for parameter in model.parameters())
 for values in (model.weight.detach(), model.weight.grad):
@@ -301,6 +387,19 @@ class Programs(unittest.TestCase):
         script = self.path("train.py", HOROVOD_SCRIPT)
         output = self.run_ranks(2, script, "--flag", "value", options=("--horovod",))
         self.assertIn("done on 1 of 2", output)
+
+    def test_data_loaders_read_ahead_and_leave_no_thread(self):
+        self.assertIn("read", self.run_command(sys.executable, self.path("loaders.py", LOADERS_SCRIPT)))
+
+    def test_torch_compile_does_not_look_into_the_package(self):
+        if not hasattr(torch, "compile") or sys.version_info >= (3, 11) and torch.__version__ < "2.1":
+            self.skipTest("this torch has no torch.compile")
+        output = self.run_ranks(2, self.path("compiled.py", COMPILED_SCRIPT))
+        self.assertNotIn("Exception ignored", output)
+        self.assertNotIn("recompile", output)
+        self.assertNotIn("does not know how to trace", output)
+        for frames in re.findall(r"frames (\d+)", output):
+            self.assertLess(int(frames), 40, output)  # those of the script; it were 200 with the package's
 
     def test_a_function_runs_on_several_processes(self):
         output = self.run_command(sys.executable, "-m", "coordd.horovod", self.path("function.py", FUNCTION_SCRIPT))

@@ -30,7 +30,7 @@ _MODULES = {
     "horovod.common.exceptions": "coordd.exceptions",
     "horovod.common.process_sets": "coordd.process_sets",
 }
-_ABSENT = ("tensorflow", "keras", "mxnet", "spark", "ray", "data", "_keras")
+_ABSENT = ("tensorflow", "keras", "mxnet", "spark", "ray", "_keras")
 
 
 def _target(name: str) -> str:

@@ -8,8 +8,10 @@ flags (-np 4, -H, --min-np, --host-discovery-script, ...) it is `coordrun --horo
 import io
 import os
 import runpy
+import socket
 import sys
 import types
+from typing import MutableMapping
 
 import coordd.horovod
 from coordd.horovod.runner import _find_coordrun
@@ -38,6 +40,23 @@ def _run_script(path: str) -> None:
     exec(compile(source, path, "exec"), vars(_new_main(path)))
 
 
+def _tell_the_place(environment: MutableMapping[str, str]) -> None:
+    """Horovod's variables, which some scripts read before they call init()."""
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"):
+        if f"COORDD_{name}" in environment:
+            environment[f"HOROVOD_{name}"] = environment[f"COORDD_{name}"]
+    environment.setdefault("HOROVOD_HOSTNAME", socket.gethostname())
+    try:
+        rank, size, local_rank, local_size = (int(environment[f"COORDD_{name}"])
+                                              for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    except (KeyError, ValueError):
+        return
+    # Only init() knows of all nodes. Where they may have equally many ranks, they have: otherwise nothing is said.
+    if 0 < local_size and size % local_size == 0 and rank % local_size == local_rank:
+        environment["HOROVOD_CROSS_RANK"] = str(rank // local_size)
+        environment["HOROVOD_CROSS_SIZE"] = str(size // local_size)
+
+
 def main() -> None:
     arguments = sys.argv[1:]
     if arguments[:1] == ["--"]:
@@ -51,9 +70,7 @@ def main() -> None:
     coordd.horovod.install()
     paths = [coordd.horovod.SEARCH_PATH, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"):  # some scripts look before they call init()
-        if f"COORDD_{name}" in os.environ:
-            os.environ[f"HOROVOD_{name}"] = os.environ[f"COORDD_{name}"]
+    _tell_the_place(os.environ)
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()

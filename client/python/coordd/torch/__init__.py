@@ -16,11 +16,13 @@ from coordd.torch.mpi_ops import *  # noqa: F401,F403
 from coordd.torch.mpi_ops import __all__ as _operations
 from coordd.torch.optimizer import DistributedOptimizer
 from coordd.torch.sync_batch_norm import SyncBatchNorm
-from coordd.torch import elastic
+from coordd.torch import _dynamo, elastic
 from coordd.torch._submit import mapped_zeros
 
 if torch.distributed.is_available():
     from coordd.torch import ddp_hook
+
+_dynamo.leave_out("coordd")
 
 __all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "allgather_object", "broadcast_object",
            "broadcast_optimizer_state", "broadcast_parameters", "elastic", "mapped_zeros", *_operations]

@@ -206,14 +206,14 @@ Splits = Union[torch.Tensor, Sequence[int]]
 
 
 def _alltoall(tensor, splits: Optional[Splits], name, process_set) -> Pending:
+    """Its result is (tensor, received splits), with and without splits."""
     kind = kind_of(tensor)
-    if splits is None:
-        return submit_pending("alltoall", "coordd_alltoall_async", (c_void_p(), c_size_t(0)), name, tensor, None,
-                               process_set, lambda work: owned_tensor(work, 0, kind))
-    counts = _counts(splits)
-    given = (c_int64 * len(counts))(*counts)
-    return submit_pending("alltoall", "coordd_alltoall_async", (byref(given), c_size_t(len(counts))), name, tensor, None,
-                           process_set, lambda work: (owned_tensor(work, 0, kind), _received_splits(work)))
+    extra: Tuple = (c_void_p(), c_size_t(0))
+    if splits is not None:
+        counts = _counts(splits)
+        extra = (byref((c_int64 * len(counts))(*counts)), c_size_t(len(counts)))
+    return submit_pending("alltoall", "coordd_alltoall_async", extra, name, tensor, None, process_set,
+                          lambda work: (owned_tensor(work, 0, kind), _received_splits(work)))
 
 
 def _counts(splits: Splits) -> List[int]:
@@ -232,7 +232,8 @@ def _received_splits(work: Work) -> torch.Tensor:
 
 def alltoall_async(tensor: torch.Tensor, splits: Optional[Splits] = None, name: Optional[str] = None,
                    process_set: ProcessSet = global_process_set) -> int:
-    """Starts an alltoall; synchronize(handle) returns what alltoall() does. Not differentiable."""
+    """Starts an alltoall; synchronize(handle) returns (tensor, received splits), also without `splits`. Not
+    differentiable."""
     return track(_alltoall(tensor, splits, name, process_set))
 
 
@@ -242,17 +243,15 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
-        if splits is None:
-            ctx.received_splits = None
-            return finish(_alltoall(tensor, None, name, process_set))
         output, ctx.received_splits = finish(_alltoall(tensor, splits, name, process_set))
         ctx.mark_non_differentiable(ctx.received_splits)
         return output, ctx.received_splits
 
     @staticmethod
     def backward(ctx, gradient, *_):
-        returned = finish(_alltoall(gradient.contiguous(), ctx.received_splits, None, ctx.process_set))
-        return (returned if ctx.received_splits is None else returned[0]), None, None, None
+        # With the splits also where there were none: ranks may have had different numbers of rows.
+        returned, _ = finish(_alltoall(gradient.contiguous(), ctx.received_splits, None, ctx.process_set))
+        return returned, None, None, None
 
 
 def alltoall(tensor: torch.Tensor, splits: Optional[Splits] = None, name: Optional[str] = None,
@@ -267,8 +266,10 @@ def alltoall(tensor: torch.Tensor, splits: Optional[Splits] = None, name: Option
     are a ValueError.
     """
     if needs_grad(tensor):
-        return _Alltoall.apply(tensor, splits, name, process_set)
-    return finish(_alltoall(tensor, splits, name, process_set))
+        both = _Alltoall.apply(tensor, splits, name, process_set)
+    else:
+        both = finish(_alltoall(tensor, splits, name, process_set))
+    return both[0] if splits is None else both
 
 
 # --- without a tensor ------------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def poll(handle: int) -> bool:
 
 def synchronize(handle: int):
     """Waits until the operation is complete and returns its result: a tensor; for a grouped operation a list of tensors;
-    for an alltoall with splits (tensor, received splits). None: the handle is unknown or has been synchronized already.
+    for an alltoall (tensor, received splits). None: the handle is unknown or has been synchronized already.
     A callable handle, as sparse_allreduce_async returns it, is called.
 
     It ends by the operation's deadline (COORDD_TIMEOUT, 10 minutes by default). HorovodInternalError: the operation

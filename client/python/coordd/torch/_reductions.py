@@ -359,7 +359,7 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
 
 
 # torch 2 wants to be told that indices which came from valid tensors need no check.
-_KNOWN_TO_BE_VALID: Dict[str, Any] = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
+KNOWN_TO_BE_VALID: Dict[str, Any] = {"check_invariants": False} if hasattr(torch.sparse, "check_sparse_tensor_invariants") else {}
 
 # --- sparse tensors --------------------------------------------------------------------------------------------------
 
@@ -385,6 +385,6 @@ def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int,
         gathered_indices = synchronize(indices)
         if op == Average:
             gathered_values = gathered_values / ranks
-        return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.shape, **_KNOWN_TO_BE_VALID)
+        return torch.sparse_coo_tensor(gathered_indices.t(), gathered_values, tensor.shape, **KNOWN_TO_BE_VALID)
 
     return handle

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._usage import owner_numbers
 from coordd.torch.compression import Compression
 
 __all__ = ["HookState", "allreduce_hook", "register"]
@@ -97,5 +98,7 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
 
 def register(model: torch.nn.parallel.DistributedDataParallel, name: str = "ddp",
              process_set: ProcessSet = global_process_set, compression=Compression.none) -> None:
-    """Has coordd average the gradients of `model`. coordd.torch.init() comes before. Arguments as those of HookState."""
-    model.register_comm_hook(HookState(name, process_set, compression), allreduce_hook)
+    """Has coordd average the gradients of `model`. coordd.torch.init() comes before. Arguments as those of HookState; a name
+    that another model has already gets a number behind it, so that both can be under way."""
+    number = owner_numbers.take([f"hook.{name}"], process_set)
+    model.register_comm_hook(HookState(f"{name}{number}" if number else name, process_set, compression), allreduce_hook)

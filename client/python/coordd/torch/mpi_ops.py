@@ -10,7 +10,7 @@ Threads. Every function may be called from every thread. Ranks agree by name, so
 unnamed operations are named by the order of their submission (coordd.torch._handles).
 """
 
-from coordd._basics import (Adasum, Average, Max, Min, Product, Sum, ccl_built, cross_rank, cross_size, cuda_built,
+from coordd._basics import (Adasum, Average, Max, Min, Product, Sum, ccl_built, check_extension, cross_rank, cross_size, cuda_built,
                             ddl_built, gloo_built, gloo_enabled, init, is_homogeneous, is_initialized, local_rank,
                             local_size, mpi_built, mpi_enabled, mpi_threads_supported, nccl_built, rank, rocm_built,
                             shutdown, size, start_timeline, stop_timeline)
@@ -28,7 +28,7 @@ from coordd.torch._rooted import gather, gather_async, irecv, isend, recv, reduc
 from coordd.torch.compression import Compression
 
 __all__ = [
-    "Adasum", "Average", "Max", "Min", "Product", "Sum", "ccl_built", "cross_rank", "cross_size", "cuda_built",
+    "Adasum", "Average", "Max", "Min", "Product", "Sum", "ccl_built", "check_extension", "cross_rank", "cross_size", "cuda_built",
     "ddl_built", "gloo_built", "gloo_enabled", "init", "is_homogeneous", "is_initialized", "local_rank", "local_size",
     "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank", "rocm_built", "shutdown", "size",
     "start_timeline", "stop_timeline", "HorovodInternalError", "ProcessSet", "add_process_set", "global_process_set",

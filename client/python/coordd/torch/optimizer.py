@@ -5,7 +5,8 @@
 
 Gradients are submitted while the backward pass is still computing others (coordd/torch/_gradients.py says how); step() waits
 for all of them first. Ranks may produce gradients in different orders, and a rank whose forward pass
-has left a parameter out contributes zeros for it.
+has left a parameter out contributes zeros for it. A parameter that all ranks have left out has no gradient after step(), unless
+it had one before: the optimizer passes it over, as it does in one process.
 """
 
 import contextlib
@@ -70,8 +71,9 @@ class _DistributedOptimizer(_Base):
         such as LBFGS decides how far to go, is averaged over the ranks (summed with op=Sum), so that all decide alike."""
         if self._coordd_should_synchronize:
             if self._coordd_synchronized:
-                warnings.warn("step() is about to reduce gradients that synchronize() has reduced already: call it inside "
-                              "`with optimizer.skip_synchronize():`", stacklevel=2)
+                # Horovod's first words, by which programs know the warning.
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize(): it is about to reduce gradients "
+                              "that synchronize() has reduced already", stacklevel=2)
             if closure is None or self._coordd_exchange.is_busy():
                 self.synchronize()
         self._coordd_synchronized = False
@@ -101,6 +103,11 @@ class _DistributedOptimizer(_Base):
         super().add_param_group(param_group)
         self._coordd_exchange.watch(self.param_groups)
 
+    @property
+    def _parameter_names(self) -> Dict[torch.Tensor, str]:
+        """Horovod's attribute, which some programs read: the name of each parameter."""
+        return self._coordd_exchange.names_of(self.param_groups)
+
     # --- inside ---
 
     def _coordd_start(self, exchange: GradientExchange) -> None:
@@ -115,14 +122,14 @@ class _DistributedOptimizer(_Base):
             return loss
         self.synchronize()
         self._coordd_synchronized = False
-        options = self._coordd_exchange.options
+        options, name = self._coordd_exchange.options, self._coordd_exchange.own_name("loss")
         op = mpi_ops.Sum if options.op == mpi_ops.Sum else mpi_ops.Average
         if isinstance(loss, torch.Tensor):
-            return mpi_ops.allreduce(loss.detach().contiguous(), name="optimizer.loss", op=op,
+            return mpi_ops.allreduce(loss.detach().contiguous(), name=name, op=op,
                                      process_set=options.process_set)
         if isinstance(loss, (int, float)):
             reduced = torch.tensor([loss], dtype=torch.float64)
-            return mpi_ops.allreduce(reduced, name="optimizer.loss", op=op, process_set=options.process_set).item()
+            return mpi_ops.allreduce(reduced, name=name, op=op, process_set=options.process_set).item()
         return loss
 
 
@@ -242,7 +249,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Opt
                       bool(gradient_as_bucket_view))
     exchange = GradientExchange(options, _checked_passes(backward_passes_per_step),
                                 _checked_names(named_parameters, optimizer.param_groups),
-                                _groups_of(_checked_groups(groups), optimizer.param_groups), use_buckets=groups is None)
+                                _groups_of(_checked_groups(groups), optimizer.param_groups), optimizer.param_groups,
+                                use_buckets=groups is None)
     distributed: Any = object.__new__(_distributed_class(type(optimizer)))  # type: ignore[arg-type]
     # `step` is there as an attribute where a scheduler has wrapped the original's.
     vars(distributed).update({key: value for key, value in vars(optimizer).items() if key != "step"})

@@ -1,13 +1,60 @@
 """The small functions of horovod.common.util that scripts use."""
 
+import contextlib
+import functools
+import os
 from collections.abc import Iterable
-from typing import Any, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-__all__ = ["check_extension", "extension_available", "gpu_available", "is_iterable", "num_rank_is_power_2", "split_list"]
+from coordd import _basics
+from coordd._basics import check_extension
+
+__all__ = ["ccl_built", "check_extension", "ddl_built", "env", "extension_available", "gloo_built", "gpu_available", "is_iterable",
+           "mpi_built", "nccl_built", "num_rank_is_power_2", "split_list"]
+
+_cache = functools.lru_cache(maxsize=None)  # Horovod's programs import it
 
 
-def check_extension(*_, **__) -> None:
-    """Nothing: coordd has no extension per framework that could be missing."""
+@contextlib.contextmanager
+def env(**kwargs: Optional[str]) -> Iterator[None]:
+    """Inside, these variables are in the environment; those that are None stay as they are."""
+    values: Dict[str, str] = {name: value for name, value in kwargs.items() if value is not None}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def mpi_built(verbose: bool = False) -> bool:
+    """As coordd.torch.mpi_built(); so the next ones."""
+    del verbose
+    return _basics.mpi_built()
+
+
+def gloo_built(verbose: bool = False) -> bool:
+    del verbose
+    return _basics.gloo_built()
+
+
+def nccl_built(verbose: bool = False) -> bool:
+    del verbose
+    return bool(_basics.nccl_built())
+
+
+def ddl_built(verbose: bool = False) -> bool:
+    del verbose
+    return _basics.ddl_built()
+
+
+def ccl_built(verbose: bool = False) -> bool:
+    del verbose
+    return _basics.ccl_built()
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:

@@ -88,8 +88,8 @@ class SamplerStateHandler(_StateDictHandler):
     def sync(self) -> None:
         states = allgather_object(self.value.state_dict())
         epoch = states[0]["epoch"]
-        processed = set().union(*(state["processed_indices"] for state in states if state["epoch"] == epoch))
-        self.value.load_state_dict({"epoch": epoch, "processed_indices": processed})
+        processed = max(state["processed_num"] for state in states if state["epoch"] == epoch)
+        self.value.load_state_dict({"epoch": epoch, "processed_num": processed})
         self.save()
 
 
