@@ -12,6 +12,7 @@
 #include "common/build_components.h"
 #include "common/dynamic_library.h"
 #include "common/nccl_versions.h"
+#include "common/status_macros.h"
 #include "common/ucx_library.h"
 
 namespace coordd {
@@ -55,12 +56,12 @@ absl::StatusOr<std::string> LoadedNccl(const Environment& environment) {
   return text;
 }
 
-absl::StatusOr<std::string> LoadedUcx(const Environment& environment) {
+absl::StatusOr<std::string> LoadedUcx(const Environment& environment, std::string& note) {
   const auto library = OpenUcx(environment);
   if (!library.ok()) return library.status();
-  auto* const version = library->Function<const char*()>("ucp_get_version_string");
-  if (version == nullptr) return Lacks(kUcxLibrary, "ucp_get_version_string");
-  return std::string(version());
+  COORDD_ASSIGN_OR_RETURN(const UcxVersion version, UcxVersionOf(*library));
+  note = UcxTriedText(version);
+  return version.ToString();
 }
 
 // The driver decides what works; it is asked itself, since the runtime's cudaGetDeviceCount leaves
@@ -87,10 +88,11 @@ absl::StatusOr<std::string> LoadedCuda() {
 
 // Libraries that programs are linked with are there, or the program would not have started;
 // Protobuf, Abseil and prometheus-cpp have no function that tells their version.
-absl::StatusOr<std::string> LoadedVersion(absl::string_view name, const Environment& environment) {
+absl::StatusOr<std::string> LoadedVersion(absl::string_view name, const Environment& environment,
+                                          std::string& note) {
   if (name == "gRPC") return grpc::Version();
   if (name == "OpenSSL") return std::string(OpenSSL_version(OPENSSL_VERSION_STRING));
-  if (name == "UCX") return LoadedUcx(environment);
+  if (name == "UCX") return LoadedUcx(environment, note);
   if (name == "CUDA") return LoadedCuda();
   if (name == "NCCL") return LoadedNccl(environment);
   return std::string();
@@ -119,7 +121,8 @@ std::vector<Component> BuildComponents(const Environment& environment) {
     component.why_not = built.why_not;
     if (!component.built.empty()) {
       component.why_not.clear();
-      absl::StatusOr<std::string> loaded = LoadedVersion(component.name, environment);
+      absl::StatusOr<std::string> loaded =
+          LoadedVersion(component.name, environment, component.note);
       component.available = loaded.ok();
       if (loaded.ok()) {
         component.loaded = *std::move(loaded);
@@ -138,6 +141,7 @@ std::string ToLine(const Component& component) {
   if (component.built.empty()) return absl::StrCat("[X] ", component.name, ": ", component.loaded);
   std::string line = absl::StrCat("[X] ", component.name, " ", component.built, " (built)");
   if (!component.loaded.empty()) absl::StrAppend(&line, ", ", component.loaded, " (loaded)");
+  if (!component.note.empty()) absl::StrAppend(&line, ", ", component.note);
   return line;
 }
 
@@ -148,6 +152,7 @@ std::string ComponentsToJson(const std::vector<Component>& components) {
                     {"available", c.available},
                     {"built", c.built},
                     {"loaded", c.loaded},
+                    {"note", c.note},
                     {"why_not", c.why_not}});
   }
   return rows.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

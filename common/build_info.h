@@ -15,6 +15,7 @@ struct Component {
   bool available = false;
   std::string built;    // version at build time; empty: not built in
   std::string loaded;   // version at run time, or what was found; empty: none, or it does not tell
+  std::string note;     // what else there is to say of what is loaded, one phrase
   std::string why_not;  // when not available, one phrase
 };
 
@@ -27,7 +28,8 @@ std::vector<Component> BuildComponents(const Environment& environment);
 bool IsBuiltIn(absl::string_view component);
 
 // "[X] NCCL 2.28 (built), 2.28.9 (loaded)" or "[ ] NCCL: why not". Behind the version of a loaded
-// NCCL that is older than what was built against stands what it lacks.
+// NCCL that is older than what was built against stands what it lacks; UCX has a note on whether
+// its version was tried.
 std::string ToLine(const Component& component);
 
 // An array of objects with the names of Component's members.

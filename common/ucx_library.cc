@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -47,9 +48,9 @@ void GiveBackSignals(const DynamicLibrary& library, const Environment& environme
   }
 }
 
-struct UcxVersion {
-  unsigned major = 0, minor = 0;
-};
+// By minor version, the newest release that tools/test-ucx has passed with; 1.13 is Debian 12's.
+constexpr UcxVersion kTried[] = {{1, 13, 1}, {1, 14, 1}, {1, 15, 0}, {1, 16, 0}, {1, 17, 0},
+                                 {1, 18, 1}, {1, 19, 0}, {1, 20, 1}, {1, 21, 0}, {1, 22, 0}};
 
 // Of the headers that this build was made with.
 UcxVersion BuiltUcxVersion() {
@@ -65,19 +66,35 @@ UcxVersion BuiltUcxVersion() {
 }
 
 absl::Status CheckVersion(const DynamicLibrary& library) {
-  auto* const get = library.Function<void(unsigned*, unsigned*, unsigned*)>("ucp_get_version");
-  if (get == nullptr) return absl::NotFoundError("it has no ucp_get_version, so it is not UCX");
-  UcxVersion found;
-  unsigned release = 0;
-  get(&found.major, &found.minor, &release);
+  COORDD_ASSIGN_OR_RETURN(const UcxVersion found, UcxVersionOf(library));
   const UcxVersion built = BuiltUcxVersion();
   if (found.major == built.major && found.minor >= built.minor) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "UCX is ", found.major, ".", found.minor, ".", release, ", expected ", built.major, ".",
-      built.minor, ", with which this coordd was built, or a later ", built.major, ".x"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("UCX is ", found.ToString(), ", expected ", built.major, ".", built.minor,
+                   ", with which this coordd was built, or a later ", built.major, ".x"));
 }
 
 }  // namespace
+
+std::string UcxVersion::ToString() const { return absl::StrCat(major, ".", minor, ".", release); }
+
+absl::StatusOr<UcxVersion> UcxVersionOf(const DynamicLibrary& library) {
+  auto* const get = library.Function<void(unsigned*, unsigned*, unsigned*)>("ucp_get_version");
+  if (get == nullptr) return absl::NotFoundError("it has no ucp_get_version, so it is not UCX");
+  UcxVersion version;
+  get(&version.major, &version.minor, &version.release);
+  return version;
+}
+
+std::string UcxTriedText(const UcxVersion& version) {
+  for (const UcxVersion& tried : kTried) {
+    if (tried == version) return "tried";
+    if (tried.major == version.major && tried.minor == version.minor)
+      return absl::StrCat("not tried, but ", tried.ToString(), " was");
+  }
+  return absl::StrCat("not tried: coordd's tests ran with ", std::begin(kTried)->ToString(), " to ",
+                      std::rbegin(kTried)->ToString());
+}
 
 absl::StatusOr<DynamicLibrary> OpenUcx(const Environment& environment) {
   const std::string named = Variable(environment, kUcxVariable);

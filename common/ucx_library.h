@@ -2,6 +2,9 @@
 // before: loading it takes a quarter of the time in which a process starts. (io)
 #pragma once
 
+#include <compare>
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "common/dynamic_library.h"
 #include "common/environment.h"
@@ -12,6 +15,20 @@ inline constexpr char kUcxLibrary[] = "libucp.so.0";
 // A wheel's own copy, under the name that tools/build-wheel gives it.
 inline constexpr char kUcxPrivateLibrary[] = "libucp-coordd.so.0";
 inline constexpr char kUcxVariable[] = "COORDD_UCX_LIBRARY";
+
+struct UcxVersion {
+  unsigned major = 0, minor = 0, release = 0;
+
+  std::string ToString() const;  // "1.22.0"
+  friend auto operator<=>(const UcxVersion&, const UcxVersion&) = default;
+};
+
+// What the library says of itself. NOT_FOUND: it cannot tell, so it is not UCX.
+absl::StatusOr<UcxVersion> UcxVersionOf(const DynamicLibrary& library);
+
+// Whether coordd's tests have run with it (docs/COMPATIBILITY.md has the table): "tried", or what
+// they have run with instead. PURE.
+std::string UcxTriedText(const UcxVersion& version);
 
 // COORDD_UCX_LIBRARY of `environment`, else the wheel's own copy, else the one in this process or
 // the system's. What is opened stays open. NOT_FOUND: the loader's sentence, with the variable when

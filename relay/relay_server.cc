@@ -15,6 +15,7 @@
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "common/tsan_annotations.h"
+#include "common/unix_path.h"
 #include "common/version.h"
 #include "coordd/v1/session.grpc.pb.h"
 #include "relay/node_stream.h"
@@ -27,8 +28,6 @@ namespace {
 constexpr absl::string_view kUnix = "unix:";
 constexpr int kMaxMessageBytes = (1 << 20) - 4096;  // as coordd, with room for whom it is from
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
-// A path of a socket has 108 bytes in the kernel.
-constexpr size_t kMaxPathBytes = 107;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 // The thread that sends what has waited long enough. Node sessions outlive the server by their last
@@ -179,10 +178,10 @@ class GrpcRelayServer final
 
 absl::Status RelayServerOptions::Validate() const {
   const absl::string_view path = absl::StripPrefix(listen, kUnix);
-  if (!absl::StartsWith(listen, "unix:/") || path.size() > kMaxPathBytes) {
+  if (!absl::StartsWith(listen, "unix:/") || path.size() > kUnixPathBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--listen is \"", listen, "\", expected unix: and a path from / on of at most ",
-        kMaxPathBytes, " bytes"));
+        kUnixPathBytesMax, " bytes"));
   }
   if (coordinators.empty())
     return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT of a coordd");

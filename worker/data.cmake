@@ -7,7 +7,7 @@ set(data_plane_sources
   shm_handover.cc shm_ring.cc shm_segment.cc shm_transport.cc slice_exchange.cc tensor_values.cc transport.cc transport_factory.cc tree_schedule.cc unix_message.cc)
 if(COORDD_HAVE_UCX)
   coordd_library(coordd_data_plane BUSY
-    SOURCES ${data_plane_sources} ucx_api.cc ucx_context.cc ucx_factory.cc ucx_log.cc ucx_message.cc ucx_peers.cc ucx_transport.cc ucx_transport_receive.cc
+    SOURCES ${data_plane_sources} network_interface.cc ucx_api.cc ucx_context.cc ucx_factory.cc ucx_log.cc ucx_message.cc ucx_peers.cc ucx_settings.cc ucx_transport.cc ucx_transport_receive.cc
     LIBS coordd_common)
   # Opened at run time (worker/ucx_api.h): only its headers are needed.
   target_include_directories(coordd_data_plane SYSTEM PRIVATE ${UCX_INCLUDE_DIRS})

@@ -4,7 +4,6 @@
 #include "absl/strings/str_join.h"
 #include "common/dynamic_library.h"
 #include "common/status_macros.h"
-#include "common/ucx_library.h"
 #include "worker/device/function_table.h"
 
 namespace coordd {
@@ -16,6 +15,7 @@ absl::Status UcxFunctions::Error(absl::string_view call, ucs_status_t status) co
 absl::StatusOr<UcxFunctions> LoadUcx(const Environment& environment) {
   COORDD_ASSIGN_OR_RETURN(const DynamicLibrary library, OpenUcx(environment));
   UcxFunctions ucx;
+  COORDD_ASSIGN_OR_RETURN(ucx.version, UcxVersionOf(library));
   FunctionTable table(library);
   table.Required(ucx.config_read, "ucp_config_read");
   table.Required(ucx.config_modify, "ucp_config_modify");

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/environment.h"
+#include "common/ucx_library.h"
 // Its macros are of no use here.
 #include <ucs/debug/log_def.h>
 
@@ -17,6 +18,7 @@ namespace coordd {
 
 // Named as UCX's functions, less "ucp_" and "ucs_".
 struct UcxFunctions {
+  UcxVersion version;  // of the library that they are of
   decltype(&ucp_config_read) config_read = nullptr;
   decltype(&ucp_config_modify) config_modify = nullptr;
   decltype(&ucp_config_release) config_release = nullptr;

@@ -1,23 +1,18 @@
 #include "worker/ucx_context.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <algorithm>
-#include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "common/address.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "worker/network_interface.h"
 #include "worker/ucx_log.h"
+#include "worker/ucx_settings.h"
 
 namespace coordd {
 namespace {
@@ -25,74 +20,54 @@ namespace {
 // A peer that hangs must not hold up this rank's end.
 constexpr absl::Duration kGreetingTimeout = absl::Seconds(1);
 
-// What coordd sets unless the user has. The shared-memory transports are left out because they do
-// not report the end of a peer; the default keepalive of 20 s is far above the 2 s in which a lost
-// rank is to be known.
-struct Default {
-  const char* name;
-  const char* value;
-};
-constexpr std::array<Default, 2> kDefaults = {{{"TLS", "^sm"}, {"KEEPALIVE_INTERVAL", "1s"}}};
-
-// Where UCX is given an interface, that is TCP. There a part of 8 KiB, its own choice, is a call of
-// the kernel each. What is sent is handed to the kernel where it lies: a copy of it first cost as
-// much as the kernel's own, and messages of 200 KB that were copied did not come through a line of
-// 20 Mbit/s that loses packets (tests/chaos, row 12). What is larger than a part has a rendezvous,
-// whose small messages took a sixth of the time of those that have none.
+// Where UCX is given an interface, that is TCP, and this is its part there, label and padding aside
+// (TX_SEG_SIZE).
 constexpr int64_t kTcpMessageBytes = int64_t{256} << 10;
-// UCX looks at TCP in every progress. By itself, a rank without endpoints looks only when a thread
-// of UCX's has told it to, which is too late for UcxPeers::Connect.
-constexpr std::array<Default, 3> kTcpProtocols = {
-    {{"ZCOPY_THRESH", "8k"}, {"RNDV_THRESH", "256k"}, {"ADAPTIVE_PROGRESS", "n"}}};
-constexpr std::array<Default, 2> kTcpDefaults = {
-    {{"TX_SEG_SIZE", "260k"}, {"RX_SEG_SIZE", "260k"}}};
 
 using Config = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>;
 
-std::string AddressText(const sockaddr& address) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  const void* bytes =
-      address.sa_family == AF_INET
-          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(address).sin_addr)
-          : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-  return inet_ntop(address.sa_family, bytes, text.data(), text.size()) == nullptr ? ""
-                                                                                  : text.data();
-}
-
-absl::StatusOr<std::string> InterfaceWithAddress(const std::string& address) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return absl::ErrnoToStatus(errno, "listing network interfaces");
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    if (AddressText(*entry->ifa_addr) == address) return std::string(entry->ifa_name);
+// Others reach what listens there, so it is said.
+absl::StatusOr<std::string> InterfaceInsteadOfLoopback(const UcxVersion& version) {
+  const absl::StatusOr<NetworkInterface> other = InterfaceBesideLoopback();
+  if (!other.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "UCX ", version.ToString(), " reaches nobody over the loopback interface, and ",
+        other.status().message(), "; expected UCX 1.19 or before, or 1.21 or later"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no network interface of this machine has the address ", address));
+  static std::atomic<bool> is_said = false;
+  if (!is_said.exchange(true)) {
+    COORDD_LOG(kWarning, "UCX ", version.ToString(),
+               " reaches nobody over the loopback interface, which 1.19 and 1.21 do: it uses ",
+               other->name, " and listens at ", other->address);
+  }
+  return other->name;
 }
 
-absl::Status Modify(const UcxFunctions& ucx, ucp_config_t* config, const Environment& environment,
-                    const std::string& name, const std::string& value) {
-  if (environment.contains(absl::StrCat("UCX_", name))) return absl::OkStatus();
-  const ucs_status_t status = ucx.config_modify(config, name.c_str(), value.c_str());
+// Empty: UCX chooses.
+absl::StatusOr<std::string> ChosenInterface(const UcxVersion& version,
+                                            const UcxTransportOptions& options) {
+  if (options.local_address.empty()) return "";
+  const bool is_users = options.environment.contains("UCX_NET_DEVICES");
+  if (!is_users && IsLoopback(options.local_address) && ReachesNobodyOverLoopback(version))
+    return InterfaceInsteadOfLoopback(version);
+  absl::StatusOr<std::string> interface = InterfaceOf(options.local_address);
+  if (absl::IsNotFound(interface.status()))
+    return absl::InvalidArgumentError(interface.status().message());
+  return interface;
+}
+
+absl::Status Set(const UcxFunctions& ucx, ucp_config_t* config, const UcxSetting& setting) {
+  const ucs_status_t status =
+      ucx.config_modify(config, setting.name.c_str(), setting.value.c_str());
   if (status == UCS_OK) return absl::OkStatus();
-  return ucx.Error(absl::StrCat("setting UCX_", name, "=", value), status);
-}
-
-// A user who has chosen the network, or what goes over it, may have chosen another kind of it.
-bool KnowsTcp(const UcxTransportOptions& options) {
-  const Environment& environment = options.environment;
-  if (options.local_address.empty() || environment.contains("UCX_NET_DEVICES")) return false;
-  const auto chosen = environment.find("UCX_TLS");
-  if (chosen == environment.end()) return true;
-  const std::vector<absl::string_view> names = absl::StrSplit(chosen->second, ',');
-  return std::all_of(names.begin(), names.end(), [](absl::string_view name) {
-    constexpr absl::string_view kTcpAndWithinNode[] = {"tcp",   "self", "sm", "shm",
-                                                       "posix", "sysv", "cma"};
-    return absl::c_linear_search(kTcpAndWithinNode, name);
-  });
+  const std::string what =
+      absl::StrCat("UCX ", ucx.version.ToString(), " does not take UCX_", setting.name, "=",
+                   setting.value, " (", ucx.status_string(status), ")");
+  if (!setting.needed_to.empty()) {
+    return absl::UnavailableError(absl::StrCat(what, ", which is needed to ", setting.needed_to));
+  }
+  COORDD_LOG(kDebug, what, ": it is left out");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOptions& options) {
@@ -100,23 +75,9 @@ absl::StatusOr<Config> ReadConfig(const UcxFunctions& ucx, const UcxTransportOpt
   if (ucs_status_t status = ucx.config_read(nullptr, nullptr, &raw); status != UCS_OK)
     return ucx.Error("ucp_config_read", status);
   Config config(raw, ucx.config_release);
-  for (const Default& entry : kDefaults)
-    COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
-  if (options.ports.has_value())
-    COORDD_RETURN_IF_ERROR(
-        Modify(ucx, raw, options.environment, "PORT_RANGE", options.ports->ToString()));
-  if (!options.local_address.empty()) {
-    COORDD_ASSIGN_OR_RETURN(const std::string interface,
-                            InterfaceWithAddress(options.local_address));
-    COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, "NET_DEVICES", interface));
-    if (!KnowsTcp(options)) return config;
-    for (const Default& entry : kTcpProtocols)
-      COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
-    for (const Default& entry : kTcpDefaults) {
-      if (options.environment.contains(absl::StrCat("UCX_TCP_", entry.name))) continue;
-      COORDD_RETURN_IF_ERROR(Modify(ucx, raw, options.environment, entry.name, entry.value));
-    }
-  }
+  COORDD_ASSIGN_OR_RETURN(const std::string interface, ChosenInterface(ucx.version, options));
+  for (const UcxSetting& setting : UcxSettings(ucx.version, options, interface))
+    COORDD_RETURN_IF_ERROR(Set(ucx, raw, setting));
   return config;
 }
 

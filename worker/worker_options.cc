@@ -6,7 +6,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/protocol_bounds.h"
+#include "common/unix_path.h"
 
 namespace coordd {
 namespace {
@@ -32,9 +34,12 @@ absl::Status WorkerOptions::Validate() const {
   if (!auto_coordinator && (coordinator.host.empty() || coordinator.port == 0))
     return Invalid("the coordinator's address (COORDD_ADDR)",
                    absl::StrCat("\"", coordinator.ToString(), "\""), "HOST:PORT");
-  if (!node_session.empty() && !absl::StartsWith(node_session, "unix:/"))
-    return Invalid("the node's relay (COORDD_NODE_SESSION)", absl::StrCat("\"", node_session, "\""),
-                   "unix: and a path from / on");
+  const absl::string_view socket = absl::StripPrefix(node_session, "unix:");
+  if (!node_session.empty() &&
+      (!absl::StartsWith(node_session, "unix:/") || socket.size() > kUnixPathBytesMax))
+    return Invalid(
+        "the node's relay (COORDD_NODE_SESSION)", absl::StrCat("\"", node_session, "\""),
+        absl::StrCat("unix: and a path from / on of at most ", kUnixPathBytesMax, " bytes"));
   if (!IsName(job, kMaxJobNameBytes))
     return Invalid("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
                    "1 to 128 letters, digits, '.', '_' or '-'");

@@ -19,6 +19,7 @@
 #include "client/coordrun/coordinator_process.h"
 #include "client/coordrun/unique_fd.h"
 #include "common/status_macros.h"
+#include "common/unix_path.h"
 
 namespace coordd {
 namespace {
@@ -38,6 +39,21 @@ std::string LastWordsOf(ChildProcess& process) {
   return trimmed.empty() ? "it said nothing" : absl::StrReplaceAll(trimmed, {{"\n", "; "}});
 }
 
+constexpr char kSocketName[] = "/relay";
+
+UniqueFd OpenIfLong(const std::string& directory) {
+  if (directory.size() + std::strlen(kSocketName) <= kUnixPathBytesMax) return UniqueFd();
+  return UniqueFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
+
+// A folder that this process has open has a short name, too, which is good for all processes of its
+// user as long as it lives: longer than the relay and the workers.
+std::string AddressIn(const std::string& directory, const UniqueFd& opened) {
+  return absl::StrCat(
+      "unix:", opened.open() ? absl::StrCat("/proc/", getpid(), "/fd/", opened.get()) : directory,
+      kSocketName);
+}
+
 }  // namespace
 
 bool WantsRelay(const RunOptions& options, int32_t np, int32_t local) {
@@ -47,7 +63,9 @@ bool WantsRelay(const RunOptions& options, int32_t np, int32_t local) {
 }
 
 RelayProcess::RelayProcess(const std::string& directory, Environment environment)
-    : address_(absl::StrCat("unix:", directory, "/relay")), environment_(std::move(environment)) {}
+    : directory_(OpenIfLong(directory)),
+      address_(AddressIn(directory, directory_)),
+      environment_(std::move(environment)) {}
 
 absl::StatusOr<ChildProcess> RelayProcess::Begin(int ready_fd) {
   const std::filesystem::path coordd = CoordinatorProgram();

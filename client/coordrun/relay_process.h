@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/coordrun/child_process.h"
 #include "client/coordrun/run_options.h"
+#include "client/coordrun/unique_fd.h"
 #include "common/clock.h"
 #include "common/environment.h"
 
@@ -26,7 +27,8 @@ bool WantsRelay(const RunOptions& options, int32_t np, int32_t local);
 // For the launcher's agent on a node, or its own node. One owner, one thread.
 class RelayProcess {
  public:
-  // At a socket in `directory`. `environment`: a worker's, which says where coordd is.
+  // At a socket in `directory`, however long the name of that is. `environment`: a worker's, which
+  // says where coordd is.
   RelayProcess(const std::string& directory, Environment environment);
 
   // It takes workers when this returns. UNAVAILABLE, NOT_FOUND: why not, one sentence; the workers
@@ -52,6 +54,8 @@ class RelayProcess {
  private:
   absl::StatusOr<ChildProcess> Begin(int ready_fd);
 
+  // Open where its name is too long for a socket's path.
+  UniqueFd directory_;
   const std::string address_;
   const Environment environment_;
   std::optional<ChildProcess> process_;

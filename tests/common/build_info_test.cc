@@ -5,6 +5,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "common/ucx_library.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -39,6 +41,8 @@ TEST(BuildInfo, WritesTheLinesThatTheConfigureStepWrites) {
   EXPECT_EQ(ToLine(component), "[X] NCCL 2.28.9 (built), 2.28.9 (loaded)");
   component.loaded.clear();
   EXPECT_EQ(ToLine(component), "[X] NCCL 2.28.9 (built)");
+  component.note = "tried";
+  EXPECT_EQ(ToLine(component), "[X] NCCL 2.28.9 (built), tried");
   component.available = false;
   component.why_not = "switched off";
   EXPECT_EQ(ToLine(component), "[ ] NCCL: switched off");
@@ -91,6 +95,17 @@ TEST(BuildInfo, AUcxThatCannotBeUsedIsNamedWithTheVariable) {
   EXPECT_THAT(why_not("/nowhere/libucp.so.0"),
               HasSubstr("COORDD_UCX_LIBRARY=/nowhere/libucp.so.0"));
   EXPECT_THAT(why_not("libm.so.6"), HasSubstr("COORDD_UCX_LIBRARY=libm.so.6: it has no"));
+}
+
+TEST(BuildInfo, SaysOfUcxWhetherItsVersionWasTried) {
+  const Component ucx = Named(BuildComponents({}), "UCX");
+  if (!ucx.available) GTEST_SKIP() << ucx.why_not;
+  EXPECT_THAT(ucx.note, HasSubstr("tried"));
+  EXPECT_EQ(ToLine(ucx),
+            absl::StrCat("[X] UCX ", ucx.built, " (built), ", ucx.loaded, " (loaded), ", ucx.note));
+  EXPECT_EQ(UcxTriedText({1, 13, 1}), "tried");
+  EXPECT_EQ(UcxTriedText({1, 13, 0}), "not tried, but 1.13.1 was");
+  EXPECT_THAT(UcxTriedText({1, 99, 0}), HasSubstr("not tried: coordd's tests ran with 1.13.1 to"));
 }
 
 // In a process of its own: where the library is loaded already, nothing takes the signals again.

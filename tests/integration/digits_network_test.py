@@ -64,6 +64,34 @@ class NetworkTest(processes.TestCase):
         self.run_command(program("digits"), "--epochs", str(EPOCHS - 1), "--dump-weights", less)
         self.assertGreater(self.difference(less, many), 1e-3)
 
+    def test_every_operation_dtype_and_op(self):
+        environment = processes.clean_environment(COORDD_TOKEN_FILE=self.token_file(), **self.tls)
+        halves = [self.start(Process([*self.network.on(host), program("coordrun"), "-np", "2", "--size", "4",
+                                      "--first-rank", first_rank, "--coordinator", self.daemon.listen, "--",
+                                      program("coordd-worker"), "selftest"], environment))
+                  for host, first_rank in ((FIRST, "0"), (SECOND, "2"))]
+        for half in halves:
+            self.assertEqual(half.wait(150), 0, half.text())
+            self.assertNotIn("UCX WARN", half.text())
+
+    def test_workers_keep_to_the_ports_that_a_firewall_lets_through(self):
+        workers = self.workers_on_two_hosts(2, COORDD_PORT_RANGE="23100-23180")
+        for worker in workers:
+            self.assertEqual(worker.ask("submit t float32 1000 1"), "ok")
+        for worker in workers:
+            self.assertEqual(worker.ask("wait t"), "ok 4 4")
+        for host in (FIRST, SECOND):
+            ports = self.listening_ports(host)
+            self.assertGreaterEqual(len(ports), 2)
+            self.assertTrue(all(23100 <= port <= 23180 for port in ports), ports)
+
+    def listening_ports(self, host):
+        """Of TCP, of all processes on the host."""
+        status, text = self.run_command(*self.network.on(host), "cat", "/proc/net/tcp")
+        self.assertEqual(status, 0, text)
+        rows = [line.split() for line in text.splitlines()[1:]]
+        return [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A"]
+
     def difference(self, one, other):
         status, text = self.run_command(program("digits"), "compare", one, other)
         self.assertEqual(status, 0, text)

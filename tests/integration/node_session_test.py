@@ -155,6 +155,25 @@ class NodeSessionTest(processes.TestCase):
         self.assertEqual(status, 0, text)
         self.assert_nothing_left()
 
+    def test_where_temporary_files_are_below_a_long_name(self):
+        # A socket's path has 107 bytes.
+        deep = os.path.join(self.folder, *["x" * 60] * 3)
+        os.makedirs(deep)
+        program = os.path.join(self.folder, "worker.py")
+        with open(program, "w", encoding="ascii") as text:
+            text.write(KILLS_ITS_RELAY)
+        environment = {**processes.clean_environment(), "TMPDIR": deep}
+        environment.pop("XDG_RUNTIME_DIR", None)
+        coordrun = (processes.program("coordrun"), "-np", "2", "--node-sessions", "on", "--")
+        status, text = self.run_command(*coordrun, processes.program("coordd-worker"), "selftest", environment=environment)
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("relay", text)
+        # There is one, and the next one is found, too.
+        status, text = self.run_command(*coordrun, "python3", program, self.socket, environment=environment)
+        self.assertEqual((status, text.count("the next one listens")), (0, 2), text)
+        self.assertEqual(os.listdir(deep), [])
+        self.assert_nothing_left()
+
     def test_coordrun_starts_one_again_that_has_ended(self):
         program = os.path.join(self.folder, "worker.py")
         with open(program, "w", encoding="ascii") as text:

@@ -2,9 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "tests/worker/collective_backend_conformance.h"
 #include "tests/worker/transport_conformance.h"
 #include "worker/host_backend.h"
+#include "worker/network_interface.h"
 #include "worker/routed_transport.h"
 #include "worker/shm_transport.h"
 #include "worker/ucx_api.h"
@@ -14,7 +17,9 @@
 namespace coordd {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 absl::StatusOr<std::unique_ptr<Transport>> Over(const UcxTransportOptions& options) {
   return TryMakeUcxTransport(options, Clock::Real());
@@ -105,6 +110,74 @@ TEST(UcxTransport, LeavesAWorkerThatIsStillConnectingAlone) {
   ucx.worker_flush_nbx = &CountedEnds::FailToFlush;
   Alone(ucx, store).reset();
   EXPECT_EQ(CountedEnds::destroyed, 0);
+}
+
+// UCX's functions, which remember what was set, and refuse what `refuses` names.
+struct Settings {
+  static inline UcxFunctions real;
+  static inline std::map<std::string, std::string> taken;
+  static inline std::string refuses;
+
+  static ucs_status_t Modify(ucp_config_t* config, const char* name, const char* value) {
+    if (refuses == name) return UCS_ERR_INVALID_PARAM;
+    const ucs_status_t status = real.config_modify(config, name, value);
+    if (status == UCS_OK) taken[name] = value;
+    return status;
+  }
+  static UcxFunctions Functions() {
+    taken.clear();
+    refuses.clear();
+    real = LoadUcx({}).value();
+    UcxFunctions remembering = real;
+    remembering.config_modify = &Settings::Modify;
+    return remembering;
+  }
+  static absl::Status Open(const UcxFunctions& ucx) {
+    const UcxTransportOptions options = {
+        .local_address = "127.0.0.1", .environment = {}, .ports = PortRange{20000, 20099}};
+    return UcxContext::Open(ucx, options, GroupLayout::OneNode(Rank{0}, 1)).status();
+  }
+};
+
+TEST(UcxTransport, SetsNothingThatThisUcxDoesNotTake) {
+  const UcxFunctions ucx = Settings::Functions();
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Settings::Open(ucx).ok());
+  // It takes any name at first, and warns of those that are nobody's.
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("UCX WARN")));
+  EXPECT_EQ(Settings::taken.size(), 9u);
+}
+
+TEST(UcxTransport, LeavesOutWhatALaterUcxDoesNotTake) {
+  const UcxFunctions ucx = Settings::Functions();
+  for (const char* name : {"KEEPALIVE_INTERVAL", "ZCOPY_THRESH", "RNDV_THRESH", "ADAPTIVE_PROGRESS",
+                           "TX_SEG_SIZE", "TCP_TX_SEG_SIZE"}) {
+    Settings::refuses = name;
+    EXPECT_TRUE(Settings::Open(ucx).ok()) << name;
+  }
+}
+
+TEST(UcxTransport, SaysWhatItCannotDoWithout) {
+  const UcxFunctions ucx = Settings::Functions();
+  Settings::refuses = "NET_DEVICES";
+  const absl::Status status = Settings::Open(ucx);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("does not take UCX_NET_DEVICES="), HasSubstr("Invalid parameter"),
+                    HasSubstr("needed to keep to one network interface")));
+}
+
+TEST(UcxTransport, GoesRoundTheLoopbackInterfaceWhereUcxReachesNobodyOverIt) {
+  UcxFunctions ucx = Settings::Functions();
+  ucx.version = {1, 20, 1};
+  const absl::Status status = Settings::Open(ucx);
+  const absl::StatusOr<NetworkInterface> other = InterfaceBesideLoopback();
+  if (other.ok()) {
+    EXPECT_EQ(Settings::taken["NET_DEVICES"], other->name);
+  } else {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected UCX 1.19 or before"));
+  }
 }
 
 // Protocols for TCP are chosen where nothing else can carry the messages.

@@ -44,6 +44,12 @@ TEST(WorkerOptions, AreChecked) {
   options.collective_timeout = absl::ZeroDuration();
   EXPECT_THAT(options.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("COORDD_TIMEOUT")));
+  options = Valid();
+  options.node_session = "unix:/" + std::string(106, 'x');
+  EXPECT_THAT(options.Validate(), IsOk());
+  options.node_session += "x";
+  EXPECT_THAT(options.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 107 bytes")));
 }
 
 }  // namespace

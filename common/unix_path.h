@@ -1,0 +1,13 @@
+// How long the path of a Unix socket may be.
+#pragma once
+
+#include <sys/un.h>
+
+#include <cstddef>
+
+namespace coordd {
+
+// 107: the kernel has 108 bytes for it, with the zero at its end.
+inline constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+
+}  // namespace coordd
