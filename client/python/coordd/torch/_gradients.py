@@ -22,6 +22,7 @@ from coordd import _basics
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
+from coordd.torch._layout import is_same_memory
 from coordd.torch._streams import Streams
 from coordd.torch._submit import mapped_zeros
 
@@ -243,7 +244,7 @@ class _Together(_Unit):
         mpi_ops.synchronize(handle)
         submitted, self._submitted = self._submitted, []
         for parameter, (tensor, context) in zip(self.parameters, submitted):
-            if not _is_wanted(parameter) or (parameter.grad is not None and tensor.data_ptr() == parameter.grad.data_ptr()):
+            if not _is_wanted(parameter) or (parameter.grad is not None and is_same_memory(tensor, parameter.grad)):
                 continue
             result = self.options.compression.decompress(tensor, context).as_strided(parameter.shape, parameter.stride())
             if parameter.grad is None:
