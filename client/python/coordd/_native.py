@@ -10,10 +10,11 @@ import os
 import sys
 import time
 from ctypes import byref, c_double, c_int32, c_int64, c_size_t, c_void_p
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 from coordd import _library
 from coordd._library import STATUS, STATUS_NAMES
+from coordd._names import wire_name
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError, UnsupportedError
 
 # A wait in C ends at least this often, so that Ctrl-C reaches a Python program that waits for other ranks.
@@ -221,11 +222,12 @@ class Work:
     """The future of one submission: a tensor, or a group of them. Holds what the library holds for it, such as a result
     that it has allocated, until nobody refers to the Work any more. Thread-safe."""
 
-    __slots__ = ("pointers", "name", "on_device")
+    __slots__ = ("pointers", "name", "on_device", "behind")
 
     def __init__(self, pointers: Sequence[Optional[int]], name: str, on_device: Optional["OnDevice"] = None):
         self.pointers = pointers
         self.name = name
+        self.behind: Optional[Callable[[], None]] = None  # what makes the result out of the library's; keeps what it needs
         self.on_device = on_device  # None: the tensors are in host memory
 
     def __del__(self, finalizing=sys.is_finalizing):
@@ -265,9 +267,13 @@ class Work:
                 failure = collective_error(status, self._name_of(pointer))
         if failure is not None:
             raise failure
+        if self.behind is not None:
+            self.behind()
+            self.behind = None
 
     def _name_of(self, pointer: Optional[int]) -> str:
-        return _library.library().quick.coordd_work_name(pointer).decode(errors="replace")
+        name = _library.library().quick.coordd_work_name(pointer)
+        return self.name if name == wire_name(self.name) else name.decode(errors="replace")
 
     def result(self, index: int = 0) -> "OwnedResult":
         """What the library has allocated for tensor `index`. REQUIRES: wait() has succeeded."""
@@ -419,7 +425,7 @@ def wait_or_keep(work: Work, kept: Any) -> None:
 
 
 def _describe(structure, name: str, shape, ndim: int, dtype: int) -> None:
-    structure.name = name.encode()
+    structure.name = wire_name(name)
     structure.shape = ctypes.cast(shape, ctypes.POINTER(c_int64)) if ndim else None
     structure.ndim = ndim
     structure.dtype = dtype
@@ -464,7 +470,7 @@ class PreparedGroup:
             _describe(structure, own, shape, len(shape), dtype)
         self._words = memoryview(self._structures).cast("B").cast("Q")
         self._works = (c_void_p * count)()
-        self._arguments = (ctypes.c_char_p(name.encode()), byref(self._structures), c_size_t(count), byref(self._works))
+        self._arguments = (ctypes.c_char_p(wire_name(name)), byref(self._structures), c_size_t(count), byref(self._works))
 
     def place(self, inputs: "array.array[int]", outputs: "array.array[int]") -> None:
         """Sets the addresses; an output of 0: the library allocates."""

@@ -223,7 +223,7 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
                     in_step = interrupt.skip_sync
                 with sigterm.suspended():
                     if _basics.goes_on():
-                        _basics.change_members(agreed_in=state._generation)
+                        _basics.change_members(agreed_in=state._generation or 0)
                     else:
                         reset()
                 state.on_reset()

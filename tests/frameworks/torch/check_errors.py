@@ -13,12 +13,13 @@ from values import expect, expect_error
 
 def check_wrong_arguments_are_value_errors_at_the_call():
     good = torch.ones(4, 4)
+    quantized = torch.quantize_per_tensor(good, 0.1, 0, torch.quint8)
     for call in (hvd.allreduce, hvd.allreduce_, hvd.allreduce_async, hvd.allgather, hvd.reducescatter, hvd.alltoall,
                  lambda tensor: hvd.broadcast(tensor, 0), lambda tensor: hvd.grouped_allreduce([good, tensor]),
                  lambda tensor: hvd.grouped_allgather([good, tensor])):
-        error = expect_error(ValueError, lambda: call(good.t()), "not contiguous")
+        error = expect_error(ValueError, lambda: call(torch.ones(4, 4, device="meta")), "meta", "expected cpu or cuda")
         assert isinstance(error, CoorddError) and error.code == "INVALID_ARGUMENT"
-        expect_error(ValueError, lambda: call(torch.ones(4, 4, dtype=torch.complex64)), "complex64", "float32")
+        expect_error(ValueError, lambda: call(quantized), "quint8", "float32")
     expect_error(ValueError, lambda: hvd.allreduce(good, average=True, op=hvd.Sum), "average")
     expect_error(ValueError, lambda: hvd.allreduce(good, op=17), "17")
     expect_error(ValueError, lambda: hvd.allreduce(good, op=hvd.Sum, prescale_factor=0.0), "factor")
@@ -28,9 +29,7 @@ def check_wrong_arguments_are_value_errors_at_the_call():
     expect_error(ValueError, lambda: hvd.allgather(torch.tensor(1.0)), "dimension")
     expect_error(ValueError, lambda: hvd.reducescatter(torch.tensor(1.0)), "dimension")
     expect_error(ValueError, lambda: hvd.grouped_allreduce([]), "at least one")
-    expect_error(ValueError, lambda: hvd.allreduce(good, name="x" * 600), "512")
     expect_error(ValueError, lambda: hvd.allreduce(good, name="a\0b"), "zero")
-    expect_error(ValueError, lambda: hvd.allreduce(torch.ones((1,) * 9)), "8")
     expect_error(ValueError, lambda: hvd.allreduce(good.to_sparse()), "sparse")
     expect_error(ValueError, lambda: hvd.sparse_allreduce_async(good, name="d", op=hvd.Sum), "dense")
     expect_error(ValueError, lambda: hvd.sparse_allreduce_async(good.to_sparse(), name="d", op=hvd.Max), "Average or Sum")

@@ -76,7 +76,7 @@ def check_messages_that_do_not_fit():
     for wrong in (-1, hvd.size(), hvd.rank()):
         expect_error(ValueError, lambda: hvd.send(torch.ones(1), wrong), str(wrong))
         expect_error(ValueError, lambda: hvd.recv(torch.ones(1), wrong), str(wrong))
-    expect_error(ValueError, lambda: hvd.recv(torch.ones(4, 4).t(), 1 - min(hvd.rank(), 1)), "contiguous")
+    expect_error(ValueError, lambda: hvd.recv(torch.ones(1, 4).expand(4, 4), 1 - min(hvd.rank(), 1)), "share memory")
 
 
 def check_wrong_roots_are_refused_at_the_call():

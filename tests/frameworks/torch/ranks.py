@@ -29,7 +29,8 @@ except ImportError as missing:
 
 import coordd.torch as hvd  # noqa: E402
 
-PATIENCE_S = 240  # a run that is stuck says where, before ctest ends it
+# A run that is stuck says where, before ctest ends it; or tools/test-frameworks, which waits for longer.
+PATIENCE_S = float(os.environ.get("COORDD_TEST_PATIENCE_S", "240"))
 
 
 def on_sizes(*sizes):

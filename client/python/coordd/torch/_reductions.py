@@ -5,11 +5,11 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from coordd import _library
-from coordd._basics import Average, Sum, native_op, worker
+from coordd._basics import Average, Sum, worker
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, synchronize, track
-from coordd.torch._submit import (OPS, require_same_bytes, run_allreduce, set_number, size_bytes, submit,
+from coordd.torch._submit import (reduction, require_same_bytes, run_allreduce, set_number, size_bytes, submit,
                                    submit_group)
 from coordd.torch.compression import Compression
 
@@ -27,7 +27,7 @@ def needs_grad(*tensors: torch.Tensor) -> bool:
 
 def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
     number = set_number(process_set)
-    extra = OPS[native_op(op, average)]
+    extra = reduction(op, average, tensor)
     full_name, unnamed = names.take("allreduce", name, number)
     try:
         work = submit(function("coordd_allreduce_async"), extra, full_name, tensor, output, number, prescale_factor,
@@ -100,11 +100,11 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
     """Reduces a tensor element by element over all ranks and returns the result, a new tensor like the input.
 
     tensor:           any shape and any of the dtypes uint8 to int64, float16, bfloat16, float32, float64, float8_e4m3fn,
-                      float8_e5m2, bool (sum and max of bool: or; min and product: and); contiguous; equal in shape and
-                      dtype on all ranks.
+                      float8_e5m2, bool (sum and max of bool: or; min and product: and), complex64, complex128 (sum and average);
+                      in any memory format; equal in shape and dtype on all ranks.
     op:               Average (default; integers truncate toward zero), Sum, Min, Max or Product. `average` is its old
                       name: True for Average, False for Sum.
-    name:             what ranks agree by; without one, the n-th of this program's unnamed calls meets the others' n-th.
+    name:             what ranks agree by, of any length; without one, the n-th of this program's unnamed calls meets the others' n-th.
     compression:      how the tensor travels: Compression.none, .fp16 or .bf16.
     prescale_factor, postscale_factor: multiplied in before and after the reduction; equal on all ranks; not 0.
     process_set:      the ranks that take part; this rank must be one of them.
@@ -147,7 +147,7 @@ def as_group(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
 
 
 def _grouped_allreduce(tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
-    return grouped("grouped_allreduce", "coordd_grouped_allreduce_async", OPS[native_op(op, average)], tensors, outputs,
+    return grouped("grouped_allreduce", "coordd_grouped_allreduce_async", reduction(op, average, *tensors), tensors, outputs,
                     name, prescale_factor, postscale_factor, process_set)
 
 
@@ -221,7 +221,7 @@ def _reducescatter(tensor, output, name, op, process_set, prescale_factor, posts
     number = set_number(process_set)
     full_name, unnamed = names.take("reducescatter", name, number)
     try:
-        work = submit(function("coordd_reducescatter_async"), OPS[native_op(op)], full_name, tensor, output, number,
+        work = submit(function("coordd_reducescatter_async"), reduction(op, None, tensor), full_name, tensor, output, number,
                       prescale_factor, postscale_factor, size_bytes(output))
     except BaseException:
         names.withdraw(unnamed)
@@ -315,7 +315,7 @@ def _reduce_scatter_tensor(output, tensor, op, name, process_set) -> Pending:
 
 def _grouped_reducescatter(tensors, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
     outputs = [_slice_like(tensor, process_set) for tensor in tensors]
-    return grouped("grouped_reducescatter", "coordd_grouped_reducescatter_async", OPS[native_op(op)], tensors, outputs,
+    return grouped("grouped_reducescatter", "coordd_grouped_reducescatter_async", reduction(op, None, *tensors), tensors, outputs,
                    name, prescale_factor, postscale_factor, process_set)
 
 

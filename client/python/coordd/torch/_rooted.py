@@ -6,20 +6,20 @@ from typing import Dict, Optional, Tuple
 
 import torch
 
-from coordd._basics import Average, native_op, on_end, worker
+from coordd._basics import Average, on_end, worker
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._exchanges import submit_pending
 from coordd.torch._handles import Pending, finish, track
 from coordd.torch._reductions import like
-from coordd.torch._submit import OPS, kind_of, owned_tensor
+from coordd.torch._submit import kind_of, owned_tensor, reduction
 
 # --- to one rank -----------------------------------------------------------------------------------------------------
 
 
 def _reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
     output = like(tensor) if worker().place.rank == root_rank else None
-    return submit_pending("reduce", "coordd_reduce_async", (c_int32(root_rank), *OPS[native_op(op)]), name, tensor,
+    return submit_pending("reduce", "coordd_reduce_async", (c_int32(root_rank), *reduction(op, None, tensor)), name, tensor,
                           output, process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor)
 
 

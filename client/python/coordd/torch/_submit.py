@@ -11,8 +11,7 @@ from coordd import _basics, _library, _memory, _native
 from coordd._native import CAPACITY_WORD, INPUT_WORD, OUTPUT_WORD, BlockingCall, Prepared, PreparedGroup, Work
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
-
-DTYPES = _library.dtypes_of(torch)
+from coordd.torch._layout import MAX_DIMENSIONS, address, addresses, all_staged, check, staged, wire_shape
 
 _store = _native.PreparedStore()
 _groups = _native.PreparedStore()
@@ -21,6 +20,17 @@ _basics.on_end(_calls.clear)  # they hold the worker
 
 
 OPS = {op: (c_int32(op),) for op in range(1, 6)}  # the argument as C takes it, made once
+_MAY_BE_COMPLEX = {_basics.native_op(op) for op in (_basics.Sum, _basics.Average)}
+
+
+def reduction(op: Any, average: Optional[bool], *tensors: torch.Tensor) -> Tuple[c_int32]:
+    """OPS of the operator that Horovod calls `op` or `average`. ValueError: no such operator, or not of complex numbers."""
+    number = _basics.native_op(op, average)
+    if number not in _MAY_BE_COMPLEX and any([getattr(tensor, "dtype", torch.float32).is_complex for tensor in tensors]):
+        name = next(name for name in ("Min", "Max", "Product") if _basics.native_op(getattr(_basics, name)) == number)
+        raise InvalidArgumentError(f"{name} of complex numbers: expected Sum or Average, which are those of their real and "
+                                   "imaginary parts", "INVALID_ARGUMENT")
+    return OPS[number]
 
 
 def set_number(process_set: ProcessSet) -> int:
@@ -30,25 +40,6 @@ def set_number(process_set: ProcessSet) -> int:
         raise InvalidArgumentError(f"{process_set} is not registered: give it to init() or to add_process_set()",
                                    "INVALID_ARGUMENT")
     return number
-
-
-def check(tensor: torch.Tensor, what: str) -> int:
-    """coordd_dtype_t of a tensor that can be submitted. ValueError: it cannot, and why."""
-    if not isinstance(tensor, torch.Tensor):
-        raise InvalidArgumentError(f"{what}: expected a torch tensor, found {type(tensor).__name__}", "INVALID_ARGUMENT")
-    if tensor.layout != torch.strided:
-        raise InvalidArgumentError(f"{what}: layout is {tensor.layout}, expected a dense tensor; sparse_allreduce_async "
-                                   "takes sparse ones", "INVALID_ARGUMENT")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise InvalidArgumentError(f"{what}: is on device {tensor.device}, expected cpu or cuda", "INVALID_ARGUMENT")
-    if not tensor.is_contiguous():
-        raise InvalidArgumentError(f"{what}: is not contiguous; submit tensor.contiguous()", "INVALID_ARGUMENT")
-    try:
-        return DTYPES[tensor.dtype]
-    except KeyError:
-        known = ", ".join(str(dtype)[6:] for dtype in DTYPES)
-        raise InvalidArgumentError(f"{what}: dtype {tensor.dtype} is not supported; supported are {known}",
-                                   "INVALID_ARGUMENT") from None
 
 
 def _check_name(name: str) -> None:
@@ -98,13 +89,21 @@ def submit(function, extra: Tuple, name: str, tensor: torch.Tensor, output: Opti
     generation has ended."""
     worker = _basics.worker()
     options = _native.call_options(process_set, prescale_factor, postscale_factor)
-    key = (name, tensor.shape, tensor.dtype)
+    place = address(tensor)
+    target = place if output is tensor else 0 if output is None else address(output)
+    if place is None or target is None:
+        stage = staged(tensor, output, name)
+        work = submit(function, extra, name, stage.source, stage.target, process_set, prescale_factor, postscale_factor,
+                      output_bytes)
+        work.behind = stage.write_back
+        return work
+    key = (name, _shape_of(tensor, name), tensor.dtype)
     prepared = _store.take(key)
-    if prepared is None or not (tensor.is_contiguous() and tensor.is_cpu):
+    if prepared is None or not tensor.is_cpu:
         prepared = _prepare(name, tensor)
     words = prepared.words
-    words[INPUT_WORD] = tensor.data_ptr()
-    words[OUTPUT_WORD] = 0 if output is None else output.data_ptr()
+    words[INPUT_WORD] = place
+    words[OUTPUT_WORD] = target
     words[CAPACITY_WORD] = output_bytes
     status = function(worker.pointer, prepared.reference, *extra, options, prepared.work_reference)
     if status != 0:
@@ -119,31 +118,42 @@ def _prepare(name: str, tensor: torch.Tensor) -> Prepared:
     """ValueError: the tensor cannot be submitted, or not under this name."""
     dtype = check(tensor, name)
     _check_name(name)
-    prepared = Prepared(name, tensor.shape, dtype)
+    prepared = Prepared(name, wire_shape(tensor), dtype)
     _place_on_device(prepared.structure, tensor)
     return prepared
+
+
+def _shape_of(tensor: torch.Tensor, name: str) -> torch.Size:
+    """ValueError: it has none, as a nested one."""
+    try:
+        return tensor.shape
+    except RuntimeError:
+        check(tensor, name)
+        raise
 
 
 def run_allreduce(name: str, tensor: torch.Tensor, output: torch.Tensor, op: Any, average: Optional[bool],
                   process_set: int, prescale_factor: float, postscale_factor: float) -> None:
     """submit() and wait in one call into the library, for allreduces whose result is needed at once. `op` and `average`
     as Horovod has them; otherwise as submit()."""
-    if getattr(tensor, "is_cuda", False):  # its stream waits, this thread does not
-        work = submit(_library.library().function("coordd_allreduce_async"), OPS[_basics.native_op(op, average)], name,
+    place = address(tensor)
+    target = place if output is tensor else address(output)
+    if place is None or target is None or tensor.is_cuda:  # where it is on a GPU, its stream waits, this thread does not
+        work = submit(_library.library().function("coordd_allreduce_async"), reduction(op, average, tensor), name,
                       tensor, output, process_set, prescale_factor, postscale_factor)
         _native.wait_or_keep(work, (tensor, output))
         return
     worker = _basics.worker()
     key = (name, op, average, process_set, prescale_factor, postscale_factor)
     call = _calls.take(key)
-    if (call is None or call.worker is not worker or call.shape != tensor.shape or call.dtype is not tensor.dtype
-            or not (tensor.is_contiguous() and tensor.is_cpu)):
+    if (call is None or call.worker is not worker or call.shape != _shape_of(tensor, name) or call.dtype is not tensor.dtype
+            or not tensor.is_cpu):
         call = BlockingCall(worker, _library.library().function("coordd_allreduce_for"), _prepare(name, tensor),
-                            tensor.shape, tensor.dtype, OPS[_basics.native_op(op, average)],
+                            tensor.shape, tensor.dtype, reduction(op, average, tensor),
                             _native.call_options(process_set, prescale_factor, postscale_factor))
     words = call.words
-    words[INPUT_WORD] = tensor.data_ptr()
-    words[OUTPUT_WORD] = output.data_ptr()
+    words[INPUT_WORD] = place
+    words[OUTPUT_WORD] = target
     call.run(name, (tensor, output))
     if tensor.is_cpu:
         _calls.give_back(key, call)
@@ -155,20 +165,23 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
     """Queues tensors that are planned together or not at all; otherwise as submit()."""
     worker = _basics.worker()
     options = _native.call_options(process_set, prescale_factor, postscale_factor)
-    # map() with functions of C: a third of the time of a loop
-    shapes = list(map(_shape, tensors))
+    inputs = addresses(tensors)
+    places = inputs if outputs is tensors else array("Q", bytes(8 * len(tensors))) if outputs is None else addresses(outputs)
+    if inputs is None or places is None:
+        sources, targets, write_back = all_staged(tensors, outputs, name)
+        work = submit_group(function, extra, name, sources, targets, process_set, prescale_factor, postscale_factor)
+        work.behind = write_back
+        return work
+    try:
+        shapes = list(map(_shape, tensors))
+    except RuntimeError:
+        shapes = [_shape_of(tensor, name) for tensor in tensors]
     dtypes = list(map(_dtype, tensors))
     key = (name, process_set)  # the size of an output may depend on the set's
     group = _groups.take(key)
     on_cpu = all(map(_is_cpu, tensors))
-    if (group is None or group.shapes != shapes or group.dtypes != dtypes
-            or not (all(map(_is_contiguous, tensors)) and on_cpu)):
+    if group is None or group.shapes != shapes or group.dtypes != dtypes or not on_cpu:
         group = _prepare_group(name, tensors, shapes, dtypes, outputs)
-    inputs = array("Q", map(_address, tensors))
-    if outputs is None:
-        places = array("Q", bytes(8 * len(inputs)))
-    else:
-        places = inputs if outputs is tensors else array("Q", map(_address, outputs))
     group.prepared.place(inputs, places)
     on_device = None if on_cpu else _on_device([*tensors, *(outputs or ())])
     work = group.prepared.submit(function, worker.pointer, extra, options, on_device)
@@ -178,7 +191,6 @@ def submit_group(function, extra: Tuple, name: str, tensors: Sequence[torch.Tens
 
 
 _shape, _dtype, _is_cpu = attrgetter("shape"), attrgetter("dtype"), attrgetter("is_cpu")
-_address, _is_contiguous = torch.Tensor.data_ptr, torch.Tensor.is_contiguous
 
 
 class _Group:
@@ -198,7 +210,7 @@ def _prepare_group(name: str, tensors: Sequence[torch.Tensor], shapes: List, dty
     count = len(tensors)
     own_names = [f"{name}_{index + 1}of{count}" for index in range(count)]
     numbers = [check(tensor, own) for tensor, own in zip(tensors, own_names)]
-    prepared = PreparedGroup(name, own_names, shapes, numbers)
+    prepared = PreparedGroup(name, own_names, list(map(wire_shape, tensors)), numbers)
     for index, tensor in enumerate(tensors):
         _place_on_device(prepared.structure(index), tensor)
         if outputs is not None:  # its size follows from the shape
@@ -206,9 +218,21 @@ def _prepare_group(name: str, tensors: Sequence[torch.Tensor], shapes: List, dty
     return _Group(prepared, shapes, dtypes)
 
 
-def kind_of(tensor: torch.Tensor) -> Tuple[Optional[torch.dtype], Optional[torch.device]]:
-    """What a result of this tensor is made of; for what is no tensor, which is refused elsewhere, of nothing."""
-    return getattr(tensor, "dtype", None), getattr(tensor, "device", None)
+Kind = Tuple[Any, Any, Optional[Tuple[int, ...]]]
+
+
+def kind_of(tensor: torch.Tensor) -> Kind:
+    """What a result of this tensor is made of: dtype, device, and the shape of its rows, where the library is told another;
+    for what is no tensor, which is refused elsewhere, of nothing. ValueError: a single complex number."""
+    dtype = getattr(tensor, "dtype", None)
+    rows = None
+    if isinstance(tensor, torch.Tensor) and not tensor.is_nested:
+        if tensor.dim() == 0 and tensor.is_complex():  # the library would take it for a row of two
+            raise InvalidArgumentError("a complex tensor of dimension 0 has no rows: expected at least one dimension",
+                                       "INVALID_ARGUMENT")
+        if tensor.dim() > MAX_DIMENSIONS or tensor.is_complex():
+            rows = tuple(tensor.shape[1:])
+    return dtype, getattr(tensor, "device", None), rows
 
 
 class _DeviceBytes:
@@ -221,20 +245,21 @@ class _DeviceBytes:
                                          "data": (result.address, False), "version": 2}
 
 
-def owned_tensor(work: Work, index: int, kind: Tuple[Any, Any]) -> torch.Tensor:
+def owned_tensor(work: Work, index: int, kind: Kind) -> torch.Tensor:
     """The result that the library has allocated, as a tensor over the same memory: it is not copied, and lives until the
     tensor and all its views are gone. (A copy would double the memory and the time of a large gather.)
 
     On a GPU the library then uses it again, behind what is enqueued by then on the stream that was current when the result was
     waited for: a program that reads it on another stream lets that one wait for the other (Stream.wait_stream) before the
     tensor goes. Tensor.record_stream concerns memory of torch's own."""
-    dtype, device = kind
+    dtype, device, rows = kind
     result = work.result(index)
+    shape = result.shape if rows is None else (result.shape[0], *rows)
     if result.size_bytes == 0:
-        return torch.empty(result.shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)
     if device.type == "cuda":
-        return torch.as_tensor(_DeviceBytes(result), device=device).view(dtype).view(result.shape)
-    return torch.frombuffer(result.buffer(), dtype=dtype).view(result.shape)
+        return torch.as_tensor(_DeviceBytes(result), device=device).view(dtype).view(shape)
+    return torch.frombuffer(result.buffer(), dtype=dtype).view(shape)
 
 
 def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
@@ -257,6 +282,8 @@ def mapped_zeros(*size: Any, dtype: Optional[torch.dtype] = None) -> torch.Tenso
 def require_same_bytes(output: torch.Tensor, expected_elements: int, like: torch.Tensor, what: str) -> None:
     """ValueError: the caller's output does not hold exactly the result."""
     check(output, f"{what} (output)")
+    if not output.is_contiguous():
+        raise InvalidArgumentError(f"{what} (output): is not contiguous", "INVALID_ARGUMENT")
     if output.dtype != like.dtype or output.numel() != expected_elements:
         raise InvalidArgumentError(f"{what}: the output holds {output.numel()} elements of {output.dtype}, expected "
                                    f"{expected_elements} of {like.dtype}", "INVALID_ARGUMENT")

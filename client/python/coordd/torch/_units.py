@@ -8,6 +8,7 @@ from coordd import _basics
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
+from coordd.torch._layout import is_same_memory
 from coordd.torch._reductions import KNOWN_TO_BE_VALID
 from coordd.torch._streams import Streams
 from coordd.torch._submit import mapped_zeros
@@ -202,7 +203,7 @@ class _Listed(_Together):
             if not is_wanted(parameter) or id(parameter) in nobodys:
                 continue
             is_sparse = id(parameter) in sparse
-            if not is_sparse and parameter.grad is not None and tensor.data_ptr() == parameter.grad.data_ptr():
+            if not is_sparse and parameter.grad is not None and is_same_memory(tensor, parameter.grad):
                 continue
             result = self._in_shape(self.options.compression.decompress(tensor, context), parameter)
             if is_sparse:

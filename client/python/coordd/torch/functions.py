@@ -6,7 +6,6 @@
 Objects travel as a pickle, by cloudpickle where it is installed: between ranks of one job, which trust each other.
 """
 
-import ctypes
 import io
 import pickle
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
@@ -16,6 +15,7 @@ import torch
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._layout import bytes_of
 
 try:
     import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -27,20 +27,10 @@ __all__ = ["broadcast_parameters", "broadcast_optimizer_state", "broadcast_objec
 
 def _broadcast_tensors(named: Iterable[Tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet) -> None:
     """In place, all at once; any layout in memory, complex ones too."""
-    copies, handles = [], []
-    with torch.no_grad():
-        for name, tensor in named:
-            data = tensor.detach()
-            if data.is_complex():
-                data = torch.view_as_real(data)
-            buffer = data.contiguous()
-            if buffer is not data and buffer.data_ptr() != data.data_ptr():
-                copies.append((data, buffer))
-            handles.append(mpi_ops.broadcast_async_(buffer, root_rank, name=name, process_set=process_set))
-        for handle in handles:
-            mpi_ops.synchronize(handle)
-        for data, buffer in copies:
-            data.copy_(buffer)
+    handles = [mpi_ops.broadcast_async_(tensor.detach(), root_rank, name=name, process_set=process_set)
+               for name, tensor in named]
+    for handle in handles:
+        mpi_ops.synchronize(handle)
 
 
 def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]], root_rank: int,
@@ -144,7 +134,7 @@ def _to_bytes(value: Any) -> torch.Tensor:
 
 def _from_bytes(data: torch.Tensor) -> Any:
     # Not through numpy, which torch from PyPI does not bring along.
-    return pickle.loads((ctypes.c_ubyte * data.numel()).from_address(data.data_ptr()))
+    return pickle.loads(bytes_of(data))
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None,
@@ -174,7 +164,7 @@ def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessS
     """Returns the objects of all ranks, in rank order; each rank's may be of any size."""
     everything = mpi_ops.allgather(_to_bytes(obj), name=f"{name or 'object'}.bytes", process_set=process_set)
     # A pickle says where it ends; the ranks of another collective, which could tell, may be others.
-    pickles = io.BytesIO((ctypes.c_ubyte * everything.numel()).from_address(everything.data_ptr()))
+    pickles = io.BytesIO(bytes_of(everything))
     objects = []
     while pickles.tell() < everything.numel():
         objects.append(pickle.load(pickles))

@@ -3,8 +3,10 @@
 Forms. ``allreduce`` returns a new tensor and is differentiable; ``allreduce_`` works in place; ``..._async`` and
 ``..._async_`` return a handle for poll() and synchronize(); ``grouped_...`` takes a list of tensors as one operation.
 
-Tensors are dense, contiguous (else ValueError) and in host memory. They belong to the library from the call until the
-operation is complete: do not change an input, nor read or write a buffer that is worked on in place, before.
+Tensors are dense, in host memory or on a GPU. Memory formats do not matter, and may differ between ranks: what is not
+contiguous (channels_last, transposed, a part of another tensor, conjugated or negated when it is read) travels as a copy, and is
+written back where the operation is in place, which an expanded tensor cannot be (ValueError). They belong to the library from the
+call until the operation is complete: do not change an input, nor read or write a buffer that is worked on in place, before.
 
 Threads. Every function may be called from every thread. Ranks agree by name, so they may submit in different orders;
 unnamed operations are named by the order of their submission (coordd.torch._handles).
