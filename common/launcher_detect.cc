@@ -279,9 +279,11 @@ void CountGpus(const Environment& environment, LaunchPlace* place) {
 std::string SchedulerJobs(const Environment& environment) {
   std::vector<std::string> jobs;
   for (const LauncherRule& rule : LauncherRules()) {
-    const bool schedules = rule.kind == LauncherRole::kStep || rule.kind == LauncherRole::kHosts;
-    if (!schedules || (!AllSet(environment, rule.needs) && !AllSet(environment, rule.or_needs)))
-      continue;
+    // JOB_ID alone is not Grid Engine's; the variables of those that have steps are their own.
+    const bool counts = rule.kind == LauncherRole::kStep ||
+                        (rule.kind == LauncherRole::kHosts &&
+                         (AllSet(environment, rule.needs) || AllSet(environment, rule.or_needs)));
+    if (!counts) continue;
     const std::string job = FirstSet(environment, rule.job_id);
     if (job.empty()) continue;
     const std::string part = FirstSet(environment, rule.job_part);

@@ -10,7 +10,7 @@
 namespace coordd {
 namespace {
 
-int32_t NumberOr(const Environment& environment, const char* name, int32_t otherwise) {
+int32_t WholeNumberOr(const Environment& environment, const char* name, int32_t otherwise) {
   int32_t number = 0;
   return absl::SimpleAtoi(Variable(environment, name), &number) ? number : otherwise;
 }
@@ -23,13 +23,13 @@ void AgentTorch::Begin(const AgentOrders& orders, const Environment& environment
   port_range_ = orders.port_range;
   if (names_.empty()) return;
   const bool slurm = orders.identity == AgentIdentity::kSlurm;
-  group_ = slurm ? NumberOr(environment, "SLURM_NODEID", 0) : orders.number;
+  group_ = slurm ? WholeNumberOr(environment, "SLURM_NODEID", 0) : orders.number;
   const auto coordinator = ParseHostPort(Variable(environment, "COORDD_ADDR"));
   if (coordinator.ok()) coordinator_ = coordinator->host;
   report->node = ThisHost(Variable(environment, "COORDD_NODE_ID")).node_id;
   report->labels = Variable(environment, "COORDD_TOPOLOGY");
   if (coordinator.ok()) report->address = LocalAddressTowards(*coordinator).value_or("");
-  report->first_local = NumberOr(environment, "COORDD_LOCAL_RANK", 0);
+  report->first_local = WholeNumberOr(environment, "COORDD_LOCAL_RANK", 0);
   report->master_port = PickPort();
 }
 
@@ -55,10 +55,10 @@ bool AgentTorch::Obey(absl::string_view line) {
 
 Environment AgentTorch::VariablesOf(int32_t worker, const Environment& environment) const {
   if (names_.empty()) return {};
-  TorchPlace place = {.rank = NumberOr(environment, "COORDD_RANK", worker),
-                      .size = NumberOr(environment, "COORDD_SIZE", 1),
-                      .local_rank = NumberOr(environment, "COORDD_LOCAL_RANK", 0),
-                      .local_size = NumberOr(environment, "COORDD_LOCAL_SIZE", 1),
+  TorchPlace place = {.rank = WholeNumberOr(environment, "COORDD_RANK", worker),
+                      .size = WholeNumberOr(environment, "COORDD_SIZE", 1),
+                      .local_rank = WholeNumberOr(environment, "COORDD_LOCAL_RANK", 0),
+                      .local_size = WholeNumberOr(environment, "COORDD_LOCAL_SIZE", 1),
                       .group_rank = group_};
   const auto told = places_.find(worker);
   if (told != places_.end()) place = told->second;

@@ -76,6 +76,7 @@ absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   orders.look = in.options.checks;
   orders.torch = TorchNames(in.options);
   orders.port_range = in.options.port_range;
+  if (orders.torch.empty()) orders.unset.emplace_back(kTorchMarker);  // of an outer run
   orders.stay = in.options.max_restarts > 0 || !in.options.discovery_script.empty();
   COORDD_ASSIGN_OR_RETURN(const Environment common,
                           CommonVariables(in.options, rendezvous, in.environment));

@@ -57,7 +57,7 @@ absl::string_view FileName(absl::string_view path) {
 }
 
 // "python", "python3.11", "pypy3", "ipython".
-bool IsPython(absl::string_view name) {
+bool IsPythonName(absl::string_view name) {
   for (const absl::string_view known : {"python", "pypy", "ipython"}) {
     if (!absl::StartsWith(name, known)) continue;
     const absl::string_view version = name.substr(known.size());
@@ -71,7 +71,7 @@ bool IsPython(absl::string_view name) {
 const Wrapper* WrapperOf(absl::string_view name) {
   for (const Wrapper& wrapper : kWrappers)
     if (name == wrapper.name) return &wrapper;
-  return IsPython(name) ? &kPython : nullptr;
+  return IsPythonName(name) ? &kPython : nullptr;
 }
 
 bool IsScript(absl::string_view word) {

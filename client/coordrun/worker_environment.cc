@@ -102,6 +102,7 @@ absl::StatusOr<Environment> EnvironmentOfWorker(const RunOptions& options,
                                    .local_size = options.np})) {
     environment[name] = value;
   }
+  environment.erase(kTorchMarker);  // of an outer run
   const TorchPlace place = {.rank = options.first_rank + local_rank,
                             .size = options.size == 0 ? options.np : options.size,
                             .local_rank = local_rank,

@@ -116,7 +116,7 @@ TEST(AgentMessages, AReportOfAnotherRevisionTellsItsVersion) {
 }
 
 TEST(AgentMessages, NonsenseIsRefusedInOneSentence) {
-  for (const char* text : {"", "{}", "[]", "{\"protocol\":3}", "{\"protocol\":\"x\"}"}) {
+  for (const char* text : {"", "{}", "[]", "{\"protocol\":4}", "{\"protocol\":\"x\"}"}) {
     EXPECT_THAT(ParseOrders(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected")))
         << text;

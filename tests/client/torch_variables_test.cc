@@ -17,7 +17,7 @@ using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
 
-RunOptions RunOf(int32_t np) {
+RunOptions RunFor(int32_t np) {
   RunOptions options;
   options.np = np;
   options.command = {"train"};
@@ -26,7 +26,7 @@ RunOptions RunOf(int32_t np) {
 
 TEST(TorchVariables, AreWhatTorchrunGivesItsPrograms) {
   EXPECT_EQ(
-      TorchVariables(TorchNames(RunOf(4)),
+      TorchVariables(TorchNames(RunFor(4)),
                      {.rank = 3, .size = 4, .local_rank = 1, .local_size = 2, .group_rank = 1},
                      {.address = "10.0.0.1", .port = 29500}),
       (Environment{{"RANK", "3"},
@@ -42,14 +42,14 @@ TEST(TorchVariables, AreWhatTorchrunGivesItsPrograms) {
 }
 
 TEST(TorchVariables, SayNothingOfAMasterThatIsNotKnown) {
-  const Environment variables = TorchVariables(TorchNames(RunOf(2)), {.size = 2}, {});
+  const Environment variables = TorchVariables(TorchNames(RunFor(2)), {.size = 2}, {});
   EXPECT_THAT(variables, Not(Contains(Key("MASTER_ADDR"))));
   EXPECT_THAT(variables, Contains(Pair("COORDD_TORCH_ENV",
                                        "RANK,WORLD_SIZE,LOCAL_RANK,LOCAL_WORLD_SIZE,GROUP_RANK")));
 }
 
 TEST(TorchVariables, OfTheUserWinWithALine) {
-  RunOptions options = RunOf(2);
+  RunOptions options = RunFor(2);
   EXPECT_THAT(TorchOverrides(options), IsEmpty());
   options.variables = {{"MASTER_PORT", "29500"}, {"OTHER", "1"}};
   EXPECT_EQ(TorchOverrides(options),
@@ -61,7 +61,7 @@ TEST(TorchVariables, OfTheUserWinWithALine) {
 }
 
 TEST(EnvironmentOfWorker, HasTorchsVariablesBesideItsOwn) {
-  RunOptions options = RunOf(2);
+  RunOptions options = RunFor(2);
   options.size = 6;
   options.first_rank = 4;
   const auto environment = EnvironmentOfWorker(options, {}, 1, {{"MASTER_ADDR", "mine"}});

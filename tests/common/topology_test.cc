@@ -17,8 +17,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TopologyMember On(const std::string& node, int32_t launcher_rank = -1, int32_t slot = -1,
-                  std::vector<std::string> labels = {}) {
+TopologyMember MemberOn(const std::string& node, int32_t launcher_rank = -1, int32_t slot = -1,
+                        std::vector<std::string> labels = {}) {
   return TopologyMember{.worker_id = absl::StrCat("w", launcher_rank, "-", slot),
                         .node_id = node,
                         .labels = std::move(labels),
@@ -27,32 +27,35 @@ TopologyMember On(const std::string& node, int32_t launcher_rank = -1, int32_t s
 }
 
 TEST(Topology, PutsRanksOfANodeTogetherInOrderOfArrivalWithoutHints) {
-  const Topology topology = OrderRanks({On("b"), On("a"), On("b"), On("a")});
+  const Topology topology =
+      OrderRanks({MemberOn("b"), MemberOn("a"), MemberOn("b"), MemberOn("a")});
   EXPECT_THAT(topology.member_of_rank, ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(topology.runs, ElementsAre(NodeRun{2, 2}));
 }
 
 TEST(Topology, KeepsTheLaunchersOrderOfNodesAndSlots) {
-  const Topology topology =
-      OrderRanks({On("n1", 3, 1), On("n1", 2, 0), On("n0", 1, 1), On("n0", 0, 0)});
+  const Topology topology = OrderRanks(
+      {MemberOn("n1", 3, 1), MemberOn("n1", 2, 0), MemberOn("n0", 1, 1), MemberOn("n0", 0, 0)});
   EXPECT_THAT(topology.member_of_rank, ElementsAre(3, 2, 1, 0));
 }
 
 TEST(Topology, OrdersByLabelsBeforeTheLaunchersRank) {
-  const Topology topology =
-      OrderRanks({On("n0", 0, 0, {"aisle2", "rack1"}), On("n1", 1, 0, {"aisle1", "rack9"}),
-                  On("n2", 2, 0, {"aisle1", "rack3"})});
+  const Topology topology = OrderRanks({MemberOn("n0", 0, 0, {"aisle2", "rack1"}),
+                                        MemberOn("n1", 1, 0, {"aisle1", "rack9"}),
+                                        MemberOn("n2", 2, 0, {"aisle1", "rack3"})});
   EXPECT_THAT(topology.member_of_rank, ElementsAre(2, 1, 0));
 }
 
 TEST(Topology, PutsMembersWithoutHintsBehindThoseWithOne) {
-  const Topology topology = OrderRanks({On("x"), On("n", -1, -1), On("n", 5, 1), On("n", 4, 0)});
+  const Topology topology =
+      OrderRanks({MemberOn("x"), MemberOn("n", -1, -1), MemberOn("n", 5, 1), MemberOn("n", 4, 0)});
   EXPECT_THAT(topology.member_of_rank, ElementsAre(3, 2, 1, 0));
 }
 
 TEST(Topology, CountsCrossRanksAmongNodesThatHaveTheLocalRank) {
   // Nodes of 1, 3 and 2 ranks: local rank 1 exists on two of them, local rank 2 on one.
-  const Topology topology = OrderRanks({On("a"), On("b"), On("b"), On("b"), On("c"), On("c")});
+  const Topology topology = OrderRanks(
+      {MemberOn("a"), MemberOn("b"), MemberOn("b"), MemberOn("b"), MemberOn("c"), MemberOn("c")});
   ASSERT_EQ(topology.places.size(), 6u);
   EXPECT_THAT(topology.runs, ElementsAre(NodeRun{1, 1}, NodeRun{1, 3}, NodeRun{1, 2}));
   EXPECT_EQ(topology.places[1], (Place{Rank{1}, 6, 0, 3, 1, 3}));
@@ -64,23 +67,23 @@ TEST(Topology, CountsCrossRanksAmongNodesThatHaveTheLocalRank) {
 TEST(Topology, EncodesEqualNodesAsOneRun) {
   std::vector<TopologyMember> members;
   for (int node = 0; node < 1000; ++node) {
-    for (int slot = 0; slot < 8; ++slot) members.push_back(On(absl::StrCat("n", node)));
+    for (int slot = 0; slot < 8; ++slot) members.push_back(MemberOn(absl::StrCat("n", node)));
   }
   EXPECT_THAT(OrderRanks(members).runs, ElementsAre(NodeRun{1000, 8}));
 }
 
 TEST(Topology, RefusesTwoSetsOfLabelsForOneNodeAndNamesBothSides) {
   EXPECT_THAT(
-      CheckTopology(On("n", 1, 0, {"a", "r1"}), On("n", 2, 0, {"a", "r2"})),
+      CheckTopology(MemberOn("n", 1, 0, {"a", "r1"}), MemberOn("n", 2, 0, {"a", "r2"})),
       StatusIs(absl::StatusCode::kFailedPrecondition,
                AllOf(HasSubstr("w1-0"), HasSubstr("a/r1"), HasSubstr("w2-0"), HasSubstr("a/r2"))));
 }
 
 TEST(Topology, RefusesDifferentDepthsAndNamesBothSides) {
-  EXPECT_THAT(CheckTopology(On("n", 1), On("m", 2, 0, {"a"})),
+  EXPECT_THAT(CheckTopology(MemberOn("n", 1), MemberOn("m", 2, 0, {"a"})),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("no topology labels"), HasSubstr("topology a"))));
-  EXPECT_THAT(CheckTopology(On("n", 1, 0, {"b"}), On("m", 2, 0, {"a"})), IsOk());
+  EXPECT_THAT(CheckTopology(MemberOn("n", 1, 0, {"b"}), MemberOn("m", 2, 0, {"a"})), IsOk());
 }
 
 // Every member gets exactly one rank; nodes are consecutive; places agree with a recount.
@@ -91,9 +94,9 @@ TEST(Topology, IsABijectionForAnyMembers) {
     const int size = 1 + static_cast<int>(random.Below(40));
     for (int i = 0; i < size; ++i) {
       const auto node = random.Below(1 + random.Below(12));
-      members.push_back(On(absl::StrCat("n", node), static_cast<int32_t>(random.Below(50)) - 1,
-                           static_cast<int32_t>(random.Below(5)) - 1,
-                           {absl::StrCat("r", node % 3)}));
+      members.push_back(
+          MemberOn(absl::StrCat("n", node), static_cast<int32_t>(random.Below(50)) - 1,
+                   static_cast<int32_t>(random.Below(5)) - 1, {absl::StrCat("r", node % 3)}));
     }
     const Topology topology = OrderRanks(members);
     ASSERT_EQ(

@@ -150,7 +150,7 @@ def _follow() -> None:
     _change_membership()
     _process_sets.follow()
     if not _state.own_job:
-        _torch_env.follow(worker(), place())
+        _torch_env.follow(worker(), worker().place)
 
 
 def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:

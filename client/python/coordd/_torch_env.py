@@ -15,7 +15,7 @@ from coordd.exceptions import CoorddError
 
 MARKER = "COORDD_TORCH_ENV"  # the names, with commas between them
 _AT_COORDINATOR = "@"  # rank 0 is on coordd's machine, which each rank reaches by an address that it knows
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 10.0  # rank 0 is as far as we are
 
 _reserved: Optional[socket.socket] = None  # bound without listening, so that nobody but rank 0's store gets the port
 

@@ -47,8 +47,8 @@ import os, signal, sys
 import coordd.torch as hvd
 import torch, torch.distributed as dist
 hvd.init()
-state = hvd.elastic.ObjectState(step=0)
-lives = []
+state = hvd.elastic.TorchState(step=0)
+
 
 @hvd.elastic.run
 def train(state):
@@ -71,7 +71,8 @@ train(state)
 class TorchEnvTest(processes.TestCase):
     def setUp(self):
         super().setUp()
-        self.environment = clean_environment(PYTHONPATH=os.path.join(ROOT, "client", "python"), TMPDIR=self.folder)
+        self.environment = clean_environment(PYTHONPATH=os.path.join(ROOT, "client", "python"), TMPDIR=self.folder,
+                                             COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"))
         for name in NAMES:
             self.environment.pop(name, None)
 
