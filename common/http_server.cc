@@ -34,8 +34,10 @@ constexpr int kEventsPerTurn = 64;
 constexpr absl::Duration kRequestWithin = absl::Seconds(2);
 // With what a handler takes: a state of 131,072 workers has some 50 MiB.
 constexpr absl::Duration kAnswerWithin = absl::Seconds(10);
+// However many come behind it: time to send a request that fits into a packet.
+constexpr absl::Duration kUndisturbed = absl::Milliseconds(100);
 constexpr absl::Duration kCloseWithin = absl::Seconds(1);  // after the answer
-// After accept has failed for want of descriptors.
+// When nobody can be accepted: descriptors have run out, or all who are there have just come.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
 
 const char* ReasonPhrase(int status) {
@@ -120,6 +122,7 @@ class EpollHttpServer final : public HttpServer {
     enum class State { kReading, kHandling, kWriting, kClosing };
     OwnedFd fd;
     State state = State::kReading;
+    absl::Time since;
     absl::Time deadline;
     std::string bytes = "";  // received, then to be written
     size_t written = 0;
@@ -170,17 +173,18 @@ class EpollHttpServer final : public HttpServer {
 
   void AcceptAll(int listener) {
     for (size_t i = 0; i < connections_max_; ++i) {
+      if (connections_.size() >= connections_max_ && !MakeRoom()) return Pause();
       OwnedFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd.open()) {
         const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
         if (exhausted && !MakeRoom()) Pause();
         return;
       }
-      if (connections_.size() >= connections_max_ && !MakeRoom()) continue;  // and closes it
       const uint64_t id = ++last_id_;
       Await(fd.get(), id, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, EPOLL_CTL_ADD);
+      const absl::Time now = clock_.Now();
       connections_.emplace(
-          id, Connection{.fd = std::move(fd), .deadline = clock_.Now() + kRequestWithin});
+          id, Connection{.fd = std::move(fd), .since = now, .deadline = now + kRequestWithin});
     }
   }
 
@@ -193,10 +197,12 @@ class EpollHttpServer final : public HttpServer {
   // Ends the oldest connection that waits for its client, first of all for its request.
   bool MakeRoom() {
     using State = Connection::State;
+    const absl::Time before = clock_.Now() - kUndisturbed;
     for (const auto& states : {std::array{State::kClosing, State::kReading},
                                std::array{State::kWriting, State::kWriting}}) {
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
-        return one.second.state == states[0] || one.second.state == states[1];
+        return one.second.since < before &&
+               (one.second.state == states[0] || one.second.state == states[1]);
       });
       if (oldest == connections_.end()) continue;
       connections_.erase(oldest);
@@ -232,6 +238,7 @@ class EpollHttpServer final : public HttpServer {
         return;
       }
       one.bytes.append(bytes, static_cast<size_t>(got));
+      if (one.bytes.size() > kMaxHttpRequestBytes) break;
       std::optional<HttpRequest> request = ParseHttpRequest(one.bytes);
       if (!request.has_value()) continue;
       if (const auto refused = Refuse(*request); refused.has_value())

@@ -351,9 +351,9 @@ void ConnectionAcceptor::ContinueTelling(int fd) {
     taken += static_cast<size_t>(got);
     if (waiting.told) continue;
     SendOnce(fd, waiting.refusal->Take({bytes, static_cast<size_t>(got)}));
-    if (!waiting.refusal->done()) continue;
-    shutdown(fd, SHUT_WR);
-    waiting.told = true;
+    // The client closes, once it has read everything: an end of ours could overtake the status of a
+    // call on which it is still sending.
+    waiting.told = waiting.refusal->done();
   }
   Close(fd);
 }

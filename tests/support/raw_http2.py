@@ -5,7 +5,8 @@ import socket
 import struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 7, 8
+DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+ACK = 1
 END_STREAM, END_HEADERS = 1, 4
 
 
@@ -39,6 +40,7 @@ class Connection:
     def __init__(self, address, seconds=20, context=None):
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host.strip("[]"), int(port)), seconds)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context:
             self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
@@ -56,11 +58,15 @@ class Connection:
                 size = int.from_bytes(self.received[:3], "big")
                 if len(self.received) < 9 + size:
                     break
-                kind, payload = self.received[3], self.received[9:9 + size]
+                kind, flags, payload = self.received[3], self.received[4], self.received[9:9 + size]
                 if kind == WINDOW_UPDATE and self.received[5:9] == bytes(4):
                     self.window += int.from_bytes(payload, "big")
+                if kind == PING and not flags & ACK:
+                    self.send(PING, ACK, 0, payload)
+                if kind == DATA and payload:
+                    self.send(WINDOW_UPDATE, 0, 0, struct.pack(">I", len(payload)))
                 self.received = self.received[9 + size:]
-                yield kind, payload
+                yield kind, flags, payload
             more = self.socket.recv(65536)
             if not more:
                 return
@@ -68,14 +74,14 @@ class Connection:
 
     def greeted(self):
         """Waits for the other side's settings."""
-        for kind, _ in self.frames():
+        for kind, _, _ in self.frames():
             if kind == SETTINGS:
                 return self
         raise AssertionError("closed before it said anything")
 
     def answer(self, path="/coordd.v1.Admin/GetState", message=b"\0\0\0\0\0", **more):
-        """Calls and returns the payloads of the header frames that come back, as they are on the wire: words in them can be found
-        unless the server compresses them, which gRPC does for none of its own."""
+        """Calls and returns the payloads of the header frames that come back, as they are on the wire: texts can be found in
+        them, and what is said again is a number."""
         self.stream += 2
         self.send(HEADERS, END_HEADERS, self.stream, call_headers(path, **more))
         arriving = self.frames()
@@ -85,10 +91,10 @@ class Connection:
         for at in range(0, len(message), 16384):
             self.send(DATA, END_STREAM if at + 16384 >= len(message) else 0, self.stream, message[at:at + 16384])
         found = b""
-        for kind, payload in arriving:
+        for kind, flags, payload in arriving:
             if kind == HEADERS:
                 found += payload
-            if b"grpc-status" in found or kind == GOAWAY:
+            if kind == HEADERS and flags & END_STREAM or kind == GOAWAY:
                 break
         return found
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <string>
@@ -109,6 +110,10 @@ TEST(OptionsFromEnvironment, ReadTheTokenWithoutTheEndOfItsLine) {
   TempDirectory directory;
   const std::string path = directory.path() + "/token";
   std::ofstream(path) << "secret\n";
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  EXPECT_THAT(WorkerOptionsFrom({{"COORDD_TOKEN_FILE", path}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("chmod 600 " + path)));
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
   const auto options = WorkerOptionsFrom({{"COORDD_TOKEN_FILE", path}});
   ASSERT_THAT(options, IsOk());
   EXPECT_EQ(options->token, "secret");
