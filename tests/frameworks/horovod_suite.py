@@ -9,6 +9,7 @@ each with the end of its traceback. Exit status 0: none failed.
 
 import argparse
 import importlib.util
+import io
 import os
 import re
 import sys
@@ -58,7 +59,9 @@ class Result(unittest.TextTestResult):
 
     @staticmethod
     def tell(test, traceback):
-        print(f"FAILED {test.id().split('.')[-1]}: " + " | ".join(traceback.strip().splitlines()[-4:]), flush=True)
+        lines = traceback.strip().splitlines()
+        last = max((index for index, line in enumerate(lines) if line.startswith("  File ")), default=0)
+        print(f"FAILED {test.id().split('.')[-1]}: " + " | ".join(line.strip()[:300] for line in lines[last:last + 4]), flush=True)
 
     def stopTest(self, test):
         """Where ranks have come to different results, the next test begins with all of them again."""
@@ -94,7 +97,7 @@ def main():
     options = parser.parse_args()
     stand_in()
     chosen = [test for test in each(load(options.folder, options.file)) if re.search(options.pattern, test.id())]
-    runner = unittest.TextTestRunner(stream=open(os.devnull, "w", encoding="utf-8"), resultclass=Result)
+    runner = unittest.TextTestRunner(stream=io.StringIO(), resultclass=Result)
     result = runner.run(unittest.TestSuite(chosen))
     bad = {test.id() for test, _ in [*result.failures, *result.errors]}
     for test, reason in result.skipped:
