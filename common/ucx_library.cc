@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -48,9 +49,10 @@ void GiveBackSignals(const DynamicLibrary& library, const Environment& environme
   }
 }
 
-// By minor version, the newest release that tools/test-ucx has passed with; 1.13 is Debian 12's.
-constexpr UcxVersion kTried[] = {{1, 13, 1}, {1, 14, 1}, {1, 15, 0}, {1, 16, 0}, {1, 17, 0},
-                                 {1, 18, 1}, {1, 19, 0}, {1, 20, 1}, {1, 21, 0}, {1, 22, 0}};
+// docs/COMPATIBILITY.md says what was tried with each. 1.13 is Debian 12's.
+constexpr UcxVersion kTried[] = {{1, 13, 1}, {1, 14, 1}, {1, 15, 0}, {1, 16, 0},
+                                 {1, 17, 0}, {1, 18, 1}, {1, 19, 0}, {1, 20, 0},
+                                 {1, 20, 1}, {1, 21, 0}, {1, 22, 0}};
 
 // Of the headers that this build was made with.
 UcxVersion BuiltUcxVersion() {
@@ -87,8 +89,8 @@ absl::StatusOr<UcxVersion> UcxVersionOf(const DynamicLibrary& library) {
 }
 
 std::string UcxTriedText(const UcxVersion& version) {
+  if (absl::c_linear_search(kTried, version)) return "tried";
   for (const UcxVersion& tried : kTried) {
-    if (tried == version) return "tried";
     if (tried.major == version.major && tried.minor == version.minor)
       return absl::StrCat("not tried, but ", tried.ToString(), " was");
   }
