@@ -44,7 +44,7 @@ BareNccl::BareNccl(const Environment& environment, DeviceClock& device, int32_t 
   if (rank == 0) Require(nccl_.GetUniqueId(&id) == NcclResult::kSuccess, "ncclGetUniqueId");
   share(&id, sizeof(id));
   NcclConfig config;
-  config.blocking = 0;
+  config.blocking = 1;  // as torch's, by default
   Call([&] { return nccl_.CommInitRankConfig(&comm_, size, id, rank, &config); });
 }
 

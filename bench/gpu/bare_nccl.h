@@ -10,7 +10,9 @@
 
 namespace coordd::bench {
 
-// A communicator of all ranks, on float32, with sums. One thread. What fails ends the process.
+// A communicator of all ranks, blocking, on float32, with sums: what it is given is launched by the
+// calling thread, where NCCL makes a thread for each call on coordd's. One thread. What fails ends
+// the process.
 class BareNccl {
  public:
   // `share`: brings what rank 0 has in these bytes to all.

@@ -223,6 +223,8 @@ class GpuRank {
     const double bare = Median(times.bare_us), ours = Median(times.ours_us);
     const std::string size = " of an allreduce of " + std::to_string(bytes) + " bytes";
     PrintBar(("host time" + size).c_str(), Median(times.host_us), " us", 10, true);
+    PrintBar(("time from submission to enqueued" + size).c_str(),
+             Median(times.host_us) + Median(times.wait_us), " us", 50, true);
     if (bytes < kLargeBytes) {
       PrintBar(("time added on the device" + size).c_str(), ours - bare, " us", 5, true);
     } else {

@@ -44,7 +44,7 @@ class GpuRunTest(processes.TestCase):
             os.symlink(os.path.join(processes.BUILD, "tests", "libfake_cuda.so"), os.path.join(self.folder, "libcuda.so.1"))
         environment = processes.clean_environment(
             COORDD_NCCL_LIBRARY=os.path.join(processes.BUILD, "tests", "libfake_nccl.so"), FAKE_NCCL_DIR=self.folder,
-            FAKE_NCCL="shared_device=1", LD_LIBRARY_PATH=self.folder + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
+            FAKE_NCCL="shared_device=1,blocking=1", LD_LIBRARY_PATH=self.folder + ":" + os.environ.get("LD_LIBRARY_PATH", ""),
             PATH=self.folder + ":" + os.environ["PATH"], PYTHON=os.path.join(self.folder, "python"), **variables)
         return self.run_command(RUN, processes.BUILD, environment=environment, seconds=5 * processes.PATIENCE_S)
 

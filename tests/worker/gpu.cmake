@@ -5,7 +5,7 @@ if(COORDD_SANITIZE)
   target_compile_definitions(nccl_backend_conformance_test PRIVATE COORDD_SANITIZED_TEST=1)
 endif()
 coordd_unit_tests(gpu_tests LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu
-  FILES device/device_runtime device/device_tensors device/nccl_tensors device/nvtx device/result_memory nccl/communicator_maker nccl/communicator_shrink nccl/device_claim nccl/device_use nccl/hierarchical_allreduce nccl/hierarchical_plan nccl/nccl_api nccl/nccl_backend)
+  FILES device/device_runtime device/device_tensors device/nccl_tensors device/nvtx device/result_memory nccl/communicator_maker nccl/communicator_shrink nccl/device_claim nccl/device_use nccl/hierarchical_allreduce nccl/hierarchical_plan nccl/nccl_api nccl/nccl_backend nccl/nccl_watchdog)
 coordd_test(device_kernels_test SOURCES device/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
 add_test(NAME kernels_ptx_is_of_its_source COMMAND ${CMAKE_SOURCE_DIR}/tools/make-kernels --check-digest)
 set_tests_properties(kernels_ptx_is_of_its_source PROPERTIES LABELS "unit;worker" TIMEOUT 60)

@@ -27,6 +27,8 @@ struct CudaUuid {
   unsigned char bytes[16];
 };
 
+static_assert(sizeof(CudaUuid) == 16);
+
 inline constexpr CudaResult kCudaSuccess = 0;
 inline constexpr CudaResult kCudaInvalidValue = 1;
 inline constexpr CudaResult kCudaOutOfMemory = 2;

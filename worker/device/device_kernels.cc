@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -14,6 +15,32 @@ struct Table {
   DeviceRow rows[DeviceKernels::kRowsPerLaunch];
 };
 static_assert(sizeof(Table) <= 4096 - sizeof(double), "a launch takes 4 KiB of arguments");
+static_assert(std::has_unique_object_representations_v<Table>, "no byte that nobody writes");
+
+// All that kernels.cu has.
+constexpr const char* kNames[] = {
+    "coordd_copy",
+    "coordd_gate",
+    "coordd_cast_bfloat16_float32",
+    "coordd_cast_float16_float32",
+    "coordd_cast_float32_bfloat16",
+    "coordd_cast_float32_float16",
+    "coordd_scale_bfloat16",
+    "coordd_scale_bool",
+    "coordd_scale_float16",
+    "coordd_scale_float32",
+    "coordd_scale_float64",
+    "coordd_scale_float8_e4m3fn",
+    "coordd_scale_float8_e5m2",
+    "coordd_scale_int16",
+    "coordd_scale_int32",
+    "coordd_scale_int64",
+    "coordd_scale_int8",
+    "coordd_scale_uint16",
+    "coordd_scale_uint32",
+    "coordd_scale_uint64",
+    "coordd_scale_uint8",
+};
 
 constexpr unsigned kThreads = 256;
 // What one block moves before the next is worth starting, and how many are started for one row at
@@ -24,34 +51,20 @@ constexpr int64_t kBlocksMax = 1024;
 }  // namespace
 
 absl::StatusOr<DeviceKernels> DeviceKernels::Load(DeviceRuntime& runtime, int32_t device) {
-  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(runtime, device));
-  DeviceKernels kernels(&runtime, device);
-  COORDD_RETURN_IF_ERROR(
-      runtime.Check(runtime.cuda().ModuleLoadData(&kernels.module_, kDeviceKernelsPtx),
-                    "cuModuleLoadData of coordd's kernels", device));
-  return kernels;
+  COORDD_ASSIGN_OR_RETURN(const DeviceRuntime::Functions* functions,
+                          runtime.FunctionsOf(device, kDeviceKernelsPtx, kNames));
+  return DeviceKernels(&runtime, device, functions);
 }
 
-DeviceKernels::~DeviceKernels() {
-  if (module_ == nullptr) return;
-  const auto scope = DeviceScope::Enter(*runtime_, device_);
-  runtime_->cuda().ModuleUnload(module_);
-}
-
-absl::StatusOr<CudaFunction> DeviceKernels::Find(const std::string& name) {
-  CudaFunction& function = functions_[name];
-  if (function == nullptr) {
-    COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
-    COORDD_RETURN_IF_ERROR(
-        runtime_->Check(runtime_->cuda().ModuleGetFunction(&function, module_, name.c_str()),
-                        absl::StrCat("cuModuleGetFunction ", name), device_));
-  }
-  return function;
+absl::StatusOr<CudaFunction> DeviceKernels::Find(const std::string& name) const {
+  const auto found = functions_->find(name);
+  if (found == functions_->end()) return absl::InternalError(absl::StrCat("no kernel ", name));
+  return found->second;
 }
 
 absl::Status DeviceKernels::LaunchRows(CudaFunction function, const double* factor,
                                        int64_t bytes_per_count, absl::Span<const DeviceRow> rows,
-                                       CudaStream stream) {
+                                       CudaStream stream) const {
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
   for (; !rows.empty(); rows.remove_prefix(std::min(rows.size(), kRowsPerLaunch))) {
     const absl::Span<const DeviceRow> part = rows.subspan(0, kRowsPerLaunch);
@@ -73,13 +86,13 @@ absl::Status DeviceKernels::LaunchRows(CudaFunction function, const double* fact
   return absl::OkStatus();
 }
 
-absl::Status DeviceKernels::Copy(absl::Span<const DeviceRow> rows, CudaStream stream) {
+absl::Status DeviceKernels::Copy(absl::Span<const DeviceRow> rows, CudaStream stream) const {
   COORDD_ASSIGN_OR_RETURN(const CudaFunction function, Find("coordd_copy"));
   return LaunchRows(function, nullptr, 1, rows, stream);
 }
 
 absl::Status DeviceKernels::Scale(DataType from, DataType to, double factor,
-                                  absl::Span<const DeviceRow> rows, CudaStream stream) {
+                                  absl::Span<const DeviceRow> rows, CudaStream stream) const {
   auto is_half = [](DataType dtype) {
     return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16;
   };
@@ -96,7 +109,7 @@ absl::Status DeviceKernels::Scale(DataType from, DataType to, double factor,
   return LaunchRows(function, &factor, std::max(SizeOf(from), SizeOf(to)), rows, stream);
 }
 
-absl::Status DeviceKernels::Gate(const std::atomic<uint32_t>* word, CudaStream stream) {
+absl::Status DeviceKernels::Gate(const std::atomic<uint32_t>* word, CudaStream stream) const {
   COORDD_ASSIGN_OR_RETURN(const CudaFunction function, Find("coordd_gate"));
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
   void* arguments[] = {&word};

@@ -5,9 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,40 +25,35 @@ struct DeviceRow {
   uint64_t count = 0;  // elements; bytes for Copy
 };
 
-// Methods enqueue and return. One thread.
+// Methods enqueue and return. Thread-safe; copies are the same kernels.
 class DeviceKernels {
  public:
   // Rows per launch: what fits into the arguments of one. More are split.
   static constexpr size_t kRowsPerLaunch = 128;
 
-  // UNAVAILABLE: the driver's words, such as for a device that is too old (before Volta).
+  // All of them, once for each device of a runtime (DeviceRuntime::FunctionsOf). UNAVAILABLE: the
+  // driver's words, such as for a device that is too old (before Volta).
   static absl::StatusOr<DeviceKernels> Load(DeviceRuntime& runtime, int32_t device);
-  DeviceKernels(DeviceKernels&& other) noexcept
-      : runtime_(other.runtime_),
-        device_(other.device_),
-        module_(std::exchange(other.module_, nullptr)),
-        functions_(std::move(other.functions_)) {}
-  DeviceKernels& operator=(DeviceKernels&&) = delete;
-  ~DeviceKernels();
 
-  absl::Status Copy(absl::Span<const DeviceRow> rows, CudaStream stream);
+  absl::Status Copy(absl::Span<const DeviceRow> rows, CudaStream stream) const;
   // to[i] = from[i] * factor, computed as worker/reduce_kernels.h says of CopyScaled. In place:
   // to == from. Between types: float32 to and from float16 and bfloat16; INVALID_ARGUMENT: others.
   absl::Status Scale(DataType from, DataType to, double factor, absl::Span<const DeviceRow> rows,
-                     CudaStream stream);
+                     CudaStream stream) const;
   // What is behind it on the stream waits while *word (pinned memory) is 1.
-  absl::Status Gate(const std::atomic<uint32_t>* word, CudaStream stream);
+  absl::Status Gate(const std::atomic<uint32_t>* word, CudaStream stream) const;
 
  private:
-  DeviceKernels(DeviceRuntime* runtime, int32_t device) : runtime_(runtime), device_(device) {}
-  absl::StatusOr<CudaFunction> Find(const std::string& name);
+  DeviceKernels(DeviceRuntime* runtime, int32_t device, const DeviceRuntime::Functions* functions)
+      : runtime_(runtime), device_(device), functions_(functions) {}
+  absl::StatusOr<CudaFunction> Find(const std::string& name) const;
   absl::Status LaunchRows(CudaFunction function, const double* factor, int64_t bytes_per_count,
-                          absl::Span<const DeviceRow> rows, CudaStream stream);
+                          absl::Span<const DeviceRow> rows, CudaStream stream) const;
 
+  // Constant after construction.
   DeviceRuntime* runtime_;
   int32_t device_;
-  CudaModule module_ = nullptr;
-  std::map<std::string, CudaFunction> functions_;  // by name; looked up once
+  const DeviceRuntime::Functions* functions_;  // the runtime's
 };
 
 }  // namespace coordd

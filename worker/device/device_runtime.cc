@@ -64,6 +64,10 @@ absl::Status DeviceRuntime::FindDevices() {
 }
 
 DeviceRuntime::~DeviceRuntime() {
+  for (const auto& [key, module] : modules_) {
+    const auto scope = DeviceScope::Enter(*this, key.first);
+    cuda_.ModuleUnload(module.handle);
+  }
   MutexLock lock(&mu_);
   for (size_t i = 0; i < contexts_.size(); ++i)
     if (contexts_[i] != nullptr) cuda_.DevicePrimaryCtxRelease(devices_[i].handle);
@@ -137,6 +141,24 @@ absl::StatusOr<CudaContext> DeviceRuntime::ContextOf(int32_t device) {
               "cuDevicePrimaryCtxRetain", device));
   }
   return contexts_[index];
+}
+
+absl::StatusOr<const DeviceRuntime::Functions*> DeviceRuntime::FunctionsOf(
+    int32_t device, const char* ptx, absl::Span<const char* const> names) {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*this, device));
+  MutexLock lock(&modules_mu_);
+  Module& module = modules_[{device, ptx}];
+  if (module.handle == nullptr) {
+    COORDD_RETURN_IF_ERROR(Check(cuda_.ModuleLoadData(&module.handle, ptx),
+                                 "cuModuleLoadData of coordd's kernels", device));
+  }
+  for (const char* name : names) {
+    CudaFunction& function = module.functions[name];
+    if (function != nullptr) continue;
+    COORDD_RETURN_IF_ERROR(Check(cuda_.ModuleGetFunction(&function, module.handle, name),
+                                 absl::StrCat("cuModuleGetFunction ", name), device));
+  }
+  return &module.functions;
 }
 
 absl::StatusOr<DeviceScope> DeviceScope::Enter(DeviceRuntime& runtime, int32_t device) {

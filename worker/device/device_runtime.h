@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +71,14 @@ class DeviceRuntime {
   // (CUDA_ERROR_ILLEGAL_ADDRESS)"; RESOURCE_EXHAUSTED when memory is what lacks. `device` -1: none.
   absl::Status Check(CudaResult result, absl::string_view call, int32_t device) const;
 
+  // By name, all that are asked for of a module of PTX. It is loaded once for each device and kept
+  // to the end, and so are they: a driver may load a function when it is first asked for, and wait
+  // for everything on the device to do so, which may not end while something is held. UNAVAILABLE:
+  // the driver's words.
+  using Functions = std::map<std::string, CudaFunction>;
+  absl::StatusOr<const Functions*> FunctionsOf(int32_t device, const char* ptx,
+                                               absl::Span<const char* const> names);
+
   // The device's primary context, which is the one that frameworks use; kept to the end.
   // INVALID_ARGUMENT: no such device.
   absl::StatusOr<CudaContext> ContextOf(int32_t device);
@@ -78,6 +87,11 @@ class DeviceRuntime {
   struct Device {
     CudaDevice handle = 0;
     DeviceIdentity identity;
+  };
+
+  struct Module {
+    CudaModule handle = nullptr;
+    Functions functions;
   };
 
   explicit DeviceRuntime(const CudaFunctions& cuda) : cuda_(cuda) {}
@@ -91,6 +105,10 @@ class DeviceRuntime {
   // Guarded by mu_.
   Mutex mu_;
   std::vector<CudaContext> contexts_ ABSL_GUARDED_BY(mu_);  // by device; nullptr: not yet used
+
+  // Guarded by modules_mu_, which is held while the driver loads.
+  Mutex modules_mu_;
+  std::map<std::pair<int32_t, const char*>, Module> modules_ ABSL_GUARDED_BY(modules_mu_);
 };
 
 // Makes a device the current one of this thread, and the one before current again when it ends: the

@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "common/tensor_spec.h"
 #include "common/thread.h"
+#include "worker/device/exact_timers.h"
 #include "worker/idle_wait.h"
 #include "worker/worker_errors.h"
 
@@ -147,6 +148,7 @@ absl::Status DeviceStager::CopyOut(const TensorJob& job, Staged& staged, int64_t
 }
 
 void DeviceStager::Run() {
+  UseExactTimers();
   device_->OwnThisThread();
   IdleWait idle(1, 1);
   bool moved = true;

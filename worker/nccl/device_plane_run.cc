@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "worker/device/exact_timers.h"
 #include "worker/nccl/device_moves.h"
 #include "worker/nccl/device_plane.h"
 #include "worker/nccl/nccl_route.h"
@@ -29,6 +30,7 @@ bool HasDirect(const BatchJob& batch) {
 }  // namespace
 
 void DevicePlane::Run() {
+  UseExactTimers();
   absl::Duration poll = kPollMin;
   bool moved = true;
   while (true) {

@@ -1,5 +1,6 @@
 #include "worker/nccl/nccl_api.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -7,11 +8,41 @@
 #include "absl/strings/str_join.h"
 #include "common/build_info.h"
 #include "common/dynamic_library.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "worker/device/function_table.h"
 
 namespace coordd {
 namespace {
+
+// A variable of NCCL's own, which overrides what a program configures.
+constexpr char kBlockingVariable[] = "NCCL_COMM_BLOCKING";
+
+absl::Status CheckBlocking(const Environment& environment) {
+  const auto blocking = environment.find(kBlockingVariable);
+  if (blocking == environment.end() || std::strtol(blocking->second.c_str(), nullptr, 0) != 1)
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      kBlockingVariable, "=", blocking->second,
+      " makes NCCL's communicators blocking, expected 0, or unset: one that waits for a lost rank "
+      "could not be given up"));
+}
+
+// Of two handles of one library the functions are the same.
+bool IsSame(const DynamicLibrary& a, const DynamicLibrary& b) {
+  constexpr char kAny[] = "ncclGetVersion";
+  return a.Function<void()>(kAny) == b.Function<void()>(kAny);
+}
+
+// Where the process has loaded another one than the variable names: what that is.
+std::string NamedInVain(const Environment& environment) {
+  const auto named = environment.find(kNcclVariable);
+  if (named == environment.end() || named->second.empty()) return "";
+  const auto loaded = DynamicLibrary::OpenLoaded(kNcclLibrary);
+  if (!loaded.ok()) return "";
+  const auto same = DynamicLibrary::OpenLoaded(named->second);
+  return same.ok() && IsSame(*same, *loaded) ? "" : named->second;
+}
 
 absl::StatusOr<DynamicLibrary> OpenNccl(const Environment& environment) {
   if (auto loaded = DynamicLibrary::OpenLoaded(kNcclLibrary); loaded.ok()) return loaded;
@@ -58,6 +89,8 @@ FunctionTable FillTable(const DynamicLibrary& library, NcclFunctions& nccl) {
 }  // namespace
 
 absl::StatusOr<NcclLibrary> LoadNccl(const Environment& environment) {
+  COORDD_RETURN_IF_ERROR(CheckBlocking(environment));
+  const std::string in_vain = NamedInVain(environment);
   COORDD_ASSIGN_OR_RETURN(DynamicLibrary opened, OpenNccl(environment));
   NcclLibrary library;
   const FunctionTable table = FillTable(opened, library.functions);
@@ -75,6 +108,16 @@ absl::StatusOr<NcclLibrary> LoadNccl(const Environment& environment) {
   }
   if (library.version == 0) return absl::UnavailableError("ncclGetVersion failed");
   library.missing = table.missing_optional();
+  if (!in_vain.empty()) {
+    COORDD_LOG(kWarning, kNcclVariable, " names ", in_vain,
+               ", but the copy that this process has loaded already is used: NCCL ",
+               NcclVersionText(library.version));
+  }
+  if (library.version < kNcclVersionAborts) {
+    COORDD_LOG(kWarning, "NCCL is ", NcclVersionText(library.version), ", expected ",
+               NcclVersionText(kNcclVersionAborts),
+               " or later: before, ncclCommAbort can hang when a rank is lost");
+  }
   return library;
 }
 

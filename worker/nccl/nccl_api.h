@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,7 @@ namespace coordd {
 using NcclComm = struct NcclCommHandle*;
 using NcclWindow = struct NcclWindowHandle*;
 inline constexpr int kNcclWindowSymmetric = 1;
+inline constexpr int kNcclRevokeDefault = 0;
 inline constexpr int kNcclShrinkDefault = 0;  // nothing is under way on the parent
 
 // The key to a communicator: whoever has it can join. Never printed.
@@ -52,7 +54,9 @@ enum class NcclType : int {
 };
 enum class NcclOp : int { kSum = 0, kProduct = 1, kMax = 2, kMin = 3 };
 
-// The configuration of 2.18, which later versions take for what it says it is.
+// The configuration of 2.18, which later versions take for what it says it is, but for its last
+// member: 2.26 put the traffic class there, and up to 2.26.5 takes it from a configuration of any
+// version that is as large. Before, these four bytes were padding, which nobody had written.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
@@ -63,9 +67,14 @@ struct NcclConfig {
   int max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined;
+  int traffic_class = kUndefined;
 
   static constexpr int kUndefined = -2147483647 - 1;
 };
+
+// What NCCL is given has no byte that nobody writes.
+static_assert(std::has_unique_object_representations_v<NcclConfig>);
+static_assert(std::has_unique_object_representations_v<NcclUniqueId>);
 
 // Named as NCCL's functions, less "nccl".
 struct NcclFunctions {
@@ -109,7 +118,7 @@ struct NcclFunctions {
   NcclResult (*CommWindowDeregister)(NcclComm comm, NcclWindow window) = nullptr;  // 2.27
   NcclResult (*CommShrink)(NcclComm comm, int* excluded, int excluded_count, NcclComm* shrunk,
                            NcclConfig* config, int flags) = nullptr;  // 2.27
-  NcclResult (*CommRevoke)(NcclComm comm, int flags) = nullptr;       // 2.28
+  NcclResult (*CommRevoke)(NcclComm comm, int flags) = nullptr;       // 2.28.7
 };
 
 struct NcclLibrary {
@@ -120,7 +129,9 @@ struct NcclLibrary {
 
 // The copy already in this process, else COORDD_NCCL_LIBRARY, else the system's. What is opened
 // stays open. NOT_FOUND: the loader's sentence, with the variable when that names it, or what a
-// library lacks. FAILED_PRECONDITION: older than kNcclVersionMin.
+// library lacks. FAILED_PRECONDITION: older than kNcclVersionMin, or NCCL_COMM_BLOCKING=1, which
+// would make all communicators blocking. Warns of a variable that names another one than is there,
+// and of a version before kNcclVersionAborts.
 absl::StatusOr<NcclLibrary> LoadNccl(const Environment& environment);
 
 // How NCCL is told to reduce `op` over `dtype`; nullopt: no version can (16-bit integers). A bool

@@ -1,5 +1,7 @@
 #include "worker/nccl/nccl_backend.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -14,6 +16,14 @@
 #include "worker/nccl/nccl_calls.h"
 
 namespace coordd {
+namespace {
+
+// For the thread that launches a call on NCCL's side. One that takes longer connects ranks first,
+// or waits for one.
+constexpr absl::Duration kLaunchSpin = absl::Microseconds(200);
+constexpr int kLaunchPollsMax = 10'000;  // in that time, whatever the clock says
+
+}  // namespace
 
 NcclBackend::NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock,
                          NcclBackendOptions options)
@@ -30,7 +40,7 @@ NcclBackend::~NcclBackend() {
   groups_.clear();  // whoever still makes a communicator stops
   const bool running = !enqueued_.empty() || !queue_.empty();
   if (running) watchdog_->Fail(CollectivesAborted());
-  gate_->Pass();  // by now the program knows
+  PassGate();  // by now the program knows
   if (running) {
     watchdog_->AwaitReleased();
     failed_at_ = absl::InfinitePast();  // longer is not waited
@@ -144,7 +154,7 @@ absl::Status NcclBackend::Launch(CollectiveArgs args, Done done) {
   }
   if (queue_.empty() && enqueued_.empty()) watchdog_->SetBusy(true);
   queue_.push_back({std::move(args), std::move(done), nullptr, nullptr});
-  MoveFront();  // in the steady state it is on the stream before this returns
+  MoveFront();  // in the steady state it is on the stream before this returns (AwaitLaunch)
   return absl::OkStatus();
 }
 
@@ -157,6 +167,7 @@ bool NcclBackend::Progress() {
   } else {
     while (MoveFront()) moved = true;
   }
+  if (enqueued_.empty() && !front_pending_) watchdog_->SetOnDevice(false);
   if (queue_.empty() && enqueued_.empty()) watchdog_->SetBusy(false);
   return moved;
 }
@@ -198,6 +209,7 @@ bool NcclBackend::MoveFront() {
   absl::Status status;
   if (!front_pending_) {
     RegisterBuffers(channel);
+    watchdog_->SetOnDevice(true);
     status = Enqueue(front, group);
   }
   if (status.ok()) {
@@ -220,12 +232,27 @@ bool NcclBackend::MoveFront() {
 
 absl::StatusOr<bool> NcclBackend::FinishEnqueuing(Batch& batch, NcclCommunicator& communicator) {
   while (true) {
-    COORDD_ASSIGN_OR_RETURN(const bool pending, communicator.Pending());
+    COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitLaunch(batch, communicator));
     if (pending) return false;
+    batch.spin_until = absl::InfiniteFuture();
     if (batch.hierarchical == nullptr || batch.hierarchical->all_enqueued()) break;
     COORDD_RETURN_IF_ERROR(batch.hierarchical->EnqueueNext());
   }
   COORDD_RETURN_IF_ERROR(RecordEnd(batch));
+  return true;
+}
+
+// From 2.23.4 on NCCL launches what non-blocking communicators are given on a thread that it makes
+// for each call, or group: some ten microseconds, which nobody sleeps through as fast.
+absl::StatusOr<bool> NcclBackend::AwaitLaunch(Batch& batch, NcclCommunicator& communicator) {
+  for (int polls = 0; polls < kLaunchPollsMax; ++polls) {
+    COORDD_ASSIGN_OR_RETURN(const bool pending, communicator.Pending());
+    if (!pending) return false;
+    const absl::Time now = clock_.Now();
+    batch.spin_until = std::min(batch.spin_until, now + kLaunchSpin);
+    if (now >= batch.spin_until || watchdog_->failed()) break;
+    sched_yield();
+  }
   return true;
 }
 
@@ -434,7 +461,13 @@ void NcclBackend::Abort() {
 }
 
 void NcclBackend::PassGate() {
-  if (gate_ != nullptr) gate_->Pass();
+  if (gate_ == nullptr) return;
+  NcclWatchdog* const watchdog = watchdog_for_abort_.load();
+  gate_->Open();
+  // What could not be revoked is aborted now: only so does it come through.
+  if (watchdog != nullptr && !watchdog->released()) watchdog->GatePassed();
+  gate_->Pass();
+  if (watchdog != nullptr) watchdog->GatePassed();
 }
 
 }  // namespace coordd

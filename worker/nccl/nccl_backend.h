@@ -47,7 +47,8 @@ struct NcclBackendOptions {
 // the generation's data plane is over: what is running and all that is launched later ends with
 // that first error. What is running may then still have the buffers; what was to read the results
 // is held back. NCCL lets go of them when everything it has launched has ended, which is not before
-// PassGate where that includes something made of a result that is held; PassGate waits for it.
+// PassGate where that includes something made of a result that is held, or where NCCL is older than
+// 2.28.7; PassGate waits for it.
 //
 // Buffers are memory of the device. The input is ready when `ready_event` has happened; the result
 // is there for a stream that waits for the event that `enqueued` gets, and for the host at `done`.
@@ -120,6 +121,8 @@ class NcclBackend final : public CollectiveBackend {
     Done done;
     std::shared_ptr<DeviceEvent> end;                     // once recorded
     std::unique_ptr<HierarchicalAllreduce> hierarchical;  // once begun, if it is one
+    // Until then its thread polls for NCCL's launch of its last call, once it has asked.
+    absl::Time spin_until = absl::InfiniteFuture();
   };
 
   // What is of the device.
@@ -152,6 +155,8 @@ class NcclBackend final : public CollectiveBackend {
   // What has been given to NCCL goes on, once NCCL is through with the last call; to its end.
   // False: NCCL is not.
   absl::StatusOr<bool> FinishEnqueuing(Batch& batch, NcclCommunicator& communicator);
+  // Whether NCCL is still at the last call; waits for it as long as that is no worth sleeping for.
+  absl::StatusOr<bool> AwaitLaunch(Batch& batch, NcclCommunicator& communicator);
   void FailWithExchanges();
   void PutBehindGate();
   absl::Status RecordEnd(Batch& batch);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "worker/idle_wait.h"
 
 namespace coordd {
 
@@ -80,6 +81,13 @@ void NcclCommunicator::Leave() {
   left_.NotifyAll();
 }
 
+bool NcclCommunicator::Connected() {
+  MutexLock lock(&mu_);
+  return connected_;
+}
+
+bool NcclCommunicator::CanRevoke() { return nccl().CommRevoke != nullptr && Connected(); }
+
 bool NcclCommunicator::Shrinking() {
   MutexLock lock(&mu_);
   return parent_ != nullptr;
@@ -118,6 +126,10 @@ absl::StatusOr<bool> NcclCommunicator::Pending() {
   if (first != NcclResult::kSuccess && first != NcclResult::kInProgress)
     error = Error("what NCCL was doing", first, comm);
   Leave();
+  if (first == NcclResult::kSuccess) {
+    MutexLock lock(&mu_);
+    connected_ = true;
+  }
   if (!error.ok()) return error;
   return first == NcclResult::kInProgress;
 }
@@ -183,6 +195,40 @@ void NcclCommunicator::Destroy() {
   left_.NotifyAll();
 }
 
+void NcclCommunicator::AwaitLeftLocked(Clock& clock, absl::Duration patience) {
+  clock.Await(
+      &mu_, &left_,
+      [this] {
+        mu_.AssertHeld();
+        return !entered_;
+      },
+      clock.Now() + patience);
+}
+
+absl::Status NcclCommunicator::Revoke(Clock& clock, absl::Duration patience) {
+  NcclComm comm = nullptr;
+  {
+    MutexLock lock(&mu_);
+    AwaitLeftLocked(clock, patience);
+    // From here on nobody else finds it.
+    comm = revoked_ = std::exchange(comm_, nullptr);
+    left_.NotifyAll();
+  }
+  if (comm == nullptr) return absl::OkStatus();
+  device().OwnThisThread();
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  NcclResult result = nccl().CommRevoke(comm, kNcclRevokeDefault);
+  IdleWait idle(1, 1);
+  while (result == NcclResult::kInProgress) {
+    idle.Wait();
+    NcclResult asynchronous = NcclResult::kSuccess;
+    result = nccl().CommGetAsyncError(comm, &asynchronous);
+    if (result == NcclResult::kSuccess) result = asynchronous;
+  }
+  if (result == NcclResult::kSuccess) return absl::OkStatus();
+  return Error("ncclCommRevoke", result, comm);
+}
+
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   NcclComm comm = nullptr;
   std::shared_ptr<NcclCommunicator> parent;
@@ -197,15 +243,9 @@ void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
   {
     MutexLock lock(&mu_);
     if (parent != nullptr) comm_ = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
-    clock.Await(
-        &mu_, &left_,
-        [this] {
-          mu_.AssertHeld();
-          return !entered_;
-        },
-        clock.Now() + patience);
+    AwaitLeftLocked(clock, patience);
     // From here on nobody else finds it.
-    comm = std::exchange(comm_, nullptr);
+    comm = std::exchange(revoked_ != nullptr ? revoked_ : comm_, nullptr);
     left_.NotifyAll();
   }
   if (comm == nullptr) return;

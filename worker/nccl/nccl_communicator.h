@@ -53,20 +53,32 @@ class NcclCommunicator {
   // equal sizes; then Pending, which lasts as long as a rank has not come. REQUIRES: as Register.
   absl::Status RegisterWindow(absl::Span<std::byte> buffer);
   // Once that is no longer pending: false: NCCL has no symmetric memory between these ranks, which
-  // it has found out on all of them.
+  // it has found out on all of them. True does not say that it has: some versions (2.27, 2.28) give
+  // a window of memory that they have only registered, or done nothing with.
   bool HasWindow() const { return window_ != nullptr; }
   // What is registered no longer is. REQUIRES: nothing is pending.
   absl::Status Deregister();
   // Whether it has yet to come out of a BeginShrink: of that only one thread asks with Pending.
   bool Shrinking();
+  // Whether NCCL has connected the ranks, so that it may have work of this communicator.
+  bool Connected();
+  // Whether Revoke is there: since 2.28.7, for one that is connected.
+  bool CanRevoke();
+  // Ends what runs on the device and frees nothing, so it waits for nothing but that; to be
+  // followed by Abort, which frees. As Abort it waits for a call that another thread is in. Returns
+  // when NCCL is through: what it has launched behind something else on the device ends behind
+  // that, too. UNAVAILABLE: NCCL's error. From the beginning on everybody else's calls end with
+  // ABORTED. REQUIRES: CanRevoke.
+  absl::Status Revoke(Clock& clock, absl::Duration patience);
   // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
   // is.
   absl::Status Finalize();
   void Destroy();
 
-  // Ends what runs on the device and frees the communicator. Waits for a call that another thread
-  // is in, `patience` at most, then aborts beside it, which ends that call. Idempotent. It may take
-  // long, or for ever: NCCL's own abort is known to hang.
+  // Ends what runs on the device and frees the communicator, which waits for everything that is on
+  // the device, whoever's it is. Waits for a call that another thread is in, `patience` at most,
+  // then aborts beside it, which ends that call. Idempotent. It may take long, or for ever: NCCL's
+  // own abort is known to hang.
   void Abort(Clock& clock, absl::Duration patience);
 
  private:
@@ -80,6 +92,7 @@ class NcclCommunicator {
   NcclComm Enter();
   void Leave();
   absl::Status Gone() const;
+  void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeregisterAll(NcclComm comm);
   // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.
   absl::StatusOr<bool> AwaitShrunk(const std::shared_ptr<NcclCommunicator>& parent);
@@ -98,6 +111,8 @@ class NcclCommunicator {
   CondVar left_;
   NcclComm comm_ ABSL_GUARDED_BY(mu_) = nullptr;
   bool entered_ ABSL_GUARDED_BY(mu_) = false;
+  bool connected_ ABSL_GUARDED_BY(mu_) = false;
+  NcclComm revoked_ ABSL_GUARDED_BY(mu_) = nullptr;                // what was comm_ until Revoke
   std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while shrinking
 
   // Touched by whoever is in a call.

@@ -16,6 +16,9 @@ struct Hint {
 constexpr Hint kHints[] = {
     {"duplicate gpu",
      "two ranks use one GPU: give each a GPU of its own (CUDA_VISIBLE_DEVICES or the local rank)"},
+    // The same of 2.30, which can have two ranks on one.
+    {"using the same gpu",
+     "two ranks use one GPU: give each a GPU of its own (CUDA_VISIBLE_DEVICES or the local rank)"},
     {"no space left",
      "/dev/shm is full or small: in a container, give it more (--shm-size) or NCCL_SHM_DISABLE=1"},
     {"shm", "NCCL's shared memory: look at the size of /dev/shm, or set NCCL_SHM_DISABLE=1"},

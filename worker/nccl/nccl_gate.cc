@@ -52,10 +52,15 @@ absl::Status NcclGate::Record(CudaStream stream, DeviceEvent& end) {
   return end.Record(on.stream.get());
 }
 
-void NcclGate::Pass() {
+void NcclGate::Open() {
   MutexLock lock(&mu_);
   uint32_t held = kGateHeld;
   if (word_->compare_exchange_strong(held, kGatePassed)) drained_ = false;
+}
+
+void NcclGate::Pass() {
+  Open();
+  MutexLock lock(&mu_);
   if (!drained_) drained_ = AwaitDrained();
 }
 

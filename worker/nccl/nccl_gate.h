@@ -43,7 +43,9 @@ class NcclGate {
   std::atomic<uint32_t>* word() { return word_; }
   bool held() const { return word_->load(std::memory_order_acquire) == kGateHeld; }
   bool passed() const { return word_->load(std::memory_order_acquire) == kGatePassed; }
-  // Whoever waits knows of the failure. When it was held, this returns when all that stood before
+  // Whoever waits knows of the failure: what is held goes on. Thread-safe.
+  void Open();
+  // Open; when it was held, this returns when all that stood before
   // it has ended and can overwrite nothing any more; after two seconds in any case. Thread-safe.
   void Pass();
 

@@ -23,11 +23,19 @@ struct NcclWatchdogOptions {
   // How long a communicator that is no longer used may flush what its peers still read: a kernel
   // ends on one rank before it does on all. Below the 500 ms in which a lost rank is to be over.
   absl::Duration flush_limit = absl::Milliseconds(300);
+  // Freeing a communicator waits for everything that is on the device, and may keep the driver's
+  // lock meanwhile. So one that is merely no longer used waits that long for a moment in which
+  // nothing is; then it is freed in any case.
+  absl::Duration idle_limit = absl::Seconds(10);
   // After this a thread inside NCCL's abort is left there: its hang must not become ours.
   absl::Duration abort_limit = absl::Seconds(10);
 };
 
-// The thread "nccl-watchdog" sleeps while nothing is in flight. Methods are thread-safe.
+// The thread "nccl-watchdog" sleeps while nothing is in flight. It ends what runs when something
+// has failed, and nothing else may keep it from that: a communicator that is no longer used is
+// flushed and freed on the thread "nccl-end". While the gate is held nothing is freed at all, since
+// a free waits for the gate: communicators are revoked (NcclCommunicator::Revoke), where NCCL can,
+// and aborted once the gate has been passed. Methods are thread-safe.
 class NcclWatchdog {
  public:
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
@@ -36,8 +44,8 @@ class NcclWatchdog {
   NcclWatchdog(
       Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
       std::function<void()> failed = [] {});
-  // Ends every communicator. Returns within abort_limit; a thread that NCCL keeps longer is left to
-  // itself, with the communicators, and `released` stays false.
+  // Ends every communicator, held or not. Returns within abort_limit; a thread that NCCL keeps
+  // longer is left to itself, with the communicators, and `released` stays false.
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
@@ -52,26 +60,30 @@ class NcclWatchdog {
   std::shared_ptr<NcclCommunicator> TakeKept();
   // Whether anything is enqueued, or being connected.
   void SetBusy(bool busy);
+  // Whether anything of this backend's is on the device.
+  void SetOnDevice(bool on_device);
 
-  // The first failure counts. Holds the gate when anything is in flight, then aborts everything
+  // The first failure counts. Holds the gate when anything is in flight, then ends everything
   // (flushes, when nothing is).
   void Fail(absl::Status why);
+  // Nothing is held any more.
+  void GatePassed();
   bool failed() const;
   absl::Status failure() const;
-  // After a failure: the library has let go of all buffers.
+  // After a failure: the library has let go of all buffers. While the gate is held only one that
+  // can revoke does.
   bool released() const;
   // Waits for it, abort_limit at most.
   bool AwaitReleased() const;
 
  private:
   struct Shared;
-  static void Run(const std::shared_ptr<Shared>& shared);
 
   // Constant after construction.
-  const std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this object
+  const std::shared_ptr<Shared> shared_;  // with the threads, which may outlive this object
 
   // Touched by the owner's thread.
-  std::thread thread_;
+  std::thread thread_, ends_thread_;
 };
 
 }  // namespace coordd

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "worker/device/exact_timers.h"
 #include "worker/idle_wait.h"
 
 namespace coordd {
@@ -68,6 +69,7 @@ bool StreamCalls::Next(std::function<void()>* call) {
 }
 
 void StreamCalls::Run() {
+  UseExactTimers();
   IdleWait idle(1, 1);
   std::function<void()> call;
   while (Next(&call)) {

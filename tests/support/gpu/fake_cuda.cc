@@ -36,7 +36,7 @@ FakeSettings& Settings() {
                                                                  {"memory_limit", 0},
                                                                  {"nvlink", 0},
                                                                  {"capturing", 0},
-                                                                 {"free_locks", 0},
+                                                                 {"free_locks", 1},
                                                                  {"capability", 9}});
   return *settings;
 }
@@ -57,7 +57,7 @@ Memory& TheMemory() {
 }
 
 std::atomic<bool> initialized = false;
-std::atomic<long> live_objects = 0;
+std::atomic<long> live_objects = 0, functions_asked = 0;
 std::atomic<int> holders = 0;    // of the driver's lock, where "free_locks" says so
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
@@ -135,6 +135,11 @@ void AwaitIdle(int device) {
   holders.notify_all();
 }
 
+// While somebody waits in a free with the driver's lock, calls of other threads wait for that.
+void AwaitLock() {
+  for (int held = holders; held > 0; held = holders) holders.wait(held);
+}
+
 const Allocation* Find(const void* pointer) {
   Memory& memory = TheMemory();
   std::lock_guard lock(memory.mu);
@@ -163,7 +168,20 @@ int fake_cuda_device_of(const void* pointer) {
   return allocation == nullptr ? -1 : allocation->device;
 }
 
+void* fake_cuda_allocate_pinned() {
+  void* made = nullptr;
+  return Allocate(&made, sizeof(uint32_t), -1) == kCudaSuccess ? made : nullptr;
+}
+void fake_cuda_free_pinned(void* pointer) {
+  AwaitLock();
+  if (const Allocation* allocation = Find(pointer); allocation != nullptr)
+    AwaitIdle(allocation->made_with);
+  Free(pointer);
+}
+
 long fake_cuda_live_objects() { return live_objects; }
+
+long fake_cuda_functions_asked() { return functions_asked; }
 
 int fake_cuda_lock_holders() { return holders; }
 
@@ -229,7 +247,7 @@ CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice) {
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
   if (context == nullptr) return kInvalidContext;
-  for (int held = holders; held > 0; held = holders) holders.wait(held);
+  AwaitLock();
   current.push_back(context);
   return kCudaSuccess;
 }
@@ -266,6 +284,7 @@ CudaResult cuStreamDestroy_v2(CudaStream stream) {
   return kCudaSuccess;
 }
 CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent event, unsigned) {
+  AwaitLock();
   if (current.empty()) return kInvalidContext;
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   if (point != nullptr) StreamOf(stream).Push([point] { point->happened.wait(false); });
@@ -293,6 +312,7 @@ CudaResult cuEventDestroy_v2(CudaEvent event) {
   return kCudaSuccess;
 }
 CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
+  AwaitLock();
   if (current.empty()) return kInvalidContext;
   auto point = std::make_shared<FakePoint>();
   reinterpret_cast<FakeEvent*>(event)->point = point;
@@ -326,6 +346,7 @@ CudaResult cuPointerGetAttribute(void* value, int attribute, CudaPointer pointer
   return kCudaSuccess;
 }
 CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size) {
+  AwaitLock();
   if (current.empty()) return kInvalidContext;
   return Allocate(reinterpret_cast<void**>(pointer), size, DeviceOf(current.back()));
 }
@@ -347,6 +368,7 @@ CudaResult cuMemFreeHost(void* pointer) {
   return Free(pointer);
 }
 CudaResult cuMemcpyAsync(CudaPointer to, CudaPointer from, size_t size, CudaStream stream) {
+  AwaitLock();
   if (current.empty()) return kInvalidContext;
   auto copy = [to, from, size] {
     // The host may be looking at a word, behind which it sees what was copied before.
@@ -384,6 +406,7 @@ CudaResult cuModuleUnload(CudaModule) {
 }
 CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule module, const char* name) {
   if (current.empty()) return kInvalidContext;
+  ++functions_asked;
   // Of the PTX that was loaded, and of what runs here instead of it.
   const std::string entry = std::string(".entry ") + name + "(";
   if (std::strstr(reinterpret_cast<const char*>(module), entry.c_str()) == nullptr ||
@@ -400,6 +423,7 @@ CudaResult cuModuleGetFunction(CudaFunction* function, CudaModule module, const 
 CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                           CudaStream stream, void** arguments, void** extra) {
+  AwaitLock();
   if (current.empty()) return kInvalidContext;
   if (grid_x == 0 || grid_y == 0 || grid_y > 65535 || grid_z != 1 || block_x == 0 ||
       block_x > 1024 || block_y != 1 || block_z != 1 || shared != 0 || extra != nullptr) {

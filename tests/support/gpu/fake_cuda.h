@@ -8,14 +8,20 @@
 extern "C" {
 
 // "devices" (8), "driver" (13000), "capability" (9, the major one), "init_error" (0),
-// "memory_limit" (bytes; 0: none), "capturing" (1: every stream is captured), "free_locks" (1: who
-// frees memory holds the driver's lock until the device is idle, and nobody else makes a context
-// current meanwhile). Before cuInit the variable FAKE_CUDA is read, "devices=2,init_error=100".
-// Unknown names end the process.
+// "memory_limit" (bytes; 0: none), "capturing" (1: every stream is captured), "free_locks" (1, the
+// strictest that a driver may be: who frees memory holds the driver's lock until the device is
+// idle, and nobody else makes a context current, launches, copies, records, waits or allocates
+// meanwhile). Before cuInit the variable FAKE_CUDA is read, "devices=2,init_error=100". Unknown
+// names end the process.
 void fake_cuda_set(const char* name, long value);
 
 // Runs on the stream, in its order.
 void fake_cuda_enqueue(coordd::CudaStream stream, void (*run)(void*), void* argument);
+
+// A word of pinned memory for a library above the driver, made for this thread's current device,
+// and its end, which needs no current device and waits as cuMemFreeHost does.
+void* fake_cuda_allocate_pinned();
+void fake_cuda_free_pinned(void* pointer);
 
 // The current device of this thread; -1: none.
 int fake_cuda_current_device();
@@ -25,6 +31,8 @@ int fake_cuda_capability();
 int fake_cuda_device_of(const void* pointer);
 // Allocations of any kind, streams and events that have not been freed.
 long fake_cuda_live_objects();
+// How often cuModuleGetFunction was called.
+long fake_cuda_functions_asked();
 // Threads that hold the driver's lock ("free_locks").
 int fake_cuda_lock_holders();
 }

@@ -23,6 +23,7 @@ std::string FakeNvtxPath() { return FAKE_NVTX; }
 std::string FakeCudaPath() { return FAKE_CUDA; }
 std::string FakeNcclPath() { return FAKE_NCCL; }
 std::string FakeOldNcclPath() { return FAKE_NCCL_OLD; }
+std::string FakeLoadedNcclPath() { return FAKE_NCCL_LOADED; }
 std::string FakeAncientNcclPath() { return FAKE_NCCL_ANCIENT; }
 
 Environment FakeNcclEnvironment() { return {{kNcclVariable, FakeNcclPath()}}; }
@@ -54,6 +55,9 @@ void SetFakeCuda(const char* name, long value) {
 }
 long FakeCudaLiveObjects() { return Find<long()>(FakeCudaPath(), "fake_cuda_live_objects")(); }
 int FakeCudaLockHolders() { return Find<int()>(FakeCudaPath(), "fake_cuda_lock_holders")(); }
+long FakeCudaFunctionsAsked() {
+  return Find<long()>(FakeCudaPath(), "fake_cuda_functions_asked")();
+}
 int FakeCudaDeviceOf(const void* pointer) {
   return Find<int(const void*)>(FakeCudaPath(), "fake_cuda_device_of")(pointer);
 }
@@ -71,6 +75,9 @@ long FakeNcclAbortedCommunicators() {
 }
 long FakeNcclShrunkCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_shrunk_communicators")();
+}
+long FakeNcclRevokedCommunicators() {
+  return Find<long()>(FakeNcclPath(), "fake_nccl_revoked_communicators")();
 }
 long FakeNcclFinalizedCommunicators() {
   return Find<long()>(FakeNcclPath(), "fake_nccl_finalized_communicators")();

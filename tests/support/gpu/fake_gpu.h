@@ -14,6 +14,7 @@ std::string FakeCudaPath();
 std::string FakeNvtxPath();
 std::string FakeNcclPath();         // 2.28.9
 std::string FakeOldNcclPath();      // 2.18.5: no scalable init, no registration, no shrink
+std::string FakeLoadedNcclPath();   // 2.27.3, of the name under which others find a loaded NCCL
 std::string FakeAncientNcclPath();  // 2.17.1: too old
 
 // An environment in which NCCL is the fake.
@@ -30,11 +31,13 @@ std::shared_ptr<NcclRuntime> OpenTestGpus();
 void SetFakeCuda(const char* name, long value);
 long FakeCudaLiveObjects();
 int FakeCudaLockHolders();
+long FakeCudaFunctionsAsked();
 int FakeCudaDeviceOf(const void* pointer);
 void SetFakeNccl(const char* name, long value);
 std::string TakeBrokenNcclRule();
 long FakeNcclLiveCommunicators();
 long FakeNcclAbortedCommunicators();
+long FakeNcclRevokedCommunicators();
 long FakeNcclFinalizedCommunicators();
 long FakeNcclShrunkCommunicators();
 long FakeNcclRegisteredBuffers();

@@ -27,6 +27,8 @@ namespace coordd {
 namespace {
 std::mutex rule_mu;
 std::string broken_rule;
+std::mutex error_mu;
+std::string last_error;  // as NCCL's: of the process
 }  // namespace
 
 void BreakRule(const std::string& rule) {
@@ -34,19 +36,23 @@ void BreakRule(const std::string& rule) {
   if (broken_rule.empty()) broken_rule = rule;
 }
 
-}  // namespace coordd
+void SetError(const std::string& text) {
+  std::lock_guard lock(error_mu);
+  last_error = text;
+}
 
-// NCCL's handle: what streams run keeps the communicator itself.
-struct coordd::NcclCommHandle {
-  std::shared_ptr<FakeComm> comm;
-};
+NcclResult Refuse(const std::string& rule) {
+  BreakRule(rule);
+  SetError(rule);
+  return NcclResult::kInvalidUsage;
+}
+
+}  // namespace coordd
 
 namespace {
 
 std::atomic<long> live = 0, aborted_count = 0, finalized_count = 0, calls_count = 0,
-                  registered_count = 0, windows_count = 0, shrunk_count = 0;
-std::mutex error_mu;
-std::string last_error;  // as NCCL's: of the process
+                  shrunk_count = 0, revoked_count = 0;
 
 struct Enqueued {
   std::shared_ptr<FakeComm> comm;
@@ -62,21 +68,6 @@ struct Group {
 };
 thread_local Group group;
 
-// What ncclMemAlloc has given, and how many windows are on it.
-std::mutex memory_mu;
-std::map<void*, int> allocated;
-
-void SetError(const std::string& text) {
-  std::lock_guard lock(error_mu);
-  last_error = text;
-}
-
-NcclResult Refuse(const std::string& rule) {
-  BreakRule(rule);
-  SetError(rule);
-  return NcclResult::kInvalidUsage;
-}
-
 void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector<FakeCall> calls) {
   auto* enqueued = new Enqueued{comm, std::move(calls), false};
   const long error = FakeNcclSettings().Take("async_error");
@@ -85,7 +76,7 @@ void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector
     SetError("Call to recv failed : Connection reset by peer");
     comm->coming_error = static_cast<int>(error);
   }
-  comm->polls = FakeNcclSettings().Get("call_polls");
+  comm->polls = comm->blocking ? 0 : FakeNcclSettings().Get("call_polls");
   ++comm->launched;
   ++comm->given;
   fake_cuda_enqueue(
@@ -108,6 +99,7 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   if (comm->polls > 0 || comm->window_pending || comm->shrinking)
     return Refuse("a call while the one before is in progress");
   if (comm->finalized) return Refuse("a call after ncclCommFinalize");
+  if (comm->revoked) return Refuse("a call after ncclCommRevoke");
   if (fake_cuda_current_device() != comm->device)
     return Refuse("a call while another device is current");
   if (call.count > 0 &&
@@ -122,33 +114,6 @@ NcclResult Add(NcclComm handle, CudaStream stream, const FakeCall& call) {
   if (calls.empty()) group.order.emplace_back(comm, stream);
   calls.push_back(call);
   return NcclResult::kSuccess;
-}
-
-NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count, int rank,
-                 NcclConfig* config) {
-  *handle = nullptr;
-  const long error = FakeNcclSettings().Get("init_error");
-  if (error != 0) {
-    SetError("the fake was told to refuse");
-    return static_cast<NcclResult>(error);
-  }
-  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef ||
-      config->blocking != 0) {
-    return Refuse("a configuration that is not one, or not non-blocking");
-  }
-  if (fake_cuda_current_device() < 0) return Refuse("no device is current");
-  auto comm = std::make_shared<FakeComm>();
-  comm->clique = FakeClique::Attach(ids, count, size, rank);
-  if (comm->clique == nullptr) return Refuse("an id that was used twice");
-  comm->size = size;
-  comm->rank = rank;
-  comm->device = fake_cuda_current_device();
-  comm->clique->SetDevice(rank, static_cast<uint32_t>(comm->device));
-  comm->id = ids[0];
-  comm->polls = FakeNcclSettings().Get("init_polls");
-  *handle = new NcclCommHandle{comm};
-  ++live;
-  return NcclResult::kInProgress;
 }
 
 // Moves init on; NCCL does so in a thread of its own.
@@ -166,6 +131,50 @@ void PollInit(FakeComm& comm) {
     return;
   }
   comm.initialised = true;
+}
+
+NcclResult Begin(NcclComm* handle, int size, const NcclUniqueId* ids, int count, int rank,
+                 NcclConfig* config) {
+  *handle = nullptr;
+  const long error = FakeNcclSettings().Get("init_error");
+  if (error != 0) {
+    SetError("the fake was told to refuse");
+    return static_cast<NcclResult>(error);
+  }
+  if (const char* rule = ConfigRule(config); rule != nullptr) return Refuse(rule);
+  if (fake_cuda_current_device() < 0) return Refuse("no device is current");
+  auto comm = std::make_shared<FakeComm>();
+  comm->clique = FakeClique::Attach(ids, count, size, rank);
+  if (comm->clique == nullptr) return Refuse("an id that was used twice");
+  comm->size = size;
+  comm->rank = rank;
+  comm->device = fake_cuda_current_device();
+  comm->clique->SetDevice(rank, static_cast<uint32_t>(comm->device));
+  comm->id = ids[0];
+  comm->polls = FakeNcclSettings().Get("init_polls");
+  comm->abort_flag = fake_cuda_allocate_pinned();
+  comm->blocking = config->blocking == 1;
+  *handle = new NcclCommHandle{comm};
+  ++live;
+  if (!comm->blocking) return NcclResult::kInProgress;
+  for (FakeRest rest; !comm->initialised && comm->error == 0; rest.Once()) PollInit(*comm);
+  return static_cast<NcclResult>(comm->error.load());
+}
+
+// NCCL's frees wait for what is on the device, whatever its stream.
+void Free(NcclComm handle) {
+  if (handle->comm->abort_flag != nullptr) fake_cuda_free_pinned(handle->comm->abort_flag);
+  --live;
+  delete handle;
+}
+
+// Whether nothing that was launched runs any more; NCCL asks that in a thread of its own.
+bool PollRevocation(FakeComm& comm) {
+  if (comm.launched > 0) return false;
+  if (comm.revocation_ended.exchange(true)) return true;
+  comm.aborted = false;  // as NCCL does: what was launched now would wait for its peers again
+  ++revoked_count;
+  return true;
 }
 
 // As NCCL's, the handle appears at the end, also of what has failed or was stopped.
@@ -190,34 +199,9 @@ void PollShrink(FakeComm& comm) {
   if (child.initialised || child.error != 0) EndShrink(comm);
 }
 
-void PollWindow(FakeComm& comm) {
-  std::lock_guard lock(comm.mu);
-  bool equal = false;
-  if (!comm.clique->WindowIsMade(comm.window_number, &equal)) return;
-  if (!equal) {
-    BreakRule("a window of different sizes");
-    comm.error = static_cast<int>(NcclResult::kInvalidUsage);
-  } else if (FakeNcclSettings().Get("no_windows") == 0) {
-    *comm.window_slot = reinterpret_cast<NcclWindow>(comm.window_buffer);
-    comm.windows.emplace(*comm.window_slot, comm.window_buffer);
-    ++windows_count;
-    std::lock_guard memory_lock(memory_mu);
-    ++allocated[comm.window_buffer];
-  }
-  comm.window_pending = false;
-}
-
-void ForgetWindow(void* buffer) {
-  std::lock_guard lock(memory_mu);
-  --allocated[buffer];
-}
-
 }  // namespace
 
 extern "C" {
-
-CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size_bytes);
-CudaResult cuMemFree_v2(CudaPointer pointer);
 
 void fake_nccl_set(const char* name, long value) { FakeNcclSettings().Set(name, value); }
 const char* fake_nccl_broken_rule() {
@@ -229,10 +213,9 @@ const char* fake_nccl_broken_rule() {
 long fake_nccl_live_communicators() { return live; }
 long fake_nccl_calls() { return calls_count; }
 long fake_nccl_aborted_communicators() { return aborted_count; }
+long fake_nccl_revoked_communicators() { return revoked_count; }
 long fake_nccl_finalized_communicators() { return finalized_count; }
 long fake_nccl_shrunk_communicators() { return shrunk_count; }
-long fake_nccl_registered_buffers() { return registered_count; }
-long fake_nccl_windows() { return windows_count; }
 
 NcclResult ncclGetVersion(int* version) {
   *version = FAKE_NCCL_VERSION;
@@ -286,8 +269,12 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
                                  : NcclResult::kSuccess;
     return NcclResult::kSuccess;
   }
+  if (comm.revoked) {
+    *error = PollRevocation(comm) ? NcclResult::kSuccess : NcclResult::kInProgress;
+    return NcclResult::kSuccess;
+  }
   // Errors of the network are noticed after the call that they concern.
-  if (comm.coming_error != 0 && comm.error_is_near.exchange(true))
+  if (comm.coming_error != 0 && comm.polls == 0 && comm.error_is_near.exchange(true))
     comm.error = comm.coming_error.load();
   if (comm.window_pending) PollWindow(comm);
   if (comm.shrinking) PollShrink(comm);
@@ -302,16 +289,17 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
 NcclResult ncclCommFinalize(NcclComm handle) {
   if (handle->comm->shrinking) return Refuse("ncclCommFinalize while it is being shrunk");
   if (!handle->comm->initialised) return Refuse("ncclCommFinalize before the end of init");
+  if (handle->comm->revoked) return Refuse("ncclCommFinalize after ncclCommRevoke");
   handle->comm->finalized = true;
   ++finalized_count;
   return NcclResult::kSuccess;
 }
 NcclResult ncclCommDestroy(NcclComm handle) {
-  if (!handle->comm->finalized) BreakRule("ncclCommDestroy without ncclCommFinalize");
+  if (!handle->comm->finalized && !handle->comm->revocation_ended)
+    BreakRule("ncclCommDestroy without ncclCommFinalize");
   if (!handle->comm->registered.empty()) BreakRule("ncclCommDestroy before ncclCommDeregister");
   if (!handle->comm->windows.empty()) BreakRule("ncclCommDestroy before ncclCommWindowDeregister");
-  --live;
-  delete handle;
+  Free(handle);
   return NcclResult::kSuccess;
 }
 NcclResult ncclCommAbort(NcclComm handle) {
@@ -326,9 +314,8 @@ NcclResult ncclCommAbort(NcclComm handle) {
     if (handle->comm->child != nullptr) EndShrink(*handle->comm);
   }
   for (const auto& [window, buffer] : handle->comm->windows) ForgetWindow(buffer);
-  --live;
+  Free(handle);
   ++aborted_count;
-  delete handle;
   return NcclResult::kSuccess;
 }
 
@@ -388,81 +375,6 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int size, int rank, int ids,
 }
 #endif
 #if FAKE_NCCL_VERSION >= 22800
-NcclResult ncclCommRegister(NcclComm handle, void* buffer, size_t size, void** registered) {
-  FakeComm& comm = *handle->comm;
-  if (!comm.initialised || comm.polls > 0) return Refuse("ncclCommRegister while NCCL is busy");
-  if (comm.finalized) return Refuse("ncclCommRegister after ncclCommFinalize");
-  if (!OnDevice(buffer, comm.device))
-    return Refuse("registering what is not memory of the communicator's device");
-  if (const long error = FakeNcclSettings().Get("register_error"); error != 0) {
-    SetError("the fake was told not to register");
-    return static_cast<NcclResult>(error);
-  }
-  std::lock_guard lock(comm.mu);
-  if (!comm.registered.emplace(buffer, size).second) return Refuse("a buffer registered twice");
-  ++registered_count;
-  *registered = buffer;
-  return NcclResult::kSuccess;
-}
-NcclResult ncclCommDeregister(NcclComm handle, void* registered) {
-  std::lock_guard lock(handle->comm->mu);
-  if (handle->comm->registered.erase(registered) == 0)
-    return Refuse("ncclCommDeregister of what is not registered");
-  return NcclResult::kSuccess;
-}
-NcclResult ncclMemAlloc(void** pointer, size_t size) {
-  if (fake_cuda_current_device() < 0) return Refuse("ncclMemAlloc without a device");
-  if (const long error = FakeNcclSettings().Get("memory_error"); error != 0)
-    return static_cast<NcclResult>(error);
-  CudaPointer memory = 0;
-  if (cuMemAlloc_v2(&memory, size) != kCudaSuccess) return NcclResult::kUnhandledCudaError;
-  *pointer = reinterpret_cast<void*>(memory);
-  std::lock_guard lock(memory_mu);
-  allocated.emplace(*pointer, 0);
-  return NcclResult::kSuccess;
-}
-NcclResult ncclMemFree(void* pointer) {
-  {
-    std::lock_guard lock(memory_mu);
-    const auto found = allocated.find(pointer);
-    if (found == allocated.end()) return Refuse("ncclMemFree of what ncclMemAlloc did not give");
-    if (found->second != 0) return Refuse("ncclMemFree of what a communicator has a window of");
-    allocated.erase(found);
-  }
-  return cuMemFree_v2(reinterpret_cast<CudaPointer>(pointer)) == kCudaSuccess
-             ? NcclResult::kSuccess
-             : NcclResult::kUnhandledCudaError;
-}
-// Of one rank after the other: it is pending until all have come.
-NcclResult ncclCommWindowRegister(NcclComm handle, void* buffer, size_t size, NcclWindow* window,
-                                  int flags) {
-  FakeComm& comm = *handle->comm;
-  if (!comm.initialised || comm.polls > 0 || comm.window_pending)
-    return Refuse("ncclCommWindowRegister while NCCL is busy");
-  if (comm.finalized) return Refuse("ncclCommWindowRegister after ncclCommFinalize");
-  if (flags != kNcclWindowSymmetric) return Refuse("a window that is not symmetric");
-  {
-    std::lock_guard lock(memory_mu);
-    if (allocated.count(buffer) == 0)
-      return Refuse("a symmetric window of memory that is not ncclMemAlloc's");
-  }
-  std::lock_guard lock(comm.mu);
-  *window = nullptr;
-  comm.window_slot = window;
-  comm.window_buffer = buffer;
-  comm.window_number = comm.clique->AddWindow(comm.rank, size);
-  comm.window_pending = true;
-  return NcclResult::kInProgress;
-}
-NcclResult ncclCommWindowDeregister(NcclComm handle, NcclWindow window) {
-  std::lock_guard lock(handle->comm->mu);
-  const auto found = handle->comm->windows.find(window);
-  if (found == handle->comm->windows.end())
-    return Refuse("ncclCommWindowDeregister of what is no window");
-  ForgetWindow(found->second);
-  handle->comm->windows.erase(found);
-  return NcclResult::kSuccess;
-}
 NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* shrunk,
                           NcclConfig* config, int flags) {
   FakeComm& comm = *handle->comm;
@@ -488,12 +400,25 @@ NcclResult ncclCommShrink(NcclComm handle, int* excluded, int count, NcclComm* s
   child->device = comm.device;
   child->clique->SetDevice(child->rank, static_cast<uint32_t>(child->device));
   child->polls = FakeNcclSettings().Get("shrink_polls");
+  child->abort_flag = fake_cuda_allocate_pinned();
   comm.child = std::move(child);
   comm.child_slot = shrunk;
   comm.shrinking = true;
   return NcclResult::kInProgress;
 }
-NcclResult ncclCommRevoke(NcclComm, int) { return NcclResult::kInvalidUsage; }
+#endif
+#if FAKE_NCCL_VERSION >= 22807
+// What runs is told to end; nothing is freed.
+NcclResult ncclCommRevoke(NcclComm handle, int flags) {
+  FakeComm& comm = *handle->comm;
+  for (FakeRest rest; FakeNcclSettings().Get("abort_hangs") != 0;) rest.Once();
+  if (flags != kNcclRevokeDefault || comm.finalized || comm.revoked)
+    return NcclResult::kInvalidArgument;
+  if (!comm.initialised || comm.shrinking) return Refuse("ncclCommRevoke before the end of init");
+  comm.aborted = true;
+  comm.revoked = true;
+  return NcclResult::kInProgress;
+}
 #endif
 
 }  // extern "C"

@@ -1,7 +1,8 @@
 // What fake_nccl.so has besides NCCL's own functions, found with dlsym. It moves real data between
 // ranks (threads, or processes with one FAKE_NCCL_DIR), on streams of fake_cuda.so; keeps NCCL's
 // rules and says which one was broken; and hangs when a rank is missing, as NCCL does. Its abort
-// returns when everything that was launched has ended.
+// returns when everything that was launched has ended, and its abort and its destroy free pinned
+// memory, for which they wait until the device is idle (NCCL's commFree).
 // fake_nccl_old.so is the same as 2.18.5, without what came later; fake_nccl_ancient.so is 2.17.1.
 #pragma once
 
@@ -9,7 +10,9 @@ extern "C" {
 
 // Before the first call the variable FAKE_NCCL is read, "init_polls=3,async_error=6".
 //   init_polls      (1)  how often init is asked for before it is over
-//   call_polls      (0)  the same for every operation
+//   call_polls      (1)  the same for every operation: from 2.23.4 on none of a non-blocking
+//                        communicator is on its stream when the call returns
+//   blocking        (0)  1: a communicator may be blocking, which none of coordd's is
 //   init_never      (0)  1: init never ends
 //   init_error      (0)  what ncclCommInitRankConfig returns
 //   id_error        (0)  what ncclGetUniqueId returns
@@ -22,7 +25,7 @@ extern "C" {
 //   shrink_never    (0)  1: it never ends
 //   shrink_fails    (0)  what it ends with, later
 //   async_error     (0)  what the next operation ends with, asynchronously, and never on its stream
-//   abort_hangs     (0)  1: ncclCommAbort returns when it is 0 again
+//   abort_hangs     (0)  1: ncclCommAbort and ncclCommRevoke return when it is 0 again
 //   shared_device   (0)  1: two ranks may be on one device
 void fake_nccl_set(const char* name, long value);
 
@@ -32,6 +35,7 @@ const char* fake_nccl_broken_rule();
 long fake_nccl_live_communicators();
 long fake_nccl_calls();  // of collectives, sends and receives
 long fake_nccl_aborted_communicators();
+long fake_nccl_revoked_communicators();  // whose revocation has come to its end
 long fake_nccl_finalized_communicators();
 long fake_nccl_shrunk_communicators();  // that came out of ncclCommShrink
 long fake_nccl_registered_buffers();    // how often one was

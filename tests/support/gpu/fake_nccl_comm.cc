@@ -6,7 +6,8 @@ namespace coordd {
 
 FakeSettings& FakeNcclSettings() {
   static FakeSettings* settings = new FakeSettings("FAKE_NCCL", {{"init_polls", 1},
-                                                                 {"call_polls", 0},
+                                                                 {"call_polls", 1},
+                                                                 {"blocking", 0},
                                                                  {"init_never", 0},
                                                                  {"init_error", 0},
                                                                  {"id_error", 0},

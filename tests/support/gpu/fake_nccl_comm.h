@@ -29,10 +29,14 @@ struct FakeComm {
   std::shared_ptr<FakeClique> clique;
   int size = 1, rank = 0, device = 0;
   std::atomic<bool> initialised = false;
+  void* abort_flag = nullptr;  // pinned memory, which is freed with it
+  bool blocking = false;
   std::atomic<bool> aborted = false;
+  std::atomic<bool> revoked = false;
+  std::atomic<bool> revocation_ended = false;
   std::atomic<bool> finalized = false;
   std::atomic<int> error = 0;         // asynchronous
-  std::atomic<int> coming_error = 0;  // seen at the poll after the next
+  std::atomic<int> coming_error = 0;  // seen at the poll after that which finds it launched
   std::atomic<bool> error_is_near = false;
   std::atomic<long> polls = 0;     // that what was begun still takes
   std::atomic<long> launched = 0;  // and has not ended on its stream
@@ -47,6 +51,21 @@ struct FakeComm {
 
   bool Aborted() const { return aborted; }
 };
+
+// NCCL's handle: what streams run keeps the communicator itself.
+struct NcclCommHandle {
+  std::shared_ptr<FakeComm> comm;
+};
+
+// What ncclGetLastError says next.
+void SetError(const std::string& text);
+// BreakRule, and the error to return.
+NcclResult Refuse(const std::string& rule);
+
+// Makes the window that is pending, once all ranks have come to it.
+void PollWindow(FakeComm& comm);
+// A communicator has no window of it any more.
+void ForgetWindow(void* buffer);
 
 // One call of a collective; kSend and kRecv are exchanged together with their neighbours.
 struct FakeCall {

@@ -18,6 +18,16 @@ const char* Float8Rule(const FakeCall& call, int version) {
              : nullptr;
 }
 
+const char* ConfigRule(const NcclConfig* config) {
+  if (config == nullptr || config->size != sizeof(NcclConfig) || config->magic != 0xcafebeef)
+    return "a configuration that is not one";
+  // 2.26.2 takes what stands there for the traffic class, whatever the version in it.
+  if (config->traffic_class != NcclConfig::kUndefined)
+    return "a configuration with a traffic class";
+  const bool may_block = FakeNcclSettings().Get("blocking") == 1 && config->blocking == 1;
+  return config->blocking == 0 || may_block ? nullptr : "a configuration that is not non-blocking";
+}
+
 NcclUniqueId ChildId(const FakeComm& parent) {
   NcclUniqueId id = parent.id;
   for (size_t i = 0; i < 16; ++i)

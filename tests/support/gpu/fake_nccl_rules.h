@@ -13,6 +13,7 @@ bool OnDevice(const void* pointer, int device);
 // Each: the rule that is broken; nullptr: none is.
 // Of a call's type, in a library of this version.
 const char* Float8Rule(const FakeCall& call, int version);
+const char* ConfigRule(const NcclConfig* config);
 const char* ShrinkRule(const FakeComm& comm, const int* excluded, int count,
                        const NcclConfig* config, int flags);
 

@@ -150,6 +150,26 @@ TEST_F(DeviceKernelsTest, RefusesCastsThatItDoesNotHave) {
               testing::AllOf(testing::HasSubstr("float64"), testing::HasSubstr("float16")));
 }
 
+// A driver may load a function when it is asked for, and wait for the whole device to do so.
+TEST_F(DeviceKernelsTest, AreLookedUpOnceForADevice) {
+  if (TestCudaPath() != FakeCudaPath()) GTEST_SKIP() << "a driver does not count";
+  const long asked = FakeCudaFunctionsAsked();
+  DeviceKernels others = DeviceKernels::Load(*runtime_, 0).value();
+  for (int type = 1; type <= static_cast<int>(DataType::kFloat8E5m2); ++type) {
+    const auto dtype = static_cast<DataType>(type);
+    EXPECT_TRUE(others.Scale(dtype, dtype, 1.0, {}, stream_.get()).ok()) << Name(dtype);
+  }
+  for (DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
+    EXPECT_TRUE(others.Scale(DataType::kFloat32, half, 1.0, {}, stream_.get()).ok());
+    EXPECT_TRUE(others.Scale(half, DataType::kFloat32, 1.0, {}, stream_.get()).ok());
+  }
+  EXPECT_TRUE(others.Copy({}, stream_.get()).ok());
+  auto* const word = new (NewMemory(4)) std::atomic<uint32_t>(0);
+  EXPECT_TRUE(others.Gate(word, stream_.get()).ok());
+  Await();
+  EXPECT_EQ(FakeCudaFunctionsAsked(), asked);
+}
+
 TEST_F(DeviceKernelsTest, TheGateHoldsItsStreamWhileItIsClosed) {
   auto* const word = new (NewMemory(4)) std::atomic<uint32_t>(1);
   ASSERT_TRUE(kernels_.Gate(word, stream_.get()).ok());

@@ -76,12 +76,16 @@ TEST_F(NcclTensorsTest, WhatALostGenerationLeavesIsHeldUntilTheProgramKnowsOfThe
   ASSERT_THAT(read.Record(reader.get()), IsOk());
   ChangeGeneration();
   const long aborted = FakeNcclAbortedCommunicators();
+  const long revoked = FakeNcclRevokedCommunicators();
   *closed = 0;
-  while (FakeNcclAbortedCommunicators() == aborted) std::this_thread::yield();
+  // What ran has ended; NCCL's abort would free memory, and wait for the gate to do so.
+  while (FakeNcclRevokedCommunicators() == revoked) std::this_thread::yield();
+  EXPECT_EQ(FakeNcclAbortedCommunicators(), aborted);
   EXPECT_FALSE(read.Happened().value());
   ASSERT_THAT(worker->AwaitGeneration(Clock::Real().Now() + kHangLimit), IsOk());
   IdleWait idle(1, 1);
   while (!read.Happened().value()) idle.Wait();
+  while (FakeNcclAbortedCommunicators() == aborted) std::this_thread::yield();
   // The next one is on the device beside it.
   float* const values = NewTensor(3.0f);
   planned_ = 0;

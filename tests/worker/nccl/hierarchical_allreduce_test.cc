@@ -29,7 +29,8 @@ using Context = RankContext<HierarchicalRank>;
 class HierarchicalAllreduceTest : public testing::Test {
  protected:
   ~HierarchicalAllreduceTest() override {
-    for (const char* name : {"call_polls", "async_error"}) SetFakeNccl(name, 0);
+    SetFakeNccl("call_polls", 1);
+    SetFakeNccl("async_error", 0);
     EXPECT_EQ(TakeBrokenNcclRule(), "");
     EXPECT_EQ(FakeNcclLiveCommunicators(), 0);
     EXPECT_EQ(FakeCudaLiveObjects(), 0);
@@ -183,10 +184,8 @@ TEST_F(HierarchicalAllreduceTest, GoesOnWhileAFreeOfTheProgramsHasTheDriversLock
     context.barrier.arrive_and_wait();
     std::thread program;
     if (context.rank == Rank{0}) {
-      SetFakeCuda("free_locks", 1);
       program = std::thread([&] { freed.reset(); });
       while (FakeCudaLockHolders() == 0) std::this_thread::yield();
-      SetFakeCuda("free_locks", 0);
     }
     context.barrier.arrive_and_wait();
     context.object.StopHost(false);

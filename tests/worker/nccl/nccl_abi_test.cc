@@ -46,7 +46,19 @@ EXPECT_SAME(CommWindowDeregister);
 static_assert(kNcclWindowSymmetric == NCCL_WIN_COLL_SYMMETRIC);
 static_assert(kNcclShrinkDefault == NCCL_SHRINK_DEFAULT);
 #endif
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 7)
+EXPECT_SAME(CommRevoke);
+static_assert(kNcclRevokeDefault == NCCL_REVOKE_DEFAULT);
+#endif
 #undef EXPECT_SAME
+
+// The last four bytes are the traffic class's since 2.26, and were padding before: never more than
+// theirs, and none that nobody writes.
+static_assert(sizeof(NcclConfig) == offsetof(NcclConfig, traffic_class) + sizeof(int));
+static_assert(sizeof(NcclConfig) <= sizeof(ncclConfig_t));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 2)
+static_assert(offsetof(NcclConfig, traffic_class) == offsetof(ncclConfig_t, trafficClass));
+#endif
 
 int Number(NcclResult result) { return static_cast<int>(result); }
 int Number(NcclType type) { return static_cast<int>(type); }

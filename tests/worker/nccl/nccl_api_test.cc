@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
+#include "common/dynamic_library.h"
 #include "tests/support/gpu/fake_gpu.h"
 #include "worker/nccl/nccl_errors.h"
 
@@ -33,6 +36,39 @@ TEST(LoadNccl, RefusesALibraryThatIsTooOld) {
   const absl::Status status = LoadNccl({{kNcclVariable, FakeAncientNcclPath()}}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_EQ(status.message(), "NCCL is 2.17.1, expected 2.18.0 or later");
+}
+
+// A blocking init has no deadline, and nobody can end the thread that is in it.
+TEST(LoadNccl, RefusesAnEnvironmentThatMakesCommunicatorsBlocking) {
+  Environment environment = FakeNcclEnvironment();
+  environment["NCCL_COMM_BLOCKING"] = "0";
+  EXPECT_TRUE(LoadNccl(environment).ok());
+  environment["NCCL_COMM_BLOCKING"] = "1";
+  const absl::Status status = LoadNccl(environment).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("NCCL_COMM_BLOCKING=1"), HasSubstr("expected 0, or unset")));
+}
+
+TEST(LoadNccl, WarnsOfAVersionWhoseAbortIsKnownToHang) {
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(LoadNccl(FakeNcclEnvironment()).ok());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(LoadNccl({{kNcclVariable, FakeOldNcclPath()}}).ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("NCCL is 2.18.5"), HasSubstr("expected 2.19.3 or later")));
+}
+
+// In a process of its own, since a library is not unloaded.
+TEST(LoadNcclDeathTest, WarnsWhereTheProcessHasAnotherLibraryThanTheVariableNames) {
+  EXPECT_EXIT(
+      {
+        if (!DynamicLibrary::Open(FakeLoadedNcclPath()).ok()) std::_Exit(1);
+        const auto library = LoadNccl(FakeNcclEnvironment());
+        std::_Exit(library.ok() && library->version == 22703 ? 0 : 2);
+      },
+      testing::ExitedWithCode(0), "COORDD_NCCL_LIBRARY names .*, but .* 2.27.3");
 }
 
 TEST(LoadNccl, NamesTheVariableWhenItIsWrong) {
@@ -100,6 +136,15 @@ TEST(NcclErrorText, NamesTheInterfaceAndHasNoHintForTheUnknown) {
       NcclErrorText({.call = "ncclAllReduce", .error = "odd", .detail = ""}, place);
   EXPECT_THAT(text, HasSubstr("ncclAllReduce: odd (rank 1"));
   EXPECT_TRUE(text.ends_with("interfaces: ib0)")) << text;
+}
+
+TEST(NcclHint, KnowsTwoRanksOnOneGpuInTheWordsOfAnyVersion) {
+  const absl::string_view hint = NcclHint("invalid usage", "Duplicate GPU detected : rank 1");
+  EXPECT_THAT(std::string(hint), HasSubstr("two ranks use one GPU"));
+  EXPECT_EQ(NcclHint("invalid usage",
+                     "Multiple Ranks are using the same GPU/Partition. Set "
+                     "NCCL_MULTI_RANK_GPU_ENABLE=1"),
+            hint);
 }
 
 TEST(NcclHint, PrefersTheDetailToTheGeneralSentence) {

@@ -62,6 +62,26 @@ TEST_F(NcclBackendTest, WaitsForWhatNcclHasInProgress) {
   });
 }
 
+// NCCL launches it on a thread of its own, and whoever sleeps meanwhile is late by a wake-up.
+TEST_F(NcclBackendTest, ACallIsOnTheDeviceWhenItsLaunchReturns) {
+  SetFakeNccl("call_polls", 3);
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    int at_once = 0;
+    // On a machine that has other work, too, not each time.
+    for (int i = 0; i < 50; ++i) {
+      CollectiveArgs args = Sum(tensor);
+      bool enqueued = false, ended = false;
+      args.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { enqueued = true; };
+      ASSERT_TRUE(context.object.Launch(args, [&](absl::Status) { ended = true; }).ok());
+      if (enqueued) ++at_once;
+      context.DriveUntil([&] { return ended; });
+    }
+    EXPECT_GT(at_once, 0);
+  });
+}
+
 TEST_F(NcclBackendTest, FlushesItsCommunicatorWhenEverythingIsDone) {
   const long finalized = FakeNcclFinalizedCommunicators();
   const long aborted = FakeNcclAbortedCommunicators();
@@ -167,12 +187,16 @@ TEST_F(NcclBackendTest, NobodyReadsTheResultOfACollectiveThatFailed) {
     DeviceStream consumer = DeviceStream::Create(*runtime_->device, tensor.device).value();
     DeviceEvent consumed = DeviceEvent::Create(*runtime_->device, tensor.device).value();
     std::optional<absl::Status> ended;
+    bool enqueued = false;
     CollectiveArgs args = Sum(tensor);
     args.enqueued = [&](const std::shared_ptr<DeviceEvent>& end) {
+      enqueued = true;
       ASSERT_TRUE(consumer.Wait(end->get()).ok());
       ASSERT_TRUE(consumed.Record(consumer.get()).ok());
     };
     ASSERT_TRUE(context.object.Launch(args, [&](absl::Status s) { ended = std::move(s); }).ok());
+    // On a busy machine NCCL's launch may take longer than is polled for.
+    context.DriveUntil([&] { return enqueued; });
     // One rank sees the error; coordd tells the other, which hangs as NCCL does, that it is over.
     context.DriveUntil([&] { return ended.has_value() || over_; });
     if (!ended.has_value()) context.object.Abort();
@@ -362,7 +386,7 @@ TEST_F(NcclBackendTest, WhatIsMadeOfAHeldResultHoldsUpNobody) {
     context.object.Abort();
     context.DriveUntil([&] { return ended == 2; });
     EXPECT_TRUE(absl::IsAborted(RunOne(context, Sum(tensor))));
-    // NCCL's abort waits for the second one, and that for the program.
+    // NCCL waits for the second one, and that for the program.
     EXPECT_EQ(FakeNcclAbortedCommunicators(), aborted);
     context.object.PassGate();
     while (FakeNcclAbortedCommunicators() == aborted) std::this_thread::yield();
@@ -388,10 +412,15 @@ TEST_F(NcclBackendTest, CommunicatorsBehindEachOtherOnTheDeviceAreAbortedTogethe
     }
     context.DriveUntil([&] { return enqueued == 2; });
     const long aborted = FakeNcclAbortedCommunicators();
+    const long revoked = FakeNcclRevokedCommunicators();
     context.object.Abort();
     context.DriveUntil([&] { return ended == 2; });
-    while (FakeNcclAbortedCommunicators() < aborted + 2) std::this_thread::yield();
+    // NCCL's abort frees memory (commFree), for which it waits until the gate has been passed: what
+    // ends meanwhile is what runs.
+    while (FakeNcclRevokedCommunicators() < revoked + 2) std::this_thread::yield();
+    EXPECT_EQ(FakeNcclAbortedCommunicators(), aborted);
     context.object.PassGate();  // its memory goes
+    while (FakeNcclAbortedCommunicators() < aborted + 2) std::this_thread::yield();
   });
 }
 
