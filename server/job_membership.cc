@@ -38,6 +38,8 @@ std::string What(v1::DepartureCause cause, absl::string_view detail,
     case v1::DEPARTURE_CAUSE_EVICTED:
     case v1::DEPARTURE_CAUSE_DRAINED:
       return std::string(detail);  // it says who wanted that
+    case v1::DEPARTURE_CAUSE_PROGRAM_FAILED:
+      return absl::StrCat("failed: ", detail);
     case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
       return absl::StrCat("was expelled, it broke the protocol: ", detail);
     default:
@@ -106,13 +108,34 @@ absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
     COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
   }
   absl::Status fits = admission_.Check(join);
-  if (fits.ok() && !ended()) fits = rendezvous_.CheckRoom();
+  if (fits.ok() && !ended()) fits = ExplainFull(join, rendezvous_.CheckRoom());
   if (fits.ok() || !join.has_asking_for()) return fits;
   // Who is started again at once asks before coordd has noticed that its predecessor is dead.
   const absl::Time since = now - std::max(FromProto(join.asking_for()), absl::ZeroDuration());
   const bool may_be_gone = absl::c_any_of(
       workers_, [&](const auto& entry) { return !HasLivedSince(entry.second, since, now); });
   return may_be_gone ? absl::UnavailableError(fits.message()) : fits;
+}
+
+// What a worker starts has its environment, and so its place.
+absl::Status JobState::ExplainFull(const v1::Join& join, absl::Status room) const {
+  if (room.ok()) return room;
+  for (const auto& [session, worker] : workers_) {
+    const v1::Join& other = worker.join;
+    const bool is_of_its_launch = !join.launch().empty() && other.launch() == join.launch();
+    const bool has_its_rank = join.launch().empty() && join.launcher_rank() >= 0 &&
+                              other.launcher_rank() == join.launcher_rank() &&
+                              other.host().node_id() == join.host().node_id();
+    if (!is_of_its_launch && !has_its_rank) continue;
+    return absl::Status(
+        room.code(),
+        absl::StrCat(room.message(), "; this process (pid ", join.pid(), ") has the variables of ",
+                     Who(worker),
+                     ": is it a child of that worker? A program that is to run apart from its "
+                     "parent's job is started without its COORDD_ variables (and its launcher's: "
+                     "COORDD_LAUNCHER=none)"));
+  }
+  return room;
 }
 
 // A single heartbeat may be older than it: what a process has sent arrives, and then its end.
@@ -239,6 +262,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   departure.set_cause(cause);
   departure.set_detail(what);
   departure.set_launch(worker.join.launch());
+  if (cause == v1::DEPARTURE_CAUSE_PROGRAM_FAILED) departure.set_failure(std::string(detail));
   if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
   departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);

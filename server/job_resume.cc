@@ -202,6 +202,8 @@ void JobState::OnResuming(SessionId session, const Worker& worker, const v1::Wor
     case v1::WorkerMessage::kLeave: {
       status = ValidateLeave(message.leave());
       if (!status.ok()) break;
+      if (!message.leave().failure().empty())
+        return LeaveFailed(session, message.leave().failure(), now, effects);
       if (const Drain* drain = drains_.Find(worker.join.worker_id());
           (drain != nullptr || message.leave().drained()) && reforming_.wanted()) {
         return LeaveDrained(session, drain != nullptr ? *drain : Drain{"its own process"}, now,
@@ -236,6 +238,22 @@ void JobState::LeaveDrained(SessionId session, const Drain& drain, absl::Time no
   departure.set_launch(worker.join.launch());
   DropReturned(session);
   resume_->Left(rank, departure, reason);
+  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  if (resume_->complete()) FinishResume(now, effects);
+}
+
+// For the others it is one that will not come back.
+void JobState::LeaveFailed(SessionId session, absl::string_view failure, absl::Time now,
+                           Effects& effects) {
+  const Worker& worker = workers_.at(session);
+  const Rank rank = worker.place.rank;
+  const std::string what = absl::StrCat("failed: ", failure);
+  v1::Departure departure = DepartureOf(rank, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, what);
+  departure.set_launch(worker.join.launch());
+  departure.set_failure(std::string(failure));
+  const std::string reason = absl::StrCat(Who(worker), " ", what);
+  DropReturned(session);
+  resume_->NoteLost(departure, reason);
   effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
   if (resume_->complete()) FinishResume(now, effects);
 }

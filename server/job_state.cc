@@ -239,7 +239,9 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
                        absl::Time now, Effects& effects) {
   NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
   const Drain* drain = drains_.Find(worker.join.worker_id());
-  if (drain != nullptr || leave.drained()) {
+  if (!leave.failure().empty()) {
+    Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), now, effects);
+  } else if (drain != nullptr || leave.drained()) {
     const std::string detail = DrainedText(drain != nullptr ? *drain : Drain{"its own process"});
     Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
   } else {

@@ -181,6 +181,7 @@ class JobState {
   void ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects);
   // What refuses it, or UNAVAILABLE if that may be the doing of one whose end is not noticed yet.
   absl::Status MayJoin(const v1::Join& join, absl::Time now);
+  absl::Status ExplainFull(const v1::Join& join, absl::Status room) const;
   bool HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const;
   absl::Status Start(const v1::Join& join, absl::Time now);
   absl::Status CheckAgreement(const v1::Join& join);
@@ -229,6 +230,7 @@ class JobState {
                   absl::Time now, Effects& effects);
   void DropReturned(SessionId session);
   void LeaveDrained(SessionId session, const Drain& drain, absl::Time now, Effects& effects);
+  void LeaveFailed(SessionId session, absl::string_view failure, absl::Time now, Effects& effects);
   void WatchResume(absl::Time now, Effects& effects);
   void FinishResume(absl::Time now, Effects& effects);
   void DeliverResumed(SessionId session, const ResumedGeneration& resumed, Effects& effects) const;

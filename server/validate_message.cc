@@ -232,6 +232,7 @@ absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk) {
 }
 
 absl::Status ValidateLeave(const v1::Leave& leave) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("failure", leave.failure(), 0, kMaxReasonBytes));
   return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
 }
 

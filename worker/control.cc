@@ -114,8 +114,8 @@ void Control::StepLocked(ControlEvent& event, absl::Time now) {
     StepLocked(*change, now);
   } else if (auto* drain = std::get_if<DrainAsked>(&event)) {
     StepLocked(std::move(*drain), now);
-  } else if (std::holds_alternative<LeaveRequested>(event)) {
-    StepLocked(LeaveRequested{}, now);
+  } else if (auto* leave = std::get_if<LeaveRequested>(&event)) {
+    StepLocked(std::move(*leave), now);
   } else if (std::holds_alternative<StopForced>(event)) {
     StepLocked(StopForced{}, now);
   }
@@ -402,6 +402,7 @@ void Control::Do(OpenStream& action) {
 
 void Control::Do(CloseStream&) { link_->Close(); }
 
+void Control::Do(WorkFinished&) { hooks_.work_finished(); }
 void Control::Do(Stopped&) { hooks_.stopped(); }
 
 }  // namespace coordd

@@ -50,7 +50,8 @@ struct ControlHooks {
   std::function<void(absl::Time)> drain_noticed;  // until when; infinite: not any more
   // What this worker has in the store, for a coordd that was started again. Must not block.
   std::function<std::vector<v1::StoredKey>()> stored = {};
-  std::function<void()> stopped;  // the goodbye is said, or forced; nothing follows
+  std::function<void()> work_finished = {};  // what was to be before a goodbye that is held
+  std::function<void()> stopped;             // the goodbye is said, or forced; nothing follows
 };
 
 // WorkerState is stepped under a lock, by the thread "control" (messages, deadlines, reports,
@@ -149,6 +150,7 @@ class Control {
   void Do(EnterNext& action);
   void Do(OpenStream& action);
   void Do(CloseStream& action);
+  void Do(WorkFinished& action);
   void Do(Stopped& action);
 
   // Constant after construction.

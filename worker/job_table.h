@@ -57,7 +57,8 @@ struct EnterNext {
 using ControlAction =
     std::variant<SendMessage, DefineGroup, EndProcessSet, EndLane, AnswerCall, LaunchJob, FailWork,
                  AbortExecution, GenerationEnded, GenerationInterrupted, NewcomersWait,
-                 DrainNoticed, EnterNext, TraceBegin, TraceEnd, OpenStream, CloseStream, Stopped>;
+                 DrainNoticed, EnterNext, TraceBegin, TraceEnd, OpenStream, CloseStream,
+                 WorkFinished, Stopped>;
 
 // Not thread-safe: it goes with WorkerState, under the same lock. Never blocks.
 class JobTable {

@@ -188,6 +188,15 @@ class Worker {
   // Waits for what is planned, fails the rest with CANCELLED, says goodbye. Idempotent. `timeout`
   // bounds it all.
   virtual absl::Status Shutdown(absl::Duration timeout) = 0;
+  // The same but for the goodbye, which another call says, or nobody for as long as `hold`: then
+  // it is said. For a program of which it is not known yet whether it ends well.
+  virtual absl::Status FinishWork(absl::Duration hold, absl::Duration timeout) = 0;
+  // Instead of a goodbye: the program ends by this error, one sentence ("ValueError: bad batch").
+  // coordd and the others hear of it, for whom this rank is lost as if its process had been killed;
+  // what is executing here is aborted. After a goodbye it does nothing.
+  virtual absl::Status Fail(const std::string& failure, absl::Duration timeout) = 0;
+  // As Fail: the process exits with this status, which is not 0.
+  virtual absl::Status FailByExit(int status, absl::Duration timeout) = 0;
 };
 
 }  // namespace coordd

@@ -22,6 +22,7 @@ absl::string_view Verb(v1::DepartureCause cause) {
     case v1::DEPARTURE_CAUSE_EVICTED:
       return "was evicted";
     case v1::DEPARTURE_CAUSE_FAILED:
+    case v1::DEPARTURE_CAUSE_PROGRAM_FAILED:
       return "failed";
     case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
       return "broke the protocol";
@@ -34,7 +35,8 @@ absl::string_view Verb(v1::DepartureCause cause) {
 
 // coordd's detail is usually a predicate: "was lost: its connection closed without a goodbye".
 bool IsPredicate(const std::string& detail) {
-  return absl::StartsWith(detail, "left") || absl::StartsWith(detail, "was ");
+  return absl::StartsWith(detail, "left") || absl::StartsWith(detail, "was ") ||
+         absl::StartsWith(detail, "failed: ");
 }
 
 }  // namespace

@@ -74,8 +74,13 @@ struct DrainAsked {  // the program's process has to end: others are to go on wi
   absl::Time until;
   std::string reason;  // one phrase
 };
-struct LeaveRequested {};  // finish what is planned, then say goodbye
-struct StopForced {};      // the time for that is over
+struct LeaveRequested {  // finish what is planned, then say goodbye
+  // That waits for another LeaveRequested, until then.
+  absl::Time held_until = absl::InfinitePast();
+  // The program ends by this error: coordd is told, and nothing is finished.
+  std::string failure = {};
+};
+struct StopForced {};  // the time for that is over
 using WorkerEvent = std::variant<TensorsSubmitted, ProcessSetAsked, CoordinatorSaid, StreamEnded,
                                  BatchDone, ProgramWaits, ConnectFailed, MembersMayChange,
                                  DrainAsked, LeaveRequested, StopForced>;
@@ -160,12 +165,13 @@ struct TraceEnd {
 struct OpenStream {
   int64_t stream = 0;  // 1, 2, 3, …
 };
-struct CloseStream {};  // after what was sent
-struct Stopped {};      // nothing is pending, nothing will follow
+struct CloseStream {};   // after what was sent
+struct WorkFinished {};  // all is, that was to be before a goodbye that is held
+struct Stopped {};       // nothing is pending, nothing will follow
 using WorkerEffect =
     std::variant<SendMessage, DefineProcessSet, EndProcessSet, EndLane, ProcessSetAnswer,
                  LaunchBatch, FailTensor, AbortExecution, GenerationEnded, GenerationInterrupted,
                  NewcomersWait, DrainNoticed, EnterGeneration, TraceBegin, TraceEnd, OpenStream,
-                 CloseStream, Stopped>;
+                 CloseStream, WorkFinished, Stopped>;
 
 }  // namespace coordd

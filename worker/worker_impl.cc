@@ -118,6 +118,11 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
           [&r] { return r.store.Stored(); },
           [this] {
             MutexLock lock(&mu_);
+            work_finished_ = true;
+            changed_.NotifyAll();
+          },
+          [this] {
+            MutexLock lock(&mu_);
             stopped_ = true;
             changed_.NotifyAll();
           }});
@@ -414,65 +419,6 @@ absl::StatusOr<std::vector<int32_t>> WorkerImpl::ProcessSetRanks(ProcessSetId pr
 
 std::vector<ProcessSetId> WorkerImpl::ProcessSets() const {
   return runtime_->process_sets.Numbers();
-}
-
-absl::Status WorkerImpl::Shutdown(absl::Duration timeout) {
-  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  const absl::Time deadline = clock_.Now() + timeout;
-  {
-    MutexLock lock(&mu_);
-    if (shutting_down_) {
-      while (!shut_down_) changed_.Wait(&mu_);
-      return shutdown_status_;
-    }
-    shutting_down_ = true;
-  }
-  absl::Status result;
-  if (runtime_->control != nullptr) {
-    runtime_->inbox.PushUnbounded(LeaveRequested{});
-    MutexLock lock(&mu_);
-    auto has_stopped = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return stopped_; };
-    if (!clock_.Await(&mu_, &changed_, has_stopped, deadline)) {
-      result = absl::DeadlineExceededError(
-          absl::StrCat("the worker was stopped by force: its collectives had not ended, or coordd "
-                       "had not answered, within ",
-                       absl::FormatDuration(timeout)));
-      runtime_->inbox.PushUnbounded(StopForced{});
-      clock_.Await(&mu_, &changed_, has_stopped, absl::InfiniteFuture());
-    }
-  }
-  {
-    MutexLock lock(&mu_);
-    EndComms(absl::CancelledError("this worker has left the job"));
-  }
-  TearDown();
-  MutexLock lock(&mu_);
-  if (status_.ok()) status_ = absl::CancelledError("this worker has left the job");
-  shut_down_ = true;
-  shutdown_status_ = result;
-  changed_.NotifyAll();
-  return result;
-}
-
-void WorkerImpl::TearDown() {
-  Runtime& r = *runtime_;
-  r.inbox.Close();
-  if (r.control != nullptr) {
-    r.control->Join();
-    r.control->plane()->Stop();
-    r.gpus.TakeKept();  // which ends it
-  }
-  if (r.control != nullptr) r.control->FailRest(absl::CancelledError("this worker was shut down"));
-  if (r.completion != nullptr) r.completion->Stop();
-  if (const absl::Status timeline = StopTimeline(); !timeline.ok())
-    COORDD_LOG(kWarning, timeline.message());
-  {
-    // What it has forwarded has ended; the rest fails. Whoever submits now finds it closed.
-    MutexLock lock(&r.stager_mu);
-    r.stager_ended = true;
-    if (r.stager != nullptr) r.stager->Stop();
-  }
-  r.http.reset();
 }
 
 }  // namespace coordd

@@ -87,6 +87,9 @@ class WorkerImpl final : public Worker {
   absl::Status StopTimeline() override;
   Store& store() override;
   absl::Status Shutdown(absl::Duration timeout) override;
+  absl::Status FinishWork(absl::Duration hold, absl::Duration timeout) override;
+  absl::Status Fail(const std::string& failure, absl::Duration timeout) override;
+  absl::Status FailByExit(int status, absl::Duration timeout) override;
 
   const WorkerMetrics& metrics() const;
 
@@ -137,6 +140,8 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<bool> FindLane(ProcessSetId process_set, int attempt, BareComm::Parts& parts);
   // Comms of what callers know or will know end with this.
   void EndComms(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // With that, and what follows it.
+  absl::Status EndBy(LeaveRequested how, absl::Duration timeout);
   // Ends all threads; the goodbye is said or forced before.
   void TearDown();
 
@@ -170,7 +175,8 @@ class WorkerImpl final : public Worker {
   bool interrupted_ ABSL_GUARDED_BY(mu_) = false;     // view_'s generation; another one follows
   std::vector<std::shared_ptr<const GenerationCallback>> generation_callbacks_ ABSL_GUARDED_BY(mu_);
   std::optional<std::thread::id> calls_back_ ABSL_GUARDED_BY(mu_);  // the thread that is in one
-  bool stopped_ ABSL_GUARDED_BY(mu_) = false;                       // control has said so
+  bool work_finished_ ABSL_GUARDED_BY(mu_) = false;                 // control has said so
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;                       // likewise
   bool shutting_down_ ABSL_GUARDED_BY(mu_) = false;                 // somebody is in Shutdown
   bool shut_down_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status shutdown_status_ ABSL_GUARDED_BY(mu_);

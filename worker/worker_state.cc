@@ -293,7 +293,12 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
 }
 
-void WorkerState::On(LeaveRequested&, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
+  if (goodbye_.failing() && !left_)
+    EndGeneration(
+        absl::CancelledError(absl::StrCat("this rank's program has failed: ", goodbye_.failure())),
+        /*abort=*/false, out);
   if (leaving_) return;
   leaving_ = true;
   const absl::Status why = absl::CancelledError("this worker is shutting down");

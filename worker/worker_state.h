@@ -19,6 +19,7 @@
 #include "common/types.h"
 #include "worker/clock_offset.h"
 #include "worker/cycle_marks.h"
+#include "worker/goodbye.h"
 #include "worker/plan_sequencer.h"
 #include "worker/process_set_state.h"
 #include "worker/received_log.h"
@@ -139,7 +140,7 @@ class WorkerState {
   // How late this rank comes to collectives, as coordd has told last.
   absl::Duration arrival_lag() const { return arrival_lag_; }
   // coordd asks where the program is. Once.
-  bool TakeStackWanted() { return std::exchange(stack_wanted_, false); }
+  bool TakeStackWanted() { return std::exchange(stack_wanted_, false) && !leaving_; }
   // How late the last heartbeat was sent.
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
@@ -341,7 +342,9 @@ class WorkerState {
   void Report(std::vector<WorkerEffect>& out);
   void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
   void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
+  void LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out);
   void LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out);
+  void SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out);
   void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Suspect> suspect, std::vector<WorkerEffect>& out);
@@ -407,6 +410,7 @@ class WorkerState {
   std::optional<DrainAsked> drain_asked_;  // by the program
   absl::Time drain_until_ = absl::InfiniteFuture();  // infinite: this rank may stay
   bool leaving_ = false;
+  Goodbye goodbye_;    // that is to be said, when leaving
   bool left_ = false;  // Leave was sent
   bool stream_ended_ = false;
   bool stopped_ = false;

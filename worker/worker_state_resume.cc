@@ -83,7 +83,7 @@ void WorkerState::Log(v1::CoordinatorMessage message) {
 }
 
 bool WorkerState::MayResume(const absl::Status& ended) const {
-  if (options_.cluster_id.empty() || stream_ended_) return false;
+  if (options_.cluster_id.empty() || stream_ended_ || goodbye_.failing()) return false;
   // A goodbye that was not answered is said again: or coordd would wait for this rank.
   if (!end_.ok() && !left_ && !expects_next_) return false;
   // gRPC says UNKNOWN when a stream ends without trailers.

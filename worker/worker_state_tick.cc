@@ -72,6 +72,7 @@ absl::Time WorkerState::NextDeadline() const {
     if (counts_lease()) next = std::min(next, lease_until_);
   }
   next = std::min({next, process_sets_.NextDeadline(), NextScheduleDeadline()});
+  if (leaving_ && !left_) next = std::min(next, goodbye_.next_deadline());
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!aborted_) {
     for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
@@ -281,9 +282,31 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
   }
 }
 
+// Of a failure coordd hears before the others can see that what they execute with this rank ends.
+void WorkerState::LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (!left_ && link_ != Link::kDetached) SayGoodbye(now, out);
+  const bool is_known = stream_ended_ || link_ == Link::kDetached;
+  if (!is_known || (aborted_ && link_ != Link::kDetached)) return;
+  StopForced stop;
+  On(stop, now, out);
+}
+
 void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out) {
+  if (leaving_ && goodbye_.failing()) LeaveFailing(now, out);
   if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
+  if (end_.ok() && !stream_ended_ && goodbye_.Holds(now)) {
+    if (goodbye_.TakeFinished()) out.push_back(WorkFinished{});
+    return;
+  }
   if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
+  SayGoodbye(now, out);
+  if (stream_ended_) {
+    stopped_ = true;
+    out.push_back(Stopped{});
+  }
+}
+
+void WorkerState::SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out) {
   if (!left_) {
     left_ = true;
     asked_abort_.reset();
@@ -294,6 +317,7 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
+    message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxDetailBytes));
     message.mutable_leave()->set_drained(is_to_leave());
     message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
     message.mutable_leave()->set_batches_completed(batches_completed_);
@@ -301,10 +325,6 @@ void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& ou
     if (link_ == Link::kResuming) link_ = Link::kAttached;
     Send(std::move(message), out);
     out.push_back(CloseStream{});
-  }
-  if (stream_ended_) {
-    stopped_ = true;
-    out.push_back(Stopped{});
   }
 }
 

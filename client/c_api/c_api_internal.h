@@ -52,6 +52,9 @@ struct coordd_work {  // constant after construction
 
 namespace coordd {
 
+// A worker that is about to be freed.
+void ForgetHeldGoodbye(Worker* worker);
+
 // Keeps the text for coordd_last_error() of this thread and returns the code. REQUIRES: !ok().
 coordd_status_t Fail(const absl::Status& status);
 

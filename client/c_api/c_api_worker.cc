@@ -1,5 +1,6 @@
 // Statuses, versions, and a worker's life.
 #include <cmath>
+#include <exception>
 #include <functional>
 #include <optional>
 
@@ -192,7 +193,12 @@ coordd_status_t coordd_worker_shutdown(coordd_worker_t* worker, double timeout_s
 void coordd_worker_destroy(coordd_worker_t* worker) {
   if (worker == nullptr) return;
   AtBorder([&]() -> absl::Status {
-    const absl::Status ignored = worker->worker->Shutdown(coordd::kDestroyTimeout);
+    coordd::ForgetHeldGoodbye(worker->worker.get());
+    const absl::Status ignored =
+        std::uncaught_exceptions() > 0
+            ? worker->worker->Fail("a C++ exception has left the scope of its worker",
+                                   coordd::kDestroyTimeout)
+            : worker->worker->Shutdown(coordd::kDestroyTimeout);
     delete worker;
     return absl::OkStatus();
   });

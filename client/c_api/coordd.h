@@ -42,7 +42,8 @@
  * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
  * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
  * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
- * 14 coordd_register_memfd and coordd_unregister.
+ * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail and
+ * coordd_worker_leave_at_exit (leaving.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -61,7 +62,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 14
+#define COORDD_ABI_VERSION 15
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -486,6 +487,7 @@ COORDD_API const char* coordd_check_build(int32_t json);
 
 #include "collectives.h" /* process sets and collectives */
 #include "comm.h"        /* collectives without names */
+#include "leaving.h"     /* ends of programs */
 #include "memory.h"      /* memory that takes part without a copy */
 
 #endif /* COORDD_COORDD_H_ */

@@ -41,6 +41,7 @@ absl::string_view Name(v1::DepartureCause cause) {
     case v1::DEPARTURE_CAUSE_EVICTED:
       return "was evicted";
     case v1::DEPARTURE_CAUSE_FAILED:
+    case v1::DEPARTURE_CAUSE_PROGRAM_FAILED:
       return "failed";
     case v1::DEPARTURE_CAUSE_PROTOCOL_ERROR:
       return "broke the protocol";

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordrun/crew_factory.h"
+#include "client/coordrun/first_failure.h"
 #include "client/coordrun/host_look.h"
 #include "client/coordrun/preflight.h"
 #include "client/coordrun/read_lines.h"
@@ -238,10 +239,10 @@ void Launcher::RunWorkers() {
     told_of_waiting = state_->awaits_hosts();
     if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
-      output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
-                               "; ending the others"));
       // While they still wait: who is missing is the answer to most questions.
       AskCoordinator(kViewTimeout);
+      output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
+                               "; ending the others"));
     }
     for (const int signal : state_->TakeSignals()) crew_->Signal(signal, clock_.Now());
     for (const auto& [worker, signal] : state_->TakeSingleSignals())
@@ -325,7 +326,10 @@ std::optional<v1::ServerState> Launcher::FetchView(absl::Duration timeout) const
 
 std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
   auto state = FetchView(timeout);
-  if (state) AddView(*state, report_.job, &report_);
+  if (!state) return state;
+  AddView(*state, report_.job, &report_);
+  const auto first = FindFirstFailure(*state, report_.job, launches_, *state_);
+  if (first) state_->FailedFirst(first->worker, first->what);
   return state;
 }
 

@@ -72,7 +72,8 @@ class Launcher : private CrewEvents {
   // Whether it runs again; if not, it is not worth another try.
   bool RestartCoordinator(const ProcessEnd& end);
   std::optional<v1::ServerState> FetchView(absl::Duration timeout) const;
-  // Asks coordd; what it says is added to the report. Nothing: it does not answer.
+  // Asks coordd; what it says is added to the report, and who failed first is taken from it.
+  // Nothing: it does not answer.
   std::optional<v1::ServerState> AskCoordinator(absl::Duration timeout);
   // Those who have ended since, and whether they had been asked to leave.
   void JudgeEnds();

@@ -71,9 +71,13 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
   }
   if (const auto first = state.first_failure()) {
     const RunState::Worker& worker = state.workers()[static_cast<size_t>(*first)];
-    const std::string end = absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran));
+    const std::string end =
+        worker.end ? absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran))
+                   : "has not ended yet";
+    const std::string& says = state.failure_says();
     if (state.lost().empty())
-      return absl::StrCat(RankText(options, report, *first), " failed first: it ", end);
+      return absl::StrCat(RankText(options, report, *first), " failed first: ", says,
+                          says.empty() ? "" : "; ", "it ", end);
     return absl::StrCat(
         RankText(options, report, *first), " ", end,
         options.discovery_script.empty()

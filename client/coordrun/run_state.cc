@@ -91,6 +91,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   if (worker.end) return;
   worker.end = end;
   worker.ran = now - worker.started;
+  worker.ended_by_itself = phase_ == Phase::kRunning || phase_ == Phase::kLingering;
   --alive_;
   worker.term_at = worker.kill_at = absl::InfiniteFuture();
   if (worker.away) {
@@ -236,6 +237,13 @@ void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time n
   Enter(Phase::kLingering, now);
 }
 
+void RunState::FailedFirst(int32_t local_rank, const std::string& says) {
+  if (!first_failure_ || !blame_reason_.empty() || min_np_ > 0 || hosts_change_) return;
+  first_failure_ = local_rank;
+  failure_says_ = says;
+  blame_is_final_ = true;
+}
+
 void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
   if (coordinator_end_) return;
   coordinator_end_ = end;
@@ -324,8 +332,10 @@ std::vector<std::pair<int32_t, int>> RunState::TakeSingleSignals() {
 
 int RunState::exit_status() const {
   if (first_failure_) {
-    const int status = workers_[static_cast<size_t>(*first_failure_)].end->shell_status();
-    return blame_reason_.empty() ? status : std::max(status, 1);
+    const Worker& worker = workers_[static_cast<size_t>(*first_failure_)];
+    // One that did not come to its end by itself has no status of its own.
+    if (!worker.end || !worker.ended_by_itself) return 1;
+    return std::max(worker.end->shell_status(), 1);
   }
   if (!job_end_.empty()) {
     const int32_t last = lost_.empty() ? -1 : lost_.back();

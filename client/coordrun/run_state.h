@@ -45,6 +45,7 @@ class RunState {
     absl::Time started;
     int32_t restarts = 0;
     absl::Time restart_at = absl::InfiniteFuture();
+    bool ended_by_itself = false;  // before coordrun began to end the run, or this worker
     int32_t strikes = 0;  // failures in a row, each soon after a start: they double the wait
     // Of a run whose hosts come and go. `away`: its slot is not there, so that it is not started,
     // and its end is none of the run's. `late`: it was not among the first.
@@ -86,6 +87,10 @@ class RunState {
   // The worker has ended well, but so that the others cannot go on: `reason` completes "rank 2
   // ...". Counts as the first failure, unless there is one.
   void Blame(int32_t local_rank, const std::string& reason, absl::Time now);
+  // coordd has seen that this one failed first, and what its program has said, if it has: that
+  // counts more than the order in which processes have ended. Changes who the first failure is, if
+  // there is one; `local_rank` may not have ended yet. Not of a run that goes on without others.
+  void FailedFirst(int32_t local_rank, const std::string& says);
   void Tick(absl::Time now);
 
   // When Tick has something to do next.
@@ -110,6 +115,8 @@ class RunState {
   static constexpr absl::Duration kBlameWindow = absl::Milliseconds(300);
   bool blame_is_final() const { return blame_is_final_ || all_ended(); }
   std::optional<int32_t> first_failure() const { return first_failure_; }
+  // What the program of the first failure has said, as "ValueError: bad batch"; empty: nothing.
+  const std::string& failure_says() const { return failure_says_; }
   // Without whom the run went on, in the order of their ends.
   const std::vector<int32_t>& lost() const { return lost_; }
   int32_t alive() const { return alive_; }
@@ -163,6 +170,7 @@ class RunState {
   absl::Time blame_end_ = absl::InfiniteFuture();
   bool blame_is_final_ = false;
   std::string blame_reason_, job_end_;
+  std::string failure_says_;
   std::optional<ProcessEnd> coordinator_end_;
   int interrupt_ = 0;
   bool timed_out_ = false;

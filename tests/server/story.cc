@@ -179,6 +179,7 @@ bool Story::Leaving(const Command& command) {
   if (command.verb == "leave") {
     v1::WorkerMessage message = From(command);
     message.mutable_leave()->set_reason(command.Get("reason", ""));
+    message.mutable_leave()->set_failure(command.Get("failure", ""));
     message.mutable_leave()->set_drained(command.Number("drained", 0) == 1);
     Step(SessionMessage{SessionOf(command).id, message});
   } else if (command.verb == "asks") {

@@ -76,6 +76,7 @@ class RecoverySim {
   int64_t scheduled_batches() const { return scheduled_batches_; }
   int64_t changes() const { return options_.changes - changes_left_; }
   int64_t drained() const { return drained_; }        // who have left, as they were asked to
+  int64_t failed() const { return failed_; }          // of those killed, who said so before
   int64_t evicted() const { return evicted_; }        // at once, or when their time was over
   int64_t found_sets() const { return found_sets_; }  // by workers that have entered a generation
   int64_t batches_in_found_sets() const { return batches_in_found_sets_; }
@@ -123,6 +124,7 @@ class RecoverySim {
     bool alive = true;
     bool is_to_leave = false;   // it has been told
     bool leaves = false;        // its program has come to that
+    bool fails = false;         // or it ends by an error
     bool ticked = false;        // since its last turn
     bool acknowledged = false;  // an operator relies on its going
     bool may_be_evicted = false;
@@ -293,7 +295,7 @@ class RecoverySim {
   // By name and instance: of which generation each worker got it.
   std::map<std::string, std::map<int32_t, int64_t>> results_;
   int64_t held_ = 0, again_ = 0, scheduled_batches_ = 0;
-  int64_t drained_ = 0, evicted_ = 0, parted_ = 0, given_ = 0, stale_ = 0;
+  int64_t drained_ = 0, failed_ = 0, evicted_ = 0, parted_ = 0, given_ = 0, stale_ = 0;
   int64_t by_slot_ = 0, by_slot_after_another_ = 0, by_slot_after_resume_ = 0;
   int64_t resumed_ = 0, over_ = 0, told_again_ = 0, suspended_ = 0;
 };

@@ -66,6 +66,14 @@ absl::Status RecoverySim::Kill() {
   if (alive.size() < 2) return absl::OkStatus();
   --kills_left_;
   const int32_t w = alive[random_.Below(alive.size())];
+  WorkerModel& worker = workers_[static_cast<size_t>(w)];
+  const bool may_say_so = worker.state != nullptr && !worker.leaves && GetsTurns(worker);
+  if (may_say_so && random_.Below(3) == 0) {  // it ends by an error of its program
+    worker.leaves = worker.fails = true;
+    ++failed_;
+    COORDD_RETURN_IF_ERROR(Turn(w, LeaveRequested{.failure = "ValueError: bad batch"}));
+    if (!worker.alive) return absl::OkStatus();
+  }
   // Part of what it has sent may not have left the machine.
   auto& sent = coordd_.stream(w).to_coordd;
   while (!sent.empty() && random_.Below(2) == 0) sent.pop_back();

@@ -137,6 +137,7 @@ TensorSpec RecoverySim::SpecOf(const Tensor& tensor) {
 absl::Status RecoverySim::OnFailed(int32_t w, const FailTensor& fail) {
   WorkerModel& worker = workers_[static_cast<size_t>(w)];
   const auto open = worker.open.extract(fail.id);
+  if (worker.fails) return absl::OkStatus();
   const bool passes =
       IsGenerationChanged(fail.status) || absl::IsFailedPrecondition(fail.status) || worker.leaves;
   if (!open.empty() && open.mapped().set != 0 && passes) return absl::OkStatus();

@@ -17,9 +17,9 @@ constexpr uint64_t kSeedsToNotice = 300;
 struct Sums {
   int64_t generations = 0, held = 0, again = 0, scheduled = 0, crashes = 0, changes = 0;
   int64_t found_sets = 0, batches_in_found_sets = 0;
-  int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, evicted = 0,
-          partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0, stale = 0,
-          relays = 0;
+  int64_t resumed = 0, over = 0, told_again = 0, suspended = 0, drained = 0, failed = 0,
+          evicted = 0, partitions = 0, cuts = 0, parted = 0, newcomers = 0, given = 0, pauses = 0,
+          stale = 0, relays = 0;
   int64_t by_slot = 0, by_slot_after_another = 0, by_slot_after_resume = 0;
 };
 
@@ -43,6 +43,7 @@ Sums RunAll(const FaultSet& faults) {
     sums.told_again += sim.told_again();
     sums.suspended += sim.suspended();
     sums.drained += sim.drained();
+    sums.failed += sim.failed();
     sums.evicted += sim.evicted();
     sums.partitions += sim.partitions();
     sums.cuts += sim.cuts();
@@ -64,6 +65,7 @@ Sums RunAll(const FaultSet& faults) {
 TEST(RecoverySim, SurvivorsGetEveryResultOnceAndTheSame) {
   const Sums sums = RunAll({Fault::kKill});
   EXPECT_GT(sums.generations, static_cast<int64_t>(3 * kSeeds / 2));
+  EXPECT_GT(sums.failed, static_cast<int64_t>(kSeeds / 5));
   EXPECT_GT(sums.held, static_cast<int64_t>(kSeeds / 15));
   EXPECT_GT(sums.again, static_cast<int64_t>(2 * kSeeds / 3));
   EXPECT_GT(sums.scheduled, static_cast<int64_t>(10 * kSeeds / 3));

@@ -48,6 +48,9 @@ class SpoilingWorker final : public Worker {
   absl::Status StopTimeline() override { return absl::OkStatus(); }
   Store& store() override { return store_; }
   absl::Status Shutdown(absl::Duration) override { return absl::OkStatus(); }
+  absl::Status FinishWork(absl::Duration, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status Fail(const std::string&, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status FailByExit(int, absl::Duration) override { return absl::OkStatus(); }
 
   absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) override {
     auto job = CheckSubmission(std::move(submission), {0, 1, nullptr}, absl::InfiniteFuture(),

@@ -5,14 +5,13 @@ One process is a member at most once. What the module keeps is one object, `_sta
 
 import atexit
 import functools
-import hashlib
 import json
 import os
 import threading
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Optional
 
-from coordd import _library, _native, _stacks, _torch_env, process_sets as _process_sets
+from coordd import _comm_argument, _ends, _library, _native, _stacks, _torch_env, process_sets as _process_sets
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
@@ -29,8 +28,12 @@ Max = 4
 Product = 5
 
 GENERATION_TIMEOUT_S = 660.0  # more than coordd waits for enough workers to be there (--reform-timeout)
+# How long the goodbye of a program waits for the status with which it exits; of one that has called shutdown() while an error was
+# on its way, which may be about to end it or be handled.
+_HOLD_AT_EXIT_S = 60.0
+_HOLD_FOR_ERROR_S = 3.0
+_FAIL_TIMEOUT_S = 2.0  # for coordd to hear of a failure
 _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
-_MAX_JOB_NAME_BYTES = 128  # kMaxJobNameBytes
 
 
 class _State:
@@ -43,6 +46,8 @@ class _State:
         self.at_end = []  # called when the generation is over and nothing of it is left
         self.membership = 0  # how many have ended
         self.failing = False  # the program ends by an error, and shall not say goodbye
+        self.held: Optional[_native.Worker] = None  # its goodbye waits for the end of the process
+        self.exits = False  # the interpreter does
         self.follows = False  # the place changes without a call of the program
         self.own_job = False  # another one than the launcher's
 
@@ -53,9 +58,9 @@ _state = _State()
 def _after_fork_in_child() -> None:
     _state.lock = threading.RLock()
     if _state.worker is not None:
-        _state.abandoned.append(_state.worker)
         _state.forked_from = os.getppid()
-        _state.worker = None
+    _state.abandoned += [one for one in (_state.worker, _state.held) if one is not None]
+    _state.worker = _state.held = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -94,17 +99,24 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         if _state.worker is not None:
             return
         _refuse_in_forked_child()
+        if _state.exits:
+            raise HorovodInternalError("the interpreter exits, and coordd was shut down: init() is not possible any more",
+                                       "FAILED_PRECONDITION")
+        if _state.held is not None:
+            _state.held.shutdown()
+            _state.held = None
         sets = [] if process_sets in (None, "dynamic") else list(process_sets)
         if any(not isinstance(one, _process_sets.ProcessSet) for one in sets):
             raise InvalidArgumentError("process_sets: expected a list of ProcessSet, or \"dynamic\"", "INVALID_ARGUMENT")
         given = {"coordinator": coordinator, "job": job, "launcher": launcher, "port_range": port_range}
         options: Dict[str, _native.OptionValue] = {key: value for key, value in given.items() if value is not None}
-        options.update(_membership_options(comm, options))
+        options.update(_comm_argument.membership_options(comm, options))
         options.update(_stacks.options())
         _state.worker = _start(options)
         _state.place = _state.worker.place
         _state.follows = goes_on()
         _state.own_job = comm is not None or job is not None or coordinator is not None
+        _ends.tell_of_uncaught_errors(tell_failure)
         try:
             if not _state.own_job:
                 _torch_env.follow(_state.worker, _state.place)
@@ -117,7 +129,10 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
 
 def shutdown() -> None:
     """Leaves the job: what all ranks have agreed on completes, everything else that is pending fails. init() may be called
-    again. Does nothing when the process is not a member. Called at the end of the program by itself."""
+    again. Does nothing when the process is not a member. Called at the end of the program by itself.
+
+    A program that ends by an error says no goodbye, also if this is called on the way (``finally: shutdown()``): the other
+    ranks hear that it has failed, and by what."""
     with _state.lock:
         if _state.worker is None:
             return
@@ -125,9 +140,42 @@ def shutdown() -> None:
         if _state.failing:  # the others are to go on without us, as if we had been killed
             worker.call_nobody()
             _state.abandoned.append(worker)
+        elif _ends.unwinding() is not None:
+            worker.leave_at_exit(_HOLD_FOR_ERROR_S)
+            _state.held = worker
         else:
             worker.shutdown()
         _end_membership()
+
+
+def _shutdown_at_exit() -> None:
+    """With which status is not known yet."""
+    _state.exits = True
+    with _state.lock:
+        if _state.worker is None:
+            return
+        worker, _state.worker, _state.place = _state.worker, None, None
+        if _state.failing:
+            worker.call_nobody()
+            _state.abandoned.append(worker)
+        else:
+            worker.leave_at_exit(_HOLD_AT_EXIT_S)
+            _state.held = worker
+            _ends.say_goodbye_in_exit(lambda: worker.shutdown(_FAIL_TIMEOUT_S))
+        _end_membership()
+
+
+def tell_failure(what: str) -> None:
+    """An error ends the program, now: all hear of it, though other threads may go on for a while."""
+    _state.failing = True
+    if not _state.lock.acquire(timeout=_FAIL_TIMEOUT_S):
+        return  # another thread is in init() or shutdown()
+    try:
+        for worker in (_state.worker, _state.held):
+            if worker is not None:
+                worker.fail(what, _FAIL_TIMEOUT_S)
+    finally:
+        _state.lock.release()
 
 
 def membership() -> int:
@@ -220,7 +268,7 @@ def fail() -> None:
     _state.failing = True
 
 
-atexit.register(shutdown)
+atexit.register(_shutdown_at_exit)
 
 
 def is_initialized() -> bool:
@@ -247,51 +295,6 @@ def _start(options) -> _native.Worker:
     return outcome[0]
 
 
-def _membership_options(comm, options: Mapping[str, _native.OptionValue]) -> Dict[str, _native.OptionValue]:
-    """Members of coordd_options_t for the argument `comm` of init, beside the other `options`."""
-    if comm is None:
-        return {}
-    launched = _native.launch(**options)
-    if hasattr(comm, "Get_rank"):
-        own, size = comm.Get_rank(), comm.Get_size()
-        name = f"{launched.job}.comm-{os.getpid()}-{os.urandom(4).hex()}"
-        job = comm.bcast(name if own == 0 else None, root=0)
-    else:
-        ranks = list(comm)
-        if not ranks:
-            return {}
-        own, size = _index_of_this_rank(ranks, launched), len(ranks)
-        if launched.size == size and ranks == list(range(size)):
-            return {}
-        job = _job_of_ranks(launched.job, ranks)
-    return {"job": job, "min_workers": size, "max_workers": size, "has_launcher_rank": 1, "launcher_rank": own,
-            "launcher_local_rank": -1}
-
-
-def _job_of_ranks(job: str, ranks: List[int]) -> str:
-    """A name that is the same on these ranks and on no others; long ones end in a hash."""
-    name = f"{job}.ranks-{'-'.join(map(str, ranks))}"
-    if len(name.encode()) <= _MAX_JOB_NAME_BYTES:
-        return name
-    return f"{job[:64]}.ranks-{ranks[0]}-and-{len(ranks) - 1}-more-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-
-
-def _index_of_this_rank(ranks: List[int], launched: _native.Launch) -> int:
-    if any(not isinstance(one, int) for one in ranks) or len(set(ranks)) != len(ranks):
-        raise InvalidArgumentError(f"comm is {ranks}: expected a list of ranks, each once, or an mpi4py communicator",
-                                   "INVALID_ARGUMENT")
-    own = launched.rank
-    if own < 0 and ranks == [0] and launched.launcher == "none":
-        own = 0  # a program that nobody launched is rank 0 of 1
-    if own < 0:
-        raise InvalidArgumentError(f"comm is {ranks}, but this process has no rank: no launcher is known to have started it "
-                                   "(`coordctl whoami` says why), and COORDD_RANK is not set", "INVALID_ARGUMENT")
-    if own not in ranks:
-        raise InvalidArgumentError(f"comm is {ranks}, but this process has rank {own}: only the ranks in the list call "
-                                   "init with it", "INVALID_ARGUMENT", rank=own)
-    return ranks.index(own)
-
-
 def _refuse_in_forked_child() -> None:
     if _state.forked_from is not None:
         raise HorovodInternalError(
@@ -300,12 +303,17 @@ def _refuse_in_forked_child() -> None:
             "FAILED_PRECONDITION")
 
 
+_NOT_INITIALISED = "coordd is not initialised: call init() first"
+_NOT_THERE_ANY_MORE = ("coordd was shut down at the exit of the interpreter: collectives in __del__ and in what runs after that "
+                       "are not possible")
+
+
 def worker() -> _native.Worker:
     """The worker, for a collective. HorovodInternalError: not initialised, or a forked child."""
     found = _state.worker
     if found is None:
         _refuse_in_forked_child()
-        raise HorovodInternalError("coordd is not initialised: call init() first", "FAILED_PRECONDITION")
+        raise HorovodInternalError(_NOT_THERE_ANY_MORE if _state.exits else _NOT_INITIALISED, "FAILED_PRECONDITION")
     return found
 
 
@@ -313,7 +321,7 @@ def place() -> _native.Place:
     """Where this process is. Answers in a forked child too. ValueError: not initialised."""
     found = _state.place
     if found is None:
-        raise InvalidArgumentError("coordd is not initialised: call init() first", "FAILED_PRECONDITION")
+        raise InvalidArgumentError(_NOT_THERE_ANY_MORE if _state.exits else _NOT_INITIALISED, "FAILED_PRECONDITION")
     if _state.follows and _state.worker is not None:
         return _state.worker.read_place()
     return found

@@ -39,6 +39,9 @@ def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
     """The exception for a call of this thread that just failed: the caller's mistakes are ValueErrors."""
     name = _status_name(status)
     message = _library.library().last_error() or f"coordd: {name}"
+    if status == STATUS["ALREADY_EXISTS"] and any(work.name == tensor for work, _ in _kept):
+        message += ("; an earlier call was interrupted (Ctrl-C) and still waits for the other ranks: finish_interrupted() "
+                    "waits for it, and this call is then the next one of this name")
     kind: Type[CoorddError] = HorovodInternalError
     if status in _OF_THE_CALL:
         kind = InvalidArgumentError
@@ -175,6 +178,20 @@ class Worker:
     def shutdown(self, timeout_seconds: float = SHUTDOWN_TIMEOUT_S) -> None:
         """Says goodbye; what is pending and not agreed on fails. Idempotent."""
         self._library.blocking.coordd_worker_shutdown(self.pointer, timeout_seconds)
+
+    def fail(self, what: str, timeout_seconds: float) -> None:
+        """Instead of a goodbye: the program ends by this error."""
+        self.call_nobody()
+        self._library.function("coordd_worker_fail")(self.pointer, what.encode(errors="replace"), c_double(timeout_seconds))
+
+    def leave_at_exit(self, hold_seconds: float) -> None:
+        """shutdown(), but the goodbye is said when the process exits with status 0, or after that time; with another status it
+        is none. Must not be freed before."""
+        self.call_nobody()
+        status = self._library.function("coordd_worker_leave_at_exit")(self.pointer, c_double(hold_seconds),
+                                                                       c_double(SHUTDOWN_TIMEOUT_S))
+        if status != 0:
+            self.shutdown(0.0)
 
     def start_timeline(self, path: str, mark_cycles: bool) -> None:
         function = self._library.function("coordd_timeline_start")

@@ -26,7 +26,7 @@ import signal
 import sys
 import threading
 import uuid
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from coordd import _agreement, _basics
 from coordd.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -36,6 +36,8 @@ __all__ = ["State", "ObjectState", "run_fn", "on_members_changed"]
 # Seconds from SIGTERM to the moment when coordd evicts a rank that has not left; 0: SIGTERM ends the process at once.
 # Slurm and Kubernetes kill after 30 s.
 DRAIN_GRACE_VARIABLE, DRAIN_GRACE_S = "COORDD_DRAIN_GRACE", 30.0
+
+_PACKED, _NOT_PACKED = b"+", b"!"  # the first byte of what travels as a state
 
 CANNOT = ("the state is back at its last commit, and the job cannot go on: coordrun --min-np N makes one that goes on without "
           "lost ranks")
@@ -122,14 +124,27 @@ class State:
         while True:
             signs, _ = _agreement.gather("coordd.elastic.owners", own + bytes([self._shared]))
             chosen = next((sign for sign in signs if sign[-1]), signs[0])[:-1]
-            parts, self._generation = _agreement.gather("coordd.elastic.state", self.pack() if chosen == own else b"")
+            part, error = self._part() if chosen == own else (b"", None)
+            parts, self._generation = _agreement.gather("coordd.elastic.state", part)
             found = next((part for part in parts if part), None)
             if found is not None:
                 break
+        if error is not None:
+            raise error
+        if found[:1] == _NOT_PACKED:
+            raise HorovodInternalError(found[1:].decode(), "INVALID_ARGUMENT")
         if chosen != own:
-            self.unpack(found)
+            self.unpack(found[1:])
         self._shared = True
         self.save()
+
+    def _part(self) -> Tuple[bytes, Optional[Exception]]:
+        """What the others are to get: the state, or why they cannot, and the error."""
+        try:
+            return _PACKED + self.pack(), None
+        except Exception as error:
+            why = f"rank {_basics.rank()} could not pickle its state: {type(error).__name__}: {error}"
+            return _NOT_PACKED + why.encode(errors="replace"), error
 
     def pack(self) -> bytes:
         """The state, for a rank that has another one. At least one byte."""
@@ -201,7 +216,6 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
 
     @functools.wraps(func)
     def wrapper(state: State, *args, **kwargs):
-        _fail_when_an_error_ends_the_program()
         with _LeaveOnSigterm() as sigterm:
             in_step = False
             while True:
@@ -269,17 +283,3 @@ class _LeaveOnSigterm:
             os.kill(os.getpid(), number)
             return
         _basics.ask_to_leave(self._grace, signal.Signals(number).name)
-
-
-def _fail_when_an_error_ends_the_program() -> None:
-    """An uncaught error is not a goodbye. (sys.exit(3) is: the program has decided to end.)"""
-    before = sys.excepthook
-    if getattr(before, "of_coordd", False):
-        return
-
-    def hook(kind, value, traceback):
-        _basics.fail()
-        before(kind, value, traceback)
-
-    hook.of_coordd = True  # type: ignore[attr-defined]
-    sys.excepthook = hook

@@ -157,8 +157,41 @@ def check_an_object_that_cannot_travel_is_an_error_for_all():
     if hvd.rank() == 0:
         raises(TypeError, lambda: hvd.broadcast_object(Unpicklable()), "this one stays here")
     else:
-        raises(hvd.HorovodInternalError, hvd.broadcast_object, "rank 0 could not pickle")
+        raises(hvd.HorovodInternalError, hvd.broadcast_object, "rank 0 could not pickle its Unpicklable")
     assert hvd.broadcast_object(hvd.rank()) == 0
+
+
+@on_sizes(2)
+def check_an_object_of_one_rank_that_cannot_travel_is_an_error_for_all():
+    if hvd.rank() == 1:
+        raises(TypeError, lambda: hvd.allgather_object(Unpicklable(), name="odd"), "this one stays here")
+    else:
+        raises(hvd.HorovodInternalError, lambda: hvd.allgather_object("fine", name="odd"),
+               "rank 1 could not pickle its Unpicklable that was to travel as odd: TypeError: this one stays here")
+    assert hvd.allgather_object(hvd.rank()) == [0, 1]
+
+
+@on_sizes(2)
+def check_the_state_of_an_optimizer_that_cannot_travel_is_an_error_for_all():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if hvd.rank() == 0:
+        optimizer.param_groups[0]["odd"] = Unpicklable()
+        raises(TypeError, lambda: hvd.broadcast_optimizer_state(optimizer, 0), "this one stays here")
+    else:
+        raises(hvd.HorovodInternalError, lambda: hvd.broadcast_optimizer_state(optimizer, 0), "rank 0 could not pickle")
+    assert hvd.broadcast_object(hvd.rank()) == 0
+
+
+@on_sizes(2)
+def check_a_state_that_cannot_travel_is_an_error_for_all():
+    from coordd.elastic import ObjectState
+    state = ObjectState(hvd.broadcast_object, hvd.rank, odd=None)
+    state.odd = Unpicklable()
+    if hvd.rank() == 0:
+        raises(TypeError, state.share, "this one stays here")
+    else:
+        raises(hvd.HorovodInternalError, state.share, "rank 0 could not pickle its state: TypeError: this one stays here")
 
 
 # --- elastic ---------------------------------------------------------------------------------------------------------

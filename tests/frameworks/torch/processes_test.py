@@ -21,10 +21,10 @@ PREAMBLE = f"import sys; sys.path.insert(0, {os.path.join(ROOT, 'client', 'pytho
 class PythonRank(processes.Process):
     """A rank of a job that was started by nobody."""
 
-    def __init__(self, coordinator, code, rank=0, size=1):
+    def __init__(self, coordinator, code, rank=0, size=1, **variables):
         super().__init__([sys.executable, "-u", "-c", PREAMBLE + code], processes.clean_environment(
             COORDD_ADDR=coordinator, COORDD_RANK=rank, COORDD_SIZE=size, PYTHONDONTWRITEBYTECODE=1,
-            COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY")))
+            COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"), **variables))
 
     def wait_for_text(self, text):
         if not processes.wait_for(lambda: text in self.text() or not self.running()) or text not in self.text():
@@ -76,6 +76,49 @@ time.sleep(600)
         self.assertEqual(waits.wait(), 0, waits.text())
         self.assertIn("error ABORTED rank 1 tensor allreduce.lonely: ", waits.text())
         self.assertIn(str(dies.pid), waits.text())
+
+    def test_after_ctrl_c_the_next_call_of_the_name_says_how_to_wait(self):
+        coordd = self.coordd()
+        code = """
+import os
+import torch
+import coordd.torch as hvd
+hvd.init()
+x = torch.ones(3)
+try:
+    print("calling")
+    hvd.allreduce_(x, op=hvd.Sum, name="called")
+except KeyboardInterrupt:
+    print("interrupted")
+    try:
+        hvd.allreduce_(x, op=hvd.Sum, name="called")
+    except ValueError as error:
+        print("refused:", error)
+    hvd.finish_interrupted()
+print("reduced:", x.tolist())
+print("again:", hvd.allreduce(torch.ones(1), op=hvd.Sum, name="called").tolist())
+"""
+        waits = self.start(PythonRank(coordd.listen, code, 0, 2))
+        late = self.start(PythonRank(coordd.listen, """
+import os, time
+from coordd import _basics
+_basics.init()
+print("here")
+while not os.path.exists(os.environ["COORDD_TEST_GO"]):
+    time.sleep(0.01)
+""" + code, 1, 2, COORDD_TEST_GO=os.path.join(self.folder, "go")))
+        late.wait_for_text("here")
+        waits.wait_for_text("calling")
+        self.assertTrue(processes.wait_for(lambda: coordd.metric("coordd_pending_tensors") == 1))
+        waits.signal(signal.SIGINT)
+        waits.wait_for_text("refused: ")
+        with open(os.path.join(self.folder, "go"), "w", encoding="ascii"):
+            pass
+        for rank in (waits, late):
+            self.assertEqual(rank.wait(), 0, rank.text())
+            self.assertIn("reduced: [2.0, 2.0, 2.0]\nagain: [2.0]", rank.text())
+        self.assertIn("an earlier call was interrupted (Ctrl-C) and still waits for the other ranks: finish_interrupted() waits",
+                      waits.text())
 
     def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_come(self):
         coordd = self.coordd()

@@ -10,6 +10,7 @@ Operations are documented in coordd.torch.mpi_ops and at each function: help(hvd
 
 import torch
 
+from coordd._interrupted import finish_interrupted
 from coordd.torch.compression import Compression
 from coordd.torch.functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from coordd.torch.mpi_ops import *  # noqa: F401,F403
@@ -25,4 +26,4 @@ if torch.distributed.is_available():
 _dynamo.leave_out("coordd")
 
 __all__ = ["Compression", "DistributedOptimizer", "SyncBatchNorm", "allgather_object", "broadcast_object",
-           "broadcast_optimizer_state", "broadcast_parameters", "elastic", "mapped_zeros", *_operations]
+           "broadcast_optimizer_state", "broadcast_parameters", "elastic", "finish_interrupted", "mapped_zeros", *_operations]

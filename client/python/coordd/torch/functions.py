@@ -8,7 +8,7 @@ Objects travel as a pickle, by cloudpickle where it is installed: between ranks 
 
 import io
 import pickle
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -100,8 +100,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     del model
     is_root = mpi_ops.rank() == root_rank
     tensors: List[torch.Tensor] = []
-    structure = _take_tensors_out(optimizer.state_dict(), tensors) if is_root else None
-    structure = broadcast_object(structure, root_rank, name="optimizer_state", process_set=process_set)
+    structure = _broadcast_made(lambda: _take_tensors_out(optimizer.state_dict(), tensors), root_rank, "optimizer_state",
+                                process_set)
     if not is_root:
         state = _put_tensors_in(structure, tensors)
     _broadcast_tensors([(f"optimizer_state.{index}", tensor) for index, tensor in enumerate(tensors)], root_rank,
@@ -124,12 +124,31 @@ def restore_dtypes(optimizer: torch.optim.Optimizer, state: Dict[str, Any]) -> N
 # --- objects -----------------------------------------------------------------------------------------------------------
 
 
-_NO_PICKLE = -1  # sent as the size
+class _NotPickled(NamedTuple):
+    """Travels in the place of an object that a rank cannot pickle: the others wait, and are to hear why."""
+    rank: int
+    kind: str
+    why: str
 
 
-def _to_bytes(value: Any) -> torch.Tensor:
-    data = (cloudpickle or pickle).dumps(value)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+class _Packed(NamedTuple):
+    value: Any
+    data: torch.Tensor  # its pickle, or that of a _NotPickled
+    error: Optional[Exception]
+
+
+def _pack(make: Callable[[], Any]) -> _Packed:
+    """The object that `make()` returns."""
+    value: Any = None
+    kind, error = "object", None
+    try:
+        value = make()
+        kind = type(value).__name__
+        data = (cloudpickle or pickle).dumps(value)
+    except Exception as found:  # pickle raises what it likes, and so do the objects' own methods
+        error = found
+        data = pickle.dumps(_NotPickled(mpi_ops.rank(), kind, f"{type(found).__name__}: {found}"))
+    return _Packed(value, torch.frombuffer(bytearray(data), dtype=torch.uint8), error)
 
 
 def _from_bytes(data: torch.Tensor) -> Any:
@@ -137,35 +156,50 @@ def _from_bytes(data: torch.Tensor) -> Any:
     return pickle.loads(bytes_of(data))
 
 
+def _refuse(found: Any, name: str) -> None:
+    """HorovodInternalError: it stands for what a rank could not pickle."""
+    if isinstance(found, _NotPickled):
+        raise HorovodInternalError(f"rank {found.rank} could not pickle its {found.kind} that was to travel as {name}: {found.why}",
+                                   "INVALID_ARGUMENT", rank=found.rank)
+
+
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
     """Returns the root's object; on the others `obj` does not matter. Any size: it travels with a 64-bit length.
 
     What pickle, or cloudpickle where the root has it, cannot represent is its error on the root, and HorovodInternalError on
-    the others."""
-    name = name or "object"
-    is_root = mpi_ops.rank() == root_rank
-    size = torch.tensor([_NO_PICKLE], dtype=torch.int64)
-    try:
-        if is_root:
-            data = _to_bytes(obj)
-            size[0] = data.numel()
-    finally:  # the others are waiting, also when there is nothing to send
-        mpi_ops.broadcast_(size, root_rank, name=f"{name}.size", process_set=process_set)
-    if int(size) == _NO_PICKLE:
-        raise HorovodInternalError(f"rank {root_rank} could not pickle the object that it was to broadcast as {name}")
-    if not is_root:
-        data = torch.empty(int(size), dtype=torch.uint8)
+    the others, which names the root, the object's type and that error."""
+    return _broadcast_made(lambda: obj, root_rank, name or "object", process_set)
+
+
+def _broadcast_made(make: Callable[[], Any], root_rank: int, name: str, process_set: ProcessSet) -> Any:
+    """The object that `make()` returns on the root. If it raises there, so do all."""
+    packed = _pack(make) if mpi_ops.rank() == root_rank else None
+    size = torch.tensor([0 if packed is None else packed.data.numel()], dtype=torch.int64)
+    mpi_ops.broadcast_(size, root_rank, name=f"{name}.size", process_set=process_set)
+    data = torch.empty(int(size), dtype=torch.uint8) if packed is None else packed.data
     mpi_ops.broadcast_(data, root_rank, name=f"{name}.bytes", process_set=process_set)
-    return obj if is_root else _from_bytes(data)
+    if packed is None:
+        found = _from_bytes(data)
+        _refuse(found, name)
+        return found
+    if packed.error is not None:
+        raise packed.error
+    return packed.value
 
 
 def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
-    """Returns the objects of all ranks, in rank order; each rank's may be of any size."""
-    everything = mpi_ops.allgather(_to_bytes(obj), name=f"{name or 'object'}.bytes", process_set=process_set)
+    """Returns the objects of all ranks, in rank order; each rank's may be of any size. What a rank cannot pickle is its error
+    there, and HorovodInternalError on the others, as with broadcast_object()."""
+    packed, name = _pack(lambda: obj), name or "object"
+    everything = mpi_ops.allgather(packed.data, name=f"{name}.bytes", process_set=process_set)
+    if packed.error is not None:
+        raise packed.error
     # A pickle says where it ends; the ranks of another collective, which could tell, may be others.
     pickles = io.BytesIO(bytes_of(everything))
     objects = []
     while pickles.tell() < everything.numel():
         objects.append(pickle.load(pickles))
+    for found in objects:
+        _refuse(found, name)
     return objects

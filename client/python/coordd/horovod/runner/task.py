@@ -6,7 +6,7 @@ import pickle
 import sys
 import traceback
 
-from coordd import _basics
+from coordd import _basics, _ends
 
 
 def main(folder: str) -> int:
@@ -26,6 +26,7 @@ def main(folder: str) -> int:
     except Exception as error:  # written down for the caller
         traceback.print_exc()
         failure = f"{type(error).__name__}: {error}"
+        _basics.tell_failure(_ends.describe(type(error), error, error.__traceback__))
         data = pickle.dumps((rank, failure, None))
     path = os.path.join(folder, f"result-{hint}")
     with open(path + ".part", "wb") as result:
