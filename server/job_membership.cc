@@ -19,7 +19,6 @@ namespace coordd {
 namespace {
 
 constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
-constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
 // Behind a change of members on which they have agreed: for those who were asked to leave to say
 // goodbye, so that they are not in the next generation, too.
 constexpr absl::Duration kLeaveWindow = absl::Seconds(5);
@@ -466,36 +465,6 @@ void JobState::DeliverMembership(SessionId session, const Worker& worker, const 
   membership->set_slots(slots);
   if (durability_.outlives) membership->set_cluster_id(durability_.cluster_id);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
-}
-
-void JobState::TellWaiting(absl::Time now, Effects& effects) {
-  if (!waiting_changed_ || now < next_waiting_at_) return;
-  waiting_changed_ = false;
-  std::vector<SessionId> waiting, members;
-  for (const auto& [session, worker] : workers_) {
-    (worker.generation == Generation{0} ? waiting : members).push_back(session);
-  }
-  // Members, where they can do something about it.
-  const bool news = reforming_.wanted() && !reforming_.limit_reached() && negotiating() &&
-                    newcomers_told_ != rendezvous_.waiting();
-  if (!news) members.clear();
-  if (waiting.empty() && members.empty()) return;
-  next_waiting_at_ = now + kWaitingInterval;
-  if (!waiting.empty()) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
-    v1::Waiting* told = message->mutable_waiting();
-    told->set_joined(rendezvous_.waiting());
-    told->set_min_workers(rendezvous_.options().min_workers);
-    told->set_max_workers(rendezvous_.options().max_workers);
-    told->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
-    effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
-  }
-  if (!members.empty()) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-    newcomers_told_ = rendezvous_.waiting();
-    message->mutable_newcomers()->set_waiting(newcomers_told_);
-    effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
-  }
 }
 
 std::string JobState::Who(const Worker& worker) const {

@@ -1,4 +1,5 @@
 // How the survivors of a generation become the next one.
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "server/repair_plan.h"
 
 namespace coordd {
+namespace {
+
+constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
+
+}  // namespace
 
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
 void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects) {
@@ -188,6 +194,37 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
       ", but for what the program has saved itself");
   reforming_.StateIsLost(sentence);
   Emit(Event::Kind::kStateLost, sentence, effects);
+}
+
+// Those who wait how many they are, and members that somebody does; once a second at most.
+void JobState::TellWaiting(absl::Time now, Effects& effects) {
+  if (!waiting_changed_ || now < next_waiting_at_) return;
+  waiting_changed_ = false;
+  std::vector<SessionId> waiting, members;
+  for (const auto& [session, worker] : workers_) {
+    (worker.generation == Generation{0} ? waiting : members).push_back(session);
+  }
+  // Members, where they can do something about it.
+  const bool news = reforming_.wanted() && !reforming_.limit_reached() && negotiating() &&
+                    newcomers_told_ != rendezvous_.waiting();
+  if (!news) members.clear();
+  if (waiting.empty() && members.empty()) return;
+  next_waiting_at_ = now + kWaitingInterval;
+  if (!waiting.empty()) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
+    v1::Waiting* told = message->mutable_waiting();
+    told->set_joined(rendezvous_.waiting());
+    told->set_min_workers(rendezvous_.options().min_workers);
+    told->set_max_workers(rendezvous_.options().max_workers);
+    told->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
+    effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
+  }
+  if (!members.empty()) {
+    std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
+    newcomers_told_ = rendezvous_.waiting();
+    message->mutable_newcomers()->set_waiting(newcomers_told_);
+    effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+  }
 }
 
 }  // namespace coordd

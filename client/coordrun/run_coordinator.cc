@@ -15,7 +15,7 @@
 namespace coordd {
 namespace {
 
-// Against hangs only: it takes 0.05 s, and 15 s on two cores that forty others use.
+// Against hangs only: on a machine that is busy with other things, coordd may take many seconds.
 constexpr absl::Duration kStartWithin = absl::Seconds(60);
 
 // So that no two runs are taken for one another.

@@ -228,16 +228,16 @@ class HalfMade(unittest.TestCase):
 class Submissions(unittest.TestCase):
 
     def test_one_thread_at_a_time_has_a_prepared_structure(self):
-        store = _native.PreparedStore()
+        store = _prepared_store.PreparedStore()
         store.give_back("a", 1)
         self.assertEqual([store.take("a"), store.take("a")], [1, None])
 
     def test_the_number_of_prepared_structures_is_bounded(self):
-        store = _native.PreparedStore()
-        for key in range(3 * _native.MAX_PREPARED):
+        store = _prepared_store.PreparedStore()
+        for key in range(3 * _prepared_store.MAX_PREPARED):
             store.give_back(key, key)
-        self.assertLessEqual(sum(store.take(key) is not None for key in range(3 * _native.MAX_PREPARED)),
-                             _native.MAX_PREPARED)
+        self.assertLessEqual(sum(store.take(key) is not None for key in range(3 * _prepared_store.MAX_PREPARED)),
+                             _prepared_store.MAX_PREPARED)
 
     def test_options_are_made_once_for_the_same_values(self):
         self.assertIsNone(_native.call_options(0, 1.0, 1.0))

@@ -15,14 +15,12 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from coordd import _library
 from coordd._library import STATUS, STATUS_NAMES
 from coordd._names import wire_name
+from coordd._prepared_store import MAX_PREPARED
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError, UnsupportedError
 
 # A wait in C ends at least this often, so that Ctrl-C reaches a Python program that waits for other ranks.
 _WAIT_SLICE = c_double(0.25)
 _DEADLINE_EXCEEDED = STATUS["DEADLINE_EXCEEDED"]
-
-# Prepared submissions that are kept; a program with more names than this prepares anew. Each takes some 500 bytes.
-MAX_PREPARED = 8192
 
 SHUTDOWN_TIMEOUT_S = 30.0
 
@@ -446,25 +444,6 @@ def _describe(structure, name: str, shape, ndim: int, dtype: int) -> None:
     structure.shape = ctypes.cast(shape, ctypes.POINTER(c_int64)) if ndim else None
     structure.ndim = ndim
     structure.dtype = dtype
-
-
-class PreparedStore:
-    """Prepared structures by key. Thread-safe without a lock: taking one removes it, one step of the interpreter."""
-
-    def __init__(self):
-        self._free: Dict[object, object] = {}
-
-    def take(self, key):
-        """The structure of this key, or None when there is none or another thread is using it."""
-        return self._free.pop(key, None)
-
-    def give_back(self, key, prepared) -> None:
-        if len(self._free) >= MAX_PREPARED:
-            self._free.clear()
-        self._free[key] = prepared
-
-    def clear(self) -> None:
-        self._free.clear()
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

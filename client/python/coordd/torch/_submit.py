@@ -9,13 +9,14 @@ import torch
 
 from coordd import _basics, _library, _memory, _native
 from coordd._native import CAPACITY_WORD, INPUT_WORD, OUTPUT_WORD, BlockingCall, Prepared, PreparedGroup, Work
+from coordd._prepared_store import PreparedStore
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch._layout import MAX_DIMENSIONS, address, addresses, all_staged, check, staged, wire_shape
 
-_store = _native.PreparedStore()
-_groups = _native.PreparedStore()
-_calls = _native.PreparedStore()
+_store = PreparedStore()
+_groups = PreparedStore()
+_calls = PreparedStore()
 _basics.on_end(_calls.clear)  # they hold the worker
 
 
