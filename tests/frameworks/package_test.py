@@ -16,7 +16,7 @@ PACKAGE = os.path.join(ROOT, "client", "python")
 sys.path.insert(0, PACKAGE)
 
 import coordd  # noqa: E402
-from coordd import _basics, _library, _memory, _native, exceptions, process_sets  # noqa: E402
+from coordd import _basics, _library, _memory, _native, _prepared_store, exceptions, process_sets  # noqa: E402
 
 
 def python(code, folder=PACKAGE, **environment):
