@@ -18,7 +18,7 @@ namespace {
 constexpr absl::Duration kEvery = absl::Seconds(1);
 // A batch system that is asked for its hosts may be slow; one that never answers says nothing.
 constexpr absl::Duration kPatience = absl::Seconds(30);
-constexpr size_t kMaxBytes = 1 << 20;
+constexpr size_t kMaxAnswerBytes = 1 << 20;
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void HostDiscovery::Read(UniqueFd& from, std::string& into) {
   char buffer[16 << 10];
   ssize_t got = 0;
   while (from.open() && (got = read(from.get(), buffer, sizeof(buffer))) > 0) {
-    if (into.size() < kMaxBytes) into.append(buffer, static_cast<size_t>(got));
+    if (into.size() < kMaxAnswerBytes) into.append(buffer, static_cast<size_t>(got));
   }
   if (from.open() && (got == 0 || (errno != EAGAIN && errno != EINTR))) from.Close();
 }
@@ -74,9 +74,9 @@ std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(
 }
 
 absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Result(const ProcessEnd& end) const {
-  if (end.ok() && out_.size() >= kMaxBytes) {
+  if (end.ok() && out_.size() >= kMaxAnswerBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--host-discovery-script printed more than ",
-                                                   kMaxBytes >> 20,
+                                                   kMaxAnswerBytes >> 20,
                                                    " MiB: expected a host a line"));
   }
   if (end.ok()) {

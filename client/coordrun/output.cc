@@ -1,6 +1,7 @@
 #include "client/coordrun/output.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -84,12 +84,12 @@ bool TakesValue(const Wrapper& wrapper, absl::string_view option) {
 }
 
 // What a wrapper runs.
-struct Target {
+struct Program {
   size_t word = 0;  // its index; 0: none, or not by name
   bool is_module = false;
 };
 
-Target TargetOf(const Wrapper& wrapper, const std::vector<std::string>& command, size_t begin) {
+Program ProgramOf(const Wrapper& wrapper, const std::vector<std::string>& command, size_t begin) {
   // Whose options are too many to be listed: the script is known by its ending.
   const bool any_option = wrapper.with_value == absl::string_view("*");
   size_t i = begin + 1;
@@ -102,7 +102,7 @@ Target TargetOf(const Wrapper& wrapper, const std::vector<std::string>& command,
     const std::string& word = command[i];
     const bool is_option = word.size() > 1 && word[0] == '-';
     if (wrapper.is_python && (word == "-m" || word == "--module"))
-      return i + 1 < command.size() ? Target{i + 1, true} : Target{};
+      return i + 1 < command.size() ? Program{i + 1, true} : Program{};
     // A command in a string has no name.
     if ((wrapper.is_python || wrapper.is_shell) && word == "-c") return {};
     if (is_option && word != "--") {
@@ -127,10 +127,10 @@ std::string ProgramName(const std::vector<std::string>& command) {
   while (begin < command.size()) {
     const absl::string_view word = command[begin];
     const Wrapper* wrapper = WrapperOf(is_module ? word : FileName(word));
-    const Target target = wrapper == nullptr ? Target{} : TargetOf(*wrapper, command, begin);
-    if (target.word == 0) break;
-    begin = target.word;
-    is_module = target.is_module;
+    const Program program = wrapper == nullptr ? Program{} : ProgramOf(*wrapper, command, begin);
+    if (program.word == 0) break;
+    begin = program.word;
+    is_module = program.is_module;
   }
   if (begin >= command.size()) return "";
   absl::string_view name = is_module ? absl::string_view(command[begin]) : FileName(command[begin]);
