@@ -12,48 +12,49 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-absl::Time At(double seconds) { return kStart + absl::Seconds(seconds); }
+absl::Time AnswerTime(double seconds) { return kStart + absl::Seconds(seconds); }
 
 std::vector<HostSlots> Slots(int32_t slots) { return {{.host = "h1", .slots = slots}}; }
 
 TEST(HostAnswers, AnAnswerWithEnoughSlotsIsTakenAtOnce) {
   HostAnswers answers(/*least=*/2);
-  EXPECT_TRUE(answers.Judge(Slots(2), At(0)).take);
-  EXPECT_THAT(answers.Judge(Slots(3), At(1)).say, IsEmpty());
+  EXPECT_TRUE(answers.Judge(Slots(2), AnswerTime(0)).take);
+  EXPECT_THAT(answers.Judge(Slots(3), AnswerTime(1)).say, IsEmpty());
 }
 
 TEST(HostAnswers, TooFewSlotsAreBelievedWhenTheScriptSaysSoForAWhile) {
   HostAnswers answers(2);
-  const HostAnswers::Verdict first = answers.Judge(std::vector<HostSlots>(), At(0));
+  const HostAnswers::Verdict first = answers.Judge(std::vector<HostSlots>(), AnswerTime(0));
   EXPECT_FALSE(first.take);
   EXPECT_THAT(first.say, HasSubstr("names 0 slots, fewer than --min-np 2"));
-  EXPECT_THAT(answers.Judge(Slots(1), At(9)).say, IsEmpty());
-  EXPECT_FALSE(answers.Judge(Slots(1), At(9.9)).take);
-  EXPECT_TRUE(answers.Judge(Slots(1), At(10)).take);
-  EXPECT_TRUE(answers.Judge(Slots(1), At(11)).take);
+  EXPECT_THAT(answers.Judge(Slots(1), AnswerTime(9)).say, IsEmpty());
+  EXPECT_FALSE(answers.Judge(Slots(1), AnswerTime(9.9)).take);
+  EXPECT_TRUE(answers.Judge(Slots(1), AnswerTime(10)).take);
+  EXPECT_TRUE(answers.Judge(Slots(1), AnswerTime(11)).take);
 }
 
 TEST(HostAnswers, AGapIsForgotten) {
   HostAnswers answers(2);
-  EXPECT_FALSE(answers.Judge(Slots(0), At(0)).take);
-  EXPECT_TRUE(answers.Judge(Slots(2), At(2)).take);
-  EXPECT_FALSE(answers.Judge(Slots(0), At(11)).take);
+  EXPECT_FALSE(answers.Judge(Slots(0), AnswerTime(0)).take);
+  EXPECT_TRUE(answers.Judge(Slots(2), AnswerTime(2)).take);
+  EXPECT_FALSE(answers.Judge(Slots(0), AnswerTime(11)).take);
 }
 
 TEST(HostAnswers, ARefusedAnswerChangesNothingAndIsToldOnce) {
   HostAnswers answers(2);
   const absl::Status bad = absl::InvalidArgumentError("it printed the line 'n[1-'");
-  const HostAnswers::Verdict first = answers.Judge(bad, At(0));
+  const HostAnswers::Verdict first = answers.Judge(bad, AnswerTime(0));
   EXPECT_FALSE(first.take);
   EXPECT_EQ(first.say, "it printed the line 'n[1-'; the hosts stay as they are");
-  EXPECT_THAT(answers.Judge(bad, At(100)).say, IsEmpty());
+  EXPECT_THAT(answers.Judge(bad, AnswerTime(100)).say, IsEmpty());
   // One with the time of day in it.
-  EXPECT_THAT(answers.Judge(absl::UnavailableError("10:00:01 busy"), At(101)).say,
+  EXPECT_THAT(answers.Judge(absl::UnavailableError("10:00:01 busy"), AnswerTime(101)).say,
               HasSubstr("busy"));
-  EXPECT_THAT(answers.Judge(absl::UnavailableError("10:00:02 busy"), At(102)).say, IsEmpty());
+  EXPECT_THAT(answers.Judge(absl::UnavailableError("10:00:02 busy"), AnswerTime(102)).say,
+              IsEmpty());
   // And again after a good one.
-  answers.Judge(Slots(2), At(103));
-  EXPECT_THAT(answers.Judge(bad, At(104)).say, HasSubstr("n[1-"));
+  answers.Judge(Slots(2), AnswerTime(103));
+  EXPECT_THAT(answers.Judge(bad, AnswerTime(104)).say, HasSubstr("n[1-"));
 }
 
 TEST(ParseDiscovered, TakesAHostALine) {
