@@ -107,8 +107,13 @@ absl::StatusOr<std::vector<std::string>> ExpandOptionHost(const TextCursor& curs
     return std::vector<std::string>{std::move(host)};
   }
   absl::StatusOr<std::vector<std::string>> hosts = ExpandHostList(text);
-  if (!hosts.ok()) return cursor.ErrorAt(start, absl::StrCat("\"", text, "\""), "a host");
-  return hosts;
+  if (hosts.ok()) return hosts;
+  constexpr size_t kShown = 60;
+  return cursor.ErrorAt(
+      start,
+      absl::StrCat("\"", text.substr(0, kShown), "\"",
+                   text.size() > kShown ? absl::StrCat(" and so on, ", text.size(), " bytes") : ""),
+      absl::StrCat("a host, whose name has at most ", kMaxHostNameBytes));
 }
 
 // What follows the host on a line of a hosts file.

@@ -322,7 +322,7 @@ class DoorTest(processes.TestCase):
         for worker in refused:
             self.assertIn("UNAUTHENTICATED", worker.answer())
         self.assertEqual(coordd.metric("coordd_join_refusals_total"), 40)
-        lines = coordd.text()[before:].count("wrong token")
+        lines = coordd.text()[before:].count("another run at this coordd is called job taken")
         self.assertLess(lines, 40)
         self.assertGreaterEqual(lines, 20)
 

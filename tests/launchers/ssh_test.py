@@ -110,8 +110,8 @@ class SshTest(LauncherCase):
         for rank in range(2):
             with open(self.file(f"out/rank.{rank}/stdout"), "rb") as file:
                 lines = file.read().split(b"\n")
-            self.assertEqual(lines[:-2], [b"%d %0600d" % (i, i) for i in range(1, 301)])
-            self.assertEqual(lines[-2], b"\xff\x00end")
+            self.assertEqual(lines[:-1], [b"%d %0600d" % (i, i) for i in range(1, 301)])
+            self.assertEqual(lines[-1], b"\xff\x00end")
             with open(self.file(f"out/rank.{rank}/stderr"), encoding="utf-8") as file:
                 self.assertEqual(file.read(), "last\n")
 

@@ -86,7 +86,7 @@ TEST_F(RelayServerTest, ARefusalReachesWhomItIsFor) {
   ASSERT_TRUE(stranger.Send(join));
   const grpc::Status status = stranger.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_THAT(status.error_message(), HasSubstr("wrong token"));
+  EXPECT_THAT(status.error_message(), HasSubstr("another run at this coordd is called job train"));
   RawWorker b(Channel());
   ASSERT_TRUE(b.Join("train", "b", 2));
   EXPECT_TRUE(b.ReadUntil(v1::CoordinatorMessage::kMembership).has_membership());

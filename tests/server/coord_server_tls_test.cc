@@ -73,8 +73,12 @@ TEST_F(CoordServerTlsTest, AcceptsAWorkerOfItsAuthority) {
   EXPECT_TRUE(Joins(WorkerTlsFiles(ours_.path())));
 }
 
-TEST_F(CoordServerTlsTest, RefusesAWorkerWithoutTls) {
-  EXPECT_FALSE(JoinsWith(grpc::InsecureChannelCredentials()));
+TEST_F(CoordServerTlsTest, TellsAWorkerWithoutTlsThatItIsWanted) {
+  RawWorker worker(ChannelTo((*server_)->listen_address(), grpc::InsecureChannelCredentials()));
+  if (worker.Join("train", "a", 1)) EXPECT_FALSE(worker.Read().has_membership());
+  const grpc::Status status = worker.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), testing::HasSubstr("this coordd wants TLS"));
 }
 
 TEST_F(CoordServerTlsTest, RefusesAWorkerWithoutACertificate) {

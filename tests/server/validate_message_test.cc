@@ -129,7 +129,7 @@ TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
        },
        "devices.uuid: 129 bytes"},
       {[](v1::DeviceUse& u) { u.set_nccl(std::string(65, '2')); }, "device_use.nccl: 65 bytes"},
-      {[](v1::DeviceUse& u) { u.set_no_nccl("a\x1b[31m"); }, "device_use.no_nccl: a control"},
+      {[](v1::DeviceUse& u) { u.set_no_nccl("a\x1b[31m"); }, "device_use.no_nccl: \"a\\x1b[31m\""},
       {[](v1::DeviceUse& u) { u.set_more_paths(-1); }, "device_use.more_paths: -1"},
       {[](v1::DeviceUse& u) {
          for (int i = 0; i < 9; ++i) u.add_paths();

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,7 +60,9 @@ Memory& TheMemory() {
 
 std::atomic<bool> initialized = false;
 std::atomic<long> live_objects = 0, functions_asked = 0;
-std::atomic<int> holders = 0;    // of the driver's lock, where "free_locks" says so
+// Of the driver's lock, where "free_locks" says so: by device, since a process has a lock of its
+// own, and ranks that a test runs in one process, each with a device, stand for processes.
+std::atomic<int> holders[kDevicesMax];
 int context_marks[kDevicesMax];  // their addresses are the contexts
 thread_local std::vector<CudaContext> current;
 thread_local int capture_mode = 0;  // global
@@ -119,7 +123,7 @@ CudaResult Free(void* pointer) {
 
 void AwaitIdle(int device) {
   const bool holds = Settings().Get("free_locks") != 0;
-  if (holds) ++holders;
+  if (holds) ++holders[device];
   std::vector<std::shared_ptr<FakePoint>> points;
   {
     std::lock_guard lock(TheStreams().mu);
@@ -131,13 +135,19 @@ void AwaitIdle(int device) {
   }
   for (const auto& point : points) point->happened.wait(false);
   if (!holds) return;
-  --holders;
-  holders.notify_all();
+  --holders[device];
+  holders[device].notify_all();
 }
 
 // While somebody waits in a free with the driver's lock, calls of other threads wait for that.
+void AwaitLock(int device) {
+  std::atomic<int>& held_by = holders[device];
+  for (int held = held_by; held > 0; held = held_by) held_by.wait(held);
+}
+
+// The same of this thread's device, if it has one.
 void AwaitLock() {
-  for (int held = holders; held > 0; held = holders) holders.wait(held);
+  if (!current.empty()) AwaitLock(DeviceOf(current.back()));
 }
 
 const Allocation* Find(const void* pointer) {
@@ -173,9 +183,10 @@ void* fake_cuda_allocate_pinned() {
   return Allocate(&made, sizeof(uint32_t), -1) == kCudaSuccess ? made : nullptr;
 }
 void fake_cuda_free_pinned(void* pointer) {
-  AwaitLock();
-  if (const Allocation* allocation = Find(pointer); allocation != nullptr)
+  if (const Allocation* allocation = Find(pointer); allocation != nullptr) {
+    AwaitLock(allocation->made_with);
     AwaitIdle(allocation->made_with);
+  }
   Free(pointer);
 }
 
@@ -183,7 +194,7 @@ long fake_cuda_live_objects() { return live_objects; }
 
 long fake_cuda_functions_asked() { return functions_asked; }
 
-int fake_cuda_lock_holders() { return holders; }
+int fake_cuda_lock_holders() { return std::accumulate(std::begin(holders), std::end(holders), 0); }
 
 CudaResult cuInit(unsigned) {
   const CudaResult error = static_cast<CudaResult>(Settings().Get("init_error"));
@@ -247,7 +258,7 @@ CudaResult cuDevicePrimaryCtxRelease_v2(CudaDevice) {
 }
 CudaResult cuCtxPushCurrent_v2(CudaContext context) {
   if (context == nullptr) return kInvalidContext;
-  AwaitLock();
+  AwaitLock(DeviceOf(context));
   current.push_back(context);
   return kCudaSuccess;
 }
