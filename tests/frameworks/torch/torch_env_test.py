@@ -128,6 +128,7 @@ class TorchEnvTest(processes.TestCase):
         token = os.path.join(self.folder, "token")
         with open(token, "w", encoding="ascii") as file:
             file.write("secret")
+        os.chmod(token, 0o600)
         script = "import os, coordd.torch as hvd; hvd.init(); print('at', os.environ['COORDD_RANK'], hvd.rank(), os.environ['RANK'])"
         runs = [self.start(processes.Process(
             [program("coordrun"), "-np", "2", "--coordinator", coordd.listen, "--size", "4", "--first-rank", str(first), "--job",
