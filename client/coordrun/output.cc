@@ -1,6 +1,7 @@
 #include "client/coordrun/output.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,14 +18,21 @@
 namespace coordd {
 namespace {
 
-// Output that nobody reads any more (EPIPE) is dropped; the run goes on.
-void WriteAll(int fd, absl::string_view bytes) {
+// 0, or the error that keeps the rest from being written. Waits for
+// readers, also where the file is non-blocking, which whoever shares it with us may make it.
+int WriteAll(int fd, absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
+    if (n < 0 && errno == EAGAIN) {
+      pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
+      poll(&room, 1, -1);
+      continue;
+    }
+    if (n < 0) return errno;
     bytes.remove_prefix(static_cast<size_t>(n));
   }
+  return 0;
 }
 
 bool SameFile(int a, int b) {
@@ -89,10 +97,25 @@ void Output::WorkerSaid(int32_t local_rank, Stream stream, const Piece& piece) {
                                                           out ? colour_out_ : colour_err_)
                                              : std::string();
   const int32_t source = local_rank * 2 + (out ? 0 : 1);
-  WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, ScreenOf(stream).Add(source, prefix, piece));
+  Write(stream, ScreenOf(stream).Add(source, prefix, piece));
   const auto file = static_cast<size_t>(source);
-  if (file < files_.size())
-    WriteAll(files_[file].get(), absl::StrCat(piece.text, BytesOf(piece.end)));
+  if (file >= files_.size()) return;
+  if (const int error = WriteAll(files_[file].get(), absl::StrCat(piece.text, BytesOf(piece.end))))
+    TellLost(absl::StrCat("the file of rank ", options_.first_rank + local_rank,
+                          out ? "'s stdout" : "'s stderr", " in ", options_.output_directory),
+             error);
+}
+
+void Output::Write(Stream stream, absl::string_view bytes) {
+  const bool out = stream == Stream::kOut;
+  const int error = WriteAll(out ? STDOUT_FILENO : STDERR_FILENO, bytes);
+  if (error != 0 && out) TellLost("stdout", error);
+}
+
+// A reader that has gone (EPIPE) wants no more: `| head`.
+void Output::TellLost(const std::string& where, int error) {
+  if (error == EPIPE || !told_lost_.insert(where).second) return;
+  Say(absl::StrCat("coordrun: what is written to ", where, " is lost: ", std::strerror(error)));
 }
 
 void Output::CoordinatorLine(absl::string_view line) {
@@ -100,16 +123,16 @@ void Output::CoordinatorLine(absl::string_view line) {
 }
 
 void Output::Say(absl::string_view text) {
-  WriteAll(STDERR_FILENO, ScreenOf(Stream::kErr).AddLine(text));
+  Write(Stream::kErr, ScreenOf(Stream::kErr).AddLine(text));
 }
 
 void Output::Result(absl::string_view line) {
-  WriteAll(STDOUT_FILENO, ScreenOf(Stream::kOut).AddLine(line));
+  Write(Stream::kOut, ScreenOf(Stream::kOut).AddLine(line));
 }
 
 void Output::Finish() {
-  WriteAll(STDOUT_FILENO, out_screen_.Finish());
-  WriteAll(STDERR_FILENO, err_screen_.Finish());
+  Write(Stream::kOut, out_screen_.Finish());
+  Write(Stream::kErr, err_screen_.Finish());
 }
 
 }  // namespace coordd

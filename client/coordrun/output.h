@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -40,12 +41,17 @@ class Output {
   SharedScreen& ScreenOf(Stream stream) {
     return stream == Stream::kOut || one_screen_ ? out_screen_ : err_screen_;
   }
+  void Write(Stream stream, absl::string_view bytes);
+  // Once for each place.
+  void TellLost(const std::string& where, int error);
+
   const RunOptions& options_;
   const bool colour_out_, colour_err_;
   // What stands on stdout and stderr; the same, where both go to the same place.
   const bool one_screen_;
   SharedScreen out_screen_, err_screen_;
   std::vector<UniqueFd> files_;  // out and err of each rank; empty without --output-dir
+  std::set<std::string> told_lost_;
 };
 
 }  // namespace coordd

@@ -1,5 +1,6 @@
 #include "client/coordrun/shared_screen.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,8 @@ namespace {
 
 constexpr char kErase[] = "\r\033[K";  // to the end of the line
 constexpr int32_t kOurselves = -1;
+// Of what stands on the line that is open: a bar that is drawn again has no more.
+constexpr size_t kShownMax = 4096;
 
 }  // namespace
 
@@ -41,7 +44,8 @@ std::string SharedScreen::Add(int32_t source, absl::string_view prefix, const Pi
     if (ends) return absl::StrCat(out, shown_, at_start_ ? "\r" : "");
     covered_[source_] = shown_;
   }
-  shown_ = goes_on ? absl::StrCat(shown_, text) : text;
+  if (!goes_on) shown_.clear();
+  shown_.append(text, 0, kShownMax - std::min(kShownMax, shown_.size()));
   open_ = ends ? Open::kNothing : is_bar ? Open::kBar : Open::kText;
   source_ = source;
   at_start_ = returns;

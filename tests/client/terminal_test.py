@@ -2,12 +2,16 @@
 addresses, and what it says when something is not as it should be.
 """
 
+import fcntl
 import os
 import pty
 import re
 import shutil
 import signal
+import struct
+import subprocess
 import sys
+import termios
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -144,6 +148,34 @@ class StdinTest(TerminalCase):
                                      "--", "python3", "-")
         self.assertNotEqual(status, 0)
         self.assertIn("workers with launcher external have an empty stdin", text)
+
+
+class WholeOutputTest(TerminalCase):
+    def test_a_reader_that_pauses_gets_everything(self):
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)  # which coordrun shares with us
+        with subprocess.Popen([program("coordrun"), "-np", "1", *NOWHERE, "--no-prefix", "--", "seq", "200000"], stdout=writer,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=self.environment) as run:
+            os.close(writer)
+            waiting = lambda: struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))[0]
+            self.assertTrue(processes.wait_for(lambda: waiting() >= 60000), "the pipe is full")
+            with os.fdopen(reader, "rb") as pipe:
+                text = pipe.read()
+            self.assertEqual(run.wait(processes.PATIENCE_S), 0)
+        self.assertEqual(text.split(), [b"%d" % number for number in range(1, 200001)])
+
+    def test_a_line_of_megabytes_is_whole(self):
+        script = "print('x' * 20000000, end='')"
+        done = subprocess.run([program("coordrun"), "-np", "1", *NOWHERE, "--no-prefix", "--", sys.executable, "-c", script],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, env=self.environment,
+                              timeout=processes.PATIENCE_S, check=True)
+        self.assertEqual(done.stdout.strip(b"\n"), b"x" * 20000000)
+
+    def test_what_is_lost_is_said(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([program("coordrun"), "-np", "1", *NOWHERE, "--", "seq", "20"], stdout=full, stderr=subprocess.PIPE,
+                                  stdin=subprocess.DEVNULL, env=self.environment, timeout=processes.PATIENCE_S, text=True, check=False)
+        self.assertEqual(done.stderr.count("what is written to stdout is lost: No space left on device"), 1, done.stderr)
 
 
 class AddressesTest(TerminalCase):

@@ -33,5 +33,5 @@ coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plan
 if(COORDD_HAVE_UCX)
   coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
   coordd_unit_tests(ucx_pure_tests LIBS coordd_data_plane_testing PURE FILES ucx_settings)
-  coordd_test(ucx_killed_peer_test SOURCES ucx_killed_peer_test.cc LIBS coordd_data_plane_testing COST 30)
+  coordd_test(ucx_killed_peer_test SOURCES ucx_killed_peer_test.cc LIBS coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 30)
 endif()

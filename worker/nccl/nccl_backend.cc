@@ -22,6 +22,9 @@ namespace {
 // or waits for one.
 constexpr absl::Duration kLaunchSpin = absl::Microseconds(200);
 constexpr int kLaunchPollsMax = 10'000;  // in that time, whatever the clock says
+// Also where a yield takes longer than that: one that gives NCCL's thread the core may have been
+// all that was missing.
+constexpr int kLaunchPollsMin = 8;
 
 }  // namespace
 
@@ -250,7 +253,7 @@ absl::StatusOr<bool> NcclBackend::AwaitLaunch(Batch& batch, NcclCommunicator& co
     if (!pending) return false;
     const absl::Time now = clock_.Now();
     batch.spin_until = std::min(batch.spin_until, now + kLaunchSpin);
-    if (now >= batch.spin_until || watchdog_->failed()) break;
+    if (watchdog_->failed() || (now >= batch.spin_until && polls >= kLaunchPollsMin)) break;
     sched_yield();
   }
   return true;

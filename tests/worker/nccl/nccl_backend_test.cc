@@ -68,17 +68,14 @@ TEST_F(NcclBackendTest, ACallIsOnTheDeviceWhenItsLaunchReturns) {
   RunTwo([&](Context& context) {
     Tensor tensor = NewTensor(context, 10, 1.0f);
     ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
-    int at_once = 0;
-    // On a machine that has other work, too, not each time.
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < 10; ++i) {
       CollectiveArgs args = Sum(tensor);
       bool enqueued = false, ended = false;
       args.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { enqueued = true; };
       ASSERT_TRUE(context.object.Launch(args, [&](absl::Status) { ended = true; }).ok());
-      if (enqueued) ++at_once;
+      EXPECT_TRUE(enqueued);
       context.DriveUntil([&] { return ended; });
     }
-    EXPECT_GT(at_once, 0);
   });
 }
 
