@@ -6,10 +6,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -25,6 +25,7 @@
 #include "common/log.h"
 #include "common/thread.h"
 #include "server/grpc_log.h"
+#include "server/socket_progress.h"
 
 namespace coordd {
 namespace {
@@ -45,12 +46,8 @@ constexpr absl::Duration kSweepPause = absl::Milliseconds(5);
 constexpr int kSweepShare = 10;
 // gRPC sets it for listeners of its own, from its keepalive timeout.
 constexpr int kUserTimeoutMs = 5000;
-
-uint64_t CookieOf(int fd) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
-}
+// How soon those in line for room are looked at again.
+constexpr absl::Duration kLinePause = absl::Milliseconds(2);
 
 std::pair<std::string, uint16_t> PeerOf(const sockaddr_storage& peer) {
   char text[INET6_ADDRSTRLEN] = "?";
@@ -62,6 +59,12 @@ std::pair<std::string, uint16_t> PeerOf(const sockaddr_storage& peer) {
   const auto& v6 = reinterpret_cast<const sockaddr_in6&>(peer);
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   return {std::string(absl::StripPrefix(text, "::ffff:")), ntohs(v6.sin6_port)};
+}
+
+// Whether the other side has ended the connection: what it has said before is still unread.
+bool HasEnded(int fd) {
+  pollfd end = {fd, POLLRDHUP, 0};
+  return poll(&end, 1, 0) == 1;
 }
 
 // What fits at once: some hundred bytes into an empty buffer.
@@ -90,8 +93,7 @@ absl::Status ConnectionAcceptor::Start(Calls calls) {
   event.data.fd = wake_.get();
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
   for (const OwnedFd& listener : listening_.sockets()) {
-    setsockopt(listener.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
-               sizeof(kUserTimeoutMs));
+    SetUserTimeout(listener.get(), kUserTimeoutMs);
     event.data.fd = listener.get();
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.get(), &event);
   }
@@ -165,6 +167,7 @@ void ConnectionAcceptor::Run() {
       if (stopping_) return;
     }
     CloseOverdue(now);
+    LetInLine(clock_.Now());
     if (attribute_at_.has_value() && *attribute_at_ <= now) AttributeFailures(now);
   }
 }
@@ -174,6 +177,7 @@ int ConnectionAcceptor::PollTimeout(absl::Time now) {
   {
     MutexLock lock(&mu_);
     next = std::min(next, gate_.NextDeadline());
+    if (gate_.has_line()) next = std::min(next, now + kLinePause);
   }
   if (next == absl::InfiniteFuture()) return -1;
   const absl::Duration wait = absl::Ceil(next - now, absl::Milliseconds(1));
@@ -221,15 +225,18 @@ void ConnectionAcceptor::Accepted(OwnedFd fd, const std::string& host, uint16_t 
   int evicted = -1;
   {
     MutexLock lock(&mu_);
-    cookies_.erase(number);
+    handed_.erase(number);
     evicted = gate_.Arrived(number, host, now);
     if (gate_.full()) SweepLocked();
   }
   if (evicted >= 0) {
     const auto found = waiting_.find(evicted);
-    if (!found->second.told)
+    if (found->second.opening != Opening::kUndecided) {
+      RefuseInLine(found->second);
+    } else if (!found->second.told) {
       Refused(Refusal::kSilent, absl::StrCat("a connection of ", found->second.peer,
                                              " was closed: it had said nothing, and others wait"));
+    }
     waiting_.erase(found);
   }
   Waiting& waiting = waiting_[number];
@@ -249,11 +256,23 @@ void ConnectionAcceptor::Look(int fd) {
   char bytes[kOpeningBytes];
   const ssize_t got = recv(fd, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) {
+  int unread = 0;
+  if (got <= 0 || ioctl(fd, FIONREAD, &unread) != 0) {
     Close(fd);
     return;
   }
-  const Opening opening = OpeningOf({bytes, static_cast<size_t>(got)});
+  const auto size = static_cast<size_t>(got);
+  Waiting& waiting = waiting_.at(fd);
+  waiting.opening = OpeningOf({bytes, size}, std::max(size, static_cast<size_t>(unread)));
+  if (waiting.opening != Opening::kOther && HasEnded(fd)) {
+    Close(fd);
+    return;
+  }
+  Decide(fd);
+}
+
+void ConnectionAcceptor::Decide(int fd) {
+  const Opening opening = waiting_.at(fd).opening;
   ConnectionGate::Verdict verdict;
   {
     MutexLock lock(&mu_);
@@ -266,7 +285,7 @@ void ConnectionAcceptor::Look(int fd) {
 
 void ConnectionAcceptor::LetIn(int fd, bool to_refuse) {
   const auto found = waiting_.find(fd);
-  const uint64_t cookie = CookieOf(fd);
+  const uint64_t cookie = SocketCookie(fd);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   if (options_.tls) {
     if (entered_.size() >= kMaxEntered) entered_.pop_front();
@@ -274,8 +293,12 @@ void ConnectionAcceptor::LetIn(int fd, bool to_refuse) {
   }
   {
     MutexLock lock(&mu_);
-    gate_.LetIn(fd);
-    cookies_[fd] = cookie;
+    if (to_refuse) {
+      gate_.LetInToRefuse(fd);
+    } else {
+      gate_.LetIn(fd);
+    }
+    handed_[fd] = {cookie, found->second.peer, BytesReceived(fd), clock_.Now()};
   }
   found->second.fd.Release();
   waiting_.erase(found);
@@ -315,13 +338,12 @@ void ConnectionAcceptor::Tell(int fd, Opening opening, Refusal why) {
     return;
   }
   if (opening == Opening::kTls && !status.ok() && calls_.let_in_to_refuse != nullptr) {
-    size_t open = 0;
+    bool room = false;
     {
       MutexLock lock(&mu_);
-      open = gate_.open();
+      room = gate_.RoomToRefuse();
     }
-    // As many as may wait: they are no more.
-    if (open < options_.connections_max + options_.waiting_max) {
+    if (room) {
       LetIn(fd, /*to_refuse=*/true);
       return;
     }
@@ -372,7 +394,9 @@ void ConnectionAcceptor::CloseOverdue(absl::Time now) {
   }
   for (int fd : overdue) {
     const auto found = waiting_.find(fd);
-    if (!found->second.told && !found->second.refusal.has_value())
+    if (found->second.opening != Opening::kUndecided)
+      RefuseInLine(found->second);
+    else
       Refused(Refusal::kSilent,
               absl::StrCat("a connection of ", found->second.peer, " was closed: it has not begun ",
                            options_.tls ? "TLS" : "HTTP/2", " within ",
@@ -396,7 +420,7 @@ void ConnectionAcceptor::NoteGone(absl::Time now) {
   constexpr size_t kLooks = 64;  // of those who came last: each is a system call
   size_t looks = 0;
   for (auto one = entered_.rbegin(); one != entered_.rend() && looks < kLooks; ++one, ++looks) {
-    if (!one->gone_by.has_value() && CookieOf(one->fd) != one->cookie) one->gone_by = now;
+    if (!one->gone_by.has_value() && SocketCookie(one->fd) != one->cookie) one->gone_by = now;
   }
 }
 
@@ -425,11 +449,11 @@ void ConnectionAcceptor::AttributeFailures(absl::Time now) {
 void ConnectionAcceptor::SweepLocked() {
   const absl::Time begin = clock_.Now();
   if (begin < sweep_after_) return;
-  for (auto it = cookies_.begin(); it != cookies_.end();) {
+  for (auto it = handed_.begin(); it != handed_.end();) {
     const auto one = it++;
-    if (CookieOf(one->first) == one->second) continue;
+    if (SocketCookie(one->first) == one->second.cookie) continue;
     gate_.Gone(one->first);
-    cookies_.erase(one);
+    handed_.erase(one);
   }
   const absl::Time end = clock_.Now();
   sweep_after_ = end + std::max(kSweepPause, kSweepShare * (end - begin));

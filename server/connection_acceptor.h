@@ -21,6 +21,7 @@
 #include "common/owned_fd.h"
 #include "server/connection_gate.h"
 #include "server/http2_refusal.h"
+#include "server/made_transports.h"
 
 namespace coordd {
 
@@ -57,8 +58,15 @@ class ConnectionAcceptor {
   struct Waiting {
     OwnedFd fd;
     std::string peer;  // with its port
+    Opening opening = Opening::kUndecided;
     std::optional<Http2Refusal> refusal;
     bool told = false;  // everything was said: its end is awaited
+  };
+  struct Handed {  // to gRPC
+    uint64_t cookie = 0;
+    std::string peer;
+    uint64_t opening_bytes = 0;
+    absl::Time since;
   };
   struct Entered {  // let in, so young that its handshake may not be over
     int fd = -1;
@@ -73,7 +81,8 @@ class ConnectionAcceptor {
   void AcceptAll(int listener);
   void Accepted(OwnedFd fd, const std::string& host, uint16_t port);
   void AcceptWithoutDescriptors(int listener);
-  void Look(int fd);  // there may be something to read
+  void Look(int fd);    // there may be something to read
+  void Decide(int fd);  // on one whose opening is known
   void LetIn(int fd, bool to_refuse);
   void Tell(int fd, Opening opening, Refusal why);
   void ContinueTelling(int fd);
@@ -84,6 +93,15 @@ class ConnectionAcceptor {
   void NoteGone(absl::Time now);
   void AttributeFailures(absl::Time now);
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // In connection_line.cc: those that have to wait for room among the unfinished.
+  void LetInLine(absl::Time now);
+  void RefuseInLine(const Waiting& one);  // unless it was refused for something else
+  void LookForRoom(absl::Time now);
+  void MakeRoom(const std::vector<int>& line, absl::Time now);
+  void ForgetClosedLocked(const std::vector<int>& fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsFinishedLocked(const Handed& one, int fd, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after Start.
   const ConnectionGateOptions options_;
@@ -100,11 +118,13 @@ class ConnectionAcceptor {
   std::deque<Entered> entered_;
   std::map<Refusal, LogLimit> limits_;
   std::optional<absl::Time> attribute_at_;
+  MadeTransports transports_;
+  absl::Time look_after_ = absl::InfinitePast();
 
   // Guarded by mu_.
   Mutex mu_;
   ConnectionGate gate_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<int, uint64_t> cookies_ ABSL_GUARDED_BY(mu_);  // of those let in
+  absl::flat_hash_map<int, Handed> handed_ ABSL_GUARDED_BY(mu_);
   absl::Time sweep_after_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::vector<std::string> failures_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

@@ -13,15 +13,16 @@
 
 namespace coordd {
 
-// What a connection's first bytes are the beginning of.
+// What a connection's first bytes are.
 enum class Opening {
   kUndecided,  // too few to tell
-  kTls,        // a TLS handshake
-  kHttp2,      // HTTP/2 without TLS
+  kTls,        // a TLS handshake, its first record whole
+  kHttp2,      // HTTP/2 without TLS, with the client's settings
   kOther,
 };
-Opening OpeningOf(absl::string_view first_bytes);
-inline constexpr size_t kOpeningBytes = 24;  // as many as OpeningOf needs at most
+// `first_bytes`: the first kOpeningBytes, or all `received` if they are fewer.
+Opening OpeningOf(absl::string_view first_bytes, size_t received);
+inline constexpr size_t kOpeningBytes = 33;  // as many as OpeningOf needs at most
 
 // Why a connection was not let in: the values of a metric's label.
 enum class Refusal {
@@ -33,17 +34,23 @@ enum class Refusal {
   kNotHttp2,    // neither
   kHandshake,   // the TLS handshake failed: a wrong certificate, or none
   kDescriptor,  // this process has no descriptors left
+  kUnfinished,  // begun, and one of too many of which nothing more came
 };
-inline constexpr int kRefusals = 8;
+inline constexpr int kRefusals = 9;
 const char* RefusalName(Refusal why);  // "silent", "full", ...
 
 struct ConnectionGateOptions {
   bool tls = false;
   // Connections that have been handed to gRPC and are open.
   size_t connections_max = 512;
+  // Those of them that have not finished their first exchange: the TLS handshake, or without TLS
+  // anything behind the client's settings.
+  size_t unfinished_max = 128;
   size_t connections_per_address_max = 0;  // 0: no bound of its own
-  // Connections that have not said anything yet, or are being told why they are refused.
+  // Connections that are not let in yet, or are being told why they are refused.
   size_t waiting_max = 64;
+  // Connections that are let in to be told, beside connections_max.
+  size_t refused_max = 32;
   // From a connection's acceptance to its first bytes: what gRPC gives a handshake.
   absl::Duration opening_within = absl::Seconds(5);
 };
@@ -51,10 +58,11 @@ struct ConnectionGateOptions {
 // PURE. Not thread-safe.
 //
 // Connections are called by their descriptors. One that is accepted waits until its first bytes
-// say what it is (Arrived, Opened), is then let in (LetIn) and counts until it is gone (Gone). A
-// descriptor of one that was let in is closed by others and then used again; so who arrives with
-// the number of one that was let in shows that that is gone. What is silent never keeps somebody
-// out: the longest silent of the address with the most of them makes room.
+// say what it is (Arrived, Opened), is then let in (LetIn), is unfinished until its first exchange
+// is over (Finished), and counts until it is gone (Gone). A descriptor of one that was let in is
+// closed by others and then used again; so who arrives with the number of one that was let in shows
+// that that is gone. What is silent, or begins and goes no further, never keeps somebody out: the
+// longest silent of the address with the most of them makes room.
 class ConnectionGate {
  public:
   explicit ConnectionGate(const ConnectionGateOptions& options);
@@ -66,25 +74,48 @@ class ConnectionGate {
   // What to do with one that waits, now that its first bytes are there.
   struct Verdict {
     enum class Do {
-      kWait,   // for more bytes
-      kLetIn,  // LetIn is called once that has happened, else Gone
-      kTell,   // answer it with the reason, as it can hear it; it still waits
+      kWait,      // for more bytes
+      kMakeRoom,  // until one that is unfinished finishes, or is closed: WhoMakesRoom; then again
+      kLetIn,     // LetIn is called once that has happened, else Gone
+      kTell,      // answer it with the reason, as it can hear it; it still waits
     };
     Do what = Do::kWait;
     Refusal why = Refusal::kFull;  // of kTell
   };
-  Verdict Opened(int fd, Opening opening) const;
+  Verdict Opened(int fd, Opening opening);
+  // Those whose verdict was kMakeRoom, in the order in which they get in: whose address has fewest
+  // that are unfinished, then by arrival.
+  std::vector<int> InLine() const;
+  bool has_line() const { return in_line_ != 0; }
+  // Who could be closed for one of them: unfinished ones of the address with the most, the longest
+  // first. `at_once`: the first one, whatever it does, since `fd` is of an address with fewer;
+  // otherwise one that its client keeps waiting.
+  struct Candidates {
+    std::vector<int> fds;
+    bool at_once = false;
+  };
+  Candidates WhoMakesRoom(int fd) const;
+
   void LetIn(int fd);
-  void Gone(int fd);  // waiting or let in
+  void LetInToRefuse(int fd);
+  void Finished(int fd);
+  void Closing(int fd);  // an unfinished one was told to end; it counts until it is gone
+  void Gone(int fd);     // waiting or let in
 
   // Those who have waited for too long; they are gone with it.
   std::vector<int> TakeOverdue(absl::Time now);
   absl::Time NextDeadline() const;  // of one who waits; InfiniteFuture: nobody does
 
-  size_t open() const { return let_in_.size(); }
+  size_t open() const { return let_in_.size() - refused_; }
   size_t waiting() const { return waiting_.size(); }
+  size_t closing() const { return closing_.size(); }
+  std::vector<int> AllUnfinished() const;  // by arrival
+  std::vector<int> AllClosing() const;
   // The next one is refused; whoever counts makes sure first that those let in are still open.
-  bool full() const { return open() >= options_.connections_max; }
+  bool full() const {
+    return open() >= options_.connections_max && unfinished_.empty() && closing_.empty();
+  }
+  bool RoomToRefuse() const { return refused_ < options_.refused_max; }
   bool AddressFull(const std::string& address) const;
   const ConnectionGateOptions& options() const { return options_; }
   // Of one that waits or was let in; empty: neither.
@@ -95,30 +126,48 @@ class ConnectionGate {
     std::string address;
     absl::Time since;
     uint64_t order = 0;
+    bool in_line = false;
+  };
+  struct LetInOne {
+    std::string address;
+    uint64_t order = 0;
+    bool refused = false;
   };
   struct Count {
-    size_t waiting = 0, let_in = 0;
+    size_t waiting = 0, let_in = 0, unfinished = 0;
   };
+  void Enter(int fd, bool refused);
   void ForgetWaiting(int fd);
+  void ForgetUnfinished(const LetInOne& one);
   void Forget(const std::string& address);  // where nothing is left to count
   int LongestOfTheMost() const;
+  bool RoomForUnfinished() const {
+    return open() < options_.connections_max &&
+           unfinished_.size() + closing_.size() < options_.unfinished_max;
+  }
 
   const ConnectionGateOptions options_;
   absl::flat_hash_map<int, Waiting> waiting_;
   std::map<uint64_t, int> by_order_;  // of waiting_, by arrival
   uint64_t arrivals_ = 0;
-  absl::flat_hash_map<int, std::string> let_in_;
+  absl::flat_hash_map<int, LetInOne> let_in_;
+  std::map<uint64_t, int> unfinished_, closing_;  // of let_in_, by arrival
+  size_t refused_ = 0;                            // of let_in_
+  size_t in_line_ = 0;                            // of waiting_
   absl::flat_hash_map<std::string, Count> by_address_;
 };
 
 // How many connections a process with `descriptors_max` descriptors may have, `in_use` of which are
-// taken before the first one.
+// taken before the first one. Together with the reserve they are never more.
 struct ConnectionBounds {
   size_t connections = 0;
+  size_t unfinished = 0;  // of these
   size_t waiting = 0;
+  size_t refused = 0;
 };
 // For HTTP, files, etcd, and what is opened in between.
 size_t ReserveOf(size_t descriptors_max);
+size_t HttpShareOf(size_t descriptors_max);  // of the reserve
 ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use);
 
 }  // namespace coordd

@@ -43,6 +43,9 @@ constexpr int kRefusedAgeMs = 2000, kRefusedGraceMs = 500;
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 constexpr absl::Duration kProbeEvery = absl::Seconds(1);
 
+// By gRPC's servers, the acceptor and HTTP, for themselves: event queues and listening sockets.
+constexpr size_t kOpenedLater = 14;
+
 using grpc::experimental::ExternalConnectionAcceptor;
 
 std::unique_ptr<ExternalConnectionAcceptor> AddAcceptor(
@@ -125,7 +128,10 @@ class AcceptingGrpcPort final : public GrpcPort {
         acceptor_(std::move(listening),
                   {.tls = tls,
                    .connections_max = bounds.connections,
+                   .unfinished_max = bounds.unfinished,
+                   .connections_per_address_max = 0,
                    .waiting_max = bounds.waiting,
+                   .refused_max = bounds.refused,
                    .opening_within = absl::Milliseconds(kHandshakeTimeoutMs)},
                   clock) {}
 
@@ -239,16 +245,13 @@ absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
   COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options.tls));
   COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, Listen(options));
   const Descriptors descriptors = CountDescriptors();
-  const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use);
+  const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater);
   auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.tls.enabled(),
                                                   bounds, clock, metrics);
   COORDD_RETURN_IF_ERROR(port->Start(credentials, services));
   return port;
 }
 
-size_t HttpConnectionsMax() {
-  constexpr size_t kMost = 64;
-  return std::min(kMost, ReserveOf(CountDescriptors().max) / 2);
-}
+size_t HttpConnectionsMax() { return HttpShareOf(CountDescriptors().max); }
 
 }  // namespace coordd

@@ -12,6 +12,7 @@ import unittest
 from tests.support import processes
 from tests.support.processes import ScriptedWorker, program, wait_for
 from tests.support.raw_http2 import Connection, compressed_message, field, framed
+from tests.support.strangers import HTTP2_HELLO, HTTP2_PREFACE, TLS_HEAD, Strangers, tls_hello
 
 MIB = 1 << 20
 GROUP_MIB = 512  # a sanitizer's quarantine takes half of it
@@ -131,6 +132,58 @@ class DoorTest(processes.TestCase):
                 one.close()
         self.joins(coordd, "after-them", **self.worker_variables(tls))
         self.assertTrue(wait_for(lambda: coordd.get("/readyz").strip() == "ready"))
+
+    def assert_strangers_keep_nobody_out(self, coordd, ask, tls=None):
+        """While hundreds of strangers say `ask` and nothing more, over and over."""
+        variables = self.worker_variables(tls) if tls else {}
+        with Strangers(self.address(coordd), 500, ask, source="127.0.0.2") as strangers:
+            for i in range(5):
+                status, text = self.status_of(coordd, tls)
+                self.assertEqual(status, 0, text)
+                # Against hangs: alone it is a fifth of a second.
+                self.assertLess(self.joins(coordd, f"beside-{i}", **variables), 20)
+            self.assertEqual(coordd.get("/readyz").strip(), "ready")
+            self.assertGreater(strangers.closed, 100)
+        with Strangers(self.address(coordd), 500, ask):
+            self.joins(coordd, "among-them", **variables)  # from the same address; it tries again
+        self.assertIsNone(coordd.metric("coordd_connections_refused_total", reason="full"))
+        self.assertIsNone(coordd.metric("coordd_connections_refused_total", reason="descriptors"))
+
+    def test_strangers_who_begin_http2_and_say_nothing_more_keep_nobody_out(self):
+        for ask in (HTTP2_PREFACE, HTTP2_HELLO):
+            self.assert_strangers_keep_nobody_out(self.coordd(wrapper=limited(256, 256)), ask)
+
+    def test_strangers_who_begin_tls_and_say_nothing_more_keep_nobody_out(self):
+        tls = self.certificates()
+        for ask in (TLS_HEAD, tls_hello()):
+            coordd = self.tls_coordd(tls, wrapper=limited(256, 256))
+            self.assert_strangers_keep_nobody_out(coordd, ask, tls)
+        self.assertIn("it has begun a TLS handshake and not gone on, and others wait", coordd.text())
+
+    def test_members_stay_while_strangers_come(self):
+        tls = self.certificates()
+        coordd = self.tls_coordd(tls, wrapper=limited(256, 256))
+        workers = self.workers(coordd, 4, **self.worker_variables(tls))
+        with Strangers(self.address(coordd), 500, tls_hello()):
+            self.assertTrue(wait_for(lambda: (coordd.metric("coordd_connections_refused_total", reason="unfinished") or 0) > 500))
+            for worker in workers:
+                worker.tell("barrier")
+            self.assertEqual({worker.answer() for worker in workers}, {"ok"})
+
+    def test_descriptors_never_run_out(self):
+        tls = self.certificates()
+        for limit in (64, 100, 256):
+            coordd = self.tls_coordd(tls, "--store", f"sqlite:{self.folder}/state-{limit}", wrapper=limited(limit, limit))
+            host, port = coordd.http.rsplit(":", 1)
+            grpc, most = self.address(coordd), 0
+            with Strangers(grpc, 200, tls_hello(), source="127.0.0.2") as begin, Strangers(grpc, 200, b"", source="127.0.0.3"), \
+                 Strangers((host, int(port)), 100, b"GET /metrics HTTP/1.1\r\n\r\n", read_every_s=1):
+                while begin.closed < 2000:
+                    most = max(most, len(os.listdir(f"/proc/{coordd.pid}/fd")))
+                self.joins(coordd, "among-them", **self.worker_variables(tls))
+            self.assertLess(most, limit)
+            self.assertIsNone(coordd.metric("coordd_connections_refused_total", reason="descriptors"))
+            self.assertNotIn("descriptors", coordd.text())
 
     def fill(self, coordd, count, context=None):
         """As many connections as honest clients, their first byte said; how many of them were told no."""

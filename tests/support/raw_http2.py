@@ -61,6 +61,8 @@ class Connection:
                 kind, flags, payload = self.received[3], self.received[4], self.received[9:9 + size]
                 if kind == WINDOW_UPDATE and self.received[5:9] == bytes(4):
                     self.window += int.from_bytes(payload, "big")
+                if kind == SETTINGS and not flags & ACK:
+                    self.send(SETTINGS, ACK, 0)
                 if kind == PING and not flags & ACK:
                     self.send(PING, ACK, 0, payload)
                 if kind == DATA and payload:
