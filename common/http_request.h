@@ -12,7 +12,8 @@ struct HttpRequest {
   std::string method;
   std::string path;                 // not decoded; "/metrics"
   std::string query;                // what stands behind '?', not decoded
-  std::optional<std::string> host;  // of the header Host, as it was sent
+  // Of the target, or else of the header Host, as it was sent.
+  std::optional<std::string> host;
 };
 
 inline constexpr size_t kMaxHttpRequestBytes = 16384;

@@ -25,6 +25,7 @@
 #include "common/owned_fd.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -126,6 +127,7 @@ class EpollHttpServer final : public HttpServer {
     absl::Time deadline;
     std::string bytes = "";  // received, then to be written
     size_t written = 0;
+    bool widened = false;  // the kernel was asked to take more
   };
   using Connections = std::map<uint64_t, Connection>;  // by number, so the oldest is the first
 
@@ -194,15 +196,16 @@ class EpollHttpServer final : public HttpServer {
     poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(kAcceptPause)));
   }
 
-  // Ends the oldest connection that waits for its client, first of all for its request.
+  // Ends the oldest connection that waits for its client: one that has been answered, else one
+  // whose request is awaited, else one that does not take its answer.
   bool MakeRoom() {
     using State = Connection::State;
-    const absl::Time before = clock_.Now() - kUndisturbed;
-    for (const auto& states : {std::array{State::kClosing, State::kReading},
-                               std::array{State::kWriting, State::kWriting}}) {
+    const absl::Time now = clock_.Now();
+    for (const auto& [state, undisturbed] :
+         {std::pair{State::kClosing, absl::ZeroDuration()},
+          std::pair{State::kReading, kUndisturbed}, std::pair{State::kWriting, kUndisturbed}}) {
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
-        return one.second.since < before &&
-               (one.second.state == states[0] || one.second.state == states[1]);
+        return one.second.state == state && one.second.since + undisturbed <= now;
       });
       if (oldest == connections_.end()) continue;
       connections_.erase(oldest);
@@ -264,7 +267,7 @@ class EpollHttpServer final : public HttpServer {
         NamesAnotherHost(*request.host, listening_.address().host)) {
       return HttpResponse{
           .status = 421,
-          .body = absl::StrCat("421: found Host: ", request.host->substr(0, 300),
+          .body = absl::StrCat("421: found Host: ", PrintableText(request.host->substr(0, 300)),
                                ", expected localhost or 127.0.0.1: this listens on loopback\n")};
     }
     if (request.method != "GET" && request.method != "HEAD")
@@ -284,6 +287,10 @@ class EpollHttpServer final : public HttpServer {
       const ssize_t sent = send(one.fd.get(), one.bytes.data() + one.written,
                                 one.bytes.size() - one.written, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0 && errno == EAGAIN && !one.widened) {
+        WidenFor(one);
+        continue;
+      }
       if (sent < 0 && errno == EAGAIN) return;
       if (sent < 0) break;
       one.written += static_cast<size_t>(sent);
@@ -292,6 +299,19 @@ class EpollHttpServer final : public HttpServer {
     shutdown(one.fd.get(), SHUT_WR);
     one.state = Connection::State::kClosing;
     one.deadline = clock_.Now() + kCloseWithin;
+  }
+
+  // Lets the kernel have the rest, so that a reader, however slow, is no longer ours to wait for;
+  // as far as the system allows (net.core.wmem_max, 208 KiB as a rule).
+  static void WidenFor(Connection& one) {
+    one.widened = true;
+    constexpr size_t kMost = 1 << 20;
+    const int bytes = static_cast<int>(std::min(one.bytes.size(), kMost));
+    int has = 0;
+    socklen_t size = sizeof(has);
+    const bool known = getsockopt(one.fd.get(), SOL_SOCKET, SO_SNDBUF, &has, &size) == 0;
+    if (known && has / 2 < bytes)
+      setsockopt(one.fd.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   }
 
   void TakeAnswers() {

@@ -149,6 +149,29 @@ TEST(HttpServer, OnLoopbackAnswersWhoAsksForLoopback) {
               AllOf(HasSubstr(" 421 "), HasSubstr("evil.example:29651"), Not(HasSubstr("root"))));
 }
 
+TEST(HttpServer, WritesOutWhatAHostMayNotBe) {
+  const auto server = Echo();
+  const std::string answer =
+      HttpExchange(server->address().port, "GET / HTTP/1.1\r\nHost: \x1b[31mevil\r\n\r\n");
+  EXPECT_THAT(answer, AllOf(HasSubstr(" 421 "), HasSubstr("[31mevil"), Not(HasSubstr("\x1b"))));
+}
+
+TEST(HttpServer, UnderstandsWhatProxiesAndOldClientsSend) {
+  const auto server = Echo();
+  const uint16_t port = server->address().port;
+  EXPECT_THAT(HttpExchange(port, "GET http://localhost/ HTTP/1.1\r\nHost: evil\r\n\r\n"),
+              HasSubstr("<p>root"));
+  EXPECT_THAT(HttpExchange(port, "GET http://evil/ HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+              HasSubstr(" 421 "));
+  EXPECT_THAT(HttpExchange(port, "\r\nGET / HTTP/1.1\n\r\n"), HasSubstr("<p>root"));
+  EXPECT_THAT(HttpExchange(port, "M_SEARCH * HTTP/1.1\r\n\r\n"), HasSubstr(" 405 "));
+  EXPECT_THAT(HttpExchange(port, "\r\n\r\nGET / HTTP/1.1\r\n\r\n"), HasSubstr(" 400 "));
+  // One request for each connection: the second one is not answered.
+  const std::string both =
+      HttpExchange(port, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\nGET /x HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(both, AllOf(HasSubstr("Connection: close"), Not(HasSubstr("404"))));
+}
+
 TEST(HttpServer, BeyondLoopbackAnswersWhateverItIsCalled) {
   auto server =
       HttpServer::Start({"0.0.0.0", 0}, {{"/", [](const std::string&) { return HttpResponse{}; }}});

@@ -385,6 +385,18 @@ class DoorTest(processes.TestCase):
         self.assert_probed_in_time(coordd.http, "/healthz")
         self.assert_probed_in_time(coordd.http, "/readyz")
 
+    def test_nor_do_hundreds_who_do_not_read_their_answers(self):
+        coordd = self.coordd(wrapper=limited(256, 256))
+        host, port = coordd.http.rsplit(":", 1)
+        for path in ("/healthz", "/metrics"):
+            ask = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            with Strangers((host, int(port)), 500, ask, read_every_s=1):
+                for _ in range(20):
+                    begin = time.monotonic()
+                    self.assertEqual(coordd.get("/healthz").strip(), "ok")
+                    # Against hangs: on two loaded cores it is 0.4 s at worst.
+                    self.assertLess(time.monotonic() - begin, 10)
+
     def test_nor_any_of_a_workers_metrics(self):
         worker = self.workers(self.coordd(), 1, COORDD_METRICS="127.0.0.1:0")[0]
         self.assert_probed_in_time(worker.place["metrics"], "/healthz")
