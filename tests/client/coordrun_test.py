@@ -89,6 +89,18 @@ class OutputTest(CoordrunCase):
             self.assertIn(f"{named} names {secret}, which has mode 0644", process.text())
             self.assertEqual(process.text().count("\n"), 1, process.text())
 
+    def test_a_coordd_without_room_for_its_threads_says_so(self):
+        for kib, begins in ((150_000, False), (300_000, False), (2_000_000, True)):
+            coordd = self.start(Process(["bash", "-c", f"ulimit -v {kib}; exec {program('coordd')} --listen 127.0.0.1:0 --http off"],
+                                        self.environment))
+            if begins:
+                self.assertTrue(wait_for(lambda coordd=coordd: "ready: grpc" in coordd.text()), coordd.text())
+                coordd.signal(signal.SIGINT)
+                continue
+            self.assertNotIn(coordd.wait(), (0, 134), coordd.text())
+            self.assertIn(f"the address space is limited to {kib // 1024} MiB (ulimit -v)", coordd.text())
+            self.assertEqual(coordd.text().count("\n"), 1, coordd.text())
+
     def test_a_run_has_a_secret_that_others_cannot_read(self):
         status, text = self.script('echo $(stat -c %a "$COORDD_TOKEN_FILE") $(wc -c < "$COORDD_TOKEN_FILE") '
                                    '$(stat -c %a "$(dirname "$COORDD_TOKEN_FILE")")', *NOWHERE, count=1)
