@@ -113,8 +113,8 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
     process_set:      the ranks that take part; this rank must be one of them.
 
     Differentiable. May be called from any thread; ranks may submit in different orders.
-    ValueError: the arguments of this call; nothing was submitted. HorovodInternalError: the ranks disagree, a rank was
-    lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
+    ValueError: the arguments of this call; nothing was submitted (and without a name it fails on the others, too).
+    HorovodInternalError: the ranks disagree, a rank refused its call or was lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
     """
     compressed, context = compression.compress(tensor)
     if isinstance(compressed, torch.Tensor) and compressed.requires_grad and torch.is_grad_enabled():
