@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -99,13 +100,18 @@ absl::StatusOr<std::string> ConnectionDirectory(const Environment& environment) 
 }
 
 absl::Status WriteConnectionFile(const std::string& path, const Connection& connection) {
-  const Json json = {
-      {"listen", connection.listen},
-      {"http", connection.http},
-      {"pid", connection.pid},
-      {"version", connection.version},
-      {"tls",
-       {{"cert", connection.tls.cert}, {"key", connection.tls.key}, {"ca", connection.tls.ca}}}};
+  // Whoever reads it is somewhere else.
+  const auto absolute = [](const std::string& file) {
+    return file.empty() ? file : std::filesystem::absolute(file).lexically_normal().string();
+  };
+  const Json json = {{"listen", connection.listen},
+                     {"http", connection.http},
+                     {"pid", connection.pid},
+                     {"version", connection.version},
+                     {"tls",
+                      {{"cert", absolute(connection.tls.cert)},
+                       {"key", absolute(connection.tls.key)},
+                       {"ca", absolute(connection.tls.ca)}}}};
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   return WriteFileAtomically(path, text, 0600);
 }
@@ -115,11 +121,16 @@ absl::StatusOr<Connection> ReadConnectionFile(const std::string& path) {
   return ParseConnection(path, text);
 }
 
-std::vector<Connection> LiveConnections(const std::string& directory) {
+std::vector<Connection> LiveConnections(const std::string& directory, absl::Status* unusable) {
   std::vector<Connection> live;
   for (const std::string& path : ConnectionFilesIn(directory)) {
     absl::StatusOr<Connection> connection = ReadConnectionFile(path);
-    if (!connection.ok()) continue;
+    if (!connection.ok()) {
+      // One that has gone meanwhile is no fault.
+      if (unusable != nullptr && !absl::IsNotFound(connection.status()))
+        unusable->Update(connection.status());
+      continue;
+    }
     if (IsAlive(connection->pid)) {
       live.push_back(*std::move(connection));
     } else {

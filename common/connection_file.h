@@ -23,12 +23,15 @@ struct Connection {
 // it belongs to somebody else.
 absl::StatusOr<std::string> ConnectionDirectory(const Environment& environment);
 
-// JSON, mode 0600, written whole or not at all (rename). `path`: a file.
+// JSON, mode 0600, written whole or not at all (rename). `path`: a file. The paths in it become
+// absolute ones.
 absl::Status WriteConnectionFile(const std::string& path, const Connection& connection);
 absl::StatusOr<Connection> ReadConnectionFile(const std::string& path);
 
-// Those in `directory` whose process is alive; files of dead ones are removed.
-std::vector<Connection> LiveConnections(const std::string& directory);
+// Those in `directory` whose process is alive; files of dead ones are removed. `unusable` (may be
+// null) receives what is wrong with the first file that cannot be read or holds no connection.
+std::vector<Connection> LiveConnections(const std::string& directory,
+                                        absl::Status* unusable = nullptr);
 
 // Where deploy/systemd's service keeps its connection file, as a user of its own, and where its
 // administrator has put the certificates of `coordctl certs`.

@@ -1,6 +1,7 @@
 #include "common/memory_limit.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -46,6 +47,20 @@ constexpr size_t kLookEvery = 1 << 20, kCallCosts = kLookEvery / 16;
 }  // namespace
 
 size_t MemoryLimit() { return std::min(ResidentLimit(), AddressSpaceLimit()); }
+
+absl::Status RoomToBegin() {
+  constexpr size_t kNeeded = size_t{256} << 20;  // two dozen stacks of 8 MiB, and heaps of threads
+  void* room =
+      mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the address space is limited to ", AddressSpaceLimit() >> 20,
+        " MiB (ulimit -v), of which less than ", kNeeded >> 20,
+        " MiB are left for threads and buffers; expected at least 600 MiB, or no limit"));
+  }
+  munmap(room, kNeeded);
+  return absl::OkStatus();
+}
 
 absl::Status MemoryGuard::Room(size_t bytes) {
   MutexLock lock(&mu_);

@@ -12,6 +12,10 @@ namespace coordd {
 // and the address space that it may have (ulimit -v).
 size_t MemoryLimit();
 
+// RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
+// which a coordd begins; where it runs out among them, gRPC ends the process without a word.
+absl::Status RoomToBegin();
+
 // Thread-safe. Asked before something of a client's is kept: std::bad_alloc would end the process,
 // and every job with it.
 class MemoryGuard {

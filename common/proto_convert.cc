@@ -59,6 +59,7 @@ absl::StatusOr<TensorSpec> FromProto(const v1::TensorSpec& proto) {
   spec.group_size = proto.group_size();
   spec.memory = static_cast<MemoryKind>(proto.memory());
   spec.peer_rank = proto.peer_rank();
+  spec.refused = proto.refused();
   return spec;
 }
 
@@ -76,6 +77,7 @@ void ToProto(const TensorSpec& spec, v1::TensorSpec* proto) {
   proto->set_group_size(spec.group_size);
   proto->set_memory(static_cast<v1::MemoryKind>(spec.memory));
   proto->set_peer_rank(spec.peer_rank);
+  proto->set_refused(spec.refused);
 }
 
 absl::Duration FromProto(const google::protobuf::Duration& proto) {

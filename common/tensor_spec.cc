@@ -108,6 +108,7 @@ std::string ShapeString(absl::Span<const int64_t> shape) {
 }
 
 std::string ToString(const TensorSpec& spec) {
+  if (!spec.refused.empty()) return absl::StrCat("a call that was refused: ", spec.refused);
   std::string text = std::string(Name(spec.kind));
   if (!HasPayload(spec.kind)) return text;
   absl::StrAppend(&text, " ", Name(spec.dtype), " ", ShapeString(spec.shape));
@@ -126,7 +127,8 @@ std::string ToString(const TensorSpec& spec) {
 absl::Status Validate(const TensorSpec& spec, int32_t world_size) {
   if (spec.name.empty() || static_cast<int64_t>(spec.name.size()) > kMaxTensorNameBytes) {
     return absl::InvalidArgumentError(absl::StrCat("tensor name of ", spec.name.size(),
-                                                   " bytes, expected 1 to ", kMaxTensorNameBytes));
+                                                   " bytes, expected 1 to ", kMaxTensorNameBytes,
+                                                   "; shorten a longer one by a hash of it"));
   }
   COORDD_RETURN_IF_ERROR(ValidateShape(spec));
   COORDD_RETURN_IF_ERROR(ValidateReduction(spec));
@@ -143,6 +145,13 @@ absl::Status Validate(const TensorSpec& spec, int32_t world_size) {
       (ToInt(spec.process_set) != 0 || !spec.group.empty())) {
     return Invalid(spec, absl::StrCat(Name(spec.kind), " in a process set or a group"),
                    "process set 0 and no group");
+  }
+  if (!spec.refused.empty() && (spec.kind != CollectiveKind::kBarrier ||
+                                static_cast<int64_t>(spec.refused.size()) > kMaxRefusalBytes)) {
+    return Invalid(spec,
+                   absl::StrCat("a refused ", Name(spec.kind), " with a reason of ",
+                                spec.refused.size(), " bytes"),
+                   absl::StrCat("a barrier with at most ", kMaxRefusalBytes));
   }
   const bool grouped = !spec.group.empty();
   if (static_cast<int64_t>(spec.group.size()) > kMaxTensorNameBytes ||

@@ -19,6 +19,7 @@ inline constexpr int64_t kMaxTensorNameBytes =
 inline constexpr int64_t kMaxDimensions = 8;  // torch collectives beyond 6 are unknown in the field
 inline constexpr int64_t kMaxTensorBytes =
     int64_t{1} << 44;  // 16 TiB: keeps every product of sizes within int64
+inline constexpr int64_t kMaxRefusalBytes = 1024;
 inline constexpr int32_t kMaxGroupSize =
     65536;  // one group per model; the largest known have some 10,000 tensors
 
@@ -39,6 +40,9 @@ struct TensorSpec {
   int32_t group_size = 0;
   MemoryKind memory = MemoryKind::kHost;
   int32_t peer_rank = 0;  // send: the receiver; receive: the sender. Rank in the job
+  // Why this rank's process has refused the call: it is no collective, and fails on all ranks. A
+  // barrier. Empty: it is one.
+  std::string refused;
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };

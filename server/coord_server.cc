@@ -147,6 +147,7 @@ class GrpcCoordServer final : public CoordServer {
                        {&sessions_, &store_, &admin_}, clock_, metrics_));
     MutexLock lock(&mu_);
     listen_address_ = port_->address();
+    listening_ = port_.get();
     return absl::OkStatus();
   }
 
@@ -186,6 +187,8 @@ class GrpcCoordServer final : public CoordServer {
     state->set_cluster_id(cluster_id_);
     state->set_node_sessions(static_cast<int32_t>(sessions_.node_sessions()));
     if (const auto http = http_address(); http.has_value()) state->set_http(http->ToString());
+    MutexLock lock(&mu_);
+    if (listening_ != nullptr) *state->mutable_connections() = listening_->Describe();
   }
 
   // Constant once Run has returned.
@@ -212,6 +215,7 @@ class GrpcCoordServer final : public CoordServer {
   // Guarded by mu_: clients may ask while the ports are being opened.
   mutable Mutex mu_;
   HostPort listen_address_ ABSL_GUARDED_BY(mu_);
+  GrpcPort* listening_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::optional<HostPort> http_address_ ABSL_GUARDED_BY(mu_);
 
   // Touched by the owner only.

@@ -45,6 +45,12 @@ absl::Status WithRank(const absl::Status& status, Rank rank) {
   return absl::Status(status.code(), absl::StrCat(status.message(), " (rank ", ToInt(rank), ")"));
 }
 
+// What all ranks hear when the process of one has refused the call that they have made.
+absl::Status RefusedCall(const TensorSpec& spec, Rank rank) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor ", spec.name, ": rank ", ToInt(rank),
+                                                 " refused its own call of it: ", spec.refused));
+}
+
 }  // namespace
 
 GenerationState::GenerationState(Identity identity, const ServerOptions& options,
@@ -170,11 +176,14 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
   if (schedules_.Supersedes((*set)->id, rank, proto.name())) return;
   ReadinessTable& table = (*set)->table;
   auto same = [&proto](const TensorSpec& spec) { return Means(proto, spec); };
-  if (!join_.Contains(rank) && table.ReportSame(rank, proto.name(), same, now, failed)) {
+  const bool refused = !proto.refused().empty();
+  if (!join_.Contains(rank) && !refused &&
+      table.ReportSame(rank, proto.name(), same, now, failed)) {
     join_.Heard(now);
   } else if (const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
              spec.ok()) {
-    table.Report(rank, *spec, now, failed);
+    refused ? table.Reject(rank, *spec, RefusedCall(*spec, rank), failed)
+            : table.Report(rank, *spec, now, failed);
     join_.Heard(now);
   } else {
     table.Reject(rank, NamesOnly(proto), WithRank(spec.status(), rank), failed);

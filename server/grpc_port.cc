@@ -6,6 +6,8 @@
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -153,13 +155,27 @@ class AcceptingGrpcPort final : public GrpcPort {
     ConnectionAcceptor::Calls calls;
     calls.let_in = [this](int fd) { HandOver(*handover_, fd); };
     if (tls_) calls.let_in_to_refuse = [this](int fd) { refusing_->LetIn(fd); };
-    calls.refused = [this](Refusal why) { metrics_.OnConnectionRefused(RefusalName(why)); };
+    calls.refused = [this](Refusal why) {
+      metrics_.OnConnectionRefused(RefusalName(why));
+      refused_[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+    };
     return acceptor_.Start(std::move(calls));
   }
 
   HostPort address() const override { return address_; }
   size_t connections() override { return acceptor_.connections(); }
   size_t connections_max() const override { return acceptor_.options().connections_max; }
+
+  v1::Connections Describe() override {
+    v1::Connections all;
+    all.set_open(static_cast<int64_t>(connections()));
+    all.set_max(static_cast<int64_t>(connections_max()));
+    for (size_t why = 0; why < refused_.size(); ++why) {
+      const int64_t count = refused_[why].load(std::memory_order_relaxed);
+      if (count > 0) (*all.mutable_refused())[RefusalName(static_cast<Refusal>(why))] = count;
+    }
+    return all;
+  }
 
   absl::Status Answers() override {
     COORDD_RETURN_IF_ERROR(acceptor_.Room());
@@ -216,6 +232,7 @@ class AcceptingGrpcPort final : public GrpcPort {
 
   // Thread-safe by itself.
   ConnectionAcceptor acceptor_;
+  std::array<std::atomic<int64_t>, kRefusals> refused_ = {};  // by Refusal
 
   // Guarded by mu_.
   Mutex mu_;

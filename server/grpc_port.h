@@ -12,6 +12,7 @@
 #include "common/address.h"
 #include "common/clock.h"
 #include "common/tls.h"
+#include "coordd/v1/admin.pb.h"
 
 namespace grpc {
 class Service;
@@ -40,6 +41,7 @@ class GrpcPort {
   virtual HostPort address() const = 0;  // with the port that was picked
   virtual size_t connections() = 0;      // that are open
   virtual size_t connections_max() const = 0;
+  virtual v1::Connections Describe() = 0;  // these, and who was refused
   // Whether a client gets in: one of our own is made, at most once a second. UNAVAILABLE: why not.
   virtual absl::Status Answers() = 0;
 

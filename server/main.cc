@@ -18,6 +18,7 @@
 #include "common/descriptor_limit.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/memory_limit.h"
 #include "common/tls.h"
 #include "common/version.h"
 #include "server/coord_server.h"
@@ -115,6 +116,11 @@ int Main(int argc, char** argv) {
   RouteGrpcLog();
   TrustGrpcLocks();
   AcceptTls13Only();
+
+  if (const absl::Status room = RoomToBegin(); !room.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(room.message()).c_str());
+    return kExitCannotListen;
+  }
 
   // Before the first thread, so that all of them inherit it and only the watch below sees them.
   const sigset_t stop_signals = EndSignals();

@@ -184,6 +184,7 @@ absl::Status ValidateTensorsReady(const v1::TensorsReady& ready) {
   for (const v1::TensorSpec& tensor : ready.tensors()) {
     COORDD_RETURN_IF_ERROR(CheckBytes("tensors.name", tensor.name(), 1, kMaxTensorNameBytes));
     COORDD_RETURN_IF_ERROR(CheckBytes("tensors.group", tensor.group(), 0, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.refused", tensor.refused(), 0, kMaxRefusalBytes));
   }
   for (const v1::CachedTensors& cached : ready.cached()) {
     COORDD_RETURN_IF_ERROR(CheckNotBelow("cached.known", cached.known(), 0));

@@ -9,13 +9,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/atomic_file.h"
@@ -31,6 +29,7 @@
 #include "common/random.h"
 #include "common/rendezvous_file.h"
 #include "common/status_macros.h"
+#include "common/token_file.h"
 #include "worker/coordinator_child.h"
 #include "worker/unique_fd.h"
 
@@ -218,11 +217,9 @@ bool CanConnect(const HostPort& address) {
 absl::StatusOr<CoordinatorAccess> AccessOf(const RendezvousRecord& record) {
   for (const HostPort& address : record.addresses) {
     if (!CanConnect(address)) continue;
-    std::ifstream file(record.token_file);
-    std::string token;
-    if (!std::getline(file, token))
-      return absl::UnavailableError(absl::StrCat(record.token_file, " cannot be read"));
-    return CoordinatorAccess{address, record.tls, std::string(absl::StripAsciiWhitespace(token))};
+    COORDD_ASSIGN_OR_RETURN(std::string token,
+                            ReadTokenFile("the rendezvous file", record.token_file));
+    return CoordinatorAccess{address, record.tls, std::move(token)};
   }
   const std::string addresses = absl::StrJoin(
       record.addresses, ", ",

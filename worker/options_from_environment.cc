@@ -1,9 +1,5 @@
 #include "worker/options_from_environment.h"
 
-#include <sys/stat.h>
-
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
+#include "common/token_file.h"
 #include "common/ucx_library.h"
 
 namespace coordd {
@@ -66,22 +63,7 @@ absl::StatusOr<HostPort> ReadAddress(const std::string& name, const std::string&
 absl::Status ReadToken(const Environment& environment, std::string* token) {
   const std::string* path = Find(environment, "COORDD_TOKEN_FILE");
   if (path == nullptr) return absl::OkStatus();
-  struct stat found = {};
-  if (stat(path->c_str(), &found) == 0 && S_ISREG(found.st_mode) &&
-      (found.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "COORDD_TOKEN_FILE names ", *path, ", which has mode 0", found.st_mode >> 6 & 7,
-        found.st_mode >> 3 & 7, found.st_mode & 7,
-        ", so others than its owner can reach the job's token; expected 0600 (chmod 600 ", *path,
-        ")"));
-  }
-  std::ifstream file(*path);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("COORDD_TOKEN_FILE names ", *path, ", which cannot be read or is empty"));
-  }
-  *token = std::string(absl::StripAsciiWhitespace(text.str()));
+  COORDD_ASSIGN_OR_RETURN(*token, ReadTokenFile("COORDD_TOKEN_FILE", *path));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // The collectives in which every rank gets a result.
 #include "client/c_api/c_api_submit.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -18,6 +19,21 @@ absl::Status SubmitBarrier(coordd_worker_t* worker, const char* name,
   tensor.name = counted.c_str();
   tensor.dtype = COORDD_UINT8;
   return SubmitOne(worker, &tensor, {.kind = CollectiveKind::kBarrier}, options, work, wait);
+}
+
+absl::Status Refuse(coordd_worker_t* worker, const char* group, const coordd_tensor_t* tensors,
+                    size_t count, const char* why, const coordd_call_options_t* options,
+                    coordd_work_t** works) {
+  if (why == nullptr) return NullArgument("why");
+  const std::string reason = ShortenedText(why, static_cast<size_t>(kMaxRefusalBytes));
+  const Call call = {.kind = CollectiveKind::kBarrier,
+                     .refused = reason.empty() ? "for no reason" : absl::string_view(reason)};
+  if (group != nullptr) return SubmitMany(worker, group, tensors, count, call, options, works);
+  if (count != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("refused without a group: ", count, " tensors, expected 1"));
+  }
+  return SubmitOne(worker, tensors, call, options, works);
 }
 
 }  // namespace
@@ -143,6 +159,13 @@ coordd_status_t coordd_alltoall(coordd_worker_t* worker, const coordd_tensor_t* 
   const Call call = {.kind = CollectiveKind::kAlltoall,
                      .splits = {splits, splits == nullptr ? 0 : num_splits}};
   return Blocking(worker, tensor, call, options, work);
+}
+
+coordd_status_t coordd_refuse_async(coordd_worker_t* worker, const char* group,
+                                    const coordd_tensor_t* tensors, size_t count, const char* why,
+                                    const coordd_call_options_t* options, coordd_work_t** works) {
+  return AtBorder(
+      [&] { return coordd::Refuse(worker, group, tensors, count, why, options, works); });
 }
 
 coordd_status_t coordd_barrier_async(coordd_worker_t* worker, const char* name,

@@ -36,7 +36,8 @@ absl::Status CheckTensor(const coordd_tensor_t& tensor) {
   }
   if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": has ", tensor.ndim,
-                                                   " dimensions: expected 0 to ", kMaxDimensions));
+                                                   " dimensions: expected 0 to ", kMaxDimensions,
+                                                   "; multiply the last ones into one"));
   }
   if (tensor.ndim > 0 && tensor.shape == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.name, ": shape is NULL, but ",
@@ -60,6 +61,7 @@ absl::StatusOr<TensorSpec> CommonSpec(const Call& call, const coordd_call_option
     spec.root_rank = call.rank;
   }
   spec.process_set = ProcessSetId{options.process_set};
+  spec.refused = std::string(call.refused);
   if (options.prescale_factor != 0) spec.prescale_factor = options.prescale_factor;
   if (options.postscale_factor != 0) spec.postscale_factor = options.postscale_factor;
   return spec;
@@ -85,7 +87,7 @@ bool IsSpecOf(const TensorSpec& spec, const coordd_tensor_t& tensor, const Tenso
                     tensor.shape + tensor.ndim) &&
          spec.kind == common.kind && spec.op == common.op && spec.root_rank == common.root_rank &&
          spec.process_set == common.process_set && spec.prescale_factor == common.prescale_factor &&
-         spec.postscale_factor == common.postscale_factor;
+         spec.postscale_factor == common.postscale_factor && spec.refused == common.refused;
 }
 
 TensorBuffers BuffersOf(const coordd_tensor_t& tensor) {
@@ -174,6 +176,8 @@ absl::StatusOr<std::shared_ptr<PreparedGroup>> Prepare(const char* name, const T
   return std::make_shared<PreparedGroup>(name, std::move(specs));
 }
 
+}  // namespace
+
 absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_tensor_t* tensors,
                         size_t count, const Call& call, const coordd_call_options_t* options,
                         coordd_work_t** works) {
@@ -214,8 +218,6 @@ absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_
     works[i] = new coordd_work{std::move(submitted[i]), outputs[i]};
   return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status WaitForAll(absl::Span<coordd_work_t* const> handles, coordd_work_t** works) {
   absl::Status first;

@@ -17,12 +17,18 @@ struct Call {
   coordd_op_t op = 0;
   int32_t rank = 0;  // the root, or the peer of a send or receive
   absl::Span<const int64_t> splits = {};
+  absl::string_view refused = {};  // TensorSpec::refused
 };
 
 // `wait`: at most so long for its end, and then with what this thread can do for it itself.
 absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
                        const coordd_call_options_t* options, coordd_work_t** work,
                        absl::Duration wait = absl::ZeroDuration());
+
+// The same of a group.
+absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_tensor_t* tensors,
+                        size_t count, const Call& call, const coordd_call_options_t* options,
+                        coordd_work_t** works);
 
 // Waits for `handles`; hands them over in `works` when all succeeded and the caller wants them, and
 // releases them otherwise. The first error in their order.

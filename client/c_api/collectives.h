@@ -211,6 +211,19 @@ COORDD_API coordd_status_t coordd_barrier_async(coordd_worker_t* worker, const c
 COORDD_API coordd_status_t coordd_barrier(coordd_worker_t* worker, const char* name,
                                           const coordd_call_options_t* options);
 
+/* For a layer that names its program's calls by counting them, as coordd.torch does, and has
+ * refused one before it was submitted: the other ranks make the n-th call of this name and would
+ * wait for this rank, or meet its next one. Their call fails at once with INVALID_ARGUMENT and a
+ * sentence that names this rank and `why` (the first 1024 bytes), and so do these works. If all
+ * ranks refuse the call nothing is left of it. What the others have launched by a schedule already
+ * cannot be taken back: the generation then ends with that sentence. Of `tensors` only the names
+ * count; `group` NULL: one tensor, alone. */
+COORDD_API coordd_status_t coordd_refuse_async(coordd_worker_t* worker, const char* group,
+                                               const coordd_tensor_t* tensors, size_t count,
+                                               const char* why,
+                                               const coordd_call_options_t* options,
+                                               coordd_work_t** works);
+
 /* This rank has no more data: ranks with uneven inputs call it once each, when they are through.
  * Until the last rank has joined, a rank that has joined counts as ready for everything in every
  * process set that it is in: it contributes nothing (0 to a sum, no rows to a gather, and so on)

@@ -158,7 +158,12 @@ enum {
  * buffers belong to the library from a successful submission until the work is complete, even if
  * the work is released before that; name and shape are copied, so that one structure, or one array
  * of them, serves for every step of a training. In an array of tensors, struct_size of the first is
- * the stride. */
+ * the stride.
+ *
+ * 8 dimensions are enough for any tensor: only the first one, which gathers and scatters count, and
+ * the number of elements mean something, so the last ones of a longer shape may be multiplied. A
+ * longer name is to be shortened by the caller, by a hash of all of it, alike on all ranks.
+ * coordd.torch does both by itself. */
 typedef struct coordd_tensor {
   size_t struct_size;
   const char* name;

@@ -96,13 +96,15 @@ void PrintEither(bool as_json, Message& message, Json json, Text text) {
 absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment& environment) {
   std::vector<Connection> live;
   const absl::StatusOr<std::string> directory = ConnectionDirectory(environment);
-  if (directory.ok()) live = LiveConnections(*directory);
+  absl::Status unusable;
+  if (directory.ok()) live = LiveConnections(*directory, &unusable);
   if (geteuid() == 0) {
     for (Connection& service : ServiceConnections(kServiceConnections, kServiceCertificates))
       live.push_back(std::move(service));
   }
   absl::StatusOr<Target> target = ChooseTarget(arguments.target, environment, live);
   if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
+  if (absl::IsNotFound(target.status()) && !unusable.ok()) return unusable;
   return target;
 }
 

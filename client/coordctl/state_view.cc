@@ -201,6 +201,17 @@ void AppendWorkers(const v1::JobState& job, std::string* out) {
   }
 }
 
+// By reason, a line; nothing where nobody was refused.
+std::string RefusedText(const v1::Connections& connections) {
+  const std::map<std::string, int64_t> refused(connections.refused().begin(),
+                                               connections.refused().end());
+  int64_t all = 0;
+  for (const auto& [why, count] : refused) all += count;
+  if (all == 0) return "";
+  return absl::StrCat("connections refused since it was started: ", all, " (",
+                      absl::StrJoin(refused, ", ", absl::PairFormatter(" ")), ")\n");
+}
+
 }  // namespace
 
 std::string DurationText(double seconds) {
@@ -288,7 +299,10 @@ std::string StatusText(const v1::ServerState& state) {
   }
   if (state.node_sessions() > 0)
     absl::StrAppend(&out, ", ", state.node_sessions(), " node sessions");
-  absl::StrAppend(&out, "\n");
+  if (state.has_connections())
+    absl::StrAppend(&out, ", ", state.connections().open(), " of at most ",
+                    state.connections().max(), " connections");
+  absl::StrAppend(&out, "\n", RefusedText(state.connections()));
   if (!state.store_error().empty()) {
     absl::StrAppend(
         &out, "no new generation can form, since it cannot be stored: ", state.store_error(), "\n");

@@ -17,16 +17,16 @@ TlsFiles GivenTls(const TlsFiles& options, const Environment& environment) {
           .ca = either(options.ca, "COORDD_TLS_CA")};
 }
 
-// What its connection file says of one that runs here fits it, which variables of the shell, meant
-// for another one, may not.
+// An option beats its variable, and a variable what the connection file says of one that runs here.
 Target Named(const std::string& address, const TargetRequest& request,
              const Environment& environment, absl::Span<const Connection> live) {
-  if (!request.tls.enabled()) {
+  const TlsFiles given = GivenTls(request.tls, environment);
+  if (!given.enabled()) {
     for (const Connection& connection : live) {
       if (connection.listen == address) return {address, connection.tls};
     }
   }
-  return {address, GivenTls(request.tls, environment)};
+  return {address, given};
 }
 
 }  // namespace

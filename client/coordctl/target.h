@@ -23,10 +23,10 @@ struct TargetRequest {
 };
 
 // The one that is named, by option or by COORDD_ADDR; else the only one that runs on this machine
-// (`live`: their connection files). Certificates are those of the options; else those that the
-// connection file names, if it runs on this machine; else those of COORDD_TLS_*, which also stand
-// in for single options that are not given. NOT_FOUND: none runs. FAILED_PRECONDITION: several do;
-// names them.
+// (`live`: their connection files). Certificates are those of the options; else those of
+// COORDD_TLS_*, which also stand in for single options that are not given; else those that the
+// connection file names, if it runs on this machine. NOT_FOUND: none runs. FAILED_PRECONDITION:
+// several do; names them.
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live);
 

@@ -110,6 +110,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
                                                     const CoordinatorSetup& setup,
                                                     const Environment& environment,
                                                     absl::Time deadline, Clock& clock) {
+  const absl::Time began = clock.Now();
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("a pipe cannot be made: ", std::strerror(errno)));
@@ -139,7 +140,11 @@ absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
   process.Reap();
   const std::string why = said.empty() ? "it said nothing" : said;
   if (!in_time)
-    return absl::DeadlineExceededError(absl::StrCat("coordd did not start in time: ", why));
+    return absl::DeadlineExceededError(
+        absl::StrCat("coordd, which loads its libraries, opens its state in ", setup.store,
+                     " and listens at ", setup.listen, ", was not there after ",
+                     absl::FormatDuration(absl::Trunc(deadline - began, absl::Milliseconds(1))),
+                     " (--start-timeout): ", why));
   return absl::UnavailableError(absl::StrCat("coordd did not start: ", why));
 }
 

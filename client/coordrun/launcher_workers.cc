@@ -2,17 +2,16 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/admin_client.h"
 #include "client/coordrun/last_words.h"
 #include "client/coordrun/launcher.h"
 #include "common/host_identity.h"
+#include "common/log.h"
+#include "common/token_file.h"
 
 namespace coordd {
 namespace {
@@ -27,10 +26,17 @@ constexpr absl::Duration kAfterEviction = absl::Seconds(1);
 void Launcher::StartReporter() {
   const Rendezvous& rendezvous = coordinator_.rendezvous;
   if (rendezvous.launch_id.empty()) return;
-  std::ostringstream token;
-  if (!rendezvous.token_file.empty()) token << std::ifstream(rendezvous.token_file).rdbuf();
-  auto reporter = ExitReporter::Start({rendezvous.address, rendezvous.tls}, rendezvous.job,
-                                      std::string(absl::StripAsciiWhitespace(token.str())));
+  std::string token;
+  if (!rendezvous.token_file.empty()) {
+    absl::StatusOr<std::string> read = ReadTokenFile("coordrun", rendezvous.token_file);
+    if (!read.ok()) {  // it was there when the run began
+      COORDD_LOG(kWarning, "coordd is not told how workers end: ", read.status().message());
+      return;
+    }
+    token = *std::move(read);
+  }
+  auto reporter =
+      ExitReporter::Start({rendezvous.address, rendezvous.tls}, rendezvous.job, std::move(token));
   if (reporter.ok()) reporter_ = *std::move(reporter);
 }
 

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/launch_address.h"
 #include "client/coordrun/program_name.h"
@@ -11,12 +13,18 @@
 #include "common/own_address.h"
 #include "common/random.h"
 #include "common/status_macros.h"
+#include "common/token_file.h"
 
 namespace coordd {
 namespace {
 
-// Against hangs only: on a machine that is busy with other things, coordd may take many seconds.
+// Against hangs only, at least: on a machine that is busy with other things, coordd may take many
+// seconds to load its libraries and open its state.
 constexpr absl::Duration kStartWithin = absl::Seconds(60);
+
+absl::Time StartBy(const RunOptions& options, Clock& clock) {
+  return clock.Now() + std::max(kStartWithin, options.start_timeout);
+}
 
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
@@ -32,6 +40,8 @@ absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std:
   }
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
+    if (!rendezvous->token_file.empty())
+      COORDD_RETURN_IF_ERROR(CheckTokenFile("COORDD_TOKEN_FILE", rendezvous->token_file));
   }
   // Workers of other coordruns would have to know a token that is made here.
   const bool all_here = options.size == 0 || options.size == plan.np;
@@ -71,6 +81,8 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   Rendezvous& rendezvous = result.rendezvous;
   rendezvous.job = JobName(options, environment);
   rendezvous.token_file = options.token_file;
+  if (!rendezvous.token_file.empty())
+    COORDD_RETURN_IF_ERROR(CheckTokenFile("--token-file", rendezvous.token_file));
   const bool sees_ends = plan.launcher == LauncherKind::kLocal ||
                          plan.launcher == LauncherKind::kSsh ||
                          plan.launcher == LauncherKind::kSrun;
@@ -101,12 +113,12 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
     setup.tls = ServerTlsFiles(certificates);
     rendezvous.tls = WorkerTlsFiles(certificates);
   }
-  auto started = StartCoordinator(options, setup, environment, clock.Now() + kStartWithin, clock);
+  auto started = StartCoordinator(options, setup, environment, StartBy(options, clock), clock);
   if (absl::IsUnavailable(started.status())) {
     // State that is on no disk of this machine (the directory is on a network file system) cannot
     // be trusted: then the run does not survive its coordd.
     setup.store = "memory";
-    started = StartCoordinator(options, setup, environment, clock.Now() + kStartWithin, clock);
+    started = StartCoordinator(options, setup, environment, StartBy(options, clock), clock);
   }
   COORDD_RETURN_IF_ERROR(started.status());
   result.process = *std::move(started);
@@ -126,9 +138,9 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
 
 absl::Status RestartCoordinator(const RunOptions& options, const Environment& environment,
                                 Clock& clock, RunCoordinator* coordinator) {
-  COORDD_ASSIGN_OR_RETURN(CoordinatorProcess process,
-                          StartCoordinator(options, coordinator->setup, environment,
-                                           clock.Now() + kStartWithin, clock));
+  COORDD_ASSIGN_OR_RETURN(
+      CoordinatorProcess process,
+      StartCoordinator(options, coordinator->setup, environment, StartBy(options, clock), clock));
   coordinator->process = std::move(process);
   return absl::OkStatus();
 }

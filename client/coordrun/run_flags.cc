@@ -145,7 +145,8 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--network-interfaces", options->networks,
                  "of this machine, on which workers may reach coordd: eth0,ib0 [all]")
       ->join(',');
-  AddDuration(app, "--start-timeout", &options->start_timeout, "for all hosts to answer [30]");
+  AddDuration(app, "--start-timeout", &options->start_timeout,
+              "for all hosts to answer [30]; for coordrun's own coordd to listen, 60 at least");
   app.add_option("--node-sessions", options->node_sessions,
                  "on, off or auto: the workers of a node speak to coordd as one, through a relay "
                  "there (local and ssh); auto: from 512 workers on")

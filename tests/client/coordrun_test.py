@@ -66,12 +66,40 @@ class OutputTest(CoordrunCase):
                 self.assertIn(f"[{rank}] {kind} {rank}\n", text)
 
     def test_a_worker_has_its_variables(self):
+        secret = os.path.join(self.folder, "secret")
+        with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write("secret")
         status, text = self.script('echo "$COORDD_RANK/$COORDD_SIZE $COORDD_LOCAL_RANK/$COORDD_LOCAL_SIZE $COORDD_JOB_ID '
                                    '$A $COORDD_METRICS $COORDD_TOKEN_FILE"',
                                    *NOWHERE, "-x", "A=b", "--job", "named", "--size", "5", "--first-rank", "3",
-                                   "--token-file", "/etc/hostname")
+                                   "--token-file", secret)
         self.assertEqual(status, 0, text)
         self.assertTrue(lines_of(text, 4)[0].startswith("4/5 1/2 named b auto "), text)
+
+    def test_a_secret_that_others_can_read_is_refused_at_once(self):
+        secret = os.path.join(self.folder, "secret")
+        with open(os.open(secret, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write("secret")
+        os.chmod(secret, 0o644)
+        for arguments, variables, named in ((["--token-file", secret], {}, "--token-file"),
+                                            (NOWHERE, {"COORDD_TOKEN_FILE": secret}, "COORDD_TOKEN_FILE")):
+            process = self.start(Process([program("coordrun"), "-np", "1", *arguments, "--", "true"],
+                                         {**self.environment, **variables}))
+            self.assertEqual(process.wait(), 1, process.text())
+            self.assertIn(f"{named} names {secret}, which has mode 0644", process.text())
+            self.assertEqual(process.text().count("\n"), 1, process.text())
+
+    def test_a_coordd_without_room_for_its_threads_says_so(self):
+        for kib, begins in ((150_000, False), (300_000, False), (2_000_000, True)):
+            coordd = self.start(Process(["bash", "-c", f"ulimit -v {kib}; exec {program('coordd')} --listen 127.0.0.1:0 --http off"],
+                                        self.environment))
+            if begins:
+                self.assertTrue(wait_for(lambda coordd=coordd: "ready: grpc" in coordd.text()), coordd.text())
+                coordd.signal(signal.SIGINT)
+                continue
+            self.assertNotIn(coordd.wait(), (0, 134), coordd.text())
+            self.assertIn(f"the address space is limited to {kib // 1024} MiB (ulimit -v)", coordd.text())
+            self.assertEqual(coordd.text().count("\n"), 1, coordd.text())
 
     def test_a_run_has_a_secret_that_others_cannot_read(self):
         status, text = self.script('echo $(stat -c %a "$COORDD_TOKEN_FILE") $(wc -c < "$COORDD_TOKEN_FILE") '

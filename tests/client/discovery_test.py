@@ -149,6 +149,15 @@ class DiscoveryTest(processes.TestCase):
         self.assertEqual(run.wait(), 130)
         self.assert_nothing_left()
 
+    def test_an_answer_of_megabytes_is_refused_with_a_sentence(self):
+        run = self.started("--host-discovery-script", "head -c 3000000 /dev/zero | tr '\\0' x", "--min-np", "1", "--max-np", "1",
+                           "--elastic-timeout", "2", "--", "true")
+        self.assertNotEqual(run.wait(), 0, run.text())
+        self.assertIn("--host-discovery-script", run.text())
+        self.assertIn("1 MiB: expected a host a line", run.text())
+        self.assertLess(len(run.text()), 10_000)
+        self.assert_nothing_left()
+
     def test_other_hosts_are_waited_for_when_all_are_gone_and_what_is_lost_is_said(self):
         self.there_are("localhost:1")
         run = self.discovering("--max-np", "1", "--drain-grace", "1", worker=f"{WORKER} 100000")

@@ -69,6 +69,18 @@ TEST(StatusText, ShowsRanksByNodeInOrderWithWhatEachDoes) {
   EXPECT_THAT(text, HasSubstr("waiting for grad/17 (rank 3 missing)"));
 }
 
+TEST(StatusText, ShowsTheConnectionsAndWhoWasRefused) {
+  v1::ServerState state = TwoNodes();
+  EXPECT_THAT(StatusText(state), Not(HasSubstr("connections")));  // of an older coordd
+  state.mutable_connections()->set_open(5);
+  state.mutable_connections()->set_max(509);
+  EXPECT_THAT(StatusText(state), HasSubstr("/, 5 of at most 509 connections\njob train"));
+  (*state.mutable_connections()->mutable_refused())["tls"] = 2;
+  (*state.mutable_connections()->mutable_refused())["silent"] = 1;
+  EXPECT_THAT(StatusText(state),
+              HasSubstr("connections refused since it was started: 3 (silent 1, tls 2)\n"));
+}
+
 TEST(StatusText, KeepsTheFiguresOfAJobThatHasEnded) {
   v1::ServerState state = TwoNodes();
   v1::JobState* job = state.mutable_jobs(0);

@@ -75,16 +75,24 @@ TEST(ChooseTarget, VariablesHoldTheCertificatesOfOneThatIsNamedByOption) {
   EXPECT_EQ(elsewhere->tls.ca, "env.ca");
   EXPECT_EQ(elsewhere->tls.cert, "env.crt");
   EXPECT_EQ(elsewhere->tls.key, "env.key");
-  // They are of another one than that which runs here.
-  const auto here = ChooseTarget({.coordinator = "127.0.0.1:1", .tls = {}}, environment,
-                                 {Running("127.0.0.1:1", kTheirs)});
-  ASSERT_TRUE(here.ok());
-  EXPECT_EQ(here->tls.ca, "their.ca");
   const auto mixed =
       ChooseTarget({.coordinator = "localhost:1", .tls = {.ca = "my.ca"}}, environment, {});
   ASSERT_TRUE(mixed.ok());
   EXPECT_EQ(mixed->tls.ca, "my.ca");
   EXPECT_EQ(mixed->tls.cert, "env.crt");
+}
+
+TEST(ChooseTarget, AnOptionBeatsItsVariableAndAVariableTheFile) {
+  const Connection live[] = {Running("127.0.0.1:1", kTheirs)};
+  const Environment environment = {
+      {"COORDD_TLS_CA", "env.ca"}, {"COORDD_TLS_CERT", "env.crt"}, {"COORDD_TLS_KEY", "env.key"}};
+  for (const std::string coordinator : {"127.0.0.1:1", ""}) {
+    EXPECT_EQ(ChooseTarget({.coordinator = coordinator, .tls = kMine}, environment, live)->tls.ca,
+              "my.ca");
+    EXPECT_EQ(ChooseTarget({.coordinator = coordinator, .tls = {}}, environment, live)->tls.ca,
+              "env.ca");
+    EXPECT_EQ(ChooseTarget({.coordinator = coordinator, .tls = {}}, {}, live)->tls.ca, "their.ca");
+  }
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 
 namespace coordd {
@@ -47,6 +49,19 @@ TEST(ConnectionFile, GivesBackWhatWasWritten) {
   struct stat found = {};
   ASSERT_EQ(stat(path.c_str(), &found), 0);
   EXPECT_EQ(found.st_mode & 0777, 0600u);
+}
+
+TEST(ConnectionFile, HoldsAbsolutePaths) {
+  const TempDirectory directory;
+  Connection connection = MyConnection();
+  connection.tls = {.cert = "tls/worker.crt", .key = "./tls/worker.key", .ca = "/etc/ca.crt"};
+  ASSERT_TRUE(WriteConnectionFile(directory / "relative.json", connection).ok());
+  const absl::StatusOr<Connection> read = ReadConnectionFile(directory / "relative.json");
+  ASSERT_TRUE(read.ok());
+  const std::string here = std::filesystem::current_path().string();
+  EXPECT_EQ(read->tls.cert, here + "/tls/worker.crt");
+  EXPECT_EQ(read->tls.key, here + "/tls/worker.key");
+  EXPECT_EQ(read->tls.ca, "/etc/ca.crt");
 }
 
 TEST(ConnectionFile, RefusesWhatIsNoConnection) {
@@ -103,7 +118,10 @@ TEST(LiveConnections, ForgetsTheDeadAndSkipsTheRest) {
   ASSERT_TRUE(WriteConnectionFile(directory / "dead.json", dead).ok());
   std::ofstream(directory / "garbage.json") << "{";
   std::ofstream(directory / "notes.txt") << "mine";
-  EXPECT_THAT(LiveConnections(directory.path()), ElementsAre(Field(&Connection::pid, getpid())));
+  absl::Status unusable;
+  EXPECT_THAT(LiveConnections(directory.path(), &unusable),
+              ElementsAre(Field(&Connection::pid, getpid())));
+  EXPECT_THAT(unusable, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("garbage.json")));
   EXPECT_NE(access((directory / "dead.json").c_str(), F_OK), 0);
   EXPECT_EQ(access((directory / "notes.txt").c_str(), F_OK), 0);
 }

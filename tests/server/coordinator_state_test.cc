@@ -168,6 +168,58 @@ TEST_F(CoordinatorStateTest, AnUnknownDtypeFailsTheTensorNotTheWorker) {
   EXPECT_THAT(messages[0].tensor_failures().failures(0).message(), HasSubstr("dtype 77"));
 }
 
+TensorSpec Refused(const std::string& name) {
+  TensorSpec spec = Gradient(name, {});
+  spec.kind = CollectiveKind::kBarrier;
+  spec.op = ReduceOp::kNone;
+  spec.refused = "the tensor is on device meta";
+  return spec;
+}
+
+TEST_F(CoordinatorStateTest, WhatOneRankHasRefusedFailsOnTheOthersAtOnce) {
+  for (int64_t session : {1, 2, 3}) Join(session, 3);
+  Ready(1, {Gradient("a", {4})});
+  const Effects effects = Ready(3, {Refused("a")});
+  for (int64_t session : {1, 3}) {
+    const auto messages = To(session, effects);
+    ASSERT_EQ(messages.size(), 1u);
+    const v1::TensorFailure& failure = messages[0].tensor_failures().failures(0);
+    EXPECT_EQ(failure.message(),
+              "tensor a: rank 2 refused its own call of it: the tensor is on device meta");
+    EXPECT_EQ(failure.rank(), 2);
+  }
+  EXPECT_TRUE(To(2, effects).empty());
+  const auto late = To(2, Ready(2, {Gradient("a", {4})}));
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_THAT(late[0].tensor_failures().failures(0).message(), HasSubstr("rank 2 refused"));
+  // They are in step: the next one is planned.
+  Ready(1, {Gradient("a", {4})});
+  Ready(2, {Gradient("a", {4})});
+  EXPECT_EQ(To(1, Ready(3, {Gradient("a", {4})}))[0].plan().batches_size(), 1);
+}
+
+TEST_F(CoordinatorStateTest, WhatAllRanksHaveRefusedLeavesNothingBehind) {
+  Join(1, 2);
+  Join(2, 2);
+  std::vector<TensorSpec> refused, good;
+  for (const char* name : {"g_1of2", "g_2of2"}) {
+    refused.push_back(InGroup(Refused(name), "g", 2));
+    good.push_back(InGroup(Gradient(name, {4}), "g", 2));
+  }
+  for (int64_t session : {1, 2}) {
+    const auto messages = To(session, Ready(session, refused));
+    ASSERT_EQ(messages.size(), 1u);
+    EXPECT_EQ(messages[0].tensor_failures().failures_size(), 2);
+  }
+  Ready(1, good);
+  EXPECT_TRUE(To(2, Ready(2, good))[0].has_plan());
+  // A barrier is no such call.
+  TensorSpec barrier = Refused("b");
+  Ready(1, {barrier});
+  barrier.refused.clear();
+  EXPECT_TRUE(To(2, Ready(2, {barrier}))[0].has_tensor_failures());
+}
+
 TEST_F(CoordinatorStateTest, TellsARankWhenItHasTooManyTensorsPending) {
   options_.max_pending_tensors_per_job = 2;
   Join(1, 2);

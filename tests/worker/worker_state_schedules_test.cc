@@ -277,6 +277,37 @@ TEST(WorkerStateSchedulesTest, AnotherShapeBreaksItAndIsReportedBehindTheCut) {
   EXPECT_THAT(member.All<EndLane>(), SizeIs(1));
 }
 
+TensorSpec RefusedCall(const std::string& name) {
+  TensorSpec spec = Gradient(name);
+  spec.kind = CollectiveKind::kBarrier;
+  spec.op = ReduceOp::kNone;
+  spec.shape = {};
+  spec.refused = "on device meta";
+  return spec;
+}
+
+TEST(WorkerStateSchedulesTest, ARefusedCallBreaksItAndIsReportedBehindTheCut) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({RefusedCall("a")});
+  EXPECT_THAT(member.breaks(),
+              ElementsAre(HasSubstr("tensor a came as a call that was refused: on device meta")));
+  member.Freeze();
+  member.Cut(0);
+  EXPECT_THAT(member.reported(), ElementsAre("a"));
+}
+
+TEST(WorkerStateSchedulesTest, ARefusedCallThatOthersHaveLaunchedEndsTheGenerationWithItsReason) {
+  ScheduledMember member;
+  member.Schedule({{"a"}});
+  member.Submit({RefusedCall("a")});
+  member.Freeze();
+  member.Cut(1);
+  EXPECT_THAT(member.state().status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("tensor a came as a call that was refused: on device meta")));
+}
+
 TEST(WorkerStateSchedulesTest, SilenceInTheMiddleOfABatchBreaksIt) {
   ScheduledMember member;
   member.Schedule({{"a", "b"}});

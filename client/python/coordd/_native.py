@@ -484,4 +484,13 @@ class PreparedGroup:
             raise call_error(status)
         return Work(self._works[:], self.name, on_device)
 
+    def refuse(self, function, worker, as_group: bool, why: str, options) -> Work:
+        """Calls coordd_refuse_async; not as a group: there is one tensor."""
+        name, structures, count, works = self._arguments
+        status = function(worker, name if as_group else None, structures, count,
+                          ctypes.c_char_p(why.encode(errors="replace").replace(b"\0", b" ")), options, works)
+        if status != 0:
+            raise call_error(status)
+        return Work(self._works[:], self.name)
+
 

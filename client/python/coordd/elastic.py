@@ -138,11 +138,11 @@ class State:
         self._shared = True
         self.save()
 
-    def _part(self) -> Tuple[bytes, Optional[Exception]]:
+    def _part(self) -> Tuple[bytes, Optional[BaseException]]:
         """What the others are to get: the state, or why they cannot, and the error."""
         try:
             return _PACKED + self.pack(), None
-        except Exception as error:
+        except BaseException as error:
             why = f"rank {_basics.rank()} could not pickle its state: {type(error).__name__}: {error}"
             return _NOT_PACKED + why.encode(errors="replace"), error
 

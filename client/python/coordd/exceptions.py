@@ -50,7 +50,8 @@ class HorovodInternalError(CoorddError):
 
 
 class InvalidArgumentError(CoorddError, ValueError):
-    """A wrong argument. Nothing was submitted: other ranks that did submit wait for this one."""
+    """A wrong argument: nothing was submitted. If the call has no name it fails on the other ranks that make it, with this
+    sentence; if it has one they wait for this rank, which may repeat it."""
 
 
 class UnsupportedError(CoorddError, NotImplementedError):

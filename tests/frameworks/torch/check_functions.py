@@ -121,6 +121,16 @@ class Unpicklable:
         raise TypeError("this one stays here")
 
 
+class Interrupted:
+    """As if Ctrl-C came while it is pickled, or a method of it ended the program."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
 def check_objects_of_any_kind():
     for root in {0, hvd.size() - 1}:
         for value in (None, 3, "text", {"a": [1, (2.5, None)]}, b"\0" * 100_000, torch.arange(4), list(range(1000)), b""):
@@ -169,6 +179,29 @@ def check_an_object_of_one_rank_that_cannot_travel_is_an_error_for_all():
         raises(hvd.HorovodInternalError, lambda: hvd.allgather_object("fine", name="odd"),
                "rank 1 could not pickle its Unpicklable that was to travel as odd: TypeError: this one stays here")
     assert hvd.allgather_object(hvd.rank()) == [0, 1]
+
+
+@on_sizes(2)
+def check_the_others_hear_when_pickling_is_interrupted():
+    for error in (KeyboardInterrupt, SystemExit):
+        for call in (hvd.broadcast_object, hvd.allgather_object):
+            if hvd.rank() == 0:
+                raises(error, lambda: call(Interrupted(error("now"))), "now")
+            else:
+                raises(hvd.HorovodInternalError, lambda: call(None), "rank 0 could not pickle its Interrupted",
+                       f"{error.__name__}: now")
+            assert hvd.broadcast_object(hvd.rank()) == 0
+
+
+@on_sizes(2)
+def check_a_state_whose_pickling_is_interrupted_is_an_error_for_all():
+    from coordd.elastic import ObjectState
+    state = ObjectState(hvd.broadcast_object, hvd.rank, odd=None)
+    state.odd = Interrupted(KeyboardInterrupt("now"))
+    if hvd.rank() == 0:
+        raises(KeyboardInterrupt, state.share, "now")
+    else:
+        raises(hvd.HorovodInternalError, state.share, "rank 0 could not pickle its state: KeyboardInterrupt: now")
 
 
 @on_sizes(2)

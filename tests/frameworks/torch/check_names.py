@@ -79,14 +79,83 @@ def check_names_are_counted_while_operations_are_in_flight():
                               "allreduce.noname.0"]
 
 
-def check_a_refused_call_takes_no_name_and_no_number():
+def refusals(good, bad):
+    """Unnamed calls of each kind, of tensors that are refused, and the same that are not."""
+    yield lambda: hvd.allreduce(bad), lambda: hvd.allreduce(good)
+    yield lambda: hvd.allreduce(good, op=17), lambda: hvd.allreduce(good)
+    yield lambda: hvd.allreduce_(good, op=hvd.Sum, prescale_factor=0.0), lambda: hvd.allreduce_(good)
+    yield lambda: hvd.allreduce("no tensor"), lambda: hvd.allreduce(good)
+    yield lambda: hvd.synchronize(hvd.allreduce_async(bad)), lambda: hvd.synchronize(hvd.allreduce_async(good))
+    yield lambda: hvd.allgather(torch.tensor(1.0)), lambda: hvd.allgather(good)
+    yield lambda: hvd.allgather("no tensor"), lambda: hvd.allgather(good)
+    yield lambda: hvd.alltoall(good, splits=[good.shape[0] + 1] * hvd.size()), lambda: hvd.alltoall(good)
+    yield lambda: hvd.alltoall(good, splits=torch.ones(hvd.size())), lambda: hvd.alltoall(good)
+    yield lambda: hvd.broadcast(good, hvd.size()), lambda: hvd.broadcast(good, 0)
+    yield lambda: hvd.reducescatter(torch.tensor(1.0)), lambda: hvd.reducescatter(good)
+    yield lambda: hvd.reduce(good, 0, op=17), lambda: hvd.reduce(good, 0)
+    yield lambda: hvd.gather(bad, 0), lambda: hvd.gather(good, 0)
+    yield lambda: hvd.grouped_allreduce([good, bad]), lambda: hvd.grouped_allreduce([good, good])
+    yield lambda: hvd.grouped_allgather([good, bad]), lambda: hvd.grouped_allgather([good, good])
+    yield lambda: hvd.grouped_reducescatter([good, torch.tensor(1.0)]), lambda: hvd.grouped_reducescatter([good, good])
+    yield (lambda: hvd.allgather_into_tensor(torch.empty(1), good),
+           lambda: hvd.allgather_into_tensor(torch.empty(good.numel() * hvd.size()), good))
+    yield (lambda: hvd.reduce_scatter_tensor(torch.empty(3, 3), good),
+           lambda: hvd.reduce_scatter_tensor(torch.empty(good.numel() // hvd.size()), good))
+
+
+def check_a_call_that_one_rank_refuses_fails_on_the_others_and_all_go_on_in_step():
+    good, bad, refuser = torch.ones(12, 4), torch.ones(4, 4, device="meta"), hvd.size() - 1
+    for refused, made in refusals(good, bad):
+        if hvd.rank() == refuser:
+            try:
+                refused()
+                raise AssertionError("was not refused")
+            except (ValueError, AttributeError, TypeError):
+                pass
+        else:
+            error = expect_error(hvd.HorovodInternalError, made, f"rank {refuser} refused its own call")
+            assert error.rank == refuser, error
+        expect(hvd.allreduce(torch.tensor([float(hvd.rank())]), op=hvd.Sum),
+               torch.tensor([sum(range(hvd.size())) * 1.0]))
+        made()
+
+
+def check_a_call_that_all_ranks_refuse_leaves_nothing_behind():
+    good, bad = torch.ones(12, 4), torch.ones(4, 4, device="meta")
+    for refused, made in refusals(good, bad):
+        try:
+            refused()
+            raise AssertionError("was not refused")
+        except (ValueError, AttributeError, TypeError):
+            pass
+        made()
+
+
+def check_a_refused_call_counts_among_those_in_flight():
     pending = hvd.allreduce_async(torch.ones(2))
-    if hvd.rank() == 0:  # of which the others know nothing
-        for call in (hvd.allreduce, hvd.allreduce_async, hvd.allgather, lambda tensor: hvd.grouped_allreduce([tensor])):
-            expect_error(ValueError, lambda: call(torch.ones(4, 4, device="meta")), "noname")
-    expect(hvd.allreduce(torch.ones(2)), torch.ones(2))
+    if hvd.rank() == 0:
+        expect_error(ValueError, lambda: hvd.allreduce_async(torch.ones(4, 4, device="meta")), "noname.1")
+    else:
+        expect_error(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(4, 4)), "noname.1", "rank 0", "meta")
+    with recorded() as submitted:
+        expect(hvd.allreduce(torch.ones(2)), torch.ones(2))
+    assert submitted == ["allreduce.noname.2"], submitted
     hvd.synchronize(pending)
     assert names_of(lambda: hvd.allreduce(torch.ones(2))) == ["allreduce.noname.0"]
+
+
+def check_a_named_call_that_is_refused_may_be_repeated():
+    if hvd.rank() == 0:
+        expect_error(ValueError, lambda: hvd.allreduce(torch.ones(4, 4, device="meta"), name="again"), "meta")
+    expect(hvd.allreduce(torch.ones(2), name="again"), torch.ones(2))
+
+
+def check_all_may_refuse_what_goes_by_schedule():
+    for _ in range(20):
+        expect(hvd.allreduce(torch.ones(3)), torch.ones(3))
+    for _ in range(2):
+        expect_error(ValueError, lambda: hvd.allreduce(torch.ones(4, 4, device="meta")), "meta")
+        expect(hvd.allreduce(torch.ones(3)), torch.ones(3))
 
 
 def check_a_program_that_never_waits_for_everything_has_finitely_many():

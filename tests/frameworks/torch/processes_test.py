@@ -120,6 +120,37 @@ while not os.path.exists(os.environ["COORDD_TEST_GO"]):
         self.assertIn("an earlier call was interrupted (Ctrl-C) and still waits for the other ranks: finish_interrupted() waits",
                       waits.text())
 
+    def test_a_call_refused_where_the_others_go_by_schedule_ends_the_generation_with_its_reason(self):
+        coordd = self.coordd()
+        code = """
+import torch
+import coordd.torch as hvd
+hvd.init()
+for _ in range(30):
+    hvd.allreduce(torch.ones(3))
+try:
+    hvd.allreduce(torch.ones(3, device="meta" if hvd.rank() == 0 else "cpu"))
+    print("a result")
+except ValueError as error:
+    print("refused:", error)
+except hvd.HorovodInternalError as error:
+    print("failed:", error)
+try:
+    print("then", hvd.allreduce(torch.tensor([hvd.rank() + 2.0]), op=hvd.Sum))
+except hvd.HorovodInternalError as error:
+    print("later:", error)
+"""
+        ranks = [self.start(PythonRank(coordd.listen, code, rank, 2)) for rank in range(2)]
+        for rank in ranks:
+            rank.wait()
+        texts = [rank.text() for rank in ranks]
+        self.assertIn("refused: ", texts[0])
+        self.assertIn("meta", texts[0])
+        self.assertRegex(texts[1], "failed: .*(rank 0|refused).*device meta")
+        for text in texts:  # no call ever meets another one
+            self.assertNotIn("a result", text)
+            self.assertRegex(text, r"then tensor\(\[5\.\]\)|later: .*device meta")
+
     def test_ctrl_c_ends_the_wait_for_ranks_that_do_not_come(self):
         coordd = self.coordd()
         rank = self.start(PythonRank(coordd.listen, """

@@ -16,7 +16,8 @@ except ImportError as missing:
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 EXAMPLES = os.path.join(ROOT, "client", "examples", "python")
 COORDRUN = os.path.join(os.environ.get("COORDD_BUILD_DIR", os.path.join(ROOT, "build")), "bin", "coordrun")
-PATIENCE_S = 120
+# Of one program; tools/test-frameworks, whose torch takes long to import in each of its processes, waits for longer.
+PATIENCE_S = max(120.0, float(os.environ.get("COORDD_TEST_PATIENCE_S", "0")) / 2)
 
 # The shape of a Horovod script: what it imports, in the ways that people import it, and the steps that it makes.
 HOROVOD_SCRIPT = """

@@ -13,6 +13,7 @@ from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, track
 from coordd.torch._reductions import allreduce, as_group, function, grouped, grouped_allreduce, like, needs_grad
+from coordd.torch._refused import checked, refuse
 from coordd.torch._submit import kind_of, owned_tensor, require_same_bytes, set_number, size_bytes, submit
 
 
@@ -24,8 +25,8 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
     try:
         work = submit(function(function_name), extra, full_name, tensor, output, number, prescale_factor,
                       postscale_factor, 0 if output is None else size_bytes(output))
-    except BaseException:
-        names.withdraw(unnamed)
+    except BaseException as error:
+        refuse(error, full_name, unnamed, number)
         raise
     return Pending(work, output, finish_with, tensor, unnamed)
 
@@ -34,7 +35,7 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
 
 
 def _allgather(tensor, name, process_set) -> Pending:
-    kind = kind_of(tensor)
+    kind = checked("allgather", name, process_set, kind_of, tensor)
     return submit_pending("allgather", "coordd_allgather_async", (), name, tensor, None, process_set,
                            lambda work: owned_tensor(work, 0, kind))
 
@@ -79,9 +80,13 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None,
 
 
 def _grouped_allgather(tensors, name, process_set) -> Pending:
-    kinds = [kind_of(tensor) for tensor in tensors]
-    pending = grouped("grouped_allgather", "coordd_grouped_allgather_async", (), tensors, None, name, 1.0, 1.0,
-                       process_set)
+    kinds: List = []
+
+    def prepare():
+        kinds.extend(map(kind_of, tensors))
+        return (), None
+
+    pending = grouped("grouped_allgather", "coordd_grouped_allgather_async", prepare, tensors, name, 1.0, 1.0, process_set)
     return pending._replace(
         finish=lambda work: [owned_tensor(work, index, kind) for index, kind in enumerate(kinds)])
 
@@ -96,8 +101,9 @@ class _GroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, name, process_set, *tensors):
+        pending = _grouped_allgather(list(tensors), name, process_set)
         ctx.rows, ctx.process_set = [tensor.shape[0] for tensor in tensors], process_set
-        return tuple(finish(_grouped_allgather(list(tensors), name, process_set)))
+        return tuple(finish(pending))
 
     @staticmethod
     def backward(ctx, *gradients):
@@ -119,12 +125,16 @@ def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = Non
     return finish(_grouped_allgather(tensors, name, process_set))
 
 
+def _check_gathered(output: torch.Tensor, tensor: torch.Tensor, ranks: int) -> None:
+    require_same_bytes(output, tensor.numel() * ranks, tensor, "allgather_into_tensor")
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError("allgather_into_tensor: the tensor is not contiguous", "INVALID_ARGUMENT")
+
+
 def _allgather_into_tensor(output, tensor, name, process_set) -> Pending:
     set_number(process_set)
     worker()
-    require_same_bytes(output, tensor.numel() * process_set.size(), tensor, "allgather_into_tensor")
-    if not tensor.is_contiguous():
-        raise InvalidArgumentError("allgather_into_tensor: the tensor is not contiguous", "INVALID_ARGUMENT")
+    checked("allgather", name, process_set, _check_gathered, output, tensor, process_set.size())
     pending = submit_pending("allgather", "coordd_allgather_async", (), name, tensor.view(-1), output, process_set)
     return pending._replace(kept=(tensor, output))
 
@@ -150,6 +160,9 @@ def allgather_into_tensor(output: torch.Tensor, tensor: torch.Tensor, name: Opti
 
 
 def _broadcast(tensor, output, root_rank, name, process_set) -> Pending:
+    """`output` None: a new one."""
+    if output is None:
+        output = checked("broadcast", name, process_set, like, tensor)
     return submit_pending("broadcast", "coordd_broadcast_async", (c_int32(root_rank),), name, tensor, output,
                            process_set)
 
@@ -157,7 +170,7 @@ def _broadcast(tensor, output, root_rank, name, process_set) -> Pending:
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
                     process_set: ProcessSet = global_process_set) -> int:
     """Starts a broadcast into a new tensor; synchronize(handle) returns it. Not differentiable."""
-    return track(_broadcast(tensor, like(tensor), root_rank, name, process_set))
+    return track(_broadcast(tensor, None, root_rank, name, process_set))
 
 
 def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -178,7 +191,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, root_rank, name, process_set):
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return finish(_broadcast(tensor, like(tensor), root_rank, name, process_set))
+        return finish(_broadcast(tensor, None, root_rank, name, process_set))
 
     @staticmethod
     def backward(ctx, gradient):
@@ -197,7 +210,7 @@ def broadcast(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
     """
     if needs_grad(tensor):
         return _Broadcast.apply(tensor, root_rank, name, process_set)
-    return finish(_broadcast(tensor, like(tensor), root_rank, name, process_set))
+    return finish(_broadcast(tensor, None, root_rank, name, process_set))
 
 
 # --- alltoall --------------------------------------------------------------------------------------------------------
@@ -207,10 +220,10 @@ Splits = Union[torch.Tensor, Sequence[int]]
 
 def _alltoall(tensor, splits: Optional[Splits], name, process_set) -> Pending:
     """Its result is (tensor, received splits), with and without splits."""
-    kind = kind_of(tensor)
+    kind = checked("alltoall", name, process_set, kind_of, tensor)
     extra: Tuple = (c_void_p(), c_size_t(0))
     if splits is not None:
-        counts = _counts(splits)
+        counts = checked("alltoall", name, process_set, _counts, splits)
         extra = (byref((c_int64 * len(counts))(*counts)), c_size_t(len(counts)))
     return submit_pending("alltoall", "coordd_alltoall_async", extra, name, tensor, None, process_set,
                           lambda work: (owned_tensor(work, 0, kind), _received_splits(work)))
@@ -284,8 +297,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     status = function("coordd_barrier_async")(member.pointer, ctypes.c_char_p(full_name.encode()),
                                                _native.call_options(number, 1.0, 1.0), byref(pointer))
     if status != 0:
-        names.withdraw(unnamed)
-        raise _native.call_error(status, full_name)
+        error = _native.call_error(status, full_name)
+        refuse(error, full_name, unnamed, number)
+        raise error
     finish(Pending(Work((pointer.value or 0,), full_name), None, None, None, unnamed))
 
 

@@ -161,9 +161,10 @@ class GradientExchange:
             if unit.handle is None and id(unit) not in left_out and any(map(is_wanted, unit.parameters)):
                 attempt(self._submit, unit)
         kinds = attempt(used.wait) if used is not None else None
-        for index in absent if kinds is not None else ():
-            if kinds[index] != ABSENT:
-                attempt(self._submit, singles[index], kinds[index])
+        if kinds is not None:
+            for index in absent:
+                if kinds[index] != ABSENT:
+                    attempt(self._submit, singles[index], kinds[index])
         return failures[0] if failures else None
 
     def wait(self) -> None:

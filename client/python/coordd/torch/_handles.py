@@ -12,6 +12,8 @@ had none of them unsynchronized; from 64 on it begins again at 0, as soon as 0 i
   poll() reports first frees different numbers on different ranks.)
 - names repeat from step to step, so that coordd recognises them: a program whose steps end with everything synchronized uses
   as many as it has operations in flight; one that always has some in flight uses 64, or as many as are in flight.
+- a call that is refused for its arguments is a call: it takes its i, and the others' call of it fails (_refused.py). It counts as
+  synchronized at once.
 - after join(), when ranks have made different numbers of calls, all start from 0 again.
 
 A program whose own calls depend on timing gives names: one that submits, say, whenever poll() finds that nothing is in flight.

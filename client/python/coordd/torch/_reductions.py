@@ -1,6 +1,6 @@
 """allreduce, reducescatter and reduce, in all their forms. See coordd.torch.mpi_ops."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -9,6 +9,7 @@ from coordd._basics import Average, Sum, worker
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._handles import Pending, finish, names, synchronize, track
+from coordd.torch._refused import checked, refuse
 from coordd.torch._submit import (reduction, require_same_bytes, run_allreduce, set_number, size_bytes, submit,
                                    submit_group)
 from coordd.torch.compression import Compression
@@ -19,7 +20,8 @@ def function(name: str):
 
 
 def needs_grad(*tensors: torch.Tensor) -> bool:
-    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+    """What is no tensor is refused later."""
+    return torch.is_grad_enabled() and any([getattr(tensor, "requires_grad", False) for tensor in tensors])
 
 
 # --- allreduce -------------------------------------------------------------------------------------------------------
@@ -27,13 +29,13 @@ def needs_grad(*tensors: torch.Tensor) -> bool:
 
 def _allreduce(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
     number = set_number(process_set)
-    extra = reduction(op, average, tensor)
     full_name, unnamed = names.take("allreduce", name, number)
     try:
-        work = submit(function("coordd_allreduce_async"), extra, full_name, tensor, output, number, prescale_factor,
-                      postscale_factor)
-    except BaseException:
-        names.withdraw(unnamed)
+        output = like(tensor) if output is None else output
+        work = submit(function("coordd_allreduce_async"), reduction(op, average, tensor), full_name, tensor, output, number,
+                      prescale_factor, postscale_factor)
+    except BaseException as error:
+        refuse(error, full_name, unnamed, number)
         raise
     return Pending(work, output, None, tensor, unnamed)
 
@@ -42,16 +44,17 @@ like = torch.empty_like  # memory for a result shaped as the input
 
 
 def _allreduce_now(tensor, output, average, name, op, prescale_factor, postscale_factor, process_set) -> torch.Tensor:
-    """Returns the output once it holds the result."""
+    """Returns the output, None: a new one, once it holds the result."""
     number = set_number(process_set)
     full_name, unnamed = names.take("allreduce", name, number)
     try:
+        output = like(tensor) if output is None else output
         run_allreduce(full_name, tensor, output, op, average, number, prescale_factor, postscale_factor)
     except HorovodInternalError:
         names.release(unnamed)
         raise
-    except Exception:
-        names.withdraw(unnamed)
+    except Exception as error:
+        refuse(error, full_name, unnamed, number)
         raise
     if unnamed is not None:
         names.release(unnamed)
@@ -63,7 +66,7 @@ def allreduce_async(tensor: torch.Tensor, average: Optional[bool] = None, name: 
                     process_set: ProcessSet = global_process_set) -> int:
     """Starts an allreduce into a new tensor; the input must not change until synchronize(handle), which returns the
     result. Not differentiable; otherwise as allreduce()."""
-    return track(_allreduce(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set))
+    return track(_allreduce(tensor, None, average, name, op, prescale_factor, postscale_factor, process_set))
 
 
 def allreduce_async_(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -86,12 +89,12 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
         ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
-        return _allreduce_now(tensor, like(tensor), average, name, op, prescale_factor, postscale_factor, process_set)
+        return _allreduce_now(tensor, None, average, name, op, prescale_factor, postscale_factor, process_set)
 
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.contiguous()
-        return (_allreduce_now(gradient, like(gradient), *ctx.arguments),) + (None,) * 6
+        return (_allreduce_now(gradient, None, *ctx.arguments),) + (None,) * 6
 
 
 def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Optional[str] = None,
@@ -110,30 +113,31 @@ def allreduce(tensor: torch.Tensor, average: Optional[bool] = None, name: Option
     process_set:      the ranks that take part; this rank must be one of them.
 
     Differentiable. May be called from any thread; ranks may submit in different orders.
-    ValueError: the arguments of this call; nothing was submitted. HorovodInternalError: the ranks disagree, a rank was
-    lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
+    ValueError: the arguments of this call; nothing was submitted (and without a name it fails on the others, too).
+    HorovodInternalError: the ranks disagree, a rank refused its call or was lost, or the deadline passed; the text says which rank. NotImplementedError: Adasum.
     """
     compressed, context = compression.compress(tensor)
     if isinstance(compressed, torch.Tensor) and compressed.requires_grad and torch.is_grad_enabled():
         reduced = _Allreduce.apply(compressed, average, name, op, prescale_factor, postscale_factor, process_set)
     else:
-        reduced = _allreduce_now(compressed, like(compressed), average, name, op, prescale_factor, postscale_factor,
-                                 process_set)
+        reduced = _allreduce_now(compressed, None, average, name, op, prescale_factor, postscale_factor, process_set)
     return compression.decompress(reduced, context)
 
 
 # --- grouped allreduce -----------------------------------------------------------------------------------------------
 
 
-def grouped(operation: str, function_name: str, extra, tensors, outputs, name, prescale_factor, postscale_factor,
-             process_set) -> Pending:
+def grouped(operation: str, function_name: str, prepare: Callable[[], Tuple[Tuple, Optional[List[torch.Tensor]]]], tensors, name,
+            prescale_factor, postscale_factor, process_set) -> Pending:
+    """`prepare()`: the arguments behind the tensors, and the outputs, None: the library's."""
     number = set_number(process_set)
     full_name, unnamed = names.take(operation, name, number)
     try:
+        extra, outputs = prepare()
         work = submit_group(function(function_name), extra, full_name, tensors, outputs, number, prescale_factor,
                             postscale_factor)
-    except BaseException:
-        names.withdraw(unnamed)
+    except BaseException as error:
+        refuse(error, full_name, unnamed, number, len(tensors))
         raise
     return Pending(work, outputs, None, tensors, unnamed)
 
@@ -147,8 +151,12 @@ def as_group(tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
 
 
 def _grouped_allreduce(tensors, outputs, average, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
-    return grouped("grouped_allreduce", "coordd_grouped_allreduce_async", reduction(op, average, *tensors), tensors, outputs,
-                    name, prescale_factor, postscale_factor, process_set)
+
+    def prepare():
+        return reduction(op, average, *tensors), list(map(like, tensors)) if outputs is None else outputs
+
+    return grouped("grouped_allreduce", "coordd_grouped_allreduce_async", prepare, tensors, name, prescale_factor,
+                   postscale_factor, process_set)
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[bool] = None, name: Optional[str] = None,
@@ -156,7 +164,7 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor], average: Optional[b
                             process_set: ProcessSet = global_process_set) -> int:
     """Starts a grouped allreduce into new tensors; one handle, whose result is their list. Not differentiable."""
     tensors = as_group(tensors)
-    return track(_grouped_allreduce(tensors, list(map(like, tensors)), average, name, op, prescale_factor,
+    return track(_grouped_allreduce(tensors, None, average, name, op, prescale_factor,
                                      postscale_factor, process_set))
 
 
@@ -182,12 +190,12 @@ class _GroupedAllreduce(torch.autograd.Function):
     def forward(ctx, arguments, *tensors):
         average, _, op, prescale_factor, postscale_factor, process_set = arguments
         ctx.arguments = (average, None, op, prescale_factor, postscale_factor, process_set)
-        return tuple(finish(_grouped_allreduce(list(tensors), list(map(like, tensors)), *arguments)))
+        return tuple(finish(_grouped_allreduce(list(tensors), None, *arguments)))
 
     @staticmethod
     def backward(ctx, *gradients):
         dense = [gradient.contiguous() for gradient in gradients]
-        reduced = finish(_grouped_allreduce(dense, list(map(like, dense)), *ctx.arguments))
+        reduced = finish(_grouped_allreduce(dense, None, *ctx.arguments))
         return (None, *reduced)
 
 
@@ -201,7 +209,7 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
     if needs_grad(*compressed):
         reduced = _GroupedAllreduce.apply(arguments, *compressed)
     else:
-        reduced = finish(_grouped_allreduce(compressed, [like(tensor) for tensor in compressed], *arguments))
+        reduced = finish(_grouped_allreduce(compressed, None, *arguments))
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]
 
 
@@ -218,13 +226,16 @@ def _slice_like(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
 
 
 def _reducescatter(tensor, output, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
+    """`output` None: a new one."""
     number = set_number(process_set)
+    worker()
     full_name, unnamed = names.take("reducescatter", name, number)
     try:
+        output = _slice_like(tensor, process_set) if output is None else output
         work = submit(function("coordd_reducescatter_async"), reduction(op, None, tensor), full_name, tensor, output, number,
                       prescale_factor, postscale_factor, size_bytes(output))
-    except BaseException:
-        names.withdraw(unnamed)
+    except BaseException as error:
+        refuse(error, full_name, unnamed, number)
         raise
     return Pending(work, output, None, tensor, unnamed)
 
@@ -233,9 +244,7 @@ def reducescatter_async(tensor: torch.Tensor, name: Optional[str] = None, op: in
                         process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> int:
     """Starts a reducescatter; synchronize(handle) returns this rank's part. Not differentiable."""
-    set_number(process_set)
-    worker()
-    return track(_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
+    return track(_reducescatter(tensor, None, name, op, process_set, prescale_factor,
                                  postscale_factor))
 
 
@@ -252,8 +261,7 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, op, process_set, prescale_factor, postscale_factor):
         ctx.arguments = (op, process_set, prescale_factor, postscale_factor)
-        return finish(_reducescatter(tensor, _slice_like(tensor, process_set), name, op, process_set, prescale_factor,
-                                     postscale_factor))
+        return finish(_reducescatter(tensor, None, name, op, process_set, prescale_factor, postscale_factor))
 
     @staticmethod
     def backward(ctx, gradient):
@@ -267,14 +275,12 @@ def reducescatter(tensor: torch.Tensor, name: Optional[str] = None, compression=
                   postscale_factor: float = 1.0) -> torch.Tensor:
     """Reduces a tensor over all ranks and returns this rank's part of the first dimension, which is split evenly; lower
     ranks get the extra row. The tensor has at least one dimension; otherwise as allreduce(). Differentiable."""
-    set_number(process_set)
-    worker()
     compressed, context = compression.compress(tensor)
     arguments = (name, op, process_set, prescale_factor, postscale_factor)
     if needs_grad(compressed):
         part = _Reducescatter.apply(compressed, *arguments)
     else:
-        part = finish(_reducescatter(compressed, _slice_like(compressed, process_set), *arguments))
+        part = finish(_reducescatter(compressed, None, *arguments))
     return compression.decompress(part, context)
 
 
@@ -299,32 +305,38 @@ def reduce_scatter_tensor(output: torch.Tensor, tensor: torch.Tensor, op: int = 
 def _reduce_scatter_tensor(output, tensor, op, name, process_set) -> Pending:
     set_number(process_set)
     worker()
-    ranks = process_set.size()
+    checked("reducescatter", name, process_set, _check_scattered, output, tensor, process_set.size())
+    pending = _reducescatter(tensor.view(-1), output, name, op, process_set, 1.0, 1.0)
+    return pending._replace(kept=(tensor, output))
+
+
+def _check_scattered(output: torch.Tensor, tensor: torch.Tensor, ranks: int) -> None:
     if tensor.numel() % ranks != 0:
         raise InvalidArgumentError(f"reduce_scatter_tensor: the tensor has {tensor.numel()} elements, expected a multiple "
                                    f"of {ranks} ranks", "INVALID_ARGUMENT")
     require_same_bytes(output, tensor.numel() // ranks, tensor, "reduce_scatter_tensor")
     if not tensor.is_contiguous():
         raise InvalidArgumentError("reduce_scatter_tensor: the tensor is not contiguous", "INVALID_ARGUMENT")
-    pending = _reducescatter(tensor.view(-1), output, name, op, process_set, 1.0, 1.0)
-    return pending._replace(kept=(tensor, output))
 
 
 # --- grouped reducescatter -------------------------------------------------------------------------------------------
 
 
 def _grouped_reducescatter(tensors, name, op, process_set, prescale_factor, postscale_factor) -> Pending:
-    outputs = [_slice_like(tensor, process_set) for tensor in tensors]
-    return grouped("grouped_reducescatter", "coordd_grouped_reducescatter_async", reduction(op, None, *tensors), tensors, outputs,
-                   name, prescale_factor, postscale_factor, process_set)
+    set_number(process_set)
+    worker()
+
+    def prepare():
+        return reduction(op, None, *tensors), [_slice_like(tensor, process_set) for tensor in tensors]
+
+    return grouped("grouped_reducescatter", "coordd_grouped_reducescatter_async", prepare, tensors, name, prescale_factor,
+                   postscale_factor, process_set)
 
 
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor], name: Optional[str] = None, op: int = Average,
                                 process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
     """Starts a grouped reducescatter; one handle, whose result is the list of this rank's parts. Not differentiable."""
-    set_number(process_set)
-    worker()
     return track(_grouped_reducescatter(as_group(tensors), name, op, process_set, prescale_factor, postscale_factor))
 
 
@@ -347,8 +359,6 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
     """reducescatter() of several tensors as one operation: planned together, in one generation, or not at all.
     Differentiable."""
-    set_number(process_set)
-    worker()
     compressed, contexts = zip(*[compression.compress(tensor) for tensor in as_group(tensors)])
     arguments = (name, op, process_set, prescale_factor, postscale_factor)
     if needs_grad(*compressed):

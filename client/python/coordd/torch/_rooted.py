@@ -12,15 +12,20 @@ from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._exchanges import submit_pending
 from coordd.torch._handles import Pending, finish, track
 from coordd.torch._reductions import like
+from coordd.torch._refused import checked
 from coordd.torch._submit import kind_of, owned_tensor, reduction
 
 # --- to one rank -----------------------------------------------------------------------------------------------------
 
 
 def _reduce(tensor, root_rank, name, op, prescale_factor, postscale_factor, process_set) -> Pending:
-    output = like(tensor) if worker().place.rank == root_rank else None
-    return submit_pending("reduce", "coordd_reduce_async", (c_int32(root_rank), *reduction(op, None, tensor)), name, tensor,
-                          output, process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+    on_root = worker().place.rank == root_rank
+
+    def prepare():
+        return (c_int32(root_rank), *reduction(op, None, tensor)), like(tensor) if on_root else None
+
+    extra, output = checked("reduce", name, process_set, prepare)
+    return submit_pending("reduce", "coordd_reduce_async", extra, name, tensor, output, process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor)
 
 
 def reduce_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op: int = Average,
@@ -39,7 +44,7 @@ def reduce(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None, op:
 
 
 def _gather(tensor, root_rank, name, process_set) -> Pending:
-    kind = kind_of(tensor)
+    kind = checked("gather", name, process_set, kind_of, tensor)
     on_root = worker().place.rank == root_rank
     return submit_pending("gather", "coordd_gather_async", (c_int32(root_rank),), name, tensor, None, process_set,
                           (lambda work: owned_tensor(work, 0, kind)) if on_root else None)

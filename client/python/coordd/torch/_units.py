@@ -145,10 +145,12 @@ class _Together(Unit):
 
     def _dense(self, parameter: torch.Tensor) -> torch.Tensor:
         """Its gradient, which is there."""
-        if not parameter.grad.is_sparse:
-            return parameter.grad
-        self._sparse[id(parameter)] = parameter.grad.sparse_dim()
-        return parameter.grad.to_dense()
+        gradient = parameter.grad
+        assert gradient is not None
+        if not gradient.is_sparse:
+            return gradient
+        self._sparse[id(parameter)] = gradient.sparse_dim()
+        return gradient.to_dense()
 
     def _say_what_is_there(self) -> None:
         """Before it is submitted."""

@@ -134,18 +134,19 @@ class _NotPickled(NamedTuple):
 class _Packed(NamedTuple):
     value: Any
     data: torch.Tensor  # its pickle, or that of a _NotPickled
-    error: Optional[Exception]
+    error: Optional[BaseException]
 
 
 def _pack(make: Callable[[], Any]) -> _Packed:
     """The object that `make()` returns."""
     value: Any = None
-    kind, error = "object", None
+    kind = "object"
+    error: Optional[BaseException] = None
     try:
         value = make()
         kind = type(value).__name__
         data = (cloudpickle or pickle).dumps(value)
-    except Exception as found:  # pickle raises what it likes, and so do the objects' own methods
+    except BaseException as found:  # pickle raises what it likes, and so do the objects' own methods; or it is Ctrl-C
         error = found
         data = pickle.dumps(_NotPickled(mpi_ops.rank(), kind, f"{type(found).__name__}: {found}"))
     return _Packed(value, torch.frombuffer(bytearray(data), dtype=torch.uint8), error)

@@ -19,7 +19,8 @@ import torch
 from coordd.exceptions import InvalidArgumentError, UnsupportedError
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
-from coordd.torch._gradients import GradientExchange, Options
+from coordd.torch._gradients import GradientExchange
+from coordd.torch._units import Options
 from coordd.torch.compression import Compression
 
 __all__ = ["DistributedOptimizer"]
