@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import unittest
@@ -229,8 +230,7 @@ class TorchEnvTest(processes.TestCase):
         self.assertEqual(status, 2, text)
         self.assertIn("each of 2 workers would start a job of its own", text)
         # And where coordrun cannot know it, by the program's init.
-        status, text = self.run_command(program("coordrun"), "-np", "2", "--", "sh", "-c", 'exec "$@"', "sh", *command,
-                                        environment=self.environment)
+        status, text = self.shell(shlex.join(command), "-np", "2")
         self.assertNotEqual(status, 0, text)
         self.assertIn("torchrun runs in each of coordrun's 2 workers and knows of 1", text)
         self.assertNotIn("began", text)
