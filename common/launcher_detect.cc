@@ -113,15 +113,20 @@ void DropLaunchNode(const LauncherRule& rule, const std::string& hostname,
 
 void ReadHosts(const Environment& environment, const LaunchFacts& facts, const LauncherRule& rule,
                LaunchPlace* place) {
+  std::vector<std::string> unusable;
   for (const HostListSource& source : rule.hosts) {
     const std::string value = Variable(environment, source.variable);
     if (value.empty()) continue;
     absl::StatusOr<std::vector<HostSlots>> hosts = HostsOf(source, value, facts);
     if (!hosts.ok()) {
       place->warnings.push_back(absl::StrCat(source.variable, ": ", hosts.status().message()));
+      unusable.push_back(place->warnings.back());
       continue;
     }
-    if (hosts->empty()) continue;
+    if (hosts->empty()) {
+      if (facts.read_file) unusable.push_back(absl::StrCat(source.variable, " names no host"));
+      continue;
+    }
     if (rule.drops_launch_node) DropLaunchNode(rule, facts.hostname, &*hosts);
     for (HostSlots& host : *hosts) {
       place->hosts.push_back(std::move(host.host));
@@ -129,6 +134,7 @@ void ReadHosts(const Environment& environment, const LaunchFacts& facts, const L
     }
     return;
   }
+  place->unusable_hosts = absl::StrJoin(unusable, "; ");
 }
 
 void ReadHints(const Environment& environment, const LauncherRule& rule, LaunchPlace* place) {
@@ -228,7 +234,10 @@ void Compare(const Reading& other, const Environment& environment, LaunchPlace* 
   const std::string says = absl::StrCat(place.title, " says ", Numbers(place), " (",
                                         Variables(environment, *other.rule), ")");
   const bool same_size = place.size == chosen->size || place.size < 0;
-  if (!place.is_rank() || (place.rank == chosen->rank && same_size)) {
+  // coordrun numbers mpirun's ranks by node, as coordd does.
+  const bool renumbered = chosen->launcher == "coordd" && place.size == chosen->size &&
+                          !Variable(environment, "COORDD_TORCH_ENV").empty();
+  if (!place.is_rank() || renumbered || (place.rank == chosen->rank && same_size)) {
     chosen->notes.push_back(says);
     return;
   }
@@ -344,6 +353,35 @@ LaunchPlace Choose(std::vector<Reading> readings, const Environment& environment
   return place;
 }
 
+// torchrun as the command of coordrun's workers: its processes have the variables of both, and
+// those of coordrun are each agent's. They are one job where one torchrun spans all the workers.
+absl::Status JudgeTorchrunInCoordrun(const Environment& environment,
+                                     std::vector<Reading>* readings) {
+  const bool in_coordrun = !FirstSet(environment, "COORDD_LAUNCH_ID COORDD_TORCH_ENV").empty();
+  const auto find = [readings](absl::string_view name) {
+    return std::find_if(readings->begin(), readings->end(), [name](const Reading& reading) {
+      return reading.rule->name == name && reading.refusal.empty() && reading.place.is_rank();
+    });
+  };
+  const auto coordrun = find("coordd"), torchrun = find("torchrun");
+  // coordrun takes the marks of a torchrun around it from its workers.
+  if (!in_coordrun || coordrun == readings->end() || torchrun == readings->end() ||
+      Variable(environment, "TORCHELASTIC_RUN_ID").empty())
+    return absl::OkStatus();
+  const int32_t workers = coordrun->place.size, agents = torchrun->place.nodes;
+  if (workers != agents) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "torchrun runs in each of coordrun's ", workers, " workers and knows of ",
+        std::max(agents, 1), ", so each is a job of its own, of ", torchrun->place.size,
+        " processes (WORLD_SIZE): expected coordrun around the program without torchrun, or "
+        "torchrun --nnodes ",
+        workers));
+  }
+  coordrun->refusal = "torchrun runs inside of its workers, and its processes are the ranks";
+  torchrun->place.inside_coordrun = true;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LaunchPlace> ReadRequested(const Environment& environment, const LaunchFacts& facts,
                                           absl::string_view requested) {
   for (const LauncherRule& rule : LauncherRules()) {
@@ -374,7 +412,9 @@ absl::StatusOr<LaunchPlace> DetectLaunchPlace(const Environment& environment,
   if (requested == "none") {
     place = Alone("--launcher none");
   } else if (requested.empty() || requested == "auto") {
-    place = Choose(ReadAll(environment, facts), environment);
+    std::vector<Reading> readings = ReadAll(environment, facts);
+    COORDD_RETURN_IF_ERROR(JudgeTorchrunInCoordrun(environment, &readings));
+    place = Choose(std::move(readings), environment);
   } else {
     COORDD_ASSIGN_OR_RETURN(place, ReadRequested(environment, facts, requested));
   }

@@ -53,6 +53,10 @@ struct LaunchPlace {
   // several (a batch script's body, salloc without srun). The sentence says what to do.
   std::string not_a_rank;
 
+  // Whether COORDD_RANK and those with it are those of the process that has started this launcher,
+  // and say nothing of this one.
+  bool inside_coordrun = false;
+
   std::string job_id;    // of the scheduler, else of the launcher; empty: none
   std::string run_name;  // of this start, from a scheduler that starts the processes: "4711.0"
   // Equal in all processes of this start of the program, and different in every other start. Empty:
@@ -60,6 +64,7 @@ struct LaunchPlace {
   std::string instance;
   std::vector<std::string> hosts;   // each once, in the order of ranks where that is known
   std::vector<int32_t> host_slots;  // of each of `hosts`; 0: not said
+  std::string unusable_hosts;       // why `hosts` is empty though a variable names some
   std::vector<CoordinatorHint> coordinator_hints;
   int32_t visible_gpus = -1;  // how many this process is shown; -1: not said
 
@@ -75,7 +80,8 @@ struct LaunchPlace {
 // The first rule of the table whose variables are all there and fit together. `requested`: empty or
 // "auto": all rules; "none": no rule; else the name of one. Without any: launcher "none" and rank
 // -1. INVALID_ARGUMENT: an unknown name, or a requested launcher whose variables are missing or
-// contradict themselves.
+// contradict themselves. FAILED_PRECONDITION: a launcher runs in each of several workers of
+// coordrun, so that each is a job of its own.
 absl::StatusOr<LaunchPlace> DetectLaunchPlace(const Environment& environment,
                                               const LaunchFacts& facts,
                                               absl::string_view requested);

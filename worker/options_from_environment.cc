@@ -214,6 +214,7 @@ absl::Status ReadLaunch(const Environment& environment, const LaunchFacts& facts
   const std::string* requested = Find(environment, "COORDD_LAUNCHER");
   absl::StatusOr<LaunchPlace> place =
       DetectLaunchPlace(environment, facts, requested == nullptr ? "" : *requested);
+  if (absl::IsFailedPrecondition(place.status())) return place.status();
   if (!place.ok())
     return absl::InvalidArgumentError(absl::StrCat("COORDD_LAUNCHER: ", place.status().message()));
   options->launch = *std::move(place);
@@ -228,7 +229,9 @@ absl::Status ReadLaunch(const Environment& environment, const LaunchFacts& facts
   return absl::OkStatus();
 }
 
-absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
+// Who this worker is by our own variables, which win one by one.
+absl::Status ReadRank(const Environment& environment, WorkerOptions* options) {
+  if (options->launch.inside_coordrun) return absl::OkStatus();
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_RANK", 0, &options->launcher_rank));
   COORDD_RETURN_IF_ERROR(
       ReadNumber(environment, "COORDD_LOCAL_RANK", 0, &options->launcher_local_rank));
@@ -237,6 +240,12 @@ absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
   if (size > 0) options->min_workers = options->max_workers = size;
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MIN_WORKERS", 1, &options->min_workers));
   COORDD_RETURN_IF_ERROR(ReadNumber(environment, "COORDD_MAX_WORKERS", 1, &options->max_workers));
+  if (const std::string* id = Find(environment, "COORDD_LAUNCH_ID")) options->launch_id = *id;
+  return absl::OkStatus();
+}
+
+absl::Status ReadPlace(const Environment& environment, WorkerOptions* options) {
+  COORDD_RETURN_IF_ERROR(ReadRank(environment, options));
   if (const std::string* id = Find(environment, "COORDD_NODE_ID")) options->node_id = *id;
   if (const std::string* relay = Find(environment, "COORDD_NODE_SESSION"))
     options->node_session = *relay;
@@ -253,7 +262,6 @@ absl::StatusOr<WorkerOptions> WorkerOptionsFrom(const Environment& environment,
   COORDD_RETURN_IF_ERROR(ReadCoordinator(environment, &options));
   COORDD_RETURN_IF_ERROR(ReadLaunch(environment, facts, &options));
   if (const std::string* job = Find(environment, "COORDD_JOB_ID")) options.job = *job;
-  if (const std::string* id = Find(environment, "COORDD_LAUNCH_ID")) options.launch_id = *id;
   COORDD_RETURN_IF_ERROR(ReadToken(environment, &options.token));
   if (const std::string* cert = Find(environment, "COORDD_TLS_CERT")) options.tls.cert = *cert;
   if (const std::string* key = Find(environment, "COORDD_TLS_KEY")) options.tls.key = *key;

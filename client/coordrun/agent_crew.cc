@@ -51,7 +51,8 @@ void AgentCrew::OpenMore(absl::Time now) {
     if (host->channel.opened() || host->failed) continue;
     host->asked = now;
     if (const absl::Status status = host->channel.Open(); !status.ok()) {
-      Fail(*host, absl::StrCat(Named(host->channel.request()), ": ", status.message()));
+      Fail(*host, absl::StrCat(Named(host->channel.request()), ": ", status.message(),
+                               options_.cannot_open.empty() ? "" : "; ", options_.cannot_open));
     } else {
       ++open;
     }

@@ -25,9 +25,10 @@ struct AgentCrewOptions {
   std::function<std::string(const ChannelRequest&, const ProcessEnd&,
                             const std::vector<std::string>& noise)>
       explain;
-  bool verbose = false;  // noise is told while it comes
-  bool torch = false;    // workers get torch's variables
-  int32_t np = 0;        // workers of the plan
+  std::string cannot_open;  // to be said besides when a channel cannot be opened; empty: nothing
+  bool verbose = false;     // noise is told while it comes
+  bool torch = false;       // workers get torch's variables
+  int32_t np = 0;           // workers of the plan
   // The way to a worker that no channel leads to, or only one that has ended; null: there is none.
   std::function<ChannelRequest(int32_t worker)> channel_of = nullptr;
 };

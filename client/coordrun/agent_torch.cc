@@ -4,6 +4,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/coordrun/host_look.h"
+#include "client/coordrun/thread_share.h"
+#include "client/coordrun/worker_environment.h"
 #include "common/address.h"
 #include "common/host_identity.h"
 
@@ -22,8 +25,11 @@ void AgentTorch::Begin(const AgentOrders& orders, const Environment& environment
   names_ = orders.torch;
   port_range_ = orders.port_range;
   if (names_.empty()) return;
-  const bool slurm = orders.identity == AgentIdentity::kSlurm;
-  group_ = slurm ? WholeNumberOr(environment, "SLURM_NODEID", 0) : orders.number;
+  AgentReport look;
+  LookAtCores(&look);
+  cores_ = look.cores;
+  is_task_ = orders.identity == AgentIdentity::kSlurm;
+  group_ = is_task_ ? WholeNumberOr(environment, "SLURM_NODEID", 0) : orders.number;
   const auto coordinator = ParseHostPort(Variable(environment, "COORDD_ADDR"));
   if (coordinator.ok()) coordinator_ = coordinator->host;
   report->node = ThisHost(Variable(environment, "COORDD_NODE_ID")).node_id;
@@ -63,9 +69,16 @@ Environment AgentTorch::VariablesOf(int32_t worker, const Environment& environme
   const auto told = places_.find(worker);
   if (told != places_.end()) place = told->second;
   Environment variables = TorchVariables(names_, place, master_);
+  Overlay(ThreadVariables(ThreadsFor(environment), environment), &variables);
   // The hint says the same, so that coordd gives this rank.
   if (told != places_.end()) variables["COORDD_RANK"] = absl::StrCat(place.rank);
   return variables;
+}
+
+int32_t AgentTorch::ThreadsFor(const Environment& environment) const {
+  const int32_t workers = WholeNumberOr(environment, "COORDD_LOCAL_SIZE", 1);
+  if (!is_task_) return ThreadsEach(cores_, workers);
+  return ThreadsOfTask(cores_, workers, WholeNumberOr(environment, "SLURM_CPUS_ON_NODE", cores_));
 }
 
 Environment AgentTorch::MasterOf() const { return MasterVariables(names_, master_); }

@@ -33,8 +33,12 @@ class AgentTorch {
   uint16_t PickPort();
 
  private:
+  int32_t ThreadsFor(const Environment& environment) const;
+
   std::vector<std::string> names_;
   std::string port_range_;
+  int32_t cores_ = 0;        // that its workers may use
+  bool is_task_ = false;     // one of Slurm's, each of which has cores of its own, if so bound
   int32_t group_ = 0;        // unless coordrun says otherwise
   std::string coordinator_;  // host of the address at which coordd is reached
   std::map<int32_t, TorchPlace> places_;

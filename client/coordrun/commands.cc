@@ -1,6 +1,7 @@
 #include "client/coordrun/commands.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -57,6 +58,15 @@ constexpr SshFailure kSshFailures[] = {
     {"Network is unreachable", "there is no way to it in the network"},
     {"No such file or directory (identity)", "the key of --ssh-identity-file is not there"},
 };
+
+// What srun says of a job that has ended, or where Slurm cannot be asked.
+constexpr const char* kUnknownJob[] = {"Invalid job id",
+                                       "invalid job",
+                                       "already completing or completed",
+                                       "Unable to confirm allocation",
+                                       "Could not establish a configuration source",
+                                       "Unable to contact slurm controller",
+                                       "Access/permission denied"};
 
 }  // namespace
 
@@ -135,9 +145,29 @@ MpiLibrary MpiLibraryFrom(const std::string& version_text) {
              : MpiLibrary::kHydra;
 }
 
+std::vector<std::string> MpiRankCommand(const RunOptions& options, const RunPlan& plan,
+                                        const std::string& self, const std::string& folder) {
+  if (folder.empty()) return options.command;
+  std::vector<std::string> command;
+  // As over ssh: the same path as here, else PATH.
+  if (!options.remote_coordrun.empty()) {
+    command = {options.remote_coordrun};
+  } else if (plan.hosts.empty()) {
+    command = {self};
+  } else {
+    command = {"sh", "-c", R"(test -x "$0" && exec "$0" "$@"; exec coordrun "$@")", self};
+  }
+  Append({"--mpi-rank", folder, "--start-timeout",
+          absl::StrCat(absl::ToDoubleSeconds(options.start_timeout)), "--"},
+         &command);
+  Append(options.command, &command);
+  return command;
+}
+
 std::vector<std::string> MpirunCommand(const RunOptions& options, const RunPlan& plan,
                                        MpiLibrary library,
-                                       const std::vector<std::string>& variables) {
+                                       const std::vector<std::string>& variables,
+                                       const std::vector<std::string>& rank_command) {
   const bool open = library == MpiLibrary::kOpenMpi;
   std::vector<std::string> command = {"mpirun", open ? "-np" : "-n", absl::StrCat(plan.np)};
   if (!plan.hosts.empty()) {
@@ -155,7 +185,7 @@ std::vector<std::string> MpirunCommand(const RunOptions& options, const RunPlan&
   }
   if (!options.directory.empty()) Append({"-wdir", options.directory}, &command);
   Append(options.launcher_arguments, &command);
-  Append(options.command, &command);
+  Append(rank_command, &command);
   return command;
 }
 
@@ -173,7 +203,8 @@ std::string ExplainSsh(const std::string& host, const ProcessEnd& end,
   return absl::StrCat("host ", host, ": ssh ", end.ToString(), ": ", LastWords(said));
 }
 
-std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said) {
+std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& said,
+                        const std::string& leftover) {
   if (Says(said, "Requested node configuration is not available") ||
       Says(said, "More processors requested than permitted")) {
     return absl::StrCat(
@@ -181,8 +212,11 @@ std::string ExplainSrun(const ProcessEnd& end, const std::vector<std::string>& s
         "tasks; expected a smaller -np, or a larger --ntasks of the job (",
         LastWords(said), ")");
   }
+  const bool is_unknown = std::any_of(std::begin(kUnknownJob), std::end(kUnknownJob),
+                                      [&said](const char* sign) { return Says(said, sign); });
+  const bool hint = is_unknown && !leftover.empty();
   return absl::StrCat("srun could not start the workers: it ", end.ToString(), ": ",
-                      LastWords(said));
+                      LastWords(said), hint ? "; " : "", hint ? leftover : "");
 }
 
 }  // namespace coordd

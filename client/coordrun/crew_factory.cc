@@ -1,21 +1,27 @@
 #include "client/coordrun/crew_factory.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/coordrun/agent_crew.h"
 #include "client/coordrun/commands.h"
 #include "client/coordrun/external_crew.h"
+#include "client/coordrun/host_look.h"
 #include "client/coordrun/local_crew.h"
 #include "client/coordrun/master_port.h"
 #include "client/coordrun/mpirun_crew.h"
 #include "client/coordrun/relay_process.h"
+#include "client/coordrun/thread_share.h"
 #include "client/coordrun/torch_variables.h"
 #include "common/status_macros.h"
 
@@ -49,10 +55,14 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
   if (options.metrics.empty()) options.metrics = "auto";
   const auto pick_master = MasterHere(options, in.plan);
   const TorchMaster master = pick_master();
+  AgentReport here;
+  LookAtCores(&here);
+  const int32_t threads = options.torch_env ? ThreadsEach(here.cores, in.plan.np) : 0;
   for (int32_t r = 0; r < in.plan.np; ++r) {
     COORDD_ASSIGN_OR_RETURN(
         Environment environment,
         EnvironmentOfWorker(options, in.coordinator.rendezvous, r, in.environment, master));
+    Overlay(ThreadVariables(threads, environment), &environment);
     // That of rank 0, as with mpirun: a script behind '-', a debugger.
     orders.push_back({r, std::move(environment), /*has_input=*/options.first_rank + r == 0});
   }
@@ -163,14 +173,18 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
   }
   channel.orders = OrdersLine(orders);
   channel.agents = static_cast<size_t>(in.plan.np);
+  const std::string leftover = LeftoverText(in.options, in.environment);
   for (int32_t rank = 0; rank < in.plan.np; ++rank) channel.workers.push_back(rank);
   AgentCrewOptions options;
   options.channels.push_back(std::move(channel));
   options.verbose = in.options.verbose;
   options.torch = !orders.torch.empty();
   options.np = in.plan.np;
-  options.explain = [](const ChannelRequest& /*request*/, const ProcessEnd& end,
-                       const std::vector<std::string>& said) { return ExplainSrun(end, said); };
+  options.explain = [leftover](const ChannelRequest& /*request*/, const ProcessEnd& end,
+                               const std::vector<std::string>& said) {
+    return ExplainSrun(end, said, leftover);
+  };
+  options.cannot_open = leftover;
   return std::make_unique<AgentCrew>(std::move(options));
 }
 
@@ -179,12 +193,31 @@ absl::StatusOr<Environment> SharedVariables(const CrewInputs& in) {
   COORDD_ASSIGN_OR_RETURN(Environment variables,
                           CommonVariables(in.options, in.coordinator.rendezvous, in.environment));
   variables["COORDD_SIZE"] = absl::StrCat(in.plan.np);
+  variables[kTorchMarker] = "";  // of an outer run
   return variables;
+}
+
+// Where the ranks of an mpirun meet (mpi_rank.h); empty: nowhere. Hosts see the run's folder,
+// unless they need nothing that is in it.
+absl::StatusOr<std::string> MpiFolder(const CrewInputs& in) {
+  const bool needless = !in.plan.hosts.empty() && in.options.run_directory.empty() &&
+                        !absl::StartsWith(in.coordinator.rendezvous.token_file, in.run_directory);
+  if (TorchNames(in.options).empty() || needless) return std::string();
+  std::string folder = in.run_directory + "/ranks";
+  std::error_code error;
+  if (!std::filesystem::create_directory(folder, error)) {
+    return absl::UnavailableError(absl::StrCat(folder, " cannot be made: ", error.message()));
+  }
+  return folder;
 }
 
 absl::StatusOr<std::unique_ptr<Crew>> MakeMpirun(const CrewInputs& in) {
   COORDD_ASSIGN_OR_RETURN(Environment variables, SharedVariables(in));
-  return std::make_unique<MpirunCrew>(in.options, in.plan, in.environment, std::move(variables));
+  COORDD_ASSIGN_OR_RETURN(const std::string folder, MpiFolder(in));
+  if (!folder.empty()) variables[kTorchMarker] = absl::StrJoin(TorchNames(in.options), ",");
+  return std::make_unique<MpirunCrew>(in.options, in.plan,
+                                      MpiRankCommand(in.options, in.plan, in.self, folder),
+                                      in.environment, std::move(variables));
 }
 
 absl::StatusOr<std::unique_ptr<Crew>> MakeExternal(const CrewInputs& in) {

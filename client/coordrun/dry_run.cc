@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/coordrun/commands.h"
 #include "client/coordrun/coordinator_process.h"
 #include "client/coordrun/external_crew.h"
@@ -108,6 +109,9 @@ std::string MpirunText(const Picture& in) {
   std::string exports;
   Environment variables = in.common;
   variables["COORDD_SIZE"] = absl::StrCat(in.plan.np);
+  const std::vector<std::string> torch = TorchNames(in.options);
+  if (!torch.empty()) variables[kTorchMarker] = absl::StrJoin(torch, ",");
+  const std::string folder = torch.empty() ? "" : absl::StrCat(kDirectory, "/ranks");
   for (const auto& [name, value] : variables) {
     if (value.empty()) continue;
     names.push_back(name);
@@ -115,7 +119,8 @@ std::string MpirunText(const Picture& in) {
   }
   return absl::StrCat("# ", RanksText(0, in.plan.np),
                       ": with Open MPI (MPICH's mpirun gets the same in its spelling)\n", exports,
-                      Quoted(MpirunCommand(in.options, in.plan, MpiLibrary::kOpenMpi, names)),
+                      Quoted(MpirunCommand(in.options, in.plan, MpiLibrary::kOpenMpi, names,
+                                           MpiRankCommand(in.options, in.plan, in.self, folder))),
                       "\n");
 }
 

@@ -95,6 +95,8 @@ std::vector<std::string> GpuModels() {
   return models;
 }
 
+}  // namespace
+
 void LookAtCores(AgentReport* report) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -109,8 +111,6 @@ void LookAtCores(AgentReport* report) {
     cpu = last;
   }
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> FirstReachable(const std::vector<std::string>& addresses,
                                            absl::Duration timeout) {

@@ -16,6 +16,8 @@ namespace coordd {
 absl::StatusOr<std::string> FirstReachable(const std::vector<std::string>& addresses,
                                            absl::Duration timeout);
 
+// The cores that this process may use.
+void LookAtCores(AgentReport* report);
 // Cores, GPUs and versions of libraries into `report`. Opens UCX and NCCL for the time of the call.
 void LookAtHost(const Environment& environment, AgentReport* report);
 

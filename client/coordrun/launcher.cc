@@ -18,6 +18,7 @@
 #include "client/coordrun/preflight.h"
 #include "client/coordrun/read_lines.h"
 #include "client/coordrun/signals.h"
+#include "client/coordrun/thread_share.h"
 #include "client/coordrun/torch_variables.h"
 #include "common/host_identity.h"
 #include "common/status_macros.h"
@@ -146,7 +147,10 @@ absl::Status Launcher::Prepare() {
                              ", launcher ", ToString(plan_.launcher), ": ", plan_.reason));
   }
   for (const std::string& note : options_.notes) output_.Say(absl::StrCat("coordrun: ", note));
-  for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_)})
+  AgentReport here;
+  LookAtCores(&here);
+  for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_),
+                                  ThreadsNote(options_, plan_, environment_, here.cores)})
     if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
   const bool reads =
       std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();

@@ -12,6 +12,8 @@
 #include "client/coordrun/host_discovery.h"
 #include "client/coordrun/launch_address.h"
 #include "client/coordrun/launcher.h"
+#include "client/coordrun/mpi_rank.h"
+#include "client/coordrun/nested_launch.h"
 #include "client/coordrun/run_directory.h"
 #include "client/coordrun/run_flags.h"
 #include "client/coordrun/run_plan.h"
@@ -46,8 +48,15 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
   const LaunchFacts facts = ThisLaunchFacts();
   inputs.hostname = facts.hostname;
   const auto place = DetectLaunchPlace(environment, facts, "");
-  if (place.ok()) inputs.allocation = AllocationOf(*place);
-  if (place.ok()) inputs.pod = PodOf(*place);
+  if (place.ok()) {
+    inputs.allocation = AllocationOf(*place);
+    inputs.pod = PodOf(*place);
+    const bool ignored = Variable(environment, "COORDD_LAUNCHER") == "none";
+    if (!ignored) inputs.task = TaskOf(*place);
+    inputs.unusable_hosts = UnusableHostsOf(*place);
+    if (inputs.allocation.has_value() && options.launcher.empty())
+      options.notes.insert(options.notes.end(), place->warnings.begin(), place->warnings.end());
+  }
   if (!options.hostfile.empty()) {
     COORDD_ASSIGN_OR_RETURN(inputs.hostfile, facts.read_file(options.hostfile));
   }
@@ -65,8 +74,10 @@ int Main(int argc, char** argv) {
   const Environment environment = ReadEnvironment();
   Clock& clock = Clock::Real();
   if (flags.agent) return RunAgent(environment, clock);
-
   RunOptions& options = flags.options;
+  if (!flags.mpi_rank.empty() && !options.command.empty())
+    return RunMpiRank({flags.mpi_rank, options.start_timeout, options.command}, environment, clock);
+
   const auto plan = Plan(options, environment, clock);
   if (!plan.ok()) return Fail(plan.status(), kExitUsage);
   options.np = plan->np;

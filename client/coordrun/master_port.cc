@@ -1,5 +1,6 @@
 #include "client/coordrun/master_port.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -41,6 +42,8 @@ int BindTo(const UniqueFd& fd, int family, uint16_t* port) {
 }
 
 }  // namespace
+
+void MasterPort::KeepOverExec() const { fcntl(socket_.get(), F_SETFD, 0); }
 
 absl::StatusOr<MasterPort> MasterPort::Reserve(const std::string& port_range) {
   PortRange range;  // 0 to 0: any

@@ -21,6 +21,8 @@ class MasterPort {
   static absl::StatusOr<MasterPort> Reserve(const std::string& port_range);
 
   uint16_t port() const { return port_; }
+  // For the program that this process becomes: the socket stays bound as long as that lives.
+  void KeepOverExec() const;
 
  private:
   MasterPort(UniqueFd socket, uint16_t port) : socket_(std::move(socket)), port_(port) {}

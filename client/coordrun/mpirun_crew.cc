@@ -60,9 +60,13 @@ std::optional<LabelledLine> ParseLabel(absl::string_view line) {
   return labelled;
 }
 
-MpirunCrew::MpirunCrew(const RunOptions& options, const RunPlan& plan, Environment environment,
+MpirunCrew::MpirunCrew(const RunOptions& options, const RunPlan& plan,
+                       std::vector<std::string> rank_command, Environment environment,
                        Environment variables)
-    : options_(options), plan_(plan), environment_(std::move(environment)) {
+    : options_(options),
+      plan_(plan),
+      rank_command_(std::move(rank_command)),
+      environment_(std::move(environment)) {
   for (const char* name : {"COORDD_RANK", "COORDD_LOCAL_RANK", "COORDD_LOCAL_SIZE"}) {
     environment_.erase(name);  // each finds its own in mpirun's variables
   }
@@ -79,8 +83,9 @@ MpirunCrew::MpirunCrew(const RunOptions& options, const RunPlan& plan, Environme
 absl::Status MpirunCrew::Start(CrewEvents& events) {
   COORDD_ASSIGN_OR_RETURN(const MpiLibrary library, AskLibrary(environment_));
   COORDD_ASSIGN_OR_RETURN(
-      process_, ChildProcess::Start({.command = MpirunCommand(options_, plan_, library, names_),
-                                     .environment = environment_}));
+      process_, ChildProcess::Start(
+                    {.command = MpirunCommand(options_, plan_, library, names_, rank_command_),
+                     .environment = environment_}));
   for (int32_t worker = 0; worker < plan_.np; ++worker) {
     events.WorkerStarted(worker, "", process_->pid(), "");
   }

@@ -26,9 +26,10 @@ std::optional<LabelledLine> ParseLabel(absl::string_view line);
 
 class MpirunCrew : public Crew {
  public:
-  // `variables`: of the workers; an empty value means that they must not have it.
-  MpirunCrew(const RunOptions& options, const RunPlan& plan, Environment environment,
-             Environment variables);
+  // `rank_command`: MpiRankCommand. `variables`: of the workers; an empty value means that they
+  // must not have it.
+  MpirunCrew(const RunOptions& options, const RunPlan& plan, std::vector<std::string> rank_command,
+             Environment environment, Environment variables);
 
   absl::Status Start(CrewEvents& events) override;
   void Await(std::vector<pollfd>& fds) override;
@@ -43,6 +44,7 @@ class MpirunCrew : public Crew {
   // Constant after construction.
   const RunOptions& options_;
   const RunPlan& plan_;
+  const std::vector<std::string> rank_command_;
   Environment environment_;
   std::vector<std::string> names_;
 

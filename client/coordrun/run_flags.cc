@@ -36,6 +36,9 @@ constexpr char kFooter[] =
     "  COORDD_METRICS                  where it serves /metrics; port 0 picks one\n"
     "  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT\n"
     "                                  what torchrun sets, for torch.distributed; those of -x win\n"
+    "  OMP_NUM_THREADS                 its share of the cores, where several share a host and it "
+    "is\n"
+    "                                  not set\n"
     "Others are passed on as they are: COORDD_MIN_WORKERS, COORDD_MAX_WORKERS, COORDD_NODE_ID,\n"
     "COORDD_TOPOLOGY, COORDD_TRANSPORT (auto, mapped, shm, ucx), COORDD_HOST_ALGORITHM (auto,\n"
     "flat, hierarchical), COORDD_JOIN_TIMEOUT and COORDD_TIMEOUT (seconds), COORDD_LOG_LEVEL\n"
@@ -215,8 +218,8 @@ void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* va
       ->type_name("VAR[=VALUE]")
       ->allow_extra_args(false);
   app.add_flag("!--no-torch-env", options->torch_env,
-               "no RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR and "
-               "MASTER_PORT for the workers");
+               "no RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, "
+               "MASTER_PORT and OMP_NUM_THREADS for the workers");
   app.add_flag_callback(
       "--require-rdma", [variables] { variables->push_back("COORDD_REQUIRE_RDMA=1"); },
       "tensors on GPUs of several hosts go over RDMA, or the first of them fails");
@@ -297,6 +300,7 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
   AddWorkers(app, &options, &variables);
   AddCoordinator(app, &options);
   app.add_flag("--agent", flags.agent)->group("");  // hidden: for coordrun itself
+  app.add_option("--mpi-rank", flags.mpi_rank)->group("");
 
   const size_t begin = std::min(CommandBegin(app, arguments), arguments.size());
   const auto command = arguments.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -317,7 +321,7 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
     flags.exit = app.exit(error) == 0 ? 0 : kExitUsage;
     return flags;
   }
-  if (flags.agent) return flags;
+  if (flags.agent || !flags.mpi_rank.empty()) return flags;
   absl::Status valid;
   for (const std::string& variable : variables) valid.Update(ParseVariable(variable, &options));
   valid.Update(options.Validate());

@@ -12,6 +12,7 @@ namespace coordd {
 struct RunFlags {
   RunOptions options;
   bool agent = false;       // coordrun --agent: see agent.h
+  std::string mpi_rank;     // coordrun --mpi-rank DIR: see mpi_rank.h
   std::optional<int> exit;  // help, version or wrong usage: nothing to run; text was printed
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/coordrun/nested_launch.h"
 #include "common/host_list.h"
 #include "common/status_macros.h"
 
@@ -54,6 +55,10 @@ int32_t AllocationTasks(const Environment& environment) {
   const int32_t nodes =
       NumberOr(environment, "SLURM_JOB_NUM_NODES", NumberOr(environment, "SLURM_NNODES", 1));
   return NumberOr(environment, "SLURM_NTASKS", nodes);
+}
+
+bool GivesHosts(const LaunchPlace& place) {
+  return place.launcher == "lsf" || place.launcher == "pbs" || place.launcher == "sge";
 }
 
 bool NamesHosts(const RunOptions& options) {
@@ -150,22 +155,6 @@ absl::Status PlanSrun(const RunOptions& options, const PlanInputs& inputs, RunPl
   return absl::OkStatus();
 }
 
-absl::Status PlanLocal(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
-  const Environment& environment = inputs.environment;
-  const int32_t tasks = NumberOr(environment, "SLURM_STEP_NUM_TASKS", 1);
-  if (!options.np_given && options.launcher.empty() && InSlurmStep(environment) && tasks > 1 &&
-      options.coordinator.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this is one of ", tasks,
-                     " tasks of a Slurm step, and each of them would start a run of its "
-                     "own: expected 'srun -n ",
-                     tasks, " ", options.command[0],
-                     " ...' without coordrun, or coordrun in the batch script without srun"));
-  }
-  plan->np = options.np;
-  return absl::OkStatus();
-}
-
 // In each of its pods a run of its own would begin, and all would look well.
 absl::Status CheckPod(const RunOptions& options, const PlanInputs& inputs) {
   const bool says_how = !options.launcher.empty() || !options.coordinator.empty() ||
@@ -185,6 +174,18 @@ absl::Status CheckPod(const RunOptions& options, const PlanInputs& inputs) {
       " --coordinator ", named ? address : "HOST:29650", " --size $((", options.np, " * ", nodes,
       ")) --first-rank ", options.np * std::max(pod.node_rank, 0), " -- ", options.command[0],
       " ...' in this one, or --launcher local for a run of this pod alone"));
+}
+
+// A job script whose hosts are not known is not a run of this machine alone.
+absl::Status CheckHosts(const RunOptions& options, const PlanInputs& inputs) {
+  const bool says_how = !options.launcher.empty() || !options.coordinator.empty() ||
+                        options.size != 0 || NamesHosts(options) ||
+                        !options.discovery_script.empty();
+  if (inputs.unusable_hosts.empty() || says_how) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(inputs.unusable_hosts,
+                   "; expected -H HOST:SLOTS,... or --hostfile, or --launcher local for a run of "
+                   "this machine alone"));
 }
 
 LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan* plan) {
@@ -218,15 +219,27 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
 }  // namespace
 
 std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place) {
-  const bool gives_hosts =
-      place.launcher == "lsf" || place.launcher == "pbs" || place.launcher == "sge";
-  if (!gives_hosts || place.is_rank() || place.hosts.empty()) return std::nullopt;
+  if (!GivesHosts(place) || place.is_rank() || place.hosts.empty()) return std::nullopt;
   AllocatedHosts allocation;
   allocation.title = absl::StrCat(place.title, " job ", place.job_id);
   for (size_t i = 0; i < place.hosts.size(); ++i) {
     allocation.hosts.push_back({.host = place.hosts[i], .slots = place.host_slots[i]});
   }
   return allocation;
+}
+
+std::string UnusableHostsOf(const LaunchPlace& place) {
+  if (!GivesHosts(place) || place.is_rank() || place.unusable_hosts.empty()) return "";
+  return absl::StrCat("this is the job script of ", place.title, " job ", place.job_id,
+                      ", whose hosts are not known (", place.unusable_hosts, ")");
+}
+
+std::string LeftoverText(const RunOptions& options, const Environment& environment) {
+  const std::string job = Variable(environment, "SLURM_JOB_ID");
+  if (job.empty() || !options.launcher.empty()) return "";
+  return absl::StrCat("if SLURM_JOB_ID=", job,
+                      " is left over from an allocation that has ended, unset it, or give "
+                      "--launcher local for workers on this machine");
 }
 
 std::string ToString(LauncherKind kind) {
@@ -289,6 +302,8 @@ std::string OverlookedText(const RunOptions& options, const Environment& environ
 absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inputs) {
   RunPlan plan;
   COORDD_RETURN_IF_ERROR(CheckPod(options, inputs));
+  COORDD_RETURN_IF_ERROR(CheckTask(options, inputs.task));
+  COORDD_RETURN_IF_ERROR(CheckHosts(options, inputs));
   plan.launcher = Choose(options, inputs, &plan);
   const bool hosts = NamesHosts(options) || inputs.allocation.has_value();
   switch (plan.launcher) {
@@ -297,7 +312,7 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
         return absl::InvalidArgumentError(
             "--launcher local starts workers on this machine: expected no -H and no --hostfile");
       }
-      COORDD_RETURN_IF_ERROR(PlanLocal(options, inputs, &plan));
+      plan.np = options.np;
       break;
     case LauncherKind::kSsh:
       if (!hosts) {
@@ -326,6 +341,7 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
   if (plan.np < 1 || plan.np > most) {
     return absl::InvalidArgumentError(absl::StrCat("-np is ", plan.np, ": expected 1 to ", most));
   }
+  COORDD_RETURN_IF_ERROR(CheckCommand(options, plan.np));
   if (options.min_np > std::max(plan.np, options.size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--min-np is ", options.min_np, ": expected at most -np, ", plan.np));

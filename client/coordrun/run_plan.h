@@ -29,11 +29,18 @@ struct PlanInputs {
   std::optional<AllocatedHosts> allocation = {};
   // Of a launcher that starts one process on each of several nodes, or does not say how many.
   std::optional<LaunchPlace> pod = {};
+  std::optional<LaunchPlace> task = {};  // TaskOf
+  // Why the hosts of the scheduler's job in whose script coordrun runs are not known; empty: they
+  // are, or there is no such job.
+  std::string unusable_hosts = "";
 };
 
 // `place` as an allocation: nullopt unless this process is the script of a job of a scheduler that
 // gives hosts and starts nothing.
 std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place);
+
+// PlanInputs::unusable_hosts.
+std::string UnusableHostsOf(const LaunchPlace& place);
 
 // `place` if this process is one of several, or of nobody says how many, that a launcher of nodes
 // starts: a pod.
@@ -42,6 +49,10 @@ std::optional<LaunchPlace> PodOf(const LaunchPlace& place);
 // COORDD_ADDR and COORDD_SIZE are a worker's: what it means that coordrun has them and starts a job
 // of its own, one sentence. Empty: it has none, or takes part in that job.
 std::string OverlookedText(const RunOptions& options, const Environment& environment);
+
+// SLURM_JOB_ID may outlive its allocation, in a shell: what to do when srun says so. Empty: nobody
+// has been misled by it.
+std::string LeftoverText(const RunOptions& options, const Environment& environment);
 
 struct HostRanks {
   std::string host = "";

@@ -17,6 +17,10 @@ constexpr const char* kOfThisMachine[] = {
 constexpr const char* kPrefixesOfThisMachine[] = {
     "SSH_", "XDG_", "DBUS_", "SLURM", "PMI_", "PMIX_", "OMPI_", "MPIEXEC_", "LS_COLOR", "WINDOW"};
 
+bool OfOuterTorchrun(const std::string& name) {
+  return absl::StartsWith(name, "TORCHELASTIC_") || name == "GROUP_WORLD_SIZE";
+}
+
 constexpr int32_t kNoLimit = 1 << 17;  // coordd's own bound of a job
 
 bool OfThisMachine(const std::string& name) {
@@ -78,6 +82,9 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
     environment["COORDD_ON_FAILURE"] = options.on_failure;
   }
   if (!options.port_range.empty()) environment["COORDD_PORT_RANGE"] = options.port_range;
+  // Of a torchrun around coordrun: they would make torch look for that one's store.
+  for (const auto& [name, value] : inherited)
+    if (OfOuterTorchrun(name)) environment[name] = "";
   for (const auto& [name, value] : options.variables) {
     const auto found = inherited.find(name);
     if (!value && found == inherited.end()) {

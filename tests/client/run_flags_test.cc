@@ -246,11 +246,12 @@ TEST(Commands, MpirunIsToldNamesOnly) {
   RunPlan plan;
   plan.np = 4;
   plan.hosts = {{.host = "h1", .count = 2}, {.host = "h2", .count = 2}};
-  EXPECT_EQ(Quoted(MpirunCommand(options, plan, MpiLibrary::kOpenMpi, {"COORDD_ADDR"})),
-            "mpirun -np 4 -H h1:2,h2:2 --tag-output -x COORDD_ADDR train");
   EXPECT_EQ(
-      Quoted(MpirunCommand(options, plan, MpiLibraryFrom("HYDRA build details:"), {"A", "B"})),
-      "mpirun -n 4 -hosts h1:2,h2:2 -prepend-rank -genvlist A,B train");
+      Quoted(MpirunCommand(options, plan, MpiLibrary::kOpenMpi, {"COORDD_ADDR"}, options.command)),
+      "mpirun -np 4 -H h1:2,h2:2 --tag-output -x COORDD_ADDR train");
+  EXPECT_EQ(Quoted(MpirunCommand(options, plan, MpiLibraryFrom("HYDRA build details:"), {"A", "B"},
+                                 options.command)),
+            "mpirun -n 4 -hosts h1:2,h2:2 -prepend-rank -genvlist A,B train");
   EXPECT_EQ(MpiLibraryFrom("mpirun (Open MPI) 4.1.4"), MpiLibrary::kOpenMpi);
 }
 

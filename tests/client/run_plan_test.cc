@@ -1,5 +1,7 @@
 #include "client/coordrun/run_plan.h"
 
+#include "client/coordrun/commands.h"
+#include "client/coordrun/nested_launch.h"
 #include "client/coordrun/slot_book.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 const Environment kBatchScript = {{"SLURM_JOB_ID", "7"},
@@ -90,6 +93,17 @@ absl::StatusOr<RunPlan> Plan(const RunOptions& options, Environment environment 
       {.environment = std::move(environment), .hostname = "launch.cluster", .hostfile = hostfile});
 }
 
+// As one of the processes that a launcher has started.
+absl::StatusOr<RunPlan> PlanInTask(const RunOptions& options, const Environment& environment) {
+  const auto place = DetectLaunchPlace(environment, {}, "");
+  EXPECT_THAT(place, IsOk());
+  PlanInputs inputs;
+  inputs.environment = environment;
+  inputs.hostname = "launch.cluster";
+  inputs.task = TaskOf(*place);
+  return PlanRun(options, inputs);
+}
+
 void ExpectRefused(const RunOptions& options, const Environment& environment,
                    const std::string& text) {
   const auto plan = Plan(options, environment);
@@ -163,8 +177,142 @@ TEST(PlanRun, KnowsTheShellOfSallocFromAStep) {
   Environment task = kBatchScript;
   task["SLURM_STEP_ID"] = "0";
   task["SLURM_STEP_NUM_TASKS"] = "4";
-  ExpectRefused(Options(), task, "one of 4 tasks of a Slurm step");
-  EXPECT_EQ(Plan(Np(Options(), 2), task)->launcher, LauncherKind::kLocal);
+  EXPECT_THAT(PlanInTask(Options(), task),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("one of 4 tasks of a Slurm step"),
+                             HasSubstr("expected 'srun -n 4 train ...' without coordrun"))));
+  EXPECT_EQ(PlanInTask(Np(With("local"), 2), task)->launcher, LauncherKind::kLocal);
+}
+
+// What each launcher's processes have, of which coordrun is one.
+const Environment kTasks[] = {
+    {{"TORCHELASTIC_RUN_ID", "x"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
+    {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+    {{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "2"}},
+    {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}},
+    {{"PALS_RANKID", "1"}, {"PALS_SIZE", "2"}},
+    {{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "2"}, {"LSB_JOBID", "7"}},
+    {{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "2"}},
+    {{"HOROVOD_RANK", "1"}, {"HOROVOD_SIZE", "2"}},
+    {{"LSB_JOBID", "7"}, {"LSF_PM_TASKID", "2"}, {"LSB_DJOB_NUMPROC", "2"}},
+    {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "1"}},  // the size is not said
+    {{"SLURM_JOB_ID", "7"},
+     {"SLURM_STEP_ID", "0"},
+     {"SLURM_PROCID", "1"},
+     {"SLURM_STEP_NUM_TASKS", "2"}},
+    {{"COORDD_RANK", "1"}, {"COORDD_SIZE", "2"}}};
+
+TEST(PlanRun, DoesNotStartAJobInEachOfSeveralTasks) {
+  for (const Environment& environment : kTasks) {
+    SCOPED_TRACE(environment.begin()->first);
+    for (const RunOptions& options : {Options(), Np(Options(), 2), On("h1:2"), With("ssh")}) {
+      EXPECT_THAT(PlanInTask(options, environment),
+                  StatusIs(absl::StatusCode::kFailedPrecondition,
+                           AllOf(HasSubstr("would start a run of its own"), HasSubstr("train"),
+                                 HasSubstr("--launcher local"))));
+    }
+    EXPECT_THAT(PlanInTask(With("local"), environment), IsOk());
+    RunOptions part = Np(Options(), 2);
+    part.coordinator = "coordd:29650";
+    part.size = 4;
+    part.first_rank = 2;
+    EXPECT_THAT(PlanInTask(part, environment), IsOk());
+  }
+}
+
+TEST(PlanRun, GoesOnInATaskThatIsTheOnlyOne) {
+  for (const Environment& environment :
+       {Environment{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}},
+        Environment{{"SLURM_JOB_ID", "7"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_PROCID", "0"},
+                    {"SLURM_STEP_NUM_TASKS", "1"}},
+        Environment{{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "here"}}}) {
+    EXPECT_THAT(PlanInTask(Np(Options(), 2), environment), IsOk());
+  }
+}
+
+TEST(PlanRun, DoesNotStartALauncherInEachOfSeveralWorkers) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"torchrun", "--nproc_per_node", "2", "train.py"},
+      {"/usr/bin/torchrun", "--nnodes=1", "train.py"},
+      {"python3", "-m", "torch.distributed.run", "--nnodes", "1", "train.py"},
+      {"mpirun", "-np", "2", "train"},
+      {"srun", "train"}};
+  for (const auto& command : commands) {
+    SCOPED_TRACE(command[0]);
+    RunOptions options = Np(Options(), 2);
+    options.command = command;
+    EXPECT_THAT(Plan(options), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        AllOf(HasSubstr("each of 2 workers"),
+                                              HasSubstr("'coordrun -np N PROGRAM ...'"))));
+    options.launcher = "local";
+    EXPECT_THAT(Plan(options), IsOk());
+    options.launcher.clear();
+    EXPECT_THAT(Plan(Np(options, 1)), IsOk());
+  }
+  RunOptions one_job = Np(Options(), 2);
+  one_job.command = {"torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "train.py"};
+  EXPECT_THAT(Plan(one_job), IsOk());
+  one_job.command = {"python3", "torchrun.py", "srun"};
+  EXPECT_THAT(Plan(one_job), IsOk());
+}
+
+TEST(PlanRun, DoesNotTakeAJobWhoseHostsCannotBeReadForThisMachine) {
+  const LaunchFacts facts = {
+      .hostname = "launch",
+      .read_file = [](const std::string& path) -> absl::StatusOr<std::string> {
+        if (path == "/empty") return std::string();
+        if (path == "/malformed") return std::string("h1 slots=x\n");
+        return absl::NotFoundError(path + " cannot be read: No such file or directory");
+      },
+      .ancestor = {}};
+  const Environment jobs[] = {{{"LSB_JOBID", "7"}, {"LSB_DJOB_HOSTFILE", "/gone"}},
+                              {{"LSB_JOBID", "7"}, {"LSB_MCPU_HOSTS", "h1 x"}},
+                              {{"LSB_JOBID", "7"}, {"LSB_DJOB_HOSTFILE", "/empty"}},
+                              {{"PBS_JOBID", "7"}, {"PBS_NODEFILE", "/gone"}},
+                              {{"JOB_ID", "7"}, {"PE_HOSTFILE", "/malformed"}}};
+  for (const Environment& environment : jobs) {
+    SCOPED_TRACE(environment.rbegin()->first);
+    const auto place = DetectLaunchPlace(environment, facts, "");
+    ASSERT_THAT(place, IsOk());
+    PlanInputs inputs;
+    inputs.environment = environment;
+    inputs.allocation = AllocationOf(*place);
+    inputs.unusable_hosts = UnusableHostsOf(*place);
+    const std::string variable = place->launcher == "lsf"   ? "LSB_"
+                                 : place->launcher == "pbs" ? "PBS_NODEFILE"
+                                                            : "PE_HOSTFILE";
+    EXPECT_THAT(PlanRun(Options(), inputs),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("the job script of"), HasSubstr(variable),
+                               HasSubstr("-H HOST:SLOTS"), HasSubstr("--launcher local"))));
+    EXPECT_THAT(PlanRun(With("local"), inputs), IsOk());
+    EXPECT_THAT(PlanRun(On("h1:2"), inputs), IsOk());
+  }
+  // Another list says them.
+  const auto place = DetectLaunchPlace(
+      {{"LSB_JOBID", "7"}, {"LSB_DJOB_HOSTFILE", "/gone"}, {"LSB_MCPU_HOSTS", "h1 2 h2 2"}}, facts,
+      "");
+  EXPECT_EQ(UnusableHostsOf(*place), "");
+  EXPECT_THAT(place->warnings, ElementsAre(HasSubstr("/gone")));
+  // A job that names none is one of this machine.
+  EXPECT_EQ(UnusableHostsOf(*DetectLaunchPlace({{"PBS_JOBID", "7"}}, facts, "")), "");
+}
+
+TEST(LeftoverText, SaysHowToGoOnWithoutAJobThatHasEnded) {
+  const Environment shell = {{"SLURM_JOB_ID", "77"}};
+  EXPECT_THAT(LeftoverText(Options(), shell),
+              AllOf(HasSubstr("SLURM_JOB_ID=77"), HasSubstr("--launcher local")));
+  EXPECT_EQ(LeftoverText(With("srun"), shell), "");
+  const std::string hint = "HINT";
+  const ProcessEnd end = {.code = 1, .signal = 0};
+  EXPECT_THAT(
+      ExplainSrun(
+          end, {"srun: error: Unable to confirm allocation for job 77: Invalid job id specified"},
+          hint),
+      HasSubstr("; HINT"));
+  EXPECT_THAT(ExplainSrun(end, {"srun: error: Task launch failed"}, hint), Not(HasSubstr("HINT")));
 }
 
 absl::StatusOr<RunPlan> PlanIn(const RunOptions& options, std::vector<HostSlots> hosts) {

@@ -306,6 +306,122 @@ TEST(LauncherDetect, NeverTakesTwoJobsOfASchedulerForOne) {
   }
 }
 
+// What tells two starts of each launcher apart, where no scheduler does.
+struct Numbering {
+  const char* recorded;
+  const char* variable;
+};
+constexpr Numbering kNumberings[] = {
+    {"horovod", "HOROVOD_GLOO_RENDEZVOUS_ADDR"},
+    {"horovod", "HOROVOD_GLOO_RENDEZVOUS_PORT"},
+    {"torchrun", "TORCHELASTIC_RUN_ID"},
+    {"torchrun", "MASTER_PORT"},
+    {"torch_by_hand", "MASTER_PORT"},
+    {"jsrun", "LSB_JOBID"},
+    {"jsrun", "JSM_NAMESPACE"},
+    {"jsrun", "PMIX_NAMESPACE"},
+    {"openmpi", "OMPI_MCA_orte_hnp_uri"},
+    {"openmpi5", "PMIX_NAMESPACE"},
+    {"openmpi_in_slurm", "OMPI_MCA_orte_hnp_uri"},
+    {"pals", "PALS_APID"},
+    {"hydra_in_slurm", "SLURM_STEP_ID"},
+    {"flux", "FLUX_JOB_ID"},
+    {"slurm_step", "SLURM_JOB_ID"},
+    {"slurm_step", "SLURM_STEP_ID"},
+    {"slurm_step", "SLURM_RESTART_COUNT"},
+    {"slurm_smaller_step", "SLURM_STEP_ID"},
+    {"slurm_pmi2", "SLURM_STEP_ID"},
+    {"pmix", "PMIX_NAMESPACE"},
+};
+
+TEST(LauncherDetect, NeverTakesTwoStartsOfALauncherForOne) {
+  for (const Numbering& numbering : kNumberings) {
+    SCOPED_TRACE(absl::StrCat(numbering.recorded, " ", numbering.variable));
+    const auto directory = [&numbering](const char* number) {
+      Environment environment = Recorded(numbering.recorded);
+      environment[numbering.variable] = number;
+      const auto place = DetectLaunchPlace(environment, On("a01n02"), "").value_or(LaunchPlace());
+      EXPECT_THAT(place.instance, Not(IsEmpty()));
+      return DirectoryOfInstance(place);
+    };
+    EXPECT_NE(directory("5001"), directory("5002"));
+  }
+}
+
+TEST(LauncherDetect, NamesNoRendezvousWhereNothingTellsTwoStartsApart) {
+  std::set<std::string> numbered;
+  for (const Numbering& one : kNumberings) numbered.insert(Detect(one.recorded).launcher);
+  // All the processes of a start on one node have an ancestor in common, which is told apart.
+  for (const char* name : {"hydra", "mvapich2"}) numbered.insert(name);
+  std::set<std::string> directories;
+  for (const Expected& expected : kExpected) {
+    SCOPED_TRACE(expected.recorded);
+    const LaunchPlace place = Detect(expected.recorded, expected.hostname);
+    EXPECT_TRUE(numbered.count(place.launcher) > 0 || place.instance.empty()) << place.instance;
+    // Nor are the starts of two launchers one, whatever their numbers.
+    const std::string second_node = "slurm_step_second_node";
+    if (place.instance.empty() || expected.recorded == second_node) continue;
+    EXPECT_TRUE(directories.insert(DirectoryOfInstance(place)).second);
+  }
+}
+
+// The variables of coordrun's worker `rank` of `workers`, in which torchrun runs on `agents` nodes.
+Environment TorchrunInside(const char* rank, const char* workers, const char* agents) {
+  return {{"COORDD_RANK", rank},
+          {"COORDD_SIZE", workers},
+          {"COORDD_LOCAL_RANK", rank},
+          {"COORDD_LOCAL_SIZE", workers},
+          {"COORDD_LAUNCH_ID", "x.0"},
+          {"TORCHELASTIC_RUN_ID", "train"},
+          {"RANK", "3"},
+          {"WORLD_SIZE", "4"},
+          {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"GROUP_RANK", "0"},
+          {"GROUP_WORLD_SIZE", agents},
+          {"MASTER_ADDR", "node1"},
+          {"MASTER_PORT", "29500"}};
+}
+
+TEST(LauncherDetect, TakesTorchrunInsideOfCoordrunsWorkersForOneJob) {
+  for (const char* nodes : {"1", "2"}) {
+    const auto place = DetectLaunchPlace(TorchrunInside("0", nodes, nodes), On("n1"), "");
+    ASSERT_THAT(place, IsOk());
+    EXPECT_EQ(place->launcher, "torchrun");
+    EXPECT_EQ(place->rank, 3);
+    EXPECT_EQ(place->size, 4);
+    EXPECT_TRUE(place->inside_coordrun);
+    EXPECT_THAT(place->warnings, IsEmpty());
+  }
+}
+
+TEST(LauncherDetect, RefusesSeveralTorchrunsInsideOfOneCoordrun) {
+  Environment environment = TorchrunInside("0", "2", "1");
+  EXPECT_THAT(
+      DetectLaunchPlace(environment, On("n1"), ""),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               AllOf(HasSubstr("each of coordrun's 2 workers"), HasSubstr("torchrun --nnodes 2"))));
+  // Variables of ours that somebody has set by hand under torchrun are no coordrun's.
+  environment.erase("COORDD_LAUNCH_ID");
+  EXPECT_EQ(DetectLaunchPlace(environment, On("n1"), "")->launcher, "coordd");
+}
+
+TEST(LauncherDetect, ExpectsCoordrunToNumberMpirunsRanksByNode) {
+  Environment environment = Recorded("openmpi");
+  for (const auto& [name, value] : Environment{{"COORDD_RANK", "2"},
+                                               {"COORDD_SIZE", "3"},
+                                               {"RANK", "2"},
+                                               {"WORLD_SIZE", "3"},
+                                               {"MASTER_ADDR", "192.0.2.2"},
+                                               {"COORDD_TORCH_ENV", "RANK,WORLD_SIZE"}}) {
+    environment[name] = value;
+  }
+  const auto place = DetectLaunchPlace(environment, On("n1"), "");
+  ASSERT_THAT(place, IsOk());
+  EXPECT_EQ(place->rank, 2);  // mpirun's is 1
+  EXPECT_THAT(place->warnings, IsEmpty());
+}
+
 TEST(LauncherDetect, TakesJsrunForWhatItIsBesideOpenMpisVariables) {
   Environment environment = Recorded("jsrun");
   environment["OMPI_COMM_WORLD_RANK"] = "7";

@@ -1,7 +1,9 @@
 """What the tests of launchers have in common."""
 
 import os
+import shutil
 import subprocess
+import unittest
 
 from tests.support import processes
 from tests.support.processes import Process, clean_environment, program, wait_for
@@ -43,3 +45,32 @@ class LauncherCase(processes.TestCase):
 
     def secrets(self):
         return [name for name in os.listdir(self.runtime) if name.startswith("coordrun")]
+
+
+class MpiCase(LauncherCase):
+    """A subclass names its mpirun and what it wants on a machine with few cores."""
+
+    mpirun = ""
+    variables = {}
+
+    def setUp(self):
+        super().setUp()
+        # The name under which people have it in PATH.
+        folder = self.file("bin")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "mpirun"), "w", encoding="utf-8") as script:
+            script.write(f'#!/bin/sh\nexec {shutil.which(self.mpirun)} "$@"\n')
+            os.chmod(script.fileno(), 0o755)
+        self.environment.update(self.variables, PATH=folder + ":" + self.environment["PATH"])
+
+
+@unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
+class OpenMpiCase(MpiCase):
+    mpirun = "mpirun.openmpi"
+    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                 "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl": "self,tcp"}
+
+
+@unittest.skipUnless(shutil.which("mpirun.mpich"), "MPICH is not installed")
+class MpichCase(MpiCase):
+    mpirun = "mpirun.mpich"

@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from tests.launchers.launcher_case import LauncherCase, lines_of, workers_find_themselves
+from tests.launchers.launcher_case import MpichCase, OpenMpiCase, lines_of, workers_find_themselves
 from tests.support import processes
 from tests.support.processes import program
 
@@ -16,20 +15,7 @@ SMALL_RUN = ("allreduce", "--iterations", "5", "--tensors", "3", "--elements", "
 
 
 class MpiCases:
-    """The same for both libraries; a subclass names its mpirun and what it wants on a machine with few cores."""
-
-    mpirun = ""
-    variables = {}
-
-    def setUp(self):
-        super().setUp()
-        # The name under which people have it in PATH.
-        folder = self.file("bin")
-        os.mkdir(folder)
-        with open(os.path.join(folder, "mpirun"), "w", encoding="utf-8") as script:
-            script.write(f'#!/bin/sh\nexec {shutil.which(self.mpirun)} "$@"\n')
-            os.chmod(script.fileno(), 0o755)
-        self.environment.update(self.variables, PATH=folder + ":" + self.environment["PATH"])
+    """The same for both libraries."""
 
     def check_places(self, text):
         places = [json.loads(line[line.index("{"):]) for line in text.splitlines() if '"wrong"' in line]
@@ -69,16 +55,12 @@ class MpiCases:
         self.assert_clean()
 
 
-@unittest.skipUnless(shutil.which("mpirun.openmpi"), "Open MPI is not installed")
-class OpenMpiTest(MpiCases, LauncherCase):
-    mpirun = "mpirun.openmpi"
-    variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                 "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl": "self,tcp"}
+class OpenMpiTest(MpiCases, OpenMpiCase):
+    pass
 
 
-@unittest.skipUnless(shutil.which("mpirun.mpich"), "MPICH is not installed")
-class MpichTest(MpiCases, LauncherCase):
-    mpirun = "mpirun.mpich"
+class MpichTest(MpiCases, MpichCase):
+    pass
 
 
 if __name__ == "__main__":

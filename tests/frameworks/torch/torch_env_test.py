@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import shutil
 import sys
 import unittest
 
@@ -164,6 +166,90 @@ class TorchEnvTest(processes.TestCase):
         self.assertIn("coordrun", text)
         self.assertNotIn("disagree", text)
         self.assertNotRegex(text, r"launcher +torchrun")
+
+    def test_workers_of_a_host_share_its_cores(self):
+        echo = 'echo "${OMP_NUM_THREADS-unset}"'
+        share = max(1, len(os.sched_getaffinity(0)) // 2)
+        environment = {name: value for name, value in self.environment.items() if name != "OMP_NUM_THREADS"}
+        status, text = self.shell(echo, "-np", "2", "--coordinator", "127.0.0.1:1", environment=environment)
+        self.assertEqual(status, 0, text)
+        self.assertEqual(text.count(f"] {share}\n"), 2, text)
+        self.assertEqual(text.count(f"coordrun: OMP_NUM_THREADS={share} for each worker"), 1, text)
+        for options, more, expected in ((["--no-torch-env"], {}, "unset"), (["-x", "OMP_NUM_THREADS=5"], {}, "5"),
+                                        ([], {"OMP_NUM_THREADS": "3"}, "3"), ([], {"OMP_NUM_THREADS": ""}, "")):
+            status, text = self.shell(echo, "-np", "2", "--coordinator", "127.0.0.1:1", *options,
+                                      environment={**environment, **more})
+            self.assertEqual(status, 0, text)
+            self.assertEqual(text.count(f"] {expected}\n"), 2, text)
+            self.assertNotIn("for each worker", text)
+        status, text = self.shell(echo, "-np", "1", "--coordinator", "127.0.0.1:1", environment=environment)
+        self.assertIn("[0] unset\n", text)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun")
+    def test_a_process_group_forms_under_mpirun(self):
+        environment = {**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                       "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl": "self,tcp"}
+        status, text = self.python(ENV_INIT, "-np", "3", "--launcher", "mpirun", environment=environment)
+        self.assertEqual(status, 0, text)
+        for rank in range(3):
+            self.assertIn(f"[{rank}] torch {rank} 3 3\n", text)
+        status, text = self.python(BOTH, "-np", "2", "--launcher", "mpirun", environment=environment)
+        self.assertEqual(status, 0, text)
+        for rank in range(2):
+            self.assertIn(f"both {rank} {rank} 2 2 {rank} {rank}\n", text)
+        self.assertNotIn("disagree", text)
+
+    def torchrun(self, *arguments):
+        """A command, which not every torch has working with every Python."""
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+        probe = os.path.join(self.folder, "probe.py")
+        with open(probe, "w", encoding="utf-8") as file:
+            file.write("pass")
+        status, text = self.run_command(*command, probe, environment=self.environment)
+        if status != 0:
+            self.skipTest(f"torchrun of this torch does not run: {text[-200:]}")
+        return [*command, *arguments]
+
+    def script(self, text):
+        path = os.path.join(self.folder, "program.py")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def test_torchrun_inside_of_the_only_worker_is_one_job(self):
+        command = self.torchrun(self.script(BOTH))
+        status, text = self.run_command(program("coordrun"), "-np", "1", "--", *command, environment=self.environment)
+        self.assertEqual(status, 0, text)
+        for rank in range(2):
+            self.assertIn(f"both {rank} {rank} 2 2 {rank} {rank}\n", text)
+        self.assertNotIn("disagree", text)
+
+    def test_torchrun_inside_of_each_worker_is_refused(self):
+        command = self.torchrun(self.script("import coordd.torch as hvd\nhvd.init()\nprint('began')\n"))
+        status, text = self.run_command(program("coordrun"), "-np", "2", "--", *command, environment=self.environment)
+        self.assertEqual(status, 2, text)
+        self.assertIn("each of 2 workers would start a job of its own", text)
+        # And where coordrun cannot know it, by the program's init.
+        status, text = self.shell(shlex.join(command), "-np", "2")
+        self.assertNotEqual(status, 0, text)
+        self.assertIn("torchrun runs in each of coordrun's 2 workers and knows of 1", text)
+        self.assertNotIn("began", text)
+
+    def test_coordrun_inside_of_torchrun_is_refused_or_a_job_of_its_own(self):
+        inner = self.script(
+            "import subprocess, sys\n"
+            f"sys.exit(subprocess.run([{program('coordrun')!r}, '-np', '2', *sys.argv[1:], '--', {sys.executable!r}, "
+            f"{os.path.join(self.folder, 'group.py')!r}]).returncode)\n")
+        with open(os.path.join(self.folder, "group.py"), "w", encoding="utf-8") as file:
+            file.write(ENV_INIT)
+        command = self.torchrun(inner)
+        status, text = self.run_command(*command, environment=self.environment)
+        self.assertNotEqual(status, 0, text)
+        self.assertIn("one of 2 tasks of torchrun", text)
+        self.assertIn("--launcher local", text)
+        status, text = self.run_command(*command, "--launcher", "local", environment=self.environment)
+        self.assertEqual(status, 0, text)
+        self.assertEqual(text.count("torch 1 2 1\n"), 2, text)
 
     def test_each_generation_has_a_master_of_its_own(self):
         died = os.path.join(self.folder, "died")
