@@ -18,6 +18,7 @@
 #include "common/descriptor_limit.h"
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/standard_streams.h"
 #include "common/tls.h"
 #include "common/version.h"
 #include "server/coord_server.h"
@@ -160,4 +161,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -32,6 +32,7 @@
 #include "common/launcher_detect.h"
 #include "common/printable_message.h"
 #include "common/proto_json.h"
+#include "common/standard_streams.h"
 #include "common/status_macros.h"
 #include "common/transport_rows.h"
 #include "common/usage_failure.h"
@@ -445,4 +446,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -20,6 +20,7 @@
 #include "common/environment.h"
 #include "common/launch_facts.h"
 #include "common/launcher_detect.h"
+#include "common/standard_streams.h"
 #include "common/status_macros.h"
 
 namespace coordd {
@@ -88,4 +89,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}
