@@ -12,6 +12,7 @@
 #include "client/coordrun/host_discovery.h"
 #include "client/coordrun/launch_address.h"
 #include "client/coordrun/launcher.h"
+#include "client/coordrun/run_coordinator.h"
 #include "client/coordrun/run_directory.h"
 #include "client/coordrun/run_flags.h"
 #include "client/coordrun/run_plan.h"
@@ -22,6 +23,7 @@
 #include "common/launcher_detect.h"
 #include "common/standard_streams.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -34,7 +36,9 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void Tell(const std::string& sentence) { std::fprintf(stderr, "coordrun: %s\n", sentence.c_str()); }
+void Tell(const std::string& sentence) {
+  std::fprintf(stderr, "coordrun: %s\n", PrintableText(sentence, "\n").c_str());
+}
 
 absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment, Clock& clock) {
   if (!options.discovery_script.empty()) {
@@ -56,7 +60,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
 }
 
 int Fail(const absl::Status& status, int exit_status) {
-  std::fprintf(stderr, "coordrun: %s\n", std::string(status.message()).c_str());
+  Tell(std::string(status.message()));
   return exit_status;
 }
 
@@ -77,6 +81,8 @@ int Main(int argc, char** argv) {
     std::fputs(text->c_str(), stdout);
     return 0;
   }
+  if (const absl::Status status = CheckCredentials(options, environment); !status.ok())
+    return Fail(status, kExitUsage);
   const auto directory = MakeRunDirectory(environment, options.run_directory);
   if (!directory.ok()) return Fail(directory.status(), 1);
   RaiseFileLimit();

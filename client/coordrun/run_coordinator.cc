@@ -1,7 +1,14 @@
 #include "client/coordrun/run_coordinator.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/launch_address.h"
 #include "client/coordrun/program_name.h"
@@ -18,18 +25,50 @@ namespace {
 // Against hangs only: on a machine that is busy with other things, coordd may take many seconds.
 constexpr absl::Duration kStartWithin = absl::Seconds(60);
 
+constexpr size_t kMaxTokenFileBytes = 64 << 10;
+
+TlsFiles TlsOf(const RunOptions& options, const Environment& environment) {
+  if (options.coordinator_tls.enabled()) return options.coordinator_tls;
+  return {.cert = Variable(environment, "COORDD_TLS_CERT"),
+          .key = Variable(environment, "COORDD_TLS_KEY"),
+          .ca = Variable(environment, "COORDD_TLS_CA")};
+}
+
+// As a worker looks at it.
+absl::Status CheckTokenFile(const std::string& path) {
+  struct stat found {};
+  if (stat(path.c_str(), &found) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token file ", path, " cannot be read: ", std::strerror(errno)));
+  }
+  if (S_ISDIR(found.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token file ", path, " is a folder: expected a file with the job's secret"));
+  }
+  if (!S_ISREG(found.st_mode)) return absl::OkStatus();  // a pipe can be read once
+  if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token file ", path, " has mode 0", found.st_mode >> 6 & 7, found.st_mode >> 3 & 7,
+        found.st_mode & 7, ", so others than its owner can reach it: expected 0600 (chmod 600 ",
+        path, ")"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string token(kMaxTokenFileBytes, '\0');
+  file.read(token.data(), static_cast<std::streamsize>(token.size()));
+  token.resize(static_cast<size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  if (!absl::StripAsciiWhitespace(token).empty()) return absl::OkStatus();
+  const bool readable = access(path.c_str(), R_OK) == 0;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "token file ", path, readable ? " is empty: expected the job's secret" : " cannot be read"));
+}
+
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
 
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
                       const Environment& environment, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;
-  rendezvous->tls = options.coordinator_tls;
-  if (!rendezvous->tls.enabled()) {
-    rendezvous->tls = {.cert = Variable(environment, "COORDD_TLS_CERT"),
-                       .key = Variable(environment, "COORDD_TLS_KEY"),
-                       .ca = Variable(environment, "COORDD_TLS_CA")};
-  }
+  rendezvous->tls = TlsOf(options, environment);
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
   }
@@ -49,6 +88,15 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 }
 
 }  // namespace
+
+absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
+  std::string token_file = options.token_file;
+  if (!options.coordinator.empty()) {
+    COORDD_RETURN_IF_ERROR(TlsOf(options, environment).Validate());
+    if (token_file.empty()) token_file = Variable(environment, "COORDD_TOKEN_FILE");
+  }
+  return token_file.empty() ? absl::OkStatus() : CheckTokenFile(token_file);
+}
 
 std::string JobName(const RunOptions& options, const Environment& environment) {
   std::string job = options.job;

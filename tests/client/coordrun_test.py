@@ -66,10 +66,13 @@ class OutputTest(CoordrunCase):
                 self.assertIn(f"[{rank}] {kind} {rank}\n", text)
 
     def test_a_worker_has_its_variables(self):
+        token = os.path.join(self.folder, "token")
+        with open(token, "w", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write("secret")
         status, text = self.script('echo "$COORDD_RANK/$COORDD_SIZE $COORDD_LOCAL_RANK/$COORDD_LOCAL_SIZE $COORDD_JOB_ID '
                                    '$A $COORDD_METRICS $COORDD_TOKEN_FILE"',
                                    *NOWHERE, "-x", "A=b", "--job", "named", "--size", "5", "--first-rank", "3",
-                                   "--token-file", "/etc/hostname")
+                                   "--token-file", token)
         self.assertEqual(status, 0, text)
         self.assertTrue(lines_of(text, 4)[0].startswith("4/5 1/2 named b auto "), text)
 
