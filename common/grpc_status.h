@@ -12,6 +12,12 @@ absl::Status FromGrpc(const grpc::Status& status);
 // Of a call to coordd. Where the connection failed because this side speaks TLS and the other does
 // not, it says so first.
 absl::Status FromCoordd(const grpc::Status& status);
+// Whether a connection failed by what another try meets again: the two certificates do not fit, or
+// one side speaks no TLS. In the words of gRPC and of its TLS library.
+bool IsCertificateTrouble(const absl::Status& status);
+// The status of a call to coordd at its end, for people: what kept it from being reached in one
+// sentence, instead of gRPC's words. Others as they are.
+absl::Status ForPeople(const absl::Status& status);
 grpc::Status ToGrpc(const absl::Status& status);
 
 }  // namespace coordd

@@ -9,10 +9,10 @@
 namespace coordd {
 
 // What the file holds, without white space at its ends. `named_by` begins the error, e.g.
-// "COORDD_TOKEN_FILE". INVALID_ARGUMENT: it cannot be read, is empty, or is a regular file that
-// others than its owner can reach. A pipe is read as it is (`<(pass show job)`).
+// "COORDD_TOKEN_FILE". INVALID_ARGUMENT: it cannot be read, is empty or a folder, or is a regular
+// file that others than its owner can reach. A pipe is read as it is (`<(pass show job)`).
 absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path);
-// The same without reading it, where others will; a pipe would be empty for them.
+// The same where others will read it. A pipe is not read, since it would be empty for them.
 absl::Status CheckTokenFile(absl::string_view named_by, const std::string& path);
 
 }  // namespace coordd

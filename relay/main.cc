@@ -17,6 +17,7 @@
 #include "common/environment.h"
 #include "common/host_identity.h"
 #include "common/log.h"
+#include "common/standard_streams.h"
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "relay/relay_server.h"
@@ -118,4 +119,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -14,6 +14,12 @@ namespace {
 
 constexpr absl::string_view kSlept = "coordd was not running for a while";
 
+// What the names have in common that a launcher gives to the workers of one run: "RUN.0.0",
+// "RUN-1.2.0".
+absl::string_view RunOf(absl::string_view launch) {
+  return launch.substr(0, launch.find_first_of(".-"));
+}
+
 }  // namespace
 
 // Who is lost is told once, with the reason: a launcher that will tell it is a moment late at most.
@@ -54,6 +60,17 @@ absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, absl::Time
   WatchDeparting(now, effects);
   if (resume_.has_value() && resume_->complete()) FinishResume(now, effects);
   return absl::OkStatus();
+}
+
+// Of those whose launcher names them; of others nobody can tell. Workers of one run may well form
+// its job anew, when all have left or were lost.
+void JobState::ForgetEarlierRun(const v1::Join& join) {
+  const absl::string_view run = RunOf(join.launch());
+  if (run.empty()) return;
+  for (const v1::Departure& departure : departures_)
+    if (RunOf(departure.launch()) == run) return;
+  departures_.clear();
+  batches_before_ = bytes_before_ = 0;
 }
 
 bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {

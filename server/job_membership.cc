@@ -74,6 +74,7 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
   COORDD_RETURN_IF_ERROR(MayJoin(join, now));
   if (ended()) {
     COORDD_RETURN_IF_ERROR(Start(join, now));
+    ForgetEarlierRun(join);
     Emit(Event::Kind::kJobCreated,
          absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
                       rendezvous_.options().max_workers),

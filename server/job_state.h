@@ -299,6 +299,8 @@ class JobState {
 
   // job_exits.cc
   bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
+  // Of a run that had this name before the one that `join` begins.
+  void ForgetEarlierRun(const v1::Join& join);
   void WatchDeparting(absl::Time now, Effects& effects);
   absl::Time NextDeparture() const;
 

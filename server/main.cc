@@ -19,6 +19,7 @@
 #include "common/environment.h"
 #include "common/log.h"
 #include "common/memory_limit.h"
+#include "common/standard_streams.h"
 #include "common/tls.h"
 #include "common/version.h"
 #include "server/coord_server.h"
@@ -166,4 +167,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

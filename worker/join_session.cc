@@ -3,11 +3,10 @@
 #include <optional>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/backoff.h"
+#include "common/grpc_status.h"
 #include "common/log.h"
 #include "common/process_set_parts.h"
 #include "common/proto_convert.h"
@@ -60,19 +59,6 @@ void Take(ControlEvent event, Attempt& attempt) {
   } else if (!message.has_lease_ack()) {
     attempt.ended = absl::InternalError("coordd spoke of a generation before its membership");
   }
-}
-
-// Words of gRPC and of its TLS library for what another try meets again: the two certificates do
-// not fit, or one side speaks no TLS.
-constexpr absl::string_view kCertificateTrouble[] = {
-    "is not in peer certificate", "certificate verify failed", "CERTIFICATE_VERIFY_FAILED",
-    "WRONG_VERSION_NUMBER",       "wrong version number",      "alert bad certificate",
-    "alert unknown ca",           "alert certificate required"};
-
-bool IsCertificateTrouble(const absl::Status& status) {
-  return absl::c_any_of(kCertificateTrouble, [&](absl::string_view words) {
-    return absl::StrContains(status.message(), words);
-  });
 }
 
 absl::Status Refused(const JoinRequest& request, const absl::Status& why) {

@@ -9,6 +9,7 @@
 
 #include "common/environment.h"
 #include "common/log.h"
+#include "common/standard_streams.h"
 #include "common/thread.h"
 #include "worker/allreduce_loop.h"
 #include "worker/selftest.h"
@@ -138,6 +139,7 @@ int RunSelftestOn(Worker& worker, const WorkerCommand& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
   coordd::SetLogProgram("coordd-worker");
   coordd::ParsedFlags parsed = coordd::ParseWorkerFlags(argc, argv, coordd::ReadEnvironment());
   if (parsed.exit.has_value()) return *parsed.exit;

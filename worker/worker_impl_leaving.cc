@@ -18,7 +18,12 @@ absl::Status WorkerImpl::Fail(const std::string& failure, absl::Duration timeout
 }
 
 absl::Status WorkerImpl::FailByExit(int status, absl::Duration timeout) {
-  return Fail(absl::StrCat("it exits with status ", status), timeout);
+  constexpr int kKept = 0xff;  // what is left of it for whoever waits for the process
+  const int kept = status & kKept;
+  return Fail(
+      absl::StrCat("it exits with status ", status,
+                   kept == status ? "" : absl::StrCat(", of which the system keeps ", kept)),
+      timeout);
 }
 
 absl::Status WorkerImpl::FinishWork(absl::Duration hold, absl::Duration timeout) {

@@ -29,7 +29,8 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   Reply reply;
-  const absl::Status status = FromCoordd((stub.get()->*method)(&context, request, &reply));
+  const absl::Status status =
+      ForPeople(FromCoordd((stub.get()->*method)(&context, request, &reply)));
   if (status.ok()) return reply;
   return absl::Status(status.code(),
                       absl::StrCat("coordd at ", target.address,

@@ -32,6 +32,7 @@
 #include "common/launcher_detect.h"
 #include "common/printable_message.h"
 #include "common/proto_json.h"
+#include "common/standard_streams.h"
 #include "common/status_macros.h"
 #include "common/transport_rows.h"
 #include "common/usage_failure.h"
@@ -105,7 +106,12 @@ absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment&
   absl::StatusOr<Target> target = ChooseTarget(arguments.target, environment, live);
   if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
   if (absl::IsNotFound(target.status()) && !unusable.ok()) return unusable;
+  if (target.ok()) COORDD_RETURN_IF_ERROR(target->tls.Validate());
   return target;
+}
+
+int ReportNoTarget(const absl::Status& status) {
+  return Report(status, absl::IsInvalidArgument(status) ? kUsage : kNoCoordd);
 }
 
 // Status and Jobs differ in what they print.
@@ -113,7 +119,7 @@ int ShowState(const Arguments& arguments, const Environment& environment,
               std::string (*text)(const v1::ServerState&),
               std::string (*json)(const v1::ServerState&)) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
-  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  if (!target.ok()) return ReportNoTarget(target.status());
   absl::StatusOr<v1::ServerState> state = FetchState(*target, arguments.job, kTimeout);
   if (!state.ok()) {
     return Report(state.status(), absl::IsNotFound(state.status()) ? kNoJob : kFailed);
@@ -139,7 +145,7 @@ absl::Status WriteTimeline(const std::string& file, const std::string& timeline)
 
 int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
-  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  if (!target.ok()) return ReportNoTarget(target.status());
   v1::TraceRequest request;
   request.set_job(arguments.job);
   request.set_seconds(arguments.seconds);
@@ -175,7 +181,7 @@ void PrintEvents(const Arguments& arguments, v1::EventList& list) {
 
 int Events(const Arguments& arguments, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
-  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  if (!target.ok()) return ReportNoTarget(target.status());
   v1::GetEventsRequest request;
   request.set_job(arguments.job);
   request.set_limit(arguments.limit);
@@ -216,7 +222,7 @@ ExitCode DismissFailure(const absl::Status& status) {
 
 int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
-  if (!target.ok()) return Report(target.status(), kNoCoordd);
+  if (!target.ok()) return ReportNoTarget(target.status());
   DismissArguments asked = arguments.dismiss;
   asked.action = action;
   absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
@@ -447,4 +453,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -107,10 +107,30 @@ std::string AgentCrew::Missing() const {
   return absl::StrJoin(missing, ", ");
 }
 
-absl::Status AgentCrew::Start(CrewEvents& /*events*/) {
+bool AgentCrew::SetAside(int32_t least, absl::string_view silence) {
+  const auto usable = [](const auto& host) {
+    return !host->failed && host->answered >= host->channel.request().agents;
+  };
+  size_t workers = 0;
+  for (const auto& host : hosts_)
+    if (usable(host)) workers += host->channel.request().workers.size();
+  if (workers == 0 || workers < static_cast<size_t>(least)) return false;
+  for (const auto& host : hosts_) {
+    if (usable(host)) continue;
+    if (!host->failed) Fail(*host, absl::StrCat(Named(host->channel.request()), ": ", silence));
+    host->channel.Signal(SIGKILL);
+  }
+  return true;
+}
+
+absl::Status AgentCrew::Start(CrewEvents& events) {
   started_ = true;
   torch_.Arrange();
   for (const auto& host : hosts_) {
+    if (host->failed) {
+      EndWorkersOf(*host, events);
+      continue;
+    }
     const ChannelRequest& request = host->channel.request();
     for (const std::string& line : torch_.OrdersFor(request.workers, request.shared))
       host->channel.Write(line);
@@ -192,7 +212,8 @@ void AgentCrew::Handle(absl::Span<const pollfd> fds, absl::Time now, CrewEvents&
         .frame = [&](const Frame& frame) { Take(host, frame, now, events); },
         .noise =
             [&](absl::string_view line) {
-              if (!options_.verbose && !started_) return;
+              const bool is_there = started_ && host.answered > 0;
+              if (!options_.verbose && !is_there) return;  // it is in the account of the failure
               events.Notice(absl::StrCat("[", Named(host.channel.request()), "] ", line));
             }};
     const bool was_over = host.channel.over();
@@ -266,6 +287,7 @@ void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now
   const ChannelRequest& request = host.channel.request();
   const std::string name = request.shared ? HostText(report.host) : Named(request);
   ++host.answered;
+  if (host.failed) return;  // it was set aside
   if (report.protocol != kAgentProtocol) {
     return Fail(host, absl::StrCat(name, ": its coordrun is of version ", report.version,
                                    ", which this one (", kVersion,
@@ -290,9 +312,15 @@ void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
     Fail(host, options_.explain(request, *host.channel.end(), noise));
   }
   torch_.Lose(host.agent);
-  if (!started_ || host.alive.empty()) return;
+  if (started_) EndWorkersOf(host, events);
+}
+
+void AgentCrew::EndWorkersOf(Host& host, CrewEvents& events) {
+  if (host.alive.empty()) return;
+  const ChannelRequest& request = host.channel.request();
+  const auto& noise = host.channel.noise().lines();
   if (host.failed) {
-    events.Notice(absl::StrCat("coordrun: ", host.problem));
+    if (told_.insert(host.problem).second) events.Notice(absl::StrCat("coordrun: ", host.problem));
   } else if (cut_off_ == absl::InfiniteFuture()) {
     events.Notice(absl::StrCat("coordrun: ", Named(request), ": the connection has ended (",
                                request.command[0], " ", host.channel.end()->ToString(),
@@ -301,8 +329,9 @@ void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
                                " of its workers ran; they are ended there"));
   }
   for (const int32_t worker : std::exchange(host.alive, {})) {
-    ProcessEnd end = *host.channel.end();
+    ProcessEnd end = host.channel.end().value_or(ProcessEnd());
     end.lost = true;
+    end.unreached = host.failed && host.answered == 0;
     events.WorkerEnded(worker, end);
   }
 }

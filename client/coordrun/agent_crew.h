@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "client/coordrun/agent_channel.h"
 #include "client/coordrun/crew.h"
 #include "client/coordrun/torch_roster.h"
@@ -41,6 +42,7 @@ class AgentCrew : public Crew {
   bool ready() const override;
   absl::Status failure() const override;
   std::string Missing() const override;
+  bool SetAside(int32_t least, absl::string_view silence) override;
   std::vector<HostReport> reports() const override;
 
   absl::Status Start(CrewEvents& events) override;
@@ -84,6 +86,8 @@ class AgentCrew : public Crew {
   std::string Where(const Host& host, int32_t number) const;
   void TakeReport(Host& host, const AgentReport& report, absl::Time now);
   void TakeEnd(Host& host, CrewEvents& events);
+  // Those that nobody can hear of any more.
+  void EndWorkersOf(Host& host, CrewEvents& events);
   void Fail(Host& host, const std::string& sentence);
   size_t opening() const;
 
@@ -94,6 +98,7 @@ class AgentCrew : public Crew {
   std::vector<HostReport> reports_;
   TorchRoster torch_;
   std::vector<std::string> problems_;
+  std::set<std::string> told_;  // problems of hosts that are tried again and again
   bool started_ = false;
   absl::Time cut_off_ = absl::InfiniteFuture();  // when connections are closed that do not react
 };

@@ -47,6 +47,12 @@ class Crew {
   // Who has not answered yet, when the time for it is over.
   virtual std::string Missing() const { return ""; }
 
+  // Whether the run can do without the hosts of whom failure() and Missing() speak, since the
+  // others have `least` workers: then it is ready(), Start tells that the workers of those hosts
+  // have ended, and Restart may try them again. `silence`: what to say of those that have not
+  // answered.
+  virtual bool SetAside(int32_t /*least*/, absl::string_view /*silence*/) { return false; }
+
   // What its hosts have said, for the preflight. REQUIRES: ready().
   virtual std::vector<HostReport> reports() const { return {}; }
 

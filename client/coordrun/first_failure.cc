@@ -4,12 +4,13 @@
 #include <map>
 
 namespace coordd {
-namespace {
 
 bool SaidGoodbye(const v1::Departure& departure) {
   return departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
          departure.cause() == v1::DEPARTURE_CAUSE_DRAINED;
 }
+
+namespace {
 
 bool HasFailed(const v1::Departure& departure, const RunState::Worker& worker) {
   if (departure.cause() == v1::DEPARTURE_CAUSE_PROGRAM_FAILED) return true;

@@ -11,6 +11,8 @@
 
 namespace coordd {
 
+bool SaidGoodbye(const v1::Departure& departure);
+
 struct FirstFailure {
   int32_t worker = 0;
   std::string what;  // "ValueError: bad batch", as its program has said it; empty: it has not

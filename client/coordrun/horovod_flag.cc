@@ -12,6 +12,8 @@
 namespace coordd {
 namespace {
 
+constexpr char kModule[] = "coordd.horovod";
+
 // "python", "python3", "/usr/bin/python3.11", "pypy3".
 bool IsPython(absl::string_view program) {
   if (const size_t slash = program.rfind('/'); slash != absl::string_view::npos) {
@@ -32,14 +34,8 @@ size_t ArgumentsOf(absl::string_view option) {
   return takes_value ? 2 : 1;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command) {
-  if (command.empty() || !IsPython(command[0])) {
-    return absl::InvalidArgumentError(absl::StrCat("--horovod: found the command \"",
-                                                   absl::StrJoin(command, " "),
-                                                   "\", expected one that begins with python"));
-  }
+// Where the script stands behind the interpreter's options: its name, "-", "-m" or "-c".
+size_t ScriptOf(const std::vector<std::string>& command) {
   size_t script = 1;
   while (script < command.size()) {
     const std::string& argument = command[script];
@@ -47,6 +43,26 @@ absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::str
     if (!is_option || argument == "-m" || argument == "-c") break;
     script += ArgumentsOf(argument);
   }
+  return script;
+}
+
+}  // namespace
+
+bool ReadsProgramFromInput(const std::vector<std::string>& command) {
+  if (command.empty() || !IsPython(command[0])) return false;
+  size_t script = ScriptOf(command);
+  if (script + 1 < command.size() && command[script] == "-m" && command[script + 1] == kModule)
+    script += 2;
+  return script < command.size() && command[script] == "-";
+}
+
+absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command) {
+  if (command.empty() || !IsPython(command[0])) {
+    return absl::InvalidArgumentError(absl::StrCat("--horovod: found the command \"",
+                                                   absl::StrJoin(command, " "),
+                                                   "\", expected one that begins with python"));
+  }
+  const size_t script = ScriptOf(command);
   if (script >= command.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--horovod: found \"", absl::StrJoin(command, " "),
@@ -54,7 +70,7 @@ absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::str
   }
   std::vector<std::string> result(command.begin(),
                                   command.begin() + static_cast<std::ptrdiff_t>(script));
-  result.insert(result.end(), {"-m", "coordd.horovod"});
+  result.insert(result.end(), {"-m", kModule});
   result.insert(result.end(), command.begin() + static_cast<std::ptrdiff_t>(script), command.end());
   return result;
 }

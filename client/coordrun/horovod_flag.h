@@ -1,4 +1,5 @@
-// coordrun --horovod: what is run instead of `python train.py`.
+// What a command of Python's runs, and coordrun --horovod: what is run instead of `python
+// train.py`. PURE
 #pragma once
 
 #include <string>
@@ -13,5 +14,8 @@ namespace coordd {
 // coordd.horovod train.py --lr 1"; "-m package" and "-c text" are kept behind it. INVALID_ARGUMENT:
 // the command is not python's, or it has no script.
 absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command);
+
+// `python -`, also as UnderHorovod has it: the interpreter reads its program from stdin.
+bool ReadsProgramFromInput(const std::vector<std::string>& command);
 
 }  // namespace coordd

@@ -8,7 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace coordd {
 namespace {
@@ -40,6 +42,21 @@ constexpr char kJsrun[] =
 constexpr char kDdlrun[] =
     "that is ddlrun's: expected the hosts with -H h1:6,h2:6, and where their order should follow "
     "the network, COORDD_TOPOLOGY=aisle1/rack2 on each host";
+
+constexpr char kTorchrunCount[] =
+    "that is torchrun's: expected -np with the workers of all hosts together, such as coordrun -np "
+    "4 "
+    "python train.py";
+constexpr char kTorchrunNodes[] =
+    "that is torchrun's, which is started on each host; coordrun is started once: expected the "
+    "hosts "
+    "with -H h1:4,h2:4";
+constexpr char kTorchrunMeeting[] =
+    "that is torchrun's: the workers of coordrun find each other through coordd; leave it out";
+constexpr char kTorchrunPort[] =
+    "that is torchrun's: MASTER_ADDR and MASTER_PORT are set for the workers; leave it out, or "
+    "give "
+    "--port-range FIRST-LAST where a firewall is";
 
 constexpr Flag kFlags[] = {
     {"-np", Does::kRename, "--np"},
@@ -127,6 +144,16 @@ constexpr Flag kFlags[] = {
     {"--aisles", Does::kAnswer, kDdlrun},
     {"--accelerators", Does::kAnswer, kDdlrun},
     {"-accelerators", Does::kAnswer, kDdlrun},
+    {"--nproc-per-node", Does::kAnswer, kTorchrunCount},
+    {"--nnodes", Does::kAnswer, kTorchrunNodes},
+    {"--node-rank", Does::kAnswer, kTorchrunNodes},
+    {"--standalone", Does::kAnswer, kTorchrunMeeting},
+    {"--rdzv-backend", Does::kAnswer, kTorchrunMeeting},
+    {"--rdzv-endpoint", Does::kAnswer, kTorchrunMeeting},
+    {"--rdzv-id", Does::kAnswer, kTorchrunMeeting},
+    {"--rdzv-conf", Does::kAnswer, kTorchrunMeeting},
+    {"--master-addr", Does::kAnswer, kTorchrunPort},
+    {"--master-port", Does::kAnswer, kTorchrunPort},
 };
 // Of jsrun, whose values may stand in the same word: -r1, -bpacked:7, -dpacked.
 constexpr Flag kJsrunFlag = {"", Does::kAnswer, kJsrun};
@@ -144,10 +171,25 @@ bool IsJsruns(absl::string_view name) {
 bool HasValue(Does does) { return does == Does::kPrefix || does == Does::kSkip; }
 
 const Flag* Find(const std::string& name) {
+  // torchrun takes --nproc_per_node for --nproc-per-node.
+  const std::string dashed = absl::StrReplaceAll(name, {{"_", "-"}});
   for (const Flag& flag : kFlags) {
-    if (name == flag.name) return &flag;
+    if (name == flag.name || dashed == flag.name) return &flag;
   }
   return IsJsruns(name) ? &kJsrunFlag : nullptr;
+}
+
+// The value within -np2, -np=2, -n=2; empty: it is none of these.
+std::string CountWithin(absl::string_view argument) {
+  const bool theirs = absl::ConsumePrefix(&argument, "-np");
+  if (!theirs && !absl::ConsumePrefix(&argument, "-n")) return "";
+  const bool equals = absl::ConsumePrefix(&argument, "=");
+  if (!theirs && !equals) return "";
+  const bool digits =
+      !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
+        return absl::ascii_isdigit(static_cast<unsigned char>(c));
+      });
+  return equals || digits ? std::string(argument) : "";
 }
 
 std::string IgnoredText(const std::vector<std::string>& ignored) {
@@ -172,6 +214,10 @@ absl::StatusOr<std::vector<std::string>> TranslateHorovodrun(
     const size_t equals =
         absl::StartsWith(arguments[i], "--") ? arguments[i].find('=') : std::string::npos;
     const std::string name = arguments[i].substr(0, equals);
+    if (const std::string count = CountWithin(arguments[i]); !count.empty()) {
+      ours.push_back(absl::StrCat("--np=", count));
+      continue;
+    }
     const Flag* flag = Find(name);
     if (flag == nullptr) {
       ours.push_back(arguments[i]);

@@ -15,7 +15,7 @@ HostAnswers::Verdict HostAnswers::Judge(const absl::StatusOr<std::vector<HostSlo
     const std::string problem(answer.status().message());
     const bool first = problem_.empty();
     if (first || (problem != problem_ && now - told_ >= kComplainsEvery)) {
-      verdict.say = absl::StrCat(problem, "; the hosts stay as they are");
+      verdict.say = absl::StrCat(problem, "; ", otherwise_);
       told_ = now;
     }
     problem_ = problem;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,8 +22,10 @@ inline constexpr absl::Duration kComplainsEvery = absl::Minutes(1);
 // Not thread-safe: one owner. `now` must not decrease.
 class HostAnswers {
  public:
-  // `least`: slots without which the run cannot go on, --min-np.
-  explicit HostAnswers(int32_t least) : least_(least) {}
+  // `least`: slots without which the run cannot go on, --min-np. `otherwise`: what follows from an
+  // answer that is refused.
+  explicit HostAnswers(int32_t least, std::string otherwise = "the hosts stay as they are")
+      : least_(least), otherwise_(std::move(otherwise)) {}
 
   struct Verdict {
     bool take = false;  // the hosts are as the answer has them; else they stay as they are
@@ -32,6 +35,7 @@ class HostAnswers {
 
  private:
   const int32_t least_;
+  const std::string otherwise_;
   absl::Time few_since_ = absl::InfiniteFuture();  // the answers since then had too few slots
   std::string problem_;                            // of the last answer; empty: none
   absl::Time told_ = absl::InfinitePast();         // when a problem was told last

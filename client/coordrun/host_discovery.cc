@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/coordrun/host_answers.h"
 #include "client/coordrun/slot_book.h"
 
@@ -19,6 +21,21 @@ constexpr absl::Duration kEvery = absl::Seconds(1);
 // A batch system that is asked for its hosts may be slow; one that never answers says nothing.
 constexpr absl::Duration kPatience = absl::Seconds(30);
 constexpr size_t kMaxAnswerBytes = 1 << 20;
+// At once, of one that writes faster than it is read: the run has other things to do.
+constexpr int kMostReads = 64;
+// Of an answer that is too long, enough to know it by.
+constexpr size_t kShownBytes = 40;
+// What the shell says of a command that it cannot run.
+constexpr int kNotExecutable = 126, kNotFound = 127;
+
+bool CannotRun(const ProcessEnd& end) {
+  return end.signal == 0 && (end.code == kNotExecutable || end.code == kNotFound);
+}
+
+std::string LastLine(const std::string& text) {
+  const absl::string_view said = absl::StripAsciiWhitespace(text);
+  return std::string(said.substr(said.rfind('\n') + 1));
+}
 
 }  // namespace
 
@@ -33,10 +50,13 @@ void HostDiscovery::Await(std::vector<pollfd>& fds) {
 void HostDiscovery::Read(UniqueFd& from, std::string& into) {
   char buffer[16 << 10];
   ssize_t got = 0;
-  while (from.open() && (got = read(from.get(), buffer, sizeof(buffer))) > 0) {
+  for (int i = 0; i < kMostReads && from.open(); ++i) {
+    got = read(from.get(), buffer, sizeof(buffer));
+    if (got <= 0) break;
     if (into.size() < kMaxAnswerBytes) into.append(buffer, static_cast<size_t>(got));
   }
-  if (from.open() && (got == 0 || (errno != EAGAIN && errno != EINTR))) from.Close();
+  const bool again = got < 0 && (errno == EAGAIN || errno == EINTR);
+  if (from.open() && got <= 0 && !again) from.Close();
 }
 
 std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(
@@ -64,6 +84,7 @@ std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(
       fds.size() == kEntries && fds[0].fd == process_->pidfd() && fds[0].revents != 0;
   Read(process_->out(), out_);
   Read(process_->err(), err_);
+  if (out_.size() >= kMaxAnswerBytes) process_->Signal(SIGKILL);  // `yes` never ends
   const std::optional<ProcessEnd> end = ended ? process_->Reap() : std::nullopt;
   if (!end) return std::nullopt;
   // What it wrote before it ended.
@@ -74,10 +95,11 @@ std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(
 }
 
 absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Result(const ProcessEnd& end) const {
-  if (end.ok() && out_.size() >= kMaxAnswerBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--host-discovery-script printed more than ",
-                                                   kMaxAnswerBytes >> 20,
-                                                   " MiB: expected a host a line"));
+  if (out_.size() >= kMaxAnswerBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host-discovery-script printed more than ", kMaxAnswerBytes >> 20, " MiB, which begins '",
+        absl::CEscape(out_.substr(0, std::min(out_.find('\n'), kShownBytes))),
+        "': expected a host a line, and an end"));
   }
   if (end.ok()) {
     auto hosts = ParseDiscovered(out_, slots_per_host_);
@@ -85,12 +107,18 @@ absl::StatusOr<std::vector<HostSlots>> HostDiscovery::Result(const ProcessEnd& e
     return absl::InvalidArgumentError(
         absl::StrCat("--host-discovery-script printed ", hosts.status().message()));
   }
-  const std::string said(absl::StripAsciiWhitespace(err_));
+  const std::string said = LastLine(err_);
+  if (CannotRun(end)) {
+    return absl::NotFoundError(
+        absl::StrCat("--host-discovery-script '", script_, "' cannot be run",
+                     said.empty() ? absl::StrCat(": it ", end.ToString()) : ": " + said,
+                     "; expected a command of the shell that prints the hosts"));
+  }
   return absl::UnavailableError(
       absl::StrCat("--host-discovery-script ",
                    too_slow_ ? absl::StrCat("did not end within ", absl::FormatDuration(kPatience))
                              : end.ToString(),
-                   said.empty() ? "" : absl::StrCat(": ", said.substr(said.rfind('\n') + 1))));
+                   said.empty() ? "" : absl::StrCat(": ", said)));
 }
 
 absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
@@ -100,7 +128,7 @@ absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
   const int32_t needed = options.min_np > 0 ? options.min_np : options.np;
   const absl::Time end = clock.Now() + options.elastic_timeout;
   std::string found = "it has not ended yet";
-  HostAnswers answers(/*least=*/0);
+  HostAnswers answers(/*least=*/0, "it is asked again every second");
   while (clock.Now() < end) {
     std::vector<pollfd> fds;
     discovery.Await(fds);
@@ -110,6 +138,8 @@ absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
     const auto result = discovery.Handle(fds, clock.Now());
     if (!result) continue;
     if (result->ok() && SlotsOf(**result) >= needed) return *result;
+    // It will not be there a second later either.
+    if (absl::IsNotFound(result->status())) return *result;
     const std::string problem = answers.Judge(*result, clock.Now()).say;
     if (!problem.empty()) tell(problem);
     found = result->ok() ? absl::StrCat("it has found ", SlotsOf(**result))

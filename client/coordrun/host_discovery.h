@@ -32,7 +32,7 @@ class HostDiscovery {
   void Await(std::vector<pollfd>& fds);
   static constexpr size_t kEntries = 3;
   // What it has said, once for each time that it has ended. UNAVAILABLE, INVALID_ARGUMENT: it has
-  // failed; what was known before stays true.
+  // failed; NOT_FOUND: the shell cannot run it; what was known before stays true.
   std::optional<absl::StatusOr<std::vector<HostSlots>>> Handle(absl::Span<const pollfd> fds,
                                                                absl::Time now);
   // When Handle has something to do that no descriptor tells.
@@ -56,7 +56,8 @@ class HostDiscovery {
 
 // Until there are slots for min_np workers (np, without it), for --elastic-timeout at most: the
 // hosts. Blocks. `tell` gets a sentence about each answer that is refused, once. DEADLINE_EXCEEDED:
-// says how many there are, or why the script fails.
+// says how many there are, or why the script fails. NOT_FOUND: the shell cannot run the script,
+// which is not tried again.
 absl::StatusOr<std::vector<HostSlots>> DiscoverFirstHosts(
     const RunOptions& options, const Environment& environment, Clock& clock,
     const std::function<void(const std::string& sentence)>& tell);

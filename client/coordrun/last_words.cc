@@ -25,7 +25,7 @@ size_t EscapeLength(absl::string_view rest) {
 
 }  // namespace
 
-std::string CleanLine(absl::string_view line) {
+std::string WithoutEscapes(absl::string_view line) {
   // Of a progress bar, what one would see.
   while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
   if (const size_t last = line.rfind('\r'); last != absl::string_view::npos)
@@ -35,9 +35,16 @@ std::string CleanLine(absl::string_view line) {
     if (line[i] == '\x1b') {
       i += EscapeLength(line.substr(i + 1));
     } else {
-      clean.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(line[i])) ? ' ' : line[i]);
+      clean.push_back(line[i]);
     }
   }
+  return clean;
+}
+
+std::string CleanLine(absl::string_view line) {
+  std::string clean = WithoutEscapes(line);
+  for (char& c : clean)
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';
   const absl::string_view trimmed = absl::StripAsciiWhitespace(clean);
   return absl::StrCat(ShortenedText(trimmed, kMaxBytes), trimmed.size() > kMaxBytes ? "..." : "");
 }

@@ -11,6 +11,9 @@
 
 namespace coordd {
 
+// Without colours and other sequences that terminals obey; of a progress bar, its last state.
+std::string WithoutEscapes(absl::string_view line);
+
 // Without colours and other control characters, as UTF-8, trimmed and shortened.
 std::string CleanLine(absl::string_view line);
 

@@ -10,8 +10,11 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordrun/coordinator_view.h"
 #include "client/coordrun/crew_factory.h"
 #include "client/coordrun/first_failure.h"
 #include "client/coordrun/host_look.h"
@@ -190,11 +193,20 @@ absl::Status Launcher::ConnectCrew() {
                                              " before the workers were started"));
   }
   const absl::Status failure = crew_->failure();
-  if (crew_->ready()) return failure;
+  const bool all_answer = crew_->ready();
+  if (all_answer && failure.ok()) return failure;
+  const std::string silence = absl::StrCat(
+      "no answer within ", absl::ToDoubleSeconds(options_.start_timeout), " s (--start-timeout)");
+  const std::string missing = all_answer ? "" : crew_->Missing();
+  // What a script finds may be gone, or not there yet; so it is with hosts that come later.
+  if (discovery_ != nullptr && crew_->SetAside(options_.min_np, silence)) {
+    for (size_t w = 0; w < report_.hosts.size(); ++w) report_.hosts[w] = slots_.slots()[w].host;
+    return absl::OkStatus();
+  }
+  if (all_answer) return failure;
   return absl::DeadlineExceededError(
-      absl::StrCat(failure.ok() ? "" : absl::StrCat(failure.message(), "\ncoordrun: "),
-                   "no answer within ", absl::ToDoubleSeconds(options_.start_timeout),
-                   " s (--start-timeout) from ", crew_->Missing()));
+      absl::StrCat(failure.ok() ? "" : absl::StrCat(failure.message(), "\ncoordrun: "), silence,
+                   " from ", missing));
 }
 
 void Launcher::RemoveMarker() {
@@ -278,16 +290,26 @@ void Launcher::DrainWorkers() {
   const absl::Time deadline = clock_.Now() + kDrain;
   while (!crew_->drained() && clock_.Now() < deadline) Turn(deadline);
   output_.Finish();
+  CopyTails();
+}
+
+void Launcher::CopyTails() {
+  report_.tails.clear();
   for (const TailLines& tail : tails_) report_.tails.push_back(tail.lines());
 }
 
 void Launcher::Finish() {
   report_.wall = clock_.Now() - start_;
   if (reporter_ != nullptr) reporter_->Flush(kTellWithin);
-  if (coordinator_.process || state_->exit_status() != 0) {
-    const auto view = AskCoordinator(kLastViewTimeout);
-    if (view && state_->exit_status() != 0) ExplainLostExits(*view, options_, *state_, &report_);
+  // A run that has succeeded does not wait long for figures of somebody else's coordd.
+  const bool matters = coordinator_.process || state_->exit_status() != 0;
+  const auto view = AskCoordinator(matters ? kLastViewTimeout : kViewTimeout);
+  if (view && state_->exit_status() != 0) {
+    ExplainLostExits(*view, options_, *state_, &report_);
+    report_.early_goodbye = EarlyGoodbye(*view, options_, *state_, launches_, report_);
   }
+  // What coordd has said of the run comes before the last word about it.
+  if (coordinator_.process) ReadCoordinator();
   output_.Say(SummaryText(options_, *state_, report_));
 }
 
@@ -331,7 +353,8 @@ std::optional<v1::ServerState> Launcher::FetchView(absl::Duration timeout) const
 std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
   auto state = FetchView(timeout);
   if (!state) return state;
-  AddView(*state, report_.job, &report_);
+  CopyTails();
+  AddView(*state, report_.job, launches_, &report_);
   const auto first = FindFirstFailure(*state, report_.job, launches_, *state_);
   if (first) state_->FailedFirst(first->worker, first->what);
   return state;
@@ -377,9 +400,23 @@ void Launcher::ReadCoordinator() {
   // Its stdout says that it is ready, which the run shows anyway.
   if (process.out_open()) ReadLines(process.out(), coordinator_out_, [](absl::string_view) {});
   if (process.err_open()) {
-    ReadLines(process.err(), coordinator_err_,
-              [&](absl::string_view line) { output_.CoordinatorLine(line); });
+    ReadLines(process.err(), coordinator_err_, [&](absl::string_view line) {
+      if (options_.verbose || !TellsOfOurs(line)) output_.CoordinatorLine(line);
+    });
   }
+}
+
+// How workers of this run end is told here anyway, and in the summary.
+bool Launcher::TellsOfOurs(absl::string_view line) const {
+  constexpr absl::string_view kEnds[] = {"), which has departed: ", ") failed: ", ") was lost: "};
+  for (const absl::string_view end : kEnds) {
+    const size_t at = line.find(end);
+    if (at == absl::string_view::npos) continue;
+    const absl::string_view who = line.substr(0, at);
+    for (const pid_t pid : report_.pids)
+      if (pid != 0 && absl::EndsWith(who, absl::StrCat("pid ", pid))) return true;
+  }
+  return false;
 }
 
 void Launcher::ReapCoordinator() {

@@ -68,6 +68,9 @@ class Launcher : private CrewEvents {
   // Waits until something happens or `until` passes, and handles what has happened.
   void Turn(absl::Time until);
   void ReadCoordinator();
+  bool TellsOfOurs(absl::string_view line) const;
+  // The last lines of the workers, as they are now, to the report.
+  void CopyTails();
   void ReapCoordinator();
   // Whether it runs again; if not, it is not worth another try.
   bool RestartCoordinator(const ProcessEnd& end);

@@ -14,6 +14,7 @@
 #include "client/coordrun/launcher.h"
 #include "client/coordrun/mpi_rank.h"
 #include "client/coordrun/nested_launch.h"
+#include "client/coordrun/run_coordinator.h"
 #include "client/coordrun/run_directory.h"
 #include "client/coordrun/run_flags.h"
 #include "client/coordrun/run_plan.h"
@@ -22,7 +23,9 @@
 #include "common/environment.h"
 #include "common/launch_facts.h"
 #include "common/launcher_detect.h"
+#include "common/standard_streams.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -35,7 +38,9 @@ void RaiseFileLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void Tell(const std::string& sentence) { std::fprintf(stderr, "coordrun: %s\n", sentence.c_str()); }
+void Tell(const std::string& sentence) {
+  std::fprintf(stderr, "coordrun: %s\n", PrintableText(sentence, "\n").c_str());
+}
 
 absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment, Clock& clock) {
   if (!options.discovery_script.empty()) {
@@ -64,7 +69,7 @@ absl::StatusOr<RunPlan> Plan(RunOptions& options, const Environment& environment
 }
 
 int Fail(const absl::Status& status, int exit_status) {
-  std::fprintf(stderr, "coordrun: %s\n", std::string(status.message()).c_str());
+  Tell(std::string(status.message()));
   return exit_status;
 }
 
@@ -87,6 +92,8 @@ int Main(int argc, char** argv) {
     std::fputs(text->c_str(), stdout);
     return 0;
   }
+  if (const absl::Status status = CheckCredentials(options, environment); !status.ok())
+    return Fail(status, kExitUsage);
   const auto directory = MakeRunDirectory(environment, options.run_directory);
   if (!directory.ok()) return Fail(directory.status(), 1);
   RaiseFileLimit();
@@ -99,4 +106,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace coordd
 
-int main(int argc, char** argv) { return coordd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/line_splitter.h"
 #include "common/status_macros.h"
+#include "common/utf8.h"
 
 namespace coordd {
 namespace {
@@ -123,11 +124,12 @@ void Output::CoordinatorLine(absl::string_view line) {
 }
 
 void Output::Say(absl::string_view text) {
-  Write(Stream::kErr, ScreenOf(Stream::kErr).AddLine(text));
+  // Much of it comes from elsewhere: coordd, other hosts, the environment.
+  Write(Stream::kErr, ScreenOf(Stream::kErr).AddLine(PrintableText(text, "\n\t")));
 }
 
 void Output::Result(absl::string_view line) {
-  Write(Stream::kOut, ScreenOf(Stream::kOut).AddLine(line));
+  Write(Stream::kOut, ScreenOf(Stream::kOut).AddLine(PrintableJson(line)));
 }
 
 void Output::Finish() {

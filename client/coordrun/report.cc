@@ -14,7 +14,7 @@
 namespace coordd {
 namespace {
 
-constexpr int kMaxSentences = 8;  // of departures, and of stalls: more than a screen helps nobody
+constexpr char kLastWords[] = "; last on stderr: ";  // as coordd has it
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration));
@@ -63,6 +63,41 @@ std::vector<std::string> EndsOfOthers(const RunOptions& options, const RunState&
   return lines;
 }
 
+// Of a sentence of coordd's, what the summary does not say anyway: the last words of the worker
+// that failed first stand below, and what its program has said of the failure above.
+std::string Untold(const std::string& sentence, const RunState& state, const RunReport& report) {
+  const auto first = state.first_failure();
+  if (!first) return sentence;
+  const auto index = static_cast<size_t>(*first);
+  const std::string pid = absl::StrCat("pid ", report.pids[index], ") ");
+  if (report.pids[index] == 0 || !absl::StrContains(sentence, pid)) return sentence;
+  const bool is_told = !state.failure_says().empty() && state.lost().empty() &&
+                       absl::StrContains(sentence, state.failure_says());
+  if (is_told) return "";
+  return report.tails[index].empty() ? sentence : sentence.substr(0, sentence.find(kLastWords));
+}
+
+// Of those that were lost and the one by which the run failed, the first that did not end because
+// of another one. REQUIRES: the run has failed.
+int32_t WhoseWords(const RunState& state, const RunReport& report) {
+  for (const int32_t worker : state.lost()) {
+    const std::deque<std::string>& tail = report.tails[static_cast<size_t>(worker)];
+    if (!tail.empty() && !EndedByALoss(tail)) return worker;
+  }
+  return *state.first_failure();
+}
+
+std::string TailText(const RunOptions& options, const RunReport& report, int32_t worker) {
+  const std::deque<std::string>& tail = report.tails[static_cast<size_t>(worker)];
+  std::string out;
+  if (!tail.empty()) {
+    absl::StrAppend(&out, "\ncoordrun: the last lines of rank ", options.first_rank + worker,
+                    " on stderr:");
+  }
+  for (const std::string& line : tail) absl::StrAppend(&out, "\n  | ", WithoutEscapes(line));
+  return out;
+}
+
 }  // namespace
 
 std::string EndingText(const RunOptions& options, const RunState& state, const RunReport& report) {
@@ -75,6 +110,9 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
         worker.end ? absl::StrCat(worker.end->ToString(), " after ", Seconds(worker.ran))
                    : "has not ended yet";
     const std::string& says = state.failure_says();
+    if (!report.early_goodbye.empty())
+      return absl::StrCat(report.early_goodbye, RankText(options, report, *first),
+                          " failed for it: it ", end);
     if (state.lost().empty())
       return absl::StrCat(RankText(options, report, *first), " failed first: ", says,
                           says.empty() ? "" : "; ", "it ", end);
@@ -147,41 +185,6 @@ std::string NoneFollows(const v1::ServerState& state, const std::string& job) {
   return "";
 }
 
-std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job) {
-  std::vector<std::string> sentences;
-  for (const v1::JobState& found : state.jobs()) {
-    if (found.name() != job) continue;
-    if (!found.state_lost().empty()) sentences.push_back(found.state_lost());
-    int left = kMaxSentences;
-    for (const v1::Departure& departure : found.departures()) {
-      // Those who said goodbye, in the end because of the others, explain nothing.
-      if (departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
-          departure.cause() == v1::DEPARTURE_CAUSE_DRAINED)
-        continue;
-      if (left-- > 0) sentences.push_back(DepartureText(departure));
-    }
-    left = kMaxSentences;
-    for (const v1::StalledTensor& stall : found.stalled()) {
-      if (left-- > 0) sentences.push_back(StallText(stall));
-    }
-  }
-  return sentences;
-}
-
-void AddView(const v1::ServerState& state, const std::string& job, RunReport* report) {
-  for (std::string& sentence : DescribeView(state, job)) {
-    std::vector<std::string>& view = report->coordinator_view;
-    if (std::find(view.begin(), view.end(), sentence) == view.end()) {
-      view.push_back(std::move(sentence));
-    }
-  }
-  for (const v1::JobState& found : state.jobs()) {
-    if (found.name() != job) continue;
-    report->batches = found.batches_total();
-    report->bytes = found.bytes_total();
-  }
-}
-
 bool NobodyHasCome(const v1::ServerState& state, const RunReport& report) {
   for (const v1::JobState& job : state.jobs()) {
     if (job.name() != report.job) continue;
@@ -244,10 +247,23 @@ void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, c
   }
 }
 
+bool EndedByALoss(const std::deque<std::string>& tail) {
+  return std::any_of(tail.begin(), tail.end(), [](const std::string& line) {
+    const size_t begin = line.find("generation ");
+    return begin != std::string::npos && line.find(" ended: ", begin) != std::string::npos;
+  });
+}
+
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail) {
   const bool lacks_horovod = std::any_of(tail.begin(), tail.end(), [](const std::string& line) {
     return absl::StrContains(line, "ModuleNotFoundError: No module named 'horovod");
   });
+  const bool elastic = options.min_np > 0 && options.on_failure == "raise";
+  if (elastic && EndedByALoss(tail)) {
+    return "with --min-np the others go on only if the program is made for it: with "
+           "coordd.torch.elastic in Python, coordd_worker_await_generation in C, or --on-failure "
+           "continue";
+  }
   if (!lacks_horovod || options.horovod) return "";
   return absl::StrCat(
       "a script that imports horovod finds coordd in its place with --horovod: "
@@ -265,17 +281,16 @@ std::string SummaryText(const RunOptions& options, const RunState& state, const 
     absl::StrAppend(&out, "\ncoordrun: ", line);
   }
   for (const std::string& sentence : report.coordinator_view) {
-    absl::StrAppend(&out, "\ncoordrun: coordd saw: ", sentence);
+    if (const std::string text = Untold(sentence, state, report); !text.empty())
+      absl::StrAppend(&out, "\ncoordrun: coordd saw: ", text);
   }
   if (const auto first = state.first_failure()) {
-    const std::deque<std::string>& tail = report.tails[static_cast<size_t>(*first)];
-    if (!tail.empty()) {
-      absl::StrAppend(&out, "\ncoordrun: the last lines of rank ", options.first_rank + *first,
-                      " on stderr:");
-    }
-    for (const std::string& line : tail) absl::StrAppend(&out, "\n  | ", line);
-    if (const std::string hint = HintFrom(options, tail); !hint.empty())
-      absl::StrAppend(&out, "\ncoordrun: ", hint);
+    absl::StrAppend(&out, TailText(options, report, WhoseWords(state, report)));
+    std::set<std::string> hints = {HintFrom(options, report.tails[static_cast<size_t>(*first)])};
+    for (const int32_t worker : state.lost())
+      hints.insert(HintFrom(options, report.tails[static_cast<size_t>(worker)]));
+    for (const std::string& hint : hints)
+      if (!hint.empty()) absl::StrAppend(&out, "\ncoordrun: ", hint);
   }
   return out;
 }

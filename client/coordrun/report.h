@@ -22,9 +22,10 @@ struct RunReport {
   std::vector<std::string> hosts;  // of each worker; empty: this machine
   // Last lines that each worker wrote to stderr.
   std::vector<std::deque<std::string>> tails;
-  std::vector<std::string> coordinator_view;  // see DescribeView
+  std::vector<std::string> coordinator_view;  // see coordinator_view.h
   int64_t batches = 0, bytes = 0;             // reduced on each rank, as coordd knows them
   absl::Duration wall;
+  std::string early_goodbye = "";  // see EarlyGoodbye
 };
 
 // "rank 2 (pid 4711) failed first: it was killed by SIGKILL after 1.2 s"; why the run is being
@@ -47,13 +48,6 @@ bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
 
 // Why, in coordd's view, no generation of the job follows, so that the run is over; empty: one may.
 std::string NoneFollows(const v1::ServerState& state, const std::string& job);
-
-// Sentences about who has departed without a goodbye and what is stalled, in coordd's view; at most
-// some.
-std::vector<std::string> DescribeView(const v1::ServerState& state, const std::string& job);
-
-// What coordd says about the job: to the view what is not in it yet, and the figures.
-void AddView(const v1::ServerState& state, const std::string& job, RunReport* report);
 
 // No worker of the run is in the job, or has been.
 bool NobodyHasCome(const v1::ServerState& state, const RunReport& report);
@@ -78,6 +72,10 @@ void ExplainLostExits(const v1::ServerState& state, const RunOptions& options, c
 
 // What to do about a worker's last words on stderr; empty: nothing is known.
 std::string HintFrom(const RunOptions& options, const std::deque<std::string>& tail);
+
+// Whether these are of a program that ended since another rank was lost: an error of the library's
+// that names it.
+bool EndedByALoss(const std::deque<std::string>& tail);
 
 // Several lines for people, without line end; begins with how it went.
 std::string SummaryText(const RunOptions& options, const RunState& state, const RunReport& report);

@@ -26,22 +26,22 @@ absl::Time StartBy(const RunOptions& options, Clock& clock) {
   return clock.Now() + std::max(kStartWithin, options.start_timeout);
 }
 
+TlsFiles TlsOf(const RunOptions& options, const Environment& environment) {
+  if (options.coordinator_tls.enabled()) return options.coordinator_tls;
+  return {.cert = Variable(environment, "COORDD_TLS_CERT"),
+          .key = Variable(environment, "COORDD_TLS_KEY"),
+          .ca = Variable(environment, "COORDD_TLS_CA")};
+}
+
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
 
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
                       const Environment& environment, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;
-  rendezvous->tls = options.coordinator_tls;
-  if (!rendezvous->tls.enabled()) {
-    rendezvous->tls = {.cert = Variable(environment, "COORDD_TLS_CERT"),
-                       .key = Variable(environment, "COORDD_TLS_KEY"),
-                       .ca = Variable(environment, "COORDD_TLS_CA")};
-  }
+  rendezvous->tls = TlsOf(options, environment);
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
-    if (!rendezvous->token_file.empty())
-      COORDD_RETURN_IF_ERROR(CheckTokenFile("COORDD_TOKEN_FILE", rendezvous->token_file));
   }
   // Workers of other coordruns would have to know a token that is made here.
   const bool all_here = options.size == 0 || options.size == plan.np;
@@ -59,6 +59,14 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 }
 
 }  // namespace
+
+absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
+  if (!options.coordinator.empty()) COORDD_RETURN_IF_ERROR(TlsOf(options, environment).Validate());
+  if (!options.token_file.empty()) return CheckTokenFile("--token-file", options.token_file);
+  const std::string variable = Variable(environment, "COORDD_TOKEN_FILE");
+  if (options.coordinator.empty() || variable.empty()) return absl::OkStatus();
+  return CheckTokenFile("COORDD_TOKEN_FILE", variable);
+}
 
 std::string JobName(const RunOptions& options, const Environment& environment) {
   std::string job = options.job;
@@ -81,8 +89,6 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   Rendezvous& rendezvous = result.rendezvous;
   rendezvous.job = JobName(options, environment);
   rendezvous.token_file = options.token_file;
-  if (!rendezvous.token_file.empty())
-    COORDD_RETURN_IF_ERROR(CheckTokenFile("--token-file", rendezvous.token_file));
   const bool sees_ends = plan.launcher == LauncherKind::kLocal ||
                          plan.launcher == LauncherKind::kSsh ||
                          plan.launcher == LauncherKind::kSrun;

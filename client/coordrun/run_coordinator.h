@@ -41,4 +41,8 @@ absl::Status RestartCoordinator(const RunOptions& options, const Environment& en
 // The name of the job in this run.
 std::string JobName(const RunOptions& options, const Environment& environment);
 
+// Token file and certificates of --coordinator, or that coordd is to be given, which each worker
+// would refuse. INVALID_ARGUMENT: names the file, what was found and what was expected.
+absl::Status CheckCredentials(const RunOptions& options, const Environment& environment);
+
 }  // namespace coordd

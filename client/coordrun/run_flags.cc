@@ -11,6 +11,7 @@
 #include "client/coordrun/horovod_flag.h"
 #include "client/coordrun/horovodrun_flags.h"
 #include "common/usage_failure.h"
+#include "common/utf8.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -281,8 +282,23 @@ size_t CommandBegin(const CLI::App& app, const std::vector<std::string>& argumen
   return arguments.size();
 }
 
+// `-H ""`, where a script's variable is not set: without it the run would be another one.
+absl::Status RefuseEmpty(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    const bool may_be = absl::EndsWith(name, "-arg") || name == "-x";
+    if (option->count() == 0 || option->get_items_expected_max() == 0 || may_be) continue;
+    for (const std::string& value : option->results()) {
+      if (!value.empty()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(name, " has an empty value: expected ",
+                                                     option->get_type_name(), ", or no ", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 int Refuse(const absl::Status& status) {
-  std::fprintf(stderr, "coordrun: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "coordrun: %s\n", PrintableText(status.message(), "\n").c_str());
   return kExitUsage;
 }
 
@@ -322,7 +338,7 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
     return flags;
   }
   if (flags.agent || !flags.mpi_rank.empty()) return flags;
-  absl::Status valid;
+  absl::Status valid = RefuseEmpty(app);
   for (const std::string& variable : variables) valid.Update(ParseVariable(variable, &options));
   valid.Update(options.Validate());
   if (valid.ok() && options.horovod) {

@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/coordrun/horovod_flag.h"
 #include "client/coordrun/nested_launch.h"
 #include "common/host_list.h"
 #include "common/status_macros.h"
@@ -216,6 +217,35 @@ LauncherKind Choose(const RunOptions& options, const PlanInputs& inputs, RunPlan
   return LauncherKind::kLocal;
 }
 
+// Before coordd refuses it, which speaks of flags of its own.
+absl::Status CheckTls(const RunOptions& options, const RunPlan& plan) {
+  const auto& own = options.coordd_arguments;
+  const bool insecure = std::find(own.begin(), own.end(), "--insecure") != own.end();
+  if (options.tls || !options.coordinator.empty() || !options.listen.empty() || insecure ||
+      plan.launcher == LauncherKind::kLocal) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--no-tls with launcher ", ToString(plan.launcher), " (", plan.reason,
+      "): without TLS anybody in the network could join the job; expected no --no-tls, or --listen "
+      "127.0.0.1:0 where all workers are on this machine"));
+}
+
+// The others would run an empty program, and the job end before it begins.
+absl::Status CheckInput(const RunOptions& options, const RunPlan& plan) {
+  const int32_t all = std::max(plan.np, options.size);
+  if (all == 1 || !ReadsProgramFromInput(options.command)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      options.command[0], " - reads its program from stdin, which at most rank 0 of the ", all,
+      " workers has: expected a file, such as ", options.command[0], " train.py"));
+}
+
+// What only the whole plan tells.
+absl::Status CheckPlan(const RunOptions& options, const RunPlan& plan) {
+  COORDD_RETURN_IF_ERROR(CheckTls(options, plan));
+  return CheckInput(options, plan);
+}
+
 }  // namespace
 
 std::optional<AllocatedHosts> AllocationOf(const LaunchPlace& place) {
@@ -346,6 +376,7 @@ absl::StatusOr<RunPlan> PlanRun(const RunOptions& options, const PlanInputs& inp
     return absl::InvalidArgumentError(
         absl::StrCat("--min-np is ", options.min_np, ": expected at most -np, ", plan.np));
   }
+  COORDD_RETURN_IF_ERROR(CheckPlan(options, plan));
   if (options.max_restarts > 0 &&
       (options.min_np == 0 || plan.launcher == LauncherKind::kExternal)) {
     return absl::InvalidArgumentError(

@@ -26,6 +26,7 @@ std::string SignalName(int signal) {
 }
 
 std::string ProcessEnd::ToString() const {
+  if (unreached) return "was not started, since its host is not reached";
   if (lost) return "was lost with the connection to its host";
   return signal != 0 ? absl::StrCat("was killed by ", SignalName(signal))
                      : absl::StrCat("exited with status ", code);
@@ -104,7 +105,8 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
   if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
-  if (EnoughAreLeft()) {
+  // Where others have come to their end, nobody waits for one that was not even started.
+  if (EnoughAreLeft() || (end.unreached && SomeAreThrough())) {
     lost_.push_back(local_rank);
     PlanRestart(worker, now);
     return;

@@ -38,9 +38,11 @@ void TorchRoster::Arrange() {
       if (worker < np_) agent_of[static_cast<size_t>(worker)] = number;
   }
   std::vector<TopologyMember> members;
+  std::vector<int32_t> workers;  // of the members
   for (int32_t worker = 0; worker < np_; ++worker) {
     const int32_t number = agent_of[static_cast<size_t>(worker)];
-    if (number < 0) return;  // an agent has failed: nothing will be started
+    if (number < 0) continue;  // its host was set aside
+    workers.push_back(worker);
     const AgentReport& report = agents_[number].report;
     members.push_back({.worker_id = "",
                        .node_id = report.node,
@@ -54,9 +56,10 @@ void TorchRoster::Arrange() {
   int32_t group = -1;
   for (size_t rank = 0; rank < topology.places.size(); ++rank) {
     const Place& place = topology.places[rank];
-    const auto worker = static_cast<int32_t>(topology.member_of_rank[rank]);
+    const size_t member = topology.member_of_rank[rank];
+    const int32_t worker = workers[member];
     if (place.local_rank == 0) ++group;
-    groups_[members[static_cast<size_t>(worker)].node_id] = group;
+    groups_[members[member].node_id] = group;
     in_order_ = in_order_ && worker == place.rank.value;
     places_[worker] = {.rank = place.rank.value,
                        .size = place.size,
@@ -64,7 +67,7 @@ void TorchRoster::Arrange() {
                        .local_size = place.local_size,
                        .group_rank = group};
   }
-  master_ = agent_of[topology.member_of_rank[0]];
+  master_ = agent_of[static_cast<size_t>(workers[topology.member_of_rank[0]])];
 }
 
 // What is known of it before coordd has made it a member: its slot, as COORDD_RANK is.

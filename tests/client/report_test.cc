@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/coordrun/coordinator_view.h"
 #include "client/coordrun/last_words.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,6 +13,7 @@
 namespace coordd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -67,6 +69,26 @@ TEST_F(RunReportTest, NamesHorovodsFlagWhereHorovodIsNotFound) {
   EXPECT_EQ(HintFrom(options_, {"ModuleNotFoundError: No module named 'numpy'"}), "");
   options_.horovod = true;
   EXPECT_EQ(HintFrom(options_, tail), "");
+}
+
+TEST_F(RunReportTest, KeepsTheWordsOfWhoWasLostFirstAndSaysWhatTheProgramLacks) {
+  options_.min_np = 1;
+  const std::deque<std::string> follower = {
+      "Error: generation 1 ended: rank 1 (host vm, pid 101) failed: ValueError: bad batch"};
+  report_.tails = {follower, {"ValueError: bad batch"}, follower};
+  for (const bool root_is_last : {false, true}) {
+    RunState state(options_, kStart);
+    const std::vector<int32_t> order =
+        root_is_last ? std::vector<int32_t>{0, 2, 1} : std::vector<int32_t>{1, 0, 2};
+    for (const int32_t worker : order)
+      state.WorkerEnded(worker, {.code = 1, .signal = 0}, kStart + absl::Seconds(1));
+    EXPECT_THAT(
+        SummaryText(options_, state, report_),
+        AllOf(HasSubstr("the last lines of rank 1 on stderr:\n  | ValueError: bad batch\n"),
+              HasSubstr("coordrun: with --min-np the others go on only if the program is ")));
+  }
+  options_.on_failure = "continue";
+  EXPECT_EQ(HintFrom(options_, follower), "");
 }
 
 TEST(LastWords, AreCleanAndShort) {

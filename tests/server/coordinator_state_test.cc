@@ -314,6 +314,30 @@ TEST_F(CoordinatorStateTest, RemembersWhatAJobHasReducedWhenItsGenerationIsGone)
   }
 }
 
+TEST_F(CoordinatorStateTest, ForgetsAnEarlierRunOfTheSameNameWhereItsLauncherTellsThemApart) {
+  int64_t session = 0, generation = 0;
+  const auto departures = [&](const std::string& launch) {
+    ++session;
+    v1::WorkerMessage message;
+    *message.mutable_join() = JoinOf(absl::StrCat("w", session));
+    message.mutable_join()->set_launch(launch);
+    message.mutable_join()->mutable_limits()->set_min_workers(1);
+    message.mutable_join()->mutable_limits()->set_max_workers(1);
+    Do(SessionMessage{SessionId{session}, message});
+    Ready(session, {Gradient("a", {10})}, ++generation);
+    Do(SessionEnded{SessionId{session}, "is gone"});
+    v1::ServerState description;
+    state().Describe("train", now_, &description);
+    EXPECT_EQ(description.jobs(0).batches_total(), description.jobs(0).departures_size());
+    return description.jobs(0).departures_size();
+  };
+  EXPECT_EQ(departures("abc.0.0"), 1);
+  EXPECT_EQ(departures("abc.0.1"), 2) << "it was started again";
+  EXPECT_EQ(departures("abc-3.0.0"), 3) << "by another agent";
+  EXPECT_EQ(departures("def.0.0"), 1);
+  EXPECT_EQ(departures(""), 2) << "nobody can tell";
+}
+
 TEST_F(CoordinatorStateTest, DescribesTheDevicesThatAHeartbeatHasToldOfUntilTheNextGeneration) {
   v1::WorkerMessage join;
   *join.mutable_join() = JoinOf("w1");

@@ -1,0 +1,215 @@
+"""What coordrun says when something about a run is wrong before its workers do anything, and closed standard streams."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from tests.support import processes
+from tests.support.processes import PATIENCE_S, Process, clean_environment, program, wait_for
+
+NOWHERE = ("--coordinator", "127.0.0.1:1")  # for workers that need no coordd
+
+
+class MistakesCase(processes.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.environment = clean_environment(TMPDIR=self.folder)
+        self.environment.pop("XDG_RUNTIME_DIR", None)
+
+    def coordrun(self, *arguments):
+        return self.run_command(program("coordrun"), *arguments, environment=self.environment)
+
+    def started(self, *arguments):
+        return self.start(Process([program("coordrun"), *arguments], self.environment))
+
+    def assert_usage(self, *arguments, says):
+        status, text = self.coordrun(*arguments)
+        self.assertEqual(status, 2, text)
+        self.assertRegex(text, says)
+        return text
+
+
+class StandardStreamsTest(MistakesCase):
+    def under_shell(self, command, *redirections):
+        line = " ".join(['exec "$@"', *redirections])
+        return subprocess.run(["bash", "-c", line, "bash", *command], env=self.environment, stdin=subprocess.DEVNULL, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+
+    def test_a_rank_has_all_three_whatever_coordrun_was_started_without(self):
+        for closed in (["<&-"], [">&-"], ["2>&-"], ["<&-", ">&-", "2>&-"]):
+            told = os.path.join(self.folder, "told")
+            look = f'exec 3>{told}.$COORDD_RANK; readlink /proc/$$/fd/0 >&3; : </proc/$$/fd/0 >/proc/$$/fd/1 2>/proc/$$/fd/2 && echo open >&3'
+            ended = self.under_shell([program("coordrun"), "-np", "2", "--", "bash", "-c", look], *closed)
+            self.assertEqual(ended.returncode, 0, (closed, ended.stderr))
+            for rank in range(2):
+                with open(f"{told}.{rank}", encoding="ascii") as file:
+                    self.assertEqual(file.read(), "/dev/null\nopen\n", closed)
+                os.unlink(f"{told}.{rank}")
+        self.assert_nothing_left()
+
+    def test_no_program_of_ours_takes_their_numbers(self):
+        """As coordd does while it serves: its log must never go into a socket."""
+        ready = os.path.join(self.folder, "ready")
+        command = [program("coordd"), "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory", "--ready-fd", "9"]
+        child = subprocess.Popen(["bash", "-c", f'exec "$@" <&- >&- 2>&- 9>{ready}', "bash", *command], env=self.environment)
+        try:
+            self.assertTrue(wait_for(lambda: os.path.exists(ready) and os.path.getsize(ready) > 0))
+            streams = [os.readlink(f"/proc/{child.pid}/fd/{fd}") for fd in range(3)]
+            self.assertEqual(streams, ["/dev/null"] * 3)
+        finally:
+            child.kill()
+            child.wait()
+
+
+class DiscoveryScriptTest(MistakesCase):
+    def test_a_host_that_is_not_known_is_set_aside(self):
+        """nosuchhost.invalid (RFC 2606) is in no DNS; it is tried again while the others run, and its absence is no failure."""
+        status, text = self.coordrun("--host-discovery-script", "echo localhost:2; echo nosuchhost.invalid:2", "--min-np", "2",
+                                     "--start-timeout", "30", "--", "bash", "-c", 'echo "ran $COORDD_RANK"; sleep 2')
+        self.assertEqual(status, 0, text)
+        self.assertIn("[0] ran 0\n", text)
+        self.assertIn("[1] ran 1\n", text)
+        self.assertEqual(text.count("coordrun: host nosuchhost.invalid: "), 1, text)
+        self.assertRegex(text, r"rank 2 \(host nosuchhost.invalid\) was not started, since its host is not reached")
+        self.assert_nothing_left()
+
+    def test_without_it_too_few_are_left(self):
+        status, text = self.coordrun("--host-discovery-script", "echo localhost:1; echo nosuchhost.invalid:2", "--min-np", "2",
+                                     "--", "true")
+        self.assertEqual(status, 1, text)
+        self.assertIn("host nosuchhost.invalid: ", text)
+
+    def test_a_script_that_cannot_be_run_is_wrong_usage(self):
+        plain = os.path.join(self.folder, "plain")
+        lost = os.path.join(self.folder, "lost")
+        for path, mode, first in ((plain, 0o644, "#!/bin/sh"), (lost, 0o755, "#!/no/such/interpreter")):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(f"{first}\necho localhost:2\n")
+            os.chmod(path, mode)
+        for script in (os.path.join(self.folder, "missing"), plain, lost):
+            began = time.monotonic()
+            self.assert_usage("--host-discovery-script", script, "--min-np", "2", "--", "true",
+                              says=rf"coordrun: --host-discovery-script '{re.escape(script)}' cannot be run: .*; expected a command")
+            self.assertLess(time.monotonic() - began, PATIENCE_S)  # and not --elastic-timeout
+
+    def test_one_that_is_lost_later_is_a_warning(self):
+        script = os.path.join(self.folder, "hosts")
+        with open(script, "w", encoding="ascii") as file:
+            file.write("#!/bin/sh\necho localhost:2\n")
+        os.chmod(script, 0o755)
+        run = self.started("--host-discovery-script", script, "--min-np", "2", "--", "bash", "-c",
+                           f"echo up; while [ ! -e {script}.back ]; do sleep 0.05; done")
+        self.assertTrue(wait_for(lambda: run.text().count("] up") == 2 or not run.running()), run.text())
+        os.rename(script, script + ".away")
+        self.assertTrue(wait_for(lambda: "cannot be run" in run.text() or not run.running()), run.text())
+        self.assertIn("the hosts stay as they are", run.text())
+        os.rename(script + ".away", script)
+        with open(script + ".back", "w", encoding="ascii"):
+            pass
+        self.assertEqual(run.wait(), 0, run.text())
+
+    def test_one_that_never_ends_printing_is_ended(self):
+        text = self.assert_usage("--host-discovery-script", "yes", "--elastic-timeout", "4", "--min-np", "2", "--", "true",
+                                 says="printed more than 1 MiB, which begins 'y': expected a host a line, and an end")
+        self.assertIn("it is asked again every second", text)
+        self.assert_nothing_left()
+
+    def test_a_listener_without_tls_is_refused_in_coordruns_own_words(self):
+        text = self.assert_usage("--host-discovery-script", "echo localhost:2", "--no-tls", "--min-np", "2", "--", "true",
+                                 says=r"--no-tls with launcher ssh \(--host-discovery-script names hosts\)")
+        self.assertNotIn("--insecure", text)
+
+
+class UsageTest(MistakesCase):
+    def test_an_empty_value_is_not_no_value(self):
+        for option in ("-H", "--hostfile", "--coordinator", "--host-discovery-script", "--token-file"):
+            self.assert_usage(option, "", "--", "true", says=rf"{option} has an empty value: expected .*, or no {option}")
+
+    def test_a_typo_in_hosts_is_told_with_its_place(self):
+        for hosts, place in (("host:", 6), ("host:x", 6), (":2", 1), ("host:2,,host2", 8)):
+            self.assert_usage("-H", hosts, "--", "true", says=rf'-H: the hosts "{re.escape(hosts)}", column {place}: found ')
+
+    def test_the_number_of_workers_may_stand_in_the_same_word(self):
+        for count in ("-np2", "-np=2", "-n=2", "-n2"):
+            status, text = self.coordrun(count, *NOWHERE, "--", "bash", "-c", "echo $COORDD_SIZE")
+            self.assertEqual((status, text.count("] 2\n")), (0, 2), text)
+
+    def test_flags_of_torchrun_are_answered(self):
+        for flag in (["--nproc_per_node", "2"], ["--nproc-per-node=2"], ["--nnodes", "1"], ["--standalone"],
+                     ["--rdzv_backend=c10d"], ["--rdzv-endpoint", "h:1"], ["--master_port", "3"]):
+            self.assert_usage(*flag, "python", "train.py", says=rf"{flag[0].split('=')[0]}: that is torchrun's")
+
+    def test_a_program_on_stdin_is_one_ranks(self):
+        for command in (["python3", "-"], ["/usr/bin/python3", "-u", "-"]):
+            self.assert_usage("-np", "2", "--", *command, says="reads its program from stdin, which at most rank 0 of the 2 workers")
+        self.assert_usage("--horovod", "-np", "2", "python3", "-", says="reads its program from stdin")
+
+
+class CredentialsTest(MistakesCase):
+    def setUp(self):
+        super().setUp()
+        self.tls, self.other = (os.path.join(self.folder, name) for name in ("tls", "other"))
+        for folder in (self.tls, self.other):
+            status, text = self.run_command(program("coordctl"), "certs", folder, environment=self.environment)
+            self.assertEqual(status, 0, text)
+
+    def files(self, cert="worker.crt", key="worker.key", ca="ca.crt"):
+        return [argument for name, file in (("cert", cert), ("key", key), ("ca", ca))
+                for argument in (f"--tls-{name}", os.path.join(self.tls, file))]
+
+    def test_files_that_every_worker_would_refuse_are_seen_once_and_at_once(self):
+        shown = os.path.join(self.tls, "shown.key")
+        with open(os.path.join(self.tls, "worker.key"), "rb") as key, open(shown, "wb") as copy:
+            copy.write(key.read())
+        os.chmod(shown, 0o644)
+        for files, says in ((self.files(ca="missing"), "TLS authority .*missing cannot be read"),
+                            (self.files(key="shown.key"), "TLS key .* has mode 0644"),
+                            (self.files(key="server.key"), "TLS key .* does not belong to certificate "),
+                            (self.files()[:4], "TLS is set up in part")):
+            text = self.assert_usage("-np", "2", *NOWHERE, *files, "--", "touch", os.path.join(self.folder, "ran"),
+                                     says=f"^coordrun: {says}")
+            self.assertEqual(len(text.splitlines()), 1, text)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "ran")))
+
+    def test_so_is_a_token_file(self):
+        path = os.path.join(self.folder, "token")
+        with open(path, "w", encoding="ascii"):
+            pass
+        self.assert_usage(*NOWHERE, "--token-file", self.folder, "--", "true", says="--token-file names .*, which is a folder")
+        self.assert_usage(*NOWHERE, "--token-file", path + "x", "--", "true", says="--token-file names .*x, which cannot be read: No such file")
+        os.chmod(path, 0o640)
+        self.assert_usage("--token-file", path, "--", "true", says="--token-file names .*, which has mode 0640, so others")
+        os.chmod(path, 0o600)
+        self.assert_usage("--token-file", path, "--", "true", says="--token-file names .*, which is empty")
+
+    def test_an_unreadable_certificate_is_wrong_usage_of_every_program(self):
+        files = self.files(ca="missing")
+        variables = dict(self.environment, COORDD_ADDR="127.0.0.1:1", COORDD_RANK="0", COORDD_SIZE="1",
+                         COORDD_TLS_CERT=files[1], COORDD_TLS_KEY=files[3], COORDD_TLS_CA=files[5])
+        for environment, *command in ((self.environment, "coordd", "--listen", "127.0.0.1:0", "--http", "off", "--store", "memory", *files),
+                                      (self.environment, "coordctl", "status", *NOWHERE, *files),
+                                      (self.environment, "coordrun", *NOWHERE, *files, "--", "true"),
+                                      (variables, "coordd-worker", "selftest")):
+            status, text = self.run_command(program(command[0]), *command[1:], environment=environment)
+            self.assertEqual(status, 2, (command, text))
+            self.assertRegex(text, "TLS authority .*missing cannot be read")
+
+    def test_coordctl_says_in_a_sentence_why_it_has_no_answer(self):
+        server = [os.path.join(self.tls, name) for name in ("server.crt", "server.key", "ca.crt")]
+        coordd = self.start(processes.Coordd("--tls-cert", server[0], "--tls-key", server[1], "--tls-ca", server[2]))
+        theirs = [os.path.join(self.other, name) for name in ("worker.crt", "worker.key", "ca.crt")]
+        status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, "--tls-cert", theirs[0],
+                                        "--tls-key", theirs[1], "--tls-ca", theirs[2], environment=self.environment)
+        self.assertEqual(status, 1, text)
+        self.assertRegex(text, "its certificates and those given here do not fit: expected files of one `coordctl certs`")
+        status, text = self.run_command(program("coordctl"), "status", *NOWHERE, environment=self.environment)
+        self.assertEqual(status, 1, text)
+        self.assertEqual(text, "coordctl: coordd at 127.0.0.1:1: it cannot be reached: Connection refused\n")
+
+
+if __name__ == "__main__":
+    processes.main()
