@@ -103,7 +103,7 @@ class EpollHttpServer final : public HttpServer {
   absl::Status Run() {
     epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
     wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!epoll_.open() || !wake_.open())
+    if (!epoll_.valid() || !wake_.valid())
       return absl::UnavailableError(
           absl::StrCat("HTTP requests cannot be awaited: ", std::strerror(errno)));
     Await(wake_.get(), kWake, EPOLLIN, EPOLL_CTL_ADD);
@@ -177,7 +177,7 @@ class EpollHttpServer final : public HttpServer {
     for (size_t i = 0; i < connections_max_; ++i) {
       if (connections_.size() >= connections_max_ && !MakeRoom()) return Pause();
       OwnedFd fd(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd.open()) {
+      if (!fd.valid()) {
         const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
         if (exhausted && !MakeRoom()) Pause();
         return;

@@ -63,7 +63,7 @@ absl::Status Failed(absl::string_view what, const HostPort& address, int error) 
 // 0, or errno.
 int Listen(const addrinfo& at, bool v4_too, OwnedFd* made) {
   OwnedFd fd(socket(at.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.open()) return errno;
+  if (!fd.valid()) return errno;
   const int one = 1, zero = 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   if (at.ai_family == AF_INET6)
@@ -140,8 +140,8 @@ absl::StatusOr<OwnedFd> ConnectWithin(const HostPort& numeric, absl::Duration ti
   COORDD_ASSIGN_OR_RETURN(const AddressList at,
                           Resolve(numeric.host, numeric.port, AI_NUMERICHOST));
   OwnedFd fd(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  int error = fd.open() && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
-  if (fd.open() && error == EINPROGRESS) {
+  int error = fd.valid() && connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+  if (fd.valid() && error == EINPROGRESS) {
     pollfd writable = {fd.get(), POLLOUT, 0};
     socklen_t size = sizeof(error);
     const int ready = poll(&writable, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));

@@ -19,8 +19,7 @@ class OwnedFd {
   ~OwnedFd() { Close(); }
 
   int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  bool valid() const { return open(); }
+  bool valid() const { return fd_ >= 0; }
   // Gives it away: somebody else closes it.
   int Release() { return std::exchange(fd_, -1); }
   void Close() {

@@ -84,7 +84,7 @@ absl::Status ConnectionAcceptor::Start(Calls calls) {
   epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
   wake_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   reserve_ = OwnedFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!epoll_.open() || !wake_.open() || !reserve_.open()) {
+  if (!epoll_.valid() || !wake_.valid() || !reserve_.valid()) {
     return absl::UnavailableError(
         absl::StrCat("connections cannot be awaited: ", std::strerror(errno)));
   }
@@ -190,7 +190,7 @@ void ConnectionAcceptor::AcceptAll(int listener) {
     socklen_t size = sizeof(peer);
     OwnedFd fd(
         accept4(listener, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd.open()) {
+    if (fd.valid()) {
       const auto [host, port] = PeerOf(peer);
       Accepted(std::move(fd), host, port);
       continue;
@@ -212,7 +212,7 @@ void ConnectionAcceptor::AcceptWithoutDescriptors(int listener) {
   OwnedFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).Close();
   if (!waiting_.empty()) Close(waiting_.begin()->first);
   reserve_ = OwnedFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (reserve_.open()) return;
+  if (reserve_.valid()) return;
   // The port stays readable, so its next look is after this, or at the end.
   pollfd end = {wake_.get(), POLLIN, 0};
   poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(kAcceptPause)));

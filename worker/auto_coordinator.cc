@@ -26,12 +26,12 @@
 #include "common/log.h"
 #include "common/mutex.h"
 #include "common/own_address.h"
+#include "common/owned_fd.h"
 #include "common/random.h"
 #include "common/rendezvous_file.h"
 #include "common/status_macros.h"
 #include "common/token_file.h"
 #include "worker/coordinator_child.h"
-#include "worker/unique_fd.h"
 
 namespace coordd {
 namespace {
@@ -201,7 +201,7 @@ bool CanConnect(const HostPort& address) {
   if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0)
     return false;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  const UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const OwnedFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (fd.get() < 0) return false;
   if (connect(fd.get(), found->ai_addr, found->ai_addrlen) == 0) return true;
   if (errno != EINPROGRESS) return false;

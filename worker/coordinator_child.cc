@@ -20,8 +20,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/own_address.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
-#include "worker/unique_fd.h"
 
 extern char** environ;
 
@@ -158,11 +158,11 @@ absl::StatusOr<std::unique_ptr<CoordinatorChild>> CoordinatorChild::Start(
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
-  UniqueFd ready(ends[0]), theirs(ends[1]);
+  OwnedFd ready(ends[0]), theirs(ends[1]);
   // dup2 onto itself would leave it to be closed by exec.
-  if (theirs.get() == kReadyFd) theirs = UniqueFd(fcntl(kReadyFd, F_DUPFD_CLOEXEC, kReadyFd + 1));
+  if (theirs.get() == kReadyFd) theirs = OwnedFd(fcntl(kReadyFd, F_DUPFD_CLOEXEC, kReadyFd + 1));
   COORDD_ASSIGN_OR_RETURN(const pid_t pid, Spawn(CommandOf(options), theirs.get()));
-  theirs = UniqueFd();
+  theirs = OwnedFd();
   std::unique_ptr<CoordinatorChild> child(new CoordinatorChild(pid));
 
   std::string line;
@@ -199,7 +199,7 @@ bool CoordinatorChild::Alive() {
 
 void CoordinatorChild::Finish(absl::Duration timeout, Clock& clock) {
   if (!Alive()) return;
-  const UniqueFd watched(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  const OwnedFd watched(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   kill(pid_, SIGUSR2);
   if (watched.get() >= 0) AwaitReadable(watched.get(), clock.Now() + timeout, clock);
   Alive();

@@ -108,7 +108,7 @@ absl::Status NodeArena::CreateAndHandOver(const GroupLayout& layout, Store& stor
   const int32_t local_ranks = layout.ranks_on(node);
   const Rank first = layout.first_rank_of(node);
   absl::StatusOr<ShmSegment> own = Create(local_ranks, ToInt(layout.self()) - ToInt(first));
-  UniqueFd none;
+  OwnedFd none;
   if (!own.ok()) {
     COORDD_ASSIGN_OR_RETURN(none, ShmSegment::CreateNone());
   }

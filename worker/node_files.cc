@@ -108,7 +108,7 @@ absl::StatusOr<absl::Span<std::byte>> NodeFiles::Map(const FileRange& file, Stor
   COORDD_RETURN_IF_ERROR(out_of_step_);
   // Who has nothing to show takes part, so that the others hear of it.
   const absl::StatusOr<absl::Span<std::byte>> own = MapOwn(file);
-  COORDD_ASSIGN_OR_RETURN(const UniqueFd none, ShmSegment::CreateNone());
+  COORDD_ASSIGN_OR_RETURN(const OwnedFd none, ShmSegment::CreateNone());
   ShmHandoverOptions handover = NextHandover();
   handover.segment_fd = own.ok() ? file.fd : none.get();
   handover.note = "none";
@@ -172,7 +172,7 @@ absl::Status NodeFiles::Unmap(absl::Span<std::byte> bytes, Store& store, absl::T
     MapNothing(bytes);
     return out_of_step_;
   }
-  absl::StatusOr<UniqueFd> none = ShmSegment::CreateNone();
+  absl::StatusOr<OwnedFd> none = ShmSegment::CreateNone();
   if (!none.ok()) return leave(none.status());
   ShmHandoverOptions handover = NextHandover();
   handover.segment_fd = none->get();

@@ -37,9 +37,9 @@ SocketAddress ToSocketAddress(const HostPort& from) {
   return to;
 }
 
-UniqueFd OpenSocket(const SocketAddress& address) {
+OwnedFd OpenSocket(const SocketAddress& address) {
   constexpr int kType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
-  return UniqueFd(address.size == 0 ? -1 : socket(address.storage.ss_family, kType, 0));
+  return OwnedFd(address.size == 0 ? -1 : socket(address.storage.ss_family, kType, 0));
 }
 
 // What comes from the other machine, and not from this one or from a router on the way.

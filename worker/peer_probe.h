@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/address.h"
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -21,7 +21,7 @@ class ProbePort {
   const HostPort& address() const { return address_; }
 
  private:
-  UniqueFd socket_;
+  OwnedFd socket_;
   HostPort address_;
 };
 
@@ -36,7 +36,7 @@ class PeerProbe {
   Answer Poll();
 
  private:
-  UniqueFd socket_;
+  OwnedFd socket_;
   std::optional<Answer> answer_;
 };
 

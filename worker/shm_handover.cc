@@ -115,10 +115,10 @@ class Handover {
   Clock& clock_;
   const absl::Time deadline_;
   Address own_;
-  UniqueFd listener_;
+  OwnedFd listener_;
   std::vector<ShmPeer> peers_;                 // as options_.others
   std::vector<std::optional<Address>> lower_;  // same index; nullopt: that rank connects to us
-  std::vector<UniqueFd> strangers_;            // accepted, no hello yet
+  std::vector<OwnedFd> strangers_;             // accepted, no hello yet
 };
 
 absl::StatusOr<std::vector<ShmPeer>> Handover::Run() {
@@ -189,10 +189,10 @@ absl::Status Handover::ConnectLowerRanks() {
   for (size_t i = 0; i < peers_.size(); ++i) {
     ShmPeer& peer = peers_[i];
     if (!lower_[i] || peer.socket.valid()) continue;
-    absl::StatusOr<std::optional<UniqueFd>> connected = ConnectUnix(lower_[i]->name);
+    absl::StatusOr<std::optional<OwnedFd>> connected = ConnectUnix(lower_[i]->name);
     if (!connected.ok()) return PeerLost(peer.rank, connected.status().message());
     if (!connected->has_value()) continue;  // its backlog is full: next round
-    UniqueFd socket = **std::move(connected);
+    OwnedFd socket = **std::move(connected);
     COORDD_ASSIGN_OR_RETURN(const int32_t pid, CheckSameUser(socket.get()));
     // It has turned us away already: next round. If it has ended, nobody listens any more.
     if (!SendHello(socket.get(), lower_[i]->secret).ok()) continue;
@@ -209,8 +209,8 @@ absl::Status Handover::ReadReplies() {
     absl::StatusOr<std::optional<UnixMessage>> reply = ReceiveUnixMessage(peer.socket.get());
     if (absl::IsUnavailable(reply.status())) {
       // It was turned away among many strangers, or the peer has ended: connecting again tells.
-      peer.socket = UniqueFd();
-      peer.process = UniqueFd();
+      peer.socket = OwnedFd();
+      peer.process = OwnedFd();
       continue;
     }
     if (!reply.ok()) return PeerLost(peer.rank, reply.status().message());
@@ -226,7 +226,7 @@ absl::Status Handover::ReadReplies() {
 // Any user of the machine can connect to an abstract name: who is not of ours takes no place here.
 void Handover::AcceptAll() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    UniqueFd socket = AcceptUnix(listener_.get());
+    OwnedFd socket = AcceptUnix(listener_.get());
     if (!socket.valid()) return;
     if (!CheckSameUser(socket.get()).ok()) continue;
     if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
@@ -235,7 +235,7 @@ void Handover::AcceptAll() {
 }
 
 void Handover::ReadHellos() {
-  std::erase_if(strangers_, [this](UniqueFd& socket) {
+  std::erase_if(strangers_, [this](OwnedFd& socket) {
     const absl::StatusOr<int32_t> pid = CheckSameUser(socket.get());
     if (!pid.ok()) return true;
     absl::StatusOr<std::optional<UnixMessage>> hello = ReceiveUnixMessage(socket.get());
@@ -281,7 +281,7 @@ absl::Status Handover::WaitForSomething() {
     if (peer.socket.valid()) waiting.push_back({peer.socket.get(), POLLIN, 0});
     if (lower_[i] && !peer.socket.valid()) connects_again = true;
   }
-  for (const UniqueFd& stranger : strangers_) waiting.push_back({stranger.get(), POLLIN, 0});
+  for (const OwnedFd& stranger : strangers_) waiting.push_back({stranger.get(), POLLIN, 0});
   return WaitForAny(options_, waiting, missing, clock_, deadline_,
                     connects_again ? kRetryMilliseconds : kPollMilliseconds);
 }

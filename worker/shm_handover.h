@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/clock.h"
+#include "common/owned_fd.h"
 #include "common/store.h"
 #include "common/types.h"
-#include "worker/unique_fd.h"
 
 namespace coordd {
 
@@ -22,9 +22,9 @@ namespace coordd {
 struct ShmPeer {
   Rank rank;
   std::string note;  // what it says beside it
-  UniqueFd segment;
-  UniqueFd socket;   // ends with the peer, unless a fork of it holds it open
-  UniqueFd process;  // pidfd; invalid where the kernel or a pid namespace hides the process
+  OwnedFd segment;
+  OwnedFd socket;   // ends with the peer, unless a fork of it holds it open
+  OwnedFd process;  // pidfd; invalid where the kernel or a pid namespace hides the process
 };
 
 struct ShmHandoverOptions {

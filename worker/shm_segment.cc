@@ -63,7 +63,7 @@ ShmSegment::~ShmSegment() {
 absl::StatusOr<ShmSegment> ShmSegment::Create(int64_t size_bytes, int32_t number) {
   ShmSegment segment;
   // The name is for people who read /proc/PID/maps; it need not be unique.
-  segment.fd_ = UniqueFd(memfd_create("coordd", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  segment.fd_ = OwnedFd(memfd_create("coordd", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.fd_.valid()) return NoMemory(size_bytes, "memfd_create");
   if (ftruncate(segment.fd_.get(), size_bytes) != 0) return NoMemory(size_bytes, "ftruncate");
   if (fcntl(segment.fd_.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0)
@@ -72,13 +72,13 @@ absl::StatusOr<ShmSegment> ShmSegment::Create(int64_t size_bytes, int32_t number
   return segment;
 }
 
-absl::StatusOr<UniqueFd> ShmSegment::CreateNone() {
-  UniqueFd fd(memfd_create("coordd", MFD_CLOEXEC));
+absl::StatusOr<OwnedFd> ShmSegment::CreateNone() {
+  OwnedFd fd(memfd_create("coordd", MFD_CLOEXEC));
   if (!fd.valid()) return NoMemory(0, "memfd_create");
   return fd;
 }
 
-absl::StatusOr<ShmSegment> ShmSegment::Map(UniqueFd fd, int64_t size_bytes, int32_t number) {
+absl::StatusOr<ShmSegment> ShmSegment::Map(OwnedFd fd, int64_t size_bytes, int32_t number) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   struct stat status = {};
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals || fstat(fd.get(), &status) != 0 ||
@@ -92,7 +92,7 @@ absl::StatusOr<ShmSegment> ShmSegment::Map(UniqueFd fd, int64_t size_bytes, int3
   return segment;
 }
 
-absl::StatusOr<ShmSegment> ShmSegment::MapAll(UniqueFd fd, int32_t number) {
+absl::StatusOr<ShmSegment> ShmSegment::MapAll(OwnedFd fd, int32_t number) {
   // Once it is sealed its size is what it was: Map looks at the seals.
   struct stat status = {};
   if (fstat(fd.get(), &status) != 0) status.st_size = 0;

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -28,24 +28,23 @@ class ShmSegment {
   // New memory, all zero; pages are there once they are touched. RESOURCE_EXHAUSTED.
   static absl::StatusOr<ShmSegment> Create(int64_t size_bytes, int32_t number = kAnywhere);
   // What is handed over by who has none: empty. RESOURCE_EXHAUSTED.
-  static absl::StatusOr<UniqueFd> CreateNone();
+  static absl::StatusOr<OwnedFd> CreateNone();
   // Another process's. PERMISSION_DENIED: it is not sealed or has another size.
-  static absl::StatusOr<ShmSegment> Map(UniqueFd fd, int64_t size_bytes,
-                                        int32_t number = kAnywhere);
+  static absl::StatusOr<ShmSegment> Map(OwnedFd fd, int64_t size_bytes, int32_t number = kAnywhere);
   // Another process's, of whatever size it was sealed at. PERMISSION_DENIED: it is not sealed.
-  static absl::StatusOr<ShmSegment> MapAll(UniqueFd fd, int32_t number = kAnywhere);
+  static absl::StatusOr<ShmSegment> MapAll(OwnedFd fd, int32_t number = kAnywhere);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
   // To hand over. Only of Create; -1 otherwise.
   int fd() const { return fd_.get(); }
   // The memory stays mapped; the descriptor is no longer needed once all have it.
-  void CloseFd() { fd_ = UniqueFd(); }
+  void CloseFd() { fd_ = OwnedFd(); }
 
  private:
   static absl::StatusOr<absl::Span<std::byte>> MapShared(int fd, int64_t size_bytes,
                                                          int32_t number);
 
-  UniqueFd fd_;
+  OwnedFd fd_;
   absl::Span<std::byte> bytes_;
 };
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/owned_fd.h"
 #include "worker/shm_channel.h"
 #include "worker/shm_segment.h"
 #include "worker/transport.h"
-#include "worker/unique_fd.h"
 
 namespace coordd {
 
@@ -54,8 +54,8 @@ class ShmTransport final : public Transport {
   struct Peer {
     Rank rank;
     ShmSegment segment;  // the peer's, with the ring that this rank writes
-    UniqueFd socket;
-    UniqueFd process;
+    OwnedFd socket;
+    OwnedFd process;
     std::unique_ptr<ShmChannel> channel;
   };
 

@@ -37,16 +37,16 @@ absl::Status Failed(absl::string_view call) {
       absl::StrCat(call, " of a Unix socket failed: ", absl::ErrnoToStatus(errno, "").ToString()));
 }
 
-absl::StatusOr<UniqueFd> NewSocket() {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+absl::StatusOr<OwnedFd> NewSocket() {
+  OwnedFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return Failed("creation");
   return fd;
 }
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ListenUnix(absl::string_view abstract_name, int backlog) {
-  absl::StatusOr<UniqueFd> listener = NewSocket();
+absl::StatusOr<OwnedFd> ListenUnix(absl::string_view abstract_name, int backlog) {
+  absl::StatusOr<OwnedFd> listener = NewSocket();
   if (!listener.ok()) return listener;
   const SocketAddress address = AbstractAddress(abstract_name);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.bytes);
@@ -55,18 +55,18 @@ absl::StatusOr<UniqueFd> ListenUnix(absl::string_view abstract_name, int backlog
   return listener;
 }
 
-absl::StatusOr<std::optional<UniqueFd>> ConnectUnix(absl::string_view abstract_name) {
-  absl::StatusOr<UniqueFd> fd = NewSocket();
+absl::StatusOr<std::optional<OwnedFd>> ConnectUnix(absl::string_view abstract_name) {
+  absl::StatusOr<OwnedFd> fd = NewSocket();
   if (!fd.ok()) return fd.status();
   const SocketAddress address = AbstractAddress(abstract_name);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address.bytes);
   if (connect(fd->get(), generic, address.size) == 0) return std::optional(*std::move(fd));
-  if (errno == EAGAIN || errno == EINTR) return std::optional<UniqueFd>();
+  if (errno == EAGAIN || errno == EINTR) return std::optional<OwnedFd>();
   return Failed("connecting");
 }
 
-UniqueFd AcceptUnix(int listener) {
-  return UniqueFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+OwnedFd AcceptUnix(int listener) {
+  return OwnedFd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 absl::Status SendUnixMessage(int socket, absl::string_view text, int fd) {
@@ -110,7 +110,7 @@ absl::StatusOr<std::optional<UnixMessage>> ReceiveUnixMessage(int socket) {
       header->cmsg_len == CMSG_LEN(sizeof(int))) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
-    received.fd = UniqueFd(fd);
+    received.fd = OwnedFd(fd);
   }
   if (size == 0) return absl::UnavailableError("the other side has closed its Unix socket");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
@@ -134,9 +134,9 @@ absl::StatusOr<int32_t> CheckSameUser(int socket) {
   return static_cast<int32_t>(credentials.pid);
 }
 
-UniqueFd WatchProcess(int32_t pid) {
-  if (pid <= 0) return UniqueFd();
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
+OwnedFd WatchProcess(int32_t pid) {
+  if (pid <= 0) return OwnedFd();
+  return OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by itself
 }
 
 }  // namespace coordd

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -15,15 +15,15 @@ namespace coordd {
 // have names in the abstract namespace, which need no file.
 
 // UNAVAILABLE.
-absl::StatusOr<UniqueFd> ListenUnix(absl::string_view abstract_name, int backlog);
+absl::StatusOr<OwnedFd> ListenUnix(absl::string_view abstract_name, int backlog);
 // nullopt: the listener's backlog is full, try again. UNAVAILABLE: nobody listens.
-absl::StatusOr<std::optional<UniqueFd>> ConnectUnix(absl::string_view abstract_name);
+absl::StatusOr<std::optional<OwnedFd>> ConnectUnix(absl::string_view abstract_name);
 // Invalid when nobody waits to be accepted.
-UniqueFd AcceptUnix(int listener);
+OwnedFd AcceptUnix(int listener);
 
 struct UnixMessage {
   std::string text;
-  UniqueFd fd;  // invalid: there is none
+  OwnedFd fd;  // invalid: there is none
 };
 // `fd`: -1 if there is none. UNAVAILABLE: the other side is gone, or its buffer is full.
 absl::Status SendUnixMessage(int socket, absl::string_view text, int fd);
@@ -36,6 +36,6 @@ absl::StatusOr<std::optional<UnixMessage>> ReceiveUnixMessage(int socket);
 // not visible from this pid namespace.
 absl::StatusOr<int32_t> CheckSameUser(int socket);
 // A descriptor that becomes readable when the process ends; invalid where there is none.
-UniqueFd WatchProcess(int32_t pid);
+OwnedFd WatchProcess(int32_t pid);
 
 }  // namespace coordd

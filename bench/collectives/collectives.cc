@@ -22,8 +22,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "bench/control/server_process.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
-#include "worker/unique_fd.h"
 
 extern char** environ;
 
@@ -162,18 +162,18 @@ absl::Status StartRanks(const CollectivesOptions& options, const ServerProcess* 
 
 absl::Status RunJob(const CollectivesOptions& options, const ServerProcess* coordd,
                     absl::string_view job, absl::FunctionRef<void(absl::string_view)> take) {
-  UniqueFd memory(memfd_create("coordd-bench", MFD_CLOEXEC));
+  OwnedFd memory(memfd_create("coordd-bench", MFD_CLOEXEC));
   if (memory.get() < 0 || ftruncate(memory.get(), sizeof(Board)) != 0)
     return Unavailable("memory for the ranks' moments");
   if (pwrite(memory.get(), &options.plan, sizeof(options.plan), 0) != sizeof(options.plan))
     return Unavailable("the plan for the ranks");
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return Unavailable("no pipe");
-  const UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
+  const OwnedFd ours(ends[0]);
+  OwnedFd theirs(ends[1]);
   Ranks ranks;
   COORDD_RETURN_IF_ERROR(StartRanks(options, coordd, job, memory.get(), theirs.get(), ranks));
-  theirs = UniqueFd();
+  theirs = OwnedFd();
   std::string text;
   // Until the last rank has closed its end.
   for (bool open = true; open;) {

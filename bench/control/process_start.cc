@@ -23,8 +23,8 @@
 #include "absl/strings/str_split.h"
 #include "bench/control/server_process.h"
 #include "bench/control/statistics.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
-#include "worker/unique_fd.h"
 
 extern char** environ;
 
@@ -136,8 +136,8 @@ absl::Status LaunchOnce(const ServerProcess* coordd, const std::string& job, int
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
-  const UniqueFd ours(ends[0]);
-  UniqueFd theirs(ends[1]);
+  const OwnedFd ours(ends[0]);
+  OwnedFd theirs(ends[1]);
   std::unique_ptr<ServerProcess> own;
   const int64_t start = std::chrono::steady_clock::now().time_since_epoch().count();
   if (coordd == nullptr) {
@@ -150,7 +150,7 @@ absl::Status LaunchOnce(const ServerProcess* coordd, const std::string& job, int
     COORDD_RETURN_IF_ERROR(
         launch.Spawn(program, EnvironmentOf(coordd->address(), job, ranks, rank), theirs.get()));
   }
-  theirs = UniqueFd();  // so that the ranks' end is seen
+  theirs = OwnedFd();  // so that the ranks' end is seen
   COORDD_ASSIGN_OR_RETURN(const Moments last, ReadMoments(ours.get(), ranks));
   COORDD_RETURN_IF_ERROR(launch.Collect());
   const auto ms = [start](int64_t moment) { return static_cast<double>(moment - start) / 1e6; };

@@ -67,10 +67,10 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Launch(
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
-  UniqueFd ready(ends[0]);
-  UniqueFd theirs(ends[1]);
+  OwnedFd ready(ends[0]);
+  OwnedFd theirs(ends[1]);
   // dup2 onto itself would leave it to be closed by exec.
-  if (theirs.get() == kReadyFd) theirs = UniqueFd(fcntl(kReadyFd, F_DUPFD_CLOEXEC, kReadyFd + 1));
+  if (theirs.get() == kReadyFd) theirs = OwnedFd(fcntl(kReadyFd, F_DUPFD_CLOEXEC, kReadyFd + 1));
   const std::string name = command[0];
   COORDD_ASSIGN_OR_RETURN(const pid_t pid, Spawn(std::move(command), theirs.get()));
   return absl::WrapUnique(new ServerProcess(pid, name, std::move(ready)));

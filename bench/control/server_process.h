@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/address.h"
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd::bench {
 
@@ -46,12 +46,12 @@ class ServerProcess {
   int64_t ResidentBytes() const;
 
  private:
-  ServerProcess(pid_t pid, std::string name, UniqueFd ready)
+  ServerProcess(pid_t pid, std::string name, OwnedFd ready)
       : pid_(pid), name_(std::move(name)), ready_(std::move(ready)) {}
 
   const pid_t pid_;
   const std::string name_;
-  const UniqueFd ready_;
+  const OwnedFd ready_;
   HostPort address_;  // once it is ready
 };
 

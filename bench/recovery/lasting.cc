@@ -14,8 +14,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
-#include "worker/unique_fd.h"
 
 namespace coordd::bench {
 
@@ -48,7 +48,7 @@ std::vector<std::string> CommandOf(const std::string& listen) {
 
 // A port of loopback that nobody has at the moment.
 absl::StatusOr<std::string> FreeAddress() {
-  const UniqueFd picked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const OwnedFd picked(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

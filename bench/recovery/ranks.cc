@@ -76,7 +76,7 @@ void Pause(absl::Duration duration) {
 absl::StatusOr<std::unique_ptr<RecoveryRanks>> RecoveryRanks::Start(const std::string& coordd,
                                                                     const RecoveryJob& job) {
   std::unique_ptr<RecoveryRanks> ranks(new RecoveryRanks(coordd, job));
-  ranks->memory_ = UniqueFd(memfd_create("coordd-bench", MFD_CLOEXEC));
+  ranks->memory_ = OwnedFd(memfd_create("coordd-bench", MFD_CLOEXEC));
   const int file = ranks->memory_.get();
   void* const memory =
       file < 0 || ftruncate(file, sizeof(RecoveryBoard)) != 0

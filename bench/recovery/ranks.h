@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "bench/recovery/board.h"
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd::bench {
 
@@ -57,7 +57,7 @@ class RecoveryRanks {
 
   const std::string coordd_;
   const RecoveryJob job_;
-  UniqueFd memory_;
+  OwnedFd memory_;
   RecoveryBoard* board_ = nullptr;
   std::vector<pid_t> pids_;  // 0: collected
   int32_t hit_ = -1;

@@ -16,9 +16,9 @@
 #include "client/coordrun/crew.h"
 #include "client/coordrun/frame.h"
 #include "client/coordrun/local_crew.h"
-#include "client/coordrun/unique_fd.h"
 #include "common/clock.h"
 #include "common/environment.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -57,7 +57,7 @@ class Agent : private CrewEvents {
   const Environment environment_;
   Clock& clock_;
 
-  UniqueFd signals_;
+  OwnedFd signals_;
   std::string unread_;
   AgentOrders orders_;
   AgentReport report_;

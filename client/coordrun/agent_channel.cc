@@ -35,7 +35,7 @@ void AgentChannel::Close() {
 
 void AgentChannel::Flush() {
   if (!process_) return;
-  while (!unwritten_.empty() && process_->in().open()) {
+  while (!unwritten_.empty() && process_->in().valid()) {
     const ssize_t n = write(process_->in().get(), unwritten_.data(), unwritten_.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;

@@ -18,7 +18,7 @@ namespace coordd {
 namespace {
 
 struct Pipe {
-  UniqueFd read, write;
+  OwnedFd read, write;
 };
 
 absl::StatusOr<Pipe> MakePipe() {
@@ -26,7 +26,7 @@ absl::StatusOr<Pipe> MakePipe() {
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("a pipe cannot be made: ", std::strerror(errno)));
   }
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 
 // Pointers into `strings`, as execve takes them.
@@ -150,13 +150,13 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildRequest& request) {
               .failure = failure->write.get()});
   }
   setpgid(pid, pid);  // whoever comes first: here, so that a signal sent at once finds the group
-  for (UniqueFd* theirs : {&in->read, &out->write, &err->write, &failure->write}) theirs->Close();
+  for (OwnedFd* theirs : {&in->read, &out->write, &err->write, &failure->write}) theirs->Close();
   if (const auto failed = ReadFailure(failure->read.get())) {
     waitpid(pid, nullptr, 0);
     return StartError(request, *failed);
   }
-  UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd.open()) {
+  OwnedFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) {
     const int why = errno;
     kill(-pid, SIGKILL);
     waitpid(pid, nullptr, 0);

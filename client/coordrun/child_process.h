@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/coordrun/run_state.h"
-#include "client/coordrun/unique_fd.h"
 #include "common/environment.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -38,11 +38,11 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   // Readable when the process has ended.
   int pidfd() const { return pidfd_.get(); }
-  UniqueFd& in() { return in_; }    // non-blocking write end of its input; closed without one
-  UniqueFd& out() { return out_; }  // non-blocking read ends of its output
-  UniqueFd& err() { return err_; }
-  bool out_open() const { return out_.open(); }
-  bool err_open() const { return err_.open(); }
+  OwnedFd& in() { return in_; }    // non-blocking write end of its input; closed without one
+  OwnedFd& out() { return out_; }  // non-blocking read ends of its output
+  OwnedFd& err() { return err_; }
+  bool out_open() const { return out_.valid(); }
+  bool err_open() const { return err_.valid(); }
   bool reaped() const { return reaped_; }
 
   // To all processes of its group. Nothing once reaped.
@@ -52,7 +52,7 @@ class ChildProcess {
   std::optional<ProcessEnd> Reap();
 
  private:
-  ChildProcess(pid_t pid, UniqueFd pidfd, UniqueFd in, UniqueFd out, UniqueFd err)
+  ChildProcess(pid_t pid, OwnedFd pidfd, OwnedFd in, OwnedFd out, OwnedFd err)
       : pid_(pid),
         pidfd_(std::move(pidfd)),
         in_(std::move(in)),
@@ -60,7 +60,7 @@ class ChildProcess {
         err_(std::move(err)) {}
 
   pid_t pid_;
-  UniqueFd pidfd_, in_, out_, err_;
+  OwnedFd pidfd_, in_, out_, err_;
   bool reaped_ = false;
 };
 

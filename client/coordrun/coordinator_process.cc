@@ -115,7 +115,7 @@ absl::StatusOr<CoordinatorProcess> StartCoordinator(const RunOptions& options,
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::UnavailableError(absl::StrCat("a pipe cannot be made: ", std::strerror(errno)));
   }
-  UniqueFd ready(ends[0]), theirs(ends[1]);
+  OwnedFd ready(ends[0]), theirs(ends[1]);
   const ChildRequest request = {
       .command = CoordinatorCommand(CoordinatorProgram(), options, setup, theirs.get()),
       .environment = environment,

@@ -47,16 +47,16 @@ void HostDiscovery::Await(std::vector<pollfd>& fds) {
   add(process_ ? process_->err().get() : -1);
 }
 
-void HostDiscovery::Read(UniqueFd& from, std::string& into) {
+void HostDiscovery::Read(OwnedFd& from, std::string& into) {
   char buffer[16 << 10];
   ssize_t got = 0;
-  for (int i = 0; i < kMostReads && from.open(); ++i) {
+  for (int i = 0; i < kMostReads && from.valid(); ++i) {
     got = read(from.get(), buffer, sizeof(buffer));
     if (got <= 0) break;
     if (into.size() < kMaxAnswerBytes) into.append(buffer, static_cast<size_t>(got));
   }
   const bool again = got < 0 && (errno == EAGAIN || errno == EINTR);
-  if (from.open() && got <= 0 && !again) from.Close();
+  if (from.valid() && got <= 0 && !again) from.Close();
 }
 
 std::optional<absl::StatusOr<std::vector<HostSlots>>> HostDiscovery::Handle(

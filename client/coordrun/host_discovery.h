@@ -39,7 +39,7 @@ class HostDiscovery {
   absl::Time NextDeadline() const { return process_ ? give_up_ : next_start_; }
 
  private:
-  static void Read(UniqueFd& from, std::string& into);
+  static void Read(OwnedFd& from, std::string& into);
   absl::StatusOr<std::vector<HostSlots>> Result(const ProcessEnd& end) const;
 
   // Constant after construction.

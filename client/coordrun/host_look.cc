@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/coordrun/unique_fd.h"
 #include "common/address.h"
 #include "common/build_info.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 namespace {
@@ -29,7 +29,7 @@ constexpr size_t kMaxModels = 64;  // the protocol's bound of devices per worker
 
 struct Attempt {
   std::string address;
-  UniqueFd socket;
+  OwnedFd socket;
   int error = EINPROGRESS;  // 0: connected
 };
 
@@ -54,7 +54,7 @@ Attempt Begin(const std::string& address) {
     return attempt;
   }
   attempt.socket =
-      UniqueFd(socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+      OwnedFd(socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   const int failed =
       connect(attempt.socket.get(), reinterpret_cast<const sockaddr*>(&storage), size);
   attempt.error = failed == 0 ? 0 : errno;

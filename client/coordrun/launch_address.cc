@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "client/coordrun/unique_fd.h"
 #include "common/address.h"
 #include "common/host_list.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 namespace {

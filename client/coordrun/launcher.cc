@@ -68,8 +68,8 @@ std::string MakeMarker(const RunOptions& options, const RunPlan& plan, const std
   if (!elsewhere || (!options.checks && !options.check_only)) return "";
   const std::string name = absl::StrCat(".", directory.substr(directory.rfind('/') + 1));
   *path = absl::StrCat(WorkingDirectory(options), "/", name);
-  const UniqueFd file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!file.open()) path->clear();
+  const OwnedFd file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid()) path->clear();
   return path->empty() ? "" : name;
 }
 

@@ -107,7 +107,7 @@ class Launcher : private CrewEvents {
   const absl::Time start_;
 
   Output output_;
-  UniqueFd signals_;
+  OwnedFd signals_;
   RunCoordinator coordinator_;
   LineSplitter coordinator_out_, coordinator_err_;
   std::unique_ptr<Crew> crew_;

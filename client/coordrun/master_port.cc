@@ -16,16 +16,16 @@ namespace coordd {
 namespace {
 
 // On all addresses of both families, as TCPStore listens; of IPv4 alone where there is no IPv6.
-UniqueFd OpenSocket(int family) {
-  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+OwnedFd OpenSocket(int family) {
+  OwnedFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int off = 0;
-  if (fd.open() && family == AF_INET6)
+  if (fd.valid() && family == AF_INET6)
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   return fd;
 }
 
 // 0 or the error's number. `port` 0: any, and becomes the one that was taken.
-int BindTo(const UniqueFd& fd, int family, uint16_t* port) {
+int BindTo(const OwnedFd& fd, int family, uint16_t* port) {
   sockaddr_in6 six{};
   sockaddr_in four{};
   six.sin6_family = AF_INET6;
@@ -53,8 +53,8 @@ absl::StatusOr<MasterPort> MasterPort::Reserve(const std::string& port_range) {
   int error = 0;
   for (const int family : {AF_INET6, AF_INET}) {
     for (int32_t next = range.last; next >= range.first; --next) {
-      UniqueFd fd = OpenSocket(family);
-      if (!fd.open()) {
+      OwnedFd fd = OpenSocket(family);
+      if (!fd.valid()) {
         error = errno;
         break;
       }

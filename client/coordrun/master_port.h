@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/coordrun/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -25,9 +25,9 @@ class MasterPort {
   void KeepOverExec() const;
 
  private:
-  MasterPort(UniqueFd socket, uint16_t port) : socket_(std::move(socket)), port_(port) {}
+  MasterPort(OwnedFd socket, uint16_t port) : socket_(std::move(socket)), port_(port) {}
 
-  UniqueFd socket_;
+  OwnedFd socket_;
   uint16_t port_ = 0;
 };
 

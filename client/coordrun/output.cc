@@ -81,8 +81,8 @@ absl::Status Output::OpenFilesOf(int32_t local_rank) {
   files_.resize(std::max(files_.size(), first + 2));
   for (const size_t i : {first, first + 1}) {
     const std::string path = stem + (i == first ? "out" : "err");
-    UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!file.open()) {
+    OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file.valid()) {
       return absl::UnavailableError(
           absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
     }

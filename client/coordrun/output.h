@@ -11,7 +11,7 @@
 #include "client/coordrun/run_options.h"
 #include "client/coordrun/shared_screen.h"
 #include "client/coordrun/stream_splitter.h"
-#include "client/coordrun/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -50,7 +50,7 @@ class Output {
   // What stands on stdout and stderr; the same, where both go to the same place.
   const bool one_screen_;
   SharedScreen out_screen_, err_screen_;
-  std::vector<UniqueFd> files_;  // out and err of each rank; empty without --output-dir
+  std::vector<OwnedFd> files_;  // out and err of each rank; empty without --output-dir
   std::set<std::string> told_lost_;
 };
 

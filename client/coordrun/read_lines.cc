@@ -10,7 +10,7 @@ namespace coordd {
 namespace {
 
 // What is there; false at the end of the stream.
-bool Read(const UniqueFd& fd, const std::function<void(absl::string_view bytes)>& take) {
+bool Read(const OwnedFd& fd, const std::function<void(absl::string_view bytes)>& take) {
   char buffer[16 << 10];
   const ssize_t got = read(fd.get(), buffer, sizeof(buffer));
   if (got > 0) take(absl::string_view(buffer, static_cast<size_t>(got)));
@@ -19,13 +19,13 @@ bool Read(const UniqueFd& fd, const std::function<void(absl::string_view bytes)>
 
 }  // namespace
 
-void ReadLines(UniqueFd& fd, LineSplitter& lines, const LineSplitter::Emit& emit) {
+void ReadLines(OwnedFd& fd, LineSplitter& lines, const LineSplitter::Emit& emit) {
   if (Read(fd, [&](absl::string_view bytes) { lines.Feed(bytes, emit); })) return;
   lines.Finish(emit);
   fd.Close();
 }
 
-void ReadPieces(UniqueFd& fd, StreamSplitter& pieces, absl::Time now,
+void ReadPieces(OwnedFd& fd, StreamSplitter& pieces, absl::Time now,
                 const StreamSplitter::Emit& emit) {
   if (Read(fd, [&](absl::string_view bytes) { pieces.Feed(bytes, now, emit); })) return;
   pieces.Finish(emit);

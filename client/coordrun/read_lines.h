@@ -3,15 +3,15 @@
 
 #include "client/coordrun/line_splitter.h"
 #include "client/coordrun/stream_splitter.h"
-#include "client/coordrun/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
 // Reads what is there into `lines`; finishes them and closes `fd` at the end of the stream.
-void ReadLines(UniqueFd& fd, LineSplitter& lines, const LineSplitter::Emit& emit);
+void ReadLines(OwnedFd& fd, LineSplitter& lines, const LineSplitter::Emit& emit);
 
 // The same of pieces, which come at `now`.
-void ReadPieces(UniqueFd& fd, StreamSplitter& pieces, absl::Time now,
+void ReadPieces(OwnedFd& fd, StreamSplitter& pieces, absl::Time now,
                 const StreamSplitter::Emit& emit);
 
 }  // namespace coordd

@@ -17,7 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "client/coordrun/coordinator_process.h"
-#include "client/coordrun/unique_fd.h"
+#include "common/owned_fd.h"
 #include "common/status_macros.h"
 #include "common/unix_path.h"
 
@@ -41,16 +41,16 @@ std::string LastWordsOf(ChildProcess& process) {
 
 constexpr char kSocketName[] = "/relay";
 
-UniqueFd OpenIfLong(const std::string& directory) {
-  if (directory.size() + std::strlen(kSocketName) <= kUnixPathBytesMax) return UniqueFd();
-  return UniqueFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+OwnedFd OpenIfLong(const std::string& directory) {
+  if (directory.size() + std::strlen(kSocketName) <= kUnixPathBytesMax) return OwnedFd();
+  return OwnedFd(open(directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
 // A folder that this process has open has a short name, too, which is good for all processes of its
 // user as long as it lives: longer than the relay and the workers.
-std::string AddressIn(const std::string& directory, const UniqueFd& opened) {
+std::string AddressIn(const std::string& directory, const OwnedFd& opened) {
   return absl::StrCat(
-      "unix:", opened.open() ? absl::StrCat("/proc/", getpid(), "/fd/", opened.get()) : directory,
+      "unix:", opened.valid() ? absl::StrCat("/proc/", getpid(), "/fd/", opened.get()) : directory,
       kSocketName);
 }
 
@@ -83,7 +83,7 @@ absl::Status RelayProcess::Start(Clock& clock) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return absl::UnavailableError(absl::StrCat("a pipe cannot be made: ", std::strerror(errno)));
-  UniqueFd ready(ends[0]), theirs(ends[1]);
+  OwnedFd ready(ends[0]), theirs(ends[1]);
   COORDD_ASSIGN_OR_RETURN(process_, Begin(theirs.get()));
   theirs.Close();
   began_ = clock.Now();

@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "client/coordrun/child_process.h"
 #include "client/coordrun/run_options.h"
-#include "client/coordrun/unique_fd.h"
 #include "common/clock.h"
 #include "common/environment.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -55,7 +55,7 @@ class RelayProcess {
   absl::StatusOr<ChildProcess> Begin(int ready_fd);
 
   // Open where its name is too long for a socket's path.
-  UniqueFd directory_;
+  OwnedFd directory_;
   const std::string address_;
   const Environment environment_;
   std::optional<ChildProcess> process_;

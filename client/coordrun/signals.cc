@@ -20,7 +20,7 @@ bool IsIgnored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-absl::StatusOr<UniqueFd> OpenSignals() {
+absl::StatusOr<OwnedFd> OpenSignals() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : kSignals) {
@@ -29,12 +29,12 @@ absl::StatusOr<UniqueFd> OpenSignals() {
   }
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!fd.open()) return absl::UnavailableError(absl::StrCat("signalfd: ", std::strerror(errno)));
+  OwnedFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.valid()) return absl::UnavailableError(absl::StrCat("signalfd: ", std::strerror(errno)));
   return fd;
 }
 
-void ReadSignals(const UniqueFd& signals, const std::function<void(int signal)>& handle) {
+void ReadSignals(const OwnedFd& signals, const std::function<void(int signal)>& handle) {
   signalfd_siginfo received;
   while (read(signals.get(), &received, sizeof(received)) == sizeof(received)) {
     handle(static_cast<int>(received.ssi_signo));

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "absl/status/statusor.h"
-#include "client/coordrun/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 
@@ -14,9 +14,9 @@ bool IsIgnored(int signal);
 
 // Blocks the signals that end a run or are passed on, ignores SIGPIPE, and returns a non-blocking
 // descriptor that tells them instead. Those that were ignored stay so, and are not told.
-absl::StatusOr<UniqueFd> OpenSignals();
+absl::StatusOr<OwnedFd> OpenSignals();
 
 // Calls `handle` for each that has come.
-void ReadSignals(const UniqueFd& signals, const std::function<void(int signal)>& handle);
+void ReadSignals(const OwnedFd& signals, const std::function<void(int signal)>& handle);
 
 }  // namespace coordd

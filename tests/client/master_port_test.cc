@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-bool Bind(const UniqueFd& fd, uint16_t port, bool reuse) {
+bool Bind(const OwnedFd& fd, uint16_t port, bool reuse) {
   const int on = reuse ? 1 : 0;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address{};
@@ -25,13 +25,13 @@ bool Bind(const UniqueFd& fd, uint16_t port, bool reuse) {
   return bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
 }
 
-UniqueFd Socket() { return UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+OwnedFd Socket() { return OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
 TEST(MasterPort, IsThereForWhoAsksForItByNumberAsTorchDoes) {
   const auto port = MasterPort::Reserve("");
   ASSERT_THAT(port, IsOk());
   EXPECT_GT(port->port(), 0);
-  const UniqueFd store = Socket();
+  const OwnedFd store = Socket();
   ASSERT_TRUE(Bind(store, port->port(), /*reuse=*/true));
   EXPECT_EQ(listen(store.get(), 8), 0);
 }

@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include "common/owned_fd.h"
 #include "common/store_memory.h"
 #include "common/thread.h"
 #include "worker/arena_allocator.h"
 #include "worker/node_arena.h"
-#include "worker/unique_fd.h"
 
 namespace coordd {
 namespace {
@@ -25,15 +25,15 @@ using testing::HasSubstr;
 absl::Time Soon() { return Clock::Real().Now() + absl::Minutes(2); }
 
 // A sealed memfd whose bytes are all `value`.
-UniqueFd FileOf(int64_t size_bytes, char value, int seals = F_SEAL_SHRINK) {
-  UniqueFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+OwnedFd FileOf(int64_t size_bytes, char value, int seals = F_SEAL_SHRINK) {
+  OwnedFd fd(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const std::string bytes(static_cast<size_t>(size_bytes), value);
   EXPECT_EQ(write(fd.get(), bytes.data(), bytes.size()), size_bytes);
   EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
   return fd;
 }
 
-char FirstByteOf(const UniqueFd& fd) {
+char FirstByteOf(const OwnedFd& fd) {
   char value = 0;
   EXPECT_EQ(pread(fd.get(), &value, 1, 0), 1);
   return value;
@@ -92,8 +92,8 @@ class NodeFilesTest : public testing::Test {
 };
 
 TEST_F(NodeFilesTest, AllHaveThemWhereTheOwnersArenaIs) {
-  const std::vector<UniqueFd> fds = [] {
-    std::vector<UniqueFd> made;
+  const std::vector<OwnedFd> fds = [] {
+    std::vector<OwnedFd> made;
     for (int64_t pages : {1, 5, 300}) made.push_back(FileOf(pages * kPage, 'a'));
     return made;
   }();
@@ -124,8 +124,8 @@ TEST_F(NodeFilesTest, AllHaveThemWhereTheOwnersArenaIs) {
 }
 
 TEST_F(NodeFilesTest, WhatOneCannotShowNobodyHas) {
-  const UniqueFd good = FileOf(kPage, 'a');
-  const UniqueFd unsealed = FileOf(kPage, 'a', /*seals=*/0);
+  const OwnedFd good = FileOf(kPage, 'a');
+  const OwnedFd unsealed = FileOf(kPage, 'a', /*seals=*/0);
   const FileRange fine = {good.get(), 0, kPage};
   const auto mapped = MapAll({fine, {unsealed.get(), 0, kPage}, fine});
   EXPECT_TRUE(absl::IsInvalidArgument(mapped[1].status())) << mapped[1].status();
@@ -138,8 +138,8 @@ TEST_F(NodeFilesTest, WhatOneCannotShowNobodyHas) {
 }
 
 TEST_F(NodeFilesTest, MoreThanTheArenaHasIsRefusedOnAll) {
-  const UniqueFd good = FileOf(kPage, 'a');
-  const UniqueFd large(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const OwnedFd good = FileOf(kPage, 'a');
+  const OwnedFd large(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(large.get(), NodeArena::kSizeBytesMin), 0);
   ASSERT_EQ(fcntl(large.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
   const FileRange fine = {good.get(), 0, kPage};
@@ -149,7 +149,7 @@ TEST_F(NodeFilesTest, MoreThanTheArenaHasIsRefusedOnAll) {
 }
 
 TEST_F(NodeFilesTest, WhoDoesNotComeIsNamedAndLaterCallsFail) {
-  const UniqueFd good = FileOf(kPage, 'a');
+  const OwnedFd good = FileOf(kPage, 'a');
   const FileRange fine = {good.get(), 0, kPage};
   absl::Status statuses[2];
   OnAll([&](int32_t r) {
@@ -166,7 +166,7 @@ TEST_F(NodeFilesTest, WhoDoesNotComeIsNamedAndLaterCallsFail) {
 }
 
 TEST_F(NodeFilesTest, UnmappingDifferentOnesIsRefusedAndTheFilesStayWhatTheyAre) {
-  const UniqueFd fd = FileOf(kPage, 'a');
+  const OwnedFd fd = FileOf(kPage, 'a');
   const FileRange fine = {fd.get(), 0, kPage};
   const auto first = MapAll({fine, fine, fine});
   const auto second = MapAll({fine, fine, fine});
@@ -179,7 +179,7 @@ TEST_F(NodeFilesTest, UnmappingDifferentOnesIsRefusedAndTheFilesStayWhatTheyAre)
 }
 
 TEST_F(NodeFilesTest, AbortEndsACallThatWaits) {
-  const UniqueFd fd = FileOf(kPage, 'a');
+  const OwnedFd fd = FileOf(kPage, 'a');
   arenas_[0]->Abort();
   const absl::Status status = FilesOf(0).Map({fd.get(), 0, kPage}, store_, Soon()).status();
   EXPECT_TRUE(absl::IsAborted(status)) << status;

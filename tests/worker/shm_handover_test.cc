@@ -27,8 +27,8 @@ constexpr char kSecret[] = "0123456789abcdef0123456789abcdef";
 absl::Time Limit() { return Clock::Real().Now() + kGroupHangLimit; }
 
 // Waits until somebody connects.
-UniqueFd AcceptSomebody(int listener) {
-  UniqueFd socket;
+OwnedFd AcceptSomebody(int listener) {
+  OwnedFd socket;
   while (!(socket = AcceptUnix(listener)).valid()) std::this_thread::yield();
   return socket;
 }
@@ -47,7 +47,7 @@ UnixMessage ReceiveSomething(int socket) {
 class HandoverToRankZero : public testing::Test {
  protected:
   HandoverToRankZero() {
-    absl::StatusOr<UniqueFd> listener = ListenUnix(name_, 256);
+    absl::StatusOr<OwnedFd> listener = ListenUnix(name_, 256);
     EXPECT_TRUE(listener.ok()) << listener.status();
     listener_ = *std::move(listener);
     absl::StatusOr<ShmSegment> segment = ShmSegment::Create(4096);
@@ -67,7 +67,7 @@ class HandoverToRankZero : public testing::Test {
   // Names of abstract sockets are shared by all processes of the machine.
   const std::string name_ = absl::StrCat(kName, "-", getpid());
   InMemoryStore store_;
-  UniqueFd listener_;
+  OwnedFd listener_;
   ShmSegment segment_;
   absl::StatusOr<std::vector<ShmPeer>> result_ = absl::UnknownError("not run");
 };
@@ -76,7 +76,7 @@ TEST_F(HandoverToRankZero, WhoIsTurnedAwayConnectsAgain) {
   std::thread rank_one = StartRankOne();
   for (int i = 0; i < 3; ++i) AcceptSomebody(listener_.get());  // turns it away at once
   ReceiveSomething(AcceptSomebody(listener_.get()).get());      // turns it away behind its hello
-  const UniqueFd socket = AcceptSomebody(listener_.get());
+  const OwnedFd socket = AcceptSomebody(listener_.get());
   const std::vector<std::string> words = absl::StrSplit(ReceiveSomething(socket.get()).text, ' ');
   ASSERT_GE(words.size(), 2u);
   EXPECT_EQ(words[0], kSecret);
@@ -91,7 +91,7 @@ TEST_F(HandoverToRankZero, WhoIsTurnedAwayConnectsAgain) {
 TEST_F(HandoverToRankZero, WhoseListenerIsGoneIsLost) {
   std::thread rank_one = StartRankOne();
   AcceptSomebody(listener_.get());
-  listener_ = UniqueFd();
+  listener_ = OwnedFd();
   rank_one.join();
   EXPECT_TRUE(absl::IsUnavailable(result_.status())) << result_.status();
 }

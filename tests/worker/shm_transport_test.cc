@@ -209,7 +209,7 @@ TEST(ShmTransport, TurnsAwayStrangersWithoutTheSecret) {
   const absl::StatusOr<std::string> address = store.Get("shm/0", absl::InfiniteFuture());
   ASSERT_TRUE(address.ok());
   const std::string name = address->substr(0, address->find(' '));
-  absl::StatusOr<std::optional<UniqueFd>> stranger = ConnectUnix(name);
+  absl::StatusOr<std::optional<OwnedFd>> stranger = ConnectUnix(name);
   ASSERT_TRUE(stranger.ok() && stranger->has_value());
   EXPECT_EQ(SendUnixMessage((*stranger)->get(), "0123456789abcdef0123456789abcdef 1", 0),
             absl::OkStatus());
@@ -225,9 +225,9 @@ TEST(ShmSegment, CannotBeMappedUnlessItsSizeIsSealed) {
   ASSERT_TRUE(segment.ok());
   EXPECT_NE(ftruncate(segment->fd(), 0), 0);
   EXPECT_TRUE(
-      absl::IsPermissionDenied(ShmSegment::Map(UniqueFd(dup(segment->fd())), 8192).status()));
-  EXPECT_TRUE(ShmSegment::Map(UniqueFd(dup(segment->fd())), 4096).ok());
-  EXPECT_TRUE(absl::IsPermissionDenied(ShmSegment::Map(UniqueFd(dup(0)), 4096).status()));
+      absl::IsPermissionDenied(ShmSegment::Map(OwnedFd(dup(segment->fd())), 8192).status()));
+  EXPECT_TRUE(ShmSegment::Map(OwnedFd(dup(segment->fd())), 4096).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(ShmSegment::Map(OwnedFd(dup(0)), 4096).status()));
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "worker/unique_fd.h"
+#include "common/owned_fd.h"
 
 namespace coordd {
 namespace {
@@ -24,7 +24,7 @@ class StackProbeTest : public testing::Test {
   ~StackProbeTest() override { signal(number_, SIG_DFL); }
 
   const int number_ = SIGRTMAX - 1;
-  UniqueFd fd_;
+  OwnedFd fd_;
 };
 
 // The test runs on the main thread: the handler has returned when Ask does.
