@@ -156,4 +156,14 @@ absl::Status ValidateGroup(ProcessSetId group, absl::Span<const Rank> ranks, Ran
   return absl::OkStatus();
 }
 
+absl::Span<const std::byte> NodeInputOf(const CollectiveArgs& args) {
+  return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
+}
+
+double NodeScaleOf(const CollectiveArgs& args) {
+  if (args.scaled == nullptr) return 1.0;
+  *args.scaled = Reduces(args.kind);
+  return *args.scaled ? args.scale : 1.0;
+}
+
 }  // namespace coordd

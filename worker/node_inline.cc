@@ -9,16 +9,6 @@
 
 namespace coordd {
 
-absl::Span<const std::byte> NodeInputOf(const CollectiveArgs& args) {
-  return args.kind == CollectiveKind::kBroadcast ? args.output : args.input;
-}
-
-double NodeScaleOf(const CollectiveArgs& args) {
-  if (args.scaled == nullptr) return 1.0;
-  *args.scaled = Reduces(args.kind);
-  return *args.scaled ? args.scale : 1.0;
-}
-
 bool NodeInlineRun::Fits(const CollectiveArgs& args, int32_t members, int64_t inline_bytes_max) {
   switch (args.kind) {
     case CollectiveKind::kBarrier:

@@ -5,16 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/types/span.h"
+#include "worker/collective_args.h"
 #include "worker/collective_backend.h"
 #include "worker/node_lane.h"
 
 namespace coordd {
-
-// What is reduced or copied: of a broadcast the buffer.
-absl::Span<const std::byte> NodeInputOf(const CollectiveArgs& args);
-// By what a result is scaled in passing; sets *args.scaled.
-double NodeScaleOf(const CollectiveArgs& args);
 
 // One thread, that of the lane's owner. Resumable: no call waits, none fails. Each call of it that
 // a program waits for is a few cache lines; all of this is to be little beside that.

@@ -5,7 +5,7 @@
 
 #include "common/check.h"
 #include "worker/algorithm_table.h"
-#include "worker/node_inline.h"
+#include "worker/collective_args.h"
 #include "worker/pairwise_schedule.h"
 #include "worker/ring_schedule.h"
 #include "worker/rooted_schedule.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/coordrun/run_state.h"
+#include "client/coordrun/process_end.h"
 #include "common/environment.h"
 #include "common/owned_fd.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "client/coordrun/run_state.h"
+#include "client/coordrun/process_end.h"
 #include "coordd/v1/types.pb.h"
 
 namespace coordd {

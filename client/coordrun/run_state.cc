@@ -20,18 +20,6 @@ bool EndsTheRun(int signal) {
 
 }  // namespace
 
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
-}
-
-std::string ProcessEnd::ToString() const {
-  if (unreached) return "was not started, since its host is not reached";
-  if (lost) return "was lost with the connection to its host";
-  return signal != 0 ? absl::StrCat("was killed by ", SignalName(signal))
-                     : absl::StrCat("exited with status ", code);
-}
-
 RunState::RunState(const RunOptions& options, absl::Time start)
     : min_np_(options.min_np),
       hosts_change_(!options.discovery_script.empty()),

@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/child_process.h"
-#include "client/coordrun/run_state.h"
+#include "client/coordrun/process_end.h"
 #include "client/coordrun/signals.h"
 
 namespace coordd {
