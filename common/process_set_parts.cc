@@ -61,10 +61,10 @@ absl::Status CheckProcessSets(const v1::ProcessSets& sets, int32_t size, int32_t
                                                    " ranks in all, expected at most ",
                                                    kMaxProcessSets, " of ", kMaxProcessSetMembers));
   }
-  if (0 <= sets.last_process_set() && sets.last_process_set() < kFirstScheduleLane)
+  if (0 <= sets.last_process_set() && sets.last_process_set() < kProcessSetNumbers)
     return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("last process set ", sets.last_process_set(),
-                                                 ", expected 0 to ", kFirstScheduleLane - 1));
+                                                 ", expected 0 to ", kProcessSetNumbers - 1));
 }
 
 }  // namespace coordd

@@ -40,17 +40,20 @@ inline constexpr int64_t kMaxLastWordBytes = 256;       // a line of stderr in a
 inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
 // Of ProcessSets in one message.
 inline constexpr int64_t kProcessSetsBytes = 256 << 10;
+// Numbers of process sets are below it, removed ones included: a worker has two lanes for each set
+// (worker/lanes.h).
+inline constexpr int32_t kProcessSetNumbers = 15 << 14;
 // Two process sets for each rank of the largest job: sets for the positions in a node, and a chain
 // of pairs.
-inline constexpr int64_t kMaxProcessSets = 1 << 18;
+inline constexpr int64_t kMaxProcessSets = kProcessSetNumbers;
 // Over all sets of a job that were asked for: 64 MiB of rank numbers.
 inline constexpr int64_t kMaxProcessSetMembers = 1 << 24;
 // What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
 inline constexpr int64_t kPlanMessageBytes = 256 << 10;
 
-// Lanes below are those of process sets, with their numbers; then those of schedules, then those of
-// devices (worker/nccl/nccl_route.h), below 2^20 (worker/transport.h: a tag has twenty bits).
+// A process set's lane has the set's number, below kFirstScheduleLane. The lanes of schedules
+// follow. A worker numbers further lanes behind those (worker/lanes.h).
 inline constexpr int32_t kFirstScheduleLane = 1 << 19;
-inline constexpr int64_t kMaxSchedules = 1 << 18;  // in one generation; then lanes of devices
+inline constexpr int64_t kMaxSchedules = 1 << 18;  // in one generation
 
 }  // namespace coordd

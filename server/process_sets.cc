@@ -155,7 +155,7 @@ std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
 }
 
 absl::Status ProcessSets::CheckRoom() const {
-  if (last_id_ + 1 >= kFirstScheduleLane) {
+  if (last_id_ + 1 >= kProcessSetNumbers) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this job has had ", last_id_, " process sets, which is all there may be"));
   }

@@ -14,7 +14,7 @@ namespace {
 
 // A bound of ids and positions that no job reaches, so that nothing overflows.
 constexpr int64_t kMaxNumber = int64_t{1} << 60;
-constexpr int32_t kMaxProcessSet = kFirstScheduleLane - 1;
+constexpr int32_t kMaxProcessSet = kProcessSetNumbers - 1;
 
 // Assembles a ResumedGeneration step by step.
 class Merge {

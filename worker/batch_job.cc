@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "worker/lanes.h"
 #include "worker/nccl/nccl_route.h"
 
 namespace coordd {

@@ -9,11 +9,6 @@
 
 namespace coordd {
 
-// Lanes of comms: the last ones below 2^20 - 1, which worker/host_backend.cc has; those of devices
-// and of exchanges (worker/nccl/nccl_route.h) do not come as far.
-inline constexpr int32_t kMaxComms = 4096;  // of one rank in one generation
-inline constexpr int32_t kFirstCommLane = (1 << 20) - 1 - kMaxComms;
-
 // Thread-safe. Members of a comm take the largest number that any of them proposes; when another
 // comm has got it on one of them meanwhile, they try again. A number is never used twice.
 class CommNumbers {

@@ -9,7 +9,7 @@
 #include "common/status_macros.h"
 #include "common/thread.h"
 #include "worker/idle_wait.h"
-#include "worker/nccl/nccl_route.h"
+#include "worker/lanes.h"
 
 namespace coordd {
 namespace {

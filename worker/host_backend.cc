@@ -5,13 +5,14 @@
 #include "common/clock.h"
 #include "common/status_macros.h"
 #include "worker/collective_args.h"
+#include "worker/lanes.h"
 #include "worker/peer_status.h"
 
 namespace coordd {
 namespace {
 
-// The tag of a message that no rank ever sends: the largest one, far beyond the lanes in use.
-constexpr Tag kEndOfPeer{LaneId{(1 << 20) - 1}, (1 << 18) - 1, Tag::kParts - 1};
+// The tag of a message that no rank ever sends.
+constexpr Tag kEndOfPeer{kEndOfPeerLane, (1 << 18) - 1, Tag::kParts - 1};
 
 // Where ranks say what others must know before they choose an algorithm: a sum, to which a rank
 // with flat ones adds the one number and a rank with hierarchical ones the other.

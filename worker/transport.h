@@ -13,13 +13,14 @@
 #include "common/store.h"
 #include "common/types.h"
 #include "worker/group_layout.h"
+#include "worker/lanes.h"
 
 namespace coordd {
 
-// Names a message between two ranks: lane modulo 2^20 | part of the batch, modulo 4 | sequence of
-// the batch on its lane, modulo 2^18. Fits 40 bits, so that UCX tags have 24 left for the sender's
-// rank. Lane and sequence may wrap: two batches are under way between two ranks at one time only
-// while both have their tensors pending, of which there are no more (kMaxPendingTensors).
+// Names a message between two ranks: lane modulo kLaneNumbers, 2^20 | part of the batch, modulo 4 |
+// sequence of the batch on its lane, modulo 2^18. Fits 40 bits, so that UCX tags have 24 left for
+// the sender's rank. Lane and sequence may wrap: two batches are under way between two ranks at one
+// time only while both have their tensors pending, of which there are no more (kMaxPendingTensors).
 struct Tag {
   static constexpr int32_t kParts = 4;
 
@@ -28,7 +29,7 @@ struct Tag {
   int64_t part = 0;  // of a batch whose parts are under way beside each other
 
   uint64_t Encode() const {
-    constexpr uint64_t kLanes = uint64_t{1} << 20, kSequences = uint64_t{1} << 18;
+    constexpr uint64_t kLanes = kLaneNumbers, kSequences = uint64_t{1} << 18;
     const uint64_t in_lane = static_cast<uint64_t>(part) % kParts * kSequences +
                              static_cast<uint64_t>(sequence) % kSequences;
     return (static_cast<uint64_t>(ToInt(lane)) % kLanes) << 20 | in_lane;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "worker/bare_comm.h"
+#include "worker/lanes.h"
 #include "worker/peer_status.h"
 #include "worker/worker_runtime.h"
 

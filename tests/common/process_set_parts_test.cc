@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/protocol_bounds.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
@@ -69,7 +70,7 @@ TEST(ProcessSetParts, AreCheckedAgainstTheSizeOfTheJob) {
   EXPECT_THAT(refused(3, {1, 1}), wrong);
   EXPECT_THAT(refused(3, {2, 3}), wrong);
   v1::ProcessSets none;
-  none.set_last_process_set(1 << 19);
+  none.set_last_process_set(kProcessSetNumbers);
   EXPECT_THAT(CheckProcessSets(none, 3),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("last process set")));
 }

@@ -8,6 +8,7 @@
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "common/thread.h"
+#include "worker/lanes.h"
 #include "worker/nccl/nccl_route.h"
 
 namespace coordd {

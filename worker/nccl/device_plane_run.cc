@@ -9,6 +9,7 @@
 #include "worker/device/exact_timers.h"
 #include "worker/nccl/device_moves.h"
 #include "worker/nccl/device_plane.h"
+#include "worker/lanes.h"
 #include "worker/nccl/nccl_route.h"
 
 namespace coordd {
