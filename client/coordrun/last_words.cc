@@ -1,6 +1,7 @@
 #include "client/coordrun/last_words.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
