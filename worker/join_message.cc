@@ -9,6 +9,7 @@
 #include "common/log.h"
 #include "common/own_address.h"
 #include "common/process_set_parts.h"
+#include "common/proto_convert.h"
 #include "common/version.h"
 
 namespace coordd {
@@ -17,10 +18,6 @@ namespace {
 // Used when coordd names none, and bounds for what it names: a heartbeat of nothing would spin.
 constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(2);
 constexpr absl::Duration kMinHeartbeat = absl::Milliseconds(1);
-
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
 
 bool IsWildcard(const std::string& host) {
   return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";

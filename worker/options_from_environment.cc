@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "common/token_file.h"
 #include "common/ucx_library.h"
+#include "worker/invalid_option.h"
 
 namespace coordd {
 namespace {
@@ -18,10 +19,6 @@ namespace {
 constexpr size_t kMaxRunNameBytes = 100;
 // Beyond it a check finds next to nothing.
 constexpr double kMaxCheckTolerance = 0.1;
-
-absl::Status Invalid(absl::string_view what, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is ", found, ", expected ", expected));
-}
 
 // The value of a variable; nullptr when it is absent or empty.
 const std::string* Find(const Environment& environment, const std::string& name) {
@@ -35,8 +32,8 @@ absl::Status ReadNumber(const Environment& environment, const std::string& name,
   if (text == nullptr) return absl::OkStatus();
   int32_t number = 0;
   if (!absl::SimpleAtoi(*text, &number) || number < minimum)
-    return Invalid(name, absl::StrCat("\"", *text, "\""),
-                   absl::StrCat("a whole number of at least ", minimum));
+    return InvalidOption(name, absl::StrCat("\"", *text, "\""),
+                         absl::StrCat("a whole number of at least ", minimum));
   *value = number;
   return absl::OkStatus();
 }
@@ -48,7 +45,7 @@ absl::Status ReadSeconds(const Environment& environment, const std::string& name
   double seconds = 0;
   // NaN fails the comparison too.
   if (!absl::SimpleAtod(*text, &seconds) || !(seconds > 0 && seconds <= 1e9))
-    return Invalid(name, absl::StrCat("\"", *text, "\""), "a positive number of seconds");
+    return InvalidOption(name, absl::StrCat("\"", *text, "\""), "a positive number of seconds");
   *value = absl::Seconds(seconds);
   return absl::OkStatus();
 }
@@ -79,7 +76,8 @@ absl::Status ReadTransport(const Environment& environment, TransportChoice* tran
   } else if (*text == "ucx") {
     *transport = TransportChoice::kUcx;
   } else {
-    return Invalid("COORDD_TRANSPORT", absl::StrCat("\"", *text, "\""), "auto, mapped, shm or ucx");
+    return InvalidOption("COORDD_TRANSPORT", absl::StrCat("\"", *text, "\""),
+                         "auto, mapped, shm or ucx");
   }
   return absl::OkStatus();
 }
@@ -96,8 +94,8 @@ absl::Status ReadLogLevel(const Environment& environment, LogLevel* level) {
     *level = value;
     return absl::OkStatus();
   }
-  return Invalid("COORDD_LOG_LEVEL", absl::StrCat("\"", *text, "\""),
-                 "debug, info, warning or error");
+  return InvalidOption("COORDD_LOG_LEVEL", absl::StrCat("\"", *text, "\""),
+                       "debug, info, warning or error");
 }
 
 // "1" or "0".
@@ -106,7 +104,7 @@ absl::Status ReadSwitch(const Environment& environment, const char* name, bool* 
   if (text == nullptr) return absl::OkStatus();
   *on = *text == "1";
   if (*on || *text == "0") return absl::OkStatus();
-  return Invalid(name, absl::StrCat("\"", *text, "\""), "0 or 1");
+  return InvalidOption(name, absl::StrCat("\"", *text, "\""), "0 or 1");
 }
 
 absl::Status ReadGpuRegistration(const Environment& environment, WorkerOptions& options) {
@@ -115,7 +113,7 @@ absl::Status ReadGpuRegistration(const Environment& environment, WorkerOptions& 
   options.register_gpu_buffers = *text != "0";
   options.symmetric_gpu_windows = *text == "symmetric";
   if (*text == "0" || *text == "1" || options.symmetric_gpu_windows) return absl::OkStatus();
-  return Invalid("COORDD_GPU_REGISTER", absl::StrCat("\"", *text, "\""), "0, 1 or symmetric");
+  return InvalidOption("COORDD_GPU_REGISTER", absl::StrCat("\"", *text, "\""), "0, 1 or symmetric");
 }
 
 absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure) {
@@ -123,7 +121,8 @@ absl::Status ReadOnFailure(const Environment& environment, OnFailure* on_failure
   if (text == nullptr) return absl::OkStatus();
   const std::optional<OnFailure> named = OnFailureFromName(*text);
   if (!named.has_value())
-    return Invalid("COORDD_ON_FAILURE", absl::StrCat("\"", *text, "\""), "end, raise or continue");
+    return InvalidOption("COORDD_ON_FAILURE", absl::StrCat("\"", *text, "\""),
+                         "end, raise or continue");
   *on_failure = *named;
   return absl::OkStatus();
 }
@@ -133,8 +132,8 @@ absl::Status ReadHostAlgorithm(const Environment& environment, HostAlgorithm* al
   if (text == nullptr) return absl::OkStatus();
   const std::optional<HostAlgorithm> named = HostAlgorithmFromName(*text);
   if (!named.has_value()) {
-    return Invalid("COORDD_HOST_ALGORITHM", absl::StrCat("\"", *text, "\""),
-                   "auto, flat or hierarchical");
+    return InvalidOption("COORDD_HOST_ALGORITHM", absl::StrCat("\"", *text, "\""),
+                         "auto, flat or hierarchical");
   }
   *algorithm = *named;
   return absl::OkStatus();
@@ -145,8 +144,8 @@ absl::Status ReadGpuAlgorithm(const Environment& environment, GpuAlgorithm* algo
   if (text == nullptr) return absl::OkStatus();
   const std::optional<GpuAlgorithm> named = GpuAlgorithmFromName(*text);
   if (!named.has_value()) {
-    return Invalid("COORDD_GPU_ALGORITHM", absl::StrCat("\"", *text, "\""),
-                   "auto, flat or hierarchical");
+    return InvalidOption("COORDD_GPU_ALGORITHM", absl::StrCat("\"", *text, "\""),
+                         "auto, flat or hierarchical");
   }
   *algorithm = *named;
   return absl::OkStatus();
@@ -158,9 +157,9 @@ absl::Status ReadCheckResults(const Environment& environment, std::optional<doub
   double number = 0;
   // 0 and 1 would be a switch's. NaN fails the comparison too.
   if (!absl::SimpleAtod(*text, &number) || !(number > 0 && number <= kMaxCheckTolerance)) {
-    return Invalid("COORDD_CHECK_RESULTS", absl::StrCat("\"", *text, "\""),
-                   absl::StrCat("a relative tolerance of more than 0 and at most ",
-                                kMaxCheckTolerance, ", such as 1e-6; unset for no check"));
+    return InvalidOption("COORDD_CHECK_RESULTS", absl::StrCat("\"", *text, "\""),
+                         absl::StrCat("a relative tolerance of more than 0 and at most ",
+                                      kMaxCheckTolerance, ", such as 1e-6; unset for no check"));
   }
   *tolerance = number;
   return absl::OkStatus();

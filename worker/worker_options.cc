@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "common/protocol_bounds.h"
 #include "common/unix_path.h"
+#include "worker/invalid_option.h"
 
 namespace coordd {
 namespace {
@@ -16,10 +17,6 @@ namespace {
 // Below it nothing fuses; above it the two buffers alone fill a small node.
 constexpr int64_t kMinFusionBytes = int64_t{1} << 16;
 constexpr int64_t kMaxFusionBytes = int64_t{1} << 33;
-
-absl::Status Invalid(absl::string_view what, absl::string_view found, absl::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(what, " is ", found, ", expected ", expected));
-}
 
 bool IsName(const std::string& name, size_t max_bytes) {
   if (name.empty() || name.size() > max_bytes) return false;
@@ -32,42 +29,45 @@ bool IsName(const std::string& name, size_t max_bytes) {
 
 absl::Status WorkerOptions::Validate() const {
   if (!auto_coordinator && (coordinator.host.empty() || coordinator.port == 0))
-    return Invalid("the coordinator's address (COORDD_ADDR)",
-                   absl::StrCat("\"", coordinator.ToString(), "\""), "HOST:PORT");
+    return InvalidOption("the coordinator's address (COORDD_ADDR)",
+                         absl::StrCat("\"", coordinator.ToString(), "\""), "HOST:PORT");
   const absl::string_view socket = absl::StripPrefix(node_session, "unix:");
   if (!node_session.empty() &&
       (!absl::StartsWith(node_session, "unix:/") || socket.size() > kUnixPathBytesMax))
-    return Invalid(
+    return InvalidOption(
         "the node's relay (COORDD_NODE_SESSION)", absl::StrCat("\"", node_session, "\""),
         absl::StrCat("unix: and a path from / on of at most ", kUnixPathBytesMax, " bytes"));
   if (!IsName(job, kMaxJobNameBytes))
-    return Invalid("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
-                   "1 to 128 letters, digits, '.', '_' or '-'");
+    return InvalidOption("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
+                         "1 to 128 letters, digits, '.', '_' or '-'");
   if (std::ssize(token) > kMaxTokenBytes)
-    return Invalid("the job's token (COORDD_TOKEN_FILE)", absl::StrCat(token.size(), " bytes long"),
-                   absl::StrCat("at most ", kMaxTokenBytes));
+    return InvalidOption("the job's token (COORDD_TOKEN_FILE)",
+                         absl::StrCat(token.size(), " bytes long"),
+                         absl::StrCat("at most ", kMaxTokenBytes));
   if (std::ssize(worker_id) > kMaxWorkerIdBytes)
-    return Invalid("the worker's id", absl::StrCat(worker_id.size(), " bytes long"),
-                   absl::StrCat("at most ", kMaxWorkerIdBytes));
+    return InvalidOption("the worker's id", absl::StrCat(worker_id.size(), " bytes long"),
+                         absl::StrCat("at most ", kMaxWorkerIdBytes));
   if (min_workers < 0 || max_workers < 0 || (max_workers > 0 && min_workers > max_workers))
-    return Invalid("the range of workers (COORDD_MIN_WORKERS, COORDD_MAX_WORKERS)",
-                   absl::StrCat(min_workers, " to ", max_workers), "0 <= minimum <= maximum");
+    return InvalidOption("the range of workers (COORDD_MIN_WORKERS, COORDD_MAX_WORKERS)",
+                         absl::StrCat(min_workers, " to ", max_workers), "0 <= minimum <= maximum");
   if (settling_window.has_value() && *settling_window < absl::ZeroDuration())
-    return Invalid("the settling window", absl::FormatDuration(*settling_window), "at least 0");
+    return InvalidOption("the settling window", absl::FormatDuration(*settling_window),
+                         "at least 0");
   if (std::ssize(topology) > kMaxTopologyLabels)
-    return Invalid("the topology (COORDD_TOPOLOGY)", absl::StrCat(topology.size(), " labels long"),
-                   absl::StrCat("at most ", kMaxTopologyLabels));
+    return InvalidOption("the topology (COORDD_TOPOLOGY)",
+                         absl::StrCat(topology.size(), " labels long"),
+                         absl::StrCat("at most ", kMaxTopologyLabels));
   for (const auto& [name, timeout] :
        {std::pair("the join timeout (COORDD_JOIN_TIMEOUT)", join_timeout),
         std::pair("the resume timeout (COORDD_RESUME_TIMEOUT)", resume_timeout),
         std::pair("the connect timeout", connect_timeout),
         std::pair("the collective timeout (COORDD_TIMEOUT)", collective_timeout)}) {
     if (timeout <= absl::ZeroDuration())
-      return Invalid(name, absl::FormatDuration(timeout), "more than 0");
+      return InvalidOption(name, absl::FormatDuration(timeout), "more than 0");
   }
   if (fusion_buffer_bytes < kMinFusionBytes || fusion_buffer_bytes > kMaxFusionBytes)
-    return Invalid("the size of a fusion buffer", absl::StrCat(fusion_buffer_bytes, " bytes"),
-                   absl::StrCat(kMinFusionBytes, " to ", kMaxFusionBytes));
+    return InvalidOption("the size of a fusion buffer", absl::StrCat(fusion_buffer_bytes, " bytes"),
+                         absl::StrCat(kMinFusionBytes, " to ", kMaxFusionBytes));
   return tls.enabled() ? tls.Validate() : absl::OkStatus();
 }
 
