@@ -189,6 +189,8 @@ class TorchEnvTest(processes.TestCase):
     def test_a_process_group_forms_under_mpirun(self):
         environment = {**self.environment, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl": "self,tcp"}
+        # Open MPI labels each piece of a line that is written in pieces, as an unbuffered Python does.
+        environment["PYTHONUNBUFFERED"] = ""
         status, text = self.python(ENV_INIT, "-np", "3", "--launcher", "mpirun", environment=environment)
         self.assertEqual(status, 0, text)
         for rank in range(3):
