@@ -326,6 +326,7 @@ TEST_F(CoordinatorStateTest, ForgetsAnEarlierRunOfTheSameNameWhereItsLauncherTel
     Do(SessionMessage{SessionId{session}, message});
     Ready(session, {Gradient("a", {10})}, ++generation);
     Do(SessionEnded{SessionId{session}, "is gone"});
+    Pass(absl::Seconds(1));  // its launcher may know more
     v1::ServerState description;
     state().Describe("train", now_, &description);
     EXPECT_EQ(description.jobs(0).batches_total(), description.jobs(0).departures_size());
