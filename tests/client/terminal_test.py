@@ -22,6 +22,14 @@ NOWHERE = ("--coordinator", "127.0.0.1:1")  # for workers that need no coordd
 ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
+def program_of(pid):
+    """The name of the file that a process runs; "" when it has ended."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except FileNotFoundError:
+        return ""
+
+
 class TerminalCase(processes.TestCase):
     def setUp(self):
         super().setUp()
@@ -57,7 +65,7 @@ class IgnoredSignalsTest(TerminalCase):
                            f"echo up $(grep SigIgn /proc/$$/status); {self.until_let_go()}", preexec_fn=ignore)
         self.assertTrue(wait_for(lambda: run.text().count("up ") == 2), run.text())
         own = [pid for pid in processes.processes_with("COORDD_TEST_ID", self.test_id)
-               if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "coordrun"]
+               if program_of(pid) == "coordrun"]
         self.assertGreaterEqual(len(own), 2, "the guard and what it guards")
         for number in ENDING:
             for pid in own:
