@@ -201,11 +201,15 @@ class EpollHttpServer final : public HttpServer {
   bool MakeRoom() {
     using State = Connection::State;
     const absl::Time now = clock_.Now();
-    for (const auto& [state, undisturbed] :
-         {std::pair{State::kClosing, absl::ZeroDuration()},
-          std::pair{State::kReading, kUndisturbed}, std::pair{State::kWriting, kUndisturbed}}) {
+    struct Kind {
+      State state = State::kClosing;
+      absl::Duration undisturbed;
+    };
+    for (const Kind& kind :
+         {Kind{State::kClosing, absl::ZeroDuration()}, Kind{State::kReading, kUndisturbed},
+          Kind{State::kWriting, kUndisturbed}}) {
       const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](auto& one) {
-        return one.second.state == state && one.second.since + undisturbed <= now;
+        return one.second.state == kind.state && one.second.since + kind.undisturbed <= now;
       });
       if (oldest == connections_.end()) continue;
       connections_.erase(oldest);

@@ -99,6 +99,8 @@ class ConnectionAcceptor {
   void RefuseInLine(const Waiting& one);  // unless it was refused for something else
   void LookForRoom(absl::Time now);
   void MakeRoom(const std::vector<int>& line, absl::Time now);
+  int ChooseLocked(const ConnectionGate::Candidates& candidates, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosedLocked(const std::vector<int>& fds) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsFinishedLocked(const Handed& one, int fd, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

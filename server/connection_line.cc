@@ -1,7 +1,5 @@
 // The part of ConnectionAcceptor that makes room: strangers that begin and go no further hold no
 // place that somebody else waits for.
-#include <algorithm>
-
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "server/connection_acceptor.h"
@@ -78,16 +76,11 @@ void ConnectionAcceptor::MakeRoom(const std::vector<int>& line, absl::Time now) 
     coming = gate_.closing();
     for (size_t i = coming; i < line.size(); ++i) {
       const ConnectionGate::Candidates candidates = gate_.WhoMakesRoom(line[i]);
-      const auto chosen = std::find_if(candidates.fds.begin(), candidates.fds.end(), [&](int fd) {
-        const auto found = handed_.find(fd);
-        if (found == handed_.end()) return false;
-        return candidates.at_once || found->second.since + kUndisturbedFor < now ||
-               ClientIsAwaited(fd, found->second.opening_bytes);
-      });
-      if (chosen == candidates.fds.end()) break;  // those behind it are of no better address
-      const Handed& one = handed_.at(*chosen);
-      EndConnection(*chosen, one.cookie);
-      gate_.Closing(*chosen);
+      const int chosen = ChooseLocked(candidates, now);
+      if (chosen < 0) break;  // those behind it are of no better address
+      const Handed& one = handed_.at(chosen);
+      EndConnection(chosen, one.cookie);
+      gate_.Closing(chosen);
       closed.push_back(one.peer);
     }
   }
@@ -96,6 +89,20 @@ void ConnectionAcceptor::MakeRoom(const std::vector<int>& line, absl::Time now) 
             absl::StrCat("a connection of ", peer, " was closed: it has begun ",
                          options_.tls ? "a TLS handshake" : "HTTP/2",
                          " and not gone on, and others wait"));
+}
+
+// -1: none of them can be asked to go yet.
+int ConnectionAcceptor::ChooseLocked(const ConnectionGate::Candidates& candidates,
+                                     absl::Time now) const {
+  for (int fd : candidates.fds) {
+    const auto found = handed_.find(fd);
+    if (found == handed_.end()) continue;
+    const Handed& one = found->second;
+    if (candidates.at_once || one.since + kUndisturbedFor < now ||
+        ClientIsAwaited(fd, one.opening_bytes))
+      return fd;
+  }
+  return -1;
 }
 
 void ConnectionAcceptor::ForgetClosedLocked(const std::vector<int>& fds) {
