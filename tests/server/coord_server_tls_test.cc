@@ -75,7 +75,9 @@ TEST_F(CoordServerTlsTest, AcceptsAWorkerOfItsAuthority) {
 
 TEST_F(CoordServerTlsTest, TellsAWorkerWithoutTlsThatItIsWanted) {
   RawWorker worker(ChannelTo((*server_)->listen_address(), grpc::InsecureChannelCredentials()));
-  if (worker.Join("train", "a", 1)) EXPECT_FALSE(worker.Read().has_membership());
+  if (worker.Join("train", "a", 1)) {
+    EXPECT_FALSE(worker.Read().has_membership());
+  }
   const grpc::Status status = worker.Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(), testing::HasSubstr("this coordd wants TLS"));
