@@ -49,7 +49,7 @@ constexpr size_t kLookEvery = 1 << 20, kCallCosts = kLookEvery / 16;
 size_t MemoryLimit() { return std::min(ResidentLimit(), AddressSpaceLimit()); }
 
 absl::Status RoomToBegin() {
-  constexpr size_t kNeeded = size_t{256} << 20;  // two dozen stacks of 8 MiB, and heaps of threads
+  constexpr size_t kNeeded = size_t{448} << 20;  // stacks of 8 MiB, and heaps of threads; measured
   void* room =
       mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {

@@ -1,6 +1,8 @@
 #include "common/proto_json.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -53,6 +55,20 @@ OrderedJson ValueJson(const Message& message, const FieldDescriptor* field, int 
   return nullptr;
 }
 
+// By key, in order.
+OrderedJson MapJson(const Message& message, const FieldDescriptor* field) {
+  std::map<std::string, OrderedJson> sorted;
+  const int count = message.GetReflection()->FieldSize(message, field);
+  for (int k = 0; k < count; ++k) {
+    OrderedJson entry = ValueJson(message, field, k);
+    const OrderedJson& key = entry["key"];
+    sorted[key.is_string() ? key.get<std::string>() : key.dump()] = entry["value"];
+  }
+  OrderedJson json = OrderedJson::object();
+  for (auto& [key, value] : sorted) json[key] = std::move(value);
+  return json;
+}
+
 OrderedJson MessageJson(const Message& message) {
   if (const auto* duration = dynamic_cast<const google::protobuf::Duration*>(&message))
     return static_cast<double>(duration->seconds()) + duration->nanos() * 1e-9;
@@ -63,6 +79,10 @@ OrderedJson MessageJson(const Message& message) {
     if (field->type() == FieldDescriptor::TYPE_BYTES) continue;
     if (!field->is_repeated()) {
       json[field->name()] = ValueJson(message, field, -1);
+      continue;
+    }
+    if (field->is_map()) {
+      json[field->name()] = MapJson(message, field);
       continue;
     }
     OrderedJson& values = json[field->name()] = OrderedJson::array();

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/certs.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_directory.h"
 

@@ -18,7 +18,14 @@ using testing::Not;
 TEST(ToJson, ShowsEveryFieldByItsNameAlsoUnsetOnes) {
   EXPECT_EQ(
       ToJson(v1::ServerState(), false),
-      R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":"","node_sessions":0})");
+      R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":"","node_sessions":0,"connections":null})");
+}
+
+TEST(ToJson, WritesAMapAsAnObjectInOrder) {
+  v1::Connections connections;
+  (*connections.mutable_refused())["tls"] = 2;
+  (*connections.mutable_refused())["full"] = 1;
+  EXPECT_EQ(ToJson(connections, false), R"({"open":0,"max":0,"refused":{"full":1,"tls":2}})");
 }
 
 TEST(ToJson, WritesEnumeratorsInLowerCaseWithoutTheirPrefix) {
