@@ -6,7 +6,8 @@
 //     executor_latency [--json] [rounds]
 //
 // Ranks are threads of one process: each pair of them shares memory as two processes would. And
-// what it costs to record such a batch for a timeline (worker/trace_recorder.h), in processor time.
+// what it costs to record such a batch for a timeline (worker/execute/trace_recorder.h), in
+// processor time.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -20,13 +21,13 @@
 #include <utility>
 #include <vector>
 
-#include "common/check.h"
-#include "common/store_memory.h"
-#include "common/thread.h"
-#include "worker/executor.h"
-#include "worker/host_backend.h"
-#include "worker/shm_transport.h"
-#include "worker/trace_recorder.h"
+#include "common/base/check.h"
+#include "common/base/thread.h"
+#include "common/protocol/store_memory.h"
+#include "worker/execute/executor.h"
+#include "worker/execute/trace_recorder.h"
+#include "worker/host/host_backend.h"
+#include "worker/transport/shm/shm_transport.h"
 
 namespace coordd {
 namespace {

@@ -1,5 +1,5 @@
-// What collectives among processes of one node cost on mapped memory (worker/node_run.h), without
-// anything above it: no names, no executor, waiting by spinning.
+// What collectives among processes of one node cost on mapped memory (worker/node/node_run.h),
+// without anything above it: no names, no executor, waiting by spinning.
 //
 //     node_run [--ranks N] [--max BYTES] [--seconds S] [--ops allreduce,broadcast,...] [--private]
 //              [--limit PROGRAM]
@@ -30,8 +30,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/check.h"
-#include "worker/node_run.h"
+#include "common/base/check.h"
+#include "worker/node/node_run.h"
 
 namespace coordd {
 namespace {

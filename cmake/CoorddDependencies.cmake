@@ -53,8 +53,8 @@ else()
   coordd_component(UCX "" "switched off (COORDD_WITH_UCX=OFF)")
 endif()
 
-# NCCL and CUDA are opened at run time, and what is called of them is declared in worker/nccl/nccl_api.h and
-# worker/device/cuda_api.h, from these versions; nothing of theirs is needed to build. Where the vendors' headers are, a test
+# NCCL and CUDA are opened at run time, and what is called of them is declared in worker/gpu/nccl/nccl_api.h and
+# worker/gpu/cuda/cuda_api.h, from these versions; nothing of theirs is needed to build. Where the vendors' headers are, a test
 # compares with them (tests/worker/gpu.cmake).
 if(NOT COORDD_WITH_NCCL STREQUAL "OFF")
   find_path(CUDA_INCLUDE_DIR cuda.h HINTS /usr/local/cuda/include ENV CUDA_HOME PATH_SUFFIXES include)

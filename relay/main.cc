@@ -12,14 +12,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/clock.h"
-#include "common/descriptor_limit.h"
-#include "common/environment.h"
-#include "common/host_identity.h"
-#include "common/log.h"
-#include "common/standard_streams.h"
-#include "common/status_macros.h"
-#include "common/version.h"
+#include "common/base/clock.h"
+#include "common/base/descriptor_limit.h"
+#include "common/base/environment.h"
+#include "common/base/log.h"
+#include "common/base/standard_streams.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/launch/host_identity.h"
 #include "relay/relay_server.h"
 
 namespace coordd {

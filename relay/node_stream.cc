@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/grpc_status.h"
-#include "common/message_sequence.h"
-#include "common/tsan_annotations.h"
+#include "common/base/tsan_annotations.h"
+#include "common/grpc/grpc_status.h"
+#include "common/protocol/message_sequence.h"
 #include "relay/worker_stream.h"
 
 namespace coordd {

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/address.h"
-#include "common/clock.h"
-#include "common/tls.h"
+#include "common/base/clock.h"
+#include "common/grpc/tls.h"
+#include "common/net/address.h"
 #include "relay/relay_state.h"
 
 namespace coordd {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/member_runs.h"
+#include "common/protocol/member_runs.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/types.h"
+#include "common/protocol/types.h"
 #include "coordd/v1/node.pb.h"
 
 namespace coordd {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/grpc_status.h"
-#include "common/tsan_annotations.h"
+#include "common/base/tsan_annotations.h"
+#include "common/grpc/grpc_status.h"
 #include "relay/node_stream.h"
 
 namespace coordd {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/grpc_status.h"
-#include "common/tsan_annotations.h"
+#include "common/base/clock.h"
+#include "common/base/tsan_annotations.h"
+#include "common/grpc/grpc_status.h"
 
 namespace coordd::bench {
 namespace {
@@ -115,7 +115,7 @@ Crowd::Crowd(const Options& options, OnMessage on_message, OnEnd on_end)
     arguments.SetInt("coordd.bench.channel", i);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     arguments.SetMaxReceiveMessageSize(-1);
-    // A server sees these too: as worker/grpc_coordinator_link.cc has them.
+    // A server sees these too: as worker/coordinator/grpc_coordinator_link.cc has them.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveIntervalMs);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     stubs_.push_back(std::make_unique<grpc::GenericStub>(grpc::CreateCustomChannel(

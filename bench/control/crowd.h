@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/address.h"
-#include "common/mutex.h"
+#include "common/base/mutex.h"
+#include "common/net/address.h"
 
 namespace coordd::bench {
 

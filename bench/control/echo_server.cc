@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
-#include "common/tsan_annotations.h"
+#include "common/base/mutex.h"
+#include "common/base/tsan_annotations.h"
 
 namespace coordd::bench {
 namespace {
@@ -131,7 +131,7 @@ int RunEchoServer(int sessions, int ready_fd) {
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, sessions);
-  // As server/coord_server.cc, so that what is compared is what coordd does.
+  // As server/service/coord_server.cc, so that what is compared is what coordd does.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);

@@ -6,8 +6,8 @@
 #include "bench/control/echo_crowd.h"
 #include "bench/control/server_process.h"
 #include "bench/control/simulated_job.h"
-#include "common/clock.h"
-#include "common/status_macros.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
 
 namespace coordd::bench {
 namespace {

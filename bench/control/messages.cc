@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/slot_dictionary.h"
-#include "common/version.h"
+#include "common/base/version.h"
+#include "common/protocol/slot_dictionary.h"
 
 namespace coordd::bench {
 namespace {

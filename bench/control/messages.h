@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "common/types.h"
+#include "common/protocol/types.h"
 #include "coordd/v1/node.pb.h"
 #include "coordd/v1/session.pb.h"
 

@@ -23,8 +23,8 @@
 #include "absl/strings/str_split.h"
 #include "bench/control/server_process.h"
 #include "bench/control/statistics.h"
-#include "common/owned_fd.h"
-#include "common/status_macros.h"
+#include "common/base/owned_fd.h"
+#include "common/base/status_macros.h"
 
 extern char** environ;
 

@@ -9,7 +9,7 @@
 #include "bench/control/server_process.h"
 #include "bench/control/simulated_job.h"
 #include "bench/control/statistics.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace coordd::bench {
 namespace {

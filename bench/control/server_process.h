@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/address.h"
-#include "common/owned_fd.h"
+#include "common/base/owned_fd.h"
+#include "common/net/address.h"
 
 namespace coordd::bench {
 

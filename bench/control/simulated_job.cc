@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/heartbeat_pace.h"
-#include "common/member_runs.h"
-#include "common/proto_convert.h"
-#include "common/status_macros.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/heartbeat_pace.h"
+#include "common/protocol/member_runs.h"
+#include "common/protocol/proto_convert.h"
 
 namespace coordd::bench {
 namespace {

@@ -16,8 +16,8 @@
 #include "absl/types/span.h"
 #include "bench/control/crowd.h"
 #include "bench/control/messages.h"
-#include "common/address.h"
-#include "common/mutex.h"
+#include "common/base/mutex.h"
+#include "common/net/address.h"
 #include "coordd/v1/session.pb.h"
 
 namespace coordd::bench {

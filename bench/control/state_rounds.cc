@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "bench/control/messages.h"
 #include "bench/control/statistics.h"
-#include "common/status_macros.h"
-#include "server/coordinator_state.h"
-#include "server/server_options.h"
+#include "common/base/status_macros.h"
+#include "server/job/coordinator_state.h"
+#include "server/model/server_options.h"
 
 namespace coordd::bench {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/dynamic_library.h"
+#include "common/base/dynamic_library.h"
 
 namespace coordd::bench {
 namespace {

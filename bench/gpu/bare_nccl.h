@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "bench/gpu/device_clock.h"
-#include "common/environment.h"
-#include "worker/nccl/nccl_api.h"
+#include "common/base/environment.h"
+#include "worker/gpu/nccl/nccl_api.h"
 
 namespace coordd::bench {
 

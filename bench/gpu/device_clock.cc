@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "worker/idle_wait.h"
+#include "worker/interfaces/idle_wait.h"
 
 namespace coordd::bench {
 

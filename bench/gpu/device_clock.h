@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "worker/device/device_handles.h"
-#include "worker/device/device_kernels.h"
+#include "worker/gpu/cuda/device_handles.h"
+#include "worker/gpu/cuda/device_kernels.h"
 
 namespace coordd::bench {
 

@@ -14,8 +14,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "common/owned_fd.h"
-#include "common/status_macros.h"
+#include "common/base/owned_fd.h"
+#include "common/base/status_macros.h"
 
 namespace coordd::bench {
 

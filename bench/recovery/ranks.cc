@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/control/server_process.h"
-#include "common/clock.h"
-#include "common/mutex.h"
-#include "common/status_macros.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
 
 extern char** environ;
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "bench/recovery/board.h"
-#include "common/owned_fd.h"
+#include "common/base/owned_fd.h"
 
 namespace coordd::bench {
 

@@ -20,7 +20,7 @@
 #include "bench/recovery/ranks.h"
 #include "bench/recovery/spinning.h"
 #include "bench/recovery/writes.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace coordd::bench {
 namespace {

@@ -16,11 +16,11 @@
 #include "bench/control/statistics.h"
 #include "bench/recovery/lasting.h"
 #include "bench/recovery/ranks.h"
-#include "common/mutex.h"
-#include "common/random.h"
-#include "common/status_macros.h"
-#include "server/job_record.h"
-#include "server/state_store_sqlite.h"
+#include "common/base/mutex.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "server/model/job_record.h"
+#include "server/store/state_store_sqlite.h"
 
 namespace coordd::bench {
 namespace {

@@ -1,7 +1,7 @@
 // The collectives in which every rank gets a result.
 #include "client/c_api/c_api_submit.h"
-#include "common/status_macros.h"
-#include "common/utf8.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace coordd {
 namespace {

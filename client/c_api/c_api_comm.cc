@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "client/c_api/c_api_internal.h"
-#include "common/status_macros.h"
-#include "worker/comm.h"
+#include "common/base/status_macros.h"
+#include "worker/api/comm.h"
 
 struct coordd_comm {
   const std::unique_ptr<coordd::Comm> comm;  // constant after construction

@@ -17,9 +17,9 @@
 #include "absl/time/time.h"
 #include "client/c_api/coordd.h"
 #include "client/c_api/known_groups.h"
-#include "common/mutex.h"
-#include "worker/work.h"
-#include "worker/worker.h"
+#include "common/base/mutex.h"
+#include "worker/api/worker.h"
+#include "worker/execute/work.h"
 
 struct coordd_worker {
   // Constant after construction.

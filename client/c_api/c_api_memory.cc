@@ -1,6 +1,6 @@
 // Memory for collectives.
 #include "client/c_api/c_api_internal.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 extern "C" {
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "client/c_api/c_api_internal.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 using coordd::AtBorder;
 

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "client/c_api/c_api_submit.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace coordd {
 namespace {

@@ -1,7 +1,7 @@
 // The job's key-value store.
 #include "client/c_api/c_api_internal.h"
-#include "common/clock.h"
-#include "common/status_macros.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
 
 namespace coordd {
 namespace {

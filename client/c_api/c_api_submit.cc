@@ -1,4 +1,4 @@
-// Submissions: from the C structures to worker/worker.h.
+// Submissions: from the C structures to worker/api/worker.h.
 #include "client/c_api/c_api_submit.h"
 
 #include <algorithm>
@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/status_macros.h"
-#include "worker/device/result_memory.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "worker/gpu/cuda/result_memory.h"
 
 namespace coordd {
 namespace {

@@ -1,9 +1,9 @@
 // Waiting for submitted tensors and reading their results.
 #include "client/c_api/c_api_internal.h"
-#include "common/clock.h"
-#include "common/status_macros.h"
-#include "worker/device/device_handles.h"
-#include "worker/device/result_memory.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "worker/gpu/cuda/device_handles.h"
+#include "worker/gpu/cuda/result_memory.h"
 
 namespace coordd {
 namespace {

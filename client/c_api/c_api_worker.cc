@@ -6,15 +6,15 @@
 
 #include "absl/strings/str_join.h"
 #include "client/c_api/c_api_internal.h"
-#include "common/build_info.h"
-#include "common/clock.h"
-#include "common/environment.h"
-#include "common/launch_facts.h"
-#include "common/log.h"
-#include "common/status_macros.h"
-#include "common/version.h"
-#include "worker/options_from_environment.h"
-#include "worker/worker_errors.h"
+#include "common/base/clock.h"
+#include "common/base/environment.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/launch/launch_facts.h"
+#include "common/machine/build_info.h"
+#include "worker/api/options_from_environment.h"
+#include "worker/execute/worker_errors.h"
 
 namespace coordd {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "common/mutex.h"
-#include "worker/prepared_group.h"
+#include "common/base/mutex.h"
+#include "worker/api/prepared_group.h"
 
 namespace coordd {
 

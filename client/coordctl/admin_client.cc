@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
-#include "common/grpc_status.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
 #include "coordd/v1/admin.grpc.pb.h"
 
 namespace coordd {

@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/coordctl/state_view.h"
-#include "common/protocol_bounds.h"
-#include "common/utf8.h"
+#include "common/base/utf8.h"
+#include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "common/environment.h"
+#include "common/base/environment.h"
 #include "coordd/v1/admin.pb.h"
 
 namespace coordd {

@@ -5,7 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/proto_json.h"
+#include "common/protocol/proto_json.h"
 
 namespace coordd {
 

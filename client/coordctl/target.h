@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/connection_file.h"
-#include "common/environment.h"
-#include "common/tls.h"
+#include "common/base/environment.h"
+#include "common/grpc/tls.h"
+#include "common/launch/connection_file.h"
 
 namespace coordd {
 

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/chrome_trace.h"
-#include "common/tensor_spec.h"
-#include "common/utf8.h"
+#include "common/base/utf8.h"
+#include "common/protocol/chrome_trace.h"
+#include "common/protocol/tensor_spec.h"
 #include "coordd/v1/trace.pb.h"
 
 namespace coordd {

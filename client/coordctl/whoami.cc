@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/address.h"
-#include "common/host_list.h"
+#include "common/launch/host_list.h"
+#include "common/net/address.h"
 
 namespace coordd {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/launcher_detect.h"
+#include "common/launch/launcher_detect.h"
 
 namespace coordd {
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/host_list.h"
+#include "common/launch/host_list.h"
 
 namespace {
 

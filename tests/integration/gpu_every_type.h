@@ -10,8 +10,8 @@
 
 #include "coordd/coordd.h"
 #include "tests/integration/gpu_rank.h"
-#include "worker/float8.h"
-#include "worker/half.h"
+#include "worker/numeric/float8.h"
+#include "worker/numeric/half.h"
 
 namespace coordd {
 

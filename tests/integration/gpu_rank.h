@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "coordd/coordd.h"
-#include "worker/device/device_handles.h"
-#include "worker/idle_wait.h"
+#include "worker/gpu/cuda/device_handles.h"
+#include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
 

@@ -41,7 +41,7 @@
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
 #include "tests/integration/gpu_sets.h"
-#include "worker/float8.h"
+#include "worker/numeric/float8.h"
 
 namespace coordd {
 namespace {

@@ -15,9 +15,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/coordinator_state.h"
-#include "server/server_metrics.h"
-#include "worker/worker_metrics.h"
+#include "server/job/coordinator_state.h"
+#include "server/metrics/server_metrics.h"
+#include "worker/runtime/worker_metrics.h"
 
 namespace coordd {
 namespace {

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/member_runs.h"
-#include "common/random.h"
-#include "common/version.h"
-#include "server/node_members.h"
-#include "tests/server/builders.h"
+#include "common/base/random.h"
+#include "common/base/version.h"
+#include "common/protocol/member_runs.h"
+#include "server/members/node_members.h"
+#include "tests/server/support/builders.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {

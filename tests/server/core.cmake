@@ -1,15 +1,20 @@
-# The pure core.
-coordd_library(server_test_support SOURCES effects_text.cc known_slots.cc random_messages.cc story.cc story_schedules.cc LIBS coordd_server_core)
+# What must hold over everything that coordd ever sends: for tests, the simulators and the fuzzers.
+coordd_library(coordd_server_invariants BUSY PURE
+  SOURCES support/invariants.cc support/invariants_resume.cc support/invariants_sets.cc support/invariants_slots.cc
+  LIBS coordd_server_core)
 
-coordd_test(server_story_test SOURCES story_test.cc LIBS server_test_support PURE)
+# The pure core.
+coordd_library(server_test_support SOURCES support/effects_text.cc support/known_slots.cc support/random_messages.cc support/story.cc support/story_schedules.cc LIBS coordd_server_invariants)
+
+coordd_test(server_story_test SOURCES job/story_test.cc LIBS server_test_support PURE)
 target_compile_definitions(server_story_test
   PRIVATE COORDD_SCRIPTS_DIR="${CMAKE_SOURCE_DIR}/tests/scripts")
 
 coordd_unit_tests(server_core_tests PREFIX server_ LIBS server_test_support PURE
-  FILES admission blame connection_gate coordinator_drain_durability coordinator_durability coordinator_fuzz coordinator_repair_durability
-        coordinator_sets_durability coordinator_slots_durability coordinator_state coordinator_suspend drains durability_fuzz end_rule fusion_planner generation_model generation_slots heartbeat_pace http2_refusal
-        invariants job_record join_state kv_state lateness node_members process_set_requests resume_merge process_sets rank_set readiness_bundles readiness_join readiness_model readiness_table
-        reforming rendezvous_state repair_plan schedule_detector server_options shared_reports validate_message wake_rule)
+  FILES job/admission job/blame job/coordinator_drain_durability job/coordinator_durability job/coordinator_fuzz job/coordinator_repair_durability
+        job/coordinator_sets_durability job/coordinator_slots_durability job/coordinator_state job/coordinator_suspend job/drains job/durability_fuzz job/end_rule generation/fusion_planner generation/generation_model generation/generation_slots model/heartbeat_pace
+        support/invariants model/job_record generation/join_state job/kv_state generation/lateness members/node_members generation/process_set_requests generation/resume_merge generation/process_sets members/rank_set generation/readiness_bundles generation/readiness_join generation/readiness_model generation/readiness_table
+        job/reforming job/rendezvous_state job/repair_plan generation/schedule_detector model/server_options job/shared_reports model/validate_message generation/wake_rule)
 # Against hangs only: 240 histories of 1,500 steps are seconds as users build it, two minutes unoptimised under a sanitizer
 # on a busy machine; first, so that others run beside it.
 set_tests_properties(server_coordinator_fuzz_test PROPERTIES TIMEOUT 600 COST 80)

@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/random.h"
-#include "server/coordinator_state.h"
-#include "server/invariants.h"
-#include "server/job_record.h"
+#include "common/base/random.h"
+#include "server/job/coordinator_state.h"
+#include "server/model/job_record.h"
+#include "tests/server/support/invariants.h"
 
 namespace coordd {
 
@@ -62,8 +62,8 @@ struct SimStream {
   std::deque<std::pair<SessionId, v1::WorkerMessage>> stale_to_coordd;
 };
 
-// Checks the history of what coordd says (server/invariants.h) and its consistency after each step.
-// All statuses are INTERNAL and say what went wrong.
+// Checks the history of what coordd says (tests/server/support/invariants.h) and its consistency
+// after each step. All statuses are INTERNAL and say what went wrong.
 class CoorddModel {
  public:
   struct Hooks {

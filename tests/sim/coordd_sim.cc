@@ -21,7 +21,7 @@ constexpr char kDescription[] =
     R"(coordd-sim: coordd and its workers, all of what they decide, on one thread and a virtual clock.
 
 Each seed is one history: which message arrives next, who dies and when, is drawn from it. After each
-step the invariants of what coordd says (server/invariants.h) and of its state are checked, and that
+step the invariants of what coordd says (tests/server/support/invariants.h) and of its state are checked, and that
   recovery   every survivor gets every result once, the same as all others, of one generation, and
              after the last fault all programs end
   schedules  no order of events makes two ranks execute different things, and programs that change

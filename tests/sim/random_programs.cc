@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/random.h"
-#include "tests/server/builders.h"
+#include "common/base/random.h"
+#include "tests/server/support/builders.h"
 
 namespace coordd {
 namespace {

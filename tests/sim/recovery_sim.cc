@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/protocol_bounds.h"
-#include "common/status_macros.h"
-#include "tests/server/builders.h"
-#include "worker/join_message.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
+#include "tests/server/support/builders.h"
+#include "worker/protocol/join_message.h"
 
 namespace coordd {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
-#include "tests/server/builders.h"
+#include "common/base/status_macros.h"
+#include "tests/server/support/builders.h"
 #include "tests/sim/recovery_sim.h"
 
 namespace coordd {

@@ -8,8 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/status_macros.h"
-#include "tests/server/builders.h"
+#include "common/base/status_macros.h"
+#include "tests/server/support/builders.h"
 #include "tests/sim/recovery_sim.h"
 
 namespace coordd {

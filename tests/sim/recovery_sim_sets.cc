@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/process_set_parts.h"
-#include "common/status_macros.h"
-#include "tests/server/builders.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/process_set_parts.h"
+#include "tests/server/support/builders.h"
 #include "tests/sim/recovery_sim.h"
-#include "worker/join_message.h"
-#include "worker/worker_errors.h"
+#include "worker/execute/worker_errors.h"
+#include "worker/protocol/join_message.h"
 
 namespace coordd {
 

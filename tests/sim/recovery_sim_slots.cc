@@ -1,7 +1,7 @@
 // Slots in the recovery simulator, as they pass between coordd and its workers.
 #include <utility>
 
-#include "common/slot_dictionary.h"
+#include "common/protocol/slot_dictionary.h"
 #include "tests/sim/recovery_sim.h"
 
 namespace coordd {

@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "tests/sim/coordd_model.h"
-#include "worker/worker_state.h"
+#include "worker/protocol/worker_state.h"
 
 namespace coordd {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/server/builders.h"
+#include "tests/server/support/builders.h"
 #include "tests/sim/schedule_sim.h"
 
 namespace coordd {

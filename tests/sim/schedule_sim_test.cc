@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "tests/server/builders.h"
+#include "tests/server/support/builders.h"
 #include "tests/sim/random_programs.h"
 #include "tests/sim/sim_seed.h"
 #include "tests/support/histories.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace coordd {
 namespace {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/random.h"
-#include "common/status_macros.h"
-#include "server/slot_cache.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "server/generation/slot_cache.h"
 #include "tests/support/status_matchers.h"
-#include "worker/slot_table.h"
+#include "worker/protocol/slot_table.h"
 
 namespace coordd {
 namespace {

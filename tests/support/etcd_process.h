@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/address.h"
+#include "common/net/address.h"
 #include "etcd/v3/etcd.pb.h"
-#include "server/etcd_client.h"
+#include "server/store/etcd_client.h"
 #include "tests/support/temp_directory.h"
 
 namespace coordd {

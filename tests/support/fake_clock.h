@@ -1,8 +1,8 @@
 // Time that moves when a test says so.
 #pragma once
 
-#include "common/clock.h"
-#include "common/mutex.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
 
 namespace coordd {
 

@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "common/address.h"
+#include "common/net/address.h"
 
 namespace coordd {
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/address.h"
-#include "common/version.h"
+#include "common/base/version.h"
+#include "common/net/address.h"
 #include "coordd/v1/session.grpc.pb.h"
 
 namespace coordd {

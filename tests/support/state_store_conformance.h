@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/state_store.h"
+#include "server/model/state_store.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {

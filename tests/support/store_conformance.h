@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
-#include "common/store.h"
-#include "common/thread.h"
+#include "common/base/clock.h"
+#include "common/base/thread.h"
+#include "common/protocol/store.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {

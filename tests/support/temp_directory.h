@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace coordd {
 

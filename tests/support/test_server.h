@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "server/coord_server.h"
+#include "server/service/coord_server.h"
 #include "tests/support/http_client.h"
 #include "tests/support/raw_worker.h"
 

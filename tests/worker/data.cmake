@@ -1,37 +1,37 @@
 # Tests of the data plane: kernels and schedules, then the conformance suites on every implementation.
-add_library(coordd_data_plane_testing STATIC reference.cc)
+add_library(coordd_data_plane_testing STATIC support/in_process_transport.cc support/reference.cc)
 target_include_directories(coordd_data_plane_testing PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(coordd_data_plane_testing PUBLIC coordd_data_plane)
 
-set(collective_backend_more collective_groups_conformance.cc)
+set(collective_backend_more support/collective_groups_conformance.cc)
 # Compiled once, linked into the test of every implementation, which instantiates the suites.
 foreach(suite collective_backend transport)
-  add_library(coordd_${suite}_conformance OBJECT ${suite}_conformance.cc ${${suite}_more})
+  add_library(coordd_${suite}_conformance OBJECT support/${suite}_conformance.cc ${${suite}_more})
   target_link_libraries(coordd_${suite}_conformance PUBLIC coordd_data_plane_testing GTest::gmock)
 endforeach()
 # They compare gigabytes element by element: minutes of CI in an unoptimised build.
-set_source_files_properties(reference.cc collective_backend_conformance.cc collective_groups_conformance.cc transport_conformance.cc large_tensor_test.cc
+set_source_files_properties(support/reference.cc support/collective_backend_conformance.cc support/collective_groups_conformance.cc support/transport_conformance.cc host/large_tensor_test.cc
   PROPERTIES COMPILE_OPTIONS "-O3" SKIP_PRECOMPILE_HEADERS ON)
 # Against hangs only: half a minute on a quiet machine, minutes under a sanitizer on a busy one.
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES data_layout float8 half message_inbox peer_watch reduce_kernels result_reference schedule)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES numeric/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/ucx/peer_watch numeric/reduce_kernels host/result_reference algorithms/schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
-  FILES between_nodes doorbell host_backend_bell host_group idle_wait node_arena node_files node_lane node_plan node_plan_exchange node_run peer_probe shm_channel shm_handover slice_exchange transport_factory)
+  FILES host/between_nodes interfaces/doorbell host/host_backend_bell host/host_group interfaces/idle_wait node/node_arena node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run transport/ucx/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange runtime/transport_factory)
 
-coordd_test(host_backend_in_process_test SOURCES host_backend_in_process_test.cc
+coordd_test(host_backend_in_process_test SOURCES host/host_backend_in_process_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 90 ALONE)
-coordd_test(checking_backend_test SOURCES checking_backend_test.cc LIBS coordd_data_plane_testing GTest::gmock)
-coordd_test(loopback_backend_test SOURCES loopback_backend_test.cc
+coordd_test(checking_backend_test SOURCES host/checking_backend_test.cc LIBS coordd_data_plane_testing GTest::gmock)
+coordd_test(loopback_backend_test SOURCES host/loopback_backend_test.cc
   LIBS coordd_collective_backend_conformance coordd_data_plane_testing)
-coordd_test(in_process_transport_test SOURCES in_process_transport_test.cc
+coordd_test(in_process_transport_test SOURCES transport/in_process_transport_test.cc
   LIBS coordd_transport_conformance coordd_data_plane_testing TIMEOUT ${conformance_timeout})
-coordd_test(shm_transport_test SOURCES shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 40 ALONE)
+coordd_test(shm_transport_test SOURCES transport/shm/shm_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 40 ALONE)
 # 4.3 GiB of memory and some seconds: its own label, so that it can be left out.
-coordd_test(large_tensor_test SOURCES large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
+coordd_test(large_tensor_test SOURCES host/large_tensor_test.cc LIBS coordd_data_plane_testing LABELS large TIMEOUT ${conformance_timeout})
 if(COORDD_HAVE_UCX)
-  coordd_test(ucx_transport_test SOURCES ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
-  coordd_unit_tests(ucx_pure_tests LIBS coordd_data_plane_testing PURE FILES ucx_settings)
-  coordd_test(ucx_killed_peer_test SOURCES ucx_killed_peer_test.cc LIBS coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 30)
+  coordd_test(ucx_transport_test SOURCES transport/ucx/ucx_transport_test.cc LIBS ${both_suites} TIMEOUT ${conformance_timeout} COST 80 ALONE)
+  coordd_unit_tests(ucx_pure_tests LIBS coordd_data_plane_testing PURE FILES transport/ucx/ucx_settings)
+  coordd_test(ucx_killed_peer_test SOURCES transport/ucx/ucx_killed_peer_test.cc LIBS coordd_data_plane_testing TIMEOUT ${conformance_timeout} COST 30)
 endif()

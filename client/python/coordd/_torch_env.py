@@ -72,7 +72,7 @@ def _address_towards(host: str) -> str:
 
 
 def _reserve() -> int:
-    """A port that is kept free for the store: see client/coordrun/master_port.h."""
+    """A port that is kept free for the store: see client/coordrun/process/master_port.h."""
     global _reserved
     first, _, last = os.environ.get("COORDD_PORT_RANGE", "0").partition("-")
     for port in range(int(last or first), int(first) - 1, -1):

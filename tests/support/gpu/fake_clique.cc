@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "tests/support/gpu/fake_rest.h"
-#include "worker/reduce_kernels.h"
+#include "worker/numeric/reduce_kernels.h"
 
 namespace coordd {
 

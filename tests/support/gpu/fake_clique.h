@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/types.h"
-#include "worker/nccl/nccl_api.h"
+#include "common/protocol/types.h"
+#include "worker/gpu/nccl/nccl_api.h"
 
 namespace coordd {
 

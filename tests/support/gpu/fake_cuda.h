@@ -3,7 +3,7 @@
 // so what is asynchronous there is asynchronous here, and kernels are host_kernels.cc's.
 #pragma once
 
-#include "worker/device/cuda_api.h"
+#include "worker/gpu/cuda/cuda_api.h"
 
 extern "C" {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "common/check.h"
+#include "common/base/check.h"
 
 namespace coordd {
 namespace {

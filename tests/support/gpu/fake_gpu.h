@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "common/dynamic_library.h"
-#include "common/environment.h"
-#include "worker/nccl/nccl_runtime.h"
+#include "common/base/dynamic_library.h"
+#include "common/base/environment.h"
+#include "worker/gpu/nccl/nccl_runtime.h"
 
 namespace coordd {
 

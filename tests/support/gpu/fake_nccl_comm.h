@@ -10,7 +10,7 @@
 
 #include "tests/support/gpu/fake_clique.h"
 #include "tests/support/gpu/fake_settings.h"
-#include "worker/nccl/nccl_api.h"
+#include "worker/gpu/nccl/nccl_api.h"
 
 namespace coordd {
 

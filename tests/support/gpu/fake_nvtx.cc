@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "worker/device/nvtx.h"
+#include "worker/gpu/cuda/nvtx.h"
 
 namespace coordd {
 namespace {

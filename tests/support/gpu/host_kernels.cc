@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tests/support/gpu/fake_rest.h"
-#include "worker/half.h"
+#include "worker/numeric/half.h"
 
 // What kernels.cu finds on a device.
 #define __device__
@@ -22,7 +22,7 @@ void __nanosleep(unsigned) {
 }
 }  // namespace
 
-#include "worker/device/kernels.cu"
+#include "worker/gpu/cuda/kernels.cu"
 
 namespace coordd {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "worker/device/device_kernels.h"
+#include "worker/gpu/cuda/device_kernels.h"
 
 namespace coordd {
 

@@ -1,0 +1,78 @@
+#include "client/coordrun/plan/horovod_flag.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace coordd {
+namespace {
+
+constexpr char kModule[] = "coordd.horovod";
+
+// "python", "python3", "/usr/bin/python3.11", "pypy3".
+bool IsPython(absl::string_view program) {
+  if (const size_t slash = program.rfind('/'); slash != absl::string_view::npos) {
+    program.remove_prefix(slash + 1);
+  }
+  for (const absl::string_view name : {"python", "pypy"}) {
+    if (!absl::StartsWith(program, name)) continue;
+    const absl::string_view version = program.substr(name.size());
+    return std::all_of(version.begin(), version.end(),
+                       [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
+  }
+  return false;
+}
+
+// How many arguments the interpreter's own option takes: 2 for one with a value of its own.
+size_t ArgumentsOf(absl::string_view option) {
+  const bool takes_value = option == "-W" || option == "-X" || option == "--check-hash-based-pycs";
+  return takes_value ? 2 : 1;
+}
+
+// Where the script stands behind the interpreter's options: its name, "-", "-m" or "-c".
+size_t ScriptOf(const std::vector<std::string>& command) {
+  size_t script = 1;
+  while (script < command.size()) {
+    const std::string& argument = command[script];
+    const bool is_option = argument.size() > 1 && argument[0] == '-';
+    if (!is_option || argument == "-m" || argument == "-c") break;
+    script += ArgumentsOf(argument);
+  }
+  return script;
+}
+
+}  // namespace
+
+bool ReadsProgramFromInput(const std::vector<std::string>& command) {
+  if (command.empty() || !IsPython(command[0])) return false;
+  size_t script = ScriptOf(command);
+  if (script + 1 < command.size() && command[script] == "-m" && command[script + 1] == kModule)
+    script += 2;
+  return script < command.size() && command[script] == "-";
+}
+
+absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command) {
+  if (command.empty() || !IsPython(command[0])) {
+    return absl::InvalidArgumentError(absl::StrCat("--horovod: found the command \"",
+                                                   absl::StrJoin(command, " "),
+                                                   "\", expected one that begins with python"));
+  }
+  const size_t script = ScriptOf(command);
+  if (script >= command.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--horovod: found \"", absl::StrJoin(command, " "),
+                     "\" without a script, expected python SCRIPT or python -m MODULE"));
+  }
+  std::vector<std::string> result(command.begin(),
+                                  command.begin() + static_cast<std::ptrdiff_t>(script));
+  result.insert(result.end(), {"-m", kModule});
+  result.insert(result.end(), command.begin() + static_cast<std::ptrdiff_t>(script), command.end());
+  return result;
+}
+
+}  // namespace coordd

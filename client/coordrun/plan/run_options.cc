@@ -1,0 +1,121 @@
+#include "client/coordrun/plan/run_options.h"
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/coordrun/plan/launcher_kind.h"
+#include "common/base/status_macros.h"
+#include "common/net/address.h"
+#include "common/protocol/protocol_bounds.h"
+
+namespace coordd {
+namespace {
+
+absl::Status CheckAddress(const char* option, const std::string& text, bool may_be_off) {
+  if (may_be_off && text == "off") return absl::OkStatus();
+  if (const auto parsed = ParseHostPort(text); !parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", parsed.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckElastic(const RunOptions& options) {
+  const bool discovers = !options.discovery_script.empty();
+  if (discovers && (!options.hosts.empty() || !options.hostfile.empty())) {
+    return absl::InvalidArgumentError(
+        "--host-discovery-script tells the hosts: expected no -H and no --hostfile with it");
+  }
+  if (discovers && !options.launcher.empty() && options.launcher != "ssh") {
+    return absl::InvalidArgumentError(absl::StrCat("--host-discovery-script with --launcher ",
+                                                   options.launcher, ": expected ssh, or none"));
+  }
+  const int32_t least = options.min_np > 0 ? options.min_np : options.np_given ? options.np : 1;
+  if (options.max_np > 0 && options.max_np < least) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-np is ", options.max_np,
+                                                   ": expected at least ", least,
+                                                   options.min_np > 0 ? " (--min-np)" : " (-np)"));
+  }
+  if (options.max_np > 0 && !discovers && options.np_given && options.np > options.max_np) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-np is ", options.np, ": expected at most --max-np ", options.max_np));
+  }
+  if (options.cooldown_min <= absl::ZeroDuration() || options.cooldown_max < options.cooldown_min) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--blacklist-cooldown-range is ", absl::FormatDuration(options.cooldown_min),
+                     " to ", absl::FormatDuration(options.cooldown_max),
+                     ": expected a positive number and one that is not smaller"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunOptions::Validate() const {
+  if (np < 1)
+    return absl::InvalidArgumentError(absl::StrCat("-np is ", np, ": expected 1 or more"));
+  COORDD_RETURN_IF_ERROR(CheckElastic(*this));
+  const int32_t all = size == 0 ? np : size;
+  if (first_rank < 0 || first_rank + np > all) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--first-rank ", first_rank, " with -np ", np,
+                     " goes beyond the job's size: expected at most --size ", all));
+  }
+  if (!launcher.empty() && !LauncherFrom(launcher)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--launcher is ", launcher, ": expected local, ssh, srun, mpirun or external"));
+  }
+  if (!port_range.empty() && !ParsePortRange(port_range).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port-range is ", port_range, ": expected FIRST-LAST, such as 20000-20100"));
+  }
+  if (command.empty() || command[0].empty()) {
+    return absl::InvalidArgumentError("no command: expected coordrun [options] -- COMMAND...");
+  }
+  if (coordinator.empty() && size > np &&
+      (listen.empty() || IsLoopback(ParseHostPort(listen).value_or(HostPort()).host))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--size ", size, " with -np ", np,
+                     ": the others could not reach a coordd on loopback; expected --coordinator or "
+                     "--listen HOST:PORT"));
+  }
+  if (!coordinator.empty()) {
+    COORDD_RETURN_IF_ERROR(CheckAddress("--coordinator", coordinator, false));
+    if (keep) {
+      return absl::InvalidArgumentError(
+          "--keep is for the coordd that coordrun starts: expected no --coordinator");
+    }
+  }
+  if (!listen.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
+  COORDD_RETURN_IF_ERROR(CheckAddress("--http", http, true));
+  if (!metrics.empty() && metrics != "auto")
+    COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
+  if (!tls && coordinator.empty() && !listen.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--no-tls with --listen ", listen,
+        ": without TLS anybody in the network could join; expected a loopback address"));
+  }
+  return absl::OkStatus();
+}
+
+std::string JobNameFrom(const std::string& program) {
+  std::string name = program.substr(program.find_last_of('/') + 1).substr(0, kMaxJobNameBytes);
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_') c = '-';
+  }
+  return name.empty() ? "job" : name;
+}
+
+absl::Status ParseVariable(const std::string& text, RunOptions* options) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (name.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("-x ", text, ": expected NAME or NAME=VALUE"));
+  }
+  std::optional<std::string> value;
+  if (equals != std::string::npos) value = text.substr(equals + 1);
+  options->variables.emplace_back(name, value);
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

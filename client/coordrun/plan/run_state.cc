@@ -1,0 +1,341 @@
+#include "client/coordrun/plan/run_state.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kTimeoutStatus = 124;  // as timeout(1) has it
+
+bool EndsTheRun(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
+}
+
+}  // namespace
+
+RunState::RunState(const RunOptions& options, absl::Time start)
+    : min_np_(options.min_np),
+      hosts_change_(!options.discovery_script.empty()),
+      linger_(options.linger),
+      grace_(options.grace),
+      cooldown_min_(options.cooldown_min),
+      cooldown_max_(options.cooldown_max),
+      elastic_timeout_(options.elastic_timeout),
+      start_(start),
+      timeout_(start + options.timeout),
+      workers_(static_cast<size_t>(options.np)),
+      alive_(options.np),
+      restarts_left_(hosts_change_ && options.max_restarts == 0
+                         ? std::numeric_limits<int32_t>::max()
+                         : options.max_restarts) {
+  for (Worker& worker : workers_) worker.started = start;
+}
+
+void RunState::Enter(Phase phase, absl::Time now) {
+  phase_ = phase;
+  hosts_by_ = absl::InfiniteFuture();
+  CancelRestarts();
+  if (phase != Phase::kLingering) blame_is_final_ = true;  // from now on, signals are ours
+  switch (phase) {
+    case Phase::kRunning:
+      break;
+    case Phase::kLingering:
+      phase_end_ = now + linger_;
+      break;
+    case Phase::kTerminating:
+      phase_end_ = now + grace_;
+      break;
+    case Phase::kKilling:
+      signals_.push_back(SIGKILL);
+      phase_end_ = absl::InfiniteFuture();  // nobody survives SIGKILL for long
+      break;
+  }
+}
+
+bool RunState::MayReplaceFirstFailure(const ProcessEnd& end, absl::Time now) const {
+  const auto is_a_cause = [](const ProcessEnd& e) { return e.signal != 0 && e.signal != SIGABRT; };
+  return first_failure_ && blame_reason_.empty() && !blame_is_final_ && now <= blame_end_ &&
+         is_a_cause(end) && !is_a_cause(*workers_[static_cast<size_t>(*first_failure_)].end);
+}
+
+bool RunState::EnoughAreLeft() const {
+  // coordd waits for min_np. Whoever is alive may have the state.
+  if (hosts_change_) return alive_ > 0;
+  const auto failed = [](const Worker& worker) {
+    return worker.away || (worker.end && !worker.end->ok());
+  };
+  const auto failures = std::count_if(workers_.begin(), workers_.end(), failed);
+  return min_np_ > 0 && static_cast<int64_t>(workers_.size()) - failures >= min_np_;
+}
+
+void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (worker.end) return;
+  worker.end = end;
+  worker.ran = now - worker.started;
+  worker.ended_by_itself = phase_ == Phase::kRunning || phase_ == Phase::kLingering;
+  --alive_;
+  worker.term_at = worker.kill_at = absl::InfiniteFuture();
+  if (worker.away) {
+    if (!worker.comes_back || phase_ != Phase::kRunning) return NoteNobodyIsLeft(now);
+    worker.away = worker.comes_back = false;
+    worker.unused = true;
+    worker.restart_at = now;
+    return;
+  }
+  if (MayReplaceFirstFailure(end, now)) first_failure_ = local_rank;
+  if (end.ok()) CancelRestarts();
+  if (end.ok() || phase_ != Phase::kRunning) return;
+  // Where others have come to their end, nobody waits for one that was not even started.
+  if (EnoughAreLeft() || (end.unreached && SomeAreThrough())) {
+    lost_.push_back(local_rank);
+    PlanRestart(worker, now);
+    return;
+  }
+  first_failure_ = local_rank;
+  blame_end_ = now + kBlameWindow;
+  Enter(Phase::kLingering, now);
+}
+
+void RunState::DrainedWorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (worker.end || phase_ != Phase::kRunning) return WorkerEnded(local_rank, end, now);
+  worker.drained = true;
+  worker.away = true;
+  WorkerEnded(local_rank, end, now);
+}
+
+bool RunState::any_drained() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const Worker& worker) { return worker.drained; });
+}
+
+bool RunState::RestartsAreDue() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.restart_at != absl::InfiniteFuture();
+  });
+}
+
+bool RunState::HostsMayCome() const {
+  const auto hostless = [](const Worker& worker) { return worker.away && !worker.drained; };
+  return hosts_change_ && phase_ == Phase::kRunning && alive_ == 0 && !RestartsAreDue() &&
+         !SomeAreThrough() && std::any_of(workers_.begin(), workers_.end(), hostless);
+}
+
+void RunState::NoteNobodyIsLeft(absl::Time now) {
+  if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + elastic_timeout_);
+}
+
+bool RunState::SomeAreThrough() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.end && worker.end->ok() && !worker.away && !worker.unused;
+  });
+}
+
+// Of the slot alone: others on its host go on, and are used again.
+void RunState::PlanRestart(Worker& worker, absl::Time now) {
+  if (restarts_left_ == 0 || SomeAreThrough()) return;
+  --restarts_left_;
+  constexpr int32_t kMostDoublings = 20;
+  constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
+  if (worker.ran >= kForgivenAfter) worker.strikes = 0;
+  const int32_t doublings = std::min(worker.strikes++, kMostDoublings);
+  worker.restart_at = now + std::min(cooldown_min_ * (1 << doublings), cooldown_max_);
+}
+
+void RunState::AddSlot(absl::Time now) {
+  Worker& worker = workers_.emplace_back();
+  worker.end = ProcessEnd{};
+  worker.started = now;
+  worker.away = worker.late = true;
+}
+
+void RunState::SlotCame(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (!worker.away || phase_ != Phase::kRunning || SomeAreThrough()) return;
+  if (!worker.end) {
+    worker.comes_back = true;
+    return;
+  }
+  worker.away = false;
+  worker.unused = true;
+  worker.restart_at = now;
+  hosts_by_ = absl::InfiniteFuture();
+}
+
+void RunState::SlotWent(int32_t local_rank, absl::Time now, absl::Duration leaves_within) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  worker.away = true;
+  worker.comes_back = false;
+  worker.restart_at = absl::InfiniteFuture();
+  std::erase(lost_, local_rank);  // it would not be started again anyway
+  if (worker.end || phase_ != Phase::kRunning) return NoteNobodyIsLeft(now);
+  worker.term_at = now + leaves_within;
+  Terminate(local_rank, now);
+}
+
+void RunState::Terminate(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (now < worker.term_at) return;
+  worker.term_at = absl::InfiniteFuture();
+  single_signals_.emplace_back(local_rank, SIGTERM);
+  worker.kill_at = now + grace_;
+}
+
+void RunState::CancelRestarts() {
+  for (Worker& worker : workers_) worker.restart_at = absl::InfiniteFuture();
+}
+
+std::vector<int32_t> RunState::TakeRestarts(absl::Time now) {
+  std::vector<int32_t> due;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].restart_at > now) continue;
+    workers_[i].restart_at = absl::InfiniteFuture();
+    due.push_back(static_cast<int32_t>(i));
+  }
+  return due;
+}
+
+void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  worker.end.reset();
+  worker.unused = worker.drained = false;
+  worker.started = now;
+  ++worker.restarts;
+  ++alive_;
+  std::erase(lost_, local_rank);
+}
+
+void RunState::RestartFailed(int32_t local_rank, absl::Time now) {
+  Worker& worker = workers_[static_cast<size_t>(local_rank)];
+  if (hosts_change_ && phase_ == Phase::kRunning) PlanRestart(worker, now);
+}
+
+void RunState::Blame(int32_t local_rank, const std::string& reason, absl::Time now) {
+  if (first_failure_ || phase_ != Phase::kRunning || !workers_[static_cast<size_t>(local_rank)].end)
+    return;
+  first_failure_ = local_rank;
+  blame_reason_ = reason;
+  blame_end_ = now;
+  Enter(Phase::kLingering, now);
+}
+
+void RunState::FailedFirst(int32_t local_rank, const std::string& says) {
+  if (!first_failure_ || !blame_reason_.empty() || min_np_ > 0 || hosts_change_) return;
+  first_failure_ = local_rank;
+  failure_says_ = says;
+  blame_is_final_ = true;
+}
+
+void RunState::CoordinatorEnded(const ProcessEnd& end, absl::Time now) {
+  if (coordinator_end_) return;
+  coordinator_end_ = end;
+  if (phase_ == Phase::kRunning) Enter(Phase::kLingering, now);
+}
+
+void RunState::JobEnded(const std::string& why, absl::Time now) {
+  if (first_failure_ || phase_ != Phase::kRunning || why.empty()) return;
+  job_end_ = why;
+  Enter(Phase::kLingering, now);
+}
+
+bool RunState::only_restarted_are_alive() const {
+  for (const Worker& worker : workers_) {
+    if (!worker.end && worker.restarts == 0 && !worker.late) return false;
+  }
+  return SomeAreThrough() && alive_ > 0;
+}
+
+bool RunState::deserted() const {
+  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !SomeAreThrough();
+}
+
+void RunState::Finish(absl::Time now) {
+  if (phase_ != Phase::kRunning) return;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].end) lost_.push_back(static_cast<int32_t>(i));
+  }
+  signals_.push_back(SIGTERM);
+  Enter(Phase::kTerminating, now);
+}
+
+void RunState::SignalReceived(int signal, absl::Time now) {
+  if (!EndsTheRun(signal)) {
+    signals_.push_back(signal);
+    return;
+  }
+  if (interrupt_ != 0) {
+    if (phase_ != Phase::kKilling) Enter(Phase::kKilling, now);
+    return;
+  }
+  interrupt_ = signal;
+  signals_.push_back(signal);
+  if (phase_ == Phase::kRunning || phase_ == Phase::kLingering) Enter(Phase::kTerminating, now);
+}
+
+void RunState::Tick(absl::Time now) {
+  if (now >= timeout_ && phase_ == Phase::kRunning) {
+    timed_out_ = true;
+    signals_.push_back(SIGTERM);
+    Enter(Phase::kTerminating, now);
+  }
+  if (now >= hosts_by_) Enter(Phase::kLingering, now);  // none has come
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Terminate(static_cast<int32_t>(i), now);
+    if (now < workers_[i].kill_at) continue;
+    workers_[i].kill_at = absl::InfiniteFuture();
+    single_signals_.emplace_back(static_cast<int32_t>(i), SIGKILL);
+  }
+  // Without a failure there is nobody to blame.
+  if (phase_ == Phase::kLingering && (!first_failure_ || now >= blame_end_)) blame_is_final_ = true;
+  if (now < phase_end_) return;
+  if (phase_ == Phase::kLingering) {
+    signals_.push_back(SIGTERM);
+    Enter(Phase::kTerminating, now);
+  } else if (phase_ == Phase::kTerminating) {
+    Enter(Phase::kKilling, now);
+  }
+}
+
+absl::Time RunState::NextDeadline() const {
+  if (phase_ == Phase::kRunning) {
+    absl::Time next = std::min(timeout_, hosts_by_);
+    for (const Worker& worker : workers_)
+      next = std::min({next, worker.restart_at, worker.term_at, worker.kill_at});
+    return next;
+  }
+  return blame_is_final_ ? phase_end_ : std::min(phase_end_, blame_end_);
+}
+
+std::vector<int> RunState::TakeSignals() { return std::exchange(signals_, {}); }
+
+std::vector<std::pair<int32_t, int>> RunState::TakeSingleSignals() {
+  return std::exchange(single_signals_, {});
+}
+
+int RunState::exit_status() const {
+  if (first_failure_) {
+    const Worker& worker = workers_[static_cast<size_t>(*first_failure_)];
+    // One that did not come to its end by itself has no status of its own.
+    if (!worker.end || !worker.ended_by_itself) return 1;
+    return std::max(worker.end->shell_status(), 1);
+  }
+  if (!job_end_.empty()) {
+    const int32_t last = lost_.empty() ? -1 : lost_.back();
+    const auto* end = last < 0 ? nullptr : &workers_[static_cast<size_t>(last)].end;
+    return end != nullptr && end->has_value() ? std::max((*end)->shell_status(), 1) : 1;
+  }
+  if (timed_out_) return kTimeoutStatus;
+  if (interrupt_ != 0) return 128 + interrupt_;
+  if (coordinator_end_) return std::max(coordinator_end_->shell_status(), 1);
+  return deserted() ? 1 : 0;
+}
+
+}  // namespace coordd

@@ -1,0 +1,485 @@
+#include "client/coordrun/program/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "client/coordctl/admin_client.h"
+#include "client/coordrun/checks/preflight.h"
+#include "client/coordrun/crews/crew_factory.h"
+#include "client/coordrun/plan/coordinator_view.h"
+#include "client/coordrun/plan/first_failure.h"
+#include "client/coordrun/plan/thread_share.h"
+#include "client/coordrun/plan/torch_variables.h"
+#include "client/coordrun/process/read_lines.h"
+#include "client/coordrun/process/signals.h"
+#include "client/coordrun/wire/host_look.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/launch/host_identity.h"
+
+namespace coordd {
+namespace {
+
+// coordd exits within 2 s of SIGTERM.
+constexpr absl::Duration kCoordinatorStop = absl::Seconds(3);
+// Somebody outside of a worker's process group may hold its pipes open for ever.
+constexpr absl::Duration kDrain = absl::Seconds(1);
+// The loop stands still meanwhile.
+constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
+// At the end of a run, when nothing else is to be done: it says who was lost.
+constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
+// At the end of a run, for coordd to hear how the last workers have ended.
+constexpr absl::Duration kTellWithin = absl::Seconds(2);
+constexpr absl::Duration kLongestEarlyWait = absl::Seconds(30);
+
+bool Has(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found != environment.end() && !found->second.empty();
+}
+
+std::string OwnPath() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "coordrun" : self.string();
+}
+
+std::string WorkingDirectory(const RunOptions& options) {
+  std::error_code error;
+  const std::filesystem::path here = std::filesystem::current_path(error);
+  return options.directory.empty() ? here.string() : (here / options.directory).string();
+}
+
+// A file in the working directory by which other hosts can tell that it is the same; its name, or
+// empty where that is of no use or cannot be had.
+std::string MakeMarker(const RunOptions& options, const RunPlan& plan, const std::string& directory,
+                       std::string* path) {
+  const bool elsewhere =
+      plan.launcher == LauncherKind::kSsh || plan.launcher == LauncherKind::kSrun;
+  if (!elsewhere || (!options.checks && !options.check_only)) return "";
+  const std::string name = absl::StrCat(".", directory.substr(directory.rfind('/') + 1));
+  *path = absl::StrCat(WorkingDirectory(options), "/", name);
+  const OwnedFd file(open(path->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid()) path->clear();
+  return path->empty() ? "" : name;
+}
+
+// coordd that ends so soon after its start will do so again. Whoever kills it from outside takes
+// longer to find it.
+constexpr absl::Duration kQuickDeath = absl::Milliseconds(500);
+constexpr int kMaxQuickDeaths = 5;
+
+HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& clock) {
+  HostReport here;
+  here.asked = clock.Now();
+  here.report.version = kVersion;
+  here.report.host = ThisHost("").hostname;
+  here.report.local_size = here.report.workers = plan.np;
+  LookAtHost(environment, &here.report);
+  here.answered = clock.Now();
+  here.report.unix_seconds = absl::ToDoubleSeconds(here.answered - absl::UnixEpoch());
+  return here;
+}
+
+}  // namespace
+
+Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string directory,
+                   Environment environment, Clock& clock)
+    : options_(options),
+      plan_(plan),
+      directory_(std::move(directory)),
+      environment_(std::move(environment)),
+      clock_(clock),
+      start_(clock.Now()),
+      output_(options, !Has(environment_, "NO_COLOR")),
+      slots_(options.max_np),
+      answers_(options.min_np) {}
+
+int Launcher::Run() {
+  absl::Status prepared = Prepare();
+  if (prepared.ok()) prepared = ConnectCrew();
+  RemoveMarker();
+  if (prepared.ok()) {
+    prepared = Check();
+  } else if (options_.check_only && options_.json) {
+    output_.Result(FindingsJson({}, {{true, "reach", "", std::string(prepared.message())}}));
+  }
+  if (!prepared.ok() || options_.check_only) {
+    if (!prepared.ok()) output_.Say(absl::StrCat("coordrun: ", prepared.message()));
+    KillEverything();
+    if (interrupted_by_ != 0) return 128 + interrupted_by_;
+    return prepared.ok() ? 0 : 1;
+  }
+  if (const absl::Status started = StartWorkers(); !started.ok()) {
+    output_.Say(absl::StrCat("coordrun: ", started.message()));
+    KillEverything();
+    return absl::IsNotFound(started) ? 127 : 126;
+  }
+  RunWorkers();
+  DrainWorkers();
+  Finish();
+  // What ends a coordd that stays up is no part of the run.
+  const int exit_status = state_->exit_status();
+  const std::string summary = SummaryJson(options_, *state_, report_);
+  KeepCoordinator();
+  StopCoordinator();
+  if (options_.json) output_.Result(summary);
+  crew_->KillAll();
+  return exit_status;
+}
+
+absl::Status Launcher::Prepare() {
+  COORDD_ASSIGN_OR_RETURN(signals_, OpenSignals());
+  COORDD_RETURN_IF_ERROR(output_.OpenFiles());
+  report_.job = JobName(options_, environment_);
+  report_.pids.assign(static_cast<size_t>(plan_.np), 0);
+  report_.hosts.assign(static_cast<size_t>(plan_.np), "");
+  tails_.assign(static_cast<size_t>(plan_.np), TailLines(kTailLines));
+  launches_.assign(static_cast<size_t>(plan_.np), "");
+  if (options_.verbose) {
+    output_.Say(absl::StrCat("coordrun: ", plan_.np, plan_.np == 1 ? " worker" : " workers",
+                             ", launcher ", ToString(plan_.launcher), ": ", plan_.reason));
+  }
+  for (const std::string& note : options_.notes) output_.Say(absl::StrCat("coordrun: ", note));
+  AgentReport here;
+  LookAtCores(&here);
+  for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_),
+                                  ThreadsNote(options_, plan_, environment_, here.cores)})
+    if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
+  const bool reads =
+      std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();
+  if (reads && plan_.launcher != LauncherKind::kLocal) {
+    output_.Say(absl::StrCat("coordrun: the command reads '-', and workers with launcher ",
+                             ToString(plan_.launcher),
+                             " have an empty stdin: expected a file that all hosts have"));
+  }
+  COORDD_ASSIGN_OR_RETURN(coordinator_,
+                          SetUpCoordinator(options_, plan_, directory_, environment_, clock_));
+  COORDD_ASSIGN_OR_RETURN(
+      crew_, MakeCrew({.options = options_,
+                       .plan = plan_,
+                       .coordinator = coordinator_,
+                       .environment = environment_,
+                       .self = OwnPath(),
+                       .directory = WorkingDirectory(options_),
+                       .marker = MakeMarker(options_, plan_, directory_, &marker_),
+                       .run_directory = directory_,
+                       .place_of = [this](int32_t worker) { return PlaceOf(worker); }}));
+  if (options_.discovery_script.empty()) return absl::OkStatus();
+  discovery_ = std::make_unique<HostDiscovery>(options_.discovery_script, options_.slots_per_host,
+                                               environment_);
+  std::vector<HostSlots> planned;  // in the order of their ranks, which the book keeps
+  for (const HostRanks& host : plan_.hosts)
+    planned.push_back({.host = host.host, .slots = host.count, .user = host.user});
+  slots_.Update(planned);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::ConnectCrew() {
+  COORDD_RETURN_IF_ERROR(crew_->Connect(clock_.Now()));
+  const absl::Time deadline = clock_.Now() + options_.start_timeout;
+  while (!crew_->ready() && interrupted_by_ == 0 && clock_.Now() < deadline) Turn(deadline);
+  if (interrupted_by_ != 0) {
+    return absl::CancelledError(absl::StrCat("the run was ended by ", SignalName(interrupted_by_),
+                                             " before the workers were started"));
+  }
+  const absl::Status failure = crew_->failure();
+  const bool all_answer = crew_->ready();
+  if (all_answer && failure.ok()) return failure;
+  const std::string silence = absl::StrCat(
+      "no answer within ", absl::ToDoubleSeconds(options_.start_timeout), " s (--start-timeout)");
+  const std::string missing = all_answer ? "" : crew_->Missing();
+  // What a script finds may be gone, or not there yet; so it is with hosts that come later.
+  if (discovery_ != nullptr && crew_->SetAside(options_.min_np, silence)) {
+    for (size_t w = 0; w < report_.hosts.size(); ++w) report_.hosts[w] = slots_.slots()[w].host;
+    return absl::OkStatus();
+  }
+  if (all_answer) return failure;
+  return absl::DeadlineExceededError(
+      absl::StrCat(failure.ok() ? "" : absl::StrCat(failure.message(), "\ncoordrun: "), silence,
+                   " from ", missing));
+}
+
+void Launcher::RemoveMarker() {
+  if (!marker_.empty()) unlink(marker_.c_str());
+  marker_.clear();
+}
+
+absl::Status Launcher::Check() {
+  if (!options_.checks && !options_.check_only) return absl::OkStatus();
+  std::vector<HostReport> reports = crew_->reports();
+  if (reports.empty() && options_.check_only)
+    reports.push_back(LookHere(plan_, environment_, clock_));
+  const std::vector<Finding> findings = JudgeHosts(reports, plan_.launcher, kVersion);
+  if (!findings.empty()) output_.Say(FindingsText(findings));
+  if (options_.check_only && options_.json) output_.Result(FindingsJson(reports, findings));
+  if (options_.check_only) output_.Say(absl::StrCat("coordrun: checked: ", HostsText(reports)));
+  for (const Finding& finding : findings) {
+    if (!finding.error) continue;
+    return absl::FailedPreconditionError(
+        "the hosts do not fit together, see above; --skip-checks starts the workers all the same");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::StartWorkers() {
+  state_ = std::make_unique<RunState>(options_, clock_.Now());
+  COORDD_RETURN_IF_ERROR(crew_->Start(*this));
+  StartReporter();
+  return absl::OkStatus();
+}
+
+void Launcher::RunWorkers() {
+  bool told = false, told_of_waiting = false;
+  while (!state_->all_ended()) {
+    const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
+    Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
+    JudgeEnds();
+    LookForEarlyExit(clock_.Now());
+    state_->Tick(clock_.Now());
+    RestartWorkers();
+    if (state_->awaits_hosts() && !told_of_waiting) {
+      output_.Say(absl::StrCat("coordrun: nobody is left; hosts are waited for, ",
+                               absl::FormatDuration(options_.elastic_timeout),
+                               " (--elastic-timeout)"));
+    }
+    told_of_waiting = state_->awaits_hosts();
+    if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
+      told = true;
+      // While they still wait: who is missing is the answer to most questions.
+      AskCoordinator(kViewTimeout);
+      output_.Say(absl::StrCat("coordrun: ", EndingText(options_, *state_, report_),
+                               "; ending the others"));
+    }
+    for (const int signal : state_->TakeSignals()) crew_->Signal(signal, clock_.Now());
+    for (const auto& [worker, signal] : state_->TakeSingleSignals())
+      crew_->SignalOne(worker, signal);
+  }
+}
+
+void Launcher::LookForEarlyExit(absl::Time now) {
+  if (now < early_look_ || state_->ending()) return;
+  // Who was started again may still be on its way to coordd.
+  early_look_ = state_->only_restarted_are_alive() ? now + kEarlyLook : absl::InfiniteFuture();
+  const auto view = FetchView(kViewTimeout);
+  // Nor need the others have come by now; or they never will, and then this is not worth much.
+  if (!view || NobodyHasCome(*view, report_)) {
+    early_look_ = now + early_wait_;
+    early_wait_ = std::min(2 * early_wait_, kLongestEarlyWait);
+  }
+  if (!view) return;
+  if (OnlyLatecomersAreLeft(*view, *state_, report_)) return state_->Finish(now);
+  // Only with a coordd of our own: it knows nobody but our workers.
+  if (!coordinator_.process) return;
+  if (const auto found = FindEarlyExit(*view, *state_, report_)) {
+    state_->Blame(found->worker, found->completes, now);
+  }
+}
+
+void Launcher::DrainWorkers() {
+  crew_->Finish();
+  const absl::Time deadline = clock_.Now() + kDrain;
+  while (!crew_->drained() && clock_.Now() < deadline) Turn(deadline);
+  output_.Finish();
+  CopyTails();
+}
+
+void Launcher::CopyTails() {
+  report_.tails.clear();
+  for (const TailLines& tail : tails_) report_.tails.push_back(tail.lines());
+}
+
+void Launcher::Finish() {
+  report_.wall = clock_.Now() - start_;
+  if (reporter_ != nullptr) reporter_->Flush(kTellWithin);
+  // A run that has succeeded does not wait long for figures of somebody else's coordd.
+  const bool matters = coordinator_.process || state_->exit_status() != 0;
+  const auto view = AskCoordinator(matters ? kLastViewTimeout : kViewTimeout);
+  if (view && state_->exit_status() != 0) {
+    ExplainLostExits(*view, options_, *state_, &report_);
+    report_.early_goodbye = EarlyGoodbye(*view, options_, *state_, launches_, report_);
+  }
+  // What coordd has said of the run comes before the last word about it.
+  if (coordinator_.process) ReadCoordinator();
+  output_.Say(SummaryText(options_, *state_, report_));
+}
+
+void Launcher::KeepCoordinator() {
+  workers_needed_coordinator_ = false;
+  const auto& process = coordinator_.process;
+  if (!options_.keep || !process || state_->interrupted()) return;
+  const CoordinatorAddresses& addresses = process->addresses;
+  output_.Say(absl::StrCat("coordrun: coordd stays up at ", addresses.listen,
+                           addresses.http.empty() ? "" : ", status page http://", addresses.http,
+                           addresses.http.empty() ? "" : "/", "; end it with Ctrl-C"));
+  while (!state_->interrupted() && !process->process.reaped()) Turn(absl::InfiniteFuture());
+}
+
+void Launcher::StopCoordinator() {
+  workers_needed_coordinator_ = false;
+  if (!coordinator_.process) return;
+  ChildProcess& process = coordinator_.process->process;
+  process.Signal(SIGTERM);
+  const absl::Time deadline = clock_.Now() + kCoordinatorStop;
+  while (!process.reaped() && clock_.Now() < deadline) Turn(deadline);
+  process.Signal(SIGKILL);
+  while (!process.reaped()) Turn(clock_.Now() + kDrain);
+}
+
+void Launcher::KillEverything() {
+  if (crew_ != nullptr) crew_->KillAll();
+  crew_.reset();
+  StopCoordinator();
+}
+
+std::optional<v1::ServerState> Launcher::FetchView(absl::Duration timeout) const {
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  if (rendezvous.address.empty()) return std::nullopt;
+  if (coordinator_.process && coordinator_.process->process.reaped()) return std::nullopt;
+  auto state = FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, timeout);
+  if (!state.ok()) return std::nullopt;
+  return *std::move(state);
+}
+
+std::optional<v1::ServerState> Launcher::AskCoordinator(absl::Duration timeout) {
+  auto state = FetchView(timeout);
+  if (!state) return state;
+  CopyTails();
+  AddView(*state, report_.job, launches_, &report_);
+  const auto first = FindFirstFailure(*state, report_.job, launches_, *state_);
+  if (first) state_->FailedFirst(first->worker, first->what);
+  return state;
+}
+
+void Launcher::Turn(absl::Time until) {
+  std::vector<pollfd> fds;
+  const auto add = [&fds](int fd) { fds.push_back({.fd = fd, .events = POLLIN, .revents = 0}); };
+  add(signals_.get());
+  // poll skips the negative ones.
+  ChildProcess* coordd = coordinator_.process ? &coordinator_.process->process : nullptr;
+  add(coordd != nullptr && !coordd->reaped() ? coordd->pidfd() : -1);
+  add(coordd != nullptr ? coordd->out().get() : -1);
+  add(coordd != nullptr ? coordd->err().get() : -1);
+  // The script is asked while workers run.
+  const bool discovers = discovery_ != nullptr && state_ != nullptr && !state_->ending();
+  const size_t script = fds.size();
+  if (discovers) discovery_->Await(fds);
+  const size_t own = fds.size();
+  if (crew_ != nullptr) crew_->Await(fds);
+  const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
+  const int64_t milliseconds = absl::ToInt64Milliseconds(std::min(left, absl::Hours(1))) + 1;
+  if (poll(fds.data(), fds.size(), static_cast<int>(milliseconds)) < 0) return;
+
+  ReadSignals(signals_, [this](int signal) {
+    if (state_ != nullptr) state_->SignalReceived(signal, clock_.Now());
+    if (state_ == nullptr) interrupted_by_ = signal;
+  });
+  if (crew_ != nullptr) {
+    crew_->Handle(absl::MakeConstSpan(fds).subspan(own), clock_.Now(), *this);
+  }
+  if (discovers) {
+    const auto hosts =
+        discovery_->Handle(absl::MakeConstSpan(fds).subspan(script, own - script), clock_.Now());
+    if (hosts) TakeHosts(*hosts);
+  }
+  if (fds[2].revents != 0 || fds[3].revents != 0) ReadCoordinator();
+  if (fds[1].revents != 0) ReapCoordinator();
+}
+
+void Launcher::ReadCoordinator() {
+  ChildProcess& process = coordinator_.process->process;
+  // Its stdout says that it is ready, which the run shows anyway.
+  if (process.out_open()) ReadLines(process.out(), coordinator_out_, [](absl::string_view) {});
+  if (process.err_open()) {
+    ReadLines(process.err(), coordinator_err_, [&](absl::string_view line) {
+      if (options_.verbose || !TellsOfOurs(line)) output_.CoordinatorLine(line);
+    });
+  }
+}
+
+// How workers of this run end is told here anyway, and in the summary.
+bool Launcher::TellsOfOurs(absl::string_view line) const {
+  constexpr absl::string_view kEnds[] = {"), which has departed: ", ") failed: ", ") was lost: "};
+  for (const absl::string_view end : kEnds) {
+    const size_t at = line.find(end);
+    if (at == absl::string_view::npos) continue;
+    const absl::string_view who = line.substr(0, at);
+    for (const pid_t pid : report_.pids)
+      if (pid != 0 && absl::EndsWith(who, absl::StrCat("pid ", pid))) return true;
+  }
+  return false;
+}
+
+void Launcher::ReapCoordinator() {
+  const std::optional<ProcessEnd> end = coordinator_.process->process.Reap();
+  if (!end) return;
+  if (!workers_needed_coordinator_ || !state_ || state_->ending()) return;
+  if (!RestartCoordinator(*end)) state_->CoordinatorEnded(*end, clock_.Now());
+}
+
+// The workers keep what they have and come back to it.
+bool Launcher::RestartCoordinator(const ProcessEnd& end) {
+  if (coordinator_.setup.store == "memory") return false;
+  const absl::Time died = clock_.Now();
+  const bool quick = died - coordinator_since_ < kQuickDeath;
+  quick_deaths_ = quick ? quick_deaths_ + 1 : 0;
+  if (quick_deaths_ >= kMaxQuickDeaths) {
+    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), ", ", quick_deaths_,
+                             " times as soon as it had been started: it is not started again"));
+    return false;
+  }
+  ReadCoordinator();  // its last words
+  absl::Status started;
+  do {
+    // It may die before it listens, too.
+    started = coordd::RestartCoordinator(options_, environment_, clock_, &coordinator_);
+  } while (absl::IsUnavailable(started) && ++quick_deaths_ < kMaxQuickDeaths);
+  coordinator_since_ = clock_.Now();
+  if (!started.ok()) {
+    output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(),
+                             "; it is not started again: ", started.message()));
+    return false;
+  }
+  output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), " and was started again after ",
+                           absl::ToInt64Milliseconds(coordinator_since_ - died), " ms"));
+  return true;
+}
+
+void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                             const std::string& launch) {
+  const auto index = static_cast<size_t>(worker);
+  report_.pids[index] = pid;
+  report_.hosts[index] = host;
+  launches_[index] = launch;
+  tails_[index] = TailLines(kTailLines);  // what it says in this life
+}
+
+void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
+  output_.WorkerSaid(worker, stream, piece);
+}
+
+void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
+  ReportExit(worker, end);
+  const auto index = static_cast<size_t>(worker);
+  const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
+  // What coordd makes of it is asked for all that end in one turn.
+  if (elastic && !state_->ending() && !launches_[index].empty()) {
+    ended_.emplace_back(worker, end);
+  } else {
+    TellEnd(worker, end, /*drained=*/false);
+  }
+}
+
+void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }
+
+}  // namespace coordd

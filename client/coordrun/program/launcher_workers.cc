@@ -1,0 +1,194 @@
+// What a run does about workers that end and hosts that come and go.
+#include <signal.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/coordctl/admin_client.h"
+#include "client/coordrun/process/last_words.h"
+#include "client/coordrun/program/launcher.h"
+#include "common/base/log.h"
+#include "common/base/token_file.h"
+#include "common/launch/host_identity.h"
+
+namespace coordd {
+namespace {
+
+// The loop stands still meanwhile.
+constexpr absl::Duration kJudgeTimeout = absl::Milliseconds(500);
+// From the moment when coordd has evicted a worker to SIGTERM.
+constexpr absl::Duration kAfterEviction = absl::Seconds(1);
+
+}  // namespace
+
+void Launcher::StartReporter() {
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  if (rendezvous.launch_id.empty()) return;
+  std::string token;
+  if (!rendezvous.token_file.empty()) {
+    absl::StatusOr<std::string> read = ReadTokenFile("coordrun", rendezvous.token_file);
+    if (!read.ok()) {  // it was there when the run began
+      COORDD_LOG(kWarning, "coordd is not told how workers end: ", read.status().message());
+      return;
+    }
+    token = *std::move(read);
+  }
+  auto reporter =
+      ExitReporter::Start({rendezvous.address, rendezvous.tls}, rendezvous.job, std::move(token));
+  if (reporter.ok()) reporter_ = *std::move(reporter);
+}
+
+void Launcher::ReportExit(int32_t worker, const ProcessEnd& end) {
+  const auto index = static_cast<size_t>(worker);
+  if (reporter_ == nullptr || launches_[index].empty()) return;
+  v1::LaunchedExit exit;
+  exit.set_launch(launches_[index]);
+  exit.set_hostname(report_.hosts[index].empty() ? ThisHost("").hostname : report_.hosts[index]);
+  exit.set_pid(report_.pids[index]);
+  exit.set_rank(options_.first_rank + worker);
+  const bool ours = end.signal == SIGTERM || end.signal == SIGKILL;
+  const char* reason = !ours                           ? ""
+                       : state_->workers()[index].away ? "its host is gone"
+                       : state_->ending()              ? "coordrun was ending the run"
+                                                       : "";
+  *exit.mutable_exit() = ToProto(end, tails_[index].lines(), reason);
+  reporter_->Report(std::move(exit));
+}
+
+// coordd is asked once for all that have ended, which it knows of before they end.
+void Launcher::JudgeEnds() {
+  if (ended_.empty()) return;
+  const auto ended = std::exchange(ended_, {});
+  const auto view = FetchView(kJudgeTimeout);
+  for (const auto& [worker, end] : ended) {
+    const auto index = static_cast<size_t>(worker);
+    const bool asked = view && !state_->workers()[index].away &&
+                       WasAskedToLeave(*view, report_.job, launches_[index]);
+    TellEnd(worker, end, asked);
+  }
+  JobIsOver(view);
+}
+
+bool Launcher::JobIsOver(const std::optional<v1::ServerState>& view) {
+  if (view && !state_->ending()) state_->JobEnded(NoneFollows(*view, report_.job), clock_.Now());
+  return !state_->job_end().empty();
+}
+
+void Launcher::TellEnd(int32_t worker, const ProcessEnd& end, bool drained) {
+  const absl::Time now = clock_.Now();
+  const auto& tail = tails_[static_cast<size_t>(worker)].lines();
+  if (drained && !state_->ending()) {
+    state_->DrainedWorkerEnded(worker, end, now);
+    if (discovery_ != nullptr) slots_.Drained(worker);
+    output_.Say(absl::StrCat("coordrun: ", DrainText(options_, *state_, report_, worker)));
+    return;
+  }
+  const size_t lost = state_->lost().size();
+  state_->WorkerEnded(worker, end, now);
+  if (state_->lost().size() > lost)
+    output_.Say(absl::StrCat("coordrun: ", LossText(options_, *state_, report_, worker, tail)));
+  if (!end.ok() || (!coordinator_.process && options_.max_restarts == 0)) return;
+  early_look_ = std::min(early_look_, now + kEarlyLook);
+  early_wait_ = kEarlyLook;
+}
+
+std::set<int32_t> Launcher::Drain(const std::vector<int32_t>& workers) {
+  std::set<int32_t> leave;
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  v1::DismissRequest request;
+  request.set_job(rendezvous.job);
+  request.set_action(v1::DISMISS_ACTION_DRAIN);
+  request.set_grace_seconds(absl::ToDoubleSeconds(options_.drain_grace));
+  request.set_force(true);  // their host is gone anyway
+  request.set_asked_by("coordrun (its host is gone)");
+  for (const int32_t worker : workers) {
+    const std::string& launch = launches_[static_cast<size_t>(worker)];
+    if (!launch.empty()) request.add_launches(launch);
+  }
+  if (request.launches().empty() || rendezvous.address.empty()) return leave;
+  const auto reply = DismissWorkers({rendezvous.address, rendezvous.tls}, request, kJudgeTimeout);
+  if (absl::IsFailedPrecondition(reply.status())) {
+    // They may still come to an end by themselves, or do what they do on SIGTERM.
+    output_.Say(absl::StrCat("coordrun: workers of hosts that are gone cannot be asked to leave: ",
+                             reply.status().message(), "; they get SIGTERM after --drain-grace ",
+                             absl::FormatDuration(options_.drain_grace)));
+    return {workers.begin(), workers.end()};
+  }
+  if (!reply.ok()) return leave;  // SIGTERM tells them, too
+  for (const v1::DismissedWorker& dismissed : reply->workers()) {
+    for (const int32_t worker : workers) {
+      const bool is_member = dismissed.rank() >= 0;
+      if (is_member && dismissed.launch() == launches_[static_cast<size_t>(worker)])
+        leave.insert(worker);
+    }
+  }
+  return leave;
+}
+
+void Launcher::RestartWorkers() {
+  const std::vector<int32_t> due = state_->TakeRestarts(clock_.Now());
+  if (!due.empty() && JobIsOver(FetchView(kJudgeTimeout))) return;
+  for (const int32_t worker : due) {
+    const auto index = static_cast<size_t>(worker);
+    report_.pids[index] = 0;  // elsewhere it is told later
+    const absl::Status started = crew_->Restart(worker, *this);
+    if (started.ok()) {
+      state_->WorkerRestarted(worker, clock_.Now());
+    } else {
+      state_->RestartFailed(worker, clock_.Now());
+    }
+    const std::string host = report_.hosts[index];
+    const std::string where =
+        host.empty() ? absl::StrCat("pid ", report_.pids[index]) : absl::StrCat("host ", host);
+    const RunState::Worker& course = state_->workers()[index];
+    const char* again = course.late && course.restarts == 1 ? "" : " again";
+    output_.Say(started.ok() ? absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is started", again, " (", where, ")")
+                             : absl::StrCat("coordrun: rank ", options_.first_rank + worker,
+                                            " is not started again: ", started.message()));
+  }
+}
+
+HostRanks Launcher::PlaceOf(int32_t worker) const {
+  const Slot& slot = slots_.slots()[static_cast<size_t>(worker)];
+  return {.host = slot.host,
+          .user = slot.user,
+          .here = IsHere(options_, slot.host, ThisHost("").hostname),
+          .first_rank = worker,
+          .count = 1,
+          .first_local = slot.local_rank,
+          .local_size = slot.local_size};
+}
+
+void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
+  const HostAnswers::Verdict verdict = answers_.Judge(hosts, clock_.Now());
+  if (!verdict.say.empty()) output_.Say(absl::StrCat("coordrun: ", verdict.say));
+  if (!verdict.take || state_->ending()) return;
+  const SlotChange change = slots_.Update(*hosts);
+  for (const std::string& sentence : change.sentences)
+    output_.Say(absl::StrCat("coordrun: ", sentence));
+  const absl::Time now = clock_.Now();
+  while (state_->workers().size() < slots_.slots().size()) {
+    const auto worker = static_cast<int32_t>(state_->workers().size());
+    state_->AddSlot(now);
+    report_.pids.push_back(0);
+    report_.hosts.push_back(slots_.slots()[static_cast<size_t>(worker)].host);
+    tails_.emplace_back(kTailLines);
+    launches_.emplace_back();
+    if (const absl::Status opened = output_.OpenFilesOf(worker); !opened.ok())
+      output_.Say(absl::StrCat("coordrun: ", opened.message()));
+  }
+  const std::set<int32_t> leave = Drain(change.end);
+  for (const int32_t worker : change.end) {
+    // coordd evicts who has not left; that one has to end, too.
+    const bool leaves = leave.count(worker) > 0;
+    state_->SlotWent(worker, now,
+                     leaves ? options_.drain_grace + kAfterEviction : absl::ZeroDuration());
+    crew_->Release(worker);
+  }
+  for (const int32_t worker : change.start) state_->SlotCame(worker, now);
+}
+
+}  // namespace coordd

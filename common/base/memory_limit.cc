@@ -1,0 +1,94 @@
+#include "common/base/memory_limit.h"
+
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace coordd {
+namespace {
+
+// SIZE_MAX: none is set, or this is no cgroup v2.
+size_t ControlGroupBound() {
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    absl::string_view path = line;
+    if (!absl::ConsumePrefix(&path, "0::")) continue;
+    std::ifstream bound(absl::StrCat("/sys/fs/cgroup", path, "/memory.max"));
+    std::string text;
+    size_t bytes = 0;
+    if (std::getline(bound, text) && absl::SimpleAtoi(text, &bytes)) return bytes;
+  }
+  return SIZE_MAX;
+}
+
+size_t AddressSpaceLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return static_cast<size_t>(limit.rlim_cur);
+}
+
+size_t ResidentLimit() {
+  const size_t machine = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L)) *
+                         static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return std::min(machine, ControlGroupBound());
+}
+
+constexpr size_t kLookEvery = 1 << 20, kCallCosts = kLookEvery / 16;
+
+}  // namespace
+
+size_t MemoryLimit() { return std::min(ResidentLimit(), AddressSpaceLimit()); }
+
+absl::Status RoomToBegin() {
+  constexpr size_t kNeeded = size_t{448} << 20;  // stacks of 8 MiB, and heaps of threads; measured
+  void* room =
+      mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the address space is limited to ", AddressSpaceLimit() >> 20,
+        " MiB (ulimit -v), of which less than ", kNeeded >> 20,
+        " MiB are left for threads and buffers; expected at least 600 MiB, or no limit"));
+  }
+  munmap(room, kNeeded);
+  return absl::OkStatus();
+}
+
+absl::Status MemoryGuard::Room(size_t bytes) {
+  MutexLock lock(&mu_);
+  const size_t cost = std::max(bytes, kCallCosts);
+  if (until_look_ < cost) {
+    until_look_ = kLookEvery;
+    seen_ = Look();
+  }
+  until_look_ -= std::min(cost, until_look_);
+  return seen_;
+}
+
+absl::Status MemoryGuard::Look() {
+  static const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  static const size_t limits[] = {AddressSpaceLimit(), ResidentLimit()};
+  size_t pages[] = {0, 0};  // of the address space, and resident
+  std::ifstream("/proc/self/statm") >> pages[0] >> pages[1];
+  const size_t unused = mallinfo2().fordblks;  // freed, and not given back
+  for (int i = 0; i < 2; ++i) {
+    const size_t has = pages[i] * page_bytes;
+    const size_t used = has - std::min(has, unused);
+    if (used < limits[i] - limits[i] / 4) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("coordd uses ", used >> 20, " MiB of the ", limits[i] >> 20,
+                     i == 0 ? " MiB of address space" : " MiB of memory",
+                     " that it may have, and keeps the rest: nothing more is stored"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

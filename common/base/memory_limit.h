@@ -1,0 +1,36 @@
+// How much memory this process may have. (io)
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "common/base/mutex.h"
+
+namespace coordd {
+
+// The smallest of the machine's memory, its control group's bound (of the group itself: cgroup v2)
+// and the address space that it may have (ulimit -v).
+size_t MemoryLimit();
+
+// RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
+// which a coordd begins; where it runs out among them, gRPC ends the process without a word.
+absl::Status RoomToBegin();
+
+// Thread-safe. Asked before something of a client's is kept: std::bad_alloc would end the process,
+// and every job with it.
+class MemoryGuard {
+ public:
+  // RESOURCE_EXHAUSTED: less than a quarter of what this process may have is left. The kernel is
+  // asked once for each MiB, and each sixteen calls.
+  absl::Status Room(size_t bytes);
+
+ private:
+  static absl::Status Look();
+
+  // Guarded by mu_.
+  Mutex mu_;
+  size_t until_look_ ABSL_GUARDED_BY(mu_) = 0;  // bytes
+  absl::Status seen_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

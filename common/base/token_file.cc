@@ -1,0 +1,64 @@
+#include "common/base/token_file.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kMaxTokenFileBytes = 64 << 10;
+
+absl::Status Refused(absl::string_view named_by, const std::string& path, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat(named_by, " names ", path, ", which ", why));
+}
+
+// What is at `path`, as far as that can be seen without reading it.
+absl::Status CheckKind(absl::string_view named_by, const std::string& path) {
+  struct stat found = {};
+  if (stat(path.c_str(), &found) != 0)
+    return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
+  if (S_ISDIR(found.st_mode))
+    return Refused(named_by, path, "is a folder; expected a file with the job's token");
+  if (!S_ISREG(found.st_mode) || (found.st_mode & (S_IRWXG | S_IRWXO)) == 0)
+    return absl::OkStatus();
+  return Refused(
+      named_by, path,
+      absl::StrCat("has mode 0", found.st_mode >> 6 & 7, found.st_mode >> 3 & 7, found.st_mode & 7,
+                   ", so others than its owner can reach the job's token; expected 0600 "
+                   "(chmod 600 ",
+                   path, ")"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path) {
+  COORDD_RETURN_IF_ERROR(CheckKind(named_by, path));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Refused(named_by, path, absl::StrCat("cannot be read: ", std::strerror(errno)));
+  std::string text(kMaxTokenFileBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxTokenFileBytes) {
+    return Refused(named_by, path,
+                   absl::StrCat("is larger than ", kMaxTokenFileBytes, " bytes; expected a token"));
+  }
+  std::string token(absl::StripAsciiWhitespace(text));
+  if (token.empty()) return Refused(named_by, path, "is empty; expected the job's token");
+  return token;
+}
+
+absl::Status CheckTokenFile(absl::string_view named_by, const std::string& path) {
+  COORDD_RETURN_IF_ERROR(CheckKind(named_by, path));
+  struct stat found = {};
+  if (stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) return absl::OkStatus();
+  return ReadTokenFile(named_by, path).status();
+}
+
+}  // namespace coordd

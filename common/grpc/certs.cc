@@ -1,0 +1,206 @@
+#include "common/grpc/certs.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/tls_handles.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kFiles[] = {"ca.crt",     "ca.key",     "server.crt",
+                                        "server.key", "worker.crt", "worker.key"};
+// Clocks of a cluster differ: a certificate is valid from a little before it was made.
+constexpr long kBackdateSeconds = 600;
+constexpr int kSerialBits = 128;
+
+struct Identity {
+  TlsOwned<EVP_PKEY> key;
+  TlsOwned<X509> certificate;
+};
+
+// What a certificate says beyond its name and key.
+struct Extensions {
+  std::string basic_constraints, key_usage, extended_key_usage, alternative_names;
+};
+
+absl::Status TlsLibraryError(absl::string_view what) {
+  char text[256] = "";
+  ERR_error_string_n(ERR_get_error(), text, sizeof(text));
+  ERR_clear_error();
+  return absl::InternalError(absl::StrCat("the TLS library cannot ", what, ": ", text));
+}
+
+absl::Status AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
+  if (value.empty()) return absl::OkStatus();
+  X509V3_CTX context;
+  X509V3_set_ctx_nodb(&context);
+  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
+  const TlsOwned<X509_EXTENSION> extension(
+      X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
+  if (extension == nullptr || X509_add_ext(certificate, extension.get(), -1) != 1)
+    return TlsLibraryError(absl::StrCat("write \"", value, "\" into a certificate"));
+  return absl::OkStatus();
+}
+
+absl::Status SetSerial(X509* certificate) {
+  const TlsOwned<BIGNUM> serial(BN_new());
+  if (BN_rand(serial.get(), kSerialBits - 1, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) != 1 ||
+      BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(certificate)) == nullptr) {
+    return TlsLibraryError("make a serial number");
+  }
+  return absl::OkStatus();
+}
+
+// `issuer` nullptr: signed by itself.
+absl::StatusOr<Identity> MakeIdentity(const std::string& name, const Extensions& extensions,
+                                      absl::Duration lifetime, const Identity* issuer) {
+  Identity made{TlsOwned<EVP_PKEY>(EVP_EC_gen("P-256")), TlsOwned<X509>(X509_new())};
+  if (made.key == nullptr || made.certificate == nullptr) return TlsLibraryError("make a key");
+  X509* certificate = made.certificate.get();
+  X509* issuer_certificate = issuer == nullptr ? certificate : issuer->certificate.get();
+  X509_set_version(certificate, X509_VERSION_3);
+  COORDD_RETURN_IF_ERROR(SetSerial(certificate));
+  X509_gmtime_adj(X509_getm_notBefore(certificate), -kBackdateSeconds);
+  X509_time_adj_ex(X509_getm_notAfter(certificate), static_cast<int>(lifetime / absl::Hours(24)),
+                   absl::ToInt64Seconds(lifetime % absl::Hours(24)), nullptr);
+  X509_set_pubkey(certificate, made.key.get());
+  X509_NAME* subject = X509_get_subject_name(certificate);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(name.c_str());
+  X509_NAME_add_entry_by_txt(subject, "O", MBSTRING_UTF8,
+                             reinterpret_cast<const unsigned char*>("coordd"), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, bytes, -1, -1, 0);
+  X509_set_issuer_name(certificate, X509_get_subject_name(issuer_certificate));
+  for (const auto& [nid, value] : {std::pair{NID_basic_constraints, extensions.basic_constraints},
+                                   std::pair{NID_key_usage, extensions.key_usage},
+                                   std::pair{NID_ext_key_usage, extensions.extended_key_usage},
+                                   std::pair{NID_subject_alt_name, extensions.alternative_names},
+                                   std::pair{NID_subject_key_identifier, std::string("hash")},
+                                   std::pair{NID_authority_key_identifier, std::string("keyid")}}) {
+    COORDD_RETURN_IF_ERROR(AddExtension(certificate, issuer_certificate, nid, value));
+  }
+  EVP_PKEY* signing_key = issuer == nullptr ? made.key.get() : issuer->key.get();
+  if (X509_sign(certificate, signing_key, EVP_sha256()) == 0)
+    return TlsLibraryError("sign a certificate");
+  return made;
+}
+
+absl::StatusOr<std::string> AlternativeNames(const std::vector<std::string>& names) {
+  std::vector<std::string> entries = {"DNS:localhost", "IP:127.0.0.1", "IP:::1"};
+  for (const std::string& name : names) {
+    unsigned char address[sizeof(in6_addr)];
+    if (inet_pton(AF_INET, name.c_str(), address) == 1 ||
+        inet_pton(AF_INET6, name.c_str(), address) == 1) {
+      entries.push_back(absl::StrCat("IP:", name));
+      continue;
+    }
+    bool good = !name.empty() && name.size() <= 253;
+    for (char c : name) good = good && (absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '*');
+    if (!good) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("server name \"", name, "\" is neither a DNS name nor an IP address"));
+    }
+    entries.push_back(absl::StrCat("DNS:", name));
+  }
+  return absl::StrJoin(entries, ",");
+}
+
+absl::Status WriteNewFile(const std::string& path, mode_t mode, BIO* contents) {
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(contents, &data);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+  if (fd < 0) {
+    const std::string why = absl::StrCat(path, " cannot be written: ", std::strerror(errno));
+    return errno == EEXIST ? absl::AlreadyExistsError(why) : absl::UnavailableError(why);
+  }
+  const bool written = write(fd, data, static_cast<size_t>(size)) == size;
+  const int error = errno;
+  if (close(fd) != 0 || !written) {
+    return absl::UnavailableError(absl::StrCat(path, " cannot be written: ", std::strerror(error)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteIdentity(const std::string& stem, const Identity& identity) {
+  const TlsOwned<BIO> key(BIO_new(BIO_s_mem()));
+  const TlsOwned<BIO> certificate(BIO_new(BIO_s_mem()));
+  if (PEM_write_bio_PrivateKey(key.get(), identity.key.get(), nullptr, nullptr, 0, nullptr,
+                               nullptr) != 1 ||
+      PEM_write_bio_X509(certificate.get(), identity.certificate.get()) != 1) {
+    return TlsLibraryError("write PEM");
+  }
+  COORDD_RETURN_IF_ERROR(WriteNewFile(stem + ".key", 0600, key.get()));
+  return WriteNewFile(stem + ".crt", 0644, certificate.get());
+}
+
+}  // namespace
+
+absl::Status MakeCertificates(const std::string& directory, const CertOptions& options) {
+  if (options.lifetime < absl::Seconds(1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "certificate lifetime is ", absl::FormatDuration(options.lifetime), "; expected over 1s"));
+  }
+  COORDD_ASSIGN_OR_RETURN(const std::string server_names, AlternativeNames(options.server_names));
+  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(
+        absl::StrCat("directory ", directory, " cannot be made: ", std::strerror(errno)));
+  }
+  for (absl::string_view file : kFiles) {
+    const std::string path = absl::StrCat(directory, "/", file);
+    if (access(path.c_str(), F_OK) == 0) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          path, " exists already; nothing was written (give another directory, or remove it)"));
+    }
+  }
+  COORDD_ASSIGN_OR_RETURN(const Identity ca,
+                          MakeIdentity("coordd authority",
+                                       {.basic_constraints = "critical,CA:TRUE,pathlen:0",
+                                        .key_usage = "critical,keyCertSign,cRLSign",
+                                        .extended_key_usage = "",
+                                        .alternative_names = ""},
+                                       options.lifetime, nullptr));
+  COORDD_ASSIGN_OR_RETURN(const Identity server,
+                          MakeIdentity("coordd",
+                                       {.basic_constraints = "critical,CA:FALSE",
+                                        .key_usage = "critical,digitalSignature",
+                                        .extended_key_usage = "serverAuth",
+                                        .alternative_names = server_names},
+                                       options.lifetime, &ca));
+  COORDD_ASSIGN_OR_RETURN(const Identity worker,
+                          MakeIdentity("coordd worker",
+                                       {.basic_constraints = "critical,CA:FALSE",
+                                        .key_usage = "critical,digitalSignature",
+                                        .extended_key_usage = "clientAuth",
+                                        .alternative_names = "DNS:worker.coordd"},
+                                       options.lifetime, &ca));
+  COORDD_RETURN_IF_ERROR(WriteIdentity(directory + "/ca", ca));
+  COORDD_RETURN_IF_ERROR(WriteIdentity(directory + "/server", server));
+  return WriteIdentity(directory + "/worker", worker);
+}
+
+TlsFiles ServerTlsFiles(const std::string& directory) {
+  return {directory + "/server.crt", directory + "/server.key", directory + "/ca.crt"};
+}
+
+TlsFiles WorkerTlsFiles(const std::string& directory) {
+  return {directory + "/worker.crt", directory + "/worker.key", directory + "/ca.crt"};
+}
+
+}  // namespace coordd

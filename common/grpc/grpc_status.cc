@@ -1,0 +1,71 @@
+#include "common/grpc/grpc_status.h"
+
+#include <string>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace coordd {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+absl::Status FromCoordd(const grpc::Status& status) {
+  absl::Status plain = FromGrpc(status);
+  if (!absl::IsUnavailable(plain)) return plain;
+  // Of OpenSSL: what a server without TLS answers is no record of it; coordd's answer is an alert.
+  for (const char* said : {"wrong version number", "WRONG_VERSION_NUMBER",
+                           "alert no application protocol", "ALERT_NO_APPLICATION_PROTOCOL"}) {
+    if (!absl::StrContains(plain.message(), said)) continue;
+    return absl::UnavailableError(
+        absl::StrCat("the coordd there speaks no TLS: leave out --tls-ca, --tls-cert, --tls-key "
+                     "and COORDD_TLS_*, "
+                     "or start it with --tls-cert, --tls-key and --tls-ca (",
+                     plain.message(), ")"));
+  }
+  return plain;
+}
+
+bool IsCertificateTrouble(const absl::Status& status) {
+  constexpr absl::string_view kWords[] = {
+      "is not in peer certificate", "certificate verify failed", "CERTIFICATE_VERIFY_FAILED",
+      "WRONG_VERSION_NUMBER",       "wrong version number",      "alert bad certificate",
+      "alert unknown ca",           "alert certificate required"};
+  return absl::c_any_of(kWords, [&status](absl::string_view words) {
+    return absl::StrContains(status.message(), words);
+  });
+}
+
+absl::Status ForPeople(const absl::Status& status) {
+  constexpr absl::string_view kNoTls = "the coordd there speaks no TLS";
+  constexpr absl::string_view kFailed = "failed to connect to all addresses";
+  const absl::string_view said = status.message();
+  if (!absl::IsUnavailable(status)) return status;
+  if (absl::StartsWith(said, kNoTls)) {
+    return absl::UnavailableError(said.substr(0, said.rfind(" (")));
+  }
+  if (absl::StrContains(said, "is not in peer certificate")) {
+    return absl::UnavailableError(
+        "its certificate is for other names than the one it is reached by: expected one of those, "
+        "or "
+        "a certificate with it (coordctl certs DIR NAME...)");
+  }
+  if (IsCertificateTrouble(status)) {
+    return absl::UnavailableError(
+        "its certificates and those given here do not fit: expected files of one `coordctl certs` "
+        "(--tls-ca, --tls-cert, --tls-key or COORDD_TLS_*)");
+  }
+  if (!absl::StartsWith(said, kFailed)) return status;
+  const size_t colon = said.rfind(": ");
+  return absl::UnavailableError(absl::StrCat(
+      "it cannot be reached", colon == absl::string_view::npos ? "" : said.substr(colon)));
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace coordd

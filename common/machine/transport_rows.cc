@@ -1,0 +1,120 @@
+#include "common/machine/transport_rows.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/dynamic_library.h"
+#include "common/machine/gpu_network.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kP2pNativeAtomics = 3;   // CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+constexpr int kDmaBufSupported = 124;  // CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+
+// The few functions of the driver that are asked, and how many devices it sees.
+struct Driver {
+  int (*device_get)(int*, int) = nullptr;
+  int (*attribute)(int*, int, int) = nullptr;
+  int (*peer_attribute)(int*, int, int, int) = nullptr;
+  int devices = 0;
+};
+
+absl::StatusOr<Driver> OpenDriver(const std::string& name) {
+  auto library = DynamicLibrary::Open(name);
+  if (!library.ok()) return library.status();
+  auto* const init = library->Function<int(unsigned)>("cuInit");
+  auto* const count = library->Function<int(int*)>("cuDeviceGetCount");
+  Driver driver;
+  driver.device_get = library->Function<int(int*, int)>("cuDeviceGet");
+  driver.attribute = library->Function<int(int*, int, int)>("cuDeviceGetAttribute");
+  driver.peer_attribute = library->Function<int(int*, int, int, int)>("cuDeviceGetP2PAttribute");
+  const bool whole = init != nullptr && count != nullptr && driver.device_get != nullptr &&
+                     driver.attribute != nullptr && driver.peer_attribute != nullptr;
+  if (!whole) return absl::NotFoundError(absl::StrCat(name, " lacks functions"));
+  if (init(0) != 0 || count(&driver.devices) != 0 || driver.devices == 0)
+    return absl::UnavailableError("the driver sees no device");
+  return driver;
+}
+
+absl::StatusOr<std::string> NvLink(const absl::StatusOr<Driver>& driver) {
+  if (!driver.ok()) return driver.status();
+  int pairs = 0, linked = 0;
+  for (int a = 0; a < driver->devices; ++a) {
+    for (int b = 0; b < driver->devices; ++b) {
+      int from = 0, to = 0, atomics = 0;
+      if (a == b || driver->device_get(&from, a) != 0 || driver->device_get(&to, b) != 0) continue;
+      ++pairs;
+      if (driver->peer_attribute(&atomics, kP2pNativeAtomics, from, to) == 0 && atomics == 1)
+        ++linked;
+    }
+  }
+  if (pairs == 0) return absl::UnavailableError("one GPU is visible");
+  if (linked == 0)
+    return absl::UnavailableError(absl::StrCat("none between the ", driver->devices, " GPUs"));
+  if (linked == pairs) return absl::StrCat("between all ", driver->devices, " GPUs");
+  return absl::StrCat("between ", linked / 2, " of ", pairs / 2, " pairs of GPUs");
+}
+
+absl::StatusOr<std::string> Rdma(const GpuNetwork& network, const std::string& sys) {
+  const std::vector<std::string> ports = ActiveRdmaPorts(sys);
+  if (ports.empty()) return absl::UnavailableError("no active port");
+  if (!network.rdma)
+    return absl::UnavailableError("switched off for NCCL (NCCL_IB_DISABLE or NCCL_NET)");
+  return absl::StrJoin(ports, ", ");
+}
+
+absl::StatusOr<std::string> GpuDirect(const GpuNetwork& network,
+                                      const absl::StatusOr<Driver>& driver) {
+  if (!network.rdma) return absl::UnavailableError("no RDMA");
+  if (!network.gpu_direct)
+    return absl::UnavailableError("switched off for NCCL (NCCL_NET_GDR_LEVEL)");
+  if (network.peer_memory) return std::string("nvidia_peermem");
+  int device = 0, supported = 0;
+  const bool dma_buf = network.dma_buf && driver.ok() && driver->device_get(&device, 0) == 0 &&
+                       driver->attribute(&supported, kDmaBufSupported, device) == 0 &&
+                       supported == 1;
+  if (dma_buf) return std::string("DMA-BUF");
+  return absl::UnavailableError("neither the module nvidia_peermem nor DMA-BUF");
+}
+
+absl::StatusOr<std::string> Plugin(const Environment& environment) {
+  absl::Status why = absl::UnavailableError("switched off (NCCL_NET_PLUGIN or NCCL_NET)");
+  for (const std::string& name : NetPluginNames(environment)) {
+    const auto opened = DynamicLibrary::Open(name);
+    if (opened.ok()) return name;
+    why = opened.status();
+  }
+  return why;
+}
+
+Component Row(std::string name, absl::StatusOr<std::string> found) {
+  Component row;
+  row.name = std::move(name);
+  row.available = found.ok();
+  if (found.ok()) {
+    row.loaded = *std::move(found);
+  } else {
+    row.why_not = std::string(found.status().message());
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<Component> TransportComponents(const Environment& environment, const std::string& sys,
+                                           const std::string& driver) {
+  const GpuNetwork network = LookForGpuNetwork(environment, sys);
+  const absl::StatusOr<Driver> opened = OpenDriver(driver);
+  std::vector<Component> rows;
+  rows.push_back(Row("NVLink", NvLink(opened)));
+  rows.push_back(Row("RDMA", Rdma(network, sys)));
+  rows.push_back(Row("GPUDirect RDMA", GpuDirect(network, opened)));
+  rows.push_back(Row("NCCL network plugin", Plugin(environment)));
+  return rows;
+}
+
+}  // namespace coordd

@@ -1,0 +1,18 @@
+// What collectives on GPUs may travel over on this machine, for `coordctl check-build`. (io)
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/environment.h"
+#include "common/machine/build_info.h"
+
+namespace coordd {
+
+// NVLink, RDMA, GPUDirect RDMA and NCCL's network plugin, in this order; nothing of it is built in.
+// Opens CUDA's driver and the plugin. `sys`: where the kernel's /sys is; `driver`: for tests.
+std::vector<Component> TransportComponents(const Environment& environment,
+                                           const std::string& sys = "/sys",
+                                           const std::string& driver = "libcuda.so.1");
+
+}  // namespace coordd

@@ -1,0 +1,274 @@
+#include "server/door/grpc_port.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/descriptor_limit.h"
+#include "common/base/log.h"
+#include "common/base/memory_limit.h"
+#include "common/base/mutex.h"
+#include "common/base/status_macros.h"
+#include "server/door/connection_acceptor.h"
+#include "server/door/grpc_log.h"
+#include "server/door/own_port_probe.h"
+#include "server/metrics/server_metrics.h"
+
+namespace coordd {
+namespace {
+
+// Each bound is of what one client can make coordd hold.
+constexpr int kMaxMessageBytes = 1 << 20;  // the protocol's largest is 256 KiB
+constexpr int kMaxStreamsPerConnection = 1024;
+constexpr size_t kMemoryQuotaBytes = size_t{2} << 30;  // gRPC's buffers, all connections
+constexpr int kHandshakeTimeoutMs = 5000;
+// A worker whose machine has vanished is noticed after the lease at the latest; the transport's own
+// pings free its connection.
+constexpr int kKeepaliveTimeMs = 5000;
+constexpr int kKeepaliveTimeoutMs = 5000;
+// Pings that measure the network, after almost every heartbeat: a third of what an idle job costs.
+// gRPC opens its window for the message that is being read, however large, without them.
+constexpr int kProbeBandwidth = 0;
+constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
+// Of one connection too many: long enough for a call to be answered.
+constexpr int kRefusedAgeMs = 2000, kRefusedGraceMs = 500;
+// Of /readyz: who scrapes it waits some seconds.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
+constexpr absl::Duration kProbeEvery = absl::Seconds(1);
+
+// By gRPC's servers, the acceptor and HTTP, for themselves: event queues and listening sockets.
+constexpr size_t kOpenedLater = 14;
+
+using grpc::experimental::ExternalConnectionAcceptor;
+
+std::unique_ptr<ExternalConnectionAcceptor> AddAcceptor(
+    grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
+  return builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+}
+
+void HandOver(ExternalConnectionAcceptor& acceptor, int fd) {
+  ExternalConnectionAcceptor::NewConnectionParameters connection;
+  connection.fd = fd;
+  acceptor.HandleNewConnection(&connection);
+}
+
+// gRPC would inflate a message before it looks at its size: nobody of ours compresses, and what is
+// compressed all the same is refused with the call.
+void RefuseCompression(grpc::ServerBuilder& builder) {
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+}
+
+// Answers every call with the same error: clients that speak TLS hear so why they are refused.
+class RefusingServer {
+ public:
+  RefusingServer(std::string why, const std::shared_ptr<grpc::ServerCredentials>& credentials)
+      : service_(std::move(why)) {
+    grpc::ServerBuilder builder;
+    acceptor_ = AddAcceptor(builder, credentials);
+    RefuseCompression(builder);
+    builder.RegisterCallbackGenericService(&service_);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kRefusedAgeMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kRefusedGraceMs);
+    server_ = builder.BuildAndStart();
+  }
+  ~RefusingServer() {
+    if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  bool ok() const { return server_ != nullptr; }
+  void LetIn(int fd) { HandOver(*acceptor_, fd); }
+
+ private:
+  class Refusal final : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Refusal(const std::string& why) {
+      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, why));
+    }
+    void OnDone() override { delete this; }
+  };
+  class Service final : public grpc::CallbackGenericService {
+   public:
+    explicit Service(std::string why) : why_(std::move(why)) {}
+    grpc::ServerGenericBidiReactor* CreateReactor(
+        grpc::GenericCallbackServerContext* /*context*/) override {
+      return new Refusal(why_);
+    }
+
+   private:
+    const std::string why_;
+  };
+
+  Service service_;
+  std::unique_ptr<ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+class AcceptingGrpcPort final : public GrpcPort {
+ public:
+  AcceptingGrpcPort(ListeningSockets listening, bool tls, const ConnectionBounds& bounds,
+                    Clock& clock, ServerMetrics& metrics)
+      : address_(listening.address()),
+        own_address_(listening.own_address()),
+        tls_(tls),
+        clock_(clock),
+        metrics_(metrics),
+        acceptor_(std::move(listening),
+                  {.tls = tls,
+                   .connections_max = bounds.connections,
+                   .unfinished_max = bounds.unfinished,
+                   .connections_per_address_max = 0,
+                   .waiting_max = bounds.waiting,
+                   .refused_max = bounds.refused,
+                   .opening_within = absl::Milliseconds(kHandshakeTimeoutMs)},
+                  clock) {}
+
+  ~AcceptingGrpcPort() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Start(const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                     const std::vector<grpc::Service*>& services) {
+    grpc::EnableDefaultHealthCheckService(false);  // which would say that all is well
+    if (tls_) refusing_ = std::make_unique<RefusingServer>(acceptor_.FullText(), credentials);
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    Build(credentials, services);
+    if (server_ == nullptr || (refusing_ != nullptr && !refusing_->ok()))
+      return absl::UnavailableError("gRPC's server cannot be started");
+    if (tls_) {
+      RouteGrpcLog();
+      OnFailedHandshake([this](const std::string& why) { acceptor_.HandshakeFailed(why); });
+    }
+    ConnectionAcceptor::Calls calls;
+    calls.let_in = [this](int fd) { HandOver(*handover_, fd); };
+    if (tls_) calls.let_in_to_refuse = [this](int fd) { refusing_->LetIn(fd); };
+    calls.refused = [this](Refusal why) {
+      metrics_.OnConnectionRefused(RefusalName(why));
+      refused_[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+    };
+    return acceptor_.Start(std::move(calls));
+  }
+
+  HostPort address() const override { return address_; }
+  size_t connections() override { return acceptor_.connections(); }
+  size_t connections_max() const override { return acceptor_.options().connections_max; }
+
+  v1::Connections Describe() override {
+    v1::Connections all;
+    all.set_open(static_cast<int64_t>(connections()));
+    all.set_max(static_cast<int64_t>(connections_max()));
+    for (size_t why = 0; why < refused_.size(); ++why) {
+      const int64_t count = refused_[why].load(std::memory_order_relaxed);
+      if (count > 0) (*all.mutable_refused())[RefusalName(static_cast<Refusal>(why))] = count;
+    }
+    return all;
+  }
+
+  absl::Status Answers() override {
+    COORDD_RETURN_IF_ERROR(acceptor_.Room());
+    MutexLock lock(&mu_);
+    if (clock_.Now() < probe_after_) return answers_;
+    answers_ = ProbeOwnPort(own_address_, tls_, kProbeTimeout);
+    probe_after_ = clock_.Now() + kProbeEvery;
+    return answers_;
+  }
+
+  void StopHealthCheck() override {
+    if (server_ != nullptr && server_->GetHealthCheckService() != nullptr)
+      server_->GetHealthCheckService()->Shutdown();
+  }
+
+  void Shutdown(absl::Duration grace) override {
+    if (tls_) OnFailedHandshake(nullptr);
+    acceptor_.Stop();
+    refusing_.reset();
+    if (server_ != nullptr)
+      server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
+    server_.reset();
+  }
+
+ private:
+  void Build(const std::shared_ptr<grpc::ServerCredentials>& credentials,
+             const std::vector<grpc::Service*>& services) {
+    grpc::ServerBuilder builder;
+    handover_ = AddAcceptor(builder, credentials);
+    for (grpc::Service* service : services) builder.RegisterService(service);
+    RefuseCompression(builder);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("coordd").Resize(std::min(kMemoryQuotaBytes, MemoryLimit() / 4)));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               kMinPingIntervalMs);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, kProbeBandwidth);
+    server_ = builder.BuildAndStart();
+  }
+
+  // Constant after Start.
+  const HostPort address_, own_address_;
+  const bool tls_;
+  Clock& clock_;
+  ServerMetrics& metrics_;
+  std::unique_ptr<RefusingServer> refusing_;
+  std::unique_ptr<ExternalConnectionAcceptor> handover_;
+  std::unique_ptr<grpc::Server> server_;
+
+  // Thread-safe by itself.
+  ConnectionAcceptor acceptor_;
+  std::array<std::atomic<int64_t>, kRefusals> refused_ = {};  // by Refusal
+
+  // Guarded by mu_.
+  Mutex mu_;
+  absl::Status answers_ ABSL_GUARDED_BY(mu_);
+  absl::Time probe_after_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+};
+
+absl::StatusOr<ListeningSockets> Listen(const GrpcPortOptions& options) {
+  HostPort address = options.listen;
+  if (address.port != 0 || !options.ports.has_value())
+    return ListeningSockets::Open(address, "gRPC");
+  for (int port = options.ports->first; port <= options.ports->last; ++port) {
+    address.port = static_cast<uint16_t>(port);
+    auto sockets = ListeningSockets::Open(address, "gRPC");
+    if (sockets.ok()) return sockets;
+  }
+  return absl::UnavailableError(absl::StrCat("cannot listen for gRPC on ", address.host, ": all ",
+                                             options.ports->size(), " ports of --port-range ",
+                                             options.ports->ToString(), " are in use"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
+    const GrpcPortOptions& options, const std::vector<grpc::Service*>& services, Clock& clock,
+    ServerMetrics& metrics) {
+  COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options.tls));
+  COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, Listen(options));
+  const Descriptors descriptors = CountDescriptors();
+  const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater);
+  auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.tls.enabled(),
+                                                  bounds, clock, metrics);
+  COORDD_RETURN_IF_ERROR(port->Start(credentials, services));
+  return port;
+}
+
+size_t HttpConnectionsMax() { return HttpShareOf(CountDescriptors().max); }
+
+}  // namespace coordd

@@ -1,0 +1,185 @@
+#include "server/generation/process_sets.h"
+
+#include <algorithm>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/protocol_bounds.h"
+
+namespace coordd {
+namespace {
+
+absl::Status CheckRanks(const std::vector<Rank>& ranks, int32_t world_size) {
+  if (ranks.empty()) {
+    return absl::InvalidArgumentError("a process set without ranks, expected at least one");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i].value < 0 || ranks[i].value >= world_size) {
+      return absl::InvalidArgumentError(absl::StrCat("a process set of ranks ", ListString(ranks),
+                                                     " with rank ", ToInt(ranks[i]),
+                                                     ", expected 0 to ", world_size - 1));
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a process set of ranks ", ListString(ranks), " with rank ", ToInt(ranks[i]),
+                       " behind ", ToInt(ranks[i - 1]), ", expected each rank once and in order"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const MemberList* ProcessSets::Find(ProcessSetId id) const {
+  if (id == ProcessSetId{0}) return &all_;
+  const auto it = sets_.find(id);
+  return it == sets_.end() ? nullptr : &it->second->members;
+}
+
+absl::Status ProcessSets::NoSuchSet(ProcessSetId id) const {
+  if (id.value > 0 && id.value <= last_id_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("process set ", ToInt(id), " was removed",
+                     id.value <= earlier_ ? ", or none of its ranks is left" : ""));
+  }
+  return absl::NotFoundError(absl::StrCat("there is no process set ", ToInt(id)));
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::Add(const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
+  auto exists = [&](ProcessSetId id) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("process set ", ToInt(id), " has the ranks ", ListString(ranks), " already"));
+  };
+  if (static_cast<int32_t>(ranks.size()) == all_.size()) return exists(ProcessSetId{0});
+  const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
+  for (auto it = begin; it != end; ++it) {
+    if (sets_.at(it->second)->members.Ranks() == ranks) return exists(it->second);
+  }
+  return AddNew(ranks);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::AddNew(const std::vector<Rank>& ranks) {
+  COORDD_RETURN_IF_ERROR(CheckRoom());
+  if (members_ + static_cast<int64_t>(ranks.size()) > kMaxMembers) {
+    return absl::ResourceExhaustedError(absl::StrCat("no room for a process set of ", ranks.size(),
+                                                     " ranks: those of this job have ", members_,
+                                                     " members, and coordd keeps ", kMaxMembers));
+  }
+  members_ += static_cast<int64_t>(ranks.size());
+  const ProcessSetId id = NewSet(ranks, /*is_pair=*/false);
+  last_asked_for_ = id.value;
+  by_hash_.emplace(absl::HashOf(ranks), id);
+  return id;
+}
+
+absl::Status ProcessSets::CheckRemove(ProcessSetId id) const {
+  if (id == ProcessSetId{0}) {
+    return absl::InvalidArgumentError("process set 0, of all ranks, cannot be removed");
+  }
+  const auto it = sets_.find(id);
+  if (it == sets_.end()) return NoSuchSet(id);
+  if (!it->second->is_pair) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "process set ", ToInt(id), " is the pair of ranks ", ListString(it->second->members.Ranks()),
+      " that coordd made for send and receive; it cannot be removed"));
+}
+
+void ProcessSets::Remove(ProcessSetId id) {
+  const std::vector<Rank> ranks = sets_.at(id)->members.Ranks();
+  const auto [begin, end] = by_hash_.equal_range(absl::HashOf(ranks));
+  by_hash_.erase(std::find_if(begin, end, [id](const auto& entry) { return entry.second == id; }));
+  members_ -= static_cast<int64_t>(ranks.size());
+  sets_.erase(id);
+}
+
+absl::StatusOr<ProcessSetId> ProcessSets::PairOf(Rank a, Rank b) {
+  const std::pair<Rank, Rank> key = std::minmax(a, b);
+  const auto it = pairs_.find(key);
+  if (it != pairs_.end()) return it->second;
+  COORDD_RETURN_IF_ERROR(CheckRoom());
+  const ProcessSetId id = NewSet({key.first, key.second}, /*is_pair=*/true);
+  pairs_[key] = id;
+  pairs_of_[a].push_back(id);
+  pairs_of_[b].push_back(id);
+  return id;
+}
+
+absl::Status ProcessSets::Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair) {
+  COORDD_RETURN_IF_ERROR(CheckRanks(ranks, all_.size()));
+  if (id.value <= last_id_ || (is_pair && ranks.size() != 2)) {
+    return absl::InvalidArgumentError(absl::StrCat("process set ", ToInt(id), " of ", ranks.size(),
+                                                   " ranks behind set ", last_id_));
+  }
+  last_id_ = id.value - 1;  // the next number is this one
+  return is_pair ? PairOf(ranks[0], ranks[1]).status() : AddNew(ranks).status();
+}
+
+v1::ProcessSets ProcessSets::Left(const std::vector<ProcessSetId>& without) const {
+  std::map<ProcessSetId, const MemberList*> by_number;
+  for (const auto& [id, set] : sets_)
+    if (!set->is_pair) by_number[id] = &set->members;
+  for (ProcessSetId id : without) by_number.erase(id);
+  v1::ProcessSets left;
+  left.set_last_process_set(last_asked_for_);
+  for (const auto& [id, members] : by_number) {
+    v1::ProcessSet& set = *left.add_sets();
+    set.set_process_set(ToInt(id));
+    for (Rank rank : members->Ranks()) set.add_ranks(ToInt(rank));
+  }
+  return left;
+}
+
+v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved) {
+  v1::ProcessSets sets;
+  sets.set_last_process_set(left.last_process_set());
+  for (const v1::ProcessSet& before : left.sets()) {
+    v1::ProcessSet after;
+    for (int32_t rank : before.ranks()) {
+      const auto to = moved.find(rank);
+      if (to != moved.end()) after.add_ranks(ToInt(to->second));
+    }
+    if (after.ranks().empty()) continue;
+    // Where the ranks of a node had to stay together they may have changed their order.
+    std::sort(after.mutable_ranks()->begin(), after.mutable_ranks()->end());
+    after.set_process_set(before.process_set());
+    *sets.add_sets() = std::move(after);
+  }
+  return sets;
+}
+
+std::vector<ProcessSetId> ProcessSets::PairsOf(Rank rank) const {
+  const auto it = pairs_of_.find(rank);
+  return it == pairs_of_.end() ? std::vector<ProcessSetId>() : it->second;
+}
+
+absl::Status ProcessSets::CheckRoom() const {
+  if (last_id_ + 1 >= kProcessSetNumbers) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this job has had ", last_id_, " process sets, which is all there may be"));
+  }
+  if (sets_.size() < kMaxSets) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "this job has ", size(), " process sets and ", pairs(),
+      " pairs for send and receive, and coordd keeps ", kMaxSets, " of both together"));
+}
+
+ProcessSetId ProcessSets::NewSet(std::vector<Rank> ranks, bool is_pair) {
+  const ProcessSetId id{++last_id_};
+  sets_[id] = std::make_unique<Set>(Set{MemberList(std::move(ranks)), is_pair});
+  return id;
+}
+
+std::string ListString(const std::vector<Rank>& ranks) {
+  std::string text = "[";
+  for (size_t i = 0; i < std::min(ranks.size(), kListedRanks); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", ToInt(ranks[i]));
+  }
+  if (ranks.size() > kListedRanks) {
+    absl::StrAppend(&text, " and ", ranks.size() - kListedRanks, " more");
+  }
+  return text + "]";
+}
+
+}  // namespace coordd

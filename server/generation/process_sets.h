@@ -1,0 +1,99 @@
+// The process sets of one generation: their numbers and their members; and what becomes of them in
+// the next.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/protocol/protocol_bounds.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/session.pb.h"
+#include "server/members/member_list.h"
+
+namespace coordd {
+
+// PURE. Not thread-safe. Set 0, of all ranks, is always there. The others are asked for by the
+// ranks, or pairs that coordd makes for SEND and RECEIVE. A number is never used twice.
+class ProcessSets {
+ public:
+  static constexpr size_t kMaxSets = kMaxProcessSets;
+  static constexpr int64_t kMaxMembers = kMaxProcessSetMembers;
+
+  explicit ProcessSets(int32_t world_size) : all_(MemberList::All(world_size)) {}
+
+  const MemberList& all() const { return all_; }
+  const MemberList* Find(ProcessSetId id) const;  // nullptr: there is none. Valid until Remove
+  absl::Status NoSuchSet(ProcessSetId id) const;  // what to say then
+
+  // INVALID_ARGUMENT: not strictly increasing ranks of the job, one at least. ALREADY_EXISTS: names
+  // the set of these ranks. RESOURCE_EXHAUSTED: too many sets, or members.
+  absl::StatusOr<ProcessSetId> Add(const std::vector<Rank>& ranks);
+  // INVALID_ARGUMENT: nobody asked for it. NOT_FOUND, FAILED_PRECONDITION: NoSuchSet.
+  absl::Status CheckRemove(ProcessSetId id) const;
+  void Remove(ProcessSetId id);  // REQUIRES: CheckRemove(id) is OK
+
+  // The set of these two for SEND and RECEIVE; made when first asked for. RESOURCE_EXHAUSTED: too
+  // many sets.
+  absl::StatusOr<ProcessSetId> PairOf(Rank a, Rank b);
+  std::vector<ProcessSetId> PairsOf(Rank rank) const;
+
+  // A set that there was before: in the generation before, or before coordd was started again. Two
+  // may have the same ranks by now. Statuses: as Add, without ALREADY_EXISTS.
+  absl::Status Restore(ProcessSetId id, const std::vector<Rank>& ranks, bool is_pair);
+  void SkipNumbersUpTo(int32_t id) {
+    last_id_ = std::max(last_id_, id);
+    last_asked_for_ = std::max(last_asked_for_, id);
+  }
+
+  // Numbers up to this one are of generations before, in which sets may have ended with their
+  // ranks.
+  void NoteEarlier(int32_t id) {
+    SkipNumbersUpTo(id);
+    earlier_ = id;
+  }
+  // Those that were asked for, as this generation leaves them to the next, but for `without`.
+  v1::ProcessSets Left(const std::vector<ProcessSetId>& without = {}) const;
+
+  int64_t size() const { return static_cast<int64_t>(sets_.size()) - pairs(); }  // without set 0
+  int64_t pairs() const { return static_cast<int64_t>(pairs_.size()); }
+
+ private:
+  struct Set {
+    MemberList members;
+    bool is_pair = false;
+  };
+
+  absl::Status CheckRoom() const;
+  absl::StatusOr<ProcessSetId> AddNew(const std::vector<Rank>& ranks);
+  ProcessSetId NewSet(std::vector<Rank> ranks, bool is_pair);
+
+  const MemberList all_;
+  int32_t last_id_ = 0;
+  int32_t earlier_ = 0;
+  int32_t last_asked_for_ = 0;  // which is not that of a pair
+  int64_t members_ = 0;         // of sets that were asked for
+  absl::flat_hash_map<ProcessSetId, std::unique_ptr<Set>> sets_;
+  std::multimap<size_t, ProcessSetId> by_hash_;  // sets that were asked for, by hash of the ranks
+  std::map<std::pair<Rank, Rank>, ProcessSetId> pairs_;
+  absl::flat_hash_map<Rank, std::vector<ProcessSetId>> pairs_of_;
+};
+
+// The sets that a generation has left, in the next one. `moved`: the new rank of each of its ranks
+// that is left. REQUIRES: `left` is valid (common/protocol/process_set_parts.h).
+v1::ProcessSets Moved(const v1::ProcessSets& left, const std::map<int32_t, Rank>& moved);
+
+// Two lists of as many fit into a message that people read.
+inline constexpr size_t kListedRanks = 32;
+
+// "[0, 2, 5]"; of a long list the beginning and how many more.
+std::string ListString(const std::vector<Rank>& ranks);
+
+}  // namespace coordd

@@ -1,0 +1,71 @@
+// What the members of a generation know of it, put together by a coordd that was started again:
+// what each lacks, and from where on the generation continues. docs/design/recovery.md, part B.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+// Of one rank, all parts of its report in one.
+struct MemberReport {
+  int64_t position = 0;  // the last that it has acted on; 0: it has not even heard its Membership
+  v1::ResumeReport report;
+};
+
+struct ResumedGeneration {
+  struct Set {
+    ProcessSetId id;
+    std::vector<Rank> ranks;
+    bool is_pair = false;
+    int64_t launched = 0;  // sequence of the last batch that was planned, on the set's lane
+  };
+  struct Scheduled {
+    v1::Schedule schedule;  // in one part
+    bool frozen = false;    // Freeze was said: the replies are still to come
+  };
+  // A removal that some ranks outside of the set have heard, and no member of it: what coordd had
+  // told the members before (a plan, a cut) may be lost. It is answered anew, by those who have not
+  // heard it; the set goes on until then.
+  struct Removal {
+    int64_t request = 0;
+    ProcessSetId process_set;
+    int64_t position = 0;
+  };
+  int64_t position = 0;                       // the last that anybody has heard
+  std::map<std::string, std::string> stored;  // keys of the store
+  std::vector<Set> sets;                      // by number; 0 among them
+  std::vector<Scheduled> schedules;  // in force, by id; every member has, or will have, heard of it
+  int32_t last_process_set = 0;
+  int64_t last_schedule = 0;
+  std::vector<int64_t> answered_requests;  // by rank, once it has heard what it lacks
+  std::vector<Removal> removals;           // to be answered anew
+  // By rank: what others have heard and it has not, in order.
+  std::vector<std::vector<std::shared_ptr<const v1::CoordinatorMessage>>> missed;
+};
+
+// A pure function of the reports, by rank. INTERNAL: they contradict each other; names both ranks.
+// FAILED_PRECONDITION: what one lacks, those who had heard it have forgotten.
+//
+// Why this is all that has to be known. coordd says what concerns several ranks (a plan, a process
+// set, a schedule) under a position, and each rank hears what is said to it in the order of
+// positions. So what a rank has heard is all that was said to it up to its own position, and what
+// nobody reports was either heard by nobody, and so never happened, or is known to have been heard
+// by all (worker/protocol/received_log.h). The union of what the ranks have heard is therefore
+// closed: who is told the rest of it, in order, knows all that any rank's actions have depended on.
+// (One thing is said to all because of what only some were told before: the end of a process set.
+// See Removal.) `found`: the process sets with which the generation began. They count as long as a
+// rank has heard of nothing since: its own removal of one cannot be over for the others and
+// forgotten.
+absl::StatusOr<ResumedGeneration> MergeReports(absl::Span<const MemberReport> reports,
+                                               const v1::ProcessSets& found = {});
+
+}  // namespace coordd

@@ -1,0 +1,440 @@
+#include "server/job/coordinator_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/version.h"
+#include "common/protocol/proto_convert.h"
+#include "server/job/job_state.h"
+#include "server/model/job_record.h"
+#include "server/model/process_exit.h"
+#include "server/model/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// Each may hold 64 MiB until it is answered.
+constexpr int64_t kMaxTraces = 4;
+
+template <typename... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <typename... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+CoordinatorState::CoordinatorState(const ServerOptions& options, Epoch epoch)
+    : options_(options), epoch_(epoch) {}
+
+CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredState& restored,
+                                   absl::Time now, Effects& effects)
+    : options_(options),
+      durability_{.on = true, .cluster_id = restored.cluster_id, .outlives = restored.outlives},
+      epoch_(restored.epoch),
+      last_forgotten_(restored.last_forgotten),
+      last_now_(now) {  // members' time to come back runs from here on
+  for (const auto& [name, record] : restored.jobs) {
+    auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
+                                          Generation{record.generation()}, now);
+    const auto drains = restored.drains.find(name);
+    job->Restore(record, drains != restored.drains.end() ? drains->second : v1::DrainRecord(), now,
+                 effects);
+    jobs_[name] = std::move(job);
+  }
+  // A job that was forgotten is back when the disk could not be told.
+  while (jobs_.size() > static_cast<size_t>(options_.max_jobs) && ForgetOneEnded(effects)) {
+  }
+  jobs_restored_ = jobs_.size();
+}
+
+CoordinatorState::~CoordinatorState() = default;
+
+void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
+  NoticeSleep(now, effects);
+  const size_t first = effects.outgoing.size();
+  std::visit(
+      Overloaded{[&](const SessionMessage& m) { OnMessage(m.session, m.message, now, effects); },
+                 [&](const SharedMessage& m) { OnShared(m, now, effects); },
+                 [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
+                 [&](const StreamsLost& m) { OnStreamsLost(m, now, effects); },
+                 [&](const StoreCall& m) { OnStoreCall(m, effects); },
+                 [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
+                 [&](const ExitsReported& m) { OnExits(m, now, effects); },
+                 [&](const DismissCall& m) { OnDismiss(m, now, effects); },
+                 [&](const CallCancelled& m) { OnCancelled(m, effects); },
+                 [&](const StopRequested& m) { OnStop(m, now, effects); },
+                 [&](const Persisted& m) { OnPersisted(m, now, effects); }},
+      in);
+  Settle(effects, first);
+}
+
+void CoordinatorState::Tick(absl::Time now, Effects& effects) {
+  NoticeSleep(now, effects);
+  const size_t first = effects.outgoing.size();
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    JobState& job = *it->second;
+    job.Tick(now, effects);
+    const auto next = std::next(it);
+    if (job.ended() && job.ended_since() + options_.ended_job_retention <= now) Forget(it, effects);
+    it = next;
+  }
+  Settle(effects, first);
+}
+
+absl::Time CoordinatorState::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  bool has_workers = false;
+  for (const auto& [name, job] : jobs_) {
+    next = std::min(next, job->ended() ? job->ended_since() + options_.ended_job_retention
+                                       : job->NextDeadline());
+    has_workers = has_workers || job->has_workers();
+  }
+  // Who looks at the clock often enough can tell its own sleep from the silence of others.
+  if (has_workers) next = std::min(next, last_now_ + options_.lease / 4);
+  return next;
+}
+
+std::vector<MembersReports> CoordinatorState::WhoHasReported() const {
+  std::vector<MembersReports> all;
+  for (const auto& [name, job] : jobs_)
+    if (const auto reports = job->WhoHasReported()) all.push_back(*reports);
+  return all;
+}
+
+void CoordinatorState::Describe(const std::string& job, absl::Time now,
+                                v1::ServerState* state) const {
+  state->set_epoch(ToInt(epoch_));
+  for (const auto& [name, job_state] : jobs_) {
+    if (job.empty() || job == name) job_state->Describe(now, state->add_jobs());
+  }
+}
+
+void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
+  const absl::Duration gap = now - last_now_;
+  const bool first_call = last_now_ == absl::InfinitePast();
+  last_now_ = now;
+  // Half a lease without a single turn, although NextDeadline asks for four turns per lease: nobody
+  // could have been heard in that time.
+  if (first_call || gap <= options_.lease / 2) return;
+  bool forgave = false;
+  for (const auto& [name, job] : jobs_) {
+    if (!job->has_workers()) continue;
+    job->Forgive(gap, now);
+    forgave = true;
+  }
+  if (!forgave) return;
+  Event event{.kind = Event::Kind::kAsleep};
+  event.text = absl::StrCat("coordd was not running for ", absl::FormatDuration(gap),
+                            ": all leases are that much longer");
+  effects.events.push_back(std::move(event));
+}
+
+void CoordinatorState::OnMessage(SessionId session, const v1::WorkerMessage& message,
+                                 absl::Time now, Effects& effects) {
+  if (closed_.contains(session)) return;
+  const auto it = job_of_session_.find(session);
+  if (it == job_of_session_.end()) {
+    OnFirstMessage(session, message, now, effects);
+  } else {
+    jobs_.at(it->second)->OnMessage(session, message, now, effects);
+  }
+}
+
+void CoordinatorState::OnShared(const SharedMessage& in, absl::Time now, Effects& effects) {
+  for (const SessionRange& range : in.from) {
+    if (OnSharedReady(range, in.message, now, effects)) continue;
+    for (int32_t i = 0; i < range.count; ++i) {
+      const size_t first = effects.outgoing.size();
+      OnMessage(SessionId{ToInt(range.first) + i}, in.message, now, effects);
+      Settle(effects, first);  // whose session one of them has ended says nothing more
+    }
+  }
+}
+
+// What nodes say in every round, at a fraction of the cost: all is well, and nobody is told
+// anything.
+bool CoordinatorState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
+                                     absl::Time now, Effects& effects) {
+  if (!message.has_tensors_ready() || from.count == 1) return false;
+  const auto it = job_of_session_.find(from.first);
+  if (it == job_of_session_.end()) return false;
+  return jobs_.at(it->second)->OnSharedReady(from, message, now, effects);
+}
+
+void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects) {
+  closed_.erase(in.session);
+  const auto it = job_of_session_.find(in.session);
+  if (it == job_of_session_.end()) return;
+  gone_.insert(in.session);
+  jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, now, effects);
+}
+
+void CoordinatorState::OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects) {
+  std::map<std::string, std::vector<SessionId>> by_job;
+  for (SessionId session : in.sessions) {
+    closed_.erase(session);
+    const auto it = job_of_session_.find(session);
+    if (it == job_of_session_.end() || !gone_.insert(session).second) continue;
+    by_job[it->second].push_back(session);
+  }
+  for (const auto& [job, sessions] : by_job)
+    jobs_.at(job)->OnStreamsLost(sessions, in.detail, now, effects);
+}
+
+void CoordinatorState::OnExits(const ExitsReported& in, absl::Time now, Effects& effects) {
+  ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
+  if (answer.status.ok()) {
+    const auto job = jobs_.find(in.request.job());
+    answer.status = job != jobs_.end()
+                        ? job->second->OnExits(in.request, now, &answer.known, effects)
+                        : absl::NotFoundError(absl::StrCat(
+                              "there is no job ", OneLine(Truncated(in.request.job(), 128))));
+  }
+  effects.outgoing.push_back(std::move(answer));
+}
+
+void CoordinatorState::OnDismiss(const DismissCall& in, absl::Time now, Effects& effects) {
+  absl::Status status = ValidateDismiss(in.request);
+  if (stopping_) status = absl::UnavailableError("this coordd is stopping");
+  JobState* job = nullptr;
+  if (status.ok()) {
+    const absl::StatusOr<JobState*> meant = JobMeant(in.request.job());
+    status = meant.status();
+    if (meant.ok()) job = *meant;
+  }
+  if (job != nullptr) {
+    job->Dismiss(in, now, effects);
+  } else {
+    effects.outgoing.push_back(DismissAnswer{.call = in.call, .status = status});
+  }
+}
+
+// By its name, or the only one.
+absl::StatusOr<JobState*> CoordinatorState::JobMeant(const std::string& name) const {
+  if (!name.empty()) {
+    const auto job = jobs_.find(name);
+    if (job != jobs_.end()) return job->second.get();
+    return absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
+  }
+  constexpr size_t kNamed = 8;
+  std::vector<std::string> running;
+  JobState* found = nullptr;
+  for (const auto& [job_name, job] : jobs_) {
+    if (job->ended()) continue;
+    found = job.get();
+    running.push_back(job_name);
+  }
+  if (running.empty()) return absl::NotFoundError("no job is running");
+  if (running.size() == 1) return found;
+  const size_t jobs = running.size();
+  running.resize(std::min(jobs, kNamed));
+  return absl::InvalidArgumentError(
+      absl::StrCat(jobs, " jobs are running (", absl::StrJoin(running, ", "),
+                   jobs > kNamed ? ", ..." : "", "): expected the name of one (--job)"));
+}
+
+void CoordinatorState::OnFirstMessage(SessionId session, const v1::WorkerMessage& message,
+                                      absl::Time now, Effects& effects) {
+  if (message.has_join()) {
+    OnJoin(session, message.join(), now, effects);
+    return;
+  }
+  const absl::Status why =
+      absl::InvalidArgumentError("the first message of a session must be Join");
+  Event event{.kind = Event::Kind::kProtocolError};
+  event.code = why.code();
+  event.text = std::string(why.message());
+  effects.events.push_back(std::move(event));
+  Close(session, why, effects);
+}
+
+void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, absl::Time now,
+                              Effects& effects) {
+  const absl::Status status = Admit(session, join, now, effects);
+  if (status.ok()) {
+    job_of_session_[session] = join.job();
+    return;
+  }
+  Close(session, status, effects);
+  if (absl::IsUnavailable(status) && FromProto(join.asking_for()) > absl::ZeroDuration()) return;
+  Event event{.kind = Event::Kind::kJoinRefused};
+  // Not the name as it was sent: it may be anything.
+  if (jobs_.contains(join.job())) event.job = join.job();
+  event.code = status.code();
+  event.text = OneLine(status.message());
+  effects.events.push_back(std::move(event));
+}
+
+absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, absl::Time now,
+                                     Effects& effects) {
+  if (stopping_) return absl::UnavailableError("this coordd is stopping");
+  if (join.versions().protocol() != kProtocolVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the worker speaks protocol version ", join.versions().protocol(), ", coordd ",
+                     kVersion, " speaks version ", kProtocolVersion));
+  }
+  COORDD_RETURN_IF_ERROR(ValidateJoin(join));
+  const auto it = jobs_.find(join.job());
+  if (join.has_resume() && it == jobs_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", join.worker_id(), " cannot resume: this coordd knows no job ", join.job()));
+  }
+  if (it != jobs_.end()) return it->second->Join(session, join, now, effects);
+  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(effects)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
+  }
+  auto job =
+      std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_, now);
+  COORDD_RETURN_IF_ERROR(job->Join(session, join, now, effects));
+  jobs_[join.job()] = std::move(job);
+  return absl::OkStatus();
+}
+
+void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
+  absl::Status status = ValidateJobName(in.job);
+  const auto it = jobs_.find(in.job);
+  if (stopping_) {
+    status = absl::UnavailableError("this coordd is stopping");
+  } else if (status.ok() && it == jobs_.end()) {
+    status = absl::NotFoundError(absl::StrCat("there is no job ", in.job));
+  }
+  if (!status.ok()) {
+    effects.outgoing.push_back(StoreReply{.call = in.call, .status = status});
+    return;
+  }
+  job_of_call_[in.call] = in.job;  // until Settle sees the reply
+  it->second->OnStoreCall(in, effects);
+}
+
+void CoordinatorState::OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects) {
+  const std::string& name = in.request.job();
+  const auto job = jobs_.find(name);
+  absl::Status status;
+  if (stopping_) {
+    status = absl::UnavailableError("this coordd is stopping");
+  } else if (job == jobs_.end()) {
+    status = absl::NotFoundError(absl::StrCat("there is no job ", OneLine(Truncated(name, 128))));
+  } else if (std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) {
+               return entry.second->traced();
+             }) >= kMaxTraces) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(kMaxTraces, " traces are under way already: try again when one has ended"));
+  } else {
+    status = job->second->Trace(in, now, effects);
+  }
+  if (status.ok()) {
+    job_of_call_[in.call] = name;  // until Settle sees the answer
+  } else {
+    effects.outgoing.push_back(TraceAnswer{.call = in.call, .status = status});
+  }
+}
+
+void CoordinatorState::OnCancelled(const CallCancelled& in, Effects& effects) {
+  const auto it = job_of_call_.find(in.call);
+  if (it == job_of_call_.end()) return;
+  jobs_.at(it->second)->CancelCall(in.call, effects);
+  job_of_call_.erase(it);
+}
+
+void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& effects) {
+  stopping_ = true;
+  for (const auto& [name, job] : jobs_) job->Stop(in, now, effects);
+}
+
+// A job may have gone, and one of its name may have come, since it was asked for.
+void CoordinatorState::OnPersisted(const Persisted& in, absl::Time now, Effects& effects) {
+  const auto it = jobs_.find(in.job);
+  if (it == jobs_.end()) return;
+  if (in.call != CallId{0}) return it->second->OnDrainsStored(in.call, in.status, now, effects);
+  it->second->OnPersisted(in.generation, in.status, now, effects);
+}
+
+void CoordinatorState::Close(SessionId session, const absl::Status& why, Effects& effects) {
+  effects.outgoing.push_back(CloseSession{session, why});
+}
+
+bool CoordinatorState::ForgetOneEnded(Effects& effects) {
+  auto oldest = jobs_.end();
+  for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
+    if (!it->second->ended()) continue;
+    if (oldest == jobs_.end() || it->second->ended_since() < oldest->second->ended_since()) {
+      oldest = it;
+    }
+  }
+  if (oldest == jobs_.end()) return false;
+  Forget(oldest, effects);
+  return true;
+}
+
+void CoordinatorState::Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it,
+                              Effects& effects) {
+  last_forgotten_ = std::max(last_forgotten_, it->second->last_number());
+  if (durability_.on) {
+    effects.persist.push_back(
+        {it->first, Generation{0}, {JobRemoval(it->first), ForgottenWrite(last_forgotten_)}});
+  }
+  jobs_.erase(it);
+}
+
+// To those whose stream has ended nothing is said any more, though a job may still count them.
+void CoordinatorState::DropUnheard(Effects& effects, size_t first) {
+  const auto unheard = [this](Outgoing& out) {
+    if (const auto* close = std::get_if<CloseSession>(&out)) return gone_.contains(close->session);
+    auto* deliver = std::get_if<Deliver>(&out);
+    if (deliver == nullptr) return false;
+    std::erase_if(deliver->to, [this](SessionId session) { return gone_.contains(session); });
+    return deliver->to.empty();
+  };
+  auto& out = effects.outgoing;
+  out.erase(std::remove_if(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), unheard),
+            out.end());
+  for (auto session = gone_.begin(); session != gone_.end();) {
+    const auto job = job_of_session_.find(*session);
+    const bool counted = jobs_.at(job->second)->Has(*session);
+    if (!counted) job_of_session_.erase(job);
+    session = counted ? std::next(session) : gone_.erase(session);
+  }
+}
+
+void CoordinatorState::Settle(Effects& effects, size_t first) {
+  if (!gone_.empty()) DropUnheard(effects, first);
+  for (size_t i = first; i < effects.outgoing.size(); ++i) {
+    if (const auto* close = std::get_if<CloseSession>(&effects.outgoing[i])) {
+      job_of_session_.erase(close->session);
+      closed_.insert(close->session);
+    } else if (const auto* reply = std::get_if<StoreReply>(&effects.outgoing[i])) {
+      job_of_call_.erase(reply->call);
+    } else if (const auto* answer = std::get_if<TraceAnswer>(&effects.outgoing[i])) {
+      job_of_call_.erase(answer->call);
+    }
+  }
+}
+
+absl::Status CoordinatorState::CheckConsistency() const {
+  size_t workers = 0;
+  size_t calls = 0;
+  for (const auto& [name, job] : jobs_) {
+    COORDD_RETURN_IF_ERROR(job->CheckConsistency());
+    workers += job->workers();
+    calls += static_cast<size_t>(job->waiting_calls());
+  }
+  if (workers != job_of_session_.size()) return absl::InternalError("sessions are miscounted");
+  if (calls != job_of_call_.size()) return absl::InternalError("waiting calls are miscounted");
+  for (const auto& [session, job] : job_of_session_) {
+    if (closed_.contains(session)) return absl::InternalError("a closed session is in a job");
+    if (!jobs_.contains(job)) return absl::InternalError("a session is in a forgotten job");
+  }
+  if (jobs_.size() > std::max(jobs_restored_, static_cast<size_t>(options_.max_jobs))) {
+    return absl::InternalError("more jobs than max_jobs");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,103 @@
+// coordd's whole state and every decision, in one class without thread, lock, clock or socket. The
+// coordinator thread, the stories, the simulator and the fuzzers all drive exactly this.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "server/generation/wake_rule.h"
+#include "server/model/durability.h"
+#include "server/model/effects.h"
+#include "server/model/server_options.h"
+
+namespace coordd {
+
+class JobState;
+struct RestoredState;
+
+// PURE; `now` must not decrease between calls. Not thread-safe: one owner.
+class CoordinatorState {
+ public:
+  // Remembers nothing from before and keeps nothing for after: `epoch` is all.
+  CoordinatorState(const ServerOptions& options, Epoch epoch);
+  // Goes on from what was stored, and stores. `effects` gets what is to be said about it.
+  CoordinatorState(const ServerOptions& options, const RestoredState& restored, absl::Time now,
+                   Effects& effects);
+  ~CoordinatorState();
+  CoordinatorState(const CoordinatorState&) = delete;
+  CoordinatorState& operator=(const CoordinatorState&) = delete;
+
+  // Any input, in any order, leads to a valid state: what breaks the protocol closes its session
+  // with INVALID_ARGUMENT.
+  void Step(const Inbound& in, absl::Time now, Effects& effects);
+
+  // What is due by `now`: leases, settling windows, stalls.
+  void Tick(absl::Time now, Effects& effects);
+  absl::Time NextDeadline() const;  // InfiniteFuture: nothing is due until something comes in
+
+  // Of each job in which something is negotiated, as long as nothing is called.
+  std::vector<MembersReports> WhoHasReported() const;
+
+  // Its invariants and those of everything below. Costs as much as the whole state; for tests.
+  absl::Status CheckConsistency() const;
+
+  // For operators; `job` empty: all. Fills epoch and jobs.
+  void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
+
+ private:
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                 Effects& effects);
+  void OnShared(const SharedMessage& in, absl::Time now, Effects& effects);
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
+                     Effects& effects);
+  void OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects);
+  void OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects);
+  void OnFirstMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
+                      Effects& effects);
+  void OnJoin(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  void OnStoreCall(const StoreCall& in, Effects& effects);
+  void OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects);
+  void OnExits(const ExitsReported& in, absl::Time now, Effects& effects);
+  void OnDismiss(const DismissCall& in, absl::Time now, Effects& effects);
+  absl::StatusOr<JobState*> JobMeant(const std::string& name) const;
+  void OnCancelled(const CallCancelled& in, Effects& effects);
+  void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
+  void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);
+  void Close(SessionId session, const absl::Status& why, Effects& effects);
+
+  // Makes room for one more job by forgetting the one that ended first. False: none has ended.
+  bool ForgetOneEnded(Effects& effects);
+  void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it, Effects& effects);
+  // Notices that this process itself was not running, before it blames the workers.
+  void NoticeSleep(absl::Time now, Effects& effects);
+  // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
+  void Settle(Effects& effects, size_t first);
+  void DropUnheard(Effects& effects, size_t first);
+
+  const ServerOptions options_;
+  const Durability durability_;
+  const Epoch epoch_;
+  std::map<std::string, std::unique_ptr<JobState>> jobs_;
+  size_t jobs_restored_ = 0;  // may be more than max_jobs for a while
+  absl::flat_hash_map<SessionId, std::string> job_of_session_;
+  std::set<SessionId> gone_;    // whose streams have ended, while their job still counts them
+  std::set<SessionId> closed_;  // by us; what they still send is ignored until their end is seen
+  std::map<CallId, std::string> job_of_call_;  // calls that wait
+  // A job that comes back under the name of a forgotten one must not repeat its generations.
+  Generation last_forgotten_;
+  absl::Time last_now_ = absl::InfinitePast();
+  bool stopping_ = false;
+};
+
+}  // namespace coordd

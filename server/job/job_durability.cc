@@ -1,0 +1,138 @@
+// What of a job outlives coordd: a generation is stored before it is announced, and the end of the
+// job after it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
+#include "server/job/job_state.h"
+#include "server/model/job_record.h"
+#include "server/model/validate_message.h"
+
+namespace coordd {
+namespace {
+
+// A full disk is emptied by people, a slow one in seconds.
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
+constexpr absl::Duration kLongestRetry = absl::Seconds(10);
+constexpr int32_t kDoublings = 7;  // from the first to the longest
+
+// With a disk, before those who wait hear that they wait for it.
+constexpr absl::Duration kPatience = absl::Seconds(1);
+
+}  // namespace
+
+void JobState::Propose(absl::Time now, Effects& effects) {
+  if (now < NextLeaving()) return;
+  if (!durability_.on) {
+    if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+    return;
+  }
+  const auto sessions = rendezvous_.Propose(now);
+  if (!sessions.has_value()) return;
+  const Generation number = rendezvous_.proposed();
+  proposed_record_ = RecordOf(*sessions);
+  effects.persist.push_back({name_, number, {JobWrite(name_, proposed_record_)}});
+  // Mostly the answer comes in milliseconds: not worth a message to everybody.
+  if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
+}
+
+v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous_.proposed()));
+  record.set_running(true);
+  record.set_token_hash(token_hash_);
+  record.set_min_workers(rendezvous_.options().min_workers);
+  record.set_max_workers(rendezvous_.options().max_workers);
+  ToProto(rendezvous_.options().settling_window, record.mutable_settling_window());
+  record.set_on_failure(static_cast<v1::OnFailure>(reforming_.on_failure()));
+  const std::vector<v1::LaneRepair> repairs = Repairs(sessions);
+  record.mutable_repairs()->Assign(repairs.begin(), repairs.end());
+  std::vector<TopologyMember> members;
+  members.reserve(sessions.size());
+  for (SessionId session : sessions) {
+    members.push_back(MemberOf(session));
+  }
+  const Topology topology = OrderRanks(members);
+  if (v1::ProcessSets sets = NextSets(sessions, topology); sets.last_process_set() > 0)
+    *record.mutable_process_sets() = std::move(sets);
+  for (size_t member : topology.member_of_rank) {
+    const v1::Join& join = workers_.at(sessions[member]).join;
+    v1::MemberRecord* entry = record.add_members();
+    entry->set_worker_id(join.worker_id());
+    entry->set_hostname(join.host().hostname());
+    entry->set_node_id(join.host().node_id());
+    entry->set_pid(join.pid());
+    entry->set_session(ToInt(sessions[member]));
+    entry->set_launch(join.launch());
+  }
+  return record;
+}
+
+void JobState::OnPersisted(Generation number, const absl::Status& status, absl::Time now,
+                           Effects& effects) {
+  if (status.ok()) {
+    failed_writes_ = 0;
+    not_stored_.clear();
+    const auto members = rendezvous_.Confirm(number, now);
+    if (!members.has_value()) return;
+    record_ = std::move(proposed_record_);
+    Form(*members, now, effects);
+    return;
+  }
+  const bool passing = IsPassing(status);
+  const absl::Duration wait =
+      std::min(kLongestRetry, kFirstRetry * (1 << std::min(failed_writes_++, kDoublings)));
+  rendezvous_.Withdraw(number, passing ? now + wait : absl::InfiniteFuture());
+  not_stored_ = Truncated(
+      OneLine(absl::StrCat("generation ", ToInt(number),
+                           " was not announced, since it could not be stored: ", status.message(),
+                           passing ? absl::StrCat("; tried again in ", absl::FormatDuration(wait))
+                                   : "; this coordd forms no generation any more")),
+      kMaxReasonBytes);
+  waiting_changed_ = true;
+  Emit(Event::Kind::kNotStored, not_stored_, effects);
+}
+
+// Nothing waits for it: who finds a job whose members do not come back ends it again.
+void JobState::PersistEnd(Effects& effects) {
+  if (!durability_.on) return;
+  v1::JobRecord record;
+  record.set_generation(ToInt(rendezvous_.proposed()));
+  effects.persist.push_back({name_, Generation{0}, {JobWrite(name_, record)}});
+  if (std::exchange(drains_stored_, false))
+    effects.persist.back().writes.push_back(DrainWrite(name_, {}));
+}
+
+void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
+                       Effects& effects) {
+  drains_stored_ = !drains.drains().empty() || !drains.nodes().empty();
+  if (!record.running()) return;
+  drains_.Restore(drains);
+  RendezvousOptions options = rendezvous_.options();
+  options.min_workers = record.min_workers();
+  options.max_workers = record.max_workers();
+  options.max_workers_of_server = options_.max_workers_per_job;
+  options.settling_window = FromProto(record.settling_window());
+  options.settling_window_after_loss = options_.settling_window_after_loss;
+  options.lease = options_.lease;
+  rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
+  reforming_ = Reforming({.on_failure = FromProto(record.on_failure()),
+                          .report_window = options_.lease,
+                          .timeout = options_.reform_timeout,
+                          .reset_limit = options_.reset_limit});
+  token_hash_ = record.token_hash();
+  started_ = true;
+  record_ = record;
+  kv_.Open(generation());
+  rendezvous_.Await();
+  AwaitMembers("coordd was started again", now);
+  Emit(Event::Kind::kJobRestored,
+       absl::StrCat("known from before: generation ", record.generation(), " had ",
+                    record.members_size(), " members, who have ",
+                    absl::FormatDuration(resume_->deadline() - now), " to come back"),
+       effects);
+}
+
+}  // namespace coordd

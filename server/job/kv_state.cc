@@ -1,0 +1,242 @@
+#include "server/job/kv_state.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/store.h"
+
+namespace coordd {
+namespace {
+
+constexpr absl::string_view kGenerationScope = "gen/";
+
+int64_t CostOf(absl::string_view key, absl::string_view value) {
+  return static_cast<int64_t>(key.size() + value.size());
+}
+
+}  // namespace
+
+KvState::KvState(std::string job, const KvBounds& bounds) : job_(std::move(job)), bounds_(bounds) {}
+
+std::string KvState::GenerationPrefix(Generation generation) {
+  return absl::StrCat(kGenerationScope, ToInt(generation), "/");
+}
+
+void KvState::Open(Generation generation) {
+  generation_ = generation;
+  open_ = true;
+}
+
+void KvState::Close(Generation generation, Effects& effects) {
+  if (!open_ || generation != generation_) return;
+  open_ = false;
+  const std::string prefix = GenerationPrefix(generation);
+  for (auto it = waiting_.lower_bound(prefix);
+       it != waiting_.end() && absl::StartsWith(it->first, prefix); it = waiting_.erase(it)) {
+    const absl::Status over = CheckScope(it->first);
+    for (CallId call : it->second) {
+      effects.outgoing.push_back(StoreReply{.call = call, .status = over});
+      key_of_call_.erase(call);
+    }
+  }
+  for (auto it = values_.lower_bound(prefix);
+       it != values_.end() && absl::StartsWith(it->first, prefix); it = values_.erase(it)) {
+    bytes_ -= CostOf(it->first, it->second);
+  }
+}
+
+void KvState::Call(const StoreCall& call, Effects& effects) {
+  if (const auto* get = std::get_if<StoreGet>(&call.request)) {
+    Get(call.call, *get, effects);
+    return;
+  }
+  StoreReply reply{.call = call.call, .status = absl::OkStatus()};
+  Effects woken;  // behind the reply: the setter is answered first
+  if (const auto* set = std::get_if<StoreSet>(&call.request)) {
+    reply.status = Set(*set, woken);
+  } else if (const auto* add = std::get_if<StoreAdd>(&call.request)) {
+    reply.status = Add(*add, reply.number, woken);
+  } else if (const auto* prefix = std::get_if<StoreDeletePrefix>(&call.request)) {
+    reply.status = DeletePrefix(prefix->prefix, reply.number);
+  }
+  effects.outgoing.push_back(std::move(reply));
+  for (Outgoing& out : woken.outgoing) effects.outgoing.push_back(std::move(out));
+}
+
+void KvState::Restore(const std::string& key, std::string value, Effects& effects) {
+  if (values_.contains(key) || value.size() > static_cast<size_t>(Store::kMaxValueBytes)) return;
+  if (CheckKey(key).ok() && CheckRoom(key, value.size()).ok()) Put(key, std::move(value), effects);
+}
+
+void KvState::Cancel(CallId call) {
+  const auto it = key_of_call_.find(call);
+  if (it == key_of_call_.end()) return;
+  const auto calls = waiting_.find(it->second);
+  std::erase(calls->second, call);
+  if (calls->second.empty()) waiting_.erase(calls);
+  key_of_call_.erase(it);
+}
+
+void KvState::Clear(const absl::Status& why, Effects& effects) {
+  for (const auto& [call, key] : key_of_call_) {
+    effects.outgoing.push_back(StoreReply{.call = call, .status = why});
+  }
+  key_of_call_.clear();
+  waiting_.clear();
+  values_.clear();
+  bytes_ = 0;
+  open_ = false;
+}
+
+absl::Status KvState::CheckKey(absl::string_view key) const {
+  if (key.empty() || key.size() > static_cast<size_t>(Store::kMaxKeyBytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
+  }
+  return CheckScope(key);
+}
+
+absl::Status KvState::CheckScope(absl::string_view key) const {
+  absl::string_view rest = key;
+  if (!absl::ConsumePrefix(&rest, kGenerationScope)) return absl::OkStatus();
+  int64_t number = 0;
+  const size_t slash = rest.find('/');
+  if (slash == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, slash), &number) ||
+      absl::StrCat(number) != rest.substr(0, slash)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "key ", key, ": expected gen/<generation>/<name>, as all keys that start with gen/"));
+  }
+  if (open_ && number == ToInt(generation_)) return absl::OkStatus();
+  const bool is_over = number <= ToInt(generation_);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "key ", key, ": generation ", number, " of job ", job_,
+      is_over ? " is over" : " does not exist yet",
+      open_ ? absl::StrCat(", the current one is ", ToInt(generation_))
+            : absl::StrCat(", the last one was ", ToInt(generation_), " and none is current")));
+}
+
+absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const {
+  const auto it = values_.find(std::string(key));
+  const bool is_new = it == values_.end();
+  if (is_new && keys() >= bounds_.max_keys) {
+    return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " has ", keys(),
+                                                     " keys already, the most that it may have"));
+  }
+  const int64_t before = is_new ? 0 : CostOf(key, it->second);
+  const int64_t after = static_cast<int64_t>(key.size() + value_bytes);
+  if (bytes_ - before + after > bounds_.max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("key ", key, ": job ", job_, " stores ",
+                                                     bytes_, " bytes, the most that it may is ",
+                                                     bounds_.max_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvState::Set(const StoreSet& set, Effects& effects) {
+  COORDD_RETURN_IF_ERROR(CheckKey(set.key));
+  if (set.value.size() > static_cast<size_t>(Store::kMaxValueBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("value of key ", set.key, " has ",
+                                                   set.value.size(), " bytes, expected at most ",
+                                                   Store::kMaxValueBytes));
+  }
+  COORDD_RETURN_IF_ERROR(CheckRoom(set.key, set.value.size()));
+  Put(set.key, set.value, effects);
+  return absl::OkStatus();
+}
+
+absl::Status KvState::Add(const StoreAdd& add, int64_t& sum, Effects& effects) {
+  COORDD_RETURN_IF_ERROR(CheckKey(add.key));
+  const auto it = values_.find(add.key);
+  int64_t before = 0;
+  if (it != values_.end() && !absl::SimpleAtoi(it->second, &before)) {
+    return absl::InvalidArgumentError(absl::StrCat("key ", add.key, " does not hold a number"));
+  }
+  int64_t after = 0;
+  if (__builtin_add_overflow(before, add.delta, &after)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("key ", add.key, ": ", before, " plus ", add.delta, " does not fit 64 bits"));
+  }
+  std::string value = absl::StrCat(after);
+  COORDD_RETURN_IF_ERROR(CheckRoom(add.key, value.size()));
+  sum = after;
+  Put(add.key, std::move(value), effects);
+  return absl::OkStatus();
+}
+
+absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted) {
+  // "gen/" alone is no key, but as a prefix it means the keys of the current generation.
+  if (prefix != kGenerationScope) COORDD_RETURN_IF_ERROR(CheckKey(prefix));
+  for (auto it = values_.lower_bound(std::string(prefix));
+       it != values_.end() && absl::StartsWith(it->first, prefix); it = values_.erase(it)) {
+    bytes_ -= CostOf(it->first, it->second);
+    ++deleted;
+  }
+  return absl::OkStatus();
+}
+
+void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {
+  StoreReply reply{.call = call, .status = CheckKey(get.key)};
+  const auto it = values_.find(get.key);
+  if (reply.status.ok() && it == values_.end()) {
+    if (waiting() < bounds_.max_waiting) {
+      waiting_[get.key].push_back(call);
+      key_of_call_[call] = get.key;
+      return;
+    }
+    reply.status = absl::ResourceExhaustedError(
+        absl::StrCat("key ", get.key, ": ", waiting(), " calls of job ", job_,
+                     " wait for keys already, the most that may"));
+  }
+  if (reply.status.ok()) reply.value = it->second;
+  effects.outgoing.push_back(std::move(reply));
+}
+
+void KvState::Put(const std::string& key, std::string value, Effects& effects) {
+  const auto [it, is_new] = values_.try_emplace(key);
+  if (!is_new) bytes_ -= CostOf(key, it->second);
+  it->second = std::move(value);
+  bytes_ += CostOf(key, it->second);
+  const auto calls = waiting_.find(key);
+  if (calls == waiting_.end()) return;
+  for (CallId call : calls->second) {
+    effects.outgoing.push_back(
+        StoreReply{.call = call, .status = absl::OkStatus(), .value = it->second});
+    key_of_call_.erase(call);
+  }
+  waiting_.erase(calls);
+}
+
+absl::Status KvState::CheckConsistency() const {
+  int64_t bytes = 0;
+  for (const auto& [key, value] : values_) {
+    bytes += CostOf(key, value);
+    if (waiting_.contains(key)) {
+      return absl::InternalError(absl::StrCat("a call waits for key ", key, ", which is set"));
+    }
+    if (!CheckScope(key).ok()) {
+      return absl::InternalError(absl::StrCat("key ", key, " has outlived its generation"));
+    }
+  }
+  if (bytes != bytes_) return absl::InternalError("stored bytes are miscounted");
+  size_t calls = 0;
+  for (const auto& [key, waiting] : waiting_) {
+    calls += waiting.size();
+    if (!CheckScope(key).ok()) {
+      return absl::InternalError(absl::StrCat("a call waits for key ", key, " in vain"));
+    }
+    for (CallId call : waiting) {
+      const auto it = key_of_call_.find(call);
+      if (it == key_of_call_.end() || it->second != key) {
+        return absl::InternalError(absl::StrCat("a call waits unindexed for key ", key));
+      }
+    }
+  }
+  if (calls != key_of_call_.size()) return absl::InternalError("waiting calls are miscounted");
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,105 @@
+// Who of the members of a generation has come back to a coordd that was started again.
+// docs/design/recovery.md, part B.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/records.pb.h"
+#include "coordd/v1/session.pb.h"
+#include "server/generation/resume_merge.h"
+
+namespace coordd {
+
+// PURE. One for a job whose members have to come back, until each of them has, or one has not in
+// time. Nothing is planned and nobody else is admitted while it exists: whoever is missing may have
+// been told what nobody else knows.
+class ResumeState {
+ public:
+  // What one member may report in all: its messages are bounded, and so is what it keeps
+  // (worker/protocol/received_log.h); the rest are process sets and schedules.
+  static constexpr int64_t kMaxReportBytes = int64_t{64} << 20;
+
+  ResumeState(const v1::JobRecord& record, absl::Time deadline);
+
+  Generation generation() const { return Generation{record_.generation()}; }
+  int32_t size() const { return record_.members_size(); }
+  const v1::MemberRecord& member(Rank rank) const { return record_.members(rank.value); }
+  // For those who have not heard of the generation.
+  std::vector<v1::LaneRepair> repairs() const {
+    return {record_.repairs().begin(), record_.repairs().end()};
+  }
+  const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
+  absl::Time deadline() const { return deadline_; }
+  // They have so much longer, and at least until `earliest`.
+  void Forgive(absl::Duration gap, absl::Time earliest) {
+    deadline_ = std::max(deadline_ + gap, earliest);
+  }
+
+  // Whose place it is.
+  std::optional<Rank> Find(absl::string_view worker_id) const;
+  // FAILED_PRECONDITION: the Join does not belong to this state, or is not what its member says.
+  // Who waits for the next generation may not have heard that it is this one.
+  absl::StatusOr<Rank> Check(const v1::Join& join, absl::string_view cluster_id, Epoch epoch) const;
+
+  // FAILED_PRECONDITION: it was evicted, or expelled, from this generation.
+  absl::Status CheckMayReturn(Rank rank) const;
+
+  // `position`: Resume.position; absent: it joins anew, since it has not heard of its generation.
+  // Its report then is empty. REQUIRES: nobody has the place.
+  void Came(Rank rank, SessionId session, std::optional<int64_t> position);
+  void Gone(Rank rank);  // its stream has ended; it may come again
+  // It will not, since its process has ended: the generation is over, for `reason`.
+  void NoteLost(const v1::Departure& departure, const std::string& reason);
+  // It has left, as it was asked to, and does not come again: the generation is over. REQUIRES: it
+  // is Gone.
+  void Left(Rank rank, const v1::Departure& departure, const std::string& reason);
+  // INVALID_ARGUMENT: it has reported all already, or too much.
+  absl::Status Report(Rank rank, const v1::ResumeReport& part);
+
+  std::optional<SessionId> session_of(Rank rank) const;  // whoever is back, reported or not
+  bool is_new(Rank rank) const { return At(rank).is_new; }
+  int32_t back() const;
+  // Nobody is waited for any more: all have reported, except, once it is over, for those of whom a
+  // member has heard that they are lost.
+  bool complete() const;
+  std::vector<Rank> Missing() const;
+  // Why the generation cannot go on, once a member has said that it is over; and who was lost, as
+  // it has heard.
+  const std::optional<std::string>& over() const { return over_; }
+  std::vector<v1::Departure> Lost() const;
+  const v1::Departure* left(Rank rank) const;  // null: it has not said goodbye
+  // REQUIRES: complete, and not over. Statuses: as MergeReports.
+  absl::StatusOr<ResumedGeneration> Merged() const;
+
+ private:
+  struct Member {
+    std::optional<SessionId> session;
+    bool is_new = false;
+    bool reported = false;
+    MemberReport report;
+    int64_t bytes = 0;
+  };
+  Member& At(Rank rank) { return members_[static_cast<size_t>(rank.value)]; }
+  const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
+
+  const v1::JobRecord record_;
+  absl::Time deadline_;
+  std::vector<Member> members_;  // by rank
+  absl::flat_hash_map<std::string, Rank> by_worker_id_;
+  int32_t reported_ = 0;
+  std::optional<std::string> over_;        // said once, also if whoever said it is gone again
+  std::map<int32_t, v1::Departure> lost_;  // by rank; empty unless it is over
+};
+
+}  // namespace coordd

@@ -1,0 +1,193 @@
+// What goes into coordd's state and what comes out of it: plain values, so that the coordinator
+// thread, the stories, the simulator and the fuzzers can make and read them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "coordd/v1/session.pb.h"
+#include "server/model/state_store.h"
+
+namespace coordd {
+
+// A unary call (store or admin) that waits for its reply; unique in an epoch, given by the service
+// that took it.
+using CallId = StrongInt<struct CallTag, int64_t>;
+
+// --- in ---
+struct SessionMessage {
+  SessionId session;  // unknown until its first message, which must be Join
+  v1::WorkerMessage message;
+};
+struct SessionRange {
+  SessionId first;
+  int32_t count = 1;
+};
+// What a relay has heard from several members of its node: as that many SessionMessages, in order.
+struct SharedMessage {
+  std::vector<SessionRange> from;  // increasing, disjoint
+  v1::WorkerMessage message;
+};
+struct SessionEnded {  // the stream is gone; sent once per session, also after our own CloseSession
+  SessionId session;
+  std::string detail;  // what the transport saw, one phrase
+};
+// What carried these streams has ended, which says nothing of the workers. As SessionEnded of each,
+// where nobody could come back.
+struct StreamsLost {
+  std::vector<SessionId> sessions;
+  std::string detail;  // as in "after the relay of node3 was lost"
+};
+struct StoreSet {
+  std::string key, value;
+};
+struct StoreGet {
+  std::string key;
+};
+struct StoreAdd {
+  std::string key;
+  int64_t delta = 0;
+};
+struct StoreDeletePrefix {
+  std::string prefix;
+};
+struct StoreCall {
+  CallId call;
+  std::string job, token;
+  std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix> request;
+};
+struct TraceCall {
+  CallId call;
+  v1::TraceRequest request;
+};
+struct ExitsReported {
+  CallId call;
+  v1::ReportExitsRequest request;
+};
+struct DismissCall {
+  CallId call;
+  v1::DismissRequest request;
+};
+struct CallCancelled {  // its deadline passed or its caller went away: no reply is wanted
+  CallId call;
+};
+struct StopRequested {
+  std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
+  // It is started again on its state within this time, and its jobs go on. 0: it is their end.
+  absl::Duration resume_within = absl::ZeroDuration();
+};
+struct Persisted {  // the answer to a Persist that asked for one
+  std::string job;
+  Generation generation;
+  absl::Status status = {};  // see StateStore::Commit
+  CallId call = {};          // as Persist's
+};
+using Inbound =
+    std::variant<SessionMessage, SharedMessage, SessionEnded, StreamsLost, StoreCall, TraceCall,
+                 ExitsReported, DismissCall, CallCancelled, StopRequested, Persisted>;
+
+// --- out, to be carried out in this order ---
+struct Deliver {
+  std::vector<SessionId> to;
+  // Shared, so that it is serialised once for all receivers. `sequence` is 0 here: the session
+  // numbers what it sends.
+  std::shared_ptr<const v1::CoordinatorMessage> message;
+};
+struct CloseSession {  // after what was delivered before
+  SessionId session;
+  absl::Status status = {};
+};
+struct StoreReply {
+  CallId call;
+  absl::Status status = {};
+  std::string value = {};  // Get
+  int64_t number = 0;      // Add: the sum; DeletePrefix: how many
+};
+struct TraceAnswer {
+  CallId call;
+  absl::Status status = {};
+  v1::TraceReply reply = {};
+};
+struct ExitsAnswer {
+  CallId call;
+  absl::Status status = {};
+  int32_t known = 0;
+};
+struct DismissAnswer {
+  CallId call;
+  absl::Status status = {};
+  v1::DismissReply reply = {};
+};
+using Outgoing =
+    std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer, DismissAnswer>;
+
+// To be stored, in the order in which they were made. What depends on it being stored waits for the
+// answer; nothing else does.
+struct Persist {
+  std::string job;
+  Generation generation;                // to be announced once it is stored; 0: nobody waits for it
+  std::vector<StateWrite> writes = {};  // all or none
+  CallId call = {};                     // that is answered once it is stored; 0: none
+};
+
+// --- what happened, for the log, the metrics and the event list; never needed to go on ---
+struct Event {
+  enum class Kind {
+    kJobCreated,
+    kJobEnded,
+    kWorkerJoined,
+    kJoinRefused,
+    kWorkerDeparted,
+    kGenerationFormed,
+    kGenerationEnded,
+    kTensorsPlanned,
+    kTensorFailed,
+    kStallBegan,
+    kStallEnded,
+    kProcessSetChanged,
+    kProcessSetRefused,
+    kRankJoined,  // it has no more data
+    kScheduleBegan,
+    kScheduleBroken,
+    kTraced,
+    kProtocolError,
+    kStaleMessage,  // of an older generation: dropped
+    kJobResumed,    // all members have come back to their generation
+    kJobRestored,   // known from before coordd was started again
+    kNotStored,     // a generation could not be stored, so it was not announced
+    kAsleep,        // coordd itself was not running for a while: leases and stalls got grace
+    kProcessEnded,  // how a process ended, told after its departure
+    kDrainBegan,    // a worker was asked to leave
+    kDrainLifted,   // and may stay after all
+    kRankStuck,     // where the program of a rank is that others wait for
+    kStateLost,     // a generation has none of those who had the state of the training
+  };
+  Kind kind = Kind::kJobCreated;
+  std::string job = {};
+  int64_t generation = 0;
+  v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED;  // kWorkerDeparted
+  absl::StatusCode code = absl::StatusCode::kOk;               // kJoinRefused, kTensorFailed
+  std::string text = {};                                       // one sentence for the log
+  // kTensorsPlanned: one event per plan. kTensorFailed, kStallBegan, kStallEnded: one event per
+  // cause, `tensors` says how many it concerns.
+  int64_t batches = 0, tensors = 0, bytes = 0;
+  // kTensorsPlanned: tensors that ranks have reported, and slots that had to make room, since the
+  // last plan.
+  int64_t reported_by_spec = 0, reported_by_slot = 0, slots_forgotten = 0;
+  std::vector<absl::Duration> negotiation = {};  // per tensor: first rank's report to plan
+};
+
+struct Effects {
+  std::vector<Outgoing> outgoing;
+  std::vector<Persist> persist;
+  std::vector<Event> events;
+};
+
+}  // namespace coordd

@@ -1,0 +1,279 @@
+#include "server/model/validate_message.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/net/address.h"
+#include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
+#include "common/protocol/slot_dictionary.h"
+#include "common/protocol/tensor_spec.h"
+
+namespace coordd {
+namespace {
+
+absl::Status Invalid(absl::string_view field, absl::string_view found,
+                     const absl::AlphaNum& expected) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", found, ", expected ", expected));
+}
+
+absl::Status CheckBytes(absl::string_view field, absl::string_view text, int64_t low,
+                        int64_t high) {
+  const int64_t bytes = static_cast<int64_t>(text.size());
+  if (low <= bytes && bytes <= high) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(bytes, " bytes"), absl::StrCat(low, " to ", high));
+}
+
+// What stands in logs, metrics, file names and on terminals: nothing that a terminal obeys.
+absl::Status CheckWord(absl::string_view field, absl::string_view text, int64_t low, int64_t high) {
+  COORDD_RETURN_IF_ERROR(CheckBytes(field, text, low, high));
+  if (PrintableText(text) == text) return absl::OkStatus();
+  return Invalid(field, absl::StrCat("\"", PrintableText(text), "\""),
+                 "text without control characters and marks that reorder it");
+}
+
+absl::Status CheckCount(absl::string_view field, int64_t found, int64_t high) {
+  if (found <= high) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(found, " entries"), absl::StrCat("at most ", high));
+}
+
+absl::Status CheckNotBelow(absl::string_view field, int64_t found, int64_t low) {
+  if (found >= low) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(found), absl::StrCat("at least ", low));
+}
+
+// Prometheus asks for it what /v1/targets says: nothing but an address gets that far.
+absl::Status CheckMetricsAddress(const std::string& text) {
+  COORDD_RETURN_IF_ERROR(CheckWord("metrics_address", text, 0, kMaxMetricsAddressBytes));
+  if (text.empty()) return absl::OkStatus();
+  const auto address = ParseHostPort(text);
+  if (address.ok() && address->port != 0) return absl::OkStatus();
+  return Invalid("metrics_address", absl::StrCat("\"", text, "\""),
+                 "HOST:PORT or [IPV6]:PORT with a port above 0");
+}
+
+absl::Status CheckHost(const v1::HostIdentity& host) {
+  COORDD_RETURN_IF_ERROR(CheckWord("host.hostname", host.hostname(), 0, kMaxHostnameBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("host.node_id", host.node_id(), 1, kMaxNodeIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckCount("host.topology", host.topology_size(), kMaxTopologyLabels));
+  for (const std::string& label : host.topology()) {
+    COORDD_RETURN_IF_ERROR(CheckWord("host.topology", label, 1, kMaxTopologyLabelBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDevice(const v1::Device& device) {
+  if (device.kind() != v1::MEMORY_KIND_CUDA) {
+    return Invalid("devices.kind", absl::StrCat(device.kind()), "MEMORY_KIND_CUDA");
+  }
+  COORDD_RETURN_IF_ERROR(CheckWord("devices.uuid", device.uuid(), 1, kMaxDeviceFieldBytes));
+  return CheckWord("devices.model", device.model(), 0, kMaxDeviceFieldBytes);
+}
+
+absl::Status CheckDevices(const v1::Join& join) {
+  COORDD_RETURN_IF_ERROR(CheckCount("devices", join.devices_size(), kMaxDevices));
+  for (const v1::Device& device : join.devices()) COORDD_RETURN_IF_ERROR(CheckDevice(device));
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
+  if (use.has_device()) COORDD_RETURN_IF_ERROR(CheckDevice(use.device()));
+  COORDD_RETURN_IF_ERROR(CheckWord("device_use.nccl", use.nccl(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("device_use.no_nccl", use.no_nccl(), 0, kMaxReasonBytes));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("device_use.more_paths", use.more_paths(), 0));
+  COORDD_RETURN_IF_ERROR(CheckCount("device_use.paths", use.paths_size(), kMaxTensorPaths));
+  for (const v1::TensorPath& path : use.paths()) {
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("paths.process_set", path.process_set(), 0));
+    COORDD_RETURN_IF_ERROR(CheckWord("paths.why_not", path.why_not(), 0, kMaxReasonBytes));
+    COORDD_RETURN_IF_ERROR(
+        CheckWord("paths.within_node", path.within_node(), 0, kMaxTransportBytes));
+    COORDD_RETURN_IF_ERROR(
+        CheckWord("paths.between_nodes", path.between_nodes(), 0, kMaxTransportBytes));
+    COORDD_RETURN_IF_ERROR(CheckWord("paths.why_flat", path.why_flat(), 0, kMaxReasonBytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckVersions(const v1::Versions& versions) {
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.coordd", versions.coordd(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.nccl", versions.nccl(), 0, kMaxVersionBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("versions.ucx", versions.ucx(), 0, kMaxVersionBytes));
+  return CheckWord("versions.cuda", versions.cuda(), 0, kMaxVersionBytes);
+}
+
+absl::Status CheckLimits(const v1::JobLimits& limits) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("limits.min_workers", limits.min_workers(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("limits.max_workers", limits.max_workers(), 0));
+  if (limits.has_settling_window()) {
+    const absl::Duration window = FromProto(limits.settling_window());
+    if (window < absl::ZeroDuration() || window > absl::Hours(1)) {
+      return Invalid("limits.settling_window", absl::FormatDuration(window), "0 to 1h");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateJobName(absl::string_view name) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("job", name, 1, kMaxJobNameBytes));
+  for (char c : name) {
+    if (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-') continue;
+    return Invalid("job", absl::StrCat("byte ", static_cast<unsigned char>(c)),
+                   "letters, digits, and . _ -");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateJoin(const v1::Join& join) {
+  COORDD_RETURN_IF_ERROR(ValidateJobName(join.job()));
+  COORDD_RETURN_IF_ERROR(CheckBytes("token", join.token(), 0, kMaxTokenBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("worker_id", join.worker_id(), 1, kMaxWorkerIdBytes));
+  COORDD_RETURN_IF_ERROR(CheckHost(join.host()));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_rank", join.launcher_rank(), -1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("launcher_local_rank", join.launcher_local_rank(), -1));
+  COORDD_RETURN_IF_ERROR(CheckDevices(join));
+  COORDD_RETURN_IF_ERROR(CheckVersions(join.versions()));
+  COORDD_RETURN_IF_ERROR(CheckMetricsAddress(join.metrics_address()));
+  COORDD_RETURN_IF_ERROR(CheckWord("launch", join.launch(), 0, kMaxLaunchBytes));
+  if (!v1::OnFailure_IsValid(join.on_failure())) {
+    return Invalid("on_failure", absl::StrCat(join.on_failure()), "one that this version knows");
+  }
+  return CheckLimits(join.limits());
+}
+
+absl::Status ValidateRecoveryReport(const v1::RecoveryReport& report) {
+  COORDD_RETURN_IF_ERROR(CheckCount("lanes", report.lanes_size(), kMaxLaneReports));
+  for (const v1::LaneReport& lane : report.lanes()) {
+    const bool ordered =
+        0 <= lane.completed() && lane.completed() <= lane.held() && lane.held() <= lane.launched();
+    if (ordered) continue;
+    return Invalid(absl::StrCat("lane ", lane.lane()),
+                   absl::StrCat(lane.completed(), " completed, ", lane.held(), " held, ",
+                                lane.launched(), " launched"),
+                   "each at most the next");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
+  COORDD_RETURN_IF_ERROR(CheckCount("lanes", heartbeat.lanes_size(), kMaxLanePositions));
+  for (const v1::LanePosition& lane : heartbeat.lanes()) {
+    COORDD_RETURN_IF_ERROR(
+        CheckBytes("oldest_waiting", lane.oldest_waiting(), 0, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckCount("marks", lane.marks_size(), kMaxLaneMarks));
+    for (const v1::LaneMark& mark : lane.marks()) {
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", mark.cycles(), 1));
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.busy_ns", mark.busy_ns(), 0));
+      COORDD_RETURN_IF_ERROR(CheckNotBelow("marks.cycles", kMaxLaneMarkCycles, mark.cycles()));
+    }
+  }
+  COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
+  return CheckDeviceUse(heartbeat.device_use());
+}
+
+absl::Status ValidateTensorsReady(const v1::TensorsReady& ready) {
+  const int64_t bytes = static_cast<int64_t>(ready.ByteSizeLong());
+  if (bytes > kMaxTensorsReadyBytes) {
+    return Invalid("tensors", absl::StrCat(bytes, " bytes"),
+                   absl::StrCat("at most ", kMaxTensorsReadyBytes, " per message"));
+  }
+  for (const v1::TensorSpec& tensor : ready.tensors()) {
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.name", tensor.name(), 1, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.group", tensor.group(), 0, kMaxTensorNameBytes));
+    COORDD_RETURN_IF_ERROR(CheckBytes("tensors.refused", tensor.refused(), 0, kMaxRefusalBytes));
+  }
+  for (const v1::CachedTensors& cached : ready.cached()) {
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("cached.known", cached.known(), 0));
+    if (cached.bits().empty()) continue;
+    COORDD_RETURN_IF_ERROR(CheckNotBelow("cached.first_slot", cached.first_slot(), 1));
+    if (cached.first_slot() > cached.known())
+      return Invalid("cached.first_slot", absl::StrCat(cached.first_slot()),
+                     absl::StrCat("at most cached.known, ", cached.known()));
+    COORDD_RETURN_IF_ERROR(CheckBytes("cached.bits", cached.bits(), 0, 2 * kMaxSlots / 8));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn) {
+  const int64_t bytes = static_cast<int64_t>(withdrawn.ByteSizeLong());
+  if (bytes > kMaxTensorsReadyBytes) {
+    return Invalid("names", absl::StrCat(bytes, " bytes"),
+                   absl::StrCat("at most ", kMaxTensorsReadyBytes, " per message"));
+  }
+  for (const std::string& name : withdrawn.names()) {
+    COORDD_RETURN_IF_ERROR(CheckBytes("names", name, 1, kMaxTensorNameBytes));
+  }
+  return CheckBytes("reason", withdrawn.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("request", request.request(), 1));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("remove", request.remove(), 0));
+  return CheckCount("ranks", request.ranks_size(), kMaxProcessSetRanks);
+}
+
+absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("tensor", failed.tensor(), 0, kMaxTensorNameBytes));
+  return CheckBytes("detail", failed.detail(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message) {
+  return CheckBytes("reason", message.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk) {
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("cycles", chunk.cycles(), 0));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("cycles", kMaxLaneMarkCycles, chunk.cycles()));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("dropped", chunk.dropped(), 0));
+  return CheckBytes("batches", chunk.batches(), 0, kMaxTraceChunkBytes);
+}
+
+absl::Status ValidateLeave(const v1::Leave& leave) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("failure", leave.failure(), 0, kMaxReasonBytes));
+  return CheckBytes("reason", leave.reason(), 0, kMaxReasonBytes);
+}
+
+absl::Status ValidateDrainRequest(const v1::DrainRequest& request) {
+  COORDD_RETURN_IF_ERROR(CheckBytes("reason", request.reason(), 0, kMaxAskedByBytes));
+  const absl::Duration grace = FromProto(request.grace());
+  if (absl::ZeroDuration() <= grace && grace <= kMaxDrainGrace) return absl::OkStatus();
+  return Invalid("grace", absl::FormatDuration(grace), "0 s to a week");
+}
+
+absl::Status ValidateDismiss(const v1::DismissRequest& request) {
+  const v1::DismissAction action = request.action();
+  if (action < v1::DISMISS_ACTION_EVICT || action > v1::DISMISS_ACTION_LIFT)
+    return Invalid("action", absl::StrCat(static_cast<int>(action)), "evict, drain or lift");
+  if (!request.job().empty()) COORDD_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  COORDD_RETURN_IF_ERROR(CheckBytes("asked_by", request.asked_by(), 0, kMaxAskedByBytes));
+  const double grace = request.grace_seconds();
+  if (!(0 <= grace && grace <= absl::ToDoubleSeconds(kMaxDrainGrace)))
+    return Invalid("grace_seconds", absl::StrCat(grace), "0 to a week");
+  COORDD_RETURN_IF_ERROR(CheckCount("launches", request.launches_size(), kMaxDismissedLaunches));
+  const bool by_who = request.who_case() != v1::DismissRequest::WHO_NOT_SET;
+  if (by_who == !request.launches().empty())
+    return Invalid("who", by_who ? "a rank or a node, and launches" : "nobody",
+                   "a rank, a node or launches");
+  if (request.has_rank()) return CheckNotBelow("rank", request.rank(), 0);
+  return by_who ? CheckWord("node", request.node(), 1, kMaxNodeIdBytes) : absl::OkStatus();
+}
+
+std::string Truncated(absl::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  // 10xxxxxx continues a character.
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return std::string(text.substr(0, bytes));
+}
+
+std::string OneLine(absl::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return absl::ascii_iscntrl(c); }, ' ');
+  return line;
+}
+
+}  // namespace coordd

@@ -1,0 +1,173 @@
+// The program coordd: flags, signals, exit codes. Everything else is CoordServer.
+#include <errno.h>
+#include <prometheus/registry.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/clock.h"
+#include "common/base/descriptor_limit.h"
+#include "common/base/environment.h"
+#include "common/base/log.h"
+#include "common/base/memory_limit.h"
+#include "common/base/standard_streams.h"
+#include "common/base/version.h"
+#include "common/grpc/tls.h"
+#include "server/door/grpc_log.h"
+#include "server/program/server_flags.h"
+#include "server/program/service_notify.h"
+#include "server/service/coord_server.h"
+#include "server/service/end_watch.h"
+
+namespace coordd {
+namespace {
+
+// 2 s are promised, whatever clients and disks do.
+void ExitWithin(absl::Duration limit) {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { _exit(kExitStopped); };
+  sigaction(SIGALRM, &action, nullptr);
+  itimerval timer = {};
+  timer.it_value = absl::ToTimeval(limit);
+  setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// Packaged Abseil, as Debian's, looks for deadlocks at each lock of a mutex of gRPC's: a twentieth
+// of what an idle job costs. Our own mutexes are others.
+void TrustGrpcLocks() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
+
+void SayReady(const CoordServer& server, int fd) {
+  const std::string listen = server.listen_address().ToString();
+  const auto http = server.http_address();
+  printf("coordd %s ready: grpc %s, http %s\n", kVersion, listen.c_str(),
+         http.has_value() ? absl::StrCat("http://", http->ToString(), "/").c_str() : "off");
+  fflush(stdout);
+  if (fd < 0) return;
+  const nlohmann::ordered_json json = {
+      {"listen", listen}, {"http", http.has_value() ? http->ToString() : ""}, {"pid", getpid()}};
+  const std::string line = json.dump() + "\n";
+  if (write(fd, line.data(), line.size()) < 0)
+    COORDD_LOG(kWarning, "--ready-fd ", fd, " cannot be written: ", std::strerror(errno));
+  close(fd);
+}
+
+// systemd, or whoever else waits for it.
+void TellService(const std::string& state) {
+  const absl::Status told = NotifyService(ReadEnvironment(), state);
+  if (!told.ok()) COORDD_LOG(kWarning, told.message());
+}
+
+// Nothing but a directory that is ours alone, as launchers make them for one run.
+void RemoveOwnDirectory(const std::string& path) {
+  struct stat found = {};
+  if (path.empty() || lstat(path.c_str(), &found) != 0 || !S_ISDIR(found.st_mode) ||
+      found.st_uid != geteuid() || (found.st_mode & 0777) != 0700)
+    return;
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
+}
+
+// SIGUSR1: an upgrade or a move to another machine. What it takes, and somebody who has to look.
+constexpr absl::Duration kResumeWithin = absl::Minutes(5);
+
+// How soon a standby notices that nobody leads any more, beside what etcd takes.
+constexpr absl::Duration kStandbyInterval = absl::Milliseconds(200);
+
+// Of a standby: waits until the state can be had. CANCELLED: it was ended before.
+absl::StatusOr<OpenedState> AwaitState(const ServerFlags& flags, EndWatch& watch) {
+  std::string said;
+  while (true) {
+    auto state = CoordServer::Open(flags.server, Clock::Real());
+    const bool passes =
+        absl::IsAlreadyExists(state.status()) || absl::IsUnavailable(state.status());
+    if (state.ok() || !flags.standby || !passes) return state;
+    const std::string why(state.status().message());
+    if (said != why) {
+      COORDD_LOG(kInfo, "standing by: ", why);
+      TellService(absl::StrCat("READY=1\nSTATUS=stands by: ", why));  // it has started
+    }
+    said = why;
+    const std::string end = watch.AwaitBefore(kStandbyInterval);
+    if (!end.empty()) return absl::CancelledError(end);
+  }
+}
+
+int Main(int argc, char** argv) {
+  const auto flags = ParseServerFlags(argc, argv, ReadEnvironment());
+  if (!flags.ok()) {
+    fprintf(stderr, "coordd: %s\n(coordd --help lists the flags)\n",
+            std::string(flags.status().message()).c_str());
+    return kExitUsage;
+  }
+  if (flags->print.has_value()) {
+    fputs(flags->print->c_str(), stdout);
+    return kExitStopped;
+  }
+  SetLogLevel(flags->log_level);
+  RaiseDescriptorLimit();
+  RouteGrpcLog();
+  TrustGrpcLocks();
+  AcceptTls13Only();
+
+  if (const absl::Status room = RoomToBegin(); !room.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(room.message()).c_str());
+    return kExitCannotListen;
+  }
+
+  // Before the first thread, so that all of them inherit it and only the watch below sees them.
+  const sigset_t stop_signals = EndSignals();
+  pthread_sigmask(SIG_BLOCK, &stop_signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  auto watch = EndWatch::Start(flags->end);
+  if (!watch.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(watch.status().message()).c_str());
+    return kExitUsage;
+  }
+
+  auto state = AwaitState(*flags, *watch);
+  if (absl::IsCancelled(state.status())) return kExitStopped;
+  if (!state.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(state.status().message()).c_str());
+    return kExitState;
+  }
+  prometheus::Registry registry;
+  auto server = CoordServer::Start(flags->server, *std::move(state), Clock::Real(), registry);
+  if (!server.ok()) {
+    fprintf(stderr, "coordd: %s\n", std::string(server.status().message()).c_str());
+    return kExitCannotListen;
+  }
+  SayReady(**server, flags->ready_fd);
+  TellService(
+      absl::StrCat("READY=1\nSTATUS=serves workers at ", (*server)->listen_address().ToString()));
+
+  const std::string why = watch->Await(**server, Clock::Real());
+  ExitWithin(absl::Milliseconds(1500));
+  pthread_sigmask(SIG_UNBLOCK, &stop_signals, nullptr);  // a second one ends the process at once
+  TellService("STOPPING=1");
+  const bool lost = !(*server)->state_loss().why().ok();
+  // In the second case another coordd goes on with them.
+  const bool jobs_go_on = why == "SIGUSR1" || lost;
+  const std::string reason = absl::StrCat(
+      jobs_go_on ? "coordd makes room for another (" : "coordd is stopping (", why, ")");
+  COORDD_LOG(kInfo, reason);
+  if (!jobs_go_on) RemoveOwnDirectory(flags->remove_directory);
+  (*server)->Stop(reason, jobs_go_on ? kResumeWithin : absl::ZeroDuration());
+  return lost ? kExitState : kExitStopped;
+}
+
+}  // namespace
+}  // namespace coordd
+
+int main(int argc, char** argv) {
+  coordd::OpenStandardStreams(argv);
+  return coordd::Main(argc, argv);
+}

@@ -1,0 +1,280 @@
+#include "server/service/coord_server.h"
+
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/mutex.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/base/tsan_annotations.h"
+#include "common/base/version.h"
+#include "common/grpc/certs.h"
+#include "common/launch/connection_file.h"
+#include "common/net/http_server.h"
+#include "common/net/own_address.h"
+#include "server/door/grpc_port.h"
+#include "server/metrics/server_metrics.h"
+#include "server/service/admin_service.h"
+#include "server/service/coordinator.h"
+#include "server/service/http_endpoints.h"
+#include "server/service/session_service.h"
+#include "server/service/state_writer.h"
+#include "server/service/store_service.h"
+#include "server/service/targets_file.h"
+
+namespace coordd {
+namespace {
+
+constexpr int kClusterIdBytes = 8;  // of randomness: tells any two installations apart
+// From Stop to the end of the streams; with the rest it stays below the 2 s that are promised.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
+
+std::string HostName() {
+  char name[256] = "?";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+class GrpcCoordServer final : public CoordServer {
+ public:
+  GrpcCoordServer(const CoordServerOptions& options, OpenedState state, Clock& clock,
+                  prometheus::Registry& registry)
+      : options_(options),
+        start_(clock.Now()),
+        clock_(clock),
+        cluster_id_(state.restored.cluster_id),
+        store_name_(state.store->name()),
+        state_(std::move(state)),
+        metrics_(registry, start_),
+        coordinator_(options.decisions, state_.restored, clock, metrics_),
+        writer_(
+            *state_.store, clock, metrics_,
+            [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
+        sessions_(clock, coordinator_.inbox(), metrics_),
+        store_(coordinator_.inbox(), metrics_),
+        admin_(coordinator_.inbox(), coordinator_.events(),
+               [this](v1::ServerState* state) { Complete(state); }) {}
+
+  ~GrpcCoordServer() override { Stop("coordd is stopping", absl::ZeroDuration()); }
+
+  absl::Status Run() {
+    if (!options_.prometheus_file_sd.empty()) {
+      targets_file_ =
+          std::make_unique<TargetsFile>(options_.prometheus_file_sd, coordinator_, clock_);
+    }
+    coordinator_.Start(Outlets());
+    COORDD_RETURN_IF_ERROR(Listen());
+    if (options_.http.has_value()) {
+      HttpSources sources;
+      sources.complete = [this](v1::ServerState* state) { Complete(state); };
+      sources.port = port_.get();
+      COORDD_ASSIGN_OR_RETURN(
+          http_, HttpServer::StartWith({.address = *options_.http,
+                                        .ports = std::nullopt,
+                                        .connections_max = HttpConnectionsMax()},
+                                       HttpEndpoints(coordinator_, metrics_, clock_, sources)));
+      MutexLock lock(&mu_);
+      http_address_ = http_->address();
+    }
+    return WriteConnection();
+  }
+
+  HostPort listen_address() const override {
+    MutexLock lock(&mu_);
+    return listen_address_;
+  }
+  std::optional<HostPort> http_address() const override {
+    MutexLock lock(&mu_);
+    return http_address_;
+  }
+
+  size_t sessions() const override { return sessions_.size(); }
+  const StateLoss& state_loss() const override { return *state_.loss; }
+
+  void Stop(const std::string& reason, absl::Duration resume_within) override {
+    if (std::exchange(stopped_, true)) return;
+    if (connection_written_) unlink(options_.connection_file.c_str());
+    std::thread http_end = StartThread("stop-http", [this] { http_.reset(); });
+    if (port_ != nullptr) port_->StopHealthCheck();
+    // First what the state has to say, then the end of every stream and call, then the port.
+    coordinator_.Stop(reason, resume_within);
+    const absl::Status gone = absl::UnavailableError(reason);
+    sessions_.CloseAll(gone);
+    store_.CloseAll(gone);
+    admin_.CloseAll(gone);
+    if (port_ != nullptr) port_->Shutdown(kShutdownGrace);
+    COORDD_TSAN_ACQUIRE(&metrics_);  // the last callbacks of sessions have returned
+    targets_file_.reset();
+    http_end.join();
+    writer_.Stop();
+    state_.store.reset();  // another may have it from now on
+  }
+
+ private:
+  CoordinatorOutlets Outlets() {
+    TargetsFile* targets = targets_file_.get();
+    return {
+        .deliver = [this](const Deliver& deliver) { sessions_.CarryOut(deliver); },
+        .close_session = [this](const CloseSession& close) { sessions_.CarryOut(close); },
+        .session_ended = [this](SessionId id) { sessions_.OnSessionEnded(id); },
+        .store_reply = [this](StoreReply&& reply) { store_.CarryOut(std::move(reply)); },
+        .trace_answer = [this](TraceAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
+        .exits_answer = [this](ExitsAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
+        .dismiss_answer = [this](DismissAnswer&& answer) { admin_.CarryOut(std::move(answer)); },
+        .persist = [this](Persist&& persist) { writer_.Add(std::move(persist)); },
+        .event =
+            [targets](const Event& event) {
+              if (targets == nullptr) return;
+              if (event.kind == Event::Kind::kGenerationFormed ||
+                  event.kind == Event::Kind::kWorkerDeparted) {
+                targets->Nudge();
+              }
+            },
+        .tick = [this](absl::Time now) { sessions_.Tick(now); },
+        .next_deadline = [this] { return sessions_.NextDeadline(); },
+    };
+  }
+
+  absl::Status Listen() {
+    COORDD_ASSIGN_OR_RETURN(
+        port_,
+        GrpcPort::Open({.listen = options_.listen, .ports = options_.ports, .tls = options_.tls},
+                       {&sessions_, &store_, &admin_}, clock_, metrics_));
+    MutexLock lock(&mu_);
+    listen_address_ = port_->address();
+    listening_ = port_.get();
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteConnection() {
+    if (options_.connection_file.empty()) return absl::OkStatus();
+    auto reachable = [](HostPort address) {
+      address.host = ReachableHere(address.host);
+      return address.ToString();
+    };
+    Connection connection;
+    connection.listen = reachable(listen_address());
+    if (const auto http = http_address(); http.has_value()) connection.http = reachable(*http);
+    connection.pid = getpid();
+    connection.version = kVersion;
+    if (options_.tls.enabled()) {
+      // A client's certificate, where `coordctl certs` has put one beside ours.
+      connection.tls.ca = options_.tls.ca;
+      const size_t slash = options_.tls.cert.rfind('/');
+      const TlsFiles worker =
+          WorkerTlsFiles(slash == std::string::npos ? "." : options_.tls.cert.substr(0, slash));
+      if (worker.Validate().ok()) {
+        connection.tls.cert = worker.cert;
+        connection.tls.key = worker.key;
+      }
+    }
+    COORDD_RETURN_IF_ERROR(WriteConnectionFile(options_.connection_file, connection));
+    connection_written_ = true;
+    return absl::OkStatus();
+  }
+
+  void Complete(v1::ServerState* state) const {
+    state->set_version(kVersion);
+    state->set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now() - start_));
+    state->set_listen(listen_address().ToString());
+    state->set_store(store_name_);
+    state->set_store_error(writer_.trouble());
+    state->set_cluster_id(cluster_id_);
+    state->set_node_sessions(static_cast<int32_t>(sessions_.node_sessions()));
+    if (const auto http = http_address(); http.has_value()) state->set_http(http->ToString());
+    MutexLock lock(&mu_);
+    if (listening_ != nullptr) *state->mutable_connections() = listening_->Describe();
+  }
+
+  // Constant once Run has returned.
+  const CoordServerOptions options_;
+  const absl::Time start_;
+  Clock& clock_;
+  const std::string cluster_id_;
+  const std::string store_name_;
+  bool connection_written_ = false;
+
+  OpenedState state_;  // its store is the writer's while that runs
+
+  // Thread-safe by itself; in the order in which one needs the other.
+  ServerMetrics metrics_;
+  Coordinator coordinator_;
+  StateWriter writer_;
+  SessionService sessions_;
+  StoreService store_;
+  AdminService admin_;
+  std::unique_ptr<TargetsFile> targets_file_;
+  std::unique_ptr<GrpcPort> port_;
+  std::unique_ptr<HttpServer> http_;
+
+  // Guarded by mu_: clients may ask while the ports are being opened.
+  mutable Mutex mu_;
+  HostPort listen_address_ ABSL_GUARDED_BY(mu_);
+  GrpcPort* listening_ ABSL_GUARDED_BY(mu_) = nullptr;
+  std::optional<HostPort> http_address_ ABSL_GUARDED_BY(mu_);
+
+  // Touched by the owner only.
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+absl::Status CoordServerOptions::Validate() const {
+  COORDD_RETURN_IF_ERROR(decisions.Validate());
+  COORDD_RETURN_IF_ERROR(tls.Validate());
+  COORDD_RETURN_IF_ERROR(store.Validate());
+  if (!IsLoopback(listen.host) && !tls.enabled() && !insecure) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "refusing to listen on ", listen.ToString(),
+        " without TLS, since anyone who reaches it could read and steer every job; give "
+        "--tls-cert, "
+        "--tls-key and --tls-ca (`coordctl certs DIR` makes them), or --insecure if the network "
+        "itself is trusted"));
+  }
+  if (http.has_value() && !IsLoopback(http->host) && !insecure && !insecure_http) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "refusing to serve HTTP on ", http->ToString(),
+        " without --insecure-http, since it has neither TLS nor a password: whoever reaches it "
+        "reads the names, hosts and states of all jobs; give --http 127.0.0.1:",
+        http->port, ", or --insecure-http if the network itself is trusted"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OpenedState> CoordServer::Open(const CoordServerOptions& options, Clock& clock) {
+  StateStoreOptions state = options.state;
+  if (state.new_cluster_id.empty()) state.new_cluster_id = SecretHex(kClusterIdBytes);
+  if (state.owner.empty()) {
+    state.owner = absl::StrCat("pid ", getpid(), " on host ", HostName(), ", --listen ",
+                               options.listen.ToString());
+  }
+  return OpenState(options.store, state, clock);
+}
+
+absl::StatusOr<std::unique_ptr<CoordServer>> CoordServer::Start(const CoordServerOptions& options,
+                                                                Clock& clock,
+                                                                prometheus::Registry& registry) {
+  COORDD_RETURN_IF_ERROR(options.Validate());
+  COORDD_ASSIGN_OR_RETURN(OpenedState state, Open(options, clock));
+  return Start(options, std::move(state), clock, registry);
+}
+
+absl::StatusOr<std::unique_ptr<CoordServer>> CoordServer::Start(const CoordServerOptions& options,
+                                                                OpenedState state, Clock& clock,
+                                                                prometheus::Registry& registry) {
+  COORDD_RETURN_IF_ERROR(options.Validate());
+  const RestoredState& known = state.restored;
+  COORDD_LOG(kInfo, "state: ", state.store->name(), ", cluster ", known.cluster_id, ", epoch ",
+             ToInt(known.epoch), ", ", known.jobs.size(),
+             known.jobs.size() == 1 ? " job is known" : " jobs are known");
+  auto server = std::make_unique<GrpcCoordServer>(options, std::move(state), clock, registry);
+  COORDD_RETURN_IF_ERROR(server->Run());
+  return server;
+}
+
+}  // namespace coordd

@@ -1,0 +1,135 @@
+#include "server/service/inbox.h"
+
+#include <algorithm>
+
+namespace coordd {
+namespace {
+
+Query Nothing() {
+  return [](const CoordinatorState&, absl::Time) {};
+}
+
+}  // namespace
+
+bool Inbox::Offer(Item&& item) {
+  const absl::Time now = clock_.Now();
+  {
+    MutexLock lock(&mu_);
+    if (closed_ || items_.size() >= capacity_) return false;
+    items_.push_back({std::move(item), now});
+    is_due_ = true;
+  }
+  came_.NotifyOne();
+  return true;
+}
+
+bool Inbox::Offer(Item&& item, const WakeRule::Report& report) {
+  const absl::Time now = clock_.Now();
+  bool wake = false, mine = false;
+  {
+    MutexLock lock(&mu_);
+    if (closed_ || items_.size() >= capacity_) return false;
+    items_.push_back({std::move(item), now});
+    const WakeRule::Worth worth = rule_.Hear(report);
+    if (worth == WakeRule::Worth::kCompletes && !in_turn_ && turn_ != nullptr) {
+      in_turn_ = mine = true;
+    } else if (worth != WakeRule::Worth::kWaits || items_.size() >= kHeldMax) {
+      wake = !std::exchange(is_due_, true);
+    } else {
+      // The thread has to wake up once these have waited for long enough.
+      wake = !in_turn_ && now + kHold < asleep_until_;
+      if (wake) asleep_until_ = now + kHold;
+    }
+  }
+  if (wake) came_.NotifyOne();
+  if (mine) turn_();
+  return true;
+}
+
+bool Inbox::Push(Item&& item) {
+  const absl::Time now = clock_.Now();
+  {
+    MutexLock lock(&mu_);
+    if (closed_) return false;
+    items_.push_back({std::move(item), now});
+    is_due_ = true;
+  }
+  came_.NotifyOne();
+  return true;
+}
+
+bool Inbox::WaitForRoom(std::function<void()> resume) {
+  {
+    MutexLock lock(&mu_);
+    waiting_.push_back(std::move(resume));
+  }
+  // The coordinator may have emptied the inbox in between and be asleep.
+  return Push(Nothing());
+}
+
+void Inbox::Wake() { Push(Nothing()); }
+
+absl::Time Inbox::NextLocked() const {
+  if (in_turn_) return absl::InfiniteFuture();  // its end says when
+  return items_.empty() ? deadline_ : std::min(deadline_, items_.front().at + kHold);
+}
+
+bool Inbox::AwaitTurn() {
+  MutexLock lock(&mu_);
+  const auto due = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !in_turn_ && (closed_ || is_due_ || NextLocked() <= clock_.Now());
+  };
+  while (!due()) {
+    const absl::Time until = asleep_until_ = NextLocked();
+    const auto changed = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return asleep_until_ != until || (!in_turn_ && (closed_ || is_due_));
+    };
+    clock_.Await(&mu_, &came_, changed, until);
+  }
+  asleep_until_ = absl::InfinitePast();
+  if (closed_ && items_.empty()) return false;
+  in_turn_ = true;
+  return true;
+}
+
+void Inbox::TakeAll(std::vector<Received>& taken) {
+  MutexLock lock(&mu_);
+  taken.swap(items_);
+  is_due_ = false;
+  rule_.Taken();
+}
+
+void Inbox::EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline) {
+  bool wake = false;
+  {
+    MutexLock lock(&mu_);
+    const bool worth = rule_.Decided(jobs);
+    is_due_ = is_due_ || (!items_.empty() && (worth || items_.size() >= kHeldMax));
+    in_turn_ = false;
+    deadline_ = deadline;
+    if (!items_.empty()) deadline = std::min(deadline, items_.front().at + kHold);
+    wake = is_due_ || closed_ || deadline < asleep_until_;
+    if (deadline < asleep_until_) asleep_until_ = deadline;
+  }
+  if (wake) came_.NotifyOne();
+}
+
+std::vector<std::function<void()>> Inbox::TakeWaiting() {
+  MutexLock lock(&mu_);
+  return std::exchange(waiting_, {});
+}
+
+void Inbox::Close() {
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+  }
+  came_.NotifyAll();
+}
+
+size_t Inbox::size() const {
+  MutexLock lock(&mu_);
+  return items_.size();
+}
+
+}  // namespace coordd

@@ -1,0 +1,99 @@
+// Where everything that wants a decision waits for a turn of the coordinator.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "server/generation/wake_rule.h"
+#include "server/job/coordinator_state.h"
+
+namespace coordd {
+
+// A question to the state, answered by whoever has the turn; must not block. Called exactly once
+// if it was accepted, also when coordd stops.
+using Query = std::function<void(const CoordinatorState& state, absl::Time now)>;
+
+// Thread-safe. Turns of the coordinator are taken one at a time: by its thread, or by the thread
+// that brings the last report that others have waited for, which then need wake nobody. What is
+// worth no turn by itself (WakeRule) waits for more, kHold at most.
+class Inbox {
+ public:
+  // In order. Shared, since the same comes again and again.
+  using Together = std::shared_ptr<const std::vector<Inbound>>;
+  using Item = std::variant<Inbound, Query, Together>;
+  struct Received {
+    Item item;
+    absl::Time at;
+  };
+
+  // Some hundred bytes to some kilobytes each, and a turn takes all of them.
+  static constexpr size_t kCapacity = 4096;
+  // So that the coordinator works while others still come.
+  static constexpr size_t kHeldMax = 32;
+  // So late at most errors and stalls are seen.
+  static constexpr absl::Duration kHold = absl::Milliseconds(5);
+
+  explicit Inbox(Clock& clock, size_t capacity = kCapacity) : clock_(clock), capacity_(capacity) {}
+
+  // What takes a turn on a thread that brings a report: TakeTurn, the state, EndTurn. Called
+  // without a lock; must not block. Set before anything is offered; without one there are no such
+  // turns.
+  void SetTurn(std::function<void()> turn) { turn_ = std::move(turn); }
+
+  // What a client sent. False when full or closed: `item` is then untouched.
+  bool Offer(Item&& item);
+  // The same of what says what is ready. May take a turn.
+  bool Offer(Item&& item, const WakeRule::Report& report);
+
+  // For a session whose message was not taken because the inbox is full: `resume` is called on the
+  // coordinator thread after its next turn, and offers again. At most one per session, which is
+  // what bounds it. False when closed: it is not called then.
+  bool WaitForRoom(std::function<void()> resume);
+
+  // What must not be lost and is bounded by its cause: the end of a session or call, a stop.
+  bool Push(Item&& item);
+
+  // Makes the coordinator take a turn, e.g. to look at a deadline that is new.
+  void Wake();
+
+  // For the coordinator thread: waits for something that is worth a turn, for the deadline of the
+  // last one, or for the end. Its turn then begins; false: closed and drained, and none does.
+  bool AwaitTurn();
+  // For whoever has the turn. Everything that has come, in order, into `taken`, which is empty.
+  void TakeAll(std::vector<Received>& taken);
+  // What the state says at the end of the turn, and when the next one is due whatever comes.
+  void EndTurn(absl::Span<const MembersReports> jobs, absl::Time deadline);
+  std::vector<std::function<void()>> TakeWaiting();
+
+  // No offer is taken from now on; what was taken is still handed out.
+  void Close();
+  size_t size() const;
+
+ private:
+  absl::Time NextLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // Constant after construction, and SetTurn.
+  Clock& clock_;
+  const size_t capacity_;
+  std::function<void()> turn_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  CondVar came_;
+  std::vector<Received> items_ ABSL_GUARDED_BY(mu_);
+  WakeRule rule_ ABSL_GUARDED_BY(mu_);
+  bool is_due_ ABSL_GUARDED_BY(mu_) = false;   // something in items_ is worth a turn
+  bool in_turn_ ABSL_GUARDED_BY(mu_) = false;  // somebody has it
+  absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  absl::Time asleep_until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

@@ -1,0 +1,455 @@
+#include "server/service/session.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/base/tsan_annotations.h"
+#include "common/grpc/grpc_status.h"
+#include "common/protocol/message_sequence.h"
+
+namespace coordd {
+namespace {
+
+void AddReport(const v1::WorkerMessage& message, int32_t members, WakeRule::Report& report) {
+  if (message.has_tensors_ready()) report.words += members;
+  report.is_nothing_else = report.is_nothing_else && WakeRule::IsReport(message);
+}
+
+WakeRule::Report ReportOf(SessionId stream, const std::vector<Inbound>& in) {
+  WakeRule::Report report{.stream = stream, .words = 0};
+  for (const Inbound& one : in) {
+    if (const auto* message = std::get_if<SessionMessage>(&one)) {
+      AddReport(message->message, 1, report);
+    } else if (const auto* shared = std::get_if<SharedMessage>(&one)) {
+      int32_t members = 0;
+      for (const SessionRange& range : shared->from) members += range.count;
+      AddReport(shared->message, members, report);
+    } else {
+      report.is_nothing_else = false;
+    }
+  }
+  return report;
+}
+
+}  // namespace
+
+Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
+                 ServerMetrics& metrics, std::function<void(SessionId)> on_done)
+    : kind_(kind),
+      id_(id),
+      on_done_(std::move(on_done)),
+      context_(context),
+      inbox_(inbox),
+      metrics_(metrics),
+      members_(ToInt(id)) {}
+
+void Session::Begin(std::shared_ptr<Session> self) {
+  {
+    MutexLock lock(&mu_);
+    self_ = std::move(self);
+  }
+  if (kind_ == Kind::kNode) {
+    metrics_.AddNodeSessions(1);
+  } else {
+    metrics_.AddSessions(1);
+  }
+  ReadNext();
+}
+
+bool Session::Send(const grpc::Slice& body) {
+  bool taken = true, begins = false;
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value()) return true;
+    const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
+    begins = !writing_ && !finished_ && outbox_.empty();
+    if (begins) {
+      outgoing_ = grpc::ByteBuffer(parts, 2);
+      writing_ = true;
+    } else {
+      taken = QueueLocked(grpc::ByteBuffer(parts, 2));
+    }
+    if (taken) ++sequence_;
+  }
+  // From here on another thread may be in OnWriteDone: members are not touched any more.
+  if (begins) {
+    COORDD_TSAN_RELEASE(&outgoing_);
+    StartWrite(&outgoing_);
+  } else {
+    WriteNext();
+  }
+  return taken;
+}
+
+Session::Framed Session::FrameFor(const MemberRuns& members, const grpc::Slice& message) {
+  using google::protobuf::io::CodedOutputStream;
+  constexpr uint32_t kBytes = 2;  // wire type: length and that many bytes
+  constexpr uint32_t kReply = v1::NodeReplies::kRepliesFieldNumber << 3 | kBytes;
+  constexpr uint32_t kMessage = v1::NodeReply::kMessageFieldNumber << 3 | kBytes;
+  v1::NodeReply reply;
+  *reply.mutable_members() = members;
+  const std::string runs = reply.SerializeAsString();
+  const size_t message_bytes = message.size();
+  const size_t reply_bytes =
+      runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
+  const bool as_one = message_bytes <= kCopiedBytes;
+  std::string head(2 * 11 + runs.size() + (as_one ? message_bytes : 0), '\0');
+  auto* to = reinterpret_cast<uint8_t*>(head.data());
+  to = CodedOutputStream::WriteTagToArray(kReply, to);
+  to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);
+  to = CodedOutputStream::WriteRawToArray(runs.data(), static_cast<int>(runs.size()), to);
+  to = CodedOutputStream::WriteTagToArray(kMessage, to);
+  to = CodedOutputStream::WriteVarint64ToArray(message_bytes, to);
+  if (as_one)
+    to = CodedOutputStream::WriteRawToArray(message.begin(), static_cast<int>(message_bytes), to);
+  Framed framed{.head =
+                    grpc::Slice(head.data(),
+                                static_cast<size_t>(to - reinterpret_cast<uint8_t*>(head.data())))};
+  if (!as_one) framed.rest = message;
+  return framed;
+}
+
+bool Session::SendTo(const Framed& message) {
+  const grpc::Slice parts[] = {message.head, message.rest};
+  grpc::ByteBuffer bytes(parts, message.rest.size() > 0 ? 2 : 1);
+  MutexLock lock(&mu_);
+  return close_status_.has_value() || QueueLocked(std::move(bytes));
+}
+
+bool Session::CloseMembers(const MemberRuns& members, const absl::Status& status) {
+  v1::NodeReplies replies;
+  v1::NodeReply& reply = *replies.add_replies();
+  *reply.mutable_members() = members;
+  reply.mutable_close()->set_code(status.raw_code());
+  reply.mutable_close()->set_message(std::string(status.message()));
+  const grpc::Slice slice(replies.SerializeAsString());
+  MutexLock lock(&mu_);
+  return close_status_.has_value() || QueueLocked(grpc::ByteBuffer(&slice, 1));
+}
+
+bool Session::QueueLocked(grpc::ByteBuffer message) {
+  const size_t messages_max = kind_ == Kind::kNode ? kMaxNodeOutboxMessages : kMaxOutboxMessages;
+  if (outbox_.size() < messages_max && outbox_bytes_ + message.Length() <= kMaxOutboxBytes) {
+    outbox_bytes_ += message.Length();
+    outbox_.push_back(std::move(message));
+    return true;
+  }
+  close_status_ = absl::ResourceExhaustedError(
+      absl::StrCat(kind_ == Kind::kNode ? "the relay" : "the worker", " has left ", messages_max,
+                   " messages or ", kMaxOutboxBytes >> 20, " MiB unread"));
+  // What is queued is of no use to it without the rest.
+  DiscardOutboxLocked();
+  return false;
+}
+
+void Session::DiscardOutboxLocked() {
+  outbox_.clear();
+  outbox_bytes_ = 0;
+  CountOutboxLocked();
+}
+
+// Of what is written at once the metric need not hear.
+void Session::CountOutboxLocked() {
+  const auto now = static_cast<int64_t>(outbox_.size());
+  if (now != counted_) metrics_.AddOutboxMessages(now - counted_);
+  counted_ = now;
+}
+
+void Session::Close(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value()) return;
+    close_status_ = status;
+  }
+  WriteNext();
+}
+
+void Session::Break() {
+  if (!Hold()) return;
+  context_->TryCancel();
+  LetGo();
+}
+
+bool Session::joined() const {
+  MutexLock lock(&mu_);
+  return joined_;
+}
+
+bool Session::closing() const {
+  MutexLock lock(&mu_);
+  return close_status_.has_value();
+}
+
+bool Session::Hold() {
+  MutexLock lock(&mu_);
+  if (finished_) return false;
+  ++holds_;
+  return true;
+}
+
+void Session::LetGo() {
+  bool may_end = false;
+  {
+    MutexLock lock(&mu_);
+    may_end = --holds_ == 0 && close_status_.has_value();
+  }
+  if (may_end) WriteNext();
+}
+
+void Session::WriteNext() {
+  std::optional<absl::Status> end;
+  {
+    MutexLock lock(&mu_);
+    const bool may_write = !writing_ && !finished_;
+    const bool writes = may_write && !outbox_.empty();
+    if (writes) TakeFromOutboxLocked();
+    CountOutboxLocked();
+    if (!may_write) return;
+    if (writes) {
+      writing_ = true;
+    } else if (close_status_.has_value() && holds_ == 0) {
+      finished_ = true;
+      end = close_status_;
+    } else {
+      return;
+    }
+  }
+  // From here on another thread may be in OnWriteDone or OnDone: members are not touched any more.
+  if (end.has_value()) {
+    COORDD_TSAN_RELEASE(&finished_);
+    Finish(ToGrpc(*end));
+  } else {
+    COORDD_TSAN_RELEASE(&outgoing_);
+    StartWrite(&outgoing_);
+  }
+}
+
+// One message. To a node session: as many as go together, which are one message.
+void Session::TakeFromOutboxLocked() {
+  outgoing_ = std::move(outbox_.front());
+  outbox_.pop_front();
+  if (kind_ == Kind::kNode && !outbox_.empty()) {
+    std::vector<grpc::Slice> slices, more;
+    size_t bytes = outgoing_.Length();
+    outgoing_.Dump(&slices);
+    for (; !outbox_.empty() && bytes + outbox_.front().Length() <= kMaxReplyBytes;) {
+      bytes += outbox_.front().Length();
+      outbox_.front().Dump(&more);
+      slices.insert(slices.end(), more.begin(), more.end());
+      outbox_.pop_front();
+    }
+    outgoing_ = grpc::ByteBuffer(slices.data(), slices.size());
+  }
+  outbox_bytes_ -= outgoing_.Length();
+}
+
+void Session::OnWriteDone(bool ok) {
+  COORDD_TSAN_ACQUIRE(&outgoing_);
+  {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
+  }
+  if (ok) metrics_.OnMessageSent();
+  WriteNext();
+}
+
+void Session::ReadNext() {
+  {
+    MutexLock lock(&mu_);
+    if (close_status_.has_value() || finished_) return;
+    ++holds_;
+  }
+  COORDD_TSAN_RELEASE(&incoming_);
+  StartRead(&incoming_);
+  LetGo();
+}
+
+void Session::OnReadDone(bool ok) {
+  COORDD_TSAN_ACQUIRE(&incoming_);
+  if (ok) {
+    Take();
+  } else {
+    // A broken connection needs no words beyond those that the state finds for every loss.
+    Ended(context_->IsCancelled() ? "" : "it closed its side of the stream");
+  }
+}
+
+void Session::Take() {
+  grpc::Slice bytes;
+  const bool is_small =
+      incoming_.Length() <= kRememberedBytes && incoming_.TrySingleSlice(&bytes).ok();
+  if (const Remembered* known = is_small ? Recall(bytes) : nullptr; known != nullptr) {
+    report_ = known->report;
+    held_ = known->in;
+  } else {
+    absl::StatusOr<Inbox::Together> in = Parse();
+    if (!in.ok()) {
+      incoming_.Clear();
+      metrics_.OnSessionDropped(ServerMetrics::Drop::kNotParsable);
+      Close(in.status());
+      return;
+    }
+    if (is_small) Remember(bytes, *in);
+    held_ = *std::move(in);
+  }
+  incoming_.Clear();
+  metrics_.OnMessageReceived();
+  OfferHeld();
+}
+
+const Session::Remembered* Session::Recall(const grpc::Slice& bytes) const {
+  for (const Remembered& known : remembered_) {
+    if (known.changes == changes_ && known.bytes.size() == bytes.size() &&
+        std::memcmp(known.bytes.data(), bytes.begin(), bytes.size()) == 0) {
+      return &known;
+    }
+  }
+  return nullptr;
+}
+
+void Session::Remember(const grpc::Slice& bytes, const Inbox::Together& in) {
+  if (!may_repeat_ || report_.words == 0 || !report_.is_nothing_else) return;
+  Remembered& one = remembered_.size() < kRemembered
+                        ? remembered_.emplace_back()
+                        : remembered_[oldest_remembered_++ % kRemembered];
+  one.bytes.assign(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  one.changes = changes_;
+  one.in = in;
+  one.report = report_;
+}
+
+absl::StatusOr<Inbox::Together> Session::Parse() {
+  report_ = {.stream = id_, .words = 0};
+  may_repeat_ = true;
+  grpc::ProtoBufferReader reader(&incoming_);
+  if (kind_ == Kind::kNode) {
+    // Its memory is used again.
+    v1::NodeMessages larger;
+    v1::NodeMessages& batch = incoming_.Length() <= kKeptBatchBytes ? batch_ : larger;
+    if (!reader.status().ok() || !batch.ParseFromZeroCopyStream(&reader)) {
+      return absl::InvalidArgumentError(
+          "what was sent cannot be parsed as a message coordd.v1.NodeMessages");
+    }
+    return TakeBatch(batch);
+  }
+  SessionMessage in{.session = id_, .message = {}};
+  if (!reader.status().ok() || !in.message.ParseFromZeroCopyStream(&reader)) {
+    return absl::InvalidArgumentError(
+        "what was sent cannot be parsed as a message coordd.v1.WorkerMessage");
+  }
+  AddReport(in.message, 1, report_);
+  auto together = std::make_shared<std::vector<Inbound>>();
+  together->push_back(std::move(in));
+  MutexLock lock(&mu_);
+  joined_ = true;
+  return together;
+}
+
+absl::StatusOr<Inbox::Together> Session::TakeBatch(const v1::NodeMessages& batch) {
+  auto in = std::make_shared<std::vector<Inbound>>();
+  std::vector<std::pair<int32_t, absl::Status>> refused;
+  absl::Status status;
+  int64_t opened = 0;
+  {
+    MutexLock lock(&mu_);
+    const auto before = static_cast<int64_t>(members_.size());
+    status = members_.Take(batch, *in, refused);
+    joined_ = joined_ || members_.said_hello();
+    opened = static_cast<int64_t>(members_.size()) - before;
+    // What greets, or opens or ends a member, is said once.
+    may_repeat_ = !batch.has_hello() && changes_ == members_.changes();
+    changes_ = members_.changes();
+  }
+  metrics_.AddSessions(opened);
+  report_ = ReportOf(id_, *in);
+  if (!status.ok()) {
+    inbox_.Push(Inbox::Together(std::move(in)));  // what was right before
+    return status;
+  }
+  for (const auto& [member, why] : refused) {
+    MemberRuns runs;
+    AddMember(member, &runs);
+    CloseMembers(runs, why);
+  }
+  if (!refused.empty()) Flush();
+  return in;
+}
+
+void Session::OfferHeld() {
+  // Held, so that the end of the session cannot be reported before this message.
+  if (!Hold()) return;
+  const bool taken = report_.words > 0 ? inbox_.Offer(*std::move(held_), report_)
+                                       : inbox_.Offer(*std::move(held_));
+  LetGo();
+  if (taken) {
+    held_.reset();
+    ReadNext();
+    return;
+  }
+  // Full: nothing more is read from this worker, so HTTP/2 flow control holds it back.
+  std::shared_ptr<Session> self;
+  {
+    MutexLock lock(&mu_);
+    self = self_;
+  }
+  if (self == nullptr) return;  // gRPC is done with it
+  metrics_.OnReadWithheld();
+  auto resume = [self] {
+    if (!self->closing()) self->OfferHeld();
+  };
+  if (!inbox_.WaitForRoom(std::move(resume))) Close(absl::UnavailableError("coordd is stopping"));
+}
+
+std::optional<Inbound> Session::EndLocked(const std::string& detail) {
+  if (!joined_ || std::exchange(end_reported_, true)) return std::nullopt;
+  if (kind_ == Kind::kWorker) return SessionEnded{id_, detail};
+  return StreamsLost{members_.MayBeOpen(),
+                     absl::StrCat("the relay of ", members_.hostname(), " was lost",
+                                  detail.empty() ? "" : ": ", detail)};
+}
+
+void Session::Ended(const std::string& detail) {
+  std::optional<Inbound> end;
+  {
+    MutexLock lock(&mu_);
+    end = EndLocked(detail);
+  }
+  // The coordinator closes the session once the state has seen this, with what the state decided
+  // before. (The state knows nothing of a node session itself.)
+  const bool closes = end.has_value() && kind_ == Kind::kWorker;
+  if (end.has_value() && inbox_.Push(*std::move(end)) && closes) return;
+  Close(absl::OkStatus());
+}
+
+void Session::OnDone() {
+  COORDD_TSAN_ACQUIRE(&finished_);
+  std::optional<Inbound> end;
+  std::shared_ptr<Session> self;
+  int64_t members = 0;
+  {
+    MutexLock lock(&mu_);
+    finished_ = true;
+    end = EndLocked("coordd closed the stream");
+    members = static_cast<int64_t>(members_.size());
+    self = std::move(self_);
+  }
+  if (end.has_value()) inbox_.Push(*std::move(end));
+  if (kind_ == Kind::kNode) {
+    metrics_.AddSessions(-members);
+    metrics_.AddNodeSessions(-1);
+  } else {
+    metrics_.AddSessions(-1);
+  }
+  on_done_(id_);
+  COORDD_TSAN_RELEASE(&metrics_);  // the server's Shutdown waits for this callback
+  // `self` goes last; whoever else still holds this finds it finished.
+}
+
+}  // namespace coordd

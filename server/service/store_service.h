@@ -1,0 +1,65 @@
+// The gRPC service `Store`: takes calls to the coordinator thread and its answers back. (io)
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "absl/status/status.h"
+#include "common/base/memory_limit.h"
+#include "common/base/mutex.h"
+#include "coordd/v1/store.grpc.pb.h"
+#include "server/job/coordinator_state.h"
+#include "server/metrics/server_metrics.h"
+#include "server/service/inbox.h"
+
+namespace coordd {
+
+// Thread-safe.
+class StoreService final : public v1::Store::CallbackService {
+ public:
+  // A generation of the largest job may wait for each other's addresses all at once.
+  static constexpr size_t kMaxWaitingCalls = 1 << 18;
+
+  StoreService(Inbox& inbox, ServerMetrics& metrics) : inbox_(inbox), metrics_(metrics) {}
+
+  // For the coordinator thread.
+  void CarryOut(StoreReply&& reply);
+
+  // Answers every call, and every one that still comes, with `status`.
+  void CloseAll(const absl::Status& status);
+
+ private:
+  class Call;  // one unary call; deleted by gRPC's OnDone
+
+  grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context, const v1::SetRequest* request,
+                                v1::SetResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                v1::GetResponse* response) override;
+  grpc::ServerUnaryReactor* Add(grpc::CallbackServerContext* context, const v1::AddRequest* request,
+                                v1::AddResponse* response) override;
+  grpc::ServerUnaryReactor* DeletePrefix(grpc::CallbackServerContext* context,
+                                         const v1::DeletePrefixRequest* request,
+                                         v1::DeletePrefixResponse* response) override;
+
+  // Hands the call to the coordinator, or refuses it.
+  grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context, const char* method,
+                                  const v1::StoreCaller& caller,
+                                  decltype(StoreCall::request) request,
+                                  std::function<void(StoreReply&)> fill);
+  // The call, when nobody has answered it yet: the caller answers it now.
+  Call* Take(CallId id);
+  void Cancel(CallId id);
+
+  // Thread-safe by itself.
+  Inbox& inbox_;
+  ServerMetrics& metrics_;
+  MemoryGuard memory_;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  int64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<CallId, Call*> waiting_ ABSL_GUARDED_BY(mu_);
+  absl::Status refuse_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace coordd

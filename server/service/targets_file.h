@@ -1,0 +1,44 @@
+// Prometheus's file service discovery: the same targets as /v1/targets, in a file. (io)
+#pragma once
+
+#include <string>
+#include <thread>
+
+#include "common/base/bounded_queue.h"
+#include "common/base/clock.h"
+
+namespace coordd {
+
+class Coordinator;
+
+// Writes from a thread of its own, so that a slow disk never holds up the coordinator. The file is
+// replaced whole, and only when its contents change; a failure is logged and tried again at the
+// next change.
+class TargetsFile {
+ public:
+  // Starts the thread "targets-file", which writes at once. `coordinator` outlives this.
+  TargetsFile(std::string path, Coordinator& coordinator, Clock& clock);
+  ~TargetsFile();
+
+  // Members may have changed. Thread-safe; never blocks.
+  void Nudge();
+
+ private:
+  struct Change {};
+  void Run();
+
+  // Constant after construction.
+  const std::string path_;
+  Coordinator& coordinator_;
+  Clock& clock_;
+
+  // Thread-safe by itself. One is enough: a change that comes while one waits is seen with it.
+  BoundedQueue<Change> changes_;
+
+  // Touched by the thread only.
+  std::string written_;
+
+  std::thread thread_;
+};
+
+}  // namespace coordd

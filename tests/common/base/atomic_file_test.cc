@@ -1,0 +1,56 @@
+#include "common/base/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/temp_directory.h"
+
+namespace coordd {
+namespace {
+
+size_t EntriesIn(const std::string& directory) {
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(directory), {}));
+}
+
+TEST(WriteFileAtomically, WritesWithTheModeAndLeavesNothingElse) {
+  const TempDirectory directory;
+  const std::string path = directory / "file";
+  ASSERT_TRUE(WriteFileAtomically(path, "first", 0600).ok());
+  ASSERT_TRUE(WriteFileAtomically(path, "second", 0644).ok());
+  EXPECT_EQ(FileText(path), "second");
+  struct stat found = {};
+  ASSERT_EQ(stat(path.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0644u);
+  EXPECT_EQ(EntriesIn(directory.path()), 1u);
+}
+
+TEST(WriteFileAtomically, ReplacesASymbolicLinkInsteadOfFollowingIt) {
+  const TempDirectory directory;
+  ASSERT_TRUE(WriteFileAtomically(directory / "victim", "untouched", 0600).ok());
+  ASSERT_EQ(symlink((directory / "victim").c_str(), (directory / "link").c_str()), 0);
+  ASSERT_TRUE(WriteFileAtomically(directory / "link", "new", 0600).ok());
+  EXPECT_EQ(FileText(directory / "victim"), "untouched");
+  EXPECT_EQ(FileText(directory / "link"), "new");
+}
+
+TEST(WriteFileAtomically, NamesTheFileThatItCannotWrite) {
+  const TempDirectory directory;
+  const std::string path = directory / "missing/file";
+  const absl::Status status = WriteFileAtomically(path, "x", 0600);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr(path));
+}
+
+TEST(WriteFileAtomically, LeavesNoTemporaryFileWhenTheRenameFails) {
+  const TempDirectory directory;
+  std::filesystem::create_directory(directory / "taken");
+  EXPECT_FALSE(WriteFileAtomically(directory / "taken", "x", 0600).ok());
+  EXPECT_EQ(EntriesIn(directory.path()), 1u);
+}
+
+}  // namespace
+}  // namespace coordd

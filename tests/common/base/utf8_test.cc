@@ -1,0 +1,51 @@
+#include "common/base/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace coordd {
+namespace {
+
+TEST(PrintableText, ShowsWhatATerminalWouldObey) {
+  EXPECT_EQ(PrintableText("\x1b[2Jlayer\nrank 1"), "\\x1b[2Jlayer\\x0arank 1");
+  EXPECT_EQ(PrintableText("a\x7f"
+                          "b"),
+            "a\\x7f"
+            "b");
+  EXPECT_EQ(PrintableText("csi \u009b31m"), "csi \\u009b31m");
+  EXPECT_EQ(PrintableText("abc\u202egnp.exe\u2066\u200f\u061c\ufeff\u2028"),
+            "abc\\u202egnp.exe\\u2066\\u200f\\u061c\\ufeff\\u2028");
+}
+
+TEST(PrintableText, ShowsBytesThatAreNoText) {
+  EXPECT_EQ(PrintableText("a\xff"
+                          "b\xc3"),
+            "a\\xff"
+            "b\\xc3");
+  EXPECT_EQ(PrintableText("\x9b"
+                          "31m"),
+            "\\x9b"
+            "31m");
+}
+
+TEST(PrintableText, LeavesTextAsItIs) {
+  const std::string text = "model.layers.0/κόσμε 世界 \U0001f600 naïve";
+  EXPECT_EQ(PrintableText(text), text);
+  EXPECT_EQ(PrintableText("two\nlines\t", "\n"), "two\nlines\\x09");
+}
+
+TEST(PrintableJson, HoldsTheSameText) {
+  const nlohmann::json said = {{"name", "a\u009b\u202e\x7f\U000e0001 世界\n\x1b"}};
+  const std::string plain = said.dump(2);
+  const std::string shown = PrintableJson(plain);
+  EXPECT_EQ(shown.find("\u009b"), std::string::npos);
+  EXPECT_EQ(shown.find("\u202e"), std::string::npos);
+  EXPECT_EQ(shown.find('\x7f'), std::string::npos);
+  EXPECT_NE(shown.find("世界"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(shown), said);
+}
+
+}  // namespace
+}  // namespace coordd

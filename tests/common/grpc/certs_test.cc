@@ -1,0 +1,127 @@
+#include "common/grpc/certs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/support/temp_directory.h"
+
+namespace coordd {
+namespace {
+
+using testing::HasSubstr;
+
+using Certificate = std::unique_ptr<X509, decltype(&X509_free)>;
+
+Certificate Load(const std::string& path) {
+  FILE* file = fopen(path.c_str(), "re");
+  Certificate result(file == nullptr ? nullptr : PEM_read_X509(file, nullptr, nullptr, nullptr),
+                     &X509_free);
+  if (file != nullptr) fclose(file);
+  return result;
+}
+
+// Whether `leaf` is good for `purpose` (X509_PURPOSE_SSL_SERVER, ..._CLIENT) under `ca`.
+bool Verifies(X509* leaf, X509* ca, int purpose) {
+  X509_STORE* store = X509_STORE_new();
+  X509_STORE_add_cert(store, ca);
+  X509_STORE_CTX* context = X509_STORE_CTX_new();
+  X509_STORE_CTX_init(context, store, leaf, nullptr);
+  X509_STORE_CTX_set_purpose(context, purpose);
+  const bool good = X509_verify_cert(context) == 1;
+  X509_STORE_CTX_free(context);
+  X509_STORE_free(store);
+  return good;
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat found = {};
+  return stat(path.c_str(), &found) == 0 ? found.st_mode & 0777 : 0;
+}
+
+TEST(MakeCertificates, GivesEachSideWhatItMayDo) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  const Certificate ca = Load(directory / "ca.crt");
+  const Certificate server = Load(directory / "server.crt");
+  const Certificate worker = Load(directory / "worker.crt");
+  ASSERT_TRUE(ca && server && worker);
+  EXPECT_TRUE(Verifies(server.get(), ca.get(), X509_PURPOSE_SSL_SERVER));
+  EXPECT_FALSE(Verifies(server.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
+  EXPECT_TRUE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_CLIENT));
+  EXPECT_FALSE(Verifies(worker.get(), ca.get(), X509_PURPOSE_SSL_SERVER));
+}
+
+TEST(MakeCertificates, NamesThisMachineAndTheGivenNames) {
+  const TempDirectory directory;
+  ASSERT_TRUE(
+      MakeCertificates(directory.path(), {.server_names = {"launch.cluster", "10.0.0.7"}}).ok());
+  const Certificate server = Load(directory / "server.crt");
+  for (const char* name : {"localhost", "launch.cluster"})
+    EXPECT_EQ(X509_check_host(server.get(), name, 0, 0, nullptr), 1) << name;
+  for (const char* address : {"127.0.0.1", "::1", "10.0.0.7"})
+    EXPECT_EQ(X509_check_ip_asc(server.get(), address, 0), 1) << address;
+  EXPECT_NE(X509_check_host(server.get(), "other.cluster", 0, 0, nullptr), 1);
+}
+
+TEST(MakeCertificates, LastsAsLongAsAsked) {
+  const TempDirectory directory;
+  ASSERT_TRUE(
+      MakeCertificates(directory.path(), {.server_names = {}, .lifetime = absl::Hours(36)}).ok());
+  const Certificate worker = Load(directory / "worker.crt");
+  int days = 0, seconds = 0;
+  ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(worker.get()));
+  EXPECT_EQ(days, 1);
+  EXPECT_LT(X509_cmp_current_time(X509_get0_notBefore(worker.get())), 0);
+}
+
+TEST(MakeCertificates, KeepsKeysFromOthers) {
+  const TempDirectory parent;
+  const std::string directory = parent / "certs";
+  ASSERT_TRUE(MakeCertificates(directory, {}).ok());
+  EXPECT_EQ(ModeOf(directory), 0700u);
+  for (const char* key : {"/ca.key", "/server.key", "/worker.key"})
+    EXPECT_EQ(ModeOf(directory + key), 0600u) << key;
+}
+
+TEST(MakeCertificates, TouchesNothingWhenOneIsThere) {
+  const TempDirectory directory;
+  ASSERT_TRUE(MakeCertificates(directory.path(), {}).ok());
+  for (const char* name : {"ca.crt", "ca.key", "server.crt", "server.key", "worker.key"})
+    ASSERT_EQ(unlink((directory / name).c_str()), 0);
+  const std::string before = FileText(directory / "worker.crt");
+  const absl::Status status = MakeCertificates(directory.path(), {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("worker.crt"));
+  EXPECT_EQ(FileText(directory / "worker.crt"), before);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 1);
+}
+
+TEST(MakeCertificates, RefusesNamesThatCouldSayMore) {
+  const TempDirectory directory;
+  for (const char* name : {"", "a,DNS:b", "a b", "a\nb"}) {
+    EXPECT_EQ(MakeCertificates(directory.path(), {.server_names = {name}}).code(),
+              absl::StatusCode::kInvalidArgument)
+        << name;
+  }
+  EXPECT_EQ(
+      MakeCertificates(directory.path(), {.server_names = {}, .lifetime = absl::ZeroDuration()})
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MakeCertificates, SaysWhichDirectoryItCannotMake) {
+  const TempDirectory directory;
+  const absl::Status status = MakeCertificates(directory / "a/b", {});
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(directory / "a/b"));
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,151 @@
+#include "server/generation/resume_merge.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/server/support/builders.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kFrozen = 3, kCut = 4, kRemoved = 5;  // positions
+
+// Set 1 of ranks 0 and 1, whose removal is request 2; rank 2 is in none but 0.
+class ResumeMergeTest : public ::testing::Test {
+ protected:
+  ResumeMergeTest() : reports_(3) {
+    for (MemberReport& member : reports_) {
+      member.position = kFrozen;
+      member.report.set_answered_requests(1);
+      member.report.set_last_process_set(1);
+    }
+    v1::ProcessSetChange& set = *reports_[0].report.add_process_sets();
+    set.set_request(1);
+    set.set_process_set(1);
+    set.add_ranks(0);
+    set.add_ranks(1);
+  }
+  static v1::CoordinatorMessage At(int64_t position) {
+    v1::CoordinatorMessage message;
+    message.set_position(position);
+    return message;
+  }
+  void Hears(int32_t rank, const v1::CoordinatorMessage& message, int32_t to) {
+    MemberReport& member = reports_[static_cast<size_t>(rank)];
+    member.position = message.position();
+    *member.report.add_received() = message;
+    member.report.add_received_by(to);
+  }
+  void HearsOfTheCut(int32_t rank) {
+    v1::CoordinatorMessage cut = At(kCut);
+    cut.mutable_cut()->set_id(1);
+    cut.mutable_cut()->set_position(8);
+    Hears(rank, cut, 1);
+  }
+  void HearsOfTheRemoval(int32_t rank, int64_t position = kRemoved) {
+    v1::CoordinatorMessage removed = At(position);
+    removed.mutable_process_set_change()->set_request(2);
+    removed.mutable_process_set_change()->set_process_set(1);
+    Hears(rank, removed, 0);
+    MemberReport& member = reports_[static_cast<size_t>(rank)];
+    member.report.set_answered_requests(2);
+    if (rank == 0) member.report.clear_process_sets();
+  }
+
+  std::vector<MemberReport> reports_;
+};
+
+std::vector<int32_t> SetsOf(const ResumedGeneration& resumed) {
+  std::vector<int32_t> sets;
+  for (const ResumedGeneration::Set& set : resumed.sets) sets.push_back(ToInt(set.id));
+  return sets;
+}
+
+// The cut was said to ranks 0 and 1 before, and is lost with coordd: they must not be told of the
+// end of a set whose schedule they still execute.
+TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsAnsweredAnew) {
+  HearsOfTheRemoval(2);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0, 1));
+  ASSERT_THAT(resumed->removals, SizeIs(1));
+  EXPECT_EQ(resumed->removals[0].request, 2);
+  EXPECT_EQ(resumed->removals[0].process_set, ProcessSetId{1});
+  EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
+  EXPECT_THAT(resumed->answered_requests, ElementsAre(1, 1, 2));
+  EXPECT_EQ(resumed->position, kRemoved);
+}
+
+TEST_F(ResumeMergeTest, ARemovalThatAMemberHasHeardIsToldWithWhatPrecedesIt) {
+  HearsOfTheCut(1);
+  HearsOfTheRemoval(1);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
+  EXPECT_THAT(resumed->removals, IsEmpty());
+  EXPECT_THAT(resumed->missed, ElementsAre(SizeIs(2), IsEmpty(), SizeIs(1)));
+  EXPECT_TRUE(resumed->missed[0][0]->has_cut());
+  EXPECT_THAT(resumed->answered_requests, ElementsAre(2, 2, 2));
+}
+
+// It was answered anew once already: rank 2 heard of it before the others, at an earlier position.
+TEST_F(ResumeMergeTest, NobodyIsToldOfARemovalTwice) {
+  reports_[2].report.set_answered_requests(2);
+  HearsOfTheRemoval(0);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
+}
+
+TEST_F(ResumeMergeTest, WhoHasHeardOfNeitherOfTwoAnswersIsToldOne) {
+  HearsOfTheRemoval(2);
+  HearsOfTheRemoval(0, kRemoved + 1);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
+  ASSERT_THAT(resumed->missed, ElementsAre(IsEmpty(), SizeIs(1), IsEmpty()));
+  EXPECT_EQ(resumed->missed[1][0]->position(), kRemoved + 1);
+}
+
+// coordd was started again once already, and dies again before it has answered anew: what it has
+// said since is behind the end that only rank 2 has heard.
+TEST_F(ResumeMergeTest, ARemovalThatNoMemberHasHeardIsStillThatWhenTheyHaveHeardMore) {
+  HearsOfTheRemoval(2);
+  v1::CoordinatorMessage plan = At(kRemoved + 1);
+  plan.mutable_plan();
+  Hears(0, plan, 1);
+  Hears(1, plan, 1);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0, 1));
+  EXPECT_THAT(resumed->removals, SizeIs(1));
+  EXPECT_THAT(resumed->missed, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
+}
+
+TEST_F(ResumeMergeTest, ARemovalThatAllMembersHaveForgottenIsOne) {
+  HearsOfTheRemoval(2);
+  for (int32_t rank : {0, 1}) {
+    reports_[static_cast<size_t>(rank)].position = kRemoved;
+    reports_[static_cast<size_t>(rank)].report.set_answered_requests(2);
+  }
+  reports_[0].report.clear_process_sets();
+  v1::CoordinatorMessage added = At(1);
+  added.mutable_process_set_change()->set_request(1);
+  added.mutable_process_set_change()->set_process_set(1);
+  added.mutable_process_set_change()->add_ranks(0);
+  added.mutable_process_set_change()->add_ranks(1);
+  *reports_[2].report.add_received() = added;
+  reports_[2].report.add_received_by(0);
+  const auto resumed = MergeReports(reports_);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_THAT(SetsOf(*resumed), ElementsAre(0));
+  EXPECT_THAT(resumed->removals, IsEmpty());
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,207 @@
+#include "server/job/kv_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/protocol/store.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using Code = absl::StatusCode;
+using Request = std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix>;
+
+class KvStateTest : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_THAT(kv_.CheckConsistency(), IsOk()); }
+
+  // The replies that the call leads to, its own first.
+  std::vector<StoreReply> Call(Request request) {
+    Effects effects;
+    kv_.Call(StoreCall{CallId{++last_call_}, "train", "", std::move(request)}, effects);
+    return Replies(effects);
+  }
+  static std::vector<StoreReply> Replies(const Effects& effects) {
+    std::vector<StoreReply> replies;
+    for (const Outgoing& out : effects.outgoing) replies.push_back(std::get<StoreReply>(out));
+    return replies;
+  }
+  absl::Status Status(Request request) { return Call(std::move(request)).at(0).status; }
+
+  KvState kv_{"train", {.max_keys = 4, .max_bytes = 200 << 10, .max_waiting = 2}};
+  int64_t last_call_ = 0;
+};
+
+TEST_F(KvStateTest, AGetOfASetKeyIsAnsweredAtOnce) {
+  EXPECT_THAT(Status(StoreSet{"k", "v"}), IsOk());
+  const auto replies = Call(StoreGet{"k"});
+  ASSERT_THAT(replies, SizeIs(1));
+  EXPECT_EQ(replies[0].value, "v");
+}
+
+TEST_F(KvStateTest, AGetWaitsForItsKey) {
+  EXPECT_THAT(Call(StoreGet{"k"}), IsEmpty());
+  EXPECT_THAT(Call(StoreSet{"other", "v"}), SizeIs(1));
+  const auto replies = Call(StoreSet{"k", "v"});
+  ASSERT_THAT(replies, SizeIs(2));
+  EXPECT_EQ(replies[1].call, CallId{1});
+  EXPECT_EQ(replies[1].value, "v");
+}
+
+TEST_F(KvStateTest, AnEmptyValueIsAValue) {
+  EXPECT_THAT(Status(StoreSet{"k", ""}), IsOk());
+  EXPECT_THAT(Status(StoreGet{"k"}), IsOk());
+}
+
+TEST_F(KvStateTest, AddWakesWaitersAndSums) {
+  Call(StoreGet{"n"});
+  const auto replies = Call(StoreAdd{"n", 5});
+  ASSERT_THAT(replies, SizeIs(2));
+  EXPECT_EQ(replies[0].number, 5);
+  EXPECT_EQ(replies[1].value, "5");
+  EXPECT_EQ(Call(StoreAdd{"n", -7})[0].number, -2);
+  Call(StoreSet{"n", "x"});
+  EXPECT_THAT(Status(StoreAdd{"n", 1}), StatusIs(Code::kInvalidArgument, HasSubstr("number")));
+  Call(StoreSet{"n", absl::StrCat(std::numeric_limits<int64_t>::max())});
+  EXPECT_THAT(Status(StoreAdd{"n", 1}), StatusIs(Code::kInvalidArgument, HasSubstr("64 bits")));
+}
+
+TEST_F(KvStateTest, ACancelledGetIsNotAnswered) {
+  Call(StoreGet{"k"});
+  kv_.Cancel(CallId{1});
+  kv_.Cancel(CallId{99});
+  EXPECT_THAT(Call(StoreSet{"k", "v"}), SizeIs(1));
+}
+
+TEST_F(KvStateTest, KeysOfAGenerationEndWithIt) {
+  EXPECT_THAT(Status(StoreSet{"gen/1/id", "x"}),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("does not exist yet")));
+  kv_.Open(Generation{1});
+  Call(StoreSet{"gen/1/id", "x"});
+  Call(StoreSet{"job", "stays"});
+  EXPECT_THAT(Call(StoreGet{"gen/1/other"}), IsEmpty());
+  EXPECT_THAT(Call(StoreGet{"later"}), IsEmpty());
+  Effects effects;
+  kv_.Close(Generation{1}, effects);
+  ASSERT_THAT(Replies(effects), SizeIs(1));
+  EXPECT_THAT(Replies(effects)[0].status,
+              StatusIs(Code::kFailedPrecondition, HasSubstr("gen/1/other: generation 1 of job "
+                                                            "train is over")));
+  EXPECT_EQ(kv_.keys(), 1);
+  kv_.Open(Generation{2});
+  EXPECT_THAT(Status(StoreGet{"gen/1/id"}),
+              StatusIs(Code::kFailedPrecondition, HasSubstr("the current one is 2")));
+  EXPECT_THAT(Call(StoreGet{"gen/2/id"}), SizeIs(0));
+}
+
+TEST_F(KvStateTest, RefusesKeysThatOnlyLookLikeAGenerations) {
+  for (const char* key : {"gen/", "gen/1", "gen/x/id", "gen/01/id", "gen/-1", "gen//id"}) {
+    EXPECT_EQ(Status(StoreSet{key, "x"}).code(), Code::kInvalidArgument) << key;
+  }
+  EXPECT_THAT(Status(StoreSet{"gentle", "x"}), IsOk());
+}
+
+TEST_F(KvStateTest, BoundsKeysValuesAndWaiters) {
+  EXPECT_THAT(Status(StoreSet{"", "v"}), StatusIs(Code::kInvalidArgument, HasSubstr("1 to 256")));
+  EXPECT_THAT(Status(StoreSet{std::string(257, 'k'), "v"}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("257")));
+  EXPECT_THAT(Status(StoreSet{"k", std::string(Store::kMaxValueBytes + 1, 'v')}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("65536")));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(Status(StoreSet{absl::StrCat("k", i), std::string(64 << 10, 'v')}), IsOk());
+  }
+  EXPECT_THAT(Status(StoreSet{"k3", std::string(64 << 10, 'v')}),
+              StatusIs(Code::kResourceExhausted, HasSubstr("bytes")));
+  EXPECT_THAT(Status(StoreSet{"k2", "small"}), IsOk());
+  EXPECT_THAT(Status(StoreSet{"k3", "v"}), IsOk());
+  EXPECT_THAT(Status(StoreSet{"k4", "v"}), StatusIs(Code::kResourceExhausted, HasSubstr("4 keys")));
+  EXPECT_THAT(Status(StoreAdd{"k4", 1}), StatusIs(Code::kResourceExhausted, HasSubstr("4 keys")));
+  Call(StoreGet{"a"});
+  Call(StoreGet{"b"});
+  EXPECT_THAT(Status(StoreGet{"c"}), StatusIs(Code::kResourceExhausted, HasSubstr("2 calls")));
+}
+
+TEST_F(KvStateTest, DeletesByPrefix) {
+  for (const char* key : {"a", "ab", "abc", "b"}) Call(StoreSet{key, "v"});
+  EXPECT_EQ(Call(StoreDeletePrefix{"ab"})[0].number, 2);
+  EXPECT_THAT(Status(StoreDeletePrefix{""}), StatusIs(Code::kInvalidArgument, HasSubstr("key")));
+  EXPECT_EQ(kv_.keys(), 2);
+}
+
+TEST_F(KvStateTest, AnswersEverybodyWhenTheJobIsOver) {
+  Call(StoreSet{"k", "v"});
+  Call(StoreGet{"never"});
+  Effects effects;
+  kv_.Clear(absl::NotFoundError("over"), effects);
+  ASSERT_THAT(Replies(effects), SizeIs(1));
+  EXPECT_THAT(Replies(effects)[0].status, StatusIs(Code::kNotFound, HasSubstr("over")));
+  EXPECT_EQ(kv_.keys(), 0);
+}
+
+// Beside a std::map: same answers, nobody waits for a key that is set.
+TEST(KvStateModel, AgreesWithAMap) {
+  Random random(3);
+  KvState kv("train", {});
+  std::map<std::string, std::string> naive;
+  std::map<CallId, std::string> waiting;
+  int64_t generation = 1;
+  kv.Open(Generation{1});
+  for (int64_t call = 1; call <= 5000; ++call) {
+    const std::string scope =
+        random.Below(2) == 0 ? "" : absl::StrCat("gen/", generation - (random.Below(10) == 0), "/");
+    const std::string key = absl::StrCat(scope, "k", random.Below(6));
+    const bool usable = !absl::StartsWith(key, "gen/") ||
+                        absl::StartsWith(key, absl::StrCat("gen/", generation, "/"));
+    Effects effects;
+    const uint64_t what = random.Below(20);
+    if (what < 8) {
+      kv.Call({CallId{call}, "", "", StoreSet{key, absl::StrCat(call)}}, effects);
+      if (usable) naive[key] = absl::StrCat(call);
+    } else if (what < 16) {
+      kv.Call({CallId{call}, "", "", StoreGet{key}}, effects);
+      if (usable) waiting[CallId{call}] = key;
+    } else if (what < 18) {
+      kv.Call({CallId{call}, "", "", StoreDeletePrefix{key}}, effects);
+      if (usable) std::erase_if(naive, [&](auto& kv) { return absl::StartsWith(kv.first, key); });
+    } else if (what < 19 && !waiting.empty()) {
+      kv.Cancel(waiting.begin()->first);
+      waiting.erase(waiting.begin());
+    } else if (what == 19) {
+      kv.Close(Generation{generation}, effects);
+      kv.Open(Generation{++generation});
+      std::erase_if(naive, [](auto& kv) { return absl::StartsWith(kv.first, "gen/"); });
+    }
+    for (const Outgoing& out : effects.outgoing) {
+      const auto& reply = std::get<StoreReply>(out);
+      const auto it = waiting.find(reply.call);
+      if (it == waiting.end()) {
+        ASSERT_TRUE(reply.call == CallId{call});
+        ASSERT_EQ(reply.status.ok(), usable);
+        continue;
+      }
+      if (reply.status.ok()) {
+        ASSERT_EQ(reply.value, naive.at(it->second));
+      } else {
+        ASSERT_EQ(reply.status.code(), Code::kFailedPrecondition);
+        ASSERT_TRUE(absl::StartsWith(it->second, "gen/"));
+      }
+      waiting.erase(it);
+    }
+    for (const auto& [id, key_waited_for] : waiting) ASSERT_FALSE(naive.contains(key_waited_for));
+    ASSERT_EQ(kv.keys(), static_cast<int64_t>(naive.size()));
+    ASSERT_EQ(kv.waiting(), static_cast<int64_t>(waiting.size()));
+    ASSERT_THAT(kv.CheckConsistency(), IsOk());
+  }
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,184 @@
+#include "server/model/validate_message.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "common/protocol/protocol_bounds.h"
+#include "common/protocol/slot_dictionary.h"
+#include "tests/server/support/builders.h"
+#include "tests/support/status_matchers.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+using Code = absl::StatusCode;
+
+TEST(ValidateMessage, AcceptsAPlainJoin) { EXPECT_THAT(ValidateJoin(JoinOf("a")), IsOk()); }
+
+struct WrongMessage {
+  std::function<void(v1::Join&)> set;
+  std::string sentence;
+};
+
+TEST(ValidateMessage, NamesTheFieldOfAJoinThatIsBeyondItsBound) {
+  const std::vector<WrongMessage> cases = {
+      {[](v1::Join& j) { j.set_job(""); }, "job: 0 bytes, expected 1 to 128"},
+      {[](v1::Join& j) { j.set_job("a b"); }, "job: byte 32"},
+      {[](v1::Join& j) { j.set_token(std::string(257, 'x')); }, "token: 257 bytes"},
+      {[](v1::Join& j) { j.set_worker_id(""); }, "worker_id: 0 bytes"},
+      {[](v1::Join& j) { j.set_worker_id("a\nb"); },
+       "worker_id: \"a\\x0ab\", expected text without control"},
+      {[](v1::Join& j) { j.set_worker_id("a\u009b31m"); }, "worker_id: \"a\\u009b31m\""},
+      {[](v1::Join& j) { j.set_worker_id("a\u202eb"); }, "worker_id: \"a\\u202eb\""},
+      {[](v1::Join& j) { j.mutable_host()->set_node_id(""); }, "host.node_id: 0 bytes"},
+      {[](v1::Join& j) { j.mutable_host()->set_hostname("\x1b[31m"); }, "host.hostname"},
+      {[](v1::Join& j) {
+         for (int i = 0; i < 9; ++i) j.mutable_host()->add_topology("r");
+       },
+       "host.topology: 9 entries, expected at most 8"},
+      {[](v1::Join& j) { j.mutable_host()->add_topology(""); }, "host.topology: 0 bytes"},
+      {[](v1::Join& j) { j.set_launcher_rank(-2); }, "launcher_rank: -2, expected at least -1"},
+      {[](v1::Join& j) { j.add_devices()->set_kind(v1::MEMORY_KIND_HOST); }, "devices.kind: 1"},
+      {[](v1::Join& j) { j.add_devices()->set_kind(v1::MEMORY_KIND_CUDA); }, "devices.uuid"},
+      {[](v1::Join& j) { j.mutable_versions()->set_ucx(std::string(65, '1')); }, "versions.ucx"},
+      {[](v1::Join& j) { j.set_metrics_address("a\tb"); }, "metrics_address"},
+      {[](v1::Join& j) { j.set_metrics_address("127.0.0.1:1\"}\\"); }, "metrics_address"},
+      {[](v1::Join& j) { j.set_metrics_address("http://10.0.0.1:1/x"); }, "metrics_address"},
+      {[](v1::Join& j) { j.set_metrics_address("10.0.0.1:0"); }, "metrics_address"},
+      {[](v1::Join& j) { j.set_metrics_address("10.0.0.1"); }, "metrics_address"},
+      {[](v1::Join& j) { j.mutable_limits()->set_min_workers(-1); }, "limits.min_workers: -1"},
+      {[](v1::Join& j) { j.mutable_limits()->mutable_settling_window()->set_seconds(-1); },
+       "limits.settling_window: -1s"},
+      {[](v1::Join& j) {
+         j.mutable_limits()->mutable_settling_window()->set_seconds(int64_t{1} << 62);
+       },
+       "limits.settling_window"},
+  };
+  for (const WrongMessage& wrong : cases) {
+    v1::Join join = JoinOf("a");
+    wrong.set(join);
+    EXPECT_THAT(ValidateJoin(join), StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
+TEST(ValidateMessage, BoundsTensorsReady) {
+  v1::TensorsReady ready;
+  ready.add_tensors()->set_name("");
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("name")));
+  ready.mutable_tensors(0)->set_name(std::string(513, 'x'));
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("513")));
+  ready.mutable_tensors(0)->set_name("x");
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk());
+  while (ready.ByteSizeLong() <= static_cast<size_t>(kMaxTensorsReadyBytes)) {
+    ready.add_tensors()->set_name(std::string(512, 'x'));
+  }
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("262144")));
+}
+
+TEST(ValidateMessage, BoundsReportsBySlot) {
+  v1::TensorsReady ready;
+  v1::CachedTensors& cached = *ready.add_cached();
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk()) << "nothing is known, nothing is reported";
+  cached.set_bits("\x01");
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.first_slot: 0")));
+  cached.set_first_slot(3);
+  cached.set_known(2);
+  EXPECT_THAT(ValidateTensorsReady(ready), StatusIs(Code::kInvalidArgument, HasSubstr("at most")));
+  cached.set_known(3);
+  EXPECT_THAT(ValidateTensorsReady(ready), IsOk());
+  cached.set_bits(std::string(size_t{2} * kMaxSlots / 8 + 1, '\x01'));
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.bits: 16385 bytes")));
+  cached.clear_bits();
+  cached.set_known(-1);
+  EXPECT_THAT(ValidateTensorsReady(ready),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cached.known: -1")));
+}
+
+TEST(ValidateMessage, BoundsEverythingElse) {
+  v1::Heartbeat heartbeat;
+  for (int i = 0; i < 257; ++i) heartbeat.add_lanes();
+  EXPECT_THAT(ValidateHeartbeat(heartbeat), StatusIs(Code::kInvalidArgument, HasSubstr("lanes")));
+  v1::Leave leave;
+  leave.set_reason(std::string(1025, 'x'));
+  EXPECT_THAT(ValidateLeave(leave), StatusIs(Code::kInvalidArgument, HasSubstr("reason")));
+  v1::CollectiveFailed failed;
+  failed.set_detail(std::string(1025, 'x'));
+  EXPECT_THAT(ValidateCollectiveFailed(failed),
+              StatusIs(Code::kInvalidArgument, HasSubstr("detail")));
+  v1::TensorsWithdrawn withdrawn;
+  withdrawn.add_names("");
+  EXPECT_THAT(ValidateTensorsWithdrawn(withdrawn),
+              StatusIs(Code::kInvalidArgument, HasSubstr("names")));
+}
+
+TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
+  struct Wrong {
+    std::function<void(v1::DeviceUse&)> set;
+    std::string sentence;
+  };
+  const std::vector<Wrong> cases = {
+      {[](v1::DeviceUse& u) { u.mutable_device(); }, "devices.kind"},
+      {[](v1::DeviceUse& u) {
+         u.mutable_device()->set_kind(v1::MEMORY_KIND_CUDA);
+         u.mutable_device()->set_uuid(std::string(129, 'x'));
+       },
+       "devices.uuid: 129 bytes"},
+      {[](v1::DeviceUse& u) { u.set_nccl(std::string(65, '2')); }, "device_use.nccl: 65 bytes"},
+      {[](v1::DeviceUse& u) { u.set_no_nccl("a\x1b[31m"); }, "device_use.no_nccl: \"a\\x1b[31m\""},
+      {[](v1::DeviceUse& u) { u.set_more_paths(-1); }, "device_use.more_paths: -1"},
+      {[](v1::DeviceUse& u) {
+         for (int i = 0; i < 9; ++i) u.add_paths();
+       },
+       "device_use.paths: 9 entries, expected at most 8"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_process_set(-1); }, "paths.process_set: -1"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_why_not(std::string(1025, 'x')); },
+       "paths.why_not: 1025 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_why_flat(std::string(1025, 'x')); },
+       "paths.why_flat: 1025 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_within_node(std::string(257, 'x')); },
+       "paths.within_node: 257 bytes"},
+      {[](v1::DeviceUse& u) { u.add_paths()->set_between_nodes("a\nb"); },
+       "paths.between_nodes: \"a\\x0ab\""},
+  };
+  for (const Wrong& wrong : cases) {
+    v1::Heartbeat heartbeat;
+    EXPECT_THAT(ValidateHeartbeat(heartbeat), IsOk());
+    wrong.set(*heartbeat.mutable_device_use());
+    EXPECT_THAT(ValidateHeartbeat(heartbeat),
+                StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
+TEST(ValidateMessage, BoundsARequestForAProcessSet) {
+  v1::ProcessSetRequest request;
+  request.set_request(1);
+  EXPECT_THAT(ValidateProcessSetRequest(request), IsOk());
+  request.set_remove(-1);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("remove: -1, expected at least 0")));
+  request.set_remove(0);
+  request.set_request(0);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("request: 0, expected at least 1")));
+  request.set_request(1);
+  for (int32_t i = 0; i < (1 << 17) + 1; ++i) request.add_ranks(i);
+  EXPECT_THAT(ValidateProcessSetRequest(request),
+              StatusIs(Code::kInvalidArgument, HasSubstr("ranks: 131073 entries")));
+}
+
+TEST(Truncated, NeverCutsACharacter) {
+  EXPECT_EQ(Truncated("abc", 3), "abc");
+  EXPECT_EQ(Truncated("abcd", 3), "abc");
+  EXPECT_EQ(Truncated("a\xC3\xA9z", 2), "a");  // é is two bytes
+  EXPECT_EQ(Truncated("a\xC3\xA9z", 3), "a\xC3\xA9");
+}
+
+TEST(OneLine, KeepsALogLineWhole) { EXPECT_EQ(OneLine("a\nb\x1b[0mc"), "a b [0mc"); }
+
+}  // namespace
+}  // namespace coordd

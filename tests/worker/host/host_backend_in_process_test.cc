@@ -1,0 +1,264 @@
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/thread.h"
+#include "common/protocol/store_memory.h"
+#include "tests/worker/support/collective_backend_conformance.h"
+#include "tests/worker/support/in_process_transport.h"
+#include "worker/base/aligned_buffer.h"
+#include "worker/host/checking_backend.h"
+#include "worker/host/host_backend.h"
+#include "worker/interfaces/peer_status.h"
+
+namespace coordd {
+namespace {
+
+BackendCase Host(std::string name, HostBackendOptions options) {
+  return {.name = std::move(name), .new_group = [options](int32_t world_size) {
+            auto network = std::make_shared<InProcessNetwork>(world_size);
+            return [network, options]() -> std::unique_ptr<CollectiveBackend> {
+              return std::make_unique<HostBackend>(std::make_unique<InProcessTransport>(*network),
+                                                   options);
+            };
+          }};
+}
+
+// What these tests use of a board: its directory and the first entries.
+constexpr size_t kUsedBoardBytes = size_t{1} << 20;
+
+// Memory that all ranks have at the same addresses, so that ThreadSanitizer sees who touches what.
+struct SharedMemories {
+  explicit SharedMemories(int32_t ranks) {
+    constexpr int64_t kArenaBytes = int64_t{112} << 20;
+    for (int32_t r = 0; r < ranks; ++r) {
+      buffers.emplace_back(kArenaBytes);
+      std::memset(buffers.back().data(), 0, kUsedBoardBytes);
+      memories.push_back(buffers.back().span());
+    }
+  }
+  std::vector<AlignedBuffer> buffers;
+  std::vector<NodeMemory> memories;
+};
+
+BackendCase OnSharedMemory(std::string name, NodeRunOptions options) {
+  return {.name = std::move(name),
+          .new_group =
+              [options](int32_t world_size) {
+                auto network = std::make_shared<InProcessNetwork>(world_size);
+                auto shared = std::make_shared<SharedMemories>(world_size);
+                return [network, shared, options]() -> std::unique_ptr<CollectiveBackend> {
+                  return std::make_unique<HostBackend>(
+                      std::make_unique<InProcessTransport>(*network),
+                      HostBackendOptions{.node = options},
+                      std::make_unique<NodeArena>(shared->memories));
+                };
+              },
+          .max_world_size = 4};
+}
+
+// Two nodes, or three, or with ranks left over; forced, because most of the suite's are small.
+GroupLayout OnNodes(Rank self, int32_t world_size) {
+  if (world_size == 3) return GroupLayout(self, {{1, 2}, {1, 1}});
+  if (world_size == 6) return GroupLayout(self, {{3, 2}});
+  return world_size % 2 == 0 ? GroupLayout(self, {{2, world_size / 2}})
+                             : GroupLayout(self, {{world_size, 1}});
+}
+
+// The same with different numbers of ranks, also one.
+GroupLayout OnUnevenNodes(Rank self, int32_t world_size) {
+  switch (world_size) {
+    case 3:
+      return GroupLayout(self, {{1, 2}, {1, 1}});
+    case 4:
+      return GroupLayout(self, {{1, 1}, {1, 3}});
+    case 5:
+      return GroupLayout(self, {{1, 1}, {1, 4}});
+    case 6:
+      return GroupLayout(self, {{1, 3}, {1, 2}, {1, 1}});
+    case 7:
+      return GroupLayout(self, {{1, 4}, {1, 3}});
+    default:
+      return GroupLayout(self, {{world_size, 1}});
+  }
+}
+
+BackendCase Uneven(BackendCase of) {
+  of.layout = OnUnevenNodes;
+  of.max_world_size = 7;
+  return of;
+}
+
+// Every rank on a node of its own.
+BackendCase Apart(std::string name, HostBackendOptions options) {
+  BackendCase made = Host(std::move(name), options);
+  made.layout = [](Rank self, int32_t world_size) { return GroupLayout(self, {{world_size, 1}}); };
+  return made;
+}
+
+BackendCase BetweenNodes(std::string name, NodeRunOptions options, int64_t segment_bytes) {
+  BackendCase made = OnSharedMemory(std::move(name), {});
+  made.new_group = [options, segment_bytes](int32_t world_size) {
+    auto network = std::make_shared<InProcessNetwork>(world_size);
+    auto shared = std::make_shared<SharedMemories>(world_size);
+    return [network, shared, options, segment_bytes]() -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<HostBackend>(
+          std::make_unique<InProcessTransport>(*network),
+          HostBackendOptions{.algorithm = HostAlgorithm::kHierarchical,
+                             .run = {.segment_bytes = segment_bytes},
+                             .node = options},
+          std::make_unique<NodeArena>(shared->memories));
+    };
+  };
+  made.layout = OnNodes;
+  made.max_world_size = 6;
+  return made;
+}
+
+// Every result of the suite compared with the reference besides.
+BackendCase Checked(BackendCase of) {
+  of.name = "Checked" + of.name;
+  of.max_world_size = 3;
+  of.new_group = [new_group = of.new_group](int32_t world_size) {
+    return [make = new_group(world_size)]() -> std::unique_ptr<CollectiveBackend> {
+      return std::make_unique<CheckingBackend>(make(), CheckingOptions{.tolerance = 1e-12});
+    };
+  };
+  return of;
+}
+
+HostBackendOptions With(Algorithm allreduce, int64_t segment_bytes) {
+  return {.allreduce = allreduce, .run = {.segment_bytes = segment_bytes}};
+}
+
+// Each algorithm with every size, and segments so small that most transfers have several.
+INSTANTIATE_TEST_SUITE_P(
+    InProcess, CollectiveBackendConformance,
+    testing::Values(Host("ByTable", {}), Host("Ring", With(Algorithm::kRing, 4096)),
+                    Host("HalvingDoubling", With(Algorithm::kHalvingDoubling, 4096)),
+                    Host("RecursiveDoubling", With(Algorithm::kRecursiveDoubling, 65536)),
+                    OnSharedMemory("SharedMemory", {.staging = {.buffer_bytes = 8192,
+                                                                .broadcast_bytes = 512,
+                                                                .exchange_bytes = 8192},
+                                                    .stream_bytes_min = 65536,
+                                                    .work_bytes_max = 16384}),
+                    BetweenNodes("BetweenNodes",
+                                 {.inline_bytes_max = 64,
+                                  .staging = {.buffer_bytes = 8192,
+                                              .broadcast_bytes = 512,
+                                              .exchange_bytes = 8192},
+                                  .stream_bytes_min = 65536,
+                                  .work_bytes_max = 16384},
+                                 4096),
+                    Uneven(BetweenNodes("UnevenNodes",
+                                        {.inline_bytes_max = 64,
+                                         .staging = {.buffer_bytes = 8192,
+                                                     .broadcast_bytes = 512,
+                                                     .exchange_bytes = 8192},
+                                         .work_bytes_max = 16384},
+                                        4096)),
+                    Uneven(BetweenNodes("UnevenNodesByLeaders", {}, 65536)),
+                    Apart("Apart", {.run = {.segment_bytes = 4096}}),
+                    Checked(BetweenNodes("BetweenNodes", {}, int64_t{1} << 20)),
+                    Checked(Host("ByTable", {})), Checked(OnSharedMemory("SharedMemory", {}))),
+    [](const auto& info) { return info.param.name; });
+
+// Where somebody wants flat ones, or a node has no arenas, all do without the hierarchy.
+TEST(HostBackendBetweenNodes, RanksThatDifferAgree) {
+  enum class Differs { kWantsFlat, kHasNone };
+  for (const Differs differs : {Differs::kWantsFlat, Differs::kHasNone}) {
+    SharedMemories shared(4);
+    InProcessNetwork network(4);
+    InMemoryStore store;
+    std::barrier all(4);
+    std::vector<std::thread> threads;
+    for (int32_t r = 0; r < 4; ++r) {
+      threads.push_back(StartThread("rank", [&, r] {
+        HostBackendOptions options{.algorithm = HostAlgorithm::kHierarchical};
+        if (differs == Differs::kWantsFlat && r == 3) options.algorithm = HostAlgorithm::kFlat;
+        const bool has_none = differs == Differs::kHasNone && r >= 2;
+        HostBackend backend(std::make_unique<InProcessTransport>(network), options,
+                            has_none ? nullptr : std::make_unique<NodeArena>(shared.memories));
+        ASSERT_EQ(backend.Connect(GroupLayout(Rank{r}, {{2, 2}}), store,
+                                  Clock::Real().Now() + kGroupHangLimit),
+                  absl::OkStatus());
+        all.arrive_and_wait();
+        BackendContext context{backend, Rank{r}, 4, all, [] {}};
+        const Bytes input = TestInput(DataType::kFloat32, r, 100003, 1);
+        Bytes output(input.size());
+        CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+        args.sequence = 1;
+        EXPECT_EQ(RunCollective(context, args), absl::OkStatus());
+        EXPECT_EQ(CheckReduced(DataType::kFloat32, ReduceOp::kSum,
+                               AllInputs(DataType::kFloat32, 4, 100003, 1), output.data(), 100003),
+                  "");
+        all.arrive_and_wait();
+      }));
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+// Whoever waits for a rank that dies names it, whether it is the one of its node that talks to
+// other nodes or not, and nobody is done; the others hear of it from coordd.
+TEST(HostBackendBetweenNodes, ARankThatDiesIsNamed) {
+  const std::vector<NodeRun> kLayouts[] = {{{2, 2}}, {{1, 3}, {1, 1}}, {{1, 1}, {1, 2}}};
+  for (const std::vector<NodeRun>& nodes : kLayouts) {
+    const int32_t size = GroupLayout(Rank{0}, nodes).size();
+    SharedMemories shared(size);
+    for (int32_t victim = 0; victim < size; ++victim) {
+      for (const int64_t count : {int64_t{5}, int64_t{100003}}) {
+        for (NodeMemory memory : shared.memories) std::memset(memory.data(), 0, kUsedBoardBytes);
+        InProcessNetwork network(size);
+        InMemoryStore store;
+        std::barrier all(size);
+        std::atomic<bool> noticed = false;
+        std::vector<std::thread> threads;
+        for (int32_t r = 0; r < size; ++r) {
+          threads.push_back(StartThread("rank", [&, r] {
+            const Bytes input = TestInput(DataType::kFloat32, r, count, 1);
+            Bytes output(input.size());
+            auto backend = std::make_unique<HostBackend>(
+                std::make_unique<InProcessTransport>(network), HostBackendOptions(),
+                std::make_unique<NodeArena>(shared.memories));
+            ASSERT_EQ(backend->Connect(GroupLayout(Rank{r}, nodes), store,
+                                       Clock::Real().Now() + kGroupHangLimit),
+                      absl::OkStatus());
+            all.arrive_and_wait();
+            if (r == victim) {
+              backend.reset();
+              return all.arrive_and_wait();
+            }
+            BackendContext context{*backend, Rank{r}, size, all, [] {}};
+            CollectiveArgs args = AllreduceArgs(DataType::kFloat32, ReduceOp::kSum, input, output);
+            args.sequence = 1;
+            std::optional<absl::Status> result;
+            ASSERT_TRUE(
+                backend->Launch(args, [&](absl::Status status) { result = std::move(status); })
+                    .ok());
+            context.DriveUntil([&] { return result.has_value() || noticed.load(); });
+            if (result.has_value()) {
+              EXPECT_EQ(SuspectRank(*result), Rank{victim}) << *result;
+              noticed = true;
+            }
+            backend->Abort();
+            context.DriveUntil([&] { return result.has_value(); });
+            EXPECT_FALSE(result->ok());
+            all.arrive_and_wait();
+          }));
+        }
+        for (std::thread& thread : threads) thread.join();
+        EXPECT_TRUE(noticed.load());
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coordd

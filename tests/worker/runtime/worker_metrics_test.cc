@@ -1,0 +1,48 @@
+#include "worker/runtime/worker_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <string>
+
+namespace coordd {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kTensors[] =
+    "coordd_worker_collectives_total{backend=\"host\",code=\"OK\",kind=\"allreduce\"} ";
+constexpr char kBytes[] = "coordd_worker_payload_bytes_total{backend=\"host\",kind=\"allreduce\"} ";
+
+TEST(WorkerMetrics, WhatCallersCountByThemselvesIsInTheText) {
+  prometheus::Registry registry;
+  WorkerMetrics metrics(registry);
+  auto one = metrics.OpenTally(CollectiveKind::kAllreduce, "host");
+  auto other = metrics.OpenTally(CollectiveKind::kAllreduce, "host");
+  one->Record(4);
+  other->Record(8);
+  metrics.RecordCollective(CollectiveKind::kAllreduce, "host", absl::StatusCode::kOk, 16);
+  EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kTensors) + "3\n"));
+  EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kBytes) + "28\n"));
+  // Nothing of one that is gone is lost, or counted twice.
+  one->Record(4);
+  one.reset();
+  other->Record(4);
+  EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kTensors) + "5\n"));
+  EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kBytes) + "36\n"));
+}
+
+TEST(WorkerMetrics, ATallyMayOutliveThem) {
+  std::shared_ptr<WorkerMetrics::Tally> tally;
+  {
+    prometheus::Registry registry;
+    WorkerMetrics metrics(registry);
+    tally = metrics.OpenTally(CollectiveKind::kAllreduce, "host");
+  }
+  tally->Record(4);
+}
+
+}  // namespace
+}  // namespace coordd

@@ -1,0 +1,190 @@
+#include "worker/algorithms/algorithm_table.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/algorithms/pairwise_schedule.h"
+#include "worker/algorithms/recursive_schedule.h"
+#include "worker/algorithms/ring_schedule.h"
+#include "worker/algorithms/rooted_schedule.h"
+#include "worker/algorithms/tree_schedule.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kAnySize = std::numeric_limits<int64_t>::max();
+
+// Where a row holds: some of the Places.
+constexpr uint32_t Of(Places places) { return 1u << static_cast<uint32_t>(places); }
+constexpr uint32_t kManyOnNodes = Of(Places::kEvenNodes) | Of(Places::kUnevenNodes);
+constexpr uint32_t kNodes = kManyOnNodes | Of(Places::kThinNodes);
+constexpr uint32_t kEvenOnly = Of(Places::kEvenNodes);
+constexpr uint32_t kApartOnly = Of(Places::kApart);
+constexpr uint32_t kEverywhere = ~0u;
+
+struct Row {
+  CollectiveKind kind;
+  int64_t max_bytes;  // the row holds up to here
+  Algorithm algorithm;
+  uint32_t places = kEverywhere;
+};
+
+// What a leader gives to its node in one post.
+constexpr int64_t kLeadersMax = int64_t{4} << 10;
+
+// On thin nodes the one rank of each that would carry what is large is slower than all together.
+// The bounds between the allreduces are where, between processes of one machine, the steps saved no
+// longer pay for the bytes sent twice; they are not sharp.
+constexpr Row kTable[] = {
+    {CollectiveKind::kAllreduce, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kAllreduce, int64_t{16} << 10, Algorithm::kRecursiveDoubling},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
+    {CollectiveKind::kAllreduce, int64_t{256} << 10, Algorithm::kHalvingDoubling, kApartOnly},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kSlices, kApartOnly},
+    {CollectiveKind::kAllreduce, int64_t{1} << 20, Algorithm::kHalvingDoubling},
+    {CollectiveKind::kAllreduce, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kAllgather, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kHierarchical, kEvenOnly},
+    {CollectiveKind::kAllgather, kAnySize, Algorithm::kRing},
+    {CollectiveKind::kBroadcast, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kBroadcast, int64_t{16} << 10, Algorithm::kBinomialTree},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kHierarchical, kManyOnNodes},
+    {CollectiveKind::kBroadcast, kAnySize, Algorithm::kBinomialTree},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kHierarchical, kEvenOnly},
+    {CollectiveKind::kReducescatter, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kHierarchical, kNodes},
+    {CollectiveKind::kAlltoall, kAnySize, Algorithm::kPairwise},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kBarrier, kAnySize, Algorithm::kDissemination},
+    {CollectiveKind::kReduce, kLeadersMax, Algorithm::kLeaders, kNodes},
+    {CollectiveKind::kReduce, kAnySize, Algorithm::kHierarchical, kNodes},
+    {CollectiveKind::kReduce, int64_t{16} << 10, Algorithm::kBinomialTree},
+    {CollectiveKind::kReduce, kAnySize, Algorithm::kScatterGather},
+    {CollectiveKind::kGather, kAnySize, Algorithm::kDirect},
+};
+
+// One rank: the result is the input.
+Schedule LocalCopy(const CollectiveArgs& args) {
+  Schedule schedule;
+  Step copy;
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  AddLocal(copy, {BufferRole::kOutput, 0, size_bytes}, {BufferRole::kInput, 0, size_bytes});
+  AddStep(schedule, std::move(copy));
+  return schedule;
+}
+
+Schedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                       int32_t world_size) {
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  const int64_t element_bytes = SizeOf(args.dtype);
+  switch (algorithm) {
+    case Algorithm::kRecursiveDoubling:
+      return RecursiveDoublingAllreduce(self, world_size, size_bytes, element_bytes);
+    case Algorithm::kHalvingDoubling:
+      return HalvingDoublingAllreduce(self, world_size, size_bytes, element_bytes);
+    default:
+      COORDD_CHECK(algorithm == Algorithm::kRing);
+      return RingAllreduce(self, world_size, size_bytes, element_bytes);
+  }
+}
+
+Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                    int32_t world_size) {
+  const int64_t size_bytes = static_cast<int64_t>(args.input.size());
+  if (algorithm == Algorithm::kBinomialTree)
+    return BinomialReduce(self, world_size, args.root, size_bytes);
+  COORDD_CHECK(algorithm == Algorithm::kScatterGather);
+  return ScatterGatherReduce(self, args.root,
+                             SplitEvenly(size_bytes, world_size, SizeOf(args.dtype)));
+}
+
+}  // namespace
+
+absl::string_view Name(Algorithm algorithm) {
+  constexpr std::array<absl::string_view, 12> kNames = {
+      "local_copy", "recursive_doubling", "halving_doubling", "ring",
+      "pairwise",   "binomial_tree",      "dissemination",    "scatter_gather",
+      "direct",     "hierarchical",       "slices",           "leaders"};
+  return kNames.at(static_cast<size_t>(algorithm));
+}
+
+std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name) {
+  if (name == "auto") return HostAlgorithm::kAuto;
+  if (name == "flat") return HostAlgorithm::kFlat;
+  if (name == "hierarchical") return HostAlgorithm::kHierarchical;
+  return std::nullopt;
+}
+
+Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
+                          Places places) {
+  if (world_size == 1) return Algorithm::kLocalCopy;
+  for (const Row& row : kTable) {
+    if ((row.places & Of(places)) == 0) continue;
+    if (row.kind == kind && size_bytes <= row.max_bytes) return row.algorithm;
+  }
+  COORDD_CHECK(false);  // the table has a row for every kind
+}
+
+bool HasHierarchy(CollectiveKind kind, bool even) {
+  const Places places = even ? Places::kEvenNodes : Places::kUnevenNodes;
+  return std::any_of(std::begin(kTable), std::end(kTable), [&](const Row& row) {
+    return row.kind == kind && (row.places & Of(places)) != 0 &&
+           row.algorithm == Algorithm::kHierarchical;
+  });
+}
+
+// The steps of a ring, of which there are two for each node, count more with many nodes than the
+// bytes that others send twice where their number is no power of two.
+Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes) {
+  constexpr int32_t kNodesOfARing = 8;
+  if (nodes > kNodesOfARing || std::has_single_bit(static_cast<uint32_t>(nodes)))
+    return HalvingDoublingAllreduce(self, nodes, size_bytes, element_bytes);
+  return RingAllreduce(self, nodes, size_bytes, element_bytes);
+}
+
+// Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more
+// than the messages of the other way.
+Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                         int64_t element_bytes) {
+  constexpr int32_t kNodesOfATree = 4;
+  if (nodes <= kNodesOfATree) return BinomialReduce(self, nodes, root, size_bytes);
+  return ScatterGatherReduce(self, root, SplitEvenly(size_bytes, nodes, element_bytes));
+}
+
+Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                      int32_t world_size) {
+  if (algorithm == Algorithm::kLocalCopy) return LocalCopy(args);
+  switch (args.kind) {
+    case CollectiveKind::kAllreduce:
+      return MakeAllreduce(algorithm, args, self, world_size);
+    case CollectiveKind::kAllgather:
+      return RingAllgather(self, RangesOf(args.output_block_bytes));
+    case CollectiveKind::kBroadcast:
+      return BinomialBroadcast(self, world_size, args.root,
+                               static_cast<int64_t>(args.output.size()));
+    case CollectiveKind::kReducescatter:
+      return PairwiseReduceScatter(self, RangesOf(args.input_block_bytes));
+    case CollectiveKind::kAlltoall:
+      return PairwiseAlltoall(self, RangesOf(args.input_block_bytes),
+                              RangesOf(args.output_block_bytes));
+    case CollectiveKind::kBarrier:
+      return DisseminationBarrier(self, world_size);
+    case CollectiveKind::kReduce:
+      return MakeReduce(algorithm, args, self, world_size);
+    case CollectiveKind::kGather:
+      return DirectGather(self, args.root, static_cast<int64_t>(args.input.size()),
+                          RangesOf(args.output_block_bytes));
+    case CollectiveKind::kJoin:
+    case CollectiveKind::kSend:
+    case CollectiveKind::kReceive:
+      break;
+  }
+  COORDD_CHECK(false);  // ValidateArgs refuses every other kind
+}
+
+}  // namespace coordd

@@ -1,0 +1,66 @@
+// Which algorithm carries out a collective: one table, read in order. PURE.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "common/protocol/types.h"
+#include "worker/algorithms/collective_schedule.h"
+#include "worker/interfaces/collective_backend.h"
+
+namespace coordd {
+
+enum class Algorithm : uint8_t {
+  kLocalCopy,  // one rank
+  kRecursiveDoubling,
+  kHalvingDoubling,
+  kRing,
+  kPairwise,
+  kBinomialTree,
+  kDissemination,
+  kScatterGather,
+  kDirect,
+  kHierarchical,  // reduced and gathered on mapped memory inside a node (node_run.h)
+  kSlices,        // cut into slices, several of which are under way (slice_exchange.h)
+  kLeaders,       // by posts inside a node, and one rank of each between them (leader_run.h)
+};
+absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
+
+// For measurements: which algorithms a rank would use between nodes. kHierarchical: wherever it is
+// possible.
+enum class HostAlgorithm : uint8_t { kAuto, kFlat, kHierarchical };
+// "auto", "flat", "hierarchical"; else nothing.
+std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
+
+// Where the ranks of a group are.
+enum class Places : uint8_t {
+  kAny,
+  kEvenNodes,  // on several nodes, as many on each, more than one, with each other's memory mapped
+  // The same, with different numbers, on some nodes perhaps one.
+  kUnevenNodes,  // two or more on a node, on average
+  kThinNodes,    // fewer
+  kApart,        // each on a node of its own
+};
+
+// The same on all ranks, because they agree on the arguments: `size_bytes` is the size of the whole
+// vector, of an allgather's output, of a reducescatter's input, and does not count for kinds with
+// one algorithm.
+Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world_size,
+                          Places places = Places::kAny);
+// Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
+bool HasHierarchy(CollectiveKind kind, bool even);
+
+// Of an allreduce of a slice among one rank of each node, in one buffer.
+Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
+
+// Of a reduce of a slice among one rank of each node.
+Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                         int64_t element_bytes);
+
+// The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
+// args.kind, and none of kHierarchical, kSlices and kLeaders.
+Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                      int32_t world_size);
+
+}  // namespace coordd

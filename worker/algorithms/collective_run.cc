@@ -1,0 +1,204 @@
+#include "worker/algorithms/collective_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/numeric/reduce_kernels.h"
+
+namespace coordd {
+namespace {
+
+// Segments of one transfer that are posted at a time: enough that a transport never idles between
+// two of them, few enough that its queues stay short.
+constexpr int32_t kMaxPostedSegments = 4;
+
+absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const Slice& slice) {
+  COORDD_CHECK(slice.offset_bytes >= 0 && slice.size_bytes >= 0 &&
+               slice.offset_bytes + slice.size_bytes <= static_cast<int64_t>(buffer.size()));
+  return buffer.subspan(static_cast<size_t>(slice.offset_bytes),
+                        static_cast<size_t>(slice.size_bytes));
+}
+
+}  // namespace
+
+CollectiveRun::CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag,
+                             RunBuffers buffers, Transport& transport, RunOptions options,
+                             RunMembers members)
+    : schedule_(std::move(schedule)),
+      dtype_(dtype),
+      op_(op),
+      tag_(tag),
+      buffers_(buffers),
+      transport_(transport),
+      options_(options),
+      members_(members) {
+  COORDD_CHECK(options_.segment_bytes > 0 && options_.segment_bytes % 8 == 0);
+}
+
+int64_t CollectiveRun::SegmentScratchBytes(const Schedule& schedule, const RunOptions& options) {
+  int64_t largest_bytes = 0;
+  for (const Step& step : schedule.steps) {
+    for (const ReceiveOp& receive : step.receives) {
+      if (receive.operand) largest_bytes = std::max(largest_bytes, receive.to.size_bytes);
+    }
+  }
+  // Of two segments, the second one is not needed by a transfer that fits the first.
+  return std::min(largest_bytes, 2 * options.segment_bytes);
+}
+
+bool CollectiveRun::Advance() {
+  bool moved = false;
+  while (status_.ok() && step_ < schedule_.steps.size()) {
+    const Step& step = schedule_.steps[step_];
+    if (!step_started_) StartStep();
+    moved |= PostReceives(step);
+    moved |= PostSends(step);
+    if (!StepDone()) break;
+    RunLocals(step);
+    ++step_;
+    step_started_ = false;
+    moved = true;
+  }
+  return moved;
+}
+
+void CollectiveRun::Fail(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+void CollectiveRun::StartStep() {
+  const Step& step = schedule_.steps[step_];
+  sends_.assign(step.sends.size(), Transfer());
+  for (size_t i = 0; i < step.sends.size(); ++i)
+    sends_[i].segments = SegmentsOf(step.sends[i].from.size_bytes);
+  receives_.assign(step.receives.size(), Transfer());
+  for (size_t i = 0; i < step.receives.size(); ++i)
+    receives_[i].segments = SegmentsOf(step.receives[i].to.size_bytes);
+  step_started_ = true;
+}
+
+bool CollectiveRun::PostSends(const Step& step) {
+  bool moved = false;
+  for (size_t i = 0; i < step.sends.size(); ++i) {
+    Transfer& transfer = sends_[i];
+    while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
+      const Slice part = Segment(step.sends[i].from, transfer.posted);
+      ++transfer.posted;
+      ++in_flight_;
+      transport_.Send(OnTransport(step.sends[i].to), tag_, Read(part),
+                      [this, i](absl::Status status) { OnSent(i, std::move(status)); });
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool CollectiveRun::PostReceives(const Step& step) {
+  bool moved = false;
+  for (size_t i = 0; i < step.receives.size(); ++i) {
+    const ReceiveOp& receive = step.receives[i];
+    Transfer& transfer = receives_[i];
+    while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
+      const int64_t segment = transfer.posted;
+      const Slice part = Segment(receive.to, segment);
+      if (receive.operand) {
+        bool& busy = scratch_segment_busy_[static_cast<size_t>(segment % 2)];
+        if (busy) break;
+        busy = true;
+      }
+      ++transfer.posted;
+      ++in_flight_;
+      if (receive.operand) {
+        transport_.ReceiveInPlace(OnTransport(receive.from), tag_,
+                                  ScratchSegment(segment, part.size_bytes),
+                                  [this, i, segment](absl::StatusOr<const std::byte*> bytes) {
+                                    OnOperand(i, segment, std::move(bytes));
+                                  });
+      } else {
+        transport_.Receive(OnTransport(receive.from), tag_, Write(part),
+                           [this, i](absl::Status status) { OnReceived(i, std::move(status)); });
+      }
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool CollectiveRun::StepDone() const {
+  auto done = [](const Transfer& transfer) { return transfer.done(); };
+  return std::all_of(sends_.begin(), sends_.end(), done) &&
+         std::all_of(receives_.begin(), receives_.end(), done);
+}
+
+void CollectiveRun::RunLocals(const Step& step) {
+  for (const LocalOp& local : step.locals) {
+    const std::byte* first = Read(local.first).data();
+    std::byte* to = Write(local.to).data();
+    if (local.second) {
+      Combine(local.to, first, Read(*local.second).data());
+    } else if (to != first) {
+      std::memcpy(to, first, static_cast<size_t>(local.to.size_bytes));
+    }
+  }
+}
+
+void CollectiveRun::OnSent(size_t index, absl::Status status) {
+  --in_flight_;
+  if (!status.ok()) return Fail(std::move(status));
+  ++sends_[index].completed;
+}
+
+void CollectiveRun::OnReceived(size_t index, absl::Status status) {
+  --in_flight_;
+  if (!status.ok()) return Fail(std::move(status));
+  ++receives_[index].completed;
+}
+
+void CollectiveRun::OnOperand(size_t index, int64_t segment,
+                              absl::StatusOr<const std::byte*> bytes) {
+  if (bytes.ok()) {
+    const ReceiveOp& receive = schedule_.steps[step_].receives[index];
+    const Slice part = Segment(receive.to, segment);
+    Combine(part, *bytes, Read(Segment(*receive.operand, segment)).data());
+    scratch_segment_busy_[static_cast<size_t>(segment % 2)] = false;
+  }
+  OnReceived(index, bytes.status());
+}
+
+int64_t CollectiveRun::SegmentsOf(int64_t size_bytes) const {
+  // An empty message is one segment: barriers consist of them.
+  return std::max<int64_t>(1, (size_bytes + options_.segment_bytes - 1) / options_.segment_bytes);
+}
+
+Slice CollectiveRun::Segment(const Slice& slice, int64_t segment) const {
+  const int64_t begin = segment * options_.segment_bytes;
+  return {slice.buffer, slice.offset_bytes + begin,
+          std::min(options_.segment_bytes, slice.size_bytes - begin)};
+}
+
+absl::Span<const std::byte> CollectiveRun::Read(const Slice& slice) const {
+  if (slice.buffer != BufferRole::kInput) return Write(slice);
+  COORDD_CHECK(slice.offset_bytes >= 0 && slice.offset_bytes + slice.size_bytes <=
+                                              static_cast<int64_t>(buffers_.input.size()));
+  return buffers_.input.subspan(static_cast<size_t>(slice.offset_bytes),
+                                static_cast<size_t>(slice.size_bytes));
+}
+
+absl::Span<std::byte> CollectiveRun::Write(const Slice& slice) const {
+  COORDD_CHECK(slice.buffer != BufferRole::kInput);
+  return SubspanOf(slice.buffer == BufferRole::kOutput ? buffers_.output : buffers_.scratch, slice);
+}
+
+absl::Span<std::byte> CollectiveRun::ScratchSegment(int64_t segment, int64_t size_bytes) const {
+  return SubspanOf(buffers_.segments,
+                   {BufferRole::kScratch, (segment % 2) * options_.segment_bytes, size_bytes});
+}
+
+void CollectiveRun::Combine(const Slice& to, const std::byte* first,
+                            const std::byte* second) const {
+  Reduce(dtype_, op_, Write(to).data(), first, second, to.size_bytes / SizeOf(dtype_));
+}
+
+}  // namespace coordd

@@ -1,0 +1,113 @@
+// Executes one schedule of one collective over a Transport, a piece at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/protocol/types.h"
+#include "worker/algorithms/collective_schedule.h"
+#include "worker/interfaces/transport.h"
+
+namespace coordd {
+
+// Memory of a run; all of it stays valid until the run is finished. Input and output may be the
+// same memory.
+struct RunBuffers {
+  absl::Span<const std::byte> input;
+  absl::Span<std::byte> output;
+  absl::Span<std::byte> scratch;   // Schedule::scratch_bytes
+  absl::Span<std::byte> segments;  // CollectiveRun::SegmentScratchBytes
+};
+
+// Who takes part: which rank of the transport each rank of the schedule is. Empty: the same.
+using RunMembers = absl::Span<const Rank>;
+
+struct RunOptions {
+  // Transfers are cut into segments of this size, on both sides alike: while one is combined the
+  // next one arrives, and a tensor of any size needs scratch for two. A multiple of 8 (whole
+  // elements of every dtype); 256 KiB: what UCX over TCP sends as one message without a rendezvous
+  // (UcxContext), and where that is read it is still in the second-level cache.
+  int64_t segment_bytes = int64_t{256} << 10;
+};
+
+// One thread: that of the transport's owner. Resumable: no call waits. It must not be destroyed
+// before finished(), unless the transport has dropped its operations.
+class CollectiveRun {
+ public:
+  // `transport` and what `members` points to outlive the run. `tag` names the collective on its
+  // lane.
+  CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag, RunBuffers buffers,
+                Transport& transport, RunOptions options = {}, RunMembers members = {});
+  CollectiveRun(const CollectiveRun&) = delete;
+  CollectiveRun& operator=(const CollectiveRun&) = delete;
+
+  // How much `segments` a schedule needs: none if it does not combine what it receives.
+  static int64_t SegmentScratchBytes(const Schedule& schedule, const RunOptions& options);
+
+  // Posts what can be posted; completes steps. Returns whether anything happened.
+  bool Advance();
+
+  // Nothing further is posted; finished once what is in flight has ended. The first error counts.
+  void Fail(absl::Status status);
+
+  // The result is there, or the run has failed and no operation uses its buffers any more.
+  bool finished() const {
+    return in_flight_ == 0 && (!status_.ok() || step_ == schedule_.steps.size());
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  // Segments of one send or receive of the current step.
+  struct Transfer {
+    int64_t segments = 0;
+    int64_t posted = 0;
+    int64_t completed = 0;
+    int32_t in_flight() const { return static_cast<int32_t>(posted - completed); }
+    bool done() const { return completed == segments; }
+  };
+
+  void StartStep();
+  bool PostSends(const Step& step);
+  bool PostReceives(const Step& step);
+  bool StepDone() const;
+  void RunLocals(const Step& step);
+  void OnSent(size_t index, absl::Status status);
+  void OnReceived(size_t index, absl::Status status);
+  void OnOperand(size_t index, int64_t segment, absl::StatusOr<const std::byte*> bytes);
+
+  Rank OnTransport(Rank rank) const {
+    return members_.empty() ? rank : members_[static_cast<size_t>(ToInt(rank))];
+  }
+  int64_t SegmentsOf(int64_t size_bytes) const;
+  Slice Segment(const Slice& slice, int64_t segment) const;
+  absl::Span<const std::byte> Read(const Slice& slice) const;
+  absl::Span<std::byte> Write(const Slice& slice) const;
+  absl::Span<std::byte> ScratchSegment(int64_t segment, int64_t size_bytes) const;
+  void Combine(const Slice& to, const std::byte* first, const std::byte* second) const;
+
+  // Constant after construction.
+  const Schedule schedule_;
+  const DataType dtype_;
+  const ReduceOp op_;
+  const Tag tag_;
+  const RunBuffers buffers_;
+  Transport& transport_;
+  const RunOptions options_;
+  const RunMembers members_;
+
+  // Touched by the owner's thread.
+  size_t step_ = 0;
+  bool step_started_ = false;
+  std::vector<Transfer> sends_;
+  std::vector<Transfer> receives_;
+  std::array<bool, 2> scratch_segment_busy_ = {false, false};
+  int64_t in_flight_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace coordd

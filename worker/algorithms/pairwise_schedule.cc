@@ -1,0 +1,56 @@
+#include "worker/algorithms/pairwise_schedule.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace coordd {
+namespace {
+
+// Of an alltoall, whose blocks need not wait for each other: enough that one that is late holds up
+// no other, few enough that a transport's queues stay short.
+constexpr int32_t kPeersAtOnce = 8;
+
+}  // namespace
+
+Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
+                          absl::Span<const ByteRange> output_blocks) {
+  const int32_t size = static_cast<int32_t>(input_blocks.size());
+  Schedule schedule;
+  for (int32_t first = 1; first < size; first += kPeersAtOnce) {
+    Step step;
+    for (int32_t s = first; s < std::min(size, first + kPeersAtOnce); ++s) {
+      const Rank to = Wrapped(ToInt(self) + s, size);
+      const Rank from = Wrapped(ToInt(self) - s, size);
+      AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(input_blocks, to)));
+      AddReceive(step, from, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, from)));
+    }
+    AddStep(schedule, std::move(step));
+  }
+  Step copy;
+  AddLocal(copy, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, self)),
+           SliceOf(BufferRole::kInput, BlockOf(input_blocks, self)));
+  AddStep(schedule, std::move(copy));
+  return schedule;
+}
+
+Schedule PairwiseReduceScatter(Rank self, absl::Span<const ByteRange> blocks) {
+  const int32_t size = static_cast<int32_t>(blocks.size());
+  const Slice own = SliceOf(BufferRole::kInput, BlockOf(blocks, self));
+  const Slice result{BufferRole::kOutput, 0, own.size_bytes};
+  Schedule schedule;
+  for (int32_t s = 1; s < size; ++s) {
+    const Rank to = Wrapped(ToInt(self) + s, size);
+    Step step;
+    AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(blocks, to)));
+    AddReceive(step, Wrapped(ToInt(self) - s, size), result, s == 1 ? own : result);
+    AddStep(schedule, std::move(step));
+  }
+  if (size == 1) {
+    Step copy;
+    AddLocal(copy, result, own);
+    AddStep(schedule, std::move(copy));
+  }
+  return schedule;
+}
+
+}  // namespace coordd

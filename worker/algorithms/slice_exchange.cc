@@ -1,0 +1,165 @@
+#include "worker/algorithms/slice_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/algorithms/algorithm_table.h"
+#include "worker/algorithms/pairwise_schedule.h"
+#include "worker/algorithms/ring_schedule.h"
+#include "worker/algorithms/rooted_schedule.h"
+#include "worker/algorithms/tree_schedule.h"
+#include "worker/interfaces/collective_args.h"
+
+namespace coordd {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+// Of a buffer that is cut: some of them fit the second-level cache.
+constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
+
+Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
+                    absl::Span<const ByteRange> parts) {
+  const Rank self{across.self};
+  const int32_t nodes = static_cast<int32_t>(across.ranks.size());
+  switch (args.kind) {
+    case CollectiveKind::kBroadcast:
+      return BinomialBroadcast(self, nodes, Rank{across.root}, slice_bytes);
+    case CollectiveKind::kReduce:
+      return MakeSliceReduce(self, nodes, Rank{across.root}, slice_bytes, SizeOf(args.dtype));
+    case CollectiveKind::kAllgather:
+      return RingAllgather(self, parts);
+    case CollectiveKind::kReducescatter:
+      return PairwiseReduceScatter(self, parts);
+    default:
+      return MakeSliceSchedule(self, nodes, slice_bytes, SizeOf(args.dtype));
+  }
+}
+
+int64_t RoundedUp(int64_t bytes) { return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes; }
+
+// The largest piece of blocks.
+std::vector<ByteRange> LargestParts(AcrossNodes across, int64_t slice_bytes) {
+  return RangesOf(std::vector<int64_t>(across.ranks.size(), slice_bytes));
+}
+
+// Of each piece, what is combined inside the node where it is not in an output.
+int64_t PartialBytes(const CollectiveArgs& args, const AcrossNodes& across, int64_t slice_bytes) {
+  switch (args.kind) {
+    case CollectiveKind::kReducescatter:
+      return static_cast<int64_t>(across.ranks.size()) * RoundedUp(slice_bytes);
+    case CollectiveKind::kReduce:
+      return across.carries ? RoundedUp(slice_bytes) : 0;
+    default:
+      return 0;
+  }
+}
+
+// Of any slice up to `slice_bytes`; segments lie behind the schedule's own.
+int64_t ScratchBytes(const Schedule& schedule, const RunOptions& options) {
+  return RoundedUp(schedule.scratch_bytes) +
+         RoundedUp(CollectiveRun::SegmentScratchBytes(schedule, options));
+}
+
+}  // namespace
+
+SliceExchange::SliceExchange(const CollectiveArgs& args, AcrossNodes across,
+                             int64_t slice_bytes_max, RunOptions options, Transport& transport)
+    : args_(args),
+      across_(across),
+      options_(options),
+      transport_(transport),
+      partial_each_(PartialBytes(args, across, slice_bytes_max)),
+      scratch_each_(across.carries ? ScratchBytes(ScheduleOf(args, across, slice_bytes_max,
+                                                             LargestParts(across, slice_bytes_max)),
+                                                  options)
+                                   : 0) {}
+
+absl::Span<std::byte> SliceExchange::Partial(int64_t piece) const {
+  const size_t begin = IndexOf(piece) * static_cast<size_t>(partial_each_);
+  return scratch_.subspan(begin, static_cast<size_t>(partial_each_));
+}
+
+int64_t SliceExchange::SliceBytesFor(int64_t size_bytes) {
+  const int64_t slice_bytes = std::clamp(size_bytes / kInFlight, kSliceBytesMin, kSliceBytesMax);
+  return slice_bytes / kLineBytes * kLineBytes;
+}
+
+void SliceExchange::BeginAll(int64_t slice_bytes) {
+  slice_bytes_ = slice_bytes;
+  const int64_t size_bytes = static_cast<int64_t>(NodeInputOf(args_).size());
+  pieces_of_all_ = (size_bytes + slice_bytes - 1) / slice_bytes;
+}
+
+bool SliceExchange::BeginNext() {
+  if (next_ == pieces_of_all_ || !Ended(next_ - kInFlight)) return false;
+  const size_t begin = static_cast<size_t>(next_ * slice_bytes_);
+  const size_t size = static_cast<size_t>(slice_bytes_);
+  // Of a reduce there is none but the root's.
+  const absl::Span<std::byte> output =
+      args_.output.empty() ? args_.output : args_.output.subspan(begin, size);
+  if (args_.kind == CollectiveKind::kBroadcast) {
+    Begin(next_++, output, output);
+  } else {
+    Begin(next_++, args_.input.subspan(begin, size), output);
+  }
+  return true;
+}
+
+void SliceExchange::Begin(int64_t piece, absl::Span<const std::byte> input,
+                          absl::Span<std::byte> output, absl::Span<const ByteRange> parts) {
+  if (!status_.ok()) return;
+  Piece& at = pieces_[IndexOf(piece)];
+  COORDD_CHECK(!at.run.has_value() && at.number < piece);
+  at.number = piece;
+  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(input.size()), parts);
+  const int64_t begin =
+      kInFlight * partial_each_ + static_cast<int64_t>(IndexOf(piece)) * scratch_each_;
+  const auto scratch =
+      scratch_.subspan(static_cast<size_t>(begin), static_cast<size_t>(scratch_each_));
+  RunBuffers buffers{input, output, {}, {}};
+  buffers.scratch = scratch.first(static_cast<size_t>(schedule.scratch_bytes));
+  buffers.segments = scratch.subspan(static_cast<size_t>(RoundedUp(schedule.scratch_bytes)));
+  at.run.emplace(std::move(schedule), args_.dtype, args_.op, Tag{args_.lane, args_.sequence, piece},
+                 buffers, transport_, options_, across_.ranks);
+  at.run->Advance();
+}
+
+bool SliceExchange::Ended(int64_t piece) const {
+  if (piece < 0) return true;
+  const Piece& at = pieces_[IndexOf(piece)];
+  return at.number != piece || !at.run.has_value();
+}
+
+bool SliceExchange::Advance() {
+  bool moved = false;
+  for (Piece& piece : pieces_) {
+    if (!piece.run.has_value()) continue;
+    moved |= piece.run->Advance();
+    if (!piece.run->finished()) {
+      if (!piece.run->status().ok()) Fail(piece.run->status());
+      continue;
+    }
+    const absl::Status ended = piece.run->status();
+    piece.run.reset();
+    if (!ended.ok()) Fail(ended);
+    moved = true;
+  }
+  while (status_.ok() && BeginNext()) moved = true;
+  return moved;
+}
+
+void SliceExchange::Fail(absl::Status status) {
+  if (status_.ok()) status_ = std::move(status);
+  for (Piece& piece : pieces_) {
+    if (piece.run.has_value()) piece.run->Fail(status_);
+  }
+}
+
+bool SliceExchange::idle() const {
+  return std::all_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) {
+    return !piece.run.has_value() || piece.run->finished();
+  });
+}
+
+}  // namespace coordd

@@ -1,0 +1,118 @@
+// Moves and combines slices between nodes, a few of them at a time: what a collective on mapped
+// memory does beyond its node, and an allreduce among nodes of one rank.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/protocol/types.h"
+#include "worker/algorithms/collective_run.h"
+#include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/transport.h"
+
+namespace coordd {
+
+// The collectives that there are between nodes.
+inline bool HasExchange(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllreduce || kind == CollectiveKind::kBroadcast ||
+         kind == CollectiveKind::kReduce || kind == CollectiveKind::kAllgather ||
+         kind == CollectiveKind::kReducescatter;
+}
+
+// Where a rank's slices go.
+struct AcrossNodes {
+  // By node: the rank of the transport that has the same number among its node's members as this
+  // one among its own. It outlives what is done with it.
+  RunMembers ranks;
+  int32_t self = 0;         // index of the own node
+  int32_t root = 0;         // of a broadcast or a reduce: of the root's node
+  int32_t root_member = 0;  // and its number among that node's members
+  // So many members of each node, the first ones, have slices; 0: all. Where a node has more, the
+  // others exchange nothing.
+  int32_t carriers = 0;
+  bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
+};
+
+// An allreduce, broadcast, reduce, allgather or reducescatter of one piece after the other among
+// these ranks, each a CollectiveRun under a tag of its own, so that pieces do not wait for each
+// other. One thread, that of the transport's owner. Resumable as CollectiveRun, and like it not to
+// be destroyed before idle(), unless the transport has dropped its operations.
+class SliceExchange {
+ public:
+  // Pieces under way, which have different tags.
+  static constexpr int64_t kInFlight = Tag::kParts;
+
+  // `args`: of which kind, dtype, op, lane and sequence count; they and `transport` outlive it.
+  // `slices`, or parts of blocks, of at most `slice_bytes_max`. REQUIRES: more than one node.
+  SliceExchange(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes_max,
+                RunOptions options, Transport& transport);
+  SliceExchange(const SliceExchange&) = delete;
+  SliceExchange& operator=(const SliceExchange&) = delete;
+
+  int32_t nodes() const { return static_cast<int32_t>(across_.ranks.size()); }
+  int32_t node() const { return across_.self; }
+  // Whether the root is on this node.
+  bool has_root() const { return across_.self == across_.root; }
+  int32_t root_member() const { return across_.root_member; }
+  int32_t carriers() const { return across_.carriers; }
+  // How much `scratch` it needs.
+  int64_t scratch_bytes() const { return kInFlight * (partial_each_ + scratch_each_); }
+  // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
+  void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
+
+  // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
+  // broadcast is, and of a reduce does not count but on the root's node; neither is to be looked at
+  // until Ended. Pieces begin in their order, on all nodes alike; those of no bytes may be left
+  // out. REQUIRES: piece - kInFlight has ended. Of an allgather `parts` say, by node, where in the
+  // output each node's part belongs, and `input` is the own one, which is copied there; of a
+  // reducescatter, where in the input the part for each node is, and `output` is for the own one.
+  void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output,
+             absl::Span<const ByteRange> parts = {});
+  // Of a reducescatter: memory for its input, slice_bytes_max for each node, until the next piece
+  // with the same tag begins. Of a reduce: for one slice.
+  absl::Span<std::byte> Partial(int64_t piece) const;
+  // REQUIRES: it has begun, or was left out.
+  bool Ended(int64_t piece) const;
+
+  // Instead: all of the input and output of the arguments, of an allreduce, a broadcast or a
+  // reduce, which it cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
+  void BeginAll(int64_t slice_bytes);
+  bool finished() const { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
+  // Of so many bytes, each of which goes from input to output as soon as it can.
+  static int64_t SliceBytesFor(int64_t size_bytes);
+
+  // Does what can be done without waiting; returns whether anything was done.
+  bool Advance();
+  // Nothing further is sent; idle once what is in flight has ended. The first error counts.
+  void Fail(absl::Status status);
+  bool idle() const;
+  const absl::Status& status() const { return status_; }
+
+ private:
+  struct Piece {
+    int64_t number = -1;
+    std::optional<CollectiveRun> run;
+  };
+  bool BeginNext();
+  size_t IndexOf(int64_t piece) const { return static_cast<size_t>(piece % kInFlight); }
+
+  // Constant after construction.
+  const CollectiveArgs& args_;
+  const AcrossNodes across_;
+  const RunOptions options_;
+  Transport& transport_;
+  const int64_t partial_each_;
+  const int64_t scratch_each_;
+
+  // Touched by the owner's thread.
+  absl::Span<std::byte> scratch_;
+  std::array<Piece, kInFlight> pieces_;
+  int64_t slice_bytes_ = 0, pieces_of_all_ = 0, next_ = 0;  // after BeginAll
+  absl::Status status_;
+};
+
+}  // namespace coordd

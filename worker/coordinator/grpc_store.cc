@@ -1,0 +1,156 @@
+#include "worker/coordinator/grpc_store.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/backoff.h"
+#include "common/base/mutex.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/grpc_status.h"
+#include "coordd/v1/store.grpc.pb.h"
+
+namespace coordd {
+namespace {
+
+// The service demands a deadline; this stands for "for ever".
+constexpr absl::Duration kMaxWait = absl::Hours(24);
+// How often a call that waits for a connection asks whether coordd is somewhere else by now.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
+
+absl::Status CheckKey(absl::string_view key) {
+  if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store key of ", key.size(), " bytes, expected 1 to ", Store::kMaxKeyBytes));
+  }
+  return absl::OkStatus();
+}
+
+class GrpcStore final : public Store {
+ public:
+  GrpcStore(ChannelSource channel, StoreCredentials credentials, Clock& clock)
+      : channel_(std::move(channel)), credentials_(std::move(credentials)), clock_(clock) {}
+
+  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    if (static_cast<int64_t>(value.size()) > kMaxValueBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("store value of ", value.size(), " bytes for ",
+                                                     key, ", expected at most ", kMaxValueBytes));
+    }
+    v1::SetRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    request.set_value(std::move(value));
+    v1::SetResponse response;
+    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.Set(context, request, &response);
+    });
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    v1::GetRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    v1::GetResponse response;
+    const absl::Status status =
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Get(context, request, &response);
+        });
+    if (absl::IsDeadlineExceeded(status)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("store key ", key, ": nobody set it in time"));
+    }
+    COORDD_RETURN_IF_ERROR(status);
+    return std::move(*response.mutable_value());
+  }
+
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    v1::AddRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    request.set_delta(delta);
+    v1::AddResponse response;
+    COORDD_RETURN_IF_ERROR(Once(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.Add(context, request, &response);
+    }));
+    return response.sum();
+  }
+
+  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(prefix));
+    v1::DeletePrefixRequest request;
+    Sign(request.mutable_caller());
+    request.set_prefix(std::string(prefix));
+    v1::DeletePrefixResponse response;
+    return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.DeletePrefix(context, request, &response);
+    });
+  }
+
+ private:
+  using Call = absl::FunctionRef<grpc::Status(v1::Store::Stub&, grpc::ClientContext*)>;
+
+  void Sign(v1::StoreCaller* caller) const {
+    caller->set_job(credentials_.job);
+    caller->set_token(credentials_.token);
+  }
+
+  static std::chrono::system_clock::time_point After(absl::Duration duration) {
+    return std::chrono::system_clock::now() + absl::ToChronoMicroseconds(duration);
+  }
+
+  // One try, which waits for the connection if there is none.
+  absl::Status Once(absl::Time deadline, Call call) {
+    std::shared_ptr<grpc::Channel> channel = channel_();
+    for (;;) {
+      const absl::Duration left = deadline - clock_.Now();
+      if (channel->WaitForConnected(After(std::clamp(left, absl::ZeroDuration(), kLookAgain))))
+        break;
+      if (left <= kLookAgain)
+        return absl::DeadlineExceededError("coordd could not be reached in time");
+      channel = channel_();
+    }
+    grpc::ClientContext context;
+    context.set_deadline(After(std::min(deadline - clock_.Now(), kMaxWait)));
+    const std::unique_ptr<v1::Store::Stub> stub = v1::Store::NewStub(channel);
+    return FromCoordd(call(*stub, &context));
+  }
+
+  absl::Status Repeat(absl::Time deadline, Call call) {
+    Random random = Random::FromSystem();
+    Backoff backoff(BackoffOptions{}, random);
+    while (true) {
+      absl::Status status = Once(deadline, call);
+      if (!absl::IsUnavailable(status)) return status;
+      const absl::Time next = clock_.Now() + backoff.Next();
+      if (next >= deadline) return status;
+      // Nobody signals: a wait on the clock.
+      Mutex mu;
+      CondVar never;
+      MutexLock lock(&mu);
+      clock_.Await(
+          &mu, &never, [] { return false; }, next);
+    }
+  }
+
+  const ChannelSource channel_;
+  const StoreCredentials credentials_;
+  Clock& clock_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> NewGrpcStore(ChannelSource channel, StoreCredentials credentials,
+                                    Clock& clock) {
+  return std::make_unique<GrpcStore>(std::move(channel), std::move(credentials), clock);
+}
+
+}  // namespace coordd

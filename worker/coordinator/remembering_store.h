@@ -1,0 +1,53 @@
+// What this worker has put in the store, which does not outlive coordd.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/protocol/store.h"
+#include "coordd/v1/session.pb.h"
+
+namespace coordd {
+
+// A decorator. Thread-safe. What was set or added through it, and not deleted through it since, is
+// remembered, up to a bound; a worker that comes back to a coordd that was started again tells it
+// (ResumeReport.stored). What one rank deletes and another has set is there again then.
+class RememberingStore final : public Store {
+ public:
+  // Of keys and values: what a rank publishes of itself is some kilobytes. Beyond, keys are not
+  // remembered.
+  static constexpr int64_t kMaxBytes = int64_t{1} << 20;
+
+  explicit RememberingStore(Store& store) : store_(store) {}
+
+  absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override;
+  absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override;
+
+  std::vector<v1::StoredKey> Stored() const;
+  // Of keys that coordd has deleted by itself. Empty: nothing.
+  void Forget(absl::string_view prefix);
+
+ private:
+  struct Entry {
+    bool is_sum = false;
+    std::string value;
+    int64_t sum = 0;
+  };
+
+  void Erase(absl::string_view prefix);
+
+  // Thread-safe by itself.
+  Store& store_;
+
+  // Guarded by mu_.
+  mutable Mutex mu_;
+  std::map<std::string, Entry> entries_ ABSL_GUARDED_BY(mu_);
+  int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace coordd

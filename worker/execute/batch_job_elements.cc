@@ -1,0 +1,45 @@
+// Which tensor's element lies where in what a BatchJob gives to the data plane.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "worker/execute/batch_job.h"
+
+namespace coordd {
+namespace {
+
+std::string ElementOf(const TensorSpec& spec, int64_t offset_bytes) {
+  return absl::StrCat("tensor ", spec.name, ", element ", offset_bytes / SizeOf(spec.dtype));
+}
+
+bool Holds(const FusedSlot& slot, int64_t offset_bytes) {
+  return offset_bytes >= slot.offset_bytes && offset_bytes < slot.offset_bytes + slot.size_bytes;
+}
+
+}  // namespace
+
+std::string BatchJob::ElementAt(int64_t offset_bytes) const {
+  if (!fused()) return ElementOf(tensors_.front().spec(), offset_bytes);
+  const auto self = static_cast<size_t>(context_.rank);
+  const bool gathers = kind_ == CollectiveKind::kAllgather;
+  const bool scatters = kind_ == CollectiveKind::kReducescatter;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const TensorSpec& spec = tensors_[t].spec();
+    if (gathers) {
+      int64_t before = 0;  // what lower ranks have of the result
+      for (size_t r = 0; r < parts_[t].size(); before += parts_[t][r++]) {
+        const FusedSlot& slot = blocks_.slots[r][t];
+        if (Holds(slot, offset_bytes))
+          return ElementOf(spec, before + offset_bytes - slot.offset_bytes);
+      }
+      continue;
+    }
+    // The output of a reducescatter is this rank's block alone.
+    const FusedSlot& slot = scatters ? blocks_.slots[self][t] : flat_.slots[t];
+    const int64_t at = offset_bytes + (scatters ? blocks_.block_offset_bytes[self] : 0);
+    if (Holds(slot, at)) return ElementOf(spec, at - slot.offset_bytes);
+  }
+  return absl::StrCat("the space between two of ", tensors_.size(), " tensors from ",
+                      tensors_.front().spec().name, " on");
+}
+
+}  // namespace coordd

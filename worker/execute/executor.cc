@@ -1,0 +1,452 @@
+#include "worker/execute/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/base/thread.h"
+#include "common/protocol/protocol_bounds.h"
+#include "worker/interfaces/idle_wait.h"
+#include "worker/interfaces/lanes.h"
+
+namespace coordd {
+namespace {
+
+// Padding between the tensors of a batch of at most fusion_buffer_bytes: 16,384 tensors' worth.
+constexpr int64_t kPaddingBytes = int64_t{1} << 20;
+
+}  // namespace
+
+Executor::Executor(ExecutorOptions options, std::unique_ptr<CollectiveBackend> backend,
+                   Clock& clock, Finished finished)
+    : options_(options),
+      backend_name_(backend->name().data(), backend->name().size()),
+      arena_(backend->arena()),
+      finished_(std::move(finished)),
+      clock_(clock),
+      seat_owner_(std::make_shared<DriverSeat>([this](const Work& waiter, absl::Time deadline) {
+        seat_.AssertHeld();
+        DriveFor(waiter, deadline);
+      })),
+      seat_(*seat_owner_),
+      backend_(std::move(backend)),
+      inbox_(kInboxCapacity, clock) {}
+
+Executor::~Executor() { Stop(); }
+
+absl::Status Executor::Start(GroupLayout layout, Store& store, absl::Time deadline) {
+  StartConnecting(std::move(layout), store, deadline, [this](const absl::Status& connected) {
+    MutexLock lock(&mu_);
+    connect_status_ = connected;
+    connect_ended_ = true;
+    connected_changed_.NotifyAll();
+  });
+  MutexLock lock(&mu_);
+  while (!connect_ended_) connected_changed_.Wait(&mu_);  // Connect has the deadline
+  return connect_status_;
+}
+
+void Executor::StartConnecting(GroupLayout layout, Store& store, absl::Time deadline,
+                               Connected connected) {
+  thread_ = StartThread(
+      "executor", [this, layout = std::move(layout), &store, deadline,
+                   connected = std::move(connected)] { Run(layout, store, deadline, connected); });
+}
+
+void Executor::Launch(std::unique_ptr<BatchJob> batch) {
+  batches_.fetch_add(1, std::memory_order_relaxed);
+  // Kept alive: the batch may end, and its caller go, before this thread is through here.
+  std::shared_ptr<Work> work;
+  if (batch->tensors().size() == 1) work = batch->tensors().front().work;
+  Input input = std::move(batch);
+  if (!inbox_.PushUnbounded(std::move(input))) {
+    return HandOver(std::move(std::get<std::unique_ptr<BatchJob>>(input)),
+                    absl::AbortedError("the data plane has stopped"));
+  }
+  // Who waits since an older generation would come to the seat of that one.
+  const bool waited_for = work != nullptr && work->seat() == &seat_ && work->has_waiter();
+  CallDriver(waited_for);
+  if (waited_for && !work->NudgeWaiter()) seat_.Decline();
+}
+
+template <typename T>
+void Executor::Put(T input) {
+  if (inbox_.PushUnbounded(std::move(input))) CallDriver();
+}
+
+void Executor::ReturnScratch(LaneId lane, ScratchLoan loan) { Put(ScratchReturned{lane, loan}); }
+
+void Executor::DefineGroup(ProcessSetId process_set, RankList ranks) {
+  Put(GroupDefined{process_set, std::move(ranks)});
+}
+
+void Executor::EndGroup(ProcessSetId process_set) { Put(GroupEnded{process_set}); }
+
+void Executor::EndLane(LaneId lane) { Put(LaneEnded{lane}); }
+
+void Executor::CallDriver(bool waiter_comes) {
+  seat_.Call(waiter_comes);
+  // Who sits there may sleep.
+  Doorbell* const bell = own_bell_.load(std::memory_order_acquire);
+  if (bell != nullptr) bell->Ring();
+}
+
+void Executor::RingComms() {
+  if (own_bell_.load(std::memory_order_acquire) != nullptr) arena_->own_board().RingAll();
+}
+
+bool Executor::WaitForMore(IdleWait& wait) {
+  return wait.Wait(wait.sleeps_next() ? backend_->Bell() : BellUse{});
+}
+
+void Executor::Abort() {
+  aborted_.store(true, std::memory_order_release);
+  backend_->Abort();
+  // What waits for scratch memory, which interrupted batches may hold, has nobody to end it else.
+  CallDriver();
+}
+
+void Executor::Stop() {
+  if (!thread_.joinable()) return;
+  Abort();
+  inbox_.Close();
+  stopping_.store(true, std::memory_order_release);
+  CallDriver();
+  thread_.join();
+}
+
+void Executor::Run(const GroupLayout& layout, Store& store, absl::Time deadline,
+                   const Connected& connected) {
+  seat_.AdoptAtStart();
+  const absl::Status status = backend_->Connect(layout, store, deadline);
+  if (!status.ok()) Abort();
+  if (status.ok() && arena() != nullptr)
+    own_bell_.store(&arena_->own_board().bell(), std::memory_order_release);
+  connected(status);
+  while (true) {
+    DriveUntilIdle();
+    if (to_launch_ == 0 && inbox_.Finished()) break;
+    seat_.Leave(/*more=*/false);
+    seat_.Await();
+  }
+  // The rest of their groups has not come.
+  for (auto& [id, lane] : lanes_)
+    FinishConfirmed(lane, absl::AbortedError("the data plane was stopped"));
+  // Where it lived. Stop, which waits for this thread, was the last to call Abort.
+  backend_.reset();
+  seat_.KeepForEver();
+}
+
+void Executor::DriveUntilIdle() {
+  IdleWait wait(options_.polling_threads, options_.cores);
+  while (true) {
+    if (Turn()) {
+      wait.Reset();
+    } else if (idle()) {
+      return;
+    } else {
+      WaitForMore(wait);
+    }
+  }
+}
+
+void Executor::DriveFor(const Work& waiter, absl::Time deadline) noexcept {
+  waiter_ = &waiter;
+  IdleWait wait(options_.polling_threads, options_.cores);
+  while (!waiter.done()) {
+    if (Turn()) {
+      wait.Reset();
+    } else if (idle()) {
+      break;  // what it waits for is elsewhere: not planned, or with the control thread
+    } else if (WaitForMore(wait) && clock_.Now() >= deadline) {
+      break;
+    }
+  }
+  waiter_ = nullptr;
+  wait.Reset();  // the bell is the next one's
+  seat_.Leave(LeavesSomething());
+}
+
+// Its own end is something for the executor's thread to do, too.
+bool Executor::LeavesSomething() const {
+  return !idle() || to_launch_ > 0 || ended_lanes_ > 0 || stopping_.load(std::memory_order_acquire);
+}
+
+bool Executor::Turn() {
+  if (seat_.TakeCall()) TakeInputs();
+  bool moved = LaunchReady();
+  if (!idle()) {
+    moved = backend_->Progress() || moved;
+    moved = CollectFinished() || moved;
+  }
+  if (ended_lanes_ > 0) EndIdleLanes();
+  return moved;
+}
+
+void Executor::TakeInputs() {
+  // The analysis does not see through std::visit that the seat is held.
+  auto take = [this](auto& in) ABSL_NO_THREAD_SAFETY_ANALYSIS { Take(in); };
+  inbox_.TakeAll(absl::InfinitePast(), inputs_);
+  for (Input& input : inputs_) std::visit(take, input);
+  inputs_.clear();
+}
+
+void Executor::Take(std::unique_ptr<BatchJob>& batch) {
+  ++to_launch_;
+  lanes_[batch->data_lane()].waiting.push_back(std::move(batch));
+}
+
+void Executor::Take(ScratchReturned& returned) {
+  if (returned.loan.fusion_buffer >= 0) free_buffers_.push_back(returned.loan.fusion_buffer);
+  // The lane may have ended in the meantime.
+  const auto lane = lanes_.find(returned.lane);
+  if (lane != lanes_.end()) --lane->second.scratch_held;
+}
+
+void Executor::Take(GroupDefined& defined) {
+  if (aborted_.load(std::memory_order_acquire)) return;  // nothing of it will be launched
+  std::vector<Rank> ranks;
+  for (int32_t rank : *defined.ranks) ranks.push_back(Rank{rank});
+  // What coordd says about sets is checked by WorkerState.
+  COORDD_CHECK(backend_->DefineGroup(defined.process_set, ranks).ok());
+}
+
+void Executor::Take(GroupEnded& ended) {
+  lanes_[LaneId{ToInt(ended.process_set)}].ended = true;
+  ++ended_lanes_;
+  const auto of_devices = lanes_.find(DeviceLane(ended.process_set));
+  if (of_devices == lanes_.end()) return;
+  of_devices->second.ended = true;
+  ++ended_lanes_;
+}
+
+void Executor::Take(LaneEnded& ended) {
+  lanes_[ended.lane].ended = true;
+  ++ended_lanes_;
+}
+
+void Executor::EndIdleLanes() {
+  for (auto at = lanes_.begin(); at != lanes_.end();) {
+    if (!at->second.ended || !at->second.idle()) {
+      ++at;
+      continue;
+    }
+    --ended_lanes_;
+    if (ToInt(at->first) < kFirstScheduleLane) {
+      backend_->EndGroup(ProcessSetId{ToInt(at->first)});
+    } else {
+      backend_->EndLane(at->first);
+    }
+    at = lanes_.erase(at);
+  }
+}
+
+bool Executor::LaunchReady() {
+  if (to_launch_ == 0) return false;
+  // One batch of each lane in turn, beginning behind the lane that was served last.
+  bool moved = false;
+  bool more = true;
+  while (more && to_launch_ > 0) {
+    more = false;
+    auto at = lanes_.upper_bound(last_served_);
+    for (size_t i = 0; i < lanes_.size(); ++i, ++at) {
+      if (at == lanes_.end()) at = lanes_.begin();
+      if (!LaunchNext(at->second)) continue;
+      last_served_ = at->first;
+      more = true;
+    }
+    moved = moved || more;
+  }
+  return moved;
+}
+
+bool Executor::LaunchNext(Lane& lane) {
+  // What waits for its sizes is launched in full before anything behind it.
+  if (!lane.has_next() || lane.sizing || lane.in_flight >= kMaxBatchesInFlight) return false;
+  const bool sized = lane.sized != nullptr;
+  std::unique_ptr<BatchJob>& next = sized ? lane.sized : lane.waiting.front();
+  if (aborted_.load(std::memory_order_acquire)) {
+    FinishNext(lane, std::move(next), absl::AbortedError("the data plane was stopped"));
+  } else if (!sized && next->NeedsSizes()) {
+    CollectiveArgs args = next->SizeExchange();
+    next->times.started = next->times.launched = clock_.Now();
+    LaunchArgs(lane, std::move(next), Stage::kSizes, std::move(args));
+  } else if (!LaunchPayload(lane, next)) {
+    return false;
+  }
+  if (sized) {
+    lane.sized = nullptr;
+  } else {
+    lane.waiting.pop_front();
+  }
+  --to_launch_;
+  return true;
+}
+
+bool Executor::LaunchPayload(Lane& lane, std::unique_ptr<BatchJob>& batch) {
+  const absl::Status prepared = batch->Prepare();
+  if (!prepared.ok()) {
+    FinishNext(lane, std::move(batch), prepared);
+    return true;
+  }
+  if (batch->CanUseParts() &&
+      backend_->TakesParts(batch->kind(), batch->process_set(), batch->FlatBytes()))
+    batch->UseParts();
+  absl::StatusOr<std::optional<absl::Span<std::byte>>> scratch = ScratchFor(lane, *batch);
+  if (!scratch.ok()) {
+    FinishNext(lane, std::move(batch), scratch.status());
+    return true;
+  }
+  if (!scratch->has_value()) return false;
+  // One tensor by itself is not packed.
+  const bool packs = batch->ScratchBytes() > 0 && !batch->NeedsSizes();
+  if (packs) batch->times.started = clock_.Now();
+  CollectiveArgs args = batch->Payload(**scratch);
+  if (!batch->NeedsSizes()) batch->times.launched = clock_.Now();
+  if (!packs && !batch->NeedsSizes()) batch->times.started = batch->times.launched;
+  LaunchArgs(lane, std::move(batch), Stage::kPayload, std::move(args));
+  return true;
+}
+
+void Executor::LaunchArgs(Lane& lane, std::unique_ptr<BatchJob> batch, Stage stage,
+                          CollectiveArgs args) {
+  auto entry = std::make_unique<InFlight>();
+  entry->batch = std::move(batch);
+  entry->stage = stage;
+  if (options_.names_elements && stage == Stage::kPayload) {
+    args.element_at = [job = entry->batch.get()](int64_t offset) { return job->ElementAt(offset); };
+  }
+  const bool confirm = options_.confirm && stage == Stage::kPayload;
+  CollectiveArgs barrier;
+  if (confirm) {
+    barrier.kind = CollectiveKind::kBarrier;
+    barrier.lane = args.lane;
+    barrier.sequence = args.sequence;
+    barrier.group = args.group;
+  }
+  if (!LaunchPart(*entry, std::move(args), stage == Stage::kPayload)) {
+    FinishNext(lane, std::move(entry->batch), entry->status);
+    return;
+  }
+  // Right behind it: all ranks have the same order on the lane.
+  if (confirm) LaunchPart(*entry, std::move(barrier), /*is_payload=*/false);
+  ++lane.in_flight;
+  lane.sizing = stage == Stage::kSizes;
+  in_flight_.push_back(std::move(entry));
+}
+
+bool Executor::LaunchPart(InFlight& entry, CollectiveArgs args, bool is_payload) {
+  InFlight* raw = &entry;
+  ++raw->open;
+  const absl::Status launched =
+      backend_->Launch(std::move(args), [raw, is_payload](absl::Status status) {
+        --raw->open;
+        if (is_payload && status.ok()) raw->batch->has_result = true;
+        if (raw->status.ok()) raw->status = std::move(status);
+      });
+  if (launched.ok()) return true;
+  --raw->open;
+  raw->status = launched;
+  return false;
+}
+
+bool Executor::CollectFinished() {
+  bool moved = false;
+  for (auto it = in_flight_.begin(); it != in_flight_.end();) {
+    InFlight& entry = **it;
+    if (entry.open > 0) {
+      ++it;
+      continue;
+    }
+    moved = true;
+    Lane& lane = lanes_.at(entry.batch->data_lane());
+    --lane.in_flight;
+    if (entry.stage == Stage::kSizes) lane.sizing = false;
+    if (entry.stage == Stage::kSizes && entry.status.ok() && !entry.batch->sizes_only) {
+      COORDD_CHECK(lane.sized == nullptr);
+      lane.sized = std::move(entry.batch);
+      ++to_launch_;
+    } else {
+      FinishNext(lane, std::move(entry.batch), std::move(entry.status));
+    }
+    it = in_flight_.erase(it);
+  }
+  return moved;
+}
+
+absl::StatusOr<std::optional<absl::Span<std::byte>>> Executor::ScratchFor(Lane& lane,
+                                                                          BatchJob& batch) {
+  const int64_t bytes = batch.ScratchBytes();
+  if (bytes == 0) return absl::Span<std::byte>();
+  const int64_t buffer_bytes = options_.fusion_buffer_bytes + kPaddingBytes;
+  // Buffers come into being when they are first needed: a program that fuses nothing has none.
+  if (bytes <= buffer_bytes && free_buffers_.empty() && fusion_buffers_.size() < kFusionBuffers) {
+    COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> memory,
+                            backend_->AllocateFusionBuffer(buffer_bytes));
+    free_buffers_.push_back(static_cast<int>(fusion_buffers_.size()));
+    fusion_buffers_.push_back(memory);
+    fusion_bytes_.fetch_add(buffer_bytes, std::memory_order_relaxed);
+  }
+  if (bytes <= buffer_bytes && !free_buffers_.empty()) {
+    batch.scratch = ScratchLoan{free_buffers_.back()};
+    free_buffers_.pop_back();
+    ++lane.scratch_held;
+    return fusion_buffers_[static_cast<size_t>(batch.scratch->fusion_buffer)];
+  }
+  // What an allgather collects can be larger than what each rank gives, and than any buffer. For
+  // what would fit, a lane waits while something of its own is to come back, unless that waits for
+  // this batch.
+  if (bytes <= buffer_bytes && lane.scratch_held > 0 && lane.confirmed.empty())
+    return std::optional<absl::Span<std::byte>>();
+  COORDD_ASSIGN_OR_RETURN(absl::Span<std::byte> own, OwnScratch(batch));
+  ++lane.scratch_held;
+  return own;
+}
+
+absl::StatusOr<absl::Span<std::byte>> Executor::OwnScratch(BatchJob& batch) {
+  batch.own_scratch = AlignedBuffer(batch.ScratchBytes());
+  if (batch.own_scratch.data() == nullptr) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for ", batch.ScratchBytes(),
+                                                     " bytes to fuse ", batch.tensors().size(),
+                                                     " tensors in"));
+  }
+  batch.scratch = ScratchLoan{};
+  return batch.own_scratch.span();
+}
+
+// A program must not have half of a group while the other half is reduced over other members.
+void Executor::FinishNext(Lane& lane, std::unique_ptr<BatchJob> batch, absl::Status status) {
+  if (!options_.confirm) return Finish(std::move(batch), std::move(status));
+  const bool whole = lane.open_groups.Take(batch->tensors());
+  if (status.ok() && !whole) {
+    if (!aborted_.load(std::memory_order_acquire)) {
+      lane.confirmed.push_back(std::move(batch));
+      return;
+    }
+    status = absl::AbortedError("the data plane was stopped");
+  }
+  FinishConfirmed(lane, status);
+  Finish(std::move(batch), std::move(status));
+}
+
+void Executor::FinishConfirmed(Lane& lane, const absl::Status& status) {
+  for (std::unique_ptr<BatchJob>& batch : std::exchange(lane.confirmed, {}))
+    Finish(std::move(batch), status);
+}
+
+void Executor::Finish(std::unique_ptr<BatchJob> batch, absl::Status status) {
+  batch->times.ended = clock_.Now();
+  batch->for_this_thread = waiter_ != nullptr && batch->tensors().size() == 1 &&
+                           batch->tensors().front().work.get() == waiter_;
+  HandOver(std::move(batch), std::move(status));
+}
+
+void Executor::HandOver(std::unique_ptr<BatchJob> batch, absl::Status status) {
+  batches_.fetch_sub(1, std::memory_order_relaxed);
+  batch->status = std::move(status);
+  finished_(std::move(batch));
+}
+
+}  // namespace coordd

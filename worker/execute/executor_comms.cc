@@ -1,0 +1,183 @@
+// The part of Executor that executes single collectives: of comms, for each of which a thread of
+// the program waits, and of hierarchical allreduces between nodes, for which streams of devices do.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/execute/executor.h"
+#include "worker/execute/generation_end.h"
+#include "worker/interfaces/idle_wait.h"
+#include "worker/node/mapped_lane.h"
+
+namespace coordd {
+namespace {
+
+// What members that have left said before arrives by then; who waits for more waits in vain.
+constexpr absl::Duration kGraceAfterEnd = absl::Seconds(1);
+// How often whoever does not drive looks at the end of its generation.
+constexpr absl::Duration kLook = absl::Milliseconds(50);
+
+absl::Status DataPlaneStopped() { return absl::AbortedError("the data plane has stopped"); }
+
+}  // namespace
+
+// What a caller waits for while the owner of the seat does it. Shared: either may be through first.
+struct CommOpening {
+  // Constant after construction.
+  LaneId lane;
+  std::vector<Rank> ranks;
+
+  // Guarded by mu.
+  Mutex mu;
+  CondVar changed;
+  bool answered ABSL_GUARDED_BY(mu) = false;
+  absl::StatusOr<std::shared_ptr<MappedLane>> answer ABSL_GUARDED_BY(mu) = nullptr;
+
+  void Answer(absl::StatusOr<std::shared_ptr<MappedLane>> opened) {
+    {
+      MutexLock lock(&mu);
+      answer = std::move(opened);
+      answered = true;
+    }
+    changed.NotifyAll();
+  }
+};
+
+struct DirectRun {
+  CollectiveArgs args;  // taken by the seat
+
+  // Thread-safe by itself: set under mu.
+  std::atomic<bool> ended = false;
+
+  // Guarded by mu.
+  Mutex mu;
+  CondVar changed;
+  absl::Status status ABSL_GUARDED_BY(mu);
+
+  void End(absl::Status with) {
+    {
+      MutexLock lock(&mu);
+      status = std::move(with);
+      ended.store(true, std::memory_order_release);
+    }
+    changed.NotifyAll();
+  }
+};
+
+absl::StatusOr<std::shared_ptr<MappedLane>> Executor::OpenComm(LaneId lane,
+                                                               std::vector<Rank> ranks) {
+  auto opening = std::make_shared<CommOpening>();
+  opening->lane = lane;
+  opening->ranks = std::move(ranks);
+  if (!inbox_.PushUnbounded(opening)) return DataPlaneStopped();
+  CallDriver();
+  // Whoever sits in the seat looks there between two steps, also at its end.
+  MutexLock lock(&opening->mu);
+  while (!opening->answered) opening->changed.Wait(&opening->mu);
+  return opening->answer;
+}
+
+void Executor::Take(std::shared_ptr<CommOpening>& opening) {
+  if (aborted_.load(std::memory_order_acquire)) return opening->Answer(DataPlaneStopped());
+  absl::StatusOr<std::shared_ptr<MappedLane>> opened =
+      backend_->OpenMappedLane(opening->lane, opening->ranks);
+  // A group of its own, which ends with the lane: that of the process set may end before.
+  if (opened.ok() && *opened == nullptr) {
+    const absl::Status defined =
+        backend_->DefineGroup(ProcessSetId{ToInt(opening->lane)}, opening->ranks);
+    if (!defined.ok()) opened = defined;
+  }
+  opening->Answer(std::move(opened));
+}
+
+void Executor::CloseComm(LaneId lane, std::shared_ptr<MappedLane> mapped) {
+  if (inbox_.PushUnbounded(CommClosed{lane, std::move(mapped)})) CallDriver();
+}
+
+void Executor::Take(CommClosed& closed) {
+  if (closed.mapped != nullptr) {
+    backend_->CloseMappedLane(std::move(closed.mapped));
+  } else {
+    backend_->EndGroup(ProcessSetId{ToInt(closed.lane)});
+  }
+}
+
+absl::Status Executor::RunDirect(CollectiveArgs args, absl::Time deadline,
+                                 const GenerationEnd& end) {
+  auto run = std::make_shared<DirectRun>();
+  run->args = std::move(args);
+  if (!inbox_.PushUnbounded(run)) return DataPlaneStopped();
+  CallDriver(/*waiter_comes=*/true);
+  absl::Time give_up = deadline;
+  const std::function<bool()> gives_up = [&] {
+    const absl::Time now = clock_.Now();
+    if (end.ended()) give_up = std::min(give_up, now + kGraceAfterEnd);
+    return now >= give_up;
+  };
+  bool gave_up = false;
+  while (!run->ended.load(std::memory_order_acquire)) {
+    if (seat_.TryTake()) DriveDirect(*run, gives_up);
+    if (run->ended.load(std::memory_order_acquire)) break;
+    if (!gave_up && gives_up()) {
+      gave_up = true;
+      Abort();
+    }
+    // Somebody else drives, the executor's thread if nobody does.
+    const absl::Time look = clock_.Now() + kLook;
+    MutexLock lock(&run->mu);
+    clock_.Await(
+        &run->mu, &run->changed, [&] { return run->ended.load(std::memory_order_acquire); }, look);
+  }
+  MutexLock lock(&run->mu);
+  if (gave_up && !run->status.ok() && clock_.Now() >= deadline)
+    return absl::DeadlineExceededError("not every member was through with it in time");
+  return run->status;
+}
+
+void Executor::Take(std::shared_ptr<DirectRun>& run) {
+  ++direct_runs_;
+  const absl::Status launched = backend_->Launch(
+      std::move(run->args), [this, run](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        --direct_runs_;
+        run->End(std::move(status));
+      });
+  if (launched.ok()) return;
+  --direct_runs_;
+  run->End(launched);
+}
+
+void Executor::LaunchExchange(CollectiveArgs args, CollectiveBackend::Done done) {
+  Input input = Exchange{std::move(args), std::move(done)};
+  if (inbox_.PushUnbounded(std::move(input))) return CallDriver();
+  std::move(std::get<Exchange>(input).done)(DataPlaneStopped());
+}
+
+void Executor::Take(Exchange& exchange) {
+  // Its group may not have been defined any more.
+  if (aborted_.load(std::memory_order_acquire)) return std::move(exchange.done)(DataPlaneStopped());
+  ++direct_runs_;
+  auto done = std::make_shared<CollectiveBackend::Done>(std::move(exchange.done));
+  const absl::Status launched = backend_->Launch(
+      std::move(exchange.args), [this, done](absl::Status status) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        --direct_runs_;
+        std::move (*done)(std::move(status));
+      });
+  if (launched.ok()) return;
+  --direct_runs_;
+  std::move (*done)(launched);
+}
+
+void Executor::DriveDirect(const DirectRun& run, const std::function<bool()>& gives_up) noexcept {
+  IdleWait wait(options_.polling_threads, options_.cores);
+  while (!run.ended.load(std::memory_order_acquire)) {
+    if (Turn()) {
+      wait.Reset();
+    } else if (idle() || (WaitForMore(wait) && gives_up())) {
+      break;
+    }
+  }
+  wait.Reset();  // the bell is the next one's
+  seat_.Leave(LeavesSomething());
+}
+
+}  // namespace coordd

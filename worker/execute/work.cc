@@ -1,0 +1,125 @@
+#include "worker/execute/work.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace coordd {
+
+Work::Waiter::~Waiter() {
+  work_.waiters_.fetch_sub(1);
+  if (!work_.done() && work_.seat_ != nullptr) work_.seat_->Decline();
+}
+
+absl::Status Work::Wait(absl::Time deadline) {
+  // Before the lock: in a forked child another thread may have held it for ever.
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  std::optional<Waiter> waiter;
+  if (!done() && seat_ != nullptr) waiter.emplace(*this);
+  while (!done()) {
+    if (seat_ != nullptr && seat_->TryTake()) {
+      seat_->DriveFor(*this, deadline);
+      if (done()) break;
+    }
+    MutexLock lock(&mu_);
+    auto woken = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done() || nudged_; };
+    const bool in_time = clock_.Await(&mu_, &changed_, woken, deadline);
+    if (!done() && !in_time) return StillRunning();
+    nudged_ = false;
+  }
+  return Tell(ended());
+}
+
+absl::Status Work::Tell(absl::Status ended) const {
+  if (!ended.ok() && told_) told_();
+  return ended;
+}
+
+absl::Status Work::StillRunning() const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("tensor ", spec_->name, ": still running when the wait for it ended"));
+}
+
+absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time deadline) {
+  // What the host carries is there when it is complete.
+  if (spec_->memory == MemoryKind::kHost) {
+    COORDD_RETURN_IF_ERROR(Wait(deadline));
+    return nullptr;
+  }
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(
+        &mu_, &changed_, [this] { return enqueued() || done(); }, deadline);
+    if (!done() && enqueued()) return event_;
+    if (!done()) return StillRunning();
+  }
+  COORDD_RETURN_IF_ERROR(Tell(ended()));
+  return nullptr;
+}
+
+bool Work::NudgeWaiter() {
+  if (waiters_.load() == 0) return false;
+  {
+    MutexLock lock(&mu_);
+    nudged_ = true;
+  }
+  changed_.NotifyAll();
+  return true;
+}
+
+// What is returned never changes again, so it may be read without the lock.
+const WorkResult& Work::result() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  COORDD_CHECK(enqueued() || (done_.load(std::memory_order_acquire) && status_.ok()));
+  return result_;
+}
+
+std::shared_ptr<std::byte[]> Work::owned_output() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const bool known = enqueued() || done_.load(std::memory_order_acquire);
+  return known ? result_.owned_output : nullptr;
+}
+
+void Work::OnComplete(std::function<void(const absl::Status&)> f) {
+  absl::Status status = fork_guard_.Check();
+  if (status.ok()) {
+    MutexLock lock(&mu_);
+    if (!done()) {
+      callbacks_.push_back(std::move(f));
+      has_callbacks_.store(true, std::memory_order_release);
+      return;
+    }
+    status = ended();
+  }
+  f(status);
+}
+
+void Work::Enqueued(std::shared_ptr<DeviceEvent> event, WorkResult result) {
+  {
+    MutexLock lock(&mu_);
+    COORDD_CHECK(!done() && !enqueued());
+    event_ = std::move(event);
+    result_ = std::move(result);
+    enqueued_.store(true, std::memory_order_release);
+  }
+  changed_.NotifyAll();
+}
+
+void Work::Complete(absl::Status status, WorkResult result) {
+  std::vector<std::function<void(const absl::Status&)>> callbacks;
+  {
+    MutexLock lock(&mu_);
+    COORDD_CHECK(!done());
+    status_ = status;
+    // What it was said to be when it was enqueued it stays: somebody may be reading it.
+    if (!enqueued()) result_ = std::move(result);
+    callbacks.swap(callbacks_);
+    done_.store(true, std::memory_order_release);
+  }
+  changed_.NotifyAll();
+  for (auto& callback : callbacks) callback(status);
+}
+
+}  // namespace coordd

@@ -1,0 +1,257 @@
+#include "worker/gpu/nccl/nccl_communicator.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "worker/interfaces/idle_wait.h"
+
+namespace coordd {
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
+    std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids) {
+  std::shared_ptr<NcclCommunicator> communicator(
+      new NcclCommunicator(std::move(runtime), std::move(place)));
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope,
+                          DeviceScope::Enter(communicator->device(), communicator->place_.device));
+  const NcclFunctions& nccl = communicator->nccl();
+  NcclConfig config;
+  config.blocking = 0;
+  const NcclPlace& at = communicator->place_;
+  const bool scalable = ids.size() > 1;
+  const NcclResult result =
+      scalable ? nccl.CommInitRankScalable(&communicator->slot_, at.size, at.rank,
+                                           static_cast<int>(ids.size()), ids.data(), &config)
+               : nccl.CommInitRankConfig(&communicator->slot_, at.size, ids[0], at.rank, &config);
+  const NcclComm comm = communicator->slot_;
+  {
+    MutexLock lock(&communicator->mu_);
+    communicator->comm_ = comm;
+  }
+  if (result == NcclResult::kSuccess || result == NcclResult::kInProgress) return communicator;
+  const absl::Status error = communicator->Error(
+      scalable ? "ncclCommInitRankScalable" : "ncclCommInitRankConfig", result, comm);
+  // It knows of no peer yet, so nothing can hang.
+  if (comm != nullptr) communicator->Abort(Clock::Real(), absl::ZeroDuration());
+  return error;
+}
+
+absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::BeginShrink(
+    std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded) {
+  std::shared_ptr<NcclCommunicator> shrunk(
+      new NcclCommunicator(parent->runtime_, std::move(place)));
+  NcclConfig config;
+  config.blocking = 0;
+  COORDD_RETURN_IF_ERROR(parent->Call("ncclCommShrink", [&](NcclComm comm) {
+    return shrunk->nccl().CommShrink(comm, excluded.data(), static_cast<int>(excluded.size()),
+                                     &shrunk->slot_, &config, kNcclShrinkDefault);
+  }));
+  MutexLock lock(&shrunk->mu_);
+  shrunk->parent_ = std::move(parent);
+  return shrunk;
+}
+
+NcclCommunicator::~NcclCommunicator() = default;
+
+absl::Status NcclCommunicator::Error(absl::string_view call, NcclResult result,
+                                     NcclComm comm) const {
+  const char* error = nccl().GetErrorString(result);
+  const char* detail = nccl().GetLastError(comm);
+  return absl::UnavailableError(NcclErrorText({.call = call,
+                                               .error = error != nullptr ? error : "unknown error",
+                                               .detail = detail != nullptr ? detail : ""},
+                                              place_));
+}
+
+absl::Status NcclCommunicator::Gone() const {
+  return absl::AbortedError(
+      absl::StrCat("the communicator of process set ", ToInt(place_.group), " was aborted"));
+}
+
+NcclComm NcclCommunicator::Enter() {
+  MutexLock lock(&mu_);
+  while (entered_ && comm_ != nullptr) left_.Wait(&mu_);
+  if (comm_ != nullptr) entered_ = true;
+  return comm_;
+}
+
+void NcclCommunicator::Leave() {
+  MutexLock lock(&mu_);
+  entered_ = false;
+  left_.NotifyAll();
+}
+
+bool NcclCommunicator::Connected() {
+  MutexLock lock(&mu_);
+  return connected_;
+}
+
+bool NcclCommunicator::CanRevoke() { return nccl().CommRevoke != nullptr && Connected(); }
+
+bool NcclCommunicator::Shrinking() {
+  MutexLock lock(&mu_);
+  return parent_ != nullptr;
+}
+
+// NCCL tells of the parent when it is through, and leaves the new handle at that moment.
+absl::StatusOr<bool> NcclCommunicator::AwaitShrunk(
+    const std::shared_ptr<NcclCommunicator>& parent) {
+  COORDD_ASSIGN_OR_RETURN(const bool pending, parent->Pending());
+  if (pending) return true;
+  const NcclComm made = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
+  MutexLock lock(&mu_);
+  if (parent_ == nullptr) return Gone();
+  if (made == nullptr) return absl::UnavailableError("ncclCommShrink ended with no communicator");
+  comm_ = made;
+  parent_.reset();
+  return false;
+}
+
+absl::StatusOr<bool> NcclCommunicator::Pending() {
+  std::shared_ptr<NcclCommunicator> parent;
+  {
+    MutexLock lock(&mu_);
+    parent = parent_;
+  }
+  if (parent != nullptr) {
+    COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitShrunk(parent));
+    if (pending) return true;
+  }
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return Gone();
+  NcclResult asynchronous = NcclResult::kSuccess;
+  const NcclResult result = nccl().CommGetAsyncError(comm, &asynchronous);
+  const NcclResult first = result != NcclResult::kSuccess ? result : asynchronous;
+  absl::Status error;
+  if (first != NcclResult::kSuccess && first != NcclResult::kInProgress)
+    error = Error("what NCCL was doing", first, comm);
+  Leave();
+  if (first == NcclResult::kSuccess) {
+    MutexLock lock(&mu_);
+    connected_ = true;
+  }
+  if (!error.ok()) return error;
+  return first == NcclResult::kInProgress;
+}
+
+absl::Status NcclCommunicator::Call(absl::string_view name,
+                                    absl::FunctionRef<NcclResult(NcclComm)> call) {
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(device(), place_.device));
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return Gone();
+  const NcclResult result = call(comm);
+  absl::Status error;
+  if (result != NcclResult::kSuccess && result != NcclResult::kInProgress)
+    error = Error(name, result, comm);
+  Leave();
+  return error;
+}
+
+absl::Status NcclCommunicator::Register(absl::Span<std::byte> buffer) {
+  return Call("ncclCommRegister", [this, buffer](NcclComm comm) {
+    void* handle = nullptr;
+    const NcclResult result = nccl().CommRegister(comm, buffer.data(), buffer.size(), &handle);
+    // Without a handle it succeeded in doing nothing (NCCL_LOCAL_REGISTER=0).
+    if (result == NcclResult::kSuccess && handle != nullptr) registered_.push_back(handle);
+    return result;
+  });
+}
+
+absl::Status NcclCommunicator::RegisterWindow(absl::Span<std::byte> buffer) {
+  return Call("ncclCommWindowRegister", [this, buffer](NcclComm comm) {
+    return nccl().CommWindowRegister(comm, buffer.data(), buffer.size(), &window_,
+                                     kNcclWindowSymmetric);
+  });
+}
+
+void NcclCommunicator::DeregisterAll(NcclComm comm) {
+  for (void* handle : std::exchange(registered_, {})) nccl().CommDeregister(comm, handle);
+  if (window_ != nullptr) nccl().CommWindowDeregister(comm, std::exchange(window_, nullptr));
+}
+
+absl::Status NcclCommunicator::Deregister() {
+  return Call("ncclCommDeregister", [this](NcclComm comm) {
+    DeregisterAll(comm);
+    return NcclResult::kSuccess;
+  });
+}
+
+absl::Status NcclCommunicator::Finalize() {
+  device().OwnThisThread();
+  return Call("ncclCommFinalize", [this](NcclComm comm) {
+    DeregisterAll(comm);
+    return nccl().CommFinalize(comm);
+  });
+}
+
+void NcclCommunicator::Destroy() {
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  const NcclComm comm = Enter();
+  if (comm == nullptr) return;
+  nccl().CommDestroy(comm);
+  MutexLock lock(&mu_);
+  comm_ = nullptr;
+  entered_ = false;
+  left_.NotifyAll();
+}
+
+void NcclCommunicator::AwaitLeftLocked(Clock& clock, absl::Duration patience) {
+  clock.Await(
+      &mu_, &left_,
+      [this] {
+        mu_.AssertHeld();
+        return !entered_;
+      },
+      clock.Now() + patience);
+}
+
+absl::Status NcclCommunicator::Revoke(Clock& clock, absl::Duration patience) {
+  NcclComm comm = nullptr;
+  {
+    MutexLock lock(&mu_);
+    AwaitLeftLocked(clock, patience);
+    // From here on nobody else finds it.
+    comm = revoked_ = std::exchange(comm_, nullptr);
+    left_.NotifyAll();
+  }
+  if (comm == nullptr) return absl::OkStatus();
+  device().OwnThisThread();
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  NcclResult result = nccl().CommRevoke(comm, kNcclRevokeDefault);
+  IdleWait idle(1, 1);
+  while (result == NcclResult::kInProgress) {
+    idle.Wait();
+    NcclResult asynchronous = NcclResult::kSuccess;
+    result = nccl().CommGetAsyncError(comm, &asynchronous);
+    if (result == NcclResult::kSuccess) result = asynchronous;
+  }
+  if (result == NcclResult::kSuccess) return absl::OkStatus();
+  return Error("ncclCommRevoke", result, comm);
+}
+
+void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
+  NcclComm comm = nullptr;
+  std::shared_ptr<NcclCommunicator> parent;
+  {
+    MutexLock lock(&mu_);
+    parent = std::move(parent_);
+    parent_ = nullptr;
+  }
+  // It has what is to become this one at its hands, and tells it to stop; first, since it would
+  // write to what is freed.
+  if (parent != nullptr) parent->Abort(clock, patience);
+  {
+    MutexLock lock(&mu_);
+    if (parent != nullptr) comm_ = __atomic_load_n(&slot_, __ATOMIC_ACQUIRE);
+    AwaitLeftLocked(clock, patience);
+    // From here on nobody else finds it.
+    comm = std::exchange(revoked_ != nullptr ? revoked_ : comm_, nullptr);
+    left_.NotifyAll();
+  }
+  if (comm == nullptr) return;
+  device().OwnThisThread();
+  const auto scope = DeviceScope::Enter(device(), place_.device);
+  nccl().CommAbort(comm);
+}
+
+}  // namespace coordd

@@ -1,0 +1,122 @@
+// One communicator of NCCL. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "worker/gpu/nccl/nccl_errors.h"
+#include "worker/gpu/nccl/nccl_runtime.h"
+
+namespace coordd {
+
+// Thread-safe; calls into NCCL are one at a time, but for an Abort that has to interrupt one. It is
+// non-blocking in NCCL's sense: what takes long is begun by one call and asked for with Pending.
+class NcclCommunicator {
+ public:
+  // Begins to connect the ranks. One id, or several (in equal order on all ranks) where the library
+  // has ncclCommInitRankScalable. UNAVAILABLE: NCCL's error in full.
+  static absl::StatusOr<std::shared_ptr<NcclCommunicator>> Begin(
+      std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids);
+  // Begins to make one of `parent`'s ranks without these, which do not call. All others do, with
+  // nothing under way on theirs. REQUIRES: NCCL has ncclCommShrink; strictly increasing ranks of
+  // the parent, at least one, this one not among them; `place` is that in the new one. Until
+  // Shrinking is false the parent is this object's, whose Abort aborts both. UNAVAILABLE, ABORTED:
+  // the parent is as it was.
+  static absl::StatusOr<std::shared_ptr<NcclCommunicator>> BeginShrink(
+      std::shared_ptr<NcclCommunicator> parent, NcclPlace place, std::vector<int> excluded);
+  ~NcclCommunicator();  // REQUIRES: Abort or Destroy has been called, else its memory stays
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  const NcclPlace& place() const { return place_; }
+
+  // Whether NCCL is still at what was begun. An error that came up since: UNAVAILABLE with its
+  // text; ABORTED after Abort.
+  absl::StatusOr<bool> Pending();
+  // One call, or one group of them; it may be pending afterwards. Statuses as above; `name` is what
+  // the error calls it.
+  absl::Status Call(absl::string_view name, absl::FunctionRef<NcclResult(NcclComm)> call);
+  // Lets NCCL prepare memory of the device, which outlives the communicator, so that what is moved
+  // from or to there needs no copy of NCCL's. Of this rank alone. REQUIRES: NCCL has
+  // ncclCommRegister, and nothing is pending.
+  absl::Status Register(absl::Span<std::byte> buffer);
+  // Begins to make it a symmetric window: a collective of all ranks, with memory of NcclMemory and
+  // equal sizes; then Pending, which lasts as long as a rank has not come. REQUIRES: as Register.
+  absl::Status RegisterWindow(absl::Span<std::byte> buffer);
+  // Once that is no longer pending: false: NCCL has no symmetric memory between these ranks, which
+  // it has found out on all of them. True does not say that it has: some versions (2.27, 2.28) give
+  // a window of memory that they have only registered, or done nothing with.
+  bool HasWindow() const { return window_ != nullptr; }
+  // What is registered no longer is. REQUIRES: nothing is pending.
+  absl::Status Deregister();
+  // Whether it has yet to come out of a BeginShrink: of that only one thread asks with Pending.
+  bool Shrinking();
+  // Whether NCCL has connected the ranks, so that it may have work of this communicator.
+  bool Connected();
+  // Whether Revoke is there: since 2.28.7, for one that is connected.
+  bool CanRevoke();
+  // Ends what runs on the device and frees nothing, so it waits for nothing but that; to be
+  // followed by Abort, which frees. As Abort it waits for a call that another thread is in. Returns
+  // when NCCL is through: what it has launched behind something else on the device ends behind
+  // that, too. UNAVAILABLE: NCCL's error. From the beginning on everybody else's calls end with
+  // ABORTED. REQUIRES: CanRevoke.
+  absl::Status Revoke(Clock& clock, absl::Duration patience);
+  // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
+  // is.
+  absl::Status Finalize();
+  void Destroy();
+
+  // Ends what runs on the device and frees the communicator, which waits for everything that is on
+  // the device, whoever's it is. Waits for a call that another thread is in, `patience` at most,
+  // then aborts beside it, which ends that call. Idempotent. It may take long, or for ever: NCCL's
+  // own abort is known to hang.
+  void Abort(Clock& clock, absl::Duration patience);
+
+ private:
+  NcclCommunicator(std::shared_ptr<NcclRuntime> runtime, NcclPlace place)
+      : runtime_(std::move(runtime)), place_(std::move(place)) {}
+
+  const NcclFunctions& nccl() const { return runtime_->nccl.functions; }
+  DeviceRuntime& device() const { return *runtime_->device; }
+
+  // The communicator, for this thread of the runtime alone until Leave; nullptr: it is gone.
+  NcclComm Enter();
+  void Leave();
+  absl::Status Gone() const;
+  void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void DeregisterAll(NcclComm comm);
+  // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.
+  absl::StatusOr<bool> AwaitShrunk(const std::shared_ptr<NcclCommunicator>& parent);
+  absl::Status Error(absl::string_view call, NcclResult result, NcclComm comm) const;
+
+  // Constant after construction.
+  const std::shared_ptr<NcclRuntime> runtime_;
+  const NcclPlace place_;
+
+  // Written by NCCL until Begin's init, BeginShrink's, and RegisterWindow, is over.
+  NcclComm slot_ = nullptr;
+  NcclWindow window_ = nullptr;
+
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar left_;
+  NcclComm comm_ ABSL_GUARDED_BY(mu_) = nullptr;
+  bool entered_ ABSL_GUARDED_BY(mu_) = false;
+  bool connected_ ABSL_GUARDED_BY(mu_) = false;
+  NcclComm revoked_ ABSL_GUARDED_BY(mu_) = nullptr;                // what was comm_ until Revoke
+  std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while shrinking
+
+  // Touched by whoever is in a call.
+  std::vector<void*> registered_;  // NCCL's handles
+};
+
+}  // namespace coordd

@@ -1,0 +1,18 @@
+// Which tensors NCCL could carry. PURE: every rank says the same of a tensor, whatever it has.
+#pragma once
+
+#include "common/protocol/tensor_spec.h"
+#include "worker/gpu/nccl/device_claim.h"
+
+namespace coordd {
+
+// On a device, and of a kind, type and operator that some NCCL and our kernels have. 16-bit
+// integers are reduced by no NCCL; an average of integers truncates what has to be divided exactly,
+// which the host does. Such tensors are staged.
+bool FitsNccl(const TensorSpec& spec);
+
+// Whether NCCL carries a tensor that FitsNccl, by what the ranks of its set have agreed on: not
+// every NCCL reduces float8 on every GPU.
+bool CarriedByNccl(const TensorSpec& spec, const DeviceDecision& decision);
+
+}  // namespace coordd

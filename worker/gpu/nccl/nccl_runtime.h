@@ -1,0 +1,30 @@
+// NCCL and the GPUs of this process. (io)
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/environment.h"
+#include "worker/gpu/cuda/device_runtime.h"
+#include "worker/gpu/nccl/nccl_api.h"
+
+namespace coordd {
+
+// What all communicators of a process need. Shared, since a thread that NCCL keeps in an abort may
+// outlive whoever began it.
+struct NcclRuntime {
+  NcclLibrary nccl;
+  std::shared_ptr<DeviceRuntime> device;
+  std::string interface;  // NCCL_SOCKET_IFNAME; empty: NCCL chooses
+
+  // Why there is none is one phrase: what LoadNccl or DeviceRuntime::Open say. `cuda_library`: for
+  // tests.
+  static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(
+      const Environment& environment, const std::string& cuda_library = kCudaDriverLibrary);
+  // The same with a driver that is open already.
+  static absl::StatusOr<std::shared_ptr<NcclRuntime>> Open(const Environment& environment,
+                                                           std::shared_ptr<DeviceRuntime> device);
+};
+
+}  // namespace coordd

@@ -1,0 +1,484 @@
+#include "worker/host/host_backend.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+#include "worker/interfaces/collective_args.h"
+#include "worker/interfaces/lanes.h"
+#include "worker/interfaces/peer_status.h"
+
+namespace coordd {
+namespace {
+
+// The tag of a message that no rank ever sends.
+constexpr Tag kEndOfPeer{kEndOfPeerLane, (1 << 18) - 1, Tag::kParts - 1};
+
+// Where ranks say what others must know before they choose an algorithm: a sum, to which a rank
+// with flat ones adds the one number and a rank with hierarchical ones the other.
+constexpr absl::string_view kAlgorithmKey = "host_algorithm";
+constexpr int64_t kFlat = int64_t{1} << 32;
+constexpr int64_t kHierarchical = 1;
+// A round trip to coordd, unless that is in trouble.
+constexpr absl::Duration kAlgorithmTimeout = absl::Seconds(10);
+
+absl::Status TooManyLanes(LaneId id) {
+  return absl::ResourceExhaustedError(absl::StrCat("lane ", ToInt(id), ": a rank has at most ",
+                                                   NodeBoard::kEntries, " lanes at a time"));
+}
+
+}  // namespace
+
+HostBackend::HostBackend(std::unique_ptr<Transport> transport, HostBackendOptions options,
+                         std::unique_ptr<NodeArena> arena)
+    : options_(options), arena_(std::move(arena)), transport_(std::move(transport)) {}
+
+HostBackend::~HostBackend() {
+  // The transport lets go of the buffers first: it ends its operations, which the runs hear.
+  transport_.reset();
+  if (failure_.ok()) failure_ = CollectivesAborted();
+  for (auto& [id, lane] : lanes_) {
+    for (Batch& batch : lane.queue) std::move(batch.done)(failure_);
+  }
+}
+
+bool HostBackend::Supports(MemoryKind memory, DataType, CollectiveKind) const {
+  return memory == MemoryKind::kHost;
+}
+
+// Where private memory is shown in pieces, it does not matter in how many runs it lies. What is
+// small is packed, into the post.
+bool HostBackend::TakesParts(CollectiveKind kind, ProcessSetId group, int64_t size_bytes) const {
+  const auto found = groups_.find(group);
+  if (kind != CollectiveKind::kAllreduce || found == groups_.end()) return false;
+  const HostGroup& members = found->second;
+  return members.on_one_node() && !members.memories.empty() &&
+         size_bytes > options_.node.inline_bytes_max;
+}
+
+absl::Status HostBackend::Connect(const GroupLayout& layout, Store& store, absl::Time deadline) {
+  if (arena_ != nullptr) {
+    COORDD_RETURN_IF_ERROR(arena_->Connect(layout, store, deadline));
+    maps_ = !arena_->memories().empty();
+  }
+  // Before others find this rank's address, without which nobody is connected: who chooses an
+  // algorithm has what all have said.
+  store_ = &store;
+  if (layout.num_nodes() > 1) COORDD_RETURN_IF_ERROR(SayAlgorithm(layout, deadline));
+  COORDD_RETURN_IF_ERROR(transport_->Connect(layout, store, deadline));
+  const HostGroup& all = groups_.emplace(ProcessSetId{0}, MakeGroup(layout, {})).first->second;
+  if (maps_) WatchPeers(all.layout);
+  one_node_ = layout.num_nodes() == 1;
+  return absl::OkStatus();
+}
+
+// Nothing, as a rule.
+absl::Status HostBackend::SayAlgorithm(const GroupLayout& layout, absl::Time deadline) {
+  int64_t said = 0;
+  // Each rank of a node without arenas, since whoever is in a group knows of its members only that
+  // they are connected. One that is alone has nothing to map.
+  const bool has_neighbours = layout.ranks_on(layout.node_of(layout.self())) > 1;
+  if (options_.algorithm == HostAlgorithm::kFlat) said = kFlat;
+  if (options_.algorithm == HostAlgorithm::kHierarchical) said = kHierarchical;
+  if (!maps_ && has_neighbours) said = kFlat;
+  return said == 0 ? absl::OkStatus() : store_->Add(kAlgorithmKey, said, deadline).status();
+}
+
+absl::StatusOr<HostAlgorithm> HostBackend::AgreedAlgorithm() {
+  if (!agreed_.has_value()) {
+    COORDD_ASSIGN_OR_RETURN(const int64_t said,
+                            store_->Add(kAlgorithmKey, 0, Clock::Real().Now() + kAlgorithmTimeout));
+    agreed_ = said >= kFlat ? HostAlgorithm::kFlat
+              : said > 0    ? HostAlgorithm::kHierarchical
+                            : HostAlgorithm::kAuto;
+  }
+  return *agreed_;
+}
+
+// A receive that nothing is ever sent to ends when its sender does.
+void HostBackend::WatchPeers(const GroupLayout& layout) {
+  const int32_t node = layout.node_of(layout.self());
+  for (int32_t i = 0; i < layout.ranks_on(node); ++i) {
+    const Rank rank{ToInt(layout.first_rank_of(node)) + i};
+    if (rank == layout.self()) continue;
+    transport_->Receive(rank, kEndOfPeer, absl::MakeSpan(&unsent_, 1),
+                        [this, rank](absl::Status status) {
+                          if (SuspectRank(status)) lost_.emplace(rank, std::move(status));
+                        });
+  }
+}
+
+HostGroup HostBackend::MakeGroup(GroupLayout layout, std::vector<Rank> members) const {
+  const GroupLayout& all = groups_.empty() ? layout : groups_.at(ProcessSetId{0}).layout;
+  const Rank first = all.first_rank_of(all.node_of(all.self()));
+  return MakeHostGroup(
+      std::move(layout), std::move(members), first,
+      maps_ ? absl::MakeConstSpan(arena_->memories()) : absl::Span<const NodeMemory>());
+}
+
+absl::Status HostBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
+  COORDD_RETURN_IF_ERROR(ValidateGroup(group, ranks, all.self(), all.size()));
+  HostGroup made = MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
+  if (groups_.emplace(group, std::move(made)).second) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("group ", ToInt(group), " is defined already, expected a new number"));
+}
+
+void HostBackend::EndGroup(ProcessSetId group) {
+  COORDD_CHECK(ToInt(group) != 0);
+  EndLane(LaneId{ToInt(group)});
+  groups_.erase(group);
+}
+
+void HostBackend::EndLane(LaneId id) {
+  const auto lane = lanes_.find(id);
+  if (lane == lanes_.end()) return;
+  COORDD_CHECK(lane->second.queue.empty());
+  if (lane->second.node != nullptr) ended_.push_back(std::move(lane->second));
+  lanes_.erase(lane);
+  ReleaseEndedLanes();
+}
+
+absl::StatusOr<std::shared_ptr<MappedLane>> HostBackend::OpenMappedLane(
+    LaneId id, absl::Span<const Rank> ranks) {
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const GroupLayout& all = groups_.at(ProcessSetId{0}).layout;
+  const HostGroup group =
+      MakeGroup(all.Subgroup(ranks), std::vector<Rank>(ranks.begin(), ranks.end()));
+  if (group.memories.empty() || !group.on_one_node()) return nullptr;
+  ReleaseEndedLanes();
+  auto lane = std::make_shared<MappedLane>();
+  lane->arena = arena_;
+  lane->options = options_.node;
+  lane->node =
+      std::make_unique<NodeLane>(id, group.memories, ToInt(group.layout.self()), LaneBell::kOfLane);
+  if (!lane->node->claimed()) return TooManyLanes(id);
+  const absl::StatusOr<absl::Span<std::byte>> staging =
+      arena_->AllocateStaging(NodeCollectiveRun::MaxStagingBytes(options_.node));
+  if (!staging.ok()) {
+    lane->node->Release();  // at once: nothing has been said on it
+    return staging.status();
+  }
+  lane->staging = *staging;
+  return lane;
+}
+
+void HostBackend::CloseMappedLane(std::shared_ptr<MappedLane> closed) {
+  Lane& lane = ended_.emplace_back();
+  lane.node = std::move(closed->node);
+  lane.staging = closed->staging;
+  ReleaseEndedLanes();
+}
+
+void HostBackend::ReleaseEndedLanes() {
+  ended_.remove_if([this](Lane& lane) {
+    if (!lane.node->Release()) return false;
+    if (!lane.staging.empty()) arena_->Free(lane.staging);
+    return true;
+  });
+}
+
+absl::Status HostBackend::Launch(CollectiveArgs args, Done done) {
+  COORDD_CHECK(!groups_.empty());  // Connect comes first
+  const auto group = groups_.find(args.group);
+  if (group == groups_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(args.kind), ": group ", ToInt(args.group), " is not defined"));
+  }
+  const GroupLayout& layout = group->second.layout;
+  COORDD_RETURN_IF_ERROR(ValidateArgs(args, layout.self(), layout.size()));
+  Lane& lane = lanes_[args.lane];
+  if (lane.queue.size() >= kMaxQueuedBatches) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("lane ", ToInt(args.lane), " has ", lane.queue.size(), " batches waiting"));
+  }
+  lane.Put({std::move(args), &group->second, std::move(done)});
+  return absl::OkStatus();
+}
+
+void HostBackend::Lane::Put(Batch batch) {
+  if (spare.empty()) {
+    queue.push_back(std::move(batch));
+    return;
+  }
+  spare.front() = std::move(batch);
+  queue.splice(queue.end(), spare);
+}
+
+void HostBackend::Lane::RemoveFront() {
+  if (!spare.empty()) return queue.pop_front();
+  queue.front() = Batch{};
+  spare.splice(spare.end(), queue, queue.begin());
+}
+
+bool HostBackend::Progress() {
+  bool moved = transport_->Progress();
+  if (aborted_.load(std::memory_order_acquire)) FailAll(CollectivesAborted());
+  Finished finished = std::exchange(finished_, {});
+  for (auto& [id, lane] : lanes_) moved |= AdvanceLane(id, lane, finished);
+  // Last, because a `done` may Launch.
+  for (auto& [done, status] : finished) std::move(done)(std::move(status));
+  finished.clear();
+  finished_ = std::move(finished);
+  return moved;
+}
+
+// Between nodes the transport has to be polled, also for what others still have from it.
+BellUse HostBackend::Bell() {
+  BellUse use;
+  bool suffices = one_node_ && failure_.ok();
+  for (const auto& [id, lane] : lanes_) {
+    if (!lane.runs()) continue;
+    if (lane.node_run != nullptr) use.bell = &lane.node->bell();
+    suffices = suffices && lane.node_run != nullptr && lane.exchange == nullptr;
+  }
+  use.suffices = suffices && use.bell != nullptr;
+  if (use.suffices) transport_->LookAtPeers();
+  return use;
+}
+
+absl::StatusOr<absl::Span<std::byte>> HostBackend::AllocateFusionBuffer(int64_t size_bytes) {
+  if (maps_) {
+    absl::StatusOr<absl::Span<std::byte>> mapped = arena_->Allocate(size_bytes);
+    if (mapped.ok()) return mapped;  // else it is staged as the program's own memory is
+  }
+  AlignedBuffer buffer(size_bytes);
+  if (buffer.data() == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a fusion buffer of ", size_bytes, " bytes"));
+  }
+  fusion_buffers_.push_back(std::move(buffer));
+  return fusion_buffers_.back().span();
+}
+
+void HostBackend::Abort() {
+  aborted_.store(true, std::memory_order_release);
+  transport_->Abort();
+  if (arena_ != nullptr) arena_->Abort();
+}
+
+bool HostBackend::ClaimNodeLane(LaneId id, Lane& lane) {
+  if (lane.node != nullptr) return true;
+  const HostGroup& group = *lane.queue.front().group;
+  ReleaseEndedLanes();
+  lane.node = std::make_unique<NodeLane>(id, group.memories, group.self_on_node);
+  if (lane.node->claimed()) return true;
+  lane.node.reset();
+  FailAll(TooManyLanes(id));
+  return false;
+}
+
+bool HostBackend::MakeStaging(Lane& lane, int64_t staging_bytes) {
+  // That of the batch before is nobody's any more: all members are through with it.
+  if (staging_bytes <= static_cast<int64_t>(lane.staging.size())) return true;
+  if (!lane.staging.empty()) arena_->Free(lane.staging);
+  lane.staging = {};
+  absl::StatusOr<absl::Span<std::byte>> staging = arena_->AllocateStaging(staging_bytes);
+  if (!staging.ok()) {
+    FailAll(staging.status());
+    return false;
+  }
+  lane.staging = *staging;
+  return true;
+}
+
+void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
+  if (!ClaimNodeLane(id, lane)) return;
+  const Batch& batch = lane.queue.front();
+  const int32_t nodes = batch.group->layout.num_nodes();
+  if (!MakeStaging(lane,
+                   NodeCollectiveRun::StagingBytes(batch.args, *lane.node, options_.node, nodes)))
+    return;
+  if (nodes > 1) {
+    const int64_t slice_bytes =
+        NodeCollectiveRun::SliceBytesMax(batch.args, batch.group->carriers, nodes, options_.node);
+    if (!StartExchange(lane, slice_bytes)) return;
+  }
+  lane.node_run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
+                                                      options_.node, lane.exchange.get());
+}
+
+bool HostBackend::StartExchange(Lane& lane, int64_t slice_bytes) {
+  const Batch& batch = lane.queue.front();
+  lane.exchange = std::make_unique<SliceExchange>(batch.args, AcrossOf(*batch.group, batch.args),
+                                                  slice_bytes, options_.run, *transport_);
+  const int64_t scratch_bytes = lane.exchange->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) {
+    lane.exchange.reset();
+    return false;
+  }
+  lane.exchange->Use(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+  return true;
+}
+
+void HostBackend::StartSlices(Lane& lane, int64_t slice_bytes) {
+  if (StartExchange(lane, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
+}
+
+void HostBackend::StartLeaderRun(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  if (!batch.group->memories.empty() && !ClaimNodeLane(id, lane)) return;
+  lane.leader_run = std::make_unique<LeaderRun>(
+      batch.args, lane.node.get(), LeadersOf(*batch.group, batch.args), options_.run, *transport_);
+  const int64_t scratch_bytes = lane.leader_run->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) return lane.leader_run.reset();
+  lane.leader_run->Begin(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+}
+
+void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  const HostGroup& group = *batch.group;
+  const bool alone = group.memories.empty();
+  const NodeRanks node{ToInt(group.layout.self()) - group.self_on_node,
+                       alone ? 1 : static_cast<int32_t>(group.memories.size())};
+  if (!alone) {
+    if (!ClaimNodeLane(id, lane)) return;
+    const CollectiveArgs within = AlltoallRun::Within(batch.args, node);
+    if (!MakeStaging(lane, NodeCollectiveRun::StagingBytes(within, *lane.node, options_.node)))
+      return;
+  }
+  lane.alltoall_run = std::make_unique<AlltoallRun>(batch.args, node, group.layout.self(),
+                                                    lane.node.get(), lane.staging, options_.node,
+                                                    options_.run, *transport_, group.members);
+}
+
+bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
+  if (lane.memory.size_bytes() < scratch_bytes) lane.memory = AlignedBuffer(scratch_bytes);
+  if (lane.memory.size_bytes() >= scratch_bytes) return true;
+  FailAll(absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", scratch_bytes, " bytes of scratch of a collective")));
+  return false;
+}
+
+absl::StatusOr<Algorithm> HostBackend::AlgorithmOf(const Batch& batch) {
+  const CollectiveKind kind = batch.args.kind;
+  const Places places = batch.group->places;
+  const int32_t size = batch.group->layout.size();
+  // Of the whole vector, which all ranks know.
+  const int64_t size_bytes =
+      SizeOf(kind == CollectiveKind::kAllgather ? batch.args.output : NodeInputOf(batch.args));
+  const Algorithm flat = ChooseAlgorithm(kind, size_bytes, size);
+  const bool allreduce = kind == CollectiveKind::kAllreduce;
+  if (size == 1) return flat;
+  if (allreduce && options_.allreduce.has_value()) return *options_.allreduce;
+  const bool apart = places == Places::kApart;
+  if (places == Places::kAny || (apart && !allreduce)) return flat;
+  COORDD_ASSIGN_OR_RETURN(const HostAlgorithm agreed, AgreedAlgorithm());
+  if (agreed == HostAlgorithm::kFlat) return flat;
+  const bool small = !apart && LeaderRun::Fits(batch.args, options_.node.inline_bytes_max);
+  if (agreed == HostAlgorithm::kHierarchical && small) return Algorithm::kLeaders;
+  const bool has_hierarchy = !apart && HasHierarchy(kind, places == Places::kEvenNodes);
+  if (agreed == HostAlgorithm::kHierarchical && has_hierarchy) return Algorithm::kHierarchical;
+  const Algorithm chosen = ChooseAlgorithm(kind, size_bytes, size, places);
+  return chosen == Algorithm::kLeaders && !small ? flat : chosen;
+}
+
+void HostBackend::Start(LaneId id, Lane& lane) {
+  const Batch& batch = lane.queue.front();
+  const HostGroup& group = *batch.group;
+  // Inside a node there is one way.
+  if (!group.memories.empty() && group.on_one_node()) return StartNodeRun(id, lane);
+  const absl::StatusOr<Algorithm> algorithm = AlgorithmOf(batch);
+  if (!algorithm.ok()) return FailAll(algorithm.status());
+  switch (*algorithm) {
+    case Algorithm::kHierarchical:
+      if (batch.args.kind == CollectiveKind::kAlltoall) return StartAlltoall(id, lane);
+      if (!group.memories.empty()) return StartNodeRun(id, lane);
+      // Alone on its node: the same pieces as on the others are its only slices.
+      return StartSlices(
+          lane, ExchangedPieceBytes(SizeOf(NodeInputOf(batch.args)), options_.node.staging));
+    case Algorithm::kLeaders:
+      return StartLeaderRun(id, lane);
+    case Algorithm::kSlices:
+      return StartSlices(lane, SliceExchange::SliceBytesFor(SizeOf(batch.args.input)));
+    default:
+      return StartRun(lane, *algorithm);
+  }
+}
+
+void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
+  const CollectiveArgs& args = lane.queue.front().args;
+  const HostGroup& group = *lane.queue.front().group;
+  const int32_t size = group.layout.size();
+  Schedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
+  const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
+  const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
+  if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)
+    lane.memory = AlignedBuffer(scratch_bytes + segment_bytes);
+  const absl::Span<std::byte> memory = lane.memory.span();
+  RunBuffers buffers{args.input, args.output, {}, {}};
+  const bool enough = static_cast<int64_t>(memory.size()) >= scratch_bytes + segment_bytes;
+  if (enough) {
+    buffers.scratch = memory.subspan(0, static_cast<size_t>(schedule.scratch_bytes));
+    buffers.segments =
+        memory.subspan(static_cast<size_t>(scratch_bytes), static_cast<size_t>(segment_bytes));
+  }
+  lane.run = std::make_unique<CollectiveRun>(std::move(schedule), args.dtype, args.op,
+                                             Tag{args.lane, args.sequence}, buffers, *transport_,
+                                             options_.run, group.members);
+  if (!enough) {
+    lane.run->Fail(absl::ResourceExhaustedError(absl::StrCat(
+        "no memory for ", scratch_bytes + segment_bytes, " bytes of scratch of a collective")));
+  }
+}
+
+void HostBackend::Lane::EndRun() {
+  run.reset();
+  node_run.reset();
+  leader_run.reset();
+  alltoall_run.reset();
+  exchange.reset();
+}
+
+bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
+  bool moved = false;
+  while (!lane.queue.empty()) {
+    if (failure_.ok() && !lane.runs()) Start(id, lane);
+    bool succeeded = false;
+    if (lane.runs()) {
+      moved |= lane.With([](auto& run) { return run.Advance(); });
+      moved |= FailForLostNeighbours(lane);
+      const absl::Status status = lane.With([](auto& run) { return run.status(); });
+      if (!status.ok()) FailAll(status);
+      if (!lane.With([](auto& run) { return run.finished(); })) break;
+      succeeded = status.ok();
+    }
+    finished.emplace_back(std::move(lane.queue.front().done),
+                          succeeded ? absl::OkStatus() : failure_);
+    lane.EndRun();
+    lane.RemoveFront();
+    moved = true;
+  }
+  return moved;
+}
+
+// What a rank has said before it ended counts: who was heard to be lost is looked at after that.
+bool HostBackend::FailForLostNeighbours(Lane& lane) {
+  if (lost_.empty()) return false;
+  return lane.With([&](auto& run) {
+    if constexpr (requires { run.WaitsFor(0); }) {
+      if (run.finished() || !run.status().ok()) return false;
+      const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
+      for (size_t member = 0; member < neighbours.size(); ++member) {
+        const auto lost = lost_.find(neighbours[member]);
+        if (lost == lost_.end() || !run.WaitsFor(static_cast<int32_t>(member))) continue;
+        run.Fail(lost->second);
+        return true;
+      }
+    }
+    return false;
+  });
+}
+
+void HostBackend::FailAll(absl::Status status) {
+  if (!failure_.ok()) return;
+  failure_ = std::move(status);
+  transport_->Abort();
+  for (auto& [id, lane] : lanes_) {
+    if (lane.runs()) lane.With([this](auto& run) { run.Fail(failure_); });
+  }
+}
+
+}  // namespace coordd

@@ -1,0 +1,101 @@
+// Executes a small collective among several nodes by one rank of each: inside a node the inputs
+// travel in posts (node_inline.h), between nodes only leaders talk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/algorithms/collective_run.h"
+#include "worker/algorithms/collective_schedule.h"
+#include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/transport.h"
+#include "worker/node/node_inline.h"
+#include "worker/node/node_lane.h"
+
+namespace coordd {
+
+// Who talks between the nodes.
+struct NodeLeaders {
+  // By node: which rank of the transport it is. Where a collective has a root, that is its node's.
+  std::vector<Rank> ranks;
+  std::vector<int64_t> members;  // by node: how many ranks it has
+  int32_t node = 0;              // the own one
+  int32_t root_node = 0;
+  int32_t leader = 0;  // which member of the own node
+};
+
+// An allreduce, reduce, broadcast, allgather or barrier. Of what is reduced a node's leader
+// combines its members' inputs in their order, a schedule combines the nodes', and the leader's
+// result, scaled there, is everybody's: all have the same bits. Nodes may have different numbers of
+// ranks. Cost: ceil(log2 k) steps between k nodes (an allgather k - 1), and two inside, where a
+// flat schedule has as many steps and messages as there are ranks.
+//
+// One thread, that of the transport's owner. Resumable: no call waits. As CollectiveRun not to be
+// destroyed before finished(), unless the transport has dropped its operations. Other members read
+// and write nothing but posts.
+class LeaderRun {
+ public:
+  // Whether it can: known to all ranks alike. `inline_bytes_max`: NodeRunOptions.
+  static bool Fits(const CollectiveArgs& args, int64_t inline_bytes_max);
+
+  // `args` are valid; they, `lane` and `transport` outlive the run. `lane`: of this rank's node;
+  // nullptr: it is alone there. REQUIRES: Fits; more than one node.
+  LeaderRun(const CollectiveArgs& args, NodeLane* lane, NodeLeaders leaders, RunOptions options,
+            Transport& transport);
+  LeaderRun(const LeaderRun&) = delete;
+  LeaderRun& operator=(const LeaderRun&) = delete;
+
+  // How much `scratch` it needs.
+  int64_t scratch_bytes() const { return partial_bytes_ + schedule_bytes_ + segment_bytes_; }
+  // 64-byte aligned, valid until it is destroyed. To be called once, before Advance.
+  void Begin(absl::Span<std::byte> scratch);
+
+  // Does what can be done without waiting; returns whether anything was done.
+  bool Advance();
+  // Nothing further is sent. The first error counts.
+  void Fail(absl::Status status);
+  // With an error: nothing of it is under way any more.
+  bool finished() const {
+    if (!status_.ok()) return !across_.has_value() || across_->finished();
+    return !across_.has_value() && !inside_.has_value();
+  }
+  const absl::Status& status() const { return status_; }
+  // Whether nothing goes on inside the node before the next step of this member.
+  bool WaitsFor(int32_t member) const {
+    return status_.ok() && inside_.has_value() && inside_->WaitsFor(member);
+  }
+
+ private:
+  bool is_leader() const { return lane_ == nullptr || lane_->self() == leaders_.leader; }
+  ByteRange PartOf(int32_t node) const;
+  Schedule MakeSchedule() const;
+  void BeginGathering();
+  void BeginAcross();
+  void BeginGiving();
+  bool AdvanceInside();
+  bool AdvanceAcross();
+
+  // Constant after construction.
+  const CollectiveArgs& args_;
+  NodeLane* const lane_;
+  const NodeLeaders leaders_;
+  const RunOptions options_;
+  Transport& transport_;
+  const double scale_;
+  int64_t partial_bytes_ = 0, schedule_bytes_ = 0, segment_bytes_ = 0;
+
+  // Touched by the owner's thread.
+  absl::Span<std::byte> scratch_;
+  CollectiveArgs inside_args_;  // of what the node does
+  bool gathers_ = false;        // else what it does is to give the result to its members
+  std::optional<NodeInlineRun> inside_;
+  Schedule schedule_;  // until it begins; of a leader
+  std::optional<CollectiveRun> across_;
+  absl::Status status_;
+};
+
+}  // namespace coordd

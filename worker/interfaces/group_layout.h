@@ -1,0 +1,44 @@
+// Where the ranks of a generation are: which of them share a node. PURE.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/protocol/types.h"
+
+namespace coordd {
+
+struct NodeRun {
+  int32_t nodes = 0;
+  int32_t ranks_per_node = 0;
+};
+
+// Ranks of a node are consecutive, so that the runs say everything in O(number of distinct node
+// sizes).
+class GroupLayout {
+ public:
+  // REQUIRES: the runs add up to more than ToInt(self).
+  GroupLayout(Rank self, std::vector<NodeRun> nodes);
+  // `size` ranks on one node.
+  static GroupLayout OneNode(Rank self, int32_t size) { return GroupLayout(self, {{1, size}}); }
+  // Where the given ranks are, counted from 0 in their order. REQUIRES: strictly increasing ranks
+  // of this layout, `self` among them.
+  GroupLayout Subgroup(absl::Span<const Rank> members) const;
+
+  Rank self() const { return self_; }
+  int32_t size() const { return size_; }
+  int32_t num_nodes() const { return num_nodes_; }
+  int32_t node_of(Rank rank) const;        // index of the node, in rank order
+  Rank first_rank_of(int32_t node) const;  // REQUIRES: node < num_nodes()
+  int32_t ranks_on(int32_t node) const;
+  bool shares_node(Rank other) const { return node_of(other) == node_of(self_); }
+
+ private:
+  Rank self_;
+  std::vector<NodeRun> nodes_;
+  int32_t size_ = 0;
+  int32_t num_nodes_ = 0;
+};
+
+}  // namespace coordd

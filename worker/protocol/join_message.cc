@@ -1,0 +1,136 @@
+#include "worker/protocol/join_message.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/log.h"
+#include "common/base/version.h"
+#include "common/net/own_address.h"
+#include "common/protocol/process_set_parts.h"
+#include "common/protocol/proto_convert.h"
+
+namespace coordd {
+namespace {
+
+// Used when coordd names none, and bounds for what it names: a heartbeat of nothing would spin.
+constexpr absl::Duration kDefaultHeartbeat = absl::Seconds(2);
+constexpr absl::Duration kMinHeartbeat = absl::Milliseconds(1);
+
+bool IsWildcard(const std::string& host) {
+  return host.empty() || host == "0.0.0.0" || host == "::" || host == "*";
+}
+
+}  // namespace
+
+v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
+                  const std::string& metrics_address, pid_t pid, Random& random) {
+  v1::Join join;
+  join.set_executes_schedules(true);
+  join.set_traces(true);
+  join.set_drains(true);
+  join.set_keeps_process_sets(true);
+  join.set_knows_slots(true);
+  join.set_schedules_devices(true);
+  join.set_on_failure(static_cast<v1::OnFailure>(options.on_failure));
+  join.set_job(options.job);
+  join.set_token(options.token);
+  join.set_worker_id(options.worker_id.empty()
+                         ? absl::StrFormat("%s-%d-%08x", host.hostname.substr(0, 64), pid,
+                                           random.Next() & 0xffffffffu)
+                         : options.worker_id);
+  join.mutable_host()->set_hostname(host.hostname);
+  join.mutable_host()->set_node_id(host.node_id);
+  for (const std::string& label : options.topology) join.mutable_host()->add_topology(label);
+  join.set_pid(pid);
+  join.set_launch(options.launch_id);
+  join.set_launcher_rank(options.launcher_rank);
+  join.set_launcher_local_rank(options.launcher_local_rank);
+  join.mutable_versions()->set_protocol(kProtocolVersion);
+  join.mutable_versions()->set_coordd(kVersion);
+  join.set_metrics_address(metrics_address);
+  if (options.min_workers > 0 || options.max_workers > 0 || options.settling_window.has_value()) {
+    v1::JobLimits& limits = *join.mutable_limits();
+    limits.set_min_workers(options.min_workers);
+    limits.set_max_workers(options.max_workers);
+    if (options.settling_window.has_value()) {
+      const absl::Duration window = *options.settling_window;
+      limits.mutable_settling_window()->set_seconds(absl::ToInt64Seconds(window));
+      limits.mutable_settling_window()->set_nanos(static_cast<int32_t>(
+          (window - absl::Seconds(absl::ToInt64Seconds(window))) / absl::Nanoseconds(1)));
+    }
+  }
+  return join;
+}
+
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator) {
+  if (!wanted.host.empty()) return wanted;
+  const absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
+  if (local.ok()) return {*local, wanted.port};
+  COORDD_LOG(kWarning, "metrics are served on loopback only: ", local.status().message());
+  return {LoopbackAddress(), wanted.port};
+}
+
+HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator) {
+  if (!IsWildcard(bound.host)) return bound;
+  absl::StatusOr<std::string> local = LocalAddressTowards(coordinator);
+  if (local.ok()) return {*std::move(local), bound.port};
+  COORDD_LOG(kWarning, "metrics are announced as ", bound.ToString(),
+             ", where others may not find them: ", local.status().message());
+  return bound;
+}
+
+absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message,
+                                            const v1::ProcessSets& sets) {
+  const v1::Membership& membership = message.membership();
+  std::vector<NodeRun> runs;
+  int64_t ranks = 0;
+  for (const v1::NodeRun& run : membership.nodes()) {
+    if (run.nodes() < 1 || run.ranks_per_node() < 1)
+      return absl::InternalError("coordd sent a membership with an empty run of nodes");
+    runs.push_back({run.nodes(), run.ranks_per_node()});
+    ranks += int64_t{run.nodes()} * run.ranks_per_node();
+  }
+  if (membership.rank() < 0 || membership.rank() >= membership.size() ||
+      ranks != membership.size() || message.generation() < 1) {
+    return absl::InternalError(absl::StrCat("coordd sent a membership of rank ", membership.rank(),
+                                            " of ", membership.size(), " in generation ",
+                                            message.generation(), " with nodes for ", ranks,
+                                            " ranks, which do not fit together"));
+  }
+  if (const absl::Status valid = CheckProcessSets(sets, membership.size()); !valid.ok())
+    return absl::InternalError(absl::StrCat("coordd sent ", valid.message()));
+  MemberPlace place{{}, GroupLayout(Rank{membership.rank()}, std::move(runs)), "", {}};
+  place.placement.generation = Generation{message.generation()};
+  place.placement.rank = membership.rank();
+  place.placement.size = membership.size();
+  place.placement.local_rank = membership.local_rank();
+  place.placement.local_size = membership.local_size();
+  place.placement.cross_rank = membership.cross_rank();
+  place.placement.cross_size = membership.cross_size();
+  place.placement.homogeneous = true;
+  for (const v1::NodeRun& run : membership.nodes()) {
+    place.placement.nodes += run.nodes();
+    place.placement.homogeneous &= run.ranks_per_node() == membership.nodes(0).ranks_per_node();
+  }
+  place.store_prefix = membership.store_prefix();
+  place.state.epoch = Epoch{message.epoch()};
+  place.state.generation = Generation{message.generation()};
+  place.state.rank = Rank{membership.rank()};
+  place.state.size = membership.size();
+  const absl::Duration heartbeat = membership.has_heartbeat_interval()
+                                       ? FromProto(membership.heartbeat_interval())
+                                       : kDefaultHeartbeat;
+  place.state.heartbeat_interval = std::max(heartbeat, kMinHeartbeat);
+  place.state.lease = std::max(FromProto(membership.lease()), 2 * place.state.heartbeat_interval);
+  place.state.received_sequence = message.sequence();
+  place.state.cluster_id = membership.cluster_id();
+  place.state.session = membership.session();
+  place.state.process_sets = sets;
+  place.state.slots = membership.slots();
+  return place;
+}
+
+}  // namespace coordd

@@ -1,0 +1,41 @@
+// What a worker tells coordd about itself, and what it learns of its place.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/random.h"
+#include "common/launch/host_identity.h"
+#include "common/net/address.h"
+#include "coordd/v1/session.pb.h"
+#include "worker/api/worker.h"
+#include "worker/api/worker_options.h"
+#include "worker/interfaces/group_layout.h"
+#include "worker/protocol/worker_state.h"
+
+namespace coordd {
+
+v1::Join MakeJoin(const WorkerOptions& options, const HostIdentity& host,
+                  const std::string& metrics_address, pid_t pid, Random& random);
+
+// Where to serve /metrics when `wanted` names no host: the address that packets to coordd leave
+// from, which is loopback when coordd is. `wanted` itself otherwise.
+HostPort MetricsAddress(const HostPort& wanted, const HostPort& coordinator);
+
+// Where others find what listens on `bound`: the address that packets to coordd leave from when
+// `bound` is every interface, otherwise `bound` itself.
+HostPort AnnouncedAddress(const HostPort& bound, const HostPort& coordinator);
+
+struct MemberPlace {
+  Placement placement;
+  GroupLayout layout;
+  std::string store_prefix;
+  WorkerStateOptions state;
+};
+// `sets`: those that follow it. INTERNAL: a place that contradicts itself; names what.
+absl::StatusOr<MemberPlace> ParseMembership(const v1::CoordinatorMessage& message,
+                                            const v1::ProcessSets& sets = {});
+
+}  // namespace coordd

@@ -1,0 +1,414 @@
+#include "worker/protocol/worker_state.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/proto_convert.h"
+#include "worker/execute/worker_errors.h"
+
+namespace coordd {
+namespace {
+
+// Whoever waits for a coordd that takes over should not wait much longer for the next try; a
+// thousand ranks should not all come at once.
+BackoffOptions PausesOf(int32_t ranks) {
+  BackoffOptions pauses;
+  pauses.max = std::clamp(absl::Milliseconds(2) * ranks, absl::Milliseconds(500), pauses.max);
+  return pauses;
+}
+
+}  // namespace
+
+WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
+    : options_(options),
+      slots_(options.slots),
+      process_sets_(options.rank, options.size, options.process_sets),
+      epoch_(options.epoch),
+      session_(options.session),
+      last_process_set_(options.process_sets.last_process_set()),
+      random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
+      backoff_(PausesOf(options.size), random_),
+      received_sequence_(options.received_sequence),
+      next_heartbeat_(now),
+      lease_until_(now + options.lease) {}
+
+void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
+  std::visit([&](auto& event) { On(event, now, out); }, in);
+}
+
+void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  for (SubmittedTensor& tensor : in.tensors) {
+    const std::string& name = tensor.spec->name;
+    if (in.again && TakeAgain(tensor, now, out)) continue;
+    // The last three are refused by Worker::Submit already; this keeps the state valid whatever
+    // comes.
+    absl::Status refused = end_;
+    if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+    if (refused.ok() && IsOutdated(in.generation, *tensor.spec)) refused = change_;
+    if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
+      refused = absl::FailedPreconditionError(absl::StrCat(
+          "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
+    if (refused.ok() && ToInt(join_) != 0)
+      refused = absl::FailedPreconditionError(
+          "this rank has joined, expected nothing more until the join ends");
+    if (refused.ok() && !by_name_.empty() &&
+        by_name_.contains(TensorKey(tensor.spec->process_set, name)))
+      refused = absl::AlreadyExistsError("pending already");
+    if (!refused.ok()) {
+      out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
+      continue;
+    }
+    if (!schedules_.empty() && TakeScheduled(tensor, now, out)) continue;
+    const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
+    if (joins) join_ = tensor.id;
+    Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
+    if (joins) FillSchedules(now, out);
+  }
+}
+
+void WorkerState::Add(TensorId id, Pending pending) {
+  unreported_.push_back(id);
+  deadlines_.emplace(pending.deadline, id);
+  const auto added = pending_.emplace(id, std::move(pending));
+  const TensorSpec& spec = *added.first->second.spec;
+  by_name_.emplace(TensorKey(spec.process_set, spec.name), id);
+}
+
+int64_t WorkerState::pending_tensors() const {
+  size_t pending = pending_.size();
+  for (const auto& [id, scheduled] : schedules_)
+    pending += static_cast<size_t>(scheduled.lane->held());
+  return static_cast<int64_t>(pending);
+}
+
+void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  absl::Status refused = end_;
+  if (leaving_) refused = absl::CancelledError("this worker is shutting down");
+  if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
+  if (refused.ok() && ToInt(join_) != 0)
+    refused = absl::FailedPreconditionError(
+        "this rank has joined, expected no request for a process set until the join ends");
+  if (!refused.ok()) {
+    out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
+    return;
+  }
+  // What was submitted before the request reaches coordd before it: the set may be about to end.
+  Report(out);
+  v1::WorkerMessage message;
+  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), now);
+  Send(std::move(message), out);
+}
+
+// long: a case for each kind of message
+void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  const v1::CoordinatorMessage& message = in.message;
+  if (!IsOfThisSession(in, now, out)) return;
+  if (message.sequence() != received_sequence_ + 1) {
+    ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
+                               received_sequence_ + 1),
+                  out);
+    return;
+  }
+  received_sequence_ = message.sequence();
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kWaiting:
+      return;  // news of a job that gathers; no part of a generation
+    case v1::CoordinatorMessage::kShutdown:
+      // It comes back: the end of the stream, which follows, is all that happens.
+      if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
+      GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
+                                  absl::StatusCode::kUnavailable),
+             now, out);
+      return;
+    case v1::CoordinatorMessage::kDrainNotice:
+      OnDrainNotice(message.drain_notice(), now, out);
+      return;
+    case v1::CoordinatorMessage::kLeaseAck:
+      OnLeaseAck(message.lease_ack(), now);
+      return;
+    default:
+      break;
+  }
+  if (message.generation() < ToInt(options_.generation)) return;  // refused by number
+  const bool next = message.generation() > ToInt(options_.generation);
+  const bool begins = message.has_membership() || message.has_process_sets();
+  if (next && begins && expects_next_ && message.epoch() == ToInt(epoch_)) {
+    OnNext(message, now, out);
+    return;
+  }
+  if (next || message.epoch() > ToInt(epoch_)) {
+    ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
+                               message.generation(), "; this worker is in epoch ", ToInt(epoch_),
+                               ", generation ", ToInt(options_.generation)),
+                  out);
+    return;
+  }
+  position_ = message.position();
+  OnGenerationMessage(message, now, out);
+  Log(std::move(in.message));
+}
+
+void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
+                                      std::vector<WorkerEffect>& out) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kPlan:
+      OnPlan(message.plan(), now, out);
+      return;
+    case v1::CoordinatorMessage::kTensorFailures:
+      OnFailures(message.tensor_failures(), out);
+      return;
+    case v1::CoordinatorMessage::kAbort:
+      OnAbort(message.abort(), now, out);
+      return;
+    case v1::CoordinatorMessage::kSchedule:
+      OnSchedule(message.schedule(), now, out);
+      return;
+    case v1::CoordinatorMessage::kFreeze:
+      OnFreeze(message.freeze(), out);
+      return;
+    case v1::CoordinatorMessage::kCut:
+      OnCut(message.cut(), now, out);
+      return;
+    case v1::CoordinatorMessage::kTrace:
+      OnTrace(message.trace(), now, out);
+      return;
+    case v1::CoordinatorMessage::kNewcomers:
+      out.push_back(NewcomersWait{message.newcomers().waiting()});
+      return;
+    case v1::CoordinatorMessage::kProcessSetChange:
+      OnProcessSetChange(message.process_set_change(), out);
+      return;
+    case v1::CoordinatorMessage::kResumed:
+      OnResumed(message.resumed(), now, out);
+      return;
+    case v1::CoordinatorMessage::kMembership:
+      ProtocolError("coordd sent a second membership of one generation", out);
+      return;
+    default:
+      ProtocolError("coordd sent a message of a kind that this version does not know", out);
+  }
+}
+
+void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
+  // Only what is counted from our own clock's reading is safe to assume.
+  const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
+  lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
+  arrival_lag_ = FromProto(ack.arrival_lag());
+  stack_wanted_ = stack_wanted_ || ack.wants_stack();
+  if (ack.coordd_ns() != 0) clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
+}
+
+void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
+                         std::vector<WorkerEffect>& out) {
+  // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
+  if (!end_.ok() || expects_next_) return;
+  for (const v1::FusedBatch& batch : plan.batches()) {
+    Executing executing;
+    const absl::Status status = PlanBatch(batch, now, executing, out);
+    if (!status.ok()) {
+      // Its tensors are neither pending nor executing any more: they fail with the generation.
+      for (auto& tensor : executing.tensors) awaiting_verdict_.push_back(std::move(tensor));
+      ProtocolError(status.message(), out);
+      return;
+    }
+  }
+  if (plan.bindings().empty()) return;
+  if (const absl::Status status = LearnSlots(plan); !status.ok())
+    ProtocolError(status.message(), out);
+}
+
+void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (in.stream != stream_) return;  // one that was given up
+  if (MayResume(in.status)) {
+    Detach(in.status, now, out);
+    return;
+  }
+  const bool refused = link_ == Link::kResuming;
+  link_ = Link::kAttached;  // nothing more is tried
+  stream_ended_ = true;
+  if (!left_ && (end_.ok() || expects_next_)) {
+    const absl::string_view detail = !in.status.ok() ? in.status.message()
+                                     : refused       ? "it gives no reason"
+                                                     : "without giving a reason";
+    // ABORTED: coordd stops, and its Shutdown was lost on the way.
+    const bool stops = absl::IsUnavailable(in.status) || absl::IsAborted(in.status);
+    GiveUp(
+        refused
+            ? GenerationEndedError(options_.generation,
+                                   absl::StrCat("coordd does not take this rank back: ", detail))
+            : GenerationEndedError(
+                  options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
+                  stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
+        now, out);
+  }
+  // coordd will say nothing more about who was lost.
+  if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
+}
+
+void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  const auto found = executing_.find(BatchKey{in.lane, in.sequence});
+  COORDD_CHECK(found != executing_.end());
+  Executing batch = std::move(found->second);
+  const BatchKey key = found->first;
+  executing_.erase(found);
+  sequencer_.Complete(in.lane, in.sequence);
+  if (!in.status.ok()) NoteInterrupted(key, in.has_result);
+  if (left_behind_deadline_ != absl::InfiniteFuture())
+    left_behind_deadline_ = now + kLeftBehindWait;
+  if (in.status.ok()) {
+    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? now : in.ended_at);
+    if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
+    collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
+    bytes_reduced_ += batch.bytes;
+    ++batches_completed_;
+    if (tracing_.until_cycle > 0) EndTraceWhenComplete(now, out);
+    return;
+  }
+  if (batch.overdue && !continues()) {
+    for (const auto& [id, spec] : batch.tensors) {
+      absl::Status why = end_;
+      if (spec->name == batch.overdue_tensor)
+        why = absl::DeadlineExceededError(
+            absl::StrCat("still executing at its deadline; ", end_.message()));
+      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
+    }
+    return;
+  }
+  if (aborted_ && !continues()) {
+    for (const auto& [id, spec] : batch.tensors)
+      out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
+    return;
+  }
+  // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
+  if (local_failure_.ok() && !aborted_) {
+    local_failure_ = in.status;
+    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
+    verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
+  }
+  for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
+}
+
+void WorkerState::On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
+  if (goodbye_.failing() && !left_)
+    EndGeneration(
+        absl::CancelledError(absl::StrCat("this rank's program has failed: ", goodbye_.failure())),
+        /*abort=*/false, out);
+  if (leaving_) return;
+  leaving_ = true;
+  const absl::Status why = absl::CancelledError("this worker is shutting down");
+  process_sets_.FailRequests(why, out);
+  for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
+  unreported_.clear();
+  if (expects_next_) {
+    for (const auto& [id, spec] : awaiting_verdict_)
+      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
+    awaiting_verdict_.clear();
+  }
+  std::vector<TensorId> reported;
+  for (const auto& [id, pending] : pending_)
+    if (pending.withdrawn.ok()) reported.push_back(id);
+  Withdraw(reported, why, now, out);
+  for (auto& [id, scheduled] : schedules_) {
+    scheduled.lane->Freeze();
+    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
+      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
+  }
+  if (ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+}
+
+void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out) {
+  leaving_ = true;
+  EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
+                /*abort=*/true, out);
+  // Neither coordd nor the end of the stream is waited for.
+  link_ = Link::kAttached;
+  left_ = true;
+  stream_ended_ = true;
+  verdict_deadline_ = now;
+}
+
+void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out) {
+  const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
+                          !leaving_ && !stream_ended_ && !absl::IsInternal(why);
+  if (may_follow && continues()) {
+    Interrupt(why, out);
+    return;
+  }
+  if (end_.ok() || (abort && !aborted_)) {
+    // coordd is told of every failure, and then says what follows.
+    expects_next_ = may_follow;
+    end_ = expects_next_ ? GenerationChanged(why) : std::move(why);
+    out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
+  }
+  if (abort && !aborted_) {
+    aborted_ = true;
+    out.push_back(AbortExecution{});
+  }
+  FailEverything(out);
+}
+
+void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
+  for (const auto& [id, pending] : pending_)
+    out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
+  by_name_.clear();
+  pending_.clear();
+  join_ = TensorId{};
+  deadlines_.clear();
+  process_sets_.FailRequests(end_, out);
+  unreported_.clear();
+  for (auto& [id, scheduled] : schedules_) {
+    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
+      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
+  }
+  scheduled_.clear();
+  schedules_.clear();
+  log_.Clear();
+  if (!expects_next_) {
+    if (link_ == Link::kDetached) stream_ended_ = true;  // there is nothing to come back for
+    link_ = Link::kAttached;
+  }
+  // The verdict on what failed here before: only an abort of what executes says who died in it.
+  if (!aborted_) return;
+  for (const auto& [id, spec] : awaiting_verdict_)
+    out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
+  awaiting_verdict_.clear();
+  verdict_deadline_ = absl::InfiniteFuture();
+}
+
+void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out) {
+  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, out);
+  const absl::Status why =
+      GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
+  if (expects_next_) return EndForGood(why, out);
+  EndGeneration(why, /*abort=*/true, out);
+}
+
+void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,
+                       std::vector<WorkerEffect>& out) {
+  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
+  Erase(tensor);
+}
+
+SharedSpec WorkerState::Erase(PendingMap::iterator tensor) {
+  Pending& pending = tensor->second;
+  if (tensor->first == join_) join_ = TensorId{};
+  by_name_.erase(TensorKey(pending.spec->process_set, pending.spec->name));
+  deadlines_.erase({pending.deadline, tensor->first});
+  SharedSpec spec = std::move(pending.spec);
+  pending_.erase(tensor);
+  return spec;
+}
+
+void WorkerState::SetDeadline(PendingMap::iterator tensor, absl::Time deadline) {
+  deadlines_.erase({tensor->second.deadline, tensor->first});
+  tensor->second.deadline = deadline;
+  deadlines_.emplace(deadline, tensor->first);
+}
+
+}  // namespace coordd

@@ -1,0 +1,203 @@
+// What WorkerState makes of coordd's plans, of tensors that failed and of process sets that
+// changed.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/proto_convert.h"
+#include "worker/execute/worker_errors.h"
+#include "worker/protocol/worker_state.h"
+
+namespace coordd {
+absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
+                                    Executing& executing, std::vector<WorkerEffect>& out) {
+  LaunchBatch launch;
+  launch.lane = LaneId{batch.lane()};
+  launch.sequence = batch.sequence();
+  launch.process_set = ProcessSetId{batch.process_set()};
+  launch.last_joined_rank = batch.last_joined_rank();
+  launch.staged = batch.staged();
+  if (batch.lane() != batch.process_set() || !process_sets_.IsMember(launch.process_set)) {
+    return absl::InternalError(absl::StrCat(
+        "coordd planned batch ", batch.sequence(), " of process set ", batch.process_set(),
+        " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
+  }
+  COORDD_ASSIGN_OR_RETURN(const std::vector<absl::string_view> names, NamesOf(batch));
+  launch.ready_at = now;
+  executing.first_tensor = std::string(names.front());
+  executing.process_set = launch.process_set;
+  executing.deadline = absl::InfiniteFuture();
+  std::optional<TensorSpec> first;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto found = FindPending(launch.process_set, names[i]);
+    std::optional<TensorSpec> absent;
+    if (found == pending_.end() || !found->second.reported) {
+      COORDD_ASSIGN_OR_RETURN(absent, AbsentSpec(batch, static_cast<int>(i), names[i]));
+    }
+    const TensorSpec& spec = absent.has_value() ? *absent : *found->second.spec;
+    if (first.has_value() && !FusesWith(*first, spec)) {
+      return absl::InternalError(absl::StrCat(
+          "coordd planned tensor ", spec.name, " (", ToString(spec), ") in one batch with ",
+          first->name, " (", ToString(*first), "), with which it cannot travel"));
+    }
+    if (!first.has_value()) first = spec;
+    if (NeedsEverybody(spec)) executing.proves = position_;
+    if (absent.has_value()) {
+      launch.tensors.push_back(TensorId{});
+      launch.absent.push_back(*std::move(absent));
+    } else {
+      PlanTensor(found, now, executing, launch);
+    }
+  }
+  COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
+  executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
+  const bool staged = launch.staged;
+  out.push_back(std::move(launch));
+  if (staged) NoteStaged(out);
+  return absl::OkStatus();
+}
+
+void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
+                             LaunchBatch& launch) {
+  const Pending& pending = found->second;
+  const TensorId id = found->first;
+  launch.tensors.push_back(id);
+  launch.negotiation.push_back(now - pending.submitted_at);
+  // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
+  const absl::Time deadline = pending.withdrawn.ok() ? pending.deadline : now + kWithdrawalAnswer;
+  AddExecuting(id, Erase(found), deadline, executing);
+}
+
+void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline,
+                               Executing& executing) {
+  if (HasPayload(spec->kind)) executing.bytes += SizeBytes(*spec);
+  if (deadline < executing.deadline) {
+    executing.deadline = deadline;
+    executing.overdue_tensor = spec->name;
+  }
+  executing.tensors.emplace_back(id, std::move(spec));
+}
+
+absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::FusedBatch& batch) {
+  std::vector<absl::string_view> names(batch.tensors().begin(), batch.tensors().end());
+  for (int64_t slot : batch.slots()) {
+    const std::string* name = slots_.NameOf(ProcessSetId{batch.process_set()}, slot);
+    if (name == nullptr || !batch.tensors().empty()) {
+      return absl::InternalError(absl::StrCat("coordd planned slot ", slot, " in batch ",
+                                              batch.sequence(),
+                                              ", which it has not given or has given up"));
+    }
+    names.push_back(*name);
+  }
+  if (!names.empty()) return names;
+  return absl::InternalError(
+      absl::StrCat("coordd planned batch ", batch.sequence(), " without a tensor"));
+}
+
+// A slot stands for what this rank has submitted; coordd gives none to what it has not.
+absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
+  absl::flat_hash_map<TensorKey, SharedSpec> planned;
+  for (const v1::FusedBatch& batch : plan.batches()) {
+    const auto executing = executing_.find({LaneId{batch.lane()}, batch.sequence()});
+    if (executing == executing_.end()) continue;
+    for (const auto& [id, spec] : executing->second.tensors)
+      planned.emplace(TensorKey(spec->process_set, spec->name), spec);
+  }
+  for (const v1::SlotBinding& binding : plan.bindings()) {
+    const auto spec = planned.find(TensorKey(ProcessSetId{binding.process_set()}, binding.name()));
+    if (spec != planned.end() && slots_.Learn(binding.slot(), spec->second)) continue;
+    return absl::InternalError(absl::StrCat(
+        "coordd gave slot ", binding.slot(), " to tensor ", binding.name(),
+        ", expected the next slot, and a tensor that this rank has submitted and it has planned"));
+  }
+  return absl::OkStatus();
+}
+
+WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
+                                                           absl::string_view name) {
+  auto found = by_name_.find(TensorKey(process_set, name));
+  if (found != by_name_.end()) return pending_.find(found->second);
+  // Sends and receives are submitted to set 0 and executed in a set of the two ranks.
+  if (!process_sets_.IsForPair(process_set)) return pending_.end();
+  found = by_name_.find(TensorKey(ProcessSetId{}, name));
+  if (found == by_name_.end()) return pending_.end();
+  const auto pending = pending_.find(found->second);
+  const TensorSpec& spec = *pending->second.spec;
+  const bool meant = IsPairwise(spec.kind) && process_sets_.Contains(process_set, spec.peer_rank);
+  return meant ? pending : pending_.end();
+}
+
+absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index,
+                                                   absl::string_view name) const {
+  if (ToInt(join_) == 0 || batch.specs_size() != batch.tensors_size()) {
+    return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
+                                            batch.sequence(),
+                                            ", which this rank has not submitted"));
+  }
+  absl::StatusOr<TensorSpec> spec = FromProto(batch.specs(index));
+  absl::Status valid = spec.ok() ? Validate(*spec, options_.size) : spec.status();
+  if (valid.ok() && spec->name != name) {
+    valid =
+        absl::InternalError(absl::StrCat("the spec of ", spec->name, " stands for tensor ", name));
+  }
+  if (!valid.ok()) {
+    return absl::InternalError(absl::StrCat("coordd planned batch ", batch.sequence(),
+                                            " with a spec that is none: ", valid.message()));
+  }
+  // Another rank's extent of the first dimension; this one has no rows to give.
+  if (FirstDimensionMayDiffer(spec->kind)) spec->shape[0] = 0;
+  return spec;
+}
+
+void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
+  if (expects_next_) return;  // it is reported again
+  for (const v1::TensorFailure& failure : failures.failures()) {
+    const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
+    if (found == pending_.end()) continue;  // it ended with the generation
+    absl::Status status = TensorFailureError(options_.generation, failure);
+    const absl::Status& withdrawn = found->second.withdrawn;
+    if (!withdrawn.ok()) {
+      // It was this rank that gave up: its own reason first, then what coordd knows.
+      status = absl::Status(withdrawn.code(),
+                            absl::StrCat(withdrawn.message(), "; ", failure.message()));
+    }
+    Fail(found, std::move(status), out);
+  }
+}
+
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
+                                     std::vector<WorkerEffect>& out) {
+  if (!end_.ok() || expects_next_) return;  // nobody will use it
+  const std::optional<v1::ProcessSetChange> before =
+      process_sets_.Announced(ProcessSetId{change.process_set()});
+  const absl::Status applied = process_sets_.OnChange(change, out);
+  if (!applied.ok()) {
+    ProtocolError(applied.message(), out);
+    return;
+  }
+  last_process_set_ = std::max(last_process_set_, change.process_set());
+  if (change.code() == 0 && change.request() != 0) sets_position_ = position_;
+  if (change.code() != 0 || !change.ranks().empty()) return;
+  const ProcessSetId ended{change.process_set()};
+  if (!before.has_value()) {
+    log_.DropKept(ended);
+    return;
+  }
+  log_.NoteEnded(*before);
+  const absl::Status why = absl::FailedPreconditionError(
+      absl::StrCat("process set ", ToInt(ended), " has been removed"));
+  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
+    const auto next = std::next(tensor);
+    if (tensor->second.spec->process_set == ended) {
+      std::erase(unreported_, tensor->first);
+      Fail(tensor, why, out);
+    }
+    tensor = next;
+  }
+  sequencer_.End(LaneId{ToInt(ended)});
+  slots_.Forget(ended);
+}
+
+}  // namespace coordd

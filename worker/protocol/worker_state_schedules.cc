@@ -1,0 +1,456 @@
+// What WorkerState does with schedules: batches that are launched without asking coordd.
+// docs/design/schedules.md.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
+#include "worker/execute/worker_errors.h"
+#include "worker/protocol/worker_state.h"
+
+namespace coordd {
+namespace {
+
+constexpr size_t kNamedMissing = 3;  // tensors in a sentence
+// Batches that are staged since a schedule of tensors on devices is in force, and none of it
+// between them: the program does something else now.
+constexpr int64_t kStagedInARow = 8;
+
+std::string WhatIsMissing(const ScheduledLane& lane) {
+  const std::vector<std::string> names = lane.Missing(kNamedMissing);
+  return names.empty() ? "what came otherwise" : "tensor " + absl::StrJoin(names, ", ");
+}
+
+}  // namespace
+
+void WorkerState::OnSchedule(const v1::Schedule& schedule, absl::Time now,
+                             std::vector<WorkerEffect>& out) {
+  if (!end_.ok() || expects_next_) return;
+  const bool first = incoming_.id() == 0;
+  if (!first && (incoming_.id() != schedule.id() || incoming_.lane() != schedule.lane() ||
+                 incoming_.process_set() != schedule.process_set())) {
+    ProtocolError(
+        absl::StrCat("coordd sent schedule ", schedule.id(), " within schedule ", incoming_.id()),
+        out);
+    return;
+  }
+  last_schedule_ = std::max(last_schedule_, schedule.id());
+  incoming_.MergeFrom(schedule);
+  if (!schedule.more()) BeginSchedule(now, out);
+}
+
+absl::StatusOr<std::vector<std::vector<TensorSpec>>> WorkerState::SchedulePart(
+    const v1::Schedule& schedule) const {
+  const ProcessSetId process_set{schedule.process_set()};
+  auto wrong = [&](const auto&... what) {
+    return absl::InternalError(absl::StrCat("coordd sent schedule ", schedule.id(), " ", what...));
+  };
+  if (schedule.id() < 1 || schedules_.contains(LaneId{schedule.lane()}) ||
+      schedule.lane() < kFirstScheduleLane || !process_sets_.IsMember(process_set)) {
+    return wrong("of process set ", schedule.process_set(), " on lane ", schedule.lane(),
+                 ", expected a set of this rank and a lane of its own");
+  }
+  std::set<std::string> names;
+  std::vector<std::vector<TensorSpec>> batches;
+  for (const v1::ScheduledBatch& batch : schedule.batches()) {
+    std::vector<TensorSpec>& specs = batches.emplace_back();
+    for (const v1::TensorSpec& proto : batch.tensors()) {
+      COORDD_ASSIGN_OR_RETURN(TensorSpec spec, FromProto(proto));
+      COORDD_RETURN_IF_ERROR(Validate(spec, options_.size));
+      if (!names.insert(spec.name).second) return wrong("with tensor ", spec.name, " twice");
+      if (spec.process_set != process_set) return wrong("with a tensor of another process set");
+      if (!specs.empty() && !FusesWith(specs.front(), spec))
+        return wrong("with ", spec.name, " and ", specs.front().name, " in one batch");
+      specs.push_back(std::move(spec));
+    }
+    if (specs.empty()) return wrong("with a batch without a tensor");
+  }
+  if (batches.empty()) return wrong("without a batch");
+  for (const std::vector<TensorSpec>& batch : batches) {
+    if ((batch.front().memory == MemoryKind::kHost) !=
+        (batches.front().front().memory == MemoryKind::kHost))
+      return wrong("with tensors in host memory and tensors on devices");
+  }
+  return batches;
+}
+
+void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) {
+  const v1::Schedule schedule = std::exchange(incoming_, v1::Schedule{});
+  auto batches = SchedulePart(schedule);
+  if (!batches.ok()) {
+    ProtocolError(batches.status().message(), out);
+    return;
+  }
+  const LaneId id{schedule.lane()};
+  Scheduled& added = schedules_[id];
+  added.position = position_;
+  added.lane = std::make_unique<ScheduledLane>(
+      schedule.id(), id, ProcessSetId{schedule.process_set()}, *std::move(batches));
+  ScheduledLane& lane = *added.lane;
+  added.marks = std::make_unique<CycleMarks>(lane.NeedingEveryRank());
+  for (size_t slot = 0; slot < lane.slots(); ++slot) {
+    const TensorSpec& spec = lane.spec(slot);
+    // A schedule that was cut before may have this name, and is done with it: it came after all.
+    scheduled_.erase(TensorKey(spec.process_set, spec.name));
+    scheduled_.emplace(TensorKey(spec.process_set, spec.name), ScheduledSlot{&lane, slot});
+  }
+  if (leaving_) lane.Freeze();
+  v1::WorkerMessage ack;
+  ack.mutable_schedule_ack()->set_id(schedule.id());
+  Send(std::move(ack), out);
+  // What has been submitted in the meantime: coordd forgets that it was reported.
+  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
+    const auto next = std::next(tensor);
+    Pending& pending = tensor->second;
+    const auto slot = scheduled_.find(TensorKey(pending.spec->process_set, pending.spec->name));
+    if (slot != scheduled_.end() && slot->second.lane == &lane) {
+      const TensorId tensor_id = tensor->first;
+      std::erase(unreported_, tensor_id);
+      if (!pending.withdrawn.ok()) {
+        Fail(tensor, pending.withdrawn, out);
+      } else {
+        HeldTensor held{tensor_id, {}, pending.submitted_at, pending.deadline, {}};
+        held.spec = Erase(tensor);
+        TakeInto(lane, slot->second.slot, std::move(held), now, out);
+      }
+    }
+    tensor = next;
+  }
+  LaunchScheduled(lane, now, out);
+}
+
+std::optional<WorkerState::ScheduledSlot> WorkerState::FindScheduled(const SharedSpec& spec) {
+  for (auto& [id, scheduled] : schedules_)
+    if (const auto slot = scheduled.lane->NextSlotOf(spec))
+      return ScheduledSlot{scheduled.lane.get(), *slot};
+  const auto found = scheduled_.find(TensorKey(spec->process_set, spec->name));
+  if (found == scheduled_.end()) return std::nullopt;
+  return found->second;
+}
+
+bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
+                                std::vector<WorkerEffect>& out) {
+  const TensorSpec& spec = *tensor.spec;
+  const std::optional<ScheduledSlot> found = FindScheduled(tensor.spec);
+  if (!found.has_value()) {
+    if (spec.group.empty()) return false;
+    // Part of a group that the schedule has otherwise: coordd has to see all of it.
+    for (auto& [id, scheduled] : schedules_) {
+      if (scheduled.lane->process_set() == spec.process_set && scheduled.lane->HasGroup(spec.group))
+        BreakSchedule(*scheduled.lane,
+                      absl::StrCat("tensor ", spec.name, " came as part of group ", spec.group),
+                      out);
+    }
+    return false;
+  }
+  ScheduledLane& lane = *found->lane;
+  const LaneId id = lane.lane();
+  const size_t slot = found->slot;
+  if (!lane.Wants(slot)) return false;
+  if (lane.Holds(slot)) {
+    out.push_back(
+        FailTensor{tensor.id, ForTensor(spec.name, absl::AlreadyExistsError("pending already"))});
+    return true;
+  }
+  TakeInto(lane, slot, HeldTensor{tensor.id, std::move(tensor.spec), now, tensor.deadline, {}}, now,
+           out);
+  LaunchScheduled(lane, now, out);
+  RetireIfFinished(id, out);
+  return true;
+}
+
+void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
+                           std::vector<WorkerEffect>& out) {
+  const absl::Status taken = lane.Take(slot, std::move(tensor), now);
+  if (taken.ok()) return;
+  if (!lane.cut()) {
+    BreakSchedule(lane, taken.message(), out);
+    return;
+  }
+  // Other ranks have launched it already.
+  SendFailed(BatchKey{lane.lane(), lane.launched() + 1}, lane.spec(slot).name, taken.message(),
+             Suspect{options_.rank}, out);
+  EndGeneration(GenerationEndedError(options_.generation, taken.message(), taken.code()),
+                /*abort=*/true, out);
+}
+
+void WorkerState::LaunchScheduled(ScheduledLane& lane, absl::Time now,
+                                  std::vector<WorkerEffect>& out) {
+  if (!end_.ok() || expects_next_ || leaving_) return;
+  // A rank that has joined has no more data: what is missing up to the cut is absent.
+  const bool joined = ToInt(join_) != 0 && lane.cut();
+  while (auto batch = joined ? lane.NextWithAbsent() : lane.Next())
+    LaunchScheduledBatch(lane, *std::move(batch), now, out);
+}
+
+// This rank has joined, and may not have come to the cut of schedules.
+void WorkerState::FillSchedules(absl::Time now, std::vector<WorkerEffect>& out) {
+  std::vector<LaneId> lanes;
+  for (const auto& [id, scheduled] : schedules_) lanes.push_back(id);
+  for (LaneId id : lanes) {
+    LaunchScheduled(*schedules_.at(id).lane, now, out);
+    RetireIfFinished(id, out);
+  }
+}
+
+void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch,
+                                       absl::Time now, std::vector<WorkerEffect>& out) {
+  LaunchBatch launch;
+  launch.lane = lane.lane();
+  launch.sequence = batch.sequence;
+  launch.process_set = lane.process_set();
+  Executing executing;
+  executing.first_tensor = batch.tensors.front().spec->name;
+  launch.ready_at = now;
+  launch.begins_cycle = lane.BeginsCycle(batch.sequence);
+  executing.launched_at = now;
+  executing.process_set = launch.process_set;
+  executing.deadline = absl::InfiniteFuture();
+  for (HeldTensor& tensor : batch.tensors) {
+    launch.tensors.push_back(tensor.id);
+    if (NeedsEverybody(*tensor.spec)) executing.proves = schedules_.at(launch.lane).position;
+    if (ToInt(tensor.id) == 0) {
+      TensorSpec& absent = launch.absent.emplace_back(*tensor.spec);
+      if (FirstDimensionMayDiffer(absent.kind)) absent.shape[0] = 0;
+      continue;
+    }
+    const bool in_time = tensor.withdrawn.ok();
+    AddExecuting(tensor.id, std::move(tensor.spec),
+                 in_time ? tensor.deadline : now + kWithdrawalAnswer, executing);
+    launch.negotiation.push_back(now - tensor.submitted_at);
+  }
+  // Never fails: the lane counts as the sequencer does.
+  schedules_.at(launch.lane).staged = 0;
+  COORDD_CHECK(sequencer_.Launch(launch.lane, launch.sequence).ok());
+  executing_.emplace(BatchKey{launch.lane, launch.sequence}, std::move(executing));
+  out.push_back(std::move(launch));
+}
+
+void WorkerState::BreakSchedule(ScheduledLane& lane, absl::string_view why,
+                                std::vector<WorkerEffect>& out) {
+  Scheduled& scheduled = schedules_.at(lane.lane());
+  if (std::exchange(scheduled.broken, true) || lane.frozen()) return;
+  scheduled.why = std::string(why);
+  v1::WorkerMessage message;
+  message.mutable_schedule_break()->set_id(lane.id());
+  message.mutable_schedule_break()->set_reason(ShortenedText(why, kMaxReasonBytes));
+  Send(std::move(message), out);
+}
+
+ScheduledLane* WorkerState::FindSchedule(int64_t id) {
+  for (auto& [lane, scheduled] : schedules_)
+    if (scheduled.lane->id() == id) return scheduled.lane.get();
+  return nullptr;
+}
+
+void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out) {
+  if (!end_.ok() || expects_next_) return;
+  ScheduledLane* lane = FindSchedule(freeze.id());
+  if (lane == nullptr || lane->cut()) {
+    ProtocolError(absl::StrCat("coordd froze schedule ", freeze.id(), ", which is not in force"),
+                  out);
+    return;
+  }
+  to_ = lane->process_set();
+  lane->Freeze();
+  schedules_.at(lane->lane()).frozen = true;
+  v1::WorkerMessage message;
+  message.mutable_freeze_reply()->set_id(freeze.id());
+  message.mutable_freeze_reply()->set_launched(lane->launched());
+  message.mutable_freeze_reply()->set_join_follows(TakeJoinBack());
+  Send(std::move(message), out);
+}
+
+bool WorkerState::TakeJoinBack() {
+  if (ToInt(join_) == 0) return false;
+  Pending& join = pending_.at(join_);
+  // A withdrawal has been said, and is answered.
+  if (!join.reported || !join.withdrawn.ok()) return false;
+  join.reported = false;
+  unreported_.push_back(join_);
+  return true;
+}
+
+bool WorkerState::JoinWaits() const {
+  if (ToInt(join_) == 0 || pending_.at(join_).reported) return false;
+  return std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
+    return entry.second.frozen && !entry.second.lane->cut();
+  });
+}
+
+void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out) {
+  if (!end_.ok() || expects_next_) return;
+  ScheduledLane* lane = FindSchedule(cut.id());
+  if (lane == nullptr || !lane->frozen() || lane->cut()) {
+    ProtocolError(absl::StrCat("coordd cut schedule ", cut.id(), ", which it had not frozen"), out);
+    return;
+  }
+  to_ = lane->process_set();
+  absl::StatusOr<std::vector<HeldTensor>> behind = lane->Cut(cut.position());
+  if (absl::IsInternal(behind.status())) {
+    ProtocolError(behind.status().message(), out);
+    return;
+  }
+  if (!behind.ok()) {
+    // What other ranks have launched is not what this program submits.
+    SendFailed(BatchKey{lane->lane(), lane->launched() + 1}, "", behind.status().message(),
+               Suspect{options_.rank}, out);
+    EndGeneration(GenerationEndedError(options_.generation, behind.status().message(),
+                                       behind.status().code()),
+                  /*abort=*/true, out);
+    return;
+  }
+  for (HeldTensor& held : *behind) {
+    if (!held.withdrawn.ok()) {
+      out.push_back(FailTensor{held.id, held.withdrawn});
+      continue;
+    }
+    Add(held.id, Pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}});
+  }
+  LaunchScheduled(*lane, now, out);
+  RetireIfFinished(lane->lane(), out);
+}
+
+void WorkerState::RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out) {
+  const auto found = schedules_.find(id);
+  if (found == schedules_.end() || !found->second.lane->cut()) return;
+  const ScheduledLane& lane = *found->second.lane;
+  // A rank that leaves launches nothing more; its goodbye ends the generation.
+  if (!lane.finished() && !leaving_) return;
+  if (lane.finished() && lane.on_devices()) SendScheduleFinished(lane.id(), out);
+  if (tracing_.lane == id) tracing_.until_cycle = 0;  // there are no more steps: coordd ends it
+  absl::erase_if(scheduled_, [&](const auto& entry) { return entry.second.lane == &lane; });
+  schedules_.erase(found);
+  sequencer_.End(id);
+  out.push_back(EndLane{id});
+}
+
+void WorkerState::NoteStaged(std::vector<WorkerEffect>& out) {
+  for (auto& [id, scheduled] : schedules_) {
+    ScheduledLane& lane = *scheduled.lane;
+    if (!lane.on_devices() || lane.cut() || ++scheduled.staged < kStagedInARow) continue;
+    BreakSchedule(lane,
+                  absl::StrCat(kStagedInARow,
+                               " batches of other tensors on devices came, and none of it between"),
+                  out);
+  }
+}
+
+void WorkerState::SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out) {
+  v1::WorkerMessage message;
+  message.mutable_schedule_finished()->set_id(id);
+  Send(std::move(message), out);
+}
+
+void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out) {
+  for (auto& [id, scheduled] : schedules_) {
+    ScheduledLane& lane = *scheduled.lane;
+    if (lane.held() == 0 || now - lane.waiting_since() < kBlockedSilence) continue;
+    for (const HeldTensor* held : lane.AllHeld()) {
+      if (held->id == in.id) return BreakForSilence(lane, out);
+    }
+  }
+}
+
+void WorkerState::BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out) {
+  BreakSchedule(lane,
+                absl::StrCat("tensor ", lane.Oldest()->spec->name, " waits for ",
+                             WhatIsMissing(lane), ", which the program has not submitted"),
+                out);
+}
+
+void WorkerState::CheckSilence(Scheduled& scheduled, absl::Time now,
+                               std::vector<WorkerEffect>& out) {
+  ScheduledLane& lane = *scheduled.lane;
+  if (scheduled.broken || lane.frozen() || lane.held() == 0) return;
+  if (scheduled.silent_since != lane.waiting_since()) {
+    scheduled.silent_since = lane.waiting_since();
+    scheduled.next_question = kBlockedSilence;
+  }
+  const absl::Duration silence = now - lane.waiting_since();
+  if (silence >= kScheduleSilence) return BreakForSilence(lane, out);
+  if (silence < scheduled.next_question) return;
+  scheduled.next_question = 2 * silence;
+  for (const HeldTensor* held : lane.AllHeld()) question_.push_back(held->id);
+}
+
+void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out) {
+  question_.clear();
+  if (now >= left_behind_deadline_) {
+    left_behind_deadline_ = absl::InfiniteFuture();
+    const absl::Status why =
+        end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
+    const bool waits = ExecutesSchedule() || (has_given_up_ && !executing_.empty());
+    if (waits) EndGeneration(why, /*abort=*/true, out);
+  }
+  for (auto& [id, scheduled] : schedules_) {
+    ScheduledLane& lane = *scheduled.lane;
+    CheckSilence(scheduled, now, out);
+    CheckScheduleDeadlines(lane, now, out);
+    if (!end_.ok() || expects_next_) return;  // the schedules are gone
+  }
+}
+
+void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
+                                         std::vector<WorkerEffect>& out) {
+  if (lane.earliest_deadline() > now) return;
+  for (HeldTensor* held : lane.AllHeld()) {
+    if (held->deadline > now) continue;
+    if (!held->withdrawn.ok() && !attached()) {
+      held->deadline = now + kWithdrawalAnswer;  // coordd cannot have answered
+      continue;
+    }
+    if (!held->withdrawn.ok()) {
+      EndGeneration(
+          GenerationEndedError(
+              options_.generation,
+              absl::StrCat("tensor ", held->spec->name,
+                           " was given up, and its schedule was not cut ",
+                           SecondsText(kWithdrawalAnswer), " later: other ranks execute it"),
+              absl::StatusCode::kUnavailable),
+          /*abort=*/true, out);
+      return;
+    }
+    const absl::Status why = absl::DeadlineExceededError(
+        absl::StrCat("its batch was not complete ", SecondsText(now - held->submitted_at),
+                     " after rank ", ToInt(options_.rank), " had submitted it, without ",
+                     WhatIsMissing(lane), " (generation ", ToInt(options_.generation), ")"));
+    held->withdrawn = ForTensor(held->spec->name, why);
+    held->deadline = now + kWithdrawalAnswer;
+    BreakSchedule(lane, held->withdrawn.message(), out);
+  }
+  lane.FindEarliestDeadline();
+}
+
+absl::Time WorkerState::NextScheduleDeadline() const {
+  absl::Time next = left_behind_deadline_;
+  for (const auto& [id, scheduled] : schedules_) {
+    const ScheduledLane& lane = *scheduled.lane;
+    if (lane.held() == 0) continue;
+    next = std::min(next, lane.earliest_deadline());
+    if (scheduled.broken || lane.frozen()) continue;
+    const bool known = scheduled.silent_since == lane.waiting_since();
+    const absl::Duration question = known ? scheduled.next_question : kBlockedSilence;
+    next = std::min(next, lane.waiting_since() + std::min(question, kScheduleSilence));
+  }
+  return next;
+}
+
+void WorkerState::NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at) {
+  if (ToInt(key.first) < kFirstScheduleLane) return;
+  const auto scheduled = schedules_.find(key.first);
+  if (scheduled == schedules_.end()) return;  // it was cut
+  scheduled->second.marks->Ended(key.second, ended_at - batch.launched_at);
+}
+
+bool WorkerState::ExecutesSchedule() const {
+  return std::any_of(executing_.begin(), executing_.end(), [](const auto& entry) {
+    return ToInt(entry.first.first) >= kFirstScheduleLane;
+  });
+}
+
+}  // namespace coordd

@@ -1,0 +1,22 @@
+// Chooses the backend of a generation. (io)
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "worker/api/worker_options.h"
+#include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/group_layout.h"
+
+namespace coordd {
+
+// Not connected yet. A job of one rank needs no data plane; otherwise memory that the ranks of a
+// node map from each other, if all of them can, else messages through shared memory, and UCX
+// between nodes, unless the options name one of them. FAILED_PRECONDITION: what was asked for is
+// not in this build, or cannot reach every rank. `clock` outlives it.
+absl::StatusOr<std::unique_ptr<CollectiveBackend>> MakeBackend(const WorkerOptions& options,
+                                                               const GroupLayout& layout,
+                                                               Clock& clock);
+
+}  // namespace coordd

@@ -1,0 +1,81 @@
+#include "worker/api/worker.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/machine/build_info.h"
+#include "worker/coordinator/auto_coordinator.h"
+#include "worker/coordinator/coordinator_channels.h"
+#include "worker/coordinator/grpc_coordinator_link.h"
+#include "worker/coordinator/grpc_store.h"
+#include "worker/gpu/cuda/device_runtime.h"
+#include "worker/runtime/backend_factory.h"
+#include "worker/runtime/worker_impl.h"
+
+namespace coordd {
+
+namespace {
+
+// One process speaks for all: what launchers said is the same story on each rank.
+void LogLaunch(const LaunchPlace& launch) {
+  if (launch.rank > 0) return;
+  for (const std::string& warning : launch.warnings) COORDD_LOG(kWarning, warning);
+  if (launch.is_rank() || !launch.not_a_rank.empty()) {
+    COORDD_LOG(kDebug, "launcher ", launch.launcher, " (", launch.title, "): ", launch.why,
+               launch.size > 0 ? absl::StrCat("; ", launch.size, " in all") : "");
+  }
+  for (const std::string& note : launch.notes) COORDD_LOG(kDebug, note);
+}
+
+// `options` with a coordinator.
+absl::StatusOr<WorkerOptions> Resolve(WorkerOptions options, Clock& clock) {
+  LogLaunch(options.launch);
+  if (!options.auto_coordinator) return options;
+  COORDD_ASSIGN_OR_RETURN(
+      CoordinatorAccess access,
+      FindOrStartCoordinator(options, clock.Now() + options.join_timeout, clock));
+  options.coordinator = std::move(access.address);
+  options.tls = std::move(access.tls);
+  if (options.token.empty()) options.token = std::move(access.token);
+  // A job of one, when nobody has said how many there are.
+  if (options.min_workers == 0 && options.max_workers == 0)
+    options.min_workers = options.max_workers = 1;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wanted, Clock& clock) {
+  COORDD_RETURN_IF_ERROR(wanted.Validate());
+  COORDD_ASSIGN_OR_RETURN(const WorkerOptions options, Resolve(wanted, clock));
+  std::vector<HostPort> addresses = {options.coordinator};
+  addresses.insert(addresses.end(), options.further_coordinators.begin(),
+                   options.further_coordinators.end());
+  COORDD_ASSIGN_OR_RETURN(
+      const std::shared_ptr<CoordinatorChannels> channels,
+      CoordinatorChannels::Open(std::move(addresses), options.tls, options.node_session));
+  WorkerSeams seams;
+  seams.make_link = [channels] { return channels->NewLink(); };
+  seams.store =
+      NewGrpcStore([channels] { return channels->Current(); }, {options.job, options.token}, clock);
+  seams.make_backend = [options, &clock](const GroupLayout& layout) {
+    return MakeBackend(options, layout, clock);
+  };
+  if (IsBuiltIn("CUDA")) {
+    seams.gpus.open_devices = []() -> absl::StatusOr<std::shared_ptr<DeviceRuntime>> {
+      return DeviceRuntime::Open();
+    };
+  }
+  if (IsBuiltIn("NCCL")) {
+    seams.gpus.open_nccl = [environment =
+                                options.nccl_environment](std::shared_ptr<DeviceRuntime> devices) {
+      return NcclRuntime::Open(environment, std::move(devices));
+    };
+  }
+  return StartWorker(options, std::move(seams), clock);
+}
+
+}  // namespace coordd

@@ -1,0 +1,33 @@
+// Chooses the transport of a generation. (io)
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/clock.h"
+#include "common/base/environment.h"
+#include "common/net/address.h"
+#include "worker/api/worker_options.h"
+#include "worker/interfaces/group_layout.h"
+#include "worker/interfaces/transport.h"
+
+namespace coordd {
+
+struct TransportFactoryOptions {
+  TransportChoice choice = TransportChoice::kAuto;
+  std::string local_address;       // UcxTransportOptions::local_address
+  Environment environment;         // UcxTransportOptions::environment
+  std::optional<PortRange> ports;  // UcxTransportOptions::ports
+};
+
+// Not connected yet. kAuto: shared memory when all ranks share a node, else shared memory inside
+// the nodes and UCX between them; kShm and kUcx: that one for all. `clock` and, with UCX, the store
+// given to Connect outlive the transport. A job of one rank needs none: use LoopbackBackend.
+// FAILED_PRECONDITION: this build or this layout has no such transport; says what to do.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(const GroupLayout& layout,
+                                                         const TransportFactoryOptions& options,
+                                                         Clock& clock = Clock::Real());
+
+}  // namespace coordd

@@ -1,0 +1,306 @@
+// The part of WorkerImpl that changes from one generation to the next.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/launch/host_identity.h"
+#include "common/machine/gpu_network.h"
+#include "common/protocol/protocol_bounds.h"
+#include "worker/interfaces/peer_status.h"
+#include "worker/protocol/join_message.h"
+#include "worker/runtime/worker_runtime.h"
+
+namespace coordd {
+
+absl::StatusOr<std::shared_ptr<GenerationPlane>> WorkerImpl::MakeDataPlane(
+    const v1::CoordinatorMessage& membership) {
+  Runtime& r = *runtime_;
+  COORDD_ASSIGN_OR_RETURN(MemberPlace place, ParseMembership(membership));
+  const Placement& placement = place.placement;
+  r.metrics.SetPlacement(placement.generation, placement.rank, placement.size);
+  COORDD_ASSIGN_OR_RETURN(std::unique_ptr<CollectiveBackend> backend,
+                          r.seams.make_backend(place.layout));
+  const bool continues = options_.on_failure == OnFailure::kContinue;
+  auto made = std::make_shared<GenerationPlane>();
+  GenerationPlane& plane = *made;
+  // Keys of generations end with them, here as at coordd.
+  r.store.Forget(r.generation_prefix);
+  r.generation_prefix = place.store_prefix;
+  plane.store = std::make_unique<PrefixStore>(place.store_prefix, r.store);
+  const int32_t cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+  plane.executor = std::make_unique<Executor>(
+      ExecutorOptions{.fusion_buffer_bytes = options_.fusion_buffer_bytes,
+                      .polling_threads = placement.local_size,
+                      .cores = cores,
+                      .confirm = continues,
+                      .names_elements = options_.check_results.has_value()},
+      std::move(backend), clock_, [&r, &plane](std::unique_ptr<BatchJob> batch) {
+        if (batch->sizes_only) return plane.devices->HostDone(std::move(batch));
+        r.completion->Finish(std::move(batch));
+      });
+  MakeDevicePlane(placement.generation, place.layout, plane);
+  plane.data_plane = std::make_unique<DataPlane>(*plane.executor, *plane.devices);
+  {
+    MutexLock lock(&mu_);
+    next_ = std::make_shared<const View>(View{placement, made});
+    next_connected_ = false;
+    connect_status_ = absl::OkStatus();
+  }
+  if (continues) EnterNext();
+  const Generation generation = placement.generation;
+  plane.executor->StartConnecting(
+      std::move(place.layout), *plane.store, clock_.Now() + options_.connect_timeout,
+      [this, generation](const absl::Status& status) { OnConnected(generation, status); });
+  return made;
+}
+
+// Where programs go on without being asked, they are in it at once: before anything of it executes,
+// and before what cannot go on fails.
+void WorkerImpl::EnterNext() {
+  std::vector<std::shared_ptr<const GenerationCallback>> callbacks;
+  Placement entered;
+  {
+    MutexLock lock(&mu_);
+    if (view_ == nullptr) return;  // the first one, for which Start waits
+    view_ = next_;
+    interrupted_ = false;
+    entered = view_->placement;
+    callbacks = generation_callbacks_;
+    calls_back_ = std::this_thread::get_id();
+    changed_.NotifyAll();
+  }
+  for (const auto& callback : callbacks) (*callback)(entered);
+  MutexLock lock(&mu_);
+  calls_back_.reset();
+  changed_.NotifyAll();
+}
+
+void WorkerImpl::OnGeneration(GenerationCallback entered) {
+  MutexLock lock(&mu_);
+  if (entered != nullptr) {
+    generation_callbacks_.push_back(std::make_shared<const GenerationCallback>(std::move(entered)));
+    return;
+  }
+  generation_callbacks_.clear();
+  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !calls_back_.has_value() || calls_back_ == std::this_thread::get_id();
+  };
+  clock_.Await(&mu_, &changed_, ended, absl::InfiniteFuture());
+}
+
+void WorkerImpl::OnGenerationInterrupted() {
+  MutexLock lock(&mu_);
+  interrupted_ = true;
+}
+
+void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layout,
+                                 GenerationPlane& plane) {
+  Runtime& r = *runtime_;
+  DevicePlaneOptions options;
+  options.generation = ToInt(generation);
+  options.default_device = std::max(DeviceOf(options_.launch), 0);
+  options.fusion_buffer_bytes = options_.fusion_buffer_bytes;
+  options.host = ThisHost(options_.node_id).hostname;
+  options.rules = options_.device_rules;
+  options.backend.register_buffers = options_.register_gpu_buffers;
+  options.backend.shrink = options_.shrink_gpu_communicators;
+  options.symmetric_windows = options_.symmetric_gpu_windows;
+  options.environment = options_.nccl_environment;
+  options.network = LookForGpuNetwork(options.environment);
+  const TransportChoice transport = options_.transport;
+  options.host_uses_rdma =
+      (transport == TransportChoice::kAuto || transport == TransportChoice::kUcx) &&
+      options_.ucx_environment.count("UCX_TLS") == 0;
+  const auto machine = options.environment.find("NCCL_HOSTID");
+  options.machine = machine == options.environment.end() ? options.host : machine->second;
+  DevicePlane::Hooks hooks;
+  hooks.finished = [&r](std::unique_ptr<BatchJob> batch) {
+    r.completion->Finish(std::move(batch));
+  };
+  hooks.to_host = [&plane](std::unique_ptr<BatchJob> batch) {
+    plane.executor->Launch(std::move(batch));
+  };
+  hooks.stage = [this](std::unique_ptr<BatchJob> batch, DeviceStager::Back back) {
+    const absl::StatusOr<DeviceStager*> stager = Stager();
+    if (stager.ok()) return (*stager)->StageBatch(std::move(batch), std::move(back));
+    batch->status = stager.status();
+    back(std::move(batch));
+  };
+  hooks.open_exchanges = [&plane](LaneId lane, RankList ranks) {
+    plane.executor->DefineGroup(ProcessSetId{ToInt(lane)}, std::move(ranks));
+  };
+  hooks.end_exchanges = [&plane](LaneId lane) { plane.executor->EndExchanges(lane); };
+  hooks.exchange = [&plane](CollectiveArgs args, CollectiveBackend::Done done) {
+    plane.executor->LaunchExchange(std::move(args), std::move(done));
+  };
+  hooks.end_lane = [&plane](LaneId lane) { plane.executor->EndLane(lane); };
+  hooks.free_name = [&r](const TensorSpec& spec) { r.names.Erase(spec); };
+  plane.devices = std::make_shared<DevicePlane>(std::move(options), layout, r.gpus, *plane.store,
+                                                clock_, std::move(hooks));
+}
+
+void WorkerImpl::OnConnected(Generation generation, const absl::Status& status) {
+  if (!status.ok() && options_.on_failure != OnFailure::kEnd)
+    runtime_->inbox.PushUnbounded(ConnectFailed{generation, status, SuspectOf(status)});
+  MutexLock lock(&mu_);
+  if (next_ == nullptr || next_->placement.generation != generation) return;
+  next_connected_ = status.ok();
+  runtime_->metrics.SetMapsNodeMemory(status.ok() && next_->plane->executor->arena() != nullptr);
+  connect_status_ = status;
+  changed_.NotifyAll();
+}
+
+absl::Status WorkerImpl::AwaitFirstGeneration(int32_t rank) {
+  const bool ends = options_.on_failure == OnFailure::kEnd;
+  // Where a generation follows another the first one that connects will do.
+  const absl::Time deadline =
+      ends ? absl::InfiniteFuture() : clock_.Now() + options_.connect_timeout;
+  MutexLock lock(&mu_);
+  auto decided = [this, ends]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return (next_ != nullptr && next_connected_) || (ends && !connect_status_.ok()) ||
+           (!ends && ended_for_good_);
+  };
+  clock_.Await(&mu_, &changed_, decided, deadline);
+  if (next_ != nullptr && next_connected_) {
+    view_ = std::move(next_);
+    if (!ended_for_good_) status_ = absl::OkStatus();
+    return absl::OkStatus();
+  }
+  // If the generation has ended, that is why.
+  const absl::Status timeout = absl::DeadlineExceededError("other ranks were not there in time");
+  const absl::Status why =
+      !status_.ok() ? status_ : (connect_status_.ok() ? timeout : connect_status_);
+  return absl::Status(why.code(), absl::StrCat("the data plane of rank ", rank,
+                                               " could not be connected: ", why.message()));
+}
+
+void WorkerImpl::OnGenerationEnded(const GenerationEnded& ended) {
+  MutexLock lock(&mu_);
+  // The program has to hear of the first end that it does not know of.
+  if (status_.ok() || ended.for_good) status_ = ended.status;
+  EndComms(ended.status);
+  ended_for_good_ = ended_for_good_ || ended.for_good;
+  if (!ended.for_good) next_ = nullptr;
+  changed_.NotifyAll();
+}
+
+void WorkerImpl::EndComms(const absl::Status& why) {
+  for (const ViewPtr& view : {view_, next_}) {
+    if (view == nullptr) continue;
+    view->plane->end.Set(why);
+    view->plane->executor->RingComms();
+  }
+}
+
+Placement WorkerImpl::placement() const {
+  MutexLock lock(&mu_);
+  return view_ == nullptr ? Placement() : view_->placement;
+}
+
+absl::StatusOr<WorkerImpl::ViewPtr> WorkerImpl::CurrentView() const {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  ViewPtr view;
+  absl::Status ended;
+  {
+    MutexLock lock(&mu_);
+    view = view_;
+    ended = status_;
+  }
+  if (ended.ok()) return view;
+  // Whoever knows of the end may go on with what a device holds back.
+  if (view != nullptr) view->plane->devices->ToldOfTheEnd();
+  return ended;
+}
+
+absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  auto decided = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (status_.ok()) return !interrupted_;
+    return ended_for_good_ || (next_ != nullptr && next_connected_);
+  };
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(&mu_, &changed_, decided, deadline);
+    if (status_.ok() && interrupted_)
+      return absl::DeadlineExceededError("no generation has followed yet");
+    if (status_.ok()) return view_->placement;
+  }
+  // Before anything can be submitted to the next generation.
+  COORDD_RETURN_IF_ERROR(memory_->TakeBack());
+  ViewPtr over;
+  Placement placement;
+  {
+    MutexLock lock(&mu_);
+    clock_.Await(&mu_, &changed_, decided, deadline);
+    if (status_.ok()) return view_->placement;
+    if (ended_for_good_) return status_;
+    if (next_ == nullptr || !next_connected_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("no generation has followed yet: ", status_.message()));
+    }
+    over = std::exchange(view_, std::move(next_));
+    next_ = nullptr;
+    status_ = absl::OkStatus();
+    placement = view_->placement;
+  }
+  if (over != nullptr) over->plane->devices->ToldOfTheEnd();
+  return placement;
+}
+
+absl::StatusOr<Placement> WorkerImpl::ChangeMembers(Generation agreed_in, absl::Time deadline) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  if (options_.on_failure == OnFailure::kEnd) {
+    return absl::FailedPreconditionError(
+        "the members of this job do not change: expected COORDD_ON_FAILURE=raise or continue on "
+        "all of them");
+  }
+  const bool continues = options_.on_failure == OnFailure::kContinue;
+  if (continues && ToInt(agreed_in) == 0) {
+    return absl::InvalidArgumentError(
+        "a change of members with COORDD_ON_FAILURE=continue: expected the generation of the "
+        "result by which the ranks have agreed to it");
+  }
+  if (!continues) {
+    MutexLock lock(&mu_);
+    agreed_in = view_->placement.generation;
+  }
+  runtime_->inbox.PushUnbounded(MembersMayChange{agreed_in});
+  {
+    MutexLock lock(&mu_);
+    // With kContinue programs are in the next one without a word.
+    auto ended = [this, agreed_in]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return !status_.ok() || view_->placement.generation > agreed_in;
+    };
+    clock_.Await(&mu_, &changed_, ended, deadline);
+    if (status_.ok() && view_->placement.generation > agreed_in) return view_->placement;
+    if (status_.ok()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "generation ", ToInt(agreed_in), " has not ended yet: rank 0 asks coordd for it"));
+    }
+  }
+  return AwaitGeneration(deadline);
+}
+
+std::optional<absl::Duration> WorkerImpl::drain_left() const {
+  const int64_t until = drain_until_ns_.load();
+  if (until == absl::ToUnixNanos(absl::InfiniteFuture())) return std::nullopt;
+  return std::max(absl::FromUnixNanos(until) - clock_.Now(), absl::ZeroDuration());
+}
+
+absl::Status WorkerImpl::AskToLeave(absl::Duration grace, const std::string& reason) {
+  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  if (options_.on_failure == OnFailure::kEnd) {
+    return absl::FailedPreconditionError(
+        "nobody can leave this job without ending it: expected COORDD_ON_FAILURE=raise or continue "
+        "on all members");
+  }
+  if (grace <= absl::ZeroDuration() || grace > kMaxDrainGrace) {
+    return absl::InvalidArgumentError(absl::StrCat("a grace of ", absl::FormatDuration(grace),
+                                                   ", expected more than 0 and at most a week"));
+  }
+  runtime_->inbox.PushUnbounded(DrainAsked{clock_.Now() + grace, reason});
+  return absl::OkStatus();
+}
+
+}  // namespace coordd

@@ -1,0 +1,47 @@
+// Asks the kernel of another machine for a sign of life. (io)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/base/owned_fd.h"
+#include "common/net/address.h"
+
+namespace coordd {
+
+// A TCP port that belongs to this process and that nobody listens on: whoever connects to it is
+// refused by the kernel at once, and knows that packets travel in both directions. Nothing has to
+// run here for that.
+class ProbePort {
+ public:
+  // At this IP address. `port` 0: any. UNAVAILABLE.
+  static absl::StatusOr<ProbePort> Open(const std::string& address, uint16_t port);
+  const HostPort& address() const { return address_; }
+
+ private:
+  OwnedFd socket_;
+  HostPort address_;
+};
+
+// One attempt to connect to a ProbePort.
+class PeerProbe {
+ public:
+  enum class Answer { kNone, kReached, kUnreachable };
+
+  explicit PeerProbe(const HostPort& port);
+  // Does not block. kNone: so far. What this machine has no means to ask counts as reached: it says
+  // nothing against the peer.
+  Answer Poll();
+
+ private:
+  OwnedFd socket_;
+  std::optional<Answer> answer_;
+};
+
+// How a rank's ProbePort travels behind the address of its transport, and comes off again.
+std::string WithProbePort(std::string address, const HostPort& port);
+std::optional<HostPort> ProbePortOf(const std::string& address);
+
+}  // namespace coordd
