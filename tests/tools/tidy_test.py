@@ -116,7 +116,7 @@ class TidyTest(unittest.TestCase):
                                           '/* rand() */ const int million = 1\'000\'000;\n'})
 
     def test_banned_call_where_it_is_at_home(self):
-        self.assert_found({"common/clock.cc": "auto now = absl::Now();\n"})
+        self.assert_found({"common/base/clock.cc": "auto now = absl::Now();\n"})
 
     def test_open_mark_without_an_issue(self):
         mark = "TO" + "DO"
@@ -138,7 +138,7 @@ class TidyTest(unittest.TestCase):
     def test_pure_file_that_talks(self):
         header = "// Which rank comes next. PURE.\n#pragma once\n"
         for include in ("<grpcpp/server.h>", '"coordd/v1/session.grpc.pb.h"', "<thread>", "<ucp/api/ucp.h>",
-                        '"common/mutex.h"', "<sys/socket.h>"):
+                        '"common/base/mutex.h"', "<sys/socket.h>"):
             with self.subTest(include=include):
                 self.assert_found({"server/a.h": header, "server/a.cc": f"#include {include}\n"},
                                   f"server/a.cc:1: found #include {include} in a file that is PURE")
