@@ -18,7 +18,7 @@ namespace {
 
 // The preface, and settings without any (RFC 9113, 3.4).
 constexpr absl::string_view kHttp2Hello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
-constexpr char kSettingsFrame = 4, kTlsHandshakeRecord = 0x16;
+constexpr char kSettingsFrameType = 4, kTlsHandshakeRecord = 0x16;
 constexpr size_t kFrameType = 3;  // where it stands in a frame's head
 
 struct SslDeleter {
@@ -61,7 +61,7 @@ absl::Status ProbeOwnPort(const HostPort& own, bool tls, absl::Duration timeout)
   const ssize_t got = recv(fd.get(), answer, sizeof(answer), MSG_DONTWAIT);
   const bool expected =
       got == static_cast<ssize_t>(sizeof(answer)) &&
-      (tls ? answer[0] == kTlsHandshakeRecord : answer[kFrameType] == kSettingsFrame);
+      (tls ? answer[0] == kTlsHandshakeRecord : answer[kFrameType] == kSettingsFrameType);
   if (expected) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("coordd's own port ", own.ToString(),
                                              got > 0 ? " gives no answer of " : " closes before ",
