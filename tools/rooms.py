@@ -4,6 +4,7 @@ A room is a folder of common/, server/, worker/ or client/ whose CMakeLists.txt 
 file says which rooms it may include: those whose libraries stand behind LIBS. So the linker and this rule keep the same arrows.
 """
 
+import ast
 import os
 import re
 
@@ -123,3 +124,31 @@ def check_readmes(paths, makes):
         if folder.startswith(("common", "server", "worker", "client/coordrun")) and f"{folder}/README.md" not in paths:
             yield (f"{folder}/CMakeLists.txt", 1, f"{folder}/ without a README.md",
                    "a paragraph: what the room is, what it may include, where to begin")
+
+
+def modules_of(texts, root):
+    """Names of modules by path; `texts`: Python files by path."""
+    names = {}
+    for path in texts:
+        if path.startswith(root) and path.endswith(".py"):
+            name = path[len(root):-len(".py")].replace("/", ".")
+            names[path] = name[:-len(".__init__")] if name.endswith(".__init__") else name
+    return names
+
+
+def check_python(texts, root="client/python/"):
+    """Yields circles of modules below `root`, imports within functions included. `texts`: Python files by path."""
+    names = modules_of(texts, root)
+    known, arrows = set(names.values()), {}
+    for path, name in names.items():
+        wanted = set()
+        for node in ast.walk(ast.parse(texts[path])):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                wanted |= (inner & known) or {node.module}
+        arrows[name] = (wanted & known) - {name}
+    paths = {name: path for path, name in names.items()}
+    for circle in circles(arrows):
+        yield (paths[circle[0]], 1, "a circle of modules, " + " -> ".join(circle), "imports that point one way")

@@ -62,6 +62,14 @@ class RoomsTest(unittest.TestCase):
         found = [path for path, *_ in rooms.check_readmes({"worker/low/README.md"}, MAKES)]
         self.assertEqual(found, ["worker/high/CMakeLists.txt"])
 
+    def test_a_circle_of_python_modules_also_by_an_import_within_a_function(self):
+        texts = {"client/python/p/__init__.py": "from p import low\n", "client/python/p/low.py": "def f():\n    from p.high import g\n",
+                 "client/python/p/high.py": "from p.low import f\n", "tests/other.py": "import p\n"}
+        found = [what for _, _, what, _ in rooms.check_python(texts)]
+        self.assertEqual(found, ["a circle of modules, p.high -> p.low -> p.high"])
+        texts["client/python/p/low.py"] = "import os\n"
+        self.assertEqual(list(rooms.check_python(texts)), [])
+
 
 if __name__ == "__main__":
     unittest.main()

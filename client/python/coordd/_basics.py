@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Callable, Dict, Optional
 
 from coordd import _comm_argument, _ends, _library, _native, _stacks, _torch_env, process_sets as _process_sets
+from coordd._running import place, refuse_in_forked_child, state, worker
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
@@ -36,40 +37,10 @@ _FAIL_TIMEOUT_S = 2.0  # for coordd to hear of a failure
 _START_SLICE_S = 0.25  # how often a start that waits for other ranks lets Ctrl-C through
 
 
-class _State:
-    def __init__(self):
-        self.lock = threading.RLock()  # held by init and shutdown
-        self.worker: Optional[_native.Worker] = None
-        self.place: Optional[_native.Place] = None  # survives a fork: a data loader may ask for its rank
-        self.forked_from: Optional[int] = None  # process id of the parent that was initialised
-        self.abandoned = []  # the parent's worker in a forked child: never freed there
-        self.at_end = []  # called when the generation is over and nothing of it is left
-        self.membership = 0  # how many have ended
-        self.failing = False  # the program ends by an error, and shall not say goodbye
-        self.held: Optional[_native.Worker] = None  # its goodbye waits for the end of the process
-        self.exits = False  # the interpreter does
-        self.follows = False  # the place changes without a call of the program
-        self.own_job = False  # another one than the launcher's
-
-
-_state = _State()
-
-
-def _after_fork_in_child() -> None:
-    _state.lock = threading.RLock()
-    if _state.worker is not None:
-        _state.forked_from = os.getppid()
-    _state.abandoned += [one for one in (_state.worker, _state.held) if one is not None]
-    _state.worker = _state.held = None
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
 def on_end(call) -> None:
     """Has `call()` called whenever a membership is over: by shutdown(), after the worker has said goodbye, and by
     await_generation()."""
-    _state.at_end.append(call)
+    state.at_end.append(call)
 
 
 # --- init and shutdown -----------------------------------------------------------------------------------------------
@@ -95,16 +66,16 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
     ValueError: a wrong argument or variable. HorovodInternalError: coordd cannot be reached, not all ranks came in time
     (COORDD_JOIN_TIMEOUT, 300 s), or the process is a fork of one that is initialised.
     """
-    with _state.lock:
-        if _state.worker is not None:
+    with state.lock:
+        if state.worker is not None:
             return
-        _refuse_in_forked_child()
-        if _state.exits:
+        refuse_in_forked_child()
+        if state.exits:
             raise HorovodInternalError("the interpreter exits, and coordd was shut down: init() is not possible any more",
                                        "FAILED_PRECONDITION")
-        if _state.held is not None:
-            _state.held.shutdown()
-            _state.held = None
+        if state.held is not None:
+            state.held.shutdown()
+            state.held = None
         sets = [] if process_sets in (None, "dynamic") else list(process_sets)
         if any(not isinstance(one, _process_sets.ProcessSet) for one in sets):
             raise InvalidArgumentError("process_sets: expected a list of ProcessSet, or \"dynamic\"", "INVALID_ARGUMENT")
@@ -112,14 +83,14 @@ def init(comm=None, process_sets=None, *, coordinator: Optional[str] = None, job
         options: Dict[str, _native.OptionValue] = {key: value for key, value in given.items() if value is not None}
         options.update(_comm_argument.membership_options(comm, options))
         options.update(_stacks.options())
-        _state.worker = _start(options)
-        _state.place = _state.worker.place
-        _state.follows = goes_on()
-        _state.own_job = comm is not None or job is not None or coordinator is not None
+        state.worker = _start(options)
+        state.place = state.worker.place
+        state.follows = goes_on()
+        state.own_job = comm is not None or job is not None or coordinator is not None
         _ends.tell_of_uncaught_errors(tell_failure)
         try:
-            if not _state.own_job:
-                _torch_env.follow(_state.worker, _state.place)
+            if not state.own_job:
+                _torch_env.follow(state.worker, state.place)
             _process_sets.register_initial(sets)
         except BaseException:
             shutdown()
@@ -133,54 +104,54 @@ def shutdown() -> None:
 
     A program that ends by an error says no goodbye, also if this is called on the way (``finally: shutdown()``): the other
     ranks hear that it has failed, and by what."""
-    with _state.lock:
-        if _state.worker is None:
+    with state.lock:
+        if state.worker is None:
             return
-        worker, _state.worker, _state.place = _state.worker, None, None
-        if _state.failing:  # the others are to go on without us, as if we had been killed
-            worker.call_nobody()
-            _state.abandoned.append(worker)
+        own, state.worker, state.place = state.worker, None, None
+        if state.failing:  # the others are to go on without us, as if we had been killed
+            own.call_nobody()
+            state.abandoned.append(own)
         elif _ends.unwinding() is not None:
-            worker.leave_at_exit(_HOLD_FOR_ERROR_S)
-            _state.held = worker
+            own.leave_at_exit(_HOLD_FOR_ERROR_S)
+            state.held = own
         else:
-            worker.shutdown()
+            own.shutdown()
         _end_membership()
 
 
 def _shutdown_at_exit() -> None:
     """With which status is not known yet."""
-    _state.exits = True
-    with _state.lock:
-        if _state.worker is None:
+    state.exits = True
+    with state.lock:
+        if state.worker is None:
             return
-        worker, _state.worker, _state.place = _state.worker, None, None
-        if _state.failing:
-            worker.call_nobody()
-            _state.abandoned.append(worker)
+        own, state.worker, state.place = state.worker, None, None
+        if state.failing:
+            own.call_nobody()
+            state.abandoned.append(own)
         else:
-            worker.leave_at_exit(_HOLD_AT_EXIT_S)
-            _state.held = worker
-            _ends.say_goodbye_in_exit(lambda: worker.shutdown(_FAIL_TIMEOUT_S))
+            own.leave_at_exit(_HOLD_AT_EXIT_S)
+            state.held = own
+            _ends.say_goodbye_in_exit(lambda: own.shutdown(_FAIL_TIMEOUT_S))
         _end_membership()
 
 
 def tell_failure(what: str) -> None:
     """An error ends the program, now: all hear of it, though other threads may go on for a while."""
-    _state.failing = True
-    if not _state.lock.acquire(timeout=_FAIL_TIMEOUT_S):
+    state.failing = True
+    if not state.lock.acquire(timeout=_FAIL_TIMEOUT_S):
         return  # another thread is in init() or shutdown()
     try:
-        for worker in (_state.worker, _state.held):
-            if worker is not None:
-                worker.fail(what, _FAIL_TIMEOUT_S)
+        for one in (state.worker, state.held):
+            if one is not None:
+                one.fail(what, _FAIL_TIMEOUT_S)
     finally:
-        _state.lock.release()
+        state.lock.release()
 
 
 def membership() -> int:
     """Another number in each membership of this process: for what the ranks of one have learned of each other."""
-    return _state.membership
+    return state.membership
 
 
 def _end_membership() -> None:
@@ -189,15 +160,15 @@ def _end_membership() -> None:
 
 
 def _change_membership() -> None:
-    _state.membership += 1
-    for call in _state.at_end:
+    state.membership += 1
+    for call in state.at_end:
         call()
 
 
 def _follow() -> None:
     _change_membership()
     _process_sets.follow()
-    if not _state.own_job:
+    if not state.own_job:
         _torch_env.follow(worker(), worker().place)
 
 
@@ -206,8 +177,8 @@ def await_generation(timeout_seconds: float = GENERATION_TIMEOUT_S) -> None:
     `coordrun --min-np` sets; coordd.elastic does it by itself): waits until those that are left have formed the next
     generation. rank() and size() are then those of that one, process sets have those of their ranks that are left, and
     nothing that was submitted before is left. HorovodInternalError: no generation follows, or not in time."""
-    with _state.lock:
-        _state.place = worker().await_generation(timeout_seconds)
+    with state.lock:
+        state.place = worker().await_generation(timeout_seconds)
         _follow()
 
 
@@ -215,8 +186,8 @@ def change_members(timeout_seconds: float = GENERATION_TIMEOUT_S, agreed_in: int
     """Collective: all ranks have come to a point at which others may join them, have agreed to call this and have nothing
     pending. Ends the generation; otherwise as await_generation(), and the same where it has ended already. `agreed_in`, with
     COORDD_ON_FAILURE=continue: the generation of the result by which they have agreed."""
-    with _state.lock:
-        _state.place = worker().change_members(timeout_seconds, agreed_in)
+    with state.lock:
+        state.place = worker().change_members(timeout_seconds, agreed_in)
         _follow()
 
 
@@ -241,13 +212,13 @@ def ask_to_leave(grace_seconds: float, reason: str = "") -> None:
 def leave(then: Callable[[], None]) -> None:
     """Leaves, as drain_seconds() says that it is to; the others go on. Then calls `then()`, for which rank() and size() are
     still those of the membership that has ended."""
-    with _state.lock:
-        leaving, _state.worker = worker(), None
+    with state.lock:
+        leaving, state.worker = worker(), None
         leaving.shutdown()
         try:
             then()
         finally:
-            _state.place = None
+            state.place = None
             _end_membership()
 
 
@@ -265,7 +236,7 @@ def goes_on() -> bool:
 def fail() -> None:
     """From now on, the end of this process says no goodbye, which would end the job for all: the others see a lost rank,
     and go on without it where they can."""
-    _state.failing = True
+    state.failing = True
 
 
 atexit.register(_shutdown_at_exit)
@@ -273,7 +244,7 @@ atexit.register(_shutdown_at_exit)
 
 def is_initialized() -> bool:
     """Whether this process is a member and can run collectives. False in a fork of a member."""
-    return _state.worker is not None
+    return state.worker is not None
 
 
 def _start(options) -> _native.Worker:
@@ -293,38 +264,6 @@ def _start(options) -> _native.Worker:
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]
-
-
-def _refuse_in_forked_child() -> None:
-    if _state.forked_from is not None:
-        raise HorovodInternalError(
-            f"this process was forked from process {_state.forked_from}, which is a member of a coordd job: only the "
-            "parent can run collectives; start processes that need their own by spawn or forkserver",
-            "FAILED_PRECONDITION")
-
-
-_NOT_INITIALISED = "coordd is not initialised: call init() first"
-_NOT_THERE_ANY_MORE = ("coordd was shut down at the exit of the interpreter: collectives in __del__ and in what runs after that "
-                       "are not possible")
-
-
-def worker() -> _native.Worker:
-    """The worker, for a collective. HorovodInternalError: not initialised, or a forked child."""
-    found = _state.worker
-    if found is None:
-        _refuse_in_forked_child()
-        raise HorovodInternalError(_NOT_THERE_ANY_MORE if _state.exits else _NOT_INITIALISED, "FAILED_PRECONDITION")
-    return found
-
-
-def place() -> _native.Place:
-    """Where this process is. Answers in a forked child too. ValueError: not initialised."""
-    found = _state.place
-    if found is None:
-        raise InvalidArgumentError(_NOT_THERE_ANY_MORE if _state.exits else _NOT_INITIALISED, "FAILED_PRECONDITION")
-    if _state.follows and _state.worker is not None:
-        return _state.worker.read_place()
-    return found
 
 
 # --- who we are ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ Ranks in arguments (a broadcast's root) are always ranks in the job, also inside
 from ctypes import byref, c_int32, c_size_t
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
-from coordd import _library, _native
+from coordd import _library, _native, _running
 from coordd.exceptions import InvalidArgumentError
 
 __all__ = ["ProcessSet", "global_process_set", "add_process_set", "remove_process_set", "process_set_by_id",
@@ -99,12 +99,11 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
     ValueError: a rank that does not exist, or a set of these ranks is there already. HorovodInternalError: ranks disagree,
     or coordd is not initialised.
     """
-    from coordd import _basics
-    worker = _basics.worker()
+    own = _running.worker()
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     _resolve_communicator(process_set)
-    size = worker.place.size
+    size = own.place.size
     ranks = process_set.ranks or []
     if not ranks or ranks[-1] >= size:
         raise InvalidArgumentError(f"a process set's ranks are {ranks}: expected one or more of the job's "
@@ -117,7 +116,7 @@ def add_process_set(process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet
         if known[0]._members() == ranks:
             raise InvalidArgumentError(f"a process set of the ranks {ranks} is registered already, with "
                                        f"number {number}", "ALREADY_EXISTS")
-    return _bind(process_set, worker.add_process_set(ranks, ADD_TIMEOUT_S))
+    return _bind(process_set, own.add_process_set(ranks, ADD_TIMEOUT_S))
 
 
 def _bind(process_set: ProcessSet, number: int) -> ProcessSet:
@@ -133,14 +132,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
     ValueError: it is not registered.
     """
-    from coordd import _basics
-    worker = _basics.worker()
+    own = _running.worker()
     number = process_set.process_set_id
     if number == 0:
         return False
     if number not in _registered:
         raise InvalidArgumentError(f"{process_set} is not registered", "INVALID_ARGUMENT")
-    worker.remove_process_set(number, ADD_TIMEOUT_S)
+    own.remove_process_set(number, ADD_TIMEOUT_S)
     _unregister(number)
     return True
 
@@ -215,12 +213,11 @@ def _ranks_of(number: int) -> List[int]:
 
 def _all_of(fill: Callable) -> List[int]:
     """What `fill(worker, room, capacity, count)` has to say, which tells the count also where there is no room for it."""
-    from coordd import _basics
     count = c_size_t(64)
     while True:
         capacity = count.value
         room = (c_int32 * max(1, capacity))()
-        status = fill(_basics.worker().pointer, room, c_size_t(capacity), byref(count))
+        status = fill(_running.worker().pointer, room, c_size_t(capacity), byref(count))
         if status == 0:
             return list(room[:count.value])
         if count.value <= capacity:
@@ -241,8 +238,7 @@ def _resolve_communicator(process_set: ProcessSet) -> None:
 
 
 def _place():
-    from coordd import _basics
-    return _basics.place()
+    return _running.place()
 
 
 def _own_rank() -> int:

@@ -9,7 +9,7 @@ from coordd.exceptions import HorovodInternalError, InvalidArgumentError
 from coordd.process_sets import ProcessSet
 from coordd.torch import mpi_ops
 from coordd.torch._layout import is_same_memory
-from coordd.torch._reductions import KNOWN_TO_BE_VALID
+from coordd.torch._sparse import KNOWN_TO_BE_VALID
 from coordd.torch._streams import Streams
 from coordd.torch._submit import mapped_zeros
 from coordd.torch._usage import ABSENT, DENSE, Flags

@@ -23,10 +23,11 @@ from coordd.torch._exchanges import (allgather, allgather_async, allgather_into_
                                      broadcast_async_, grouped_allgather, grouped_allgather_async, join)
 from coordd.torch._handles import poll, synchronize
 from coordd.torch._reductions import (allreduce, allreduce_, allreduce_async, allreduce_async_, grouped_allreduce,
-                                      grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_,
-                                      grouped_reducescatter, grouped_reducescatter_async, reduce_scatter_tensor, reduce_scatter_tensor_async, reducescatter,
-                                      reducescatter_async, sparse_allreduce_async)
+                                      grouped_allreduce_, grouped_allreduce_async, grouped_allreduce_async_)
+from coordd.torch._reducescatters import (grouped_reducescatter, grouped_reducescatter_async, reduce_scatter_tensor,
+                                          reduce_scatter_tensor_async, reducescatter, reducescatter_async)
 from coordd.torch._rooted import gather, gather_async, irecv, isend, recv, reduce, reduce_async, send
+from coordd.torch._sparse import sparse_allreduce_async
 from coordd.torch.compression import Compression
 
 __all__ = [
