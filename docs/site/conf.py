@@ -42,6 +42,8 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
 html_sidebars = {"**": ["about.html", "navigation.html", "searchbox.html"]}
 html_theme_options = {"description": "coordination and collectives for distributed training", "page_width": "1200px",
                       "sidebar_width": "260px", "fixed_sidebar": True, "show_powered_by": False}
