@@ -1,9 +1,11 @@
 """Links in Markdown: where they lead, and whether there is something. tools/build-docs uses it; so may any other tool.
 
 A relative link has to hit a file or a folder of the repository, and an anchor a heading of its page. Links to other sites are
-not followed. Needs nothing but Python's standard library.
+not followed. A path in code, such as `server/job/blame`, has to be there too, with an ending or without; a test may be named by
+its folder below tests/. One with NAME or a star in it stands for many. Needs nothing but Python's standard library.
 """
 
+import glob
 import os
 import re
 import subprocess
@@ -14,6 +16,7 @@ HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 TARGET = re.compile(r"^\((?P<name>[\w.-]+)\)=\s*$")  # MyST's own anchors
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<link>[^()\s]+)(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s+(?P<link>\S+)", re.MULTILINE)
+PATH = re.compile(r"(?<!`)`(?P<path>(?:bench|client|cmake|common|deploy|docs|proto|relay|server|tests|tools|worker)/[\w./-]+)`(?!`)")
 OTHER_SITE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 
 
@@ -89,6 +92,19 @@ def markdown_files(root):
 def read(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as page:
         return page.read()
+
+
+def check_paths(root, paths=None):
+    """One sentence for each path in code that is not there."""
+    for path in markdown_files(root) if paths is None else paths:
+        for number, line in enumerate(read(root, path).split("\n"), 1):
+            for match in PATH.finditer(line):
+                named = match.group("path").rstrip("/")
+                tops = ("", "tests") if named.endswith("_test") else ("",)
+                full = [os.path.join(root, top, named) for top in tops]
+                if "NAME" in named or any(os.path.exists(one) or glob.glob(glob.escape(one) + ".*") for one in full):
+                    continue
+                yield f"{path}:{number}: found the path {match.group('path')}, expected one that is in the repository"
 
 
 def check(root, paths=None):

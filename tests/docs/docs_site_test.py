@@ -79,6 +79,18 @@ class DocsSiteTest(unittest.TestCase):
         self.assertGreater(len(functions), 50)
         self.assertEqual([name for name in functions if name not in text], [])
 
+    def test_functions_that_the_architecture_names_are_there(self):
+        sources = "\n".join(read(folder, name) for top in ("common", "server", "worker", "relay", "client")
+                            for folder, _, names in os.walk(os.path.join(ROOT, top)) for name in names
+                            if name.endswith((".cc", ".h")))
+        pages = [os.path.join(folder, name) for part in ("architecture", "developing")
+                 for folder, _, names in os.walk(os.path.join(DOCS, part)) for name in names] + [os.path.join(DOCS, "GLOSSARY.md")]
+        for page in pages:
+            for scope, name in re.findall(r"`(?!absl|std|coordd)(\w+)::([A-Z]\w+)(?:\([\w ]*\))?`", read(page)):
+                with self.subTest(page=os.path.relpath(page, DOCS), name=f"{scope}::{name}"):
+                    self.assertRegex(sources, rf"\b(?:class|struct) (?:\w+ )*{scope}\b")
+                    self.assertRegex(sources, rf"\b{scope}::{name}\(|[ *&]{name}\(|\bstruct {name}\b")
+
     def test_descriptions_came_along(self):
         self.assertIn("one sentence, never NULL", self.text("reference/api_c.html"))
         self.assertIn("Throws Error unless ok()", self.text("reference/api_cpp.html"))

@@ -63,6 +63,16 @@ class MarkdownLinksTest(unittest.TestCase):
     def test_equal_headings_are_counted(self):
         self.assertEqual(self.found("# A\n# A\n[x](#a-1)\n"), [])
 
+    def test_paths_in_code_that_are_there(self):
+        self.write("server/job/blame.h", "x\n")
+        self.write("docs/a.md", "`server/job/blame`, `server/job/blame.h`, `server/job/`, `tools/NAME`, `build/bin/x`, `gpu/SET/INDEX`\n")
+        self.assertEqual(list(markdown_links.check_paths(self.root, ["docs/a.md"])), [])
+
+    def test_path_in_code_that_is_not_there(self):
+        self.write("docs/a.md", "one\n`server/job/shame` and more\n")
+        self.assertEqual(list(markdown_links.check_paths(self.root, ["docs/a.md"])),
+                         ["docs/a.md:2: found the path server/job/shame, expected one that is in the repository"])
+
     def test_anchors_as_github_makes_them(self):
         for heading, expected in (("The hot loop", "the-hot-loop"), ("A. Durability (built)", "a-durability-built"),
                                   ("`x_y`: what, why", "x_y-what-why"), ("See [b](b.md)", "see-b")):
