@@ -16,7 +16,8 @@ HEADING = re.compile(r"^ {0,3}(#{1,6})\s+(.*?)\s*#*\s*$")
 TARGET = re.compile(r"^\((?P<name>[\w.-]+)\)=\s*$")  # MyST's own anchors
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<link>[^()\s]+)(?:\s+\"[^\"]*\")?\)")
 REFERENCE = re.compile(r"^ {0,3}\[[^\]]+\]:\s+(?P<link>\S+)", re.MULTILINE)
-PATH = re.compile(r"(?<!`)`(?P<path>(?:bench|client|cmake|common|deploy|docs|proto|relay|server|tests|tools|worker)/[\w./-]+)`(?!`)")
+TOPS = "bench|client|cmake|common|deploy|docs|proto|relay|server|tests|tools|worker"
+PATH = re.compile(rf"(?<!`)`(?P<path>(?:{TOPS})/[\w./-]+)`(?!`)")
 OTHER_SITE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)", re.IGNORECASE)
 
 

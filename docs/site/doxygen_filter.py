@@ -12,6 +12,10 @@ SPECIAL = re.compile(r"[\\@<>&#%\"]")
 RULE = re.compile(r"^-{3}.*-{3,}$")
 
 
+def escaped(text):
+    return SPECIAL.sub(r"\\\g<0>", text)
+
+
 def described(lines):
     """Lines of text as lines of a description."""
     out, verbatim = [], False
@@ -23,7 +27,7 @@ def described(lines):
         elif verbatim and line and not indented:
             out.append("@endverbatim")
             verbatim = False
-        out.append(line if verbatim else SPECIAL.sub(r"\\\g<0>", line))
+        out.append(line if verbatim else escaped(line))
     return out + (["@endverbatim"] if verbatim else [])
 
 
@@ -82,7 +86,7 @@ def filter_cpp(text):
         if line is not None:
             line = re.sub(r"\s*// NOLINT.*$", "", line)  # for clang-tidy, not for readers
             behind = re.match(r"^(.*[;,{}].*?)\s+// (?!namespace)(.*)$", line)
-            out.append(f"{behind.group(1)} /**< {SPECIAL.sub(chr(92) * 2 + chr(92) + 'g<0>', behind.group(2))} */" if behind else line)
+            out.append(f"{behind.group(1)} /**< {escaped(behind.group(2))} */" if behind else line)
     return "\n".join(out)
 
 

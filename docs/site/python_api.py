@@ -138,8 +138,8 @@ class PythonModule(SphinxDirective):
         lines = [f"```{{py:{kind}}} {text}", f":module: {module}", "```"]
         container = nodes.container()
         self.state.nested_parse(StringList(lines, self.get_source_info()[0]), self.content_offset, container)
-        description = next(iter(container.traverse(addnodes.desc)))
-        content = next(iter(description.traverse(addnodes.desc_content)))
+        description = next(iter(container.findall(addnodes.desc)))
+        content = next(iter(description.findall(addnodes.desc_content)))
         if node is not None:
             content += described(ast.get_docstring(node))
         return container.children
@@ -148,7 +148,7 @@ class PythonModule(SphinxDirective):
         initial = next((child for child in node.body if isinstance(child, FUNCTIONS) and child.name == "__init__"), None)
         entry = self.entry("class", module, name + (signature(initial, True) if initial else ""), node)
         description = next(child for child in entry if isinstance(child, addnodes.desc))
-        content = next(iter(description.traverse(addnodes.desc_content)))
+        content = next(iter(description.findall(addnodes.desc_content)))
         if initial is not None:
             content += described(ast.get_docstring(initial))
         for child in node.body:
