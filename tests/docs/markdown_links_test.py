@@ -65,7 +65,8 @@ class MarkdownLinksTest(unittest.TestCase):
 
     def test_paths_in_code_that_are_there(self):
         self.write("server/job/blame.h", "x\n")
-        self.write("docs/a.md", "`server/job/blame`, `server/job/blame.h`, `server/job/`, `tools/NAME`, `build/bin/x`, `gpu/SET`\n")
+        self.write("docs/a.md", "`server/job/blame`, `server/job/blame.h`, `server/job/`, `tools/NAME`, `server/x.cc`, `build/bin/x`,"
+                                " `gpu/SET`\n")
         self.assertEqual(list(markdown_links.check_paths(self.root, ["docs/a.md"])), [])
 
     def test_path_in_code_that_is_not_there(self):
