@@ -145,7 +145,7 @@ class TidyTest(unittest.TestCase):
 
     def test_thread_that_the_documents_do_not_know(self):
         self.assert_found({
-            "docs/ARCHITECTURE.md": "| coordd | `coordinator` |\n",
+            "docs/architecture/threads.md": "| coordd | `coordinator` |\n",
             "server/a.cc": 'auto a = StartThread("coordinator", f);\nauto b = StartThread("other", f);\n',
         }, "server/a.cc:2: found thread other")
 
