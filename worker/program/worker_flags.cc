@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/log.h"
 #include "common/base/usage_failure.h"
 #include "common/base/version.h"
 #include "common/launch/launch_facts.h"
+#include "worker/api/environment_table.h"
 #include "worker/api/options_from_environment.h"
 
 namespace coordd {
@@ -30,41 +32,44 @@ constexpr char kFooter[] = R"(
 Exit codes: 0 done, or left after SIGTERM; 1 a check failed; 2 a flag or variable is wrong; 3 the
 job could not be joined; 4 the generation ended (a member was lost or left, or coordd is gone).)";
 
-// Options are variables by another name: one parser, one set of messages.
+// Options are variables by another name: one parser, one set of messages, one table of sentences.
 struct Flag {
   const char* name;
   const char* variable;
-  const char* help;
 };
 
 constexpr Flag kFlags[] = {
-    {"--coordinator", "COORDD_ADDR", "Where coordd listens: HOST:PORT; auto: found, or started"},
-    {"--job", "COORDD_JOB_ID", "Name of the job"},
-    {"--token-file", "COORDD_TOKEN_FILE", "File with the job's token"},
-    {"--tls-ca", "COORDD_TLS_CA", "Certificate authority of coordd"},
-    {"--tls-cert", "COORDD_TLS_CERT", "This worker's certificate"},
-    {"--tls-key", "COORDD_TLS_KEY", "Its private key"},
-    {"--size", "COORDD_SIZE", "Workers of the job: the least and the most"},
-    {"--min-workers", "COORDD_MIN_WORKERS", "The job starts with at least so many"},
-    {"--max-workers", "COORDD_MAX_WORKERS", "The job takes at most so many"},
-    {"--launcher", "COORDD_LAUNCHER", "Whose variables tell the rank; none: nobody's"},
-    {"--rank", "COORDD_RANK", "The rank to have if coordd can arrange it"},
-    {"--local-rank", "COORDD_LOCAL_RANK", "The same within the node"},
-    {"--node-id", "COORDD_NODE_ID", "Workers with equal ids share memory"},
-    {"--topology", "COORDD_TOPOLOGY", "Where this node is, slowest network first: aisle3/rack12"},
-    {"--metrics", "COORDD_METRICS",
-     "Serve /metrics at HOST:PORT; port 0 picks one; auto: where coordd is reached from"},
-    {"--port-range", "COORDD_PORT_RANGE", "Ports to listen on: A-B"},
-    {"--transport", "COORDD_TRANSPORT", "auto, mapped, shm or ucx"},
-    {"--host-algorithm", "COORDD_HOST_ALGORITHM",
-     "Of allreduces between nodes: auto, flat or hierarchical"},
-    {"--check-results", "COORDD_CHECK_RESULTS",
-     "Compare every result with a reference; tolerance of sums, 1e-6"},
-    {"--join-timeout", "COORDD_JOIN_TIMEOUT", "Seconds until the job must have started"},
-    {"--resume-timeout", "COORDD_RESUME_TIMEOUT", "Seconds without coordd before everything fails"},
-    {"--timeout", "COORDD_TIMEOUT", "Seconds that a collective may take"},
-    {"--log-level", "COORDD_LOG_LEVEL", "debug, info, warning or error"},
+    {"--coordinator", "COORDD_ADDR"},
+    {"--job", "COORDD_JOB_ID"},
+    {"--token-file", "COORDD_TOKEN_FILE"},
+    {"--tls-ca", "COORDD_TLS_CA"},
+    {"--tls-cert", "COORDD_TLS_CERT"},
+    {"--tls-key", "COORDD_TLS_KEY"},
+    {"--size", "COORDD_SIZE"},
+    {"--min-workers", "COORDD_MIN_WORKERS"},
+    {"--max-workers", "COORDD_MAX_WORKERS"},
+    {"--launcher", "COORDD_LAUNCHER"},
+    {"--rank", "COORDD_RANK"},
+    {"--local-rank", "COORDD_LOCAL_RANK"},
+    {"--node-id", "COORDD_NODE_ID"},
+    {"--topology", "COORDD_TOPOLOGY"},
+    {"--metrics", "COORDD_METRICS"},
+    {"--port-range", "COORDD_PORT_RANGE"},
+    {"--transport", "COORDD_TRANSPORT"},
+    {"--host-algorithm", "COORDD_HOST_ALGORITHM"},
+    {"--check-results", "COORDD_CHECK_RESULTS"},
+    {"--join-timeout", "COORDD_JOIN_TIMEOUT"},
+    {"--resume-timeout", "COORDD_RESUME_TIMEOUT"},
+    {"--timeout", "COORDD_TIMEOUT"},
+    {"--log-level", "COORDD_LOG_LEVEL"},
 };
+
+// "Time that a collective may take: seconds [COORDD_TIMEOUT]"
+std::string HelpOf(const Flag& flag) {
+  const VariableRow& row = VariableNamed(flag.variable);
+  return absl::StrCat(row.summary, ": ", absl::StrReplaceAll(row.values, {{"`", ""}}), " [",
+                      flag.variable, "]");
+}
 
 ParsedFlags Usage(absl::string_view what) {
   std::cerr << "coordd-worker: " << what << "\n";
@@ -89,8 +94,11 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
     app.add_option_function<std::string>(
         flag.name,
         [&environment, &flag](const std::string& text) { environment[flag.variable] = text; },
-        std::string(flag.help) + " [" + flag.variable + "]");
+        HelpOf(flag));
   }
+  bool list_environment = false;
+  app.add_flag("--list-environment", list_environment,
+               "Print all variables of coordd's programs, as docs/reference/environment.md");
   app.add_flag("--json", command.json, "Print what there is to say as one line of JSON");
   CLI::App* selftest = app.add_subcommand(
       "selftest", "Check every operation, dtype and operator across all ranks, every element");
@@ -113,6 +121,11 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     parsed.exit = app.exit(error) == 0 ? kExitOk : kExitUsage;
+    return parsed;
+  }
+  if (list_environment) {
+    std::cout << EnvironmentPage();
+    parsed.exit = kExitOk;
     return parsed;
   }
   loop.interval = absl::Milliseconds(interval_ms);
