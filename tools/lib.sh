@@ -140,6 +140,63 @@ check_shell() {
   bash_files | xargs -r shellcheck -x
 }
 
+# Files that differ from where this branch has left main, or that git does not know yet.
+changed_files() {
+  local main base=HEAD
+  for main in main origin/main; do
+    if base=$(git merge-base HEAD "$main" 2>/dev/null); then break; fi
+    base=HEAD
+  done
+  git diff --name-only --diff-filter=d "$base"
+  git ls-files -o --exclude-standard
+}
+
+# The source through which a header is looked at: its own, or one that includes it, or that of a header that does.
+source_of_header() {
+  local header=$1 user
+  if [ -e "${header%.*}.cc" ]; then
+    printf '%s\n' "${header%.*}.cc"
+    return
+  fi
+  git grep -lF --untracked "\"$header\"" -- '*.cc' '*.h' ':!tests' ':!bench' | sort -t . -k 2 | while IFS= read -r user; do
+    if [ -e "${user%.*}.cc" ]; then
+      printf '%s\n' "${user%.*}.cc"
+      break
+    fi
+  done
+}
+
+# Reads names of files; prints the sources among them that clang-tidy looks at, and those of the headers.
+sources_of() {
+  local file
+  while IFS= read -r file; do
+    case $file in
+      client/examples/*) ;;
+      common/*.cc | server/*.cc | worker/*.cc | relay/*.cc | client/*.cc) printf '%s\n' "$file" ;;
+      common/*.h | server/*.h | worker/*.h | relay/*.h | client/*.h) source_of_header "$file" ;;
+    esac
+  done | sort -u
+}
+
+# check_clang_tidy FOLDER: clang-tidy over the files that it reads the names of; the build in FOLDER says how they are compiled.
+# Only Debian 12's version is asked: others know other checks.
+check_clang_tidy() {
+  local folder=$1 log=$logs/clang-tidy.log status=0
+  if ! command -v clang-tidy-14 >/dev/null; then
+    say "      no clang-tidy-14 here: not checked (tools/install-deps, on Debian 12)"
+    return 0
+  fi
+  mkdir -p "$logs"
+  sources_of >"$logs/clang-tidy.files"
+  say "      $(wc -l <"$logs/clang-tidy.files") files"
+  xargs -r -P "$(nproc)" -n 1 clang-tidy-14 -p "$folder" --quiet <"$logs/clang-tidy.files" >"$log" 2>/dev/null || status=$?
+  if [ $status -ne 0 ]; then
+    grep -E '(error|warning): ' "$log" | sed -e "s#^$root/##" -e 's/^/      /' | sort -u | head -n 40
+    say "      the whole log: ${log#"$root"/}"
+    return 1
+  fi
+}
+
 # The closing lines and the exit status of a run of stages.
 summary() {
   if [ ${#failures[@]} -gt 0 ]; then say "failed: ${failures[*]}"; fi

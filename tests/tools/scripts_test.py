@@ -113,6 +113,63 @@ class InstallDepsTest(unittest.TestCase):
         self.assertTrue(demo < build < test)
 
 
+class ChangedSourcesTest(unittest.TestCase):
+    """What tools/check gives to clang-tidy, in a repository of our own."""
+
+    FILES = {"worker/own.h": "", "worker/own.cc": "", "worker/alone.h": "", "worker/above.h": '#include "worker/alone.h"\n',
+             "worker/above.cc": '#include "worker/above.h"\n', "worker/same.cc": "", "tests/some_test.cc": "", "README.md": ""}
+
+    def setUp(self):
+        self.root = tempfile.mkdtemp(prefix="coordd-changed-")
+        self.addCleanup(shutil.rmtree, self.root)
+        for path, text in self.FILES.items():
+            self.write(path, text)
+        os.mkdir(os.path.join(self.root, "tools"))
+        shutil.copy(os.path.join(TOOLS, "lib.sh"), os.path.join(self.root, "tools"))
+        self.git("init", "-q", "-b", "main")
+        self.commit()
+        self.git("checkout", "-q", "-b", "topic")
+
+    def write(self, path, text):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+
+    def git(self, *arguments):
+        subprocess.run(["git", "-C", self.root, "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], check=True)
+
+    def commit(self):
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "x")
+
+    def sources(self):
+        run = subprocess.run(["bash", "-c", ". tools/lib.sh && changed_files | sources_of"], cwd=self.root, capture_output=True,
+                             text=True, check=True)
+        return run.stdout.split()
+
+    def test_nothing_has_changed(self):
+        self.assertEqual(self.sources(), [])
+
+    def test_what_is_committed_what_is_not_and_what_is_new(self):
+        self.write("worker/same.cc", "int a;\n")
+        self.commit()
+        self.write("worker/own.cc", "int b;\n")
+        self.write("worker/new.cc", "int c;\n")
+        self.assertEqual(self.sources(), ["worker/new.cc", "worker/own.cc", "worker/same.cc"])
+
+    def test_a_header_by_its_source_or_by_whom_it_is_included(self):
+        self.write("worker/own.h", "int a();\n")
+        self.write("worker/alone.h", "int b();\n")
+        self.assertEqual(self.sources(), ["worker/above.cc", "worker/own.cc"])
+
+    def test_neither_tests_nor_documents_nor_what_is_gone(self):
+        self.write("tests/some_test.cc", "int a;\n")
+        self.write("README.md", "b\n")
+        os.remove(os.path.join(self.root, "worker/same.cc"))
+        self.assertEqual(self.sources(), [])
+
+
 class ScriptsTest(unittest.TestCase):
     SCRIPTS = ("install-deps", "check", "test", "demo", "package")
 
