@@ -47,9 +47,10 @@ constexpr VariableRow kRows[] = {
      "It is meant for firewalls. A node needs one port for coordd, if coordd runs there, and two "
      "for each worker."},
 
-    {"COORDD_TOKEN_FILE", kSecrets, "File with the job's token",
-     "a path; nobody but its owner may be able to read the file", "no token", "workers, coordrun",
-     "coordrun makes a token for each run unless it is given one."},
+    {"COORDD_TOKEN_FILE", kSecrets, "File with the job's token", "a path", "no token",
+     "workers, coordrun",
+     "Nobody but the file's owner may be able to read it. coordrun makes a token for each run "
+     "unless it is given one."},
     {"COORDD_TLS_CA", kSecrets, "Certificate authority of coordd", "path of a PEM file", "no TLS",
      "workers, coordctl, coordrun, coordd-relay",
      "`COORDD_TLS_CA`, `COORDD_TLS_CERT` and `COORDD_TLS_KEY` are given all together or not at "
@@ -100,8 +101,9 @@ constexpr VariableRow kRows[] = {
      "It begins when coordd is lost, and ends when it is back: started again on what it has "
      "stored, or another one that stood by."},
     {"COORDD_ON_FAILURE", kFailure, "What the loss of a worker does to the others",
-     "`end`, `raise` or `continue`; equal on all ranks", "`end`", "workers, Python",
-     "With `end` the job ends. With `raise` every call fails, and the others go on when their "
+     "`end`, `raise` or `continue`", "`end`", "workers, Python",
+     "It is equal on all ranks. With `end` the job ends. With `raise` every call fails, and the "
+     "others go on when their "
      "program asks for the next generation. With `continue` collectives go on among those who are "
      "left. coordrun sets it together with `--min-np`."},
 
@@ -119,9 +121,10 @@ constexpr VariableRow kRows[] = {
      "Allgathers and reducescatters are hierarchical only where each node has as many ranks, two "
      "or more. If ranks differ, `flat` wins over `hierarchical` and `hierarchical` over `auto`."},
     {"COORDD_CHECK_RESULTS", kHost, "Compare every result with a reference, within this tolerance",
-     "a relative tolerance of more than 0 and at most 0.1, such as `1e-6`; equal on all ranks",
-     "no check", "workers",
-     "The first wrong result is an error that names rank, tensor and element. It is slow. "
+     "a part of what is reduced, more than 0 and at most 0.1, such as `1e-6`", "no check",
+     "workers",
+     "It is equal on all ranks. The first wrong result is an error that names rank, tensor and "
+     "element. It is slow. "
      "`coordrun --check-results` sets it."},
     {"COORDD_UCX_LIBRARY", kHost, "UCX's libucp.so.0 to load", "a path",
      "the package's own, else the system's", "workers",
@@ -129,8 +132,9 @@ constexpr VariableRow kRows[] = {
      "user's wishes, and go before what coordd would choose."},
 
     {"COORDD_GPU_ALGORITHM", kGpu, "Algorithm of allreduces on GPUs of several hosts",
-     "`auto`, `flat` or `hierarchical`; equal on all ranks", "`auto`", "workers",
-     "`flat` is NCCL alone. `hierarchical` is NCCL within the hosts and the host's data plane "
+     "`auto`, `flat` or `hierarchical`", "`auto`", "workers",
+     "It is equal on all ranks. `flat` is NCCL alone. `hierarchical` is NCCL within the hosts and "
+     "the host's data plane "
      "between them; each host then has as many ranks, two or more. `auto` is hierarchical where "
      "NCCL is kept from the RDMA that is there. `coordrun --gpu-algorithm` sets it."},
     {"COORDD_GPU_REGISTER", kGpu, "How coordd's buffers on GPUs are registered with NCCL",
