@@ -1,10 +1,12 @@
 """What tools/variables.py finds, on small trees with one planted violation, and on one without."""
 
 import os
+import re
 import sys
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "tools"))
 import variables  # noqa: E402
 
 PAGE = """# Environment variables
@@ -72,6 +74,15 @@ class VariablesTest(unittest.TestCase):
 
     def test_a_tree_without_the_page_is_left_alone(self):
         self.assertEqual(list(variables.check_variables({"worker/a.cc": '"COORDD_NEW"'})), [])
+
+    def test_pythons_default_is_that_of_the_page(self):
+        # Those of the workers are tried by environment_table_test.
+        def text(path):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                return file.read()
+        row = text(variables.PAGE).split("### `COORDD_DRAIN_GRACE`")[1].split("###")[0]
+        code = re.search(r'"COORDD_DRAIN_GRACE", ([\d.]+)', text("client/python/coordd/elastic.py"))
+        self.assertEqual(float(re.search(r"- Default: (\d+)", row).group(1)), float(code.group(1)))
 
 
 if __name__ == "__main__":
