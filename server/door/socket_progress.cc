@@ -58,7 +58,7 @@ void SetUserTimeout(int fd, int timeout_ms) {
 void EndConnection(int fd, uint64_t cookie) {
   // A second descriptor keeps the connection what it is between the look and the end.
   const OwnedFd held(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (held.open() && SocketCookie(held.get()) == cookie) shutdown(held.get(), SHUT_RDWR);
+  if (held.valid() && SocketCookie(held.get()) == cookie) shutdown(held.get(), SHUT_RDWR);
 }
 
 }  // namespace coordd
