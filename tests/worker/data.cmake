@@ -1,7 +1,8 @@
 # Tests of the data plane: kernels and schedules, then the conformance suites on every implementation.
 add_library(coordd_data_plane_testing STATIC support/in_process_transport.cc support/reference.cc)
 target_include_directories(coordd_data_plane_testing PUBLIC ${CMAKE_SOURCE_DIR})
-target_link_libraries(coordd_data_plane_testing PUBLIC coordd_data_plane)
+# The fusion layout belongs to what packs, which is above the data plane.
+target_link_libraries(coordd_data_plane_testing PUBLIC coordd_worker_execute coordd_data_plane)
 
 set(collective_backend_more support/collective_groups_conformance.cc)
 # Compiled once, linked into the test of every implementation, which instantiates the suites.
@@ -16,7 +17,7 @@ set_source_files_properties(support/reference.cc support/collective_backend_conf
 set(conformance_timeout 900)
 set(both_suites coordd_collective_backend_conformance coordd_transport_conformance coordd_data_plane_testing)
 
-coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES numeric/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/ucx/peer_watch numeric/reduce_kernels host/result_reference algorithms/schedule)
+coordd_unit_tests(data_plane_pure_tests LIBS coordd_data_plane_testing PURE FILES execute/data_layout numeric/float8 numeric/half transport/ucx/message_inbox transport/ucx/peer_watch numeric/reduce_kernels host/result_reference algorithms/schedule)
 coordd_unit_tests(data_plane_tests LIBS coordd_data_plane_testing
   FILES host/between_nodes interfaces/doorbell host/host_backend_bell host/host_group interfaces/idle_wait node/node_arena node/node_files node/node_lane node/node_plan node/node_plan_exchange node/node_run transport/ucx/peer_probe transport/shm/shm_channel handover/shm_handover algorithms/slice_exchange runtime/transport_factory)
 
