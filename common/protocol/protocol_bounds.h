@@ -42,10 +42,11 @@ inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
 inline constexpr int64_t kProcessSetsBytes = 256 << 10;
 // Numbers of process sets are below it, removed ones included: a worker has two lanes for each set
 // (worker/interfaces/lanes.h).
-inline constexpr int32_t kProcessSetNumbers = 15 << 14;
+inline constexpr int32_t kProcessSetNumbers = 61 << 12;
 // Two process sets for each rank of the largest job: sets for the positions in a node, and a chain
 // of pairs.
-inline constexpr int64_t kMaxProcessSets = kProcessSetNumbers;
+inline constexpr int64_t kMaxProcessSets = 15 << 14;
+static_assert(kMaxProcessSets < kProcessSetNumbers);
 // Over all sets of a job that were asked for: 64 MiB of rank numbers.
 inline constexpr int64_t kMaxProcessSetMembers = 1 << 24;
 // What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
