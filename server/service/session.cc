@@ -99,7 +99,7 @@ Session::Framed Session::FrameFor(const MemberRuns& members, const grpc::Slice& 
   const size_t reply_bytes =
       runs.size() + 1 + CodedOutputStream::VarintSize64(message_bytes) + message_bytes;
   const bool as_one = message_bytes <= kCopiedBytes;
-  std::string head(2 * 11 + runs.size() + (as_one ? message_bytes : 0), '\0');
+  std::string head(size_t{2} * 11 + runs.size() + (as_one ? message_bytes : 0), '\0');
   auto* to = reinterpret_cast<uint8_t*>(head.data());
   to = CodedOutputStream::WriteTagToArray(kReply, to);
   to = CodedOutputStream::WriteVarint64ToArray(reply_bytes, to);

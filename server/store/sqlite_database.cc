@@ -85,7 +85,7 @@ absl::Status SqliteDatabase::Prepare() {
 }
 
 SqliteDatabase::SqliteDatabase(SqliteDatabase&& other) noexcept
-    : path_(other.path_), db_(std::exchange(other.db_, nullptr)) {}
+    : path_(std::move(other.path_)), db_(std::exchange(other.db_, nullptr)) {}
 
 SqliteDatabase::~SqliteDatabase() { sqlite3_close(db_); }  // null is fine
 

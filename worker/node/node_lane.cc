@@ -7,7 +7,7 @@
 
 namespace coordd {
 
-NodeLane::NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self, LaneBell bell)
+NodeLane::NodeLane(LaneId lane, const std::vector<NodeMemory>& members, int32_t self, LaneBell bell)
     : lane_(lane), self_(self), bell_(bell) {
   COORDD_CHECK(members.size() <= kMaxMembers && self < static_cast<int32_t>(members.size()));
   for (const NodeMemory& memory : members) members_.push_back({memory});

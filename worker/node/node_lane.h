@@ -26,7 +26,7 @@ class NodeLane {
   static constexpr int32_t kMaxMembers = 120;
 
   // REQUIRES: at most kMaxMembers; as NodeBoard::Claim.
-  NodeLane(LaneId lane, std::vector<NodeMemory> members, int32_t self,
+  NodeLane(LaneId lane, const std::vector<NodeMemory>& members, int32_t self,
            LaneBell bell = LaneBell::kOfRank);
 
   // Whether the board had room for this rank's entry. If not, the lane is of no use.
