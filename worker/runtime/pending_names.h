@@ -28,7 +28,7 @@ class PendingNames {
     MutexLock lock(&mu_);
     names_.reserve(names_.size() + jobs.size());
     for (size_t i = 0; i < jobs.size(); ++i) {
-      absl::Status refused = InsertLocked(jobs[i].spec());
+      const absl::Status refused = InsertLocked(jobs[i].spec());
       if (refused.ok()) continue;
       for (const TensorJob& inserted : jobs.subspan(0, i)) EraseLocked(inserted.spec());
       return refused;

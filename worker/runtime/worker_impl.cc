@@ -330,7 +330,8 @@ absl::Status WorkerImpl::Enqueue(const View& view, std::vector<TensorJob> jobs, 
       stager != nullptr ? stager->Stage(std::move(jobs)) : Forward(jobs, now);
   if (taken.ok()) return taken;
   for (const auto& work : staged) runtime_->names.Erase(work->spec());
-  if (stager == nullptr) runtime_->names.Erase(jobs);  // which are here still
+  // They are here still: only a stager has taken them.
+  if (stager == nullptr) runtime_->names.Erase(jobs);  // NOLINT(bugprone-use-after-move)
   return taken;
 }
 
