@@ -85,7 +85,7 @@ class OutputTest(CoordrunCase):
                                             (NOWHERE, {"COORDD_TOKEN_FILE": secret}, "COORDD_TOKEN_FILE")):
             process = self.start(Process([program("coordrun"), "-np", "1", *arguments, "--", "true"],
                                          {**self.environment, **variables}))
-            self.assertEqual(process.wait(), 1, process.text())
+            self.assertEqual(process.wait(), 2, process.text())
             self.assertIn(f"{named} names {secret}, which has mode 0644", process.text())
             self.assertEqual(process.text().count("\n"), 1, process.text())
 
