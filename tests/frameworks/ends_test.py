@@ -226,7 +226,9 @@ class EndsTest(processes.TestCase):
         for rank in (0, 2, 3):
             self.assertRegex(text, rf"\[{rank}\] heard: .*ended: rank 1 \(.*\) left: shut down by its program")
         self.assertNotEqual(status, 0)  # the others have not handled theirs
-        self.assertNotIn("rank 1 (pid", text)
+        # It has not failed, but what the others failed for is said.
+        self.assertRegex(text, r"coordrun: .*rank 1 \(pid \d+\) ended with status 0 while others waited for it in step, and rank \d ")
+        self.assertNotRegex(text, r"rank 1 \(pid \d+\) (failed|exited|was)")
 
     def test_all_ranks_may_end_together_however_long_their_exit_takes(self):
         self.daemon = self.coordd()
