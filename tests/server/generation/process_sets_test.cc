@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/support/builders.h"
 #include "tests/support/status_matchers.h"
 
@@ -157,7 +158,8 @@ TEST(ProcessSets, AreBoundedInNumber) {
     for (int32_t b = 0; b < 1 << 9; ++b) {
       if (b != a && !sets.PairOf(Rank{a}, Rank{b}).ok()) {
         EXPECT_EQ(sets.pairs(), static_cast<int64_t>(ProcessSets::kMaxSets));
-        EXPECT_THAT(sets.Add(Ranks({1})), StatusIs(Code::kResourceExhausted, HasSubstr("262144")));
+        EXPECT_THAT(sets.Add(Ranks({1})), StatusIs(Code::kResourceExhausted,
+                                                   HasSubstr(absl::StrCat(ProcessSets::kMaxSets))));
         return;
       }
     }
