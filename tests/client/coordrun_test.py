@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
@@ -89,6 +90,7 @@ class OutputTest(CoordrunCase):
             self.assertIn(f"{named} names {secret}, which has mode 0644", process.text())
             self.assertEqual(process.text().count("\n"), 1, process.text())
 
+    @unittest.skipIf(processes.SANITIZED, "a sanitizer's shadow memory is terabytes of address space, so that none can be taken away")
     def test_a_coordd_without_room_for_its_threads_says_so(self):
         for kib, begins in ((150_000, False), (300_000, False), (2_000_000, True)):
             coordd = self.start(Process(["bash", "-c", f"ulimit -v {kib}; exec {program('coordd')} --listen 127.0.0.1:0 --http off"],
