@@ -10,8 +10,8 @@ namespace coordd {
 
 struct HttpRequest {
   std::string method;
-  std::string path;                 // not decoded; "/metrics"
-  std::string query;                // what stands behind '?', not decoded
+  std::string path;   // not decoded; "/metrics"
+  std::string query;  // what stands behind '?', not decoded
   // Of the target, or else of the header Host, as it was sent.
   std::optional<std::string> host;
 };
