@@ -42,8 +42,8 @@
  * coordd_worker_drain_seconds and coordd_worker_ask_to_leave; revision 11 coordd_process_set_list;
  * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
  * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
- * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail and
- * coordd_worker_leave_at_exit (leaving.h).
+ * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail,
+ * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
