@@ -263,10 +263,9 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
     absl::StrAppend(&reason, "; it blames ",
                     it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
   }
-  // With a launcher the departure says more: worth the wait where the end of the generation is the
-  // end of the job, too.
-  const bool explains = reforming_.wanted() || !worker.join.launch().empty();
-  if (explains && damage_ == Damage::kNone) {
+  // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
+  // (a connection that ended) is often here first.
+  if (damage_ == Damage::kNone) {
     const bool silent = failed.suspect_silent() && suspect >= 0 && suspect < generation_->size();
     if (silent) blame_.Report(worker.place.rank, Rank{suspect});
     reforming_.Failed(reason, silent, now);

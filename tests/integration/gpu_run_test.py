@@ -68,7 +68,7 @@ class GpuRunTest(processes.TestCase):
         self.assertIn("# digits on CUDA: the weights of two processes and of one are 0.00001 apart", text)
         # Whatever the figures of a stand-in are, each bar is there, behind everything else.
         bars = text[text.index("=== bars"):]
-        for bar in ("what ran on communicators ended after the loss of a rank was known",
+        for bar in ("NCCL's kernels left the device after the loss of a rank was known",
                     *(["host time of an allreduce", "time added on the device", "packing", "unpacking"] if bench else [])):
             self.assertRegex(bars, f"(?m)^# {bar}.*(met|MISSED)$")
         self.assert_nothing_left()

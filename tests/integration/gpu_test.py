@@ -171,7 +171,7 @@ class GpuTest(processes.TestCase):
             self.assertIn("left", text)
 
     def test_survivors_of_a_killed_rank_form_anew_and_read_no_wrong_result(self):
-        formed_ms, aborted_ms = [], []
+        formed_ms, left_ms, ended_ms = [], [], []
         for turn in range(KILLS):
             ranks = self.ranks([[-1, "train", 30 + turn if rank == 2 else -1] for rank in range(RANKS)],
                                COORDD_ON_FAILURE="raise", COORDD_MIN_WORKERS=RANKS - 1, COORDD_MAX_WORKERS=RANKS)
@@ -181,13 +181,17 @@ class GpuTest(processes.TestCase):
                 formed_ms += map(int, re.findall(rf"the first result of {RANKS - 1} ranks came (\d+) ms after", text))
                 # Without ncclCommRevoke (before 2.28.7) what ran ends by the abort, when the program has been told.
                 ended = re.findall(r"let go of \d+ communicators within (\d+) ms", text)
-                aborted_ms += map(int, ended or re.findall(r"aborted \d+ communicators within (\d+) ms", text))
+                ended_ms += map(int, ended or re.findall(r"aborted \d+ communicators within (\d+) ms", text))
+                left_ms += map(int, re.findall(r"kernels have left the device within (\d+) ms", text))
         self.assertEqual(len(formed_ms), KILLS * (RANKS - 1))
-        self.assertTrue(aborted_ms)
+        self.assertTrue(ended_ms)
         if ON_GPU:
+            aborted_ms = left_ms or ended_ms
             met = "met" if max(aborted_ms) <= 500 else "MISSED"
-            print(f"\n# what ran on communicators ended after the loss of a rank was known, the worst of {len(aborted_ms)} on {KILLS} losses: "
-                  f"{max(aborted_ms)} ms (bar: at most 500) {met}")
+            print(f"\n# NCCL's kernels left the device after the loss of a rank was known, the worst of {len(aborted_ms)} on {KILLS} losses: "
+                  f"{max(aborted_ms)} ms, the median {sorted(aborted_ms)[len(aborted_ms) // 2]} ms (bar: at most 500) {met}")
+            print(f"# NCCL's own threads let go of the communicators (it looks every 500 ms), the worst of {len(ended_ms)}: "
+                  f"{max(ended_ms)} ms, the median {sorted(ended_ms)[len(ended_ms) // 2]} ms")
             print(f"# from the loss, as the program was told, to the first result of the others, the worst of {len(formed_ms)}: "
                   f"{max(formed_ms)} ms")
             print(f"# hung processes on {KILLS} losses: 0, wrong results read: 0 (bar: none) met", flush=True)

@@ -205,7 +205,7 @@ void NcclCommunicator::AwaitLeftLocked(Clock& clock, absl::Duration patience) {
       clock.Now() + patience);
 }
 
-absl::Status NcclCommunicator::Revoke(Clock& clock, absl::Duration patience) {
+void NcclCommunicator::BeginRevoke(Clock& clock, absl::Duration patience) {
   NcclComm comm = nullptr;
   {
     MutexLock lock(&mu_);
@@ -214,19 +214,28 @@ absl::Status NcclCommunicator::Revoke(Clock& clock, absl::Duration patience) {
     comm = revoked_ = std::exchange(comm_, nullptr);
     left_.NotifyAll();
   }
-  if (comm == nullptr) return absl::OkStatus();
+  if (comm == nullptr) return;
   device().OwnThisThread();
   const auto scope = DeviceScope::Enter(device(), place_.device);
-  NcclResult result = nccl().CommRevoke(comm, kNcclRevokeDefault);
+  revoking_ = nccl().CommRevoke(comm, kNcclRevokeDefault);
+}
+
+absl::Status NcclCommunicator::AwaitRevoked() {
+  NcclComm comm = nullptr;
+  {
+    MutexLock lock(&mu_);
+    comm = revoked_;
+  }
+  if (comm == nullptr) return absl::OkStatus();
   IdleWait idle(1, 1);
-  while (result == NcclResult::kInProgress) {
+  while (revoking_ == NcclResult::kInProgress) {
     idle.Wait();
     NcclResult asynchronous = NcclResult::kSuccess;
-    result = nccl().CommGetAsyncError(comm, &asynchronous);
-    if (result == NcclResult::kSuccess) result = asynchronous;
+    revoking_ = nccl().CommGetAsyncError(comm, &asynchronous);
+    if (revoking_ == NcclResult::kSuccess) revoking_ = asynchronous;
   }
-  if (result == NcclResult::kSuccess) return absl::OkStatus();
-  return Error("ncclCommRevoke", result, comm);
+  if (revoking_ == NcclResult::kSuccess) return absl::OkStatus();
+  return Error("ncclCommRevoke", revoking_, comm);
 }
 
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {

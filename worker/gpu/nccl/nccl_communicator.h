@@ -64,12 +64,14 @@ class NcclCommunicator {
   bool Connected();
   // Whether Revoke is there: since 2.28.7, for one that is connected.
   bool CanRevoke();
-  // Ends what runs on the device and frees nothing, so it waits for nothing but that; to be
-  // followed by Abort, which frees. As Abort it waits for a call that another thread is in. Returns
-  // when NCCL is through: what it has launched behind something else on the device ends behind
-  // that, too. UNAVAILABLE: NCCL's error. From the beginning on everybody else's calls end with
-  // ABORTED. REQUIRES: CanRevoke.
-  absl::Status Revoke(Clock& clock, absl::Duration patience);
+  // Tells what runs on the device to end, and frees nothing; then AwaitRevoked, then Abort, which
+  // frees. As Abort it waits for a call that another thread is in. From now on everybody else's
+  // calls end with ABORTED. REQUIRES: CanRevoke.
+  void BeginRevoke(Clock& clock, absl::Duration patience);
+  // Returns when NCCL is through: what it has launched behind something else on the device ends
+  // behind that, too, and its own threads, which look for the end every 500 ms, have ended.
+  // UNAVAILABLE: NCCL's error.
+  absl::Status AwaitRevoked();
   // Begins to flush what was enqueued; then Pending, then Destroy. What was registered no longer
   // is.
   absl::Status Finalize();
@@ -105,6 +107,9 @@ class NcclCommunicator {
   // Written by NCCL until Begin's init, BeginShrink's, and RegisterWindow, is over.
   NcclComm slot_ = nullptr;
   NcclWindow window_ = nullptr;
+
+  // Of the thread that revokes.
+  NcclResult revoking_ = NcclResult::kSuccess;
 
   // Guarded by mu_.
   Mutex mu_;

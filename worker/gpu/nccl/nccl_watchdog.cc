@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
+#include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
 
@@ -32,8 +33,12 @@ void AtATime(const std::list<std::shared_ptr<NcclCommunicator>>& communicators,
 
 struct NcclWatchdog::Shared {
   Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in,
-         std::function<void()> on_failure_in)
-      : options(options_in), clock(clock_in), gate(gate_in), on_failure(std::move(on_failure_in)) {}
+         std::function<void()> on_failure_in, StreamMark stream_in)
+      : options(options_in),
+        clock(clock_in),
+        gate(gate_in),
+        on_failure(std::move(on_failure_in)),
+        stream(std::move(stream_in)) {}
 
   using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
   struct Retiring {
@@ -50,6 +55,7 @@ struct NcclWatchdog::Shared {
   void End(const Communicators& communicators);
   // Whether NCCL has let go of all buffers without an abort.
   bool Revoke(const Communicators& communicators);
+  void NoteStreamEnd();
   void AwaitPassed();
   void NoteReleased(absl::string_view what, size_t count);
 
@@ -78,6 +84,7 @@ struct NcclWatchdog::Shared {
   Clock& clock;
   std::atomic<uint32_t>* const gate;
   const std::function<void()> on_failure;
+  const StreamMark stream;
 
   // Thread-safe by itself.
   std::atomic<bool> failed = false;
@@ -101,8 +108,8 @@ struct NcclWatchdog::Shared {
 };
 
 NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
-                           std::function<void()> failed)
-    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed))) {
+                           std::function<void()> failed, StreamMark stream)
+    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(stream))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { shared->Watch(); });
   ends_thread_ = StartThread("nccl-end", [shared = shared_] { shared->FlushAll(); });
 }
@@ -296,14 +303,42 @@ bool NcclWatchdog::Shared::Revoke(const Communicators& communicators) {
                " communicators is aborted when the program has been told of the failure");
     return false;
   }
+  AtATime(running, [this](NcclCommunicator& communicator) {
+    communicator.BeginRevoke(clock, options.call_patience);
+  });
+  NoteStreamEnd();
   std::atomic<bool> all = true;
-  AtATime(running, [this, &all](NcclCommunicator& communicator) {
-    const absl::Status revoked = communicator.Revoke(clock, options.call_patience);
+  AtATime(running, [&all](NcclCommunicator& communicator) {
+    const absl::Status revoked = communicator.AwaitRevoked();
     if (revoked.ok()) return;
     all = false;
     COORDD_LOG(kWarning, "a communicator is not revoked: ", revoked.message());
   });
   return all;
+}
+
+// The device is the others' again then. What stands behind the held gate does not end, so a bound.
+void NcclWatchdog::Shared::NoteStreamEnd() {
+  constexpr absl::Duration kLimit = absl::Seconds(1);
+  if (!stream.mark().ok()) return;
+  absl::Time since;
+  {
+    MutexLock lock(&mu);
+    since = failed_at;
+  }
+  const absl::Time until = clock.Now() + kLimit;
+  IdleWait idle(1, 1);
+  while (clock.Now() < until) {
+    const absl::StatusOr<bool> passed = stream.passed();
+    if (!passed.ok()) return;
+    if (*passed) {
+      COORDD_LOG(kInfo, "NCCL's kernels have left the device within ",
+                 absl::ToInt64Milliseconds(clock.Now() - since), " ms of the failure");
+      return;
+    }
+    idle.Wait();
+  }
+  COORDD_LOG(kInfo, "NCCL's kernels stay on the device behind what is held there");
 }
 
 void NcclWatchdog::Shared::AwaitPassed() {

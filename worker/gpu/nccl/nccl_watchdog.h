@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -31,6 +32,13 @@ struct NcclWatchdogOptions {
   absl::Duration abort_limit = absl::Seconds(10);
 };
 
+// Tells when NCCL's kernels have left the device: `mark` notes what is on their stream now, `passed`
+// says whether that has ended. Both are called on the thread "nccl-watchdog".
+struct StreamMark {
+  std::function<absl::Status()> mark = [] { return absl::UnimplementedError("no stream"); };
+  std::function<absl::StatusOr<bool>()> passed = [] { return true; };
+};
+
 // The thread "nccl-watchdog" sleeps while nothing is in flight. It ends what runs when something
 // has failed, and nothing else may keep it from that: a communicator that is no longer used is
 // flushed and freed on the thread "nccl-end". While the gate is held nothing is freed at all, since
@@ -43,7 +51,7 @@ class NcclWatchdog {
   // that has failed: what NCCL waits for, to abort, must be let go.
   NcclWatchdog(
       Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
-      std::function<void()> failed = [] {});
+      std::function<void()> failed = [] {}, StreamMark stream = {});
   // Ends every communicator, held or not. Returns within abort_limit; a thread that NCCL keeps
   // longer is left to itself, with the communicators, and `released` stays false.
   ~NcclWatchdog();
