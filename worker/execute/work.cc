@@ -1,5 +1,7 @@
 #include "worker/execute/work.h"
 
+#include <sched.h>
+
 #include <optional>
 #include <utility>
 
@@ -8,6 +10,12 @@
 #include "common/base/status_macros.h"
 
 namespace coordd {
+namespace {
+
+// What a launch takes, NCCL's thread for it included (60 us on an H100), with room.
+constexpr absl::Duration kEnqueueSpin = absl::Microseconds(100);
+
+}  // namespace
 
 Work::Waiter::~Waiter() {
   work_.waiters_.fetch_sub(1);
@@ -17,6 +25,7 @@ Work::Waiter::~Waiter() {
 absl::Status Work::Wait(absl::Time deadline) {
   // Before the lock: in a forked child another thread may have held it for ever.
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  DriveDevice();
   std::optional<Waiter> waiter;
   if (!done() && seat_ != nullptr) waiter.emplace(*this);
   while (!done()) {
@@ -31,6 +40,14 @@ absl::Status Work::Wait(absl::Time deadline) {
     nudged_ = false;
   }
   return Tell(ended());
+}
+
+void Work::DriveDevice() const {
+  if (!drive_ || enqueued() || done()) return;
+  drive_(*this);
+  // The thread "device" may be at it: it is through sooner than this one would be woken.
+  const absl::Time until = clock_.Now() + kEnqueueSpin;
+  while (!enqueued() && !done() && clock_.Now() < until) sched_yield();
 }
 
 absl::Status Work::Tell(absl::Status ended) const {
@@ -50,6 +67,7 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time dead
     return nullptr;
   }
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
+  DriveDevice();
   {
     MutexLock lock(&mu_);
     clock_.Await(

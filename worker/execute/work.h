@@ -101,11 +101,17 @@ class Work {
   bool enqueued() const { return enqueued_.load(std::memory_order_acquire); }
   // Before anybody else knows of it: called whenever the program has been told of its failure.
   void CallWhenTold(std::function<void()> told) { told_ = std::move(told); }
+  // The same, of a tensor on a device: whoever waits for it calls this first, which does what there
+  // is to do for it at once, and returns when it is enqueued, or somebody else is at it, or there
+  // is nothing to do yet.
+  void DriveBy(std::function<void(const Work&)> drive) { drive_ = std::move(drive); }
 
  private:
   absl::Status StillRunning() const;
   // REQUIRES: done(), after which it never changes: read without the lock.
   const absl::Status& ended() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
+  // For a tensor on a device: does it, or lets who is at it come to the end of it.
+  void DriveDevice() const;
   // What it has ended with, to the program.
   absl::Status Tell(absl::Status ended) const;
 
@@ -115,6 +121,7 @@ class Work {
   const std::shared_ptr<DriverSeat> seat_;  // nullptr: none
   const ForkGuard fork_guard_;
   std::function<void()> told_;
+  std::function<void(const Work&)> drive_;
 
   // Thread-safe by themselves.
   std::atomic<bool> done_ = false;           // set under mu_, and nothing changes after it

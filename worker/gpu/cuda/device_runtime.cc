@@ -105,11 +105,16 @@ bool DeviceRuntime::IsCaptured(CudaStream stream) const {
          cuda_.StreamIsCapturing(stream, &status) == kCudaSuccess && status != kCudaNotCapturing;
 }
 
-void DeviceRuntime::OwnThisThread() const {
-  int mode = kCudaCaptureRelaxed;
+int DeviceRuntime::ExchangeCaptureMode(int mode) const {
   if (cuda_.ThreadExchangeStreamCaptureMode != nullptr)
     cuda_.ThreadExchangeStreamCaptureMode(&mode);
+  return mode;
 }
+
+CaptureRelaxed::CaptureRelaxed(const DeviceRuntime& runtime)
+    : runtime_(runtime), before_(runtime.ExchangeCaptureMode(kCudaCaptureRelaxed)) {}
+
+CaptureRelaxed::~CaptureRelaxed() { runtime_.ExchangeCaptureMode(before_); }
 
 absl::Status DeviceRuntime::Check(CudaResult result, absl::string_view call, int32_t device) const {
   if (result == kCudaSuccess) return absl::OkStatus();

@@ -65,7 +65,9 @@ class DeviceRuntime {
   // This thread is the runtime's own, and has no part in a graph that the program captures
   // meanwhile: by default a driver takes calls such as cuEventQuery for a mistake then, from
   // whatever thread, refuses them and ends the capture.
-  void OwnThisThread() const;
+  void OwnThisThread() const { ExchangeCaptureMode(kCudaCaptureRelaxed); }
+  // The capture mode of this thread from now on; returns what it was.
+  int ExchangeCaptureMode(int mode) const;
 
   // OK, or "cuEventRecord on device 1 (GPU-…): an illegal memory access was encountered
   // (CUDA_ERROR_ILLEGAL_ADDRESS)"; RESOURCE_EXHAUSTED when memory is what lacks. `device` -1: none.
@@ -124,6 +126,19 @@ class DeviceScope {
  private:
   explicit DeviceScope(DeviceRuntime* runtime) : runtime_(runtime) {}
   DeviceRuntime* runtime_;
+};
+
+// While it exists this thread, the program's, is as OwnThisThread makes one of the runtime's.
+class CaptureRelaxed {
+ public:
+  explicit CaptureRelaxed(const DeviceRuntime& runtime);
+  ~CaptureRelaxed();
+  CaptureRelaxed(const CaptureRelaxed&) = delete;
+  CaptureRelaxed& operator=(const CaptureRelaxed&) = delete;
+
+ private:
+  const DeviceRuntime& runtime_;
+  int before_;
 };
 
 }  // namespace coordd

@@ -29,7 +29,8 @@ DevicePlane::DevicePlane(DevicePlaneOptions options, const GroupLayout& layout, 
       store_(store),
       clock_(clock),
       hooks_(std::move(hooks)),
-      inbox_(kInboxCapacity, clock) {}
+      inbox_(kInboxCapacity, clock),
+      calls_(kInboxCapacity, clock) {}
 
 DevicePlane::~DevicePlane() {
   Stop();
@@ -200,7 +201,7 @@ void DevicePlane::BeginAgreement(ProcessSetId process_set) {
   agreements_[process_set] = std::make_unique<DeviceAgreement>(place, std::move(claim), rules,
                                                                store_, clock_, [this, process_set] {
                                                                  NoteDecision(process_set);
-                                                                 inbox_.PushUnbounded(LookAgain{});
+                                                                 Put(LookAgain{});
                                                                });
 }
 
@@ -273,16 +274,22 @@ void DevicePlane::EnsureThread() {
   thread_ = StartThread("device", [this] { Run(); });
 }
 
+bool DevicePlane::Put(Input&& input) {
+  if (!inbox_.PushUnbounded(std::move(input))) return false;
+  calls_.PushUnbounded(Call{});
+  return true;
+}
+
 void DevicePlane::Launch(std::unique_ptr<BatchJob> batch) {
   EnsureThread();
   Input input = Planned{std::move(batch)};
-  if (!inbox_.PushUnbounded(std::move(input)))
+  if (!Put(std::move(input)))
     Finish(std::move(std::get<Planned>(input).batch), AbortedStatus());
 }
 
 void DevicePlane::HostDone(std::unique_ptr<BatchJob> batch) {
   Input input = Returned{std::move(batch)};
-  if (!inbox_.PushUnbounded(std::move(input)))
+  if (!Put(std::move(input)))
     Finish(std::move(std::get<Returned>(input).batch), AbortedStatus());
 }
 
@@ -298,13 +305,13 @@ void DevicePlane::EndGroup(ProcessSetId process_set) {
     if (!thread_.joinable() && agreements_.count(process_set) == 0) return;
   }
   EnsureThread();
-  inbox_.PushUnbounded(GroupEnded{process_set});
+  Put(GroupEnded{process_set});
 }
 
 void DevicePlane::EndLane(LaneId lane) {
   {
     MutexLock lock(&mu_);
-    if (thread_.joinable() && inbox_.PushUnbounded(LaneEnded{lane})) return;
+    if (thread_.joinable() && Put(LaneEnded{lane})) return;
   }
   hooks_.end_lane(lane);
 }
@@ -321,7 +328,7 @@ void DevicePlane::Abort() {
     if (std::unique_ptr<KeptCommunicator> kept = made->TakeKept())
       access_.Keep(std::move(kept), options_.generation);
   }
-  inbox_.PushUnbounded(LookAgain{});
+  Put(LookAgain{});
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
 }
 
@@ -361,6 +368,7 @@ void DevicePlane::Stop() {
   }
   Abort();
   inbox_.Close();
+  calls_.Close();
   if (thread.joinable()) thread.join();
 }
 

@@ -30,6 +30,7 @@
 #include "worker/gpu/nccl/device_events.h"
 #include "worker/gpu/nccl/nccl_backend.h"
 #include "worker/gpu/nccl/stream_memory.h"
+#include "worker/gpu/plane/device_seat.h"
 #include "worker/gpu/plane/device_agreement.h"
 #include "worker/gpu/plane/device_use.h"
 #include "worker/gpu/plane/gpu_access.h"
@@ -63,7 +64,9 @@ struct DevicePlaneOptions {
 // Work is enqueued then, and complete when the device is through.
 //
 // The thread "device" is started by the first batch, does all of that (device_plane_run.cc), and
-// sleeps while nothing is under way. Methods are thread-safe.
+// sleeps while nothing is under way. A thread that waits for a tensor of its own takes the seat, if
+// it is free, and launches it itself (DriveFor): to wake the other one, and to be woken by it, takes
+// longer than a launch. Methods are thread-safe.
 class DevicePlane {
  public:
   struct Hooks {
@@ -101,6 +104,8 @@ class DevicePlane {
 
   // Never blocks: what is launched is bounded by what was submitted. REQUIRES: FitsNccl.
   void Launch(std::unique_ptr<BatchJob> batch);
+  // On the thread of a caller that waits for the work: Work::DriveBy. Does not make a backend.
+  void DriveFor(const Work& work);
   // A batch with sizes_only: its sizes are here, or its status says why not.
   void HostDone(std::unique_ptr<BatchJob> batch);
   // Of the sets that this rank is in; as Executor's.
@@ -165,12 +170,15 @@ class DevicePlane {
   };
   struct LookAgain {};
   using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, LookAgain>;
+  struct Call {};
 
   int64_t FusionBufferBytes() const;
   absl::Status CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const;
   // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
   absl::Status ClaimDevice(int32_t device);
   void EnsureThread();
+  // False: it takes nothing any more; `input` is then untouched.
+  bool Put(Input&& input);
   void BeginAgreement(ProcessSetId process_set);
   DeviceClaim Claim();
   // Of the fusion buffer that is to be a symmetric window; 0: there is none.
@@ -184,6 +192,12 @@ class DevicePlane {
 
   // On the thread "device".
   void Run();
+  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+
+  // In the seat.
+  // Takes what has come and moves it on; whether anything happened.
+  bool TakeAndAdvance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
+  bool IsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(seat_);
   void Take(Planned& planned);
   void Take(Returned& returned);
   void Take(GroupEnded& ended);
@@ -232,6 +246,8 @@ class DevicePlane {
 
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;
+  // One for what is in the inbox, so that the thread "device" can wait for it outside of the seat.
+  BoundedQueue<Call> calls_;
   DeviceEvents events_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> told_of_the_end_ = false;
@@ -254,7 +270,11 @@ class DevicePlane {
   DeviceFacts facts_ ABSL_GUARDED_BY(mu_);  // for coordd
   int64_t facts_version_ ABSL_GUARDED_BY(mu_) = 0;
 
-  // Touched by the thread "device".
+  // The right to launch: of the thread "device" as a rule, else of a caller. Taken before mu_.
+  DeviceSeat seat_;
+  bool ended_ ABSL_GUARDED_BY(seat_) = false;
+
+  // Touched in the seat.
   std::shared_ptr<NcclRuntime> runtime_;
   std::deque<Entry> queue_;       // in the order in which they were launched
   std::set<LaneId> ended_lanes_;  // of which the host is to be told

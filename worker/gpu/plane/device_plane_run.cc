@@ -33,23 +33,38 @@ bool HasDirect(const BatchJob& batch) {
 void DevicePlane::Run() {
   UseExactTimers();
   absl::Duration poll = kPollMin;
-  bool moved = true;
+  absl::Time until = absl::InfinitePast();
   while (true) {
-    const absl::Time until = moved              ? absl::InfinitePast()
-                             : running_.empty() ? absl::InfiniteFuture()
-                                                : clock_.Now() + poll;
-    for (Input& input : inbox_.TakeAll(until)) {
-      std::visit([this](auto& in) { Take(in); }, input);
-      moved = true;
-    }
-    poll = moved ? kPollMin : std::min(2 * poll, kPollMax);
-    moved = Advance();
+    calls_.TakeAll(until);
+    const DeviceSeat::Sit seat(&seat_);
+    bool moved = TakeAndAdvance();
     moved = CollectDone() || moved;
-    // What is away comes back to somebody who knows that this has ended.
-    const bool at_hand = std::any_of(queue_.begin(), queue_.end(),
-                                     [](const Entry& entry) { return entry.batch != nullptr; });
-    if (inbox_.Finished() && !at_hand && (running_.empty() || HoldsGate())) break;
+    if (IsOver()) return End();
+    poll = moved ? kPollMin : std::min(2 * poll, kPollMax);
+    until = moved              ? absl::InfinitePast()
+            : running_.empty() ? absl::InfiniteFuture()
+                               : clock_.Now() + poll;
   }
+}
+
+bool DevicePlane::TakeAndAdvance() {
+  bool moved = false;
+  for (Input& input : inbox_.TakeAll(absl::InfinitePast())) {
+    std::visit([this](auto& in) { Take(in); }, input);
+    moved = true;
+  }
+  return Advance() || moved;
+}
+
+// What is away comes back to somebody who knows that this has ended.
+bool DevicePlane::IsOver() {
+  const bool at_hand = std::any_of(queue_.begin(), queue_.end(),
+                                   [](const Entry& entry) { return entry.batch != nullptr; });
+  return inbox_.Finished() && !at_hand && (running_.empty() || HoldsGate());
+}
+
+void DevicePlane::End() {
+  ended_ = true;
   // Nothing on the device ends before the program knows; the next generation does not wait for it.
   for (const std::shared_ptr<Running>& running : std::exchange(running_, {})) {
     Keep(running);
@@ -58,6 +73,21 @@ void DevicePlane::Run() {
   std::shared_ptr<NcclBackend> ending;
   MutexLock lock(&mu_);
   if (backend_ != nullptr && !backend_->HoldsGate()) ending.swap(backend_);
+}
+
+void DevicePlane::DriveFor(const Work& work) {
+  // Whoever is there sees to it, or will when it has been woken.
+  const std::shared_ptr<NcclBackend> made = backend();
+  if (made == nullptr || !seat_.TryTake()) return;
+  if (!ended_) {
+    const CaptureRelaxed relaxed(*runtime_->device);
+    bool moved = true;
+    while (moved && !work.enqueued() && !work.done()) {
+      moved = TakeAndAdvance();
+      moved = made->Progress() || moved;
+    }
+  }
+  seat_.Leave();
 }
 
 bool DevicePlane::HoldsGate() {
