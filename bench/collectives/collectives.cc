@@ -66,6 +66,7 @@ std::vector<std::string> MemberVariables(const CollectivesOptions& options, cons
 
 std::vector<std::string> RankCommand(const CollectivesOptions& options, const std::string& board) {
   if (!options.on_gpus) return {BesideUs("../bench/collectives_rank"), board, options.peer};
+  if (options.launches) return {BesideUs("../bench/gpu_rank"), "launches"};
   const CollectivesPlan& plan = options.plan;
   return {BesideUs("../bench/gpu_rank"), absl::StrCat(plan.bytes_min), absl::StrCat(plan.bytes_max),
           absl::StrCat(plan.seconds), absl::StrCat(plan.operations)};
@@ -254,7 +255,11 @@ absl::Status MeasureCollectives(const CollectivesOptions& options,
     COORDD_RETURN_IF_ERROR(
         RunJob(options, coordd.get(), absl::StrCat("collectives-", repeat), take));
   }
-  return absl::OkStatus();
+  if (!options.on_gpus) return absl::OkStatus();
+  CollectivesOptions launches = options;
+  launches.launches = true;
+  COORDD_ASSIGN_OR_RETURN(coordd, ServerProcess::StartCoordd({}));
+  return RunJob(launches, coordd.get(), "launches", take);
 }
 
 absl::StatusOr<nlohmann::json> CollectivesAsJson(const CollectivesOptions& options) {

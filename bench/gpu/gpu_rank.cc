@@ -4,7 +4,9 @@
 // Times are the device's: both begin when the device has all that belongs to them, so that they
 // tell what coordd adds there (waiting for the program's stream, packing, the gate, the event), and
 // nothing of how long it takes to agree that a tensor is ready, which is host_us and wait_us.
-// Arguments: smallest and largest buffer in bytes, seconds of each cell, bits of the operations.
+// Arguments: smallest and largest buffer in bytes, seconds of each cell, bits of the operations; or
+// `launches`: how long the host takes to bring an allreduce onto the device in the steady state, in
+// which nobody asks coordd, beside the call of a blocking communicator.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,6 +28,9 @@ constexpr int kRoundsMin = 5, kRoundsMax = 200;
 constexpr int64_t kLargeBytes = int64_t{64} << 20;
 constexpr size_t kSmallTensors = 100;
 constexpr int64_t kSmallBytes = 64 << 10;
+// Steps until a schedule is in force, and those that are timed.
+constexpr int kUnscheduled = 100, kLaunches = 400;
+constexpr int64_t kLaunchBytes = 4096;
 
 void RequireOk(coordd_status_t status, const char* what) {
   Require(status == COORDD_OK, std::string(what) + ": " + coordd_last_error());
@@ -74,11 +79,49 @@ class GpuRank {
     }
     if ((operations >> kAllreduce & 1) != 0) MeasureManySmall();
     if (rank_ == 0) MeasurePacking(std::min(bytes_max, kLargeBytes));
+    Leave();
+  }
+
+  void MeasureLaunches() {
+    const int64_t count = kLaunchBytes / int64_t{sizeof(float)};
+    input_ = device_->NewBuffer(kLaunchBytes);
+    output_ = device_->NewBuffer(kLaunchBytes);
+    device_->Fill(input_, count, 1);
+    std::vector<double> submitted_us, enqueued_us, bare_us;
+    for (int i = -kUnscheduled; i < kLaunches; ++i) {
+      Times ours;
+      Ours(kAllreduce, count, &ours);
+      device_->Synchronize();
+      const double begin = NowUs();
+      Bare(kAllreduce, count);
+      const double bare = NowUs() - begin;
+      device_->Synchronize();
+      if (i < 0) continue;
+      submitted_us.push_back(ours.host_us.front());
+      enqueued_us.push_back(ours.host_us.front() + ours.wait_us.front());
+      bare_us.push_back(bare);
+    }
+    PrintBar("host time of an allreduce of 4096 bytes by schedule, p50", At(submitted_us, 0.5),
+             " us", 10, true);
+    const char* const what = "time from submission to enqueued of an allreduce of 4096 bytes by schedule";
+    PrintBar((std::string(what) + ", p50").c_str(), At(enqueued_us, 0.5), " us", 15, true);
+    PrintBar((std::string(what) + ", p99").c_str(), At(enqueued_us, 0.99), " us", 60, true);
+    if (rank_ == 0)
+      std::printf("# the same call of a blocking communicator, beside it: p50 %.2f us, p99 %.2f us\n",
+                  At(bare_us, 0.5), At(bare_us, 0.99));
+    Leave();
+  }
+
+ private:
+  static double At(std::vector<double> values, double quantile) {
+    std::sort(values.begin(), values.end());
+    return values[static_cast<size_t>(quantile * static_cast<double>(values.size() - 1))];
+  }
+  void Leave() {
     RequireOk(coordd_barrier(worker_, nullptr, nullptr), "barrier");
     RequireOk(coordd_worker_shutdown(worker_, 10), "shutdown");
   }
 
- private:
   coordd_tensor_t Tensor(const char* name, const float* input, float* output,
                          const int64_t* count) const {
     coordd_tensor_t tensor = COORDD_TENSOR_INIT;
@@ -223,8 +266,6 @@ class GpuRank {
     const double bare = Median(times.bare_us), ours = Median(times.ours_us);
     const std::string size = " of an allreduce of " + std::to_string(bytes) + " bytes";
     PrintBar(("host time" + size).c_str(), Median(times.host_us), " us", 10, true);
-    PrintBar(("time from submission to enqueued" + size).c_str(),
-             Median(times.host_us) + Median(times.wait_us), " us", 50, true);
     if (bytes < kLargeBytes) {
       PrintBar(("time added on the device" + size).c_str(), ours - bare, " us", 5, true);
     } else {
@@ -323,6 +364,10 @@ class GpuRank {
 }  // namespace coordd::bench
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "launches") {
+    coordd::bench::GpuRank(coordd::ReadEnvironment()).MeasureLaunches();
+    return 0;
+  }
   if (argc != 5) {
     std::fprintf(stderr, "%s: is started by `coordd-bench collectives --device cuda`\n", argv[0]);
     return 2;

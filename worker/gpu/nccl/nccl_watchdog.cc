@@ -303,10 +303,12 @@ bool NcclWatchdog::Shared::Revoke(const Communicators& communicators) {
                " communicators is aborted when the program has been told of the failure");
     return false;
   }
+  // Before that: what NCCL frees then may keep the driver's lock, for which a record would wait.
+  const absl::Status marked = stream.mark();
   AtATime(running, [this](NcclCommunicator& communicator) {
     communicator.BeginRevoke(clock, options.call_patience);
   });
-  NoteStreamEnd();
+  if (marked.ok()) NoteStreamEnd();
   std::atomic<bool> all = true;
   AtATime(running, [&all](NcclCommunicator& communicator) {
     const absl::Status revoked = communicator.AwaitRevoked();
@@ -320,7 +322,6 @@ bool NcclWatchdog::Shared::Revoke(const Communicators& communicators) {
 // The device is the others' again then. What stands behind the held gate does not end, so a bound.
 void NcclWatchdog::Shared::NoteStreamEnd() {
   constexpr absl::Duration kLimit = absl::Seconds(1);
-  if (!stream.mark().ok()) return;
   absl::Time since;
   {
     MutexLock lock(&mu);
