@@ -374,20 +374,26 @@ coordd_status_t Step(Rank& r, float* data) {
   return status;
 }
 
+double SecondsSince(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
 void Train(Rank& r, int dies_at) {
   float* const data = r.Upload(Filled(1000, 1.0f));
   ResultLog log(r.runtime(), r.device(), r.stream());
   coordd_barrier(r.worker(), "started", nullptr);  // who dies earlier fails the others' start
   coordd_status_t status = COORDD_OK;
+  std::chrono::steady_clock::time_point begun;  // of the last step: the others were there still
   for (int step = 0; status == COORDD_OK; ++step) {
     if (step == dies_at) raise(SIGKILL);
+    begun = std::chrono::steady_clock::now();
     log.Check(1.0f);
     status = Step(r, data);
     if (status == COORDD_OK) log.Note(data);
   }
   if (status != COORDD_GENERATION_CHANGED) return;
   // From the last commit, which is the beginning.
-  const auto told = std::chrono::steady_clock::now();
+  const double told = SecondsSince(begun);
   r.EnterNext();
   log.Forget();
   float* const again = r.Upload(Filled(1000, 1.0f));
@@ -396,10 +402,8 @@ void Train(Rank& r, int dies_at) {
     log.Note(again);
     if (step > 0) continue;
     r.Synchronize();
-    const auto took = std::chrono::steady_clock::now() - told;
-    std::printf("the first result of %d ranks came %lld ms after\n", r.size(),
-                static_cast<long long>(
-                    std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
+    std::printf("the first result of %d ranks came %.0f ms after the step began that was told of it after %.0f ms\n",
+                r.size(), SecondsSince(begun) * 1e3, told * 1e3);
   }
   r.Synchronize();
   log.Check(1.0f);

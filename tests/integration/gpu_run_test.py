@@ -68,7 +68,7 @@ class GpuRunTest(processes.TestCase):
         self.assertIn("# digits on CUDA: the weights of two processes and of one are 0.00001 apart", text)
         # Whatever the figures of a stand-in are, each bar is there, behind everything else.
         bars = text[text.index("=== bars"):]
-        for bar in (r"\d+ losses of one of \d+ ranks, NCCL's kernels left the device",
+        for bar in (r"\d+ losses of one of \d+ ranks, from the begin of the step in which it was lost until the program was told",
                     *(["host time of an allreduce", "time added on the device", "packing", "unpacking"] if bench else [])):
             self.assertRegex(bars, f"(?m)^# {bar}.*(met|MISSED)$")
         self.assert_nothing_left()

@@ -178,30 +178,34 @@ class GpuTest(processes.TestCase):
         self.survive(2, lost=1)
 
     def survive(self, count, lost):
-        formed_ms, left_ms, ended_ms = [], [], []
+        formed_ms, told_ms, left_ms, ended_ms = [], [], [], []
         for turn in range(KILLS):
             ranks = self.ranks([[-1, "train", 30 + turn if rank == lost else -1] for rank in range(count)],
                                COORDD_ON_FAILURE="raise", COORDD_MIN_WORKERS=count - 1, COORDD_MAX_WORKERS=count)
             ranks[lost].wait()
             for text in self.finish(ranks[:lost] + ranks[lost + 1:]):  # a hang fails here, and so does a wrong result
                 self.assert_names_the_lost(text, "GENERATION_CHANGED", lost, ranks[lost])
-                formed_ms += map(int, re.findall(rf"the first result of {count - 1} ranks came (\d+) ms after", text))
+                formed, told = re.search(
+                    rf"the first result of {count - 1} ranks came (\d+) ms after the step began that was told of it after (\d+) ms", text).groups()
+                formed_ms.append(int(formed))
+                told_ms.append(int(told))
                 # Without ncclCommRevoke (before 2.28.7) what ran ends by the abort, when the program has been told.
                 ended = re.findall(r"let go of \d+ communicators within (\d+) ms", text)
                 ended_ms += map(int, ended or re.findall(r"aborted \d+ communicators within (\d+) ms", text))
                 left_ms += map(int, re.findall(r"kernels have left the device within (\d+) ms", text))
-        self.assertEqual(len(formed_ms), KILLS * (count - 1))
         self.assertTrue(ended_ms)
         if ON_GPU:
-            self.print_bars(f"{KILLS} losses of one of {count} ranks", formed_ms, left_ms or ended_ms, ended_ms)
+            self.print_bars(f"{KILLS} losses of one of {count} ranks", formed_ms, told_ms, left_ms, ended_ms)
 
-    def print_bars(self, losses, formed_ms, left_ms, ended_ms):
+    def print_bars(self, losses, formed_ms, told_ms, left_ms, ended_ms):
         def worst(times):
             return f"the worst of {len(times)}: {max(times)} ms, the median {sorted(times)[len(times) // 2]} ms"
-        met = "met" if max(left_ms) <= 500 else "MISSED"
-        print(f"\n# {losses}, NCCL's kernels left the device after the loss was known, {worst(left_ms)} (bar: at most 500) {met}")
-        print(f"# {losses}, NCCL's own threads let go of the communicators, {worst(ended_ms)}")
-        print(f"# {losses}, from the loss, as the program was told, to the first result of the others, {worst(formed_ms)}")
+        met = "met" if max(told_ms) <= 500 else "MISSED"
+        print(f"\n# {losses}, from the begin of the step in which it was lost until the program was told, {worst(told_ms)} (bar: at most 500) {met}")
+        print(f"# {losses}, until the first result of the others, {worst(formed_ms)}")
+        if left_ms:
+            print(f"# {losses}, from the moment it was known until NCCL's kernels had left the device, {worst(left_ms)}")
+        print(f"# {losses}, until NCCL's own threads had let go, {worst(ended_ms)}")
         print(f"# {losses}, hung processes: 0, wrong results read: 0 (bar: none) met", flush=True)
 
     def drained(self, **variables):

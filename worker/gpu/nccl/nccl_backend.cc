@@ -212,7 +212,7 @@ size_t NcclBackend::EnqueuedWeight() const {
 }
 
 bool NcclBackend::MoveFront() {
-  if (queue_.empty() || EnqueuedWeight() >= kMaxEnqueued || watchdog_->failed()) return false;
+  if (queue_.empty() || EnqueuedWeight() >= MaxEnqueued() || watchdog_->failed()) return false;
   Batch& front = queue_.front();
   Group& group = groups_.at(front.args.group);
   Channel& channel = ChannelOf(group, front.args);

@@ -56,9 +56,15 @@ class NcclBackend final : public CollectiveBackend {
  public:
   // As HostBackend's.
   static constexpr size_t kMaxQueuedBatches = 4096;
-  // On the device at one time: far below what a driver queues (1024 launches) before a launch
-  // blocks. A hierarchical allreduce counts by its chunks, and may exceed it.
-  static constexpr size_t kMaxEnqueued = 64;
+  // On the device at one time. When a rank is lost each of them ends by itself: its kernel starts,
+  // looks 10,000 times for what does not come (25 ms over PCIe on an H100), and sees only then that
+  // it is to end; meanwhile nobody can be told. A launch takes the host longer than a small
+  // collective takes the device, so more would rarely be there. (A driver queues 1024 launches
+  // before one blocks.) A hierarchical allreduce counts by its chunks, and may exceed it.
+  static constexpr size_t kMaxEnqueued = 16;
+  // Before NCCL 2.26 kernels look a million times.
+  static constexpr size_t kMaxEnqueuedOfOld = 4;
+  static constexpr int kVersionLooksOften = 22600;
 
   // `clock` outlives it.
   NcclBackend(std::shared_ptr<NcclRuntime> runtime, Clock& clock, NcclBackendOptions options);
@@ -139,6 +145,9 @@ class NcclBackend final : public CollectiveBackend {
   }
   static Channel& ChannelOf(Group& group, const CollectiveArgs& args) {
     return IsHierarchical(group, args) ? group.node : group.all;
+  }
+  size_t MaxEnqueued() const {
+    return runtime_->nccl.version < kVersionLooksOften ? kMaxEnqueuedOfOld : kMaxEnqueued;
   }
   NcclPlace PlaceOf(const CollectiveArgs& args, const Group& members) const;
   size_t EnqueuedWeight() const;

@@ -321,7 +321,7 @@ bool NcclWatchdog::Shared::Revoke(const Communicators& communicators) {
 
 // The device is the others' again then. What stands behind the held gate does not end, so a bound.
 void NcclWatchdog::Shared::NoteStreamEnd() {
-  constexpr absl::Duration kLimit = absl::Seconds(1);
+  constexpr absl::Duration kLimit = absl::Seconds(2);
   absl::Time since;
   {
     MutexLock lock(&mu);
@@ -339,7 +339,8 @@ void NcclWatchdog::Shared::NoteStreamEnd() {
     }
     idle.Wait();
   }
-  COORDD_LOG(kInfo, "NCCL's kernels stay on the device behind what is held there");
+  COORDD_LOG(kInfo, "NCCL's kernels have not left the device within ",
+             absl::FormatDuration(kLimit));
 }
 
 void NcclWatchdog::Shared::AwaitPassed() {

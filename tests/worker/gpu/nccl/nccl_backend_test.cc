@@ -79,6 +79,32 @@ TEST_F(NcclBackendTest, ACallIsOnTheDeviceWhenItsLaunchReturns) {
   });
 }
 
+// Each that is there when a rank is lost keeps the others from being told for the time that its
+// kernel looks for the peer.
+TEST_F(NcclBackendTest, FewBatchesAreOnTheDeviceAtATime) {
+  constexpr size_t kBatches = 3 * NcclBackend::kMaxEnqueued;
+  std::atomic<bool> looked = false;
+  RunTwo([&](Context& context) {
+    Tensor tensor = NewTensor(context, 10, 1.0f);
+    ASSERT_EQ(RunOne(context, Sum(tensor)), absl::OkStatus());
+    while (context.rank == Rank{1} && !looked) std::this_thread::yield();
+    size_t enqueued = 0, ended = 0;
+    for (size_t i = 0; i < kBatches; ++i) {
+      CollectiveArgs args = Sum(tensor);
+      args.enqueued = [&](const std::shared_ptr<DeviceEvent>&) { ++enqueued; };
+      ASSERT_TRUE(context.object.Launch(args, [&](absl::Status) { ++ended; }).ok());
+    }
+    if (context.rank == Rank{0}) {
+      context.DriveUntil([&] { return enqueued == NcclBackend::kMaxEnqueued; });
+      for (int i = 0; i < 100; ++i) context.object.Progress();
+      EXPECT_EQ(enqueued, NcclBackend::kMaxEnqueued);
+      looked = true;
+    }
+    context.DriveUntil([&] { return ended == kBatches; });
+    EXPECT_EQ(enqueued, kBatches);
+  });
+}
+
 TEST_F(NcclBackendTest, FlushesItsCommunicatorWhenEverythingIsDone) {
   const long finalized = FakeNcclFinalizedCommunicators();
   const long aborted = FakeNcclAbortedCommunicators();
