@@ -31,6 +31,7 @@
 #include "worker/gpu/nccl/nccl_backend.h"
 #include "worker/gpu/nccl/stream_memory.h"
 #include "worker/gpu/plane/device_agreement.h"
+#include "worker/gpu/plane/device_graphs.h"
 #include "worker/gpu/plane/device_use.h"
 #include "worker/gpu/plane/gpu_access.h"
 #include "worker/interfaces/group_layout.h"
@@ -94,9 +95,8 @@ class DevicePlane {
   // On the caller's thread: checks the tensors of devices among these, records where their streams
   // are, and marks those that NCCL may carry (TensorJob::direct); the others are to be staged.
   // UNIMPLEMENTED: there are no devices here, and why. INVALID_ARGUMENT: an address or a device
-  // that is not what the tensor says, or not this rank's. FAILED_PRECONDITION: a stream that is
-  // captured into a graph. The message does not name the tensor;
-  // `failed` gets its index.
+  // that is not what the tensor says, or not this rank's. The message does not name the tensor;
+  // `failed` gets its index. REQUIRES: no stream that is captured (graphs()).
   absl::Status Admit(absl::Span<TensorJob> jobs, size_t* failed);
 
   // Never blocks: what is launched is bounded by what was submitted. REQUIRES: FitsNccl.
@@ -127,6 +127,9 @@ class DevicePlane {
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
   int64_t result_bytes();      // of results that the library has made, also of those that lie idle
   int64_t registered_bytes();  // of these, with NCCL
+
+  // What programs capture into graphs takes no part in all of this.
+  DeviceGraphs& graphs() { return graphs_; }
 
  private:
   struct Entry {
@@ -167,7 +170,6 @@ class DevicePlane {
   using Input = std::variant<Planned, Returned, GroupEnded, LaneEnded, LookAgain>;
 
   int64_t FusionBufferBytes() const;
-  absl::Status CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const;
   // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
   absl::Status ClaimDevice(int32_t device);
   void EnsureThread();
@@ -233,6 +235,7 @@ class DevicePlane {
   // Thread-safe by itself.
   BoundedQueue<Input> inbox_;
   DeviceEvents events_;
+  DeviceGraphs graphs_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> told_of_the_end_ = false;
   std::atomic<bool> warned_ = false;
