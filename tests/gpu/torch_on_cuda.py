@@ -130,10 +130,9 @@ def with_ddp(device):
 
 
 class Captured:
-    """What `run` enqueues, as a graph, after some runs without one."""
+    """What `run` enqueues, as a graph, captured on `side` after so many runs there without one."""
 
-    def __init__(self, run, warm_ups=2):
-        side = torch.cuda.Stream()
+    def __init__(self, run, side, warm_ups):
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(warm_ups):
@@ -141,7 +140,7 @@ class Captured:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=side):
             self.result = run()
 
     def replay(self):
@@ -190,7 +189,7 @@ def graphs_of_collectives(device):
         most = hvd.synchronize(handle)
         return place, summed, mean, group, most, rows, part, out, sent, summed * 2
 
-    captured = Captured(run, warm_ups=1)
+    captured = Captured(run, torch.cuda.Stream(), warm_ups=1)
     hvd.check_graphs()
     total = size * (size + 1) // 2
     for step in range(100):
@@ -229,7 +228,11 @@ def graph_of_a_step(device, with_optimizer):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
         return net, hvd.DistributedOptimizer(optimizer, net.named_parameters()) if with_optimizer else optimizer
 
-    nets = [training(5), training(5)]
+    # What accumulates a gradient runs on the stream that was current when its parameter's hook was set: not on the default
+    # one, which takes no part in a capture.
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        nets = [training(5), training(5)]
     batch = torch.zeros((8, 64), device=device, dtype=torch.double)
 
     def step(net, optimizer):
@@ -243,10 +246,12 @@ def graph_of_a_step(device, with_optimizer):
 
     torch.manual_seed(100 + hvd.rank())
     batch.normal_()
-    for net, optimizer in nets:  # the graph's warm-ups are steps, too
-        for _ in range(3):
-            step(net, optimizer)
-    captured = Captured(lambda: step(*nets[0]), warm_ups=0)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for net, optimizer in nets:  # the graph's warm-ups are steps, too
+            for _ in range(3):
+                step(net, optimizer)
+    captured = Captured(lambda: step(*nets[0]), side, warm_ups=0)
     hvd.check_graphs()
     for _ in range(20):
         batch.normal_()

@@ -124,9 +124,9 @@ absl::StatusOr<std::shared_ptr<GraphCommunicators::Member>> GraphCommunicators::
 
 absl::Status GraphCommunicators::NotPrepared(ProcessSetId process_set) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "its stream is being captured into a CUDA graph, and process set ", ToInt(process_set),
-      " has no communicator for graphs in this generation, expected coordd_graphs_prepare "
-      "(prepare_graphs) to have been called on all its ranks before"));
+      "process set ", ToInt(process_set),
+      " has no communicator for CUDA graphs in this generation, expected coordd_graphs_prepare "
+      "(prepare_graphs) to have been called on all its ranks before the capture"));
 }
 
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> GraphCommunicators::Make(NcclPlace place,
@@ -145,7 +145,7 @@ absl::StatusOr<std::shared_ptr<NcclCommunicator>> GraphCommunicators::Make(NcclP
 
 absl::Status GraphCommunicators::Prepare(NcclPlace place, Store& store, absl::Time deadline) {
   const ProcessSetId process_set = place.group;
-  if (Find(process_set).ok()) return absl::OkStatus();
+  if (IsPrepared(process_set)) return absl::OkStatus();
   place.for_graphs = true;
   COORDD_ASSIGN_OR_RETURN(std::shared_ptr<NcclCommunicator> communicator,
                           Make(std::move(place), store, deadline));

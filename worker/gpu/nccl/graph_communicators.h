@@ -58,6 +58,7 @@ class GraphCommunicators {
   // does nothing where it is made. `store`: the generation's. DEADLINE_EXCEEDED: who was missing;
   // UNAVAILABLE: NCCL's or the driver's words; ABORTED after Fail.
   absl::Status Prepare(NcclPlace place, Store& store, absl::Time deadline);
+  bool IsPrepared(ProcessSetId process_set) { return Find(process_set).ok(); }
   // Enqueues it on the stream, which is captured, and returns when it is a part of the graph.
   // FAILED_PRECONDITION: the set is not prepared; else as Prepare. REQUIRES: checked buffers; NCCL
   // reduces the type.

@@ -21,9 +21,13 @@ constexpr char kSame[] = "same";
 
 absl::Status Aborted() { return absl::AbortedError("the generation's collectives were aborted"); }
 
+absl::Status InCapture(const absl::Status& why) {
+  return {why.code(),
+          absl::StrCat("its stream is being captured into a CUDA graph, and ", why.message())};
+}
+
 absl::Status NotCaptured(absl::string_view what) {
-  return absl::UnimplementedError(
-      absl::StrCat("its stream is being captured into a CUDA graph, and ", what));
+  return InCapture(absl::UnimplementedError(what));
 }
 
 // Whether a capture takes it.
@@ -211,7 +215,8 @@ absl::StatusOr<bool> DeviceGraphs::Capture(absl::Span<TensorJob> jobs, size_t* f
   if (!captured) return false;
   const TensorSpec& spec = first->spec();
   const std::shared_ptr<GraphCommunicators> communicators = made();
-  if (communicators == nullptr) return GraphCommunicators::NotPrepared(spec.process_set);
+  if (communicators == nullptr || !communicators->IsPrepared(spec.process_set))
+    return InCapture(GraphCommunicators::NotPrepared(spec.process_set));
   COORDD_ASSIGN_OR_RETURN(const Place place, PlaceIn(spec.process_set));
   CapturedCall call;
   call.kind = spec.kind;

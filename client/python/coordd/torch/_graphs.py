@@ -17,12 +17,17 @@ from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch._submit import set_number
 
 
+def capturing() -> bool:
+    """Whether torch's current stream is captured."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def is_captured(tensor: torch.Tensor) -> bool:
     """Whether what is enqueued for it now becomes a part of a graph."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
         return False
     with torch.cuda.device(tensor.device):
-        return torch.cuda.is_current_stream_capturing()
+        return capturing()
 
 
 def prepare_graphs(process_set: ProcessSet = global_process_set, device: Optional[int] = None, timeout: float = 0.0) -> None:
