@@ -267,18 +267,23 @@ void TrainWithGraphs(RankOnDevice& r, int dies_at) {
   std::printf("ok captured again by %d ranks\n", r.size());
 }
 
-void StuckBehindAGraph(RankOnDevice& r, int dies_at) {
+void StuckBehindTheDevice(RankOnDevice& r, bool in_a_graph, bool dies) {
   const int64_t shape[] = {1000};
   float* const data = r.Upload(Filled(1000, 0.0f));
+  coordd_tensor_t tensor = r.Tensor("a", COORDD_FLOAT32, data, data, shape);
+  coordd_work_t* work = nullptr;
   Prepare(r);
   Graph graph(r, [&] {
-    coordd_work_t* work = nullptr;
-    coordd_tensor_t tensor = r.Tensor("a", COORDD_FLOAT32, data, data, shape);
     Finish(r, coordd_allreduce_async(r.worker(), &tensor, COORDD_SUM, nullptr, &work), work);
   });
+  AllreduceBetween(r, data);  // so that NCCL is there
+  r.Synchronize();
   RequireOk(coordd_barrier(r.worker(), "started", nullptr), "start");
-  if (dies_at >= 0) raise(SIGKILL);
-  graph.Launch();
+  // What is not captured is on both devices when the rank is lost; its own stands there behind a
+  // graph that the other never launches.
+  if (in_a_graph != dies) graph.Launch();
+  if (!in_a_graph) AllreduceBetween(r, data);
+  if (dies) raise(SIGKILL);
   DeviceEvent event = DeviceEvent::Create(r.runtime(), r.device()).value();
   Require(event.Record(static_cast<CudaStream>(r.stream())).ok(), "record");
   IdleWait idle(1, 1);

@@ -12,8 +12,9 @@ void Graphs(RankOnDevice& r, int launches);
 // sums of all ranks is ever read. With COORDD_ON_FAILURE=raise the next generation captures again,
 // and a launch of the old graph leaves no number.
 void TrainWithGraphs(RankOnDevice& r, int dies_at);
-// The same, but whoever is left waits for its device and calls nothing of the library.
-void StuckBehindAGraph(RankOnDevice& r, int dies_at);
+// One launch, or one collective that is not captured, of which one rank is lost; whoever is left
+// waits for its device and calls nothing of the library.
+void StuckBehindTheDevice(RankOnDevice& r, bool in_a_graph, bool dies);
 // Rank 1 captures something else than the others; says what the check of it says.
 void CaptureWhatDiffers(RankOnDevice& r);
 

@@ -11,7 +11,7 @@
 //                        COORDD_ON_FAILURE=raise the others go on in the next generation
 //   drain                allreduces, each a commit, until a rank is asked to leave; the others go
 //                        on without it
-//   graphs LAUNCHES, train-graphs [STEP], stuck-graph [STEP], different-graphs: see gpu_graphs.h
+//   graphs LAUNCHES, train-graphs [STEP], stuck 0|1, different-graphs: see gpu_graphs.h
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
@@ -469,7 +469,7 @@ int Run(int argc, char** argv) {
     if (scenario == "drain") Drain(rank);
     if (scenario == "graphs") Graphs(rank, number);
     if (scenario == "train-graphs") TrainWithGraphs(rank, number);
-    if (scenario == "stuck-graph") StuckBehindAGraph(rank, number);
+    if (scenario == "stuck") StuckBehindTheDevice(rank, number > 0, rank.rank() == 1);
     if (scenario == "different-graphs") CaptureWhatDiffers(rank);
     if (scenario == "set") InASet(rank);
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");

@@ -111,12 +111,12 @@ void NcclCommunicator::Anchor(std::shared_ptr<const void> graph) {
   anchor_ = std::move(graph);
 }
 
+// It makes no context current: what frees memory meanwhile may have the driver's lock, and wait for
+// the very kernels that this ends. NCCL tells them before it calls the driver, on threads of its
+// own.
 void NcclCommunicator::AbortBeside(NcclComm comm) const {
-  LeaveAlone(StartThread("nccl-graphs-end", [runtime = runtime_, device = place_.device, comm] {
-    runtime->device->OwnThisThread();
-    const auto scope = DeviceScope::Enter(*runtime->device, device);
-    runtime->nccl.functions.CommAbort(comm);
-  }));
+  LeaveAlone(StartThread("nccl-graphs-end",
+                         [runtime = runtime_, comm] { runtime->nccl.functions.CommAbort(comm); }));
 }
 
 bool NcclCommunicator::AbortAnchored(bool let_go) {
@@ -125,6 +125,8 @@ bool NcclCommunicator::AbortAnchored(bool let_go) {
   {
     MutexLock lock(&mu_);
     if (!anchored_) return false;
+    // Of one rank NCCL has no kernels, and no part of the graph that would keep it from freeing.
+    if (!let_go && place_.size == 1) return true;
     comm = std::exchange(comm_, nullptr);
     if (let_go) anchor = std::move(anchor_);
     left_.NotifyAll();

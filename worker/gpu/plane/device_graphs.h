@@ -68,6 +68,10 @@ class DeviceGraphs {
   // As DevicePlane's.
   void Abort();
   void Told();
+  bool HoldsGate() {
+    const std::shared_ptr<GraphCommunicators> communicators = made();
+    return communicators != nullptr && communicators->HoldsGate();
+  }
   // As GraphCommunicators'.
   void End();
 

@@ -300,12 +300,17 @@ std::shared_ptr<NcclBackend> DevicePlane::backend() {
 }
 
 void DevicePlane::Abort() {
-  aborted_.store(true, std::memory_order_release);
+  const bool first = !aborted_.exchange(true, std::memory_order_acq_rel);
   graphs_.Abort();
   if (const std::shared_ptr<NcclBackend> made = backend()) {
     made->Abort();
     if (std::unique_ptr<KeptCommunicator> kept = made->TakeKept())
       access_.Keep(std::move(kept), options_.generation);
+  }
+  if (first && (HoldsGate() || graphs_.HoldsGate())) {
+    COORDD_LOG(kInfo, "streams of the GPU are held until the program has called coordd; after ",
+               absl::FormatDuration(options_.backend.gate_limit),
+               " (COORDD_GPU_GATE_LIMIT) CUDA fails in this process");
   }
   inbox_.PushUnbounded(LookAgain{});
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
