@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/machine/build_info.h"
+#include "worker/gpu/cuda/stream_capture.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/nccl/store_limits.h"
 #include "worker/gpu/plane/device_buffers.h"
@@ -213,6 +214,7 @@ absl::StatusOr<bool> DeviceGraphs::Capture(absl::Span<TensorJob> jobs, size_t* f
     if (!one_stream) return NotCaptured("not all tensors of its group are on that stream");
   }
   if (!captured) return false;
+  const RelaxedCapture relaxed(*devices);
   const TensorSpec& spec = first->spec();
   const std::shared_ptr<GraphCommunicators> communicators = made();
   if (communicators == nullptr || !communicators->IsPrepared(spec.process_set))
