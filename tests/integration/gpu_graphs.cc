@@ -283,7 +283,15 @@ void StuckBehindTheDevice(RankOnDevice& r, bool in_a_graph, bool dies) {
   // graph that the other never launches.
   if (in_a_graph != dies) graph.Launch();
   if (!in_a_graph) AllreduceBetween(r, data);
-  if (dies) raise(SIGKILL);
+  char enqueued[1];
+  size_t bytes = 0;
+  if (!dies) {
+    RequireOk(coordd_store_set(r.worker(), "enqueued", "", 0, 60), "say that it is enqueued");
+  } else {
+    RequireOk(coordd_store_get(r.worker(), "enqueued", enqueued, sizeof(enqueued), &bytes, 60),
+              "hear that it is enqueued");
+    raise(SIGKILL);
+  }
   DeviceEvent event = DeviceEvent::Create(r.runtime(), r.device()).value();
   Require(event.Record(static_cast<CudaStream>(r.stream())).ok(), "record");
   IdleWait idle(1, 1);
