@@ -239,6 +239,49 @@ COORDD_API coordd_status_t coordd_join_async(coordd_worker_t* worker,
 COORDD_API coordd_status_t coordd_join(coordd_worker_t* worker,
                                        const coordd_call_options_t* options, int32_t* last_rank);
 
+/* --- CUDA graphs -----------------------------------------------------------------------------
+ *
+ * A tensor whose stream is being captured into a CUDA graph becomes a part of the graph: NCCL's
+ * call, on that stream, for each launch. Nothing is negotiated then, so a process set is prepared
+ * first, and the program sees to what coordd would: all ranks of the set capture the same calls, of
+ * the same shapes, in the same order, and launch their graphs in the same order. Names do not
+ * matter there.
+ *
+ * allreduce, broadcast, allgather and reducescatter, alone or grouped, in place or not. Every
+ * tensor has an output; an allgather's first dimensions are equal, a reducescatter's is a multiple
+ * of the number of ranks, without a prescale factor. What NCCL does not reduce (16-bit integers,
+ * averages of integers) and other collectives are refused with UNIMPLEMENTED, and a set that is not
+ * prepared with FAILED_PRECONDITION. The work is complete at once: its result is there in the
+ * stream's order with each launch. The buffers belong to the graph.
+ *
+ * Beside what is not captured: a stream that launches a graph comes behind the results that it
+ * waits for (coordd_work_wait_on_stream), and what is submitted on that stream afterwards comes
+ * behind the graph. Keep to that: a graph and an ordinary collective that can run at the same time
+ * can wait for each other.
+ *
+ * The end of the generation, a lost rank's for instance, ends what is captured: launches no longer
+ * wait for anybody, streams are held behind each captured call until a call of this library has
+ * told the program, as coordd_work_wait_on_stream says, and from then on launches of such a graph
+ * leave bytes of 0xff, not a number, in its outputs. Prepare the set again, and capture again. The
+ * communicator is freed when its graphs are destroyed. Before coordd_worker_shutdown the device is
+ * to be through with all launches.
+ *
+ * Both are collective: every rank of the set calls them, in one order. `timeout_seconds`: for the
+ * others to come; 0: the worker's. */
+
+/* Makes a communicator for graphs on device `device_index`, once in each generation; else nothing.
+ * UNIMPLEMENTED: why there is no NCCL between these ranks; INVALID_ARGUMENT: not the device of this
+ * rank's other tensors, no such set; DEADLINE_EXCEEDED; UNAVAILABLE: NCCL's error; the generation's
+ * end. */
+COORDD_API coordd_status_t coordd_graphs_prepare(coordd_worker_t* worker, int32_t process_set,
+                                                 int32_t device_index, double timeout_seconds);
+
+/* After the captures, before the first launch: whether all ranks have captured the same since the
+ * set was prepared. INVALID_ARGUMENT, on all of them: which call of which rank differs, where the
+ * launches would hang or give garbage. FAILED_PRECONDITION: not prepared; as above. */
+COORDD_API coordd_status_t coordd_graphs_check(coordd_worker_t* worker, int32_t process_set,
+                                               double timeout_seconds);
+
 #ifdef __cplusplus
 }
 #endif

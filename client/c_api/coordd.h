@@ -43,7 +43,8 @@
  * revision 12 coordd_worker_on_generation and coordd_worker_change_members_of; revision 13
  * COORDD_FLOAT8_E4M3FN and COORDD_FLOAT8_E5M2, and the options stack_signal and stack_fd; revision
  * 14 coordd_register_memfd and coordd_unregister; revision 15 coordd_worker_fail,
- * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h).
+ * coordd_worker_leave_at_exit (leaving.h) and coordd_refuse_async (collectives.h); revision 16
+ * coordd_graphs_prepare and coordd_graphs_check (collectives.h).
  */
 #ifndef COORDD_COORDD_H_
 #define COORDD_COORDD_H_
@@ -62,7 +63,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 15
+#define COORDD_ABI_VERSION 16
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);

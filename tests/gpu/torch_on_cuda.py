@@ -1,5 +1,5 @@
 """coordd.torch on CUDA tensors; a rank of tests/gpu/run. Checks results, streams, half precisions, the optimizer, the hook of
-torch's DistributedDataParallel, SyncBatchNorm, and that a step does not wait for the device."""
+torch's DistributedDataParallel, SyncBatchNorm, CUDA graphs, and that a step does not wait for the device."""
 
 import shutil
 import tempfile
@@ -129,6 +129,139 @@ def with_ddp(device):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class Captured:
+    """What `run` enqueues, as a graph, captured on `side` after so many runs there without one."""
+
+    def __init__(self, run, side, warm_ups):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(warm_ups):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=side):
+            self.result = run()
+
+    def replay(self):
+        self.graph.replay()
+        return self.result
+
+
+def graphs_refused(device):
+    """Before a set is prepared."""
+    tensor = torch.ones(16, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        try:
+            hvd.allreduce_(tensor, op=hvd.Sum, name="in a graph")
+        except ValueError as error:
+            check("prepare_graphs" in str(error), f"the sentence of a set that is not prepared: {error}")
+        else:
+            check(False, "a capture without prepare_graphs was not refused")
+        tensor.mul_(1.0)  # an empty graph is a warning
+
+
+def graphs_of_collectives(device):
+    """100 replays with new inputs, of each collective, exact; and other collectives between them."""
+    size, rank = hvd.size(), hvd.rank()
+    hvd.prepare_graphs()
+    hvd.prepare_graphs()  # does nothing
+    whole = torch.zeros(4096, device=device)
+    half = torch.zeros(1001, device=device, dtype=torch.float16)
+    numbers = torch.zeros((3, 5), device=device, dtype=torch.int64)
+    blocks = torch.zeros((4 * size, 3), device=device)
+    flat = torch.zeros(64 * size, device=device)
+    out = torch.zeros(64, device=device)
+    place = torch.zeros(4096, device=device)
+
+    def run():
+        place.copy_(whole)
+        hvd.allreduce_(place, op=hvd.Sum)
+        summed = hvd.allreduce(whole, op=hvd.Sum)
+        mean = hvd.allreduce(whole, op=hvd.Average, prescale_factor=2.0)
+        group = hvd.grouped_allreduce([whole, half, numbers], op=hvd.Sum)
+        handle = hvd.allreduce_async(half, op=hvd.Max)
+        rows = hvd.allgather(numbers)
+        part = hvd.reducescatter(blocks, op=hvd.Average)
+        hvd.reduce_scatter_tensor(out, flat)
+        sent = hvd.broadcast(whole, root_rank=size - 1)
+        most = hvd.synchronize(handle)
+        return place, summed, mean, group, most, rows, part, out, sent, summed * 2
+
+    captured = Captured(run, torch.cuda.Stream(), warm_ups=1)
+    hvd.check_graphs()
+    total = size * (size + 1) // 2
+    for step in range(100):
+        base = step % 7 + 1
+        whole.fill_(base * (rank + 1))
+        half.fill_(base * (rank + 1))
+        numbers.fill_(base * 10 + rank)
+        blocks.fill_(base * (rank + 1))
+        flat.copy_(torch.arange(64 * size, device=device) + base * rank)
+        place_, summed, mean, group, most, rows, part, scattered, sent, doubled = captured.replay()
+        wanted = float(base * total)
+        what = f"replay {step}: "
+        check(torch.all(place_ == wanted) and torch.all(summed == wanted), what + "sum")
+        check(torch.all(doubled == 2 * wanted), what + "what follows the sum")
+        check(torch.all(mean == 2 * wanted / size), what + "average")
+        check(torch.all(group[0] == wanted) and torch.all(group[1] == wanted), what + "group")
+        check(torch.all(group[2] == base * 10 * size + total - size), what + "group of integers")
+        check(torch.all(most == base * size), what + "maximum")
+        check(rows.shape == (3 * size, 5) and torch.all(rows[-1] == base * 10 + size - 1), what + "allgather")
+        check(part.shape == (4, 3) and torch.all(part == wanted / size), what + "reducescatter")
+        expected = (torch.arange(64, device=device) + 64 * rank) * size + base * (total - size)
+        check(torch.all(scattered == expected), what + "reduce_scatter_tensor")
+        check(torch.all(sent == base * size), what + "broadcast")
+        if step % 10 == 0:  # behind the graph, and before the next one
+            between = hvd.allreduce(summed, op=hvd.Sum, name="between replays")
+            check(torch.all(between == wanted * size), what + "an allreduce behind it")
+    torch.cuda.synchronize()
+
+
+def graph_of_a_step(device, with_optimizer):
+    """Forward, backward, allreduce of the gradients and SGD in one graph are what the same steps are without."""
+
+    def training(seed):
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 10)).to(device).double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+        return net, hvd.DistributedOptimizer(optimizer, net.named_parameters()) if with_optimizer else optimizer
+
+    # What accumulates a gradient runs on the stream that was current when its parameter's hook was set: not on the default
+    # one, which takes no part in a capture.
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        nets = [training(5), training(5)]
+    batch = torch.zeros((8, 64), device=device, dtype=torch.double)
+
+    def step(net, optimizer):
+        optimizer.zero_grad(set_to_none=False)
+        loss = net(batch).square().mean()
+        loss.backward()
+        if not with_optimizer:
+            hvd.grouped_allreduce_([parameter.grad for parameter in net.parameters()], op=hvd.Average)
+        optimizer.step()
+        return loss
+
+    torch.manual_seed(100 + hvd.rank())
+    batch.normal_()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for net, optimizer in nets:  # the graph's warm-ups are steps, too
+            for _ in range(3):
+                step(net, optimizer)
+    captured = Captured(lambda: step(*nets[0]), side, warm_ups=0)
+    hvd.check_graphs()
+    for _ in range(20):
+        batch.normal_()
+        captured.replay()
+        step(*nets[1])
+        for ours, theirs in zip(nets[0][0].parameters(), nets[1][0].parameters()):
+            check(torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14), "weights of a step in a graph and of one without")
+    torch.cuda.synchronize()
+
+
 def main():
     hvd.init()
     device = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count())
@@ -140,6 +273,10 @@ def main():
     training_on_streams(device)
     batch_norm(device)
     with_ddp(device)
+    graphs_refused(device)
+    graphs_of_collectives(device)
+    graph_of_a_step(device, with_optimizer=False)
+    graph_of_a_step(device, with_optimizer=True)
     print(f"torch on CUDA: rank {hvd.rank()} of {hvd.size()}: ok", flush=True)
     hvd.shutdown()
 

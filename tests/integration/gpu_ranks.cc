@@ -11,6 +11,7 @@
 //                        COORDD_ON_FAILURE=raise the others go on in the next generation
 //   drain                allreduces, each a commit, until a rank is asked to leave; the others go
 //                        on without it
+//   graphs LAUNCHES, train-graphs [STEP], stuck 0|1, different-graphs: see gpu_graphs.h
 //   rhythms STEPS        gradients that repeat, and what comes between them (gpu_rhythms.h)
 //   wait NAME            one allreduce of that name; says how it ended
 //   host-and-device      the lowest rank submits memory of the host, the others of a device
@@ -38,6 +39,7 @@
 #include "coordd/coordd.h"
 #include "tests/integration/gpu_drain.h"
 #include "tests/integration/gpu_every_type.h"
+#include "tests/integration/gpu_graphs.h"
 #include "tests/integration/gpu_rank.h"
 #include "tests/integration/gpu_rhythms.h"
 #include "tests/integration/gpu_sets.h"
@@ -469,6 +471,10 @@ int Run(int argc, char** argv) {
     if (scenario == "rhythms") Rhythms(rank, number);
     if (scenario == "train") Train(rank, number);
     if (scenario == "drain") Drain(rank);
+    if (scenario == "graphs") Graphs(rank, number);
+    if (scenario == "train-graphs") TrainWithGraphs(rank, number);
+    if (scenario == "stuck") StuckBehindTheDevice(rank, number > 0, rank.rank() == 1);
+    if (scenario == "different-graphs") CaptureWhatDiffers(rank);
     if (scenario == "set") InASet(rank);
     if (scenario == "wait") WaitFor(rank, argc > 3 ? argv[3] : "a");
     if (scenario == "host-and-device") HostAndDevice(rank);

@@ -208,6 +208,38 @@ class GpuTest(processes.TestCase):
         print(f"# {losses}, until NCCL's own threads had let go, {worst(ended_ms)}")
         print(f"# {losses}, hung processes: 0, wrong results read: 0 (bar: none) met", flush=True)
 
+    def test_collectives_in_graphs_are_right_at_each_launch(self):
+        for count in (1, 2, 4) if ON_GPU else (1, RANKS):
+            with self.subTest(ranks=count):
+                launches = 20 if ON_GPU and count > 2 else 100  # several share one GPU in turns
+                for text in self.finish(self.ranks([[-1, "graphs", launches]] * count)):
+                    self.assertIn(f"ok {launches} launches", text)
+                    if not ON_GPU:
+                        self.assert_nccl_calls(text)
+
+    def test_a_rank_killed_between_launches_is_named_and_the_others_capture_again(self):
+        ranks = self.ranks([[-1, "train-graphs", 30 if rank == 2 else -1] for rank in range(RANKS)],
+                           COORDD_ON_FAILURE="raise", COORDD_MIN_WORKERS=RANKS - 1, COORDD_MAX_WORKERS=RANKS)
+        ranks[2].wait()
+        for text in self.finish(ranks[:2] + ranks[3:]):  # a hang fails here, and so does a wrong result
+            self.assertRegex(text, "(?m)^ended GENERATION_CHANGED .*rank 2")
+            self.assertIn(f"ok captured again by {RANKS - 1} ranks", text)
+            if not ON_GPU:
+                self.assert_nccl_calls(text)
+
+    def test_a_program_that_only_waits_for_its_device_gets_an_error_of_cuda(self):
+        for in_a_graph in (0, 1):
+            with self.subTest(in_a_graph=in_a_graph):
+                ranks = self.ranks([[-1, "stuck", in_a_graph]] * 2, COORDD_GPU_GATE_LIMIT=2)
+                ranks[1].wait()
+                self.assertEqual(ranks[0].wait(), 3, ranks[0].text())
+                self.assertIn("ok stuck no longer: cuEventQuery", ranks[0].text())
+
+    def test_ranks_that_have_captured_other_calls_are_told_which(self):
+        for text in self.finish(self.ranks([[-1, "different-graphs"]] * 3)):
+            self.assertIn("ended INVALID_ARGUMENT captured call 3 is on rank 1 allreduce sum of 1 tensor: float32 999, "
+                          "on rank 0 allreduce sum of 1 tensor: float32 1000", text)
+
     def drained(self, **variables):
         """What three ranks have printed that went on without the fourth, which an operator has sent away."""
         daemon = self.coordd("--settling-window", "10m")

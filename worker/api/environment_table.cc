@@ -144,6 +144,13 @@ constexpr VariableRow kRows[] = {
      "that."},
     {"COORDD_GPU_SHRINK", kGpu, "Whether NCCL's communicator is shrunk when members leave",
      "`0` or `1`", "`1`", "workers", "With `0` it is made anew."},
+    {"COORDD_GPU_GATE_LIMIT", kGpu, "How long a stream is held when the generation has ended",
+     "seconds, more than 0", "`60`", "workers",
+     "A GPU's stream is held before it reads what an aborted collective has left, until the "
+     "program "
+     "has called coordd and got the error. A program that waits for its device and calls nothing "
+     "is "
+     "ended: after this time each of its calls of CUDA fails (a trap in coordd's kernel)."},
     {"COORDD_ALLOW_SHARED_GPU", kGpu, "Whether two ranks may use one GPU", "`0` or `1`", "`0`",
      "workers", "It is meant for tests."},
     {"COORDD_REQUIRE_RDMA", kGpu, "Whether NCCL between hosts without RDMA is an error",

@@ -174,6 +174,19 @@ class Worker {
   // map; FAILED_PRECONDITION: of AllocateMemory or RegisterMemory, but private, and why.
   virtual absl::Status CheckMapped(const void* memory, int64_t size_bytes) const = 0;
 
+  // CUDA graphs. Collective, of all ranks of a set, once in each generation before anything is
+  // captured: makes a communicator of NCCL for what is captured from then on, on this device.
+  // Tensors whose stream is captured then become a part of the graph, and their Works are complete
+  // at once: allreduce, reducescatter and allgather of equal blocks, broadcast, alone or in groups,
+  // with outputs that the caller gives, in the same order on all ranks. UNIMPLEMENTED: not all
+  // ranks have NCCL, and why; INVALID_ARGUMENT; DEADLINE_EXCEEDED; UNAVAILABLE; the generation's
+  // end.
+  virtual absl::Status PrepareGraphs(ProcessSetId process_set, int32_t device,
+                                     absl::Duration timeout) = 0;
+  // Collective: INVALID_ARGUMENT, on all ranks of the set: the first call that they have not
+  // captured alike in this generation. FAILED_PRECONDITION: not prepared; as PrepareGraphs.
+  virtual absl::Status CheckGraphs(ProcessSetId process_set, absl::Duration timeout) = 0;
+
   // Writes what this rank executes, and when, to a file that Perfetto opens, as long as
   // StopTimeline is not called. Rank 0 does; others only if the path has "{rank}" in it, which is
   // replaced. `mark_steps`: an event where a repetition of a schedule begins. INVALID_ARGUMENT: it

@@ -314,6 +314,8 @@ absl::Status WorkerImpl::Enqueue(const View& view, std::vector<TensorJob> jobs, 
   }
   DeviceStager* stager = nullptr;
   if (on_device != jobs.end()) {
+    COORDD_ASSIGN_OR_RETURN(const bool captured, Capture(view, jobs));
+    if (captured) return absl::OkStatus();
     COORDD_RETURN_IF_ERROR(Admit(view, jobs));
     if (std::any_of(jobs.begin(), jobs.end(),
                     [](const TensorJob& job) { return job.device >= 0 && !job.direct; })) {
@@ -333,6 +335,33 @@ absl::Status WorkerImpl::Enqueue(const View& view, std::vector<TensorJob> jobs, 
   // They are here still: only a stager has taken them.
   if (stager == nullptr) runtime_->names.Erase(jobs);  // NOLINT(bugprone-use-after-move)
   return taken;
+}
+
+absl::StatusOr<bool> WorkerImpl::Capture(const View& view, std::vector<TensorJob>& jobs) {
+  size_t failed = 0;
+  absl::StatusOr<bool> captured =
+      view.plane->devices->graphs().Capture(absl::MakeSpan(jobs), &failed);
+  if (!captured.ok()) return ForTensor(jobs[failed].spec().name, captured.status());
+  return captured;
+}
+
+absl::Status WorkerImpl::PrepareGraphs(ProcessSetId process_set, int32_t device,
+                                       absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  if (options_.on_failure == OnFailure::kContinue) {
+    return absl::UnimplementedError(
+        "graphs are of memory of a device: on_failure continue is for host memory, raise for all");
+  }
+  COORDD_RETURN_IF_ERROR(PlaceIn(*view, process_set).status());
+  return VerdictOn(*view->plane, view->plane->devices->graphs().Prepare(
+                                     process_set, device, DeadlineOf(timeout, clock_.Now())));
+}
+
+absl::Status WorkerImpl::CheckGraphs(ProcessSetId process_set, absl::Duration timeout) {
+  COORDD_ASSIGN_OR_RETURN(const ViewPtr view, CurrentView());
+  COORDD_RETURN_IF_ERROR(PlaceIn(*view, process_set).status());
+  return VerdictOn(*view->plane, view->plane->devices->graphs().Check(
+                                     process_set, DeadlineOf(timeout, clock_.Now())));
 }
 
 absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {

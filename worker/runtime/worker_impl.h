@@ -83,6 +83,9 @@ class WorkerImpl final : public Worker {
   absl::StatusOr<void*> RegisterMemory(const FileRange& file, absl::Duration timeout) override;
   absl::Status UnregisterMemory(void* memory, absl::Duration timeout) override;
   absl::Status CheckMapped(const void* memory, int64_t size_bytes) const override;
+  absl::Status PrepareGraphs(ProcessSetId process_set, int32_t device,
+                             absl::Duration timeout) override;
+  absl::Status CheckGraphs(ProcessSetId process_set, absl::Duration timeout) override;
   absl::Status StartTimeline(const std::string& path, bool mark_steps) override;
   absl::Status StopTimeline() override;
   Store& store() override;
@@ -120,6 +123,8 @@ class WorkerImpl final : public Worker {
   absl::Status CheckGroup(const PreparedGroup& group, const SubmissionPlace& place) const;
   absl::Status Enqueue(const View& view, std::vector<TensorJob> jobs, absl::Time now);
   void MakeDevicePlane(Generation generation, const GroupLayout& layout, GenerationPlane& plane);
+  // Whether they became a part of a graph that the program captures.
+  absl::StatusOr<bool> Capture(const View& view, std::vector<TensorJob>& jobs);
   // What is on devices: checked, and marked for NCCL or for the stager.
   absl::Status Admit(const View& view, std::vector<TensorJob>& jobs);
   // To control; or why it takes no more.

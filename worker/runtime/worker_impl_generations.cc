@@ -104,6 +104,7 @@ void WorkerImpl::MakeDevicePlane(Generation generation, const GroupLayout& layou
   options.host = ThisHost(options_.node_id).hostname;
   options.rules = options_.device_rules;
   options.backend.register_buffers = options_.register_gpu_buffers;
+  options.backend.gate_limit = options_.gpu_gate_limit;
   options.backend.shrink = options_.shrink_gpu_communicators;
   options.symmetric_windows = options_.symmetric_gpu_windows;
   options.environment = options_.nccl_environment;
@@ -245,6 +246,7 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
     placement = view_->placement;
   }
   if (over != nullptr) over->plane->devices->ToldOfTheEnd();
+  runtime_->plane_end.Take(std::move(over));
   return placement;
 }
 

@@ -14,6 +14,7 @@
 #include "worker/runtime/completion.h"
 #include "worker/runtime/generation_plane.h"
 #include "worker/runtime/pending_names.h"
+#include "worker/runtime/plane_end.h"
 #include "worker/runtime/timeline_file.h"
 #include "worker/runtime/worker_impl.h"
 #include "worker/runtime/worker_metrics.h"
@@ -31,7 +32,8 @@ struct WorkerImpl::Runtime {
         stacks(stack),
         store(*this->seams.store),
         program_store("program/", store),
-        inbox(kMaxControlEvents, clock) {}
+        inbox(kMaxControlEvents, clock),
+        plane_end(clock) {}
 
   WorkerSeams seams;
   GpuAccess gpus;
@@ -57,6 +59,8 @@ struct WorkerImpl::Runtime {
   Mutex stager_mu;
   bool stager_ended ABSL_GUARDED_BY(stager_mu) = false;
   std::unique_ptr<DeviceStager> stager ABSL_GUARDED_BY(stager_mu);
+
+  PlaneEnd plane_end;  // the first to go: planes refer to what is above
 };
 
 }  // namespace coordd

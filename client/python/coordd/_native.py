@@ -41,7 +41,8 @@ def call_error(status: int, tensor: Optional[str] = None) -> CoorddError:
         message += ("; an earlier call was interrupted (Ctrl-C) and still waits for the other ranks: finish_interrupted() "
                     "waits for it, and this call is then the next one of this name")
     kind: Type[CoorddError] = HorovodInternalError
-    if status in _OF_THE_CALL:
+    # A program that is told of a generation's end begins anew; for want of a preparation it would do so for ever.
+    if status in _OF_THE_CALL or (status == STATUS["FAILED_PRECONDITION"] and "CUDA graph" in message):
         kind = InvalidArgumentError
     elif status == STATUS["UNIMPLEMENTED"]:
         kind = UnsupportedError

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/gpu/fake_graph.h"
 #include "tests/support/gpu/fake_settings.h"
 #include "tests/support/gpu/fake_stream.h"
 #include "tests/support/gpu/host_kernels.h"
@@ -29,6 +30,7 @@ constexpr CudaResult kInvalidImage = 200;
 constexpr CudaResult kInvalidContext = 201;
 constexpr CudaResult kNotFound = 500;
 constexpr CudaResult kCaptureUnsafe = 900;
+constexpr CudaResult kLaunchFailed = 719;
 constexpr int kDevicesMax = 16;
 
 FakeSettings& Settings() {
@@ -68,7 +70,8 @@ thread_local std::vector<CudaContext> current;
 thread_local int capture_mode = 0;  // global
 
 struct FakeEvent {
-  std::shared_ptr<FakePoint> point;  // of the last record; nullptr: never recorded
+  std::shared_ptr<FakePoint> point;         // of the last record; nullptr: never recorded
+  std::shared_ptr<FakeGraphBody> captured;  // the last record was a part of that
 };
 struct FakeFunction {
   std::string name;
@@ -82,11 +85,6 @@ struct Streams {
 Streams& TheStreams() {
   static Streams* streams = new Streams;
   return *streams;
-}
-
-FakeStream& StreamOf(CudaStream stream) {
-  static FakeStream* by_default = new FakeStream;
-  return stream == nullptr ? *by_default : *reinterpret_cast<FakeStream*>(stream);
 }
 
 int DeviceOf(CudaContext context) {
@@ -130,7 +128,7 @@ void AwaitIdle(int device) {
     for (const auto& [stream, on] : TheStreams().devices) {
       if (on != device) continue;
       points.push_back(std::make_shared<FakePoint>());
-      stream->Push([point = points.back()] { point->Happen(); });
+      stream->PushNow([point = points.back()] { point->Happen(); });
     }
   }
   for (const auto& point : points) point->happened.wait(false);
@@ -159,7 +157,26 @@ const Allocation* Find(const void* pointer) {
   return pointer < it->first + it->second.size ? &it->second : nullptr;
 }
 
+// While a graph is captured, a thread that is not relaxed may not do that.
+bool EndsCapture() { return capture_mode != kCudaCaptureRelaxed && FakeCaptures() > 0; }
+
 }  // namespace
+
+namespace coordd {
+
+FakeStream& StreamOf(CudaStream stream) {
+  static FakeStream* by_default = new FakeStream;
+  return stream == nullptr ? *by_default : *reinterpret_cast<FakeStream*>(stream);
+}
+
+void CaptureStreams(const std::shared_ptr<FakeGraphBody>& from,
+                    const std::shared_ptr<FakeGraphBody>& to) {
+  std::lock_guard lock(TheStreams().mu);
+  for (const auto& [stream, on] : TheStreams().devices)
+    if (stream->capture() == from) stream->SetCapture(to);
+}
+
+}  // namespace coordd
 
 extern "C" {
 
@@ -297,13 +314,19 @@ CudaResult cuStreamDestroy_v2(CudaStream stream) {
 CudaResult cuStreamWaitEvent(CudaStream stream, CudaEvent event, unsigned) {
   AwaitLock();
   if (current.empty()) return kInvalidContext;
+  // As a driver does: the stream takes part in the capture.
+  if (const auto graph = reinterpret_cast<FakeEvent*>(event)->captured; graph != nullptr) {
+    StreamOf(stream).SetCapture(graph);
+    return kCudaSuccess;
+  }
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   if (point != nullptr) StreamOf(stream).Push([point] { point->happened.wait(false); });
   return kCudaSuccess;
 }
 // "capturing": of all streams. A thread that is not relaxed ends the capture.
-CudaResult cuStreamIsCapturing(CudaStream, int* status) {
-  *status = static_cast<int>(Settings().Get("capturing"));
+CudaResult cuStreamIsCapturing(CudaStream stream, int* status) {
+  *status =
+      StreamOf(stream).capture() != nullptr ? 1 : static_cast<int>(Settings().Get("capturing"));
   return kCudaSuccess;
 }
 CudaResult cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -325,6 +348,8 @@ CudaResult cuEventDestroy_v2(CudaEvent event) {
 CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
   AwaitLock();
   if (current.empty()) return kInvalidContext;
+  reinterpret_cast<FakeEvent*>(event)->captured = StreamOf(stream).capture();
+  if (reinterpret_cast<FakeEvent*>(event)->captured != nullptr) return kCudaSuccess;
   auto point = std::make_shared<FakePoint>();
   reinterpret_cast<FakeEvent*>(event)->point = point;
   StreamOf(stream).Push([point] { point->Happen(); });
@@ -332,7 +357,8 @@ CudaResult cuEventRecord(CudaEvent event, CudaStream stream) {
 }
 CudaResult cuEventQuery(CudaEvent event) {
   if (current.empty()) return kInvalidContext;
-  if (Settings().Get("capturing") != 0 && capture_mode != kCudaCaptureRelaxed)
+  if (HostContextEnded()) return kLaunchFailed;
+  if (EndsCapture() || (Settings().Get("capturing") != 0 && capture_mode != kCudaCaptureRelaxed))
     return kCaptureUnsafe;
   const auto point = reinterpret_cast<FakeEvent*>(event)->point;
   return point == nullptr || point->happened ? kCudaSuccess : kCudaNotReady;
@@ -359,6 +385,7 @@ CudaResult cuPointerGetAttribute(void* value, int attribute, CudaPointer pointer
 CudaResult cuMemAlloc_v2(CudaPointer* pointer, size_t size) {
   AwaitLock();
   if (current.empty()) return kInvalidContext;
+  if (EndsCapture()) return kCaptureUnsafe;
   return Allocate(reinterpret_cast<void**>(pointer), size, DeviceOf(current.back()));
 }
 // As a driver does: when everything that is on the device has ended.
@@ -369,6 +396,7 @@ CudaResult cuMemFree_v2(CudaPointer pointer) {
 }
 CudaResult cuMemHostAlloc(void** pointer, size_t size, unsigned) {
   if (current.empty()) return kInvalidContext;
+  if (EndsCapture()) return kCaptureUnsafe;
   return Allocate(pointer, size, -1);
 }
 // The same (NVIDIA/nccl issue 48), of the device that it was made for.
@@ -443,7 +471,19 @@ CudaResult cuLaunchKernel(CudaFunction function, unsigned grid_x, unsigned grid_
   const std::string name = reinterpret_cast<FakeFunction*>(function)->name;
   if (name == "coordd_gate") {
     const uint32_t* word = *static_cast<const uint32_t**>(arguments[0]);
-    StreamOf(stream).Push([word] { RunHostGate(word); });
+    const uint64_t limit = *static_cast<uint64_t*>(arguments[1]);
+    StreamOf(stream).Push([word, limit] { RunHostGate(word, limit); });
+    return kCudaSuccess;
+  }
+  if (name == "coordd_seal") {
+    const auto rows = *static_cast<unsigned*>(arguments[3]);
+    auto outputs = std::make_shared<HostTable>();
+    std::memcpy(outputs->rows, arguments[0], rows * sizeof(outputs->rows[0]));
+    const uint32_t* word = *static_cast<const uint32_t**>(arguments[1]);
+    const uint64_t limit = *static_cast<uint64_t*>(arguments[2]);
+    StreamOf(stream).Push([outputs, word, limit, rows, threads = block_x] {
+      RunHostSeal(threads, *outputs, word, limit, rows);
+    });
     return kCudaSuccess;
   }
   // Only the rows that the grid has: the others are not initialised.

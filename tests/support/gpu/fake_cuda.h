@@ -18,6 +18,12 @@ void fake_cuda_set(const char* name, long value);
 // Runs on the stream, in its order.
 void fake_cuda_enqueue(coordd::CudaStream stream, void (*run)(void*), void* argument);
 
+// Whether the stream is captured into a graph; a part of that graph, which runs with each launch,
+// and `end`, once nothing refers to the graph any more. REQUIRES: the stream is captured.
+int fake_cuda_is_capturing(coordd::CudaStream stream);
+void fake_cuda_capture(coordd::CudaStream stream, void (*run)(void*), void (*end)(void*),
+                       void* argument);
+
 // A word of pinned memory for a library above the driver, made for this thread's current device,
 // and its end, which needs no current device and waits as cuMemFreeHost does.
 void* fake_cuda_allocate_pinned();

@@ -60,6 +60,26 @@ struct Enqueued {
   bool fails = false;
 };
 
+// As NCCL's: what a graph has of a communicator keeps it from being freed.
+void Capture(const std::shared_ptr<FakeComm>& comm, CudaStream stream,
+             std::vector<FakeCall> calls) {
+  for (FakeCall& call : calls) call.captured = true;
+  ++comm->in_graphs;
+  fake_cuda_capture(
+      stream,
+      [](void* argument) {
+        Enqueued& run = *static_cast<Enqueued*>(argument);
+        ++run.comm->launched;
+        RunCalls(*run.comm, run.calls);
+        --run.comm->launched;
+      },
+      [](void* argument) {
+        const std::unique_ptr<Enqueued> ended(static_cast<Enqueued*>(argument));
+        --ended->comm->in_graphs;
+      },
+      new Enqueued{comm, std::move(calls), false});
+}
+
 // What this thread has called since ncclGroupStart, by communicator and stream.
 struct Group {
   int depth = 0;
@@ -69,6 +89,11 @@ struct Group {
 thread_local Group group;
 
 void Flush(const std::shared_ptr<FakeComm>& comm, CudaStream stream, std::vector<FakeCall> calls) {
+  if (fake_cuda_is_capturing(stream) != 0) {
+    comm->polls = comm->blocking ? 0 : FakeNcclSettings().Get("call_polls");
+    ++comm->given;
+    return Capture(comm, stream, std::move(calls));
+  }
   auto* enqueued = new Enqueued{comm, std::move(calls), false};
   const long error = FakeNcclSettings().Take("async_error");
   if (error != 0) {
@@ -276,6 +301,10 @@ NcclResult ncclCommGetAsyncError(NcclComm handle, NcclResult* error) {
   // Errors of the network are noticed after the call that they concern.
   if (comm.coming_error != 0 && comm.polls == 0 && comm.error_is_near.exchange(true))
     comm.error = comm.coming_error.load();
+  if (comm.finalized && comm.in_graphs > 0) {
+    *error = NcclResult::kInProgress;
+    return NcclResult::kSuccess;
+  }
   if (comm.window_pending) PollWindow(comm);
   if (comm.shrinking) PollShrink(comm);
   *error = static_cast<NcclResult>(comm.error.load());
@@ -299,6 +328,7 @@ NcclResult ncclCommDestroy(NcclComm handle) {
     BreakRule("ncclCommDestroy without ncclCommFinalize");
   if (!handle->comm->registered.empty()) BreakRule("ncclCommDestroy before ncclCommDeregister");
   if (!handle->comm->windows.empty()) BreakRule("ncclCommDestroy before ncclCommWindowDeregister");
+  for (FakeRest rest; handle->comm->in_graphs > 0;) rest.Once();
   Free(handle);
   return NcclResult::kSuccess;
 }
@@ -309,6 +339,11 @@ NcclResult ncclCommAbort(NcclComm handle) {
   // NCCL waits for all that it has launched, also for what has not begun: ncclLaunchFinish lets a
   // stream of its own wait for it, which commDestroySync synchronises.
   while (handle->comm->launched > 0) rest.Once();
+  // And for the graphs that refer to it (localPersistentRefs), unless it was revoked: then they
+  // would refer to what is gone.
+  if (handle->comm->revocation_ended && handle->comm->in_graphs > 0)
+    BreakRule("ncclCommAbort of a revoked communicator that graphs refer to");
+  while (handle->comm->in_graphs > 0) rest.Once();
   {
     std::lock_guard lock(handle->comm->mu);
     if (handle->comm->child != nullptr) EndShrink(*handle->comm);

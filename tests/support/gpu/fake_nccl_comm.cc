@@ -73,7 +73,8 @@ ReduceOp OpOf(NcclOp op) {
 // false: aborted, or what the ranks called differs.
 bool RunCollective(FakeComm& comm, const FakeCall& call) {
   const auto aborted = [&comm] { return comm.Aborted(); };
-  const FakeOperation operation{call.kind, static_cast<int>(call.type), static_cast<int>(call.op),
+  const int kind = call.kind + (call.captured ? 100 : 0);
+  const FakeOperation operation{kind, static_cast<int>(call.type), static_cast<int>(call.op),
                                 call.peer, call.count};
   bool equal = false;
   if (!comm.clique->Agree(comm.rank, operation, aborted, &equal)) return false;

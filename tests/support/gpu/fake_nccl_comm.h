@@ -38,8 +38,9 @@ struct FakeComm {
   std::atomic<int> error = 0;         // asynchronous
   std::atomic<int> coming_error = 0;  // seen at the poll after that which finds it launched
   std::atomic<bool> error_is_near = false;
-  std::atomic<long> polls = 0;     // that what was begun still takes
-  std::atomic<long> launched = 0;  // and has not ended on its stream
+  std::atomic<long> polls = 0;      // that what was begun still takes
+  std::atomic<long> launched = 0;   // and has not ended on its stream
+  std::atomic<long> in_graphs = 0;  // calls, of graphs that are still there
   std::mutex mu;
   std::map<const void*, size_t> registered;  // buffers; guarded by mu
   // A window that is being made, until all ranks have come to it; guarded by mu.
@@ -76,7 +77,8 @@ struct FakeCall {
   size_t count = 0;
   NcclType type = NcclType::kUint8;
   NcclOp op = NcclOp::kSum;
-  int peer = 0;  // or root
+  int peer = 0;           // or root
+  bool captured = false;  // on all ranks, or on none
 };
 
 size_t SizeOfNccl(NcclType type);

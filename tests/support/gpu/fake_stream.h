@@ -6,9 +6,11 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace coordd {
 
@@ -21,6 +23,19 @@ struct FakePoint {
     at = std::chrono::steady_clock::now();
     happened = true;
     happened.notify_all();
+  }
+};
+
+// What a graph does, in the order in which it was captured, whatever the streams; it lives as long
+// as a graph, one that is ready to be launched, or a launch refers to it.
+struct FakeGraphBody {
+  std::mutex mu;
+  std::vector<std::function<void()>> tasks;
+  std::vector<std::shared_ptr<void>> retained;  // user objects
+
+  void Add(std::function<void()> task) {
+    std::lock_guard lock(mu);
+    tasks.push_back(std::move(task));
   }
 };
 
@@ -37,10 +52,26 @@ class FakeStream {
     thread_.join();
   }
 
+  // What is captured has to be fit to run more than once.
   void Push(std::function<void()> task) {
+    if (const auto graph = capture()) return graph->Add(std::move(task));
+    PushNow(std::move(task));
+  }
+  // Not into a graph.
+  void PushNow(std::function<void()> task) {
     std::lock_guard lock(mu_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
+  }
+
+  // nullptr: what is pushed runs.
+  std::shared_ptr<FakeGraphBody> capture() {
+    std::lock_guard lock(mu_);
+    return capture_;
+  }
+  void SetCapture(std::shared_ptr<FakeGraphBody> graph) {
+    std::lock_guard lock(mu_);
+    capture_ = std::move(graph);
   }
 
  private:
@@ -61,6 +92,7 @@ class FakeStream {
   std::mutex mu_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
+  std::shared_ptr<FakeGraphBody> capture_;
   bool ending_ = false;
   std::thread thread_;  // the last: it starts when everything else is there
 };

@@ -1,6 +1,8 @@
 #include "tests/support/gpu/host_kernels.h"
 
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <functional>
 #include <map>
 
@@ -20,7 +22,16 @@ void __nanosleep(unsigned) {
   thread_local coordd::FakeRest rest;
   rest.Once();
 }
+std::atomic<bool> context_ended = false;
 }  // namespace
+
+namespace coordd_kernels {
+inline unsigned long long Nanoseconds() {
+  return static_cast<unsigned long long>(std::chrono::steady_clock::now().time_since_epoch() /
+                                         std::chrono::nanoseconds(1));
+}
+inline void EndContext() { context_ended = true; }
+}  // namespace coordd_kernels
 
 #include "worker/gpu/cuda/kernels.cu"
 
@@ -62,7 +73,7 @@ const std::map<std::string, Kernel>& Kernels() {
 }  // namespace
 
 bool IsHostKernel(const std::string& name) {
-  return name == "coordd_gate" || Kernels().count(name) > 0;
+  return name == "coordd_gate" || name == "coordd_seal" || Kernels().count(name) > 0;
 }
 
 void RunHostKernel(const std::string& name, const HostGrid& grid, const HostTable& table,
@@ -78,6 +89,19 @@ void RunHostKernel(const std::string& name, const HostGrid& grid, const HostTabl
   }
 }
 
-void RunHostGate(const uint32_t* word) { coordd_gate(word); }
+void RunHostGate(const uint32_t* word, uint64_t limit_nanoseconds) {
+  coordd_gate(word, limit_nanoseconds);
+}
+
+void RunHostSeal(unsigned threads, const HostTable& table, const uint32_t* word,
+                 uint64_t limit_nanoseconds, unsigned rows) {
+  blockDim = {threads, 1};
+  for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {
+    coordd_seal(reinterpret_cast<const coordd_kernels::Table&>(table), word, limit_nanoseconds,
+                rows);
+  }
+}
+
+bool HostContextEnded() { return context_ended; }
 
 }  // namespace coordd

@@ -18,10 +18,14 @@ struct HostGrid {
 
 // Whether kernels.cu has such an entry.
 bool IsHostKernel(const std::string& name);
-// REQUIRES: it has, and it is not the gate.
+// REQUIRES: it has, and it is neither the gate nor the seal.
 void RunHostKernel(const std::string& name, const HostGrid& grid, const HostTable& table,
                    double factor);
-// Returns when the word is no longer 1.
-void RunHostGate(const uint32_t* word);
+// Return when the word is no longer 1, or the limit is over: then HostContextEnded.
+void RunHostGate(const uint32_t* word, uint64_t limit_nanoseconds);
+void RunHostSeal(unsigned threads, const HostTable& table, const uint32_t* word,
+                 uint64_t limit_nanoseconds, unsigned rows);
+// Whether a kernel has ended the context (a trap).
+bool HostContextEnded();
 
 }  // namespace coordd

@@ -91,6 +91,10 @@ class SpoilingWorker final : public Worker {
     return absl::UnimplementedError("no memory here");
   }
   absl::Status UnregisterMemory(void*, absl::Duration) override { return absl::OkStatus(); }
+  absl::Status PrepareGraphs(ProcessSetId, int32_t, absl::Duration) override {
+    return absl::UnimplementedError("no graphs here");
+  }
+  absl::Status CheckGraphs(ProcessSetId, absl::Duration) override { return absl::OkStatus(); }
   absl::Status CheckMapped(const void*, int64_t) const override { return absl::OkStatus(); }
   int32_t newcomers() const override { return 0; }
   std::optional<absl::Duration> drain_left() const override { return std::nullopt; }

@@ -46,6 +46,9 @@ absl::StatusOr<CudaFunctions> LoadCuda(const std::string& library) {
   table.Optional(cuda.EventElapsedTime, "cuEventElapsedTime");
   table.Optional(cuda.StreamIsCapturing, "cuStreamIsCapturing");
   table.Optional(cuda.ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
+  table.Optional(cuda.StreamBeginCapture, "cuStreamBeginCapture_v2");
+  table.Optional(cuda.StreamEndCapture, "cuStreamEndCapture");
+  table.Optional(cuda.GraphDestroy, "cuGraphDestroy");
   if (table.missing_required().empty()) return cuda;
   return absl::NotFoundError(absl::StrCat(library, " has no ",
                                           absl::StrJoin(table.missing_required(), ", "),

@@ -21,6 +21,7 @@ using CudaContext = struct CudaContextHandle*;
 using CudaStream = struct CudaStreamHandle*;  // nullptr: the legacy default stream
 using CudaEvent = struct CudaEventHandle*;
 using CudaModule = struct CudaModuleHandle*;
+using CudaGraph = struct CudaGraphHandle*;
 using CudaFunction = struct CudaFunctionHandle*;
 using CudaPointer = uint64_t;
 struct CudaUuid {
@@ -96,6 +97,9 @@ struct CudaFunctions {
                                  CudaEvent to) = nullptr;  // for those who measure
   CudaResult (*StreamIsCapturing)(CudaStream stream, int* status) = nullptr;
   CudaResult (*ThreadExchangeStreamCaptureMode)(int* mode) = nullptr;
+  CudaResult (*StreamBeginCapture)(CudaStream stream, int mode) = nullptr;
+  CudaResult (*StreamEndCapture)(CudaStream stream, CudaGraph* graph) = nullptr;
+  CudaResult (*GraphDestroy)(CudaGraph graph) = nullptr;
 };
 
 // What stays open to the end of the process. NOT_FOUND: there is no driver, or it lacks what every

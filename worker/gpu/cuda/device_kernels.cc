@@ -14,13 +14,14 @@ namespace {
 struct Table {
   DeviceRow rows[DeviceKernels::kRowsPerLaunch];
 };
-static_assert(sizeof(Table) <= 4096 - sizeof(double), "a launch takes 4 KiB of arguments");
+static_assert(sizeof(Table) <= 4096 - 4 * sizeof(double), "a launch takes 4 KiB of arguments");
 static_assert(std::has_unique_object_representations_v<Table>, "no byte that nobody writes");
 
 // All that kernels.cu has.
 constexpr const char* kNames[] = {
     "coordd_copy",
     "coordd_gate",
+    "coordd_seal",
     "coordd_cast_bfloat16_float32",
     "coordd_cast_float16_float32",
     "coordd_cast_float32_bfloat16",
@@ -47,6 +48,15 @@ constexpr unsigned kThreads = 256;
 // most: more than any device runs at a time.
 constexpr int64_t kBytesPerBlock = int64_t{kThreads} * 16 * 4;
 constexpr int64_t kBlocksMax = 1024;
+// One warp, whose loads of the word are one access.
+constexpr unsigned kSealThreads = 32;
+
+// As the kernels take it.
+uint64_t LimitOf(absl::Duration limit) {
+  return limit == absl::InfiniteDuration()
+             ? 0
+             : static_cast<uint64_t>(std::max<int64_t>(absl::ToInt64Nanoseconds(limit), 1));
+}
 
 }  // namespace
 
@@ -109,13 +119,35 @@ absl::Status DeviceKernels::Scale(DataType from, DataType to, double factor,
   return LaunchRows(function, &factor, std::max(SizeOf(from), SizeOf(to)), rows, stream);
 }
 
-absl::Status DeviceKernels::Gate(const std::atomic<uint32_t>* word, CudaStream stream) const {
+absl::Status DeviceKernels::Gate(const std::atomic<uint32_t>* word, CudaStream stream,
+                                 absl::Duration limit) const {
   COORDD_ASSIGN_OR_RETURN(const CudaFunction function, Find("coordd_gate"));
   COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
-  void* arguments[] = {&word};
+  uint64_t limit_nanoseconds = LimitOf(limit);
+  void* arguments[] = {&word, &limit_nanoseconds};
   return runtime_->Check(
       runtime_->cuda().LaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr),
       "cuLaunchKernel of the gate", device_);
+}
+
+absl::Status DeviceKernels::Seal(const std::atomic<uint32_t>* word,
+                                 absl::Span<const DeviceRow> outputs, CudaStream stream,
+                                 absl::Duration limit) const {
+  COORDD_ASSIGN_OR_RETURN(const CudaFunction function, Find("coordd_seal"));
+  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(*runtime_, device_));
+  uint64_t limit_nanoseconds = LimitOf(limit);
+  for (; !outputs.empty(); outputs.remove_prefix(std::min(outputs.size(), kRowsPerLaunch))) {
+    const absl::Span<const DeviceRow> part = outputs.subspan(0, kRowsPerLaunch);
+    Table table;
+    std::copy(part.begin(), part.end(), table.rows);
+    auto rows = static_cast<unsigned>(part.size());
+    void* arguments[] = {&table, &word, &limit_nanoseconds, &rows};
+    COORDD_RETURN_IF_ERROR(
+        runtime_->Check(runtime_->cuda().LaunchKernel(function, 1, 1, 1, kSealThreads, 1, 1, 0,
+                                                      stream, arguments, nullptr),
+                        "cuLaunchKernel of the seal", device_));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "worker/gpu/cuda/device_runtime.h"
@@ -41,8 +42,14 @@ class DeviceKernels {
   // others.
   absl::Status Scale(DataType from, DataType to, double factor, absl::Span<const DeviceRow> rows,
                      CudaStream stream) const;
-  // What is behind it on the stream waits while *word (pinned memory) is 1.
-  absl::Status Gate(const std::atomic<uint32_t>* word, CudaStream stream) const;
+  // What is behind it on the stream waits while *word (pinned memory) is 1. After `limit` it ends
+  // the context instead, by a trap: every call of CUDA in this process fails from then on.
+  absl::Status Gate(const std::atomic<uint32_t>* word, CudaStream stream,
+                    absl::Duration limit = absl::InfiniteDuration()) const;
+  // The same; and where the word is 2 by then, every byte of `outputs` (DeviceRow::to) becomes
+  // 0xff.
+  absl::Status Seal(const std::atomic<uint32_t>* word, absl::Span<const DeviceRow> outputs,
+                    CudaStream stream, absl::Duration limit = absl::InfiniteDuration()) const;
 
  private:
   DeviceKernels(DeviceRuntime* runtime, int32_t device, const DeviceRuntime::Functions* functions)

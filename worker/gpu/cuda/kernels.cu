@@ -63,12 +63,20 @@ __device__ inline float FromBits(unsigned bits) { return __uint_as_float(bits); 
 __device__ inline unsigned LoadWord(const unsigned* word) {
   return *static_cast<const volatile unsigned*>(word);
 }
+__device__ inline Size Nanoseconds() {
+  Size now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+// The context ends with an error, which everything that waits for the device gets.
+__device__ inline void EndContext() { asm volatile("trap;"); }
 #else
 inline float ToFloat(Float16 value) { return coordd::Float16ToFloat32(value.bits); }
 inline Float16 ToFloat16(float value) { return {coordd::Float32ToFloat16(value)}; }
 inline unsigned Bits(float value) { return std::bit_cast<unsigned>(value); }
 inline float FromBits(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned LoadWord(const unsigned* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+// Nanoseconds and EndContext: host_kernels.cc's.
 #endif
 
 __device__ inline float ToFloat(Bfloat16 value) {
@@ -336,8 +344,42 @@ extern "C" __global__ void coordd_cast_bfloat16_float32(const Table table, doubl
   ScaleRow<coordd_kernels::Bfloat16, float>(table.rows[blockIdx.y], factor);
 }
 
+namespace coordd_kernels {
+
+// Returns what the word, in pinned host memory, is when it is no longer 1. After so long (0: never)
+// nobody will come to change it: whoever could is behind this kernel, perhaps.
+__device__ inline unsigned AwaitGate(const unsigned* word, Size limit_nanoseconds) {
+  unsigned value = LoadWord(word);
+  if (value != 1) return value;
+  const Size started = Nanoseconds();
+  while ((value = LoadWord(word)) == 1) {
+    if (limit_nanoseconds != 0 && Nanoseconds() - started > limit_nanoseconds) {
+      EndContext();
+      return value;
+    }
+    __nanosleep(2000);
+  }
+  return value;
+}
+
+}  // namespace coordd_kernels
+
 // One thread. Behind a collective: its stream stays here while the word is 1, so that nothing reads
-// what an aborted collective has left. The word is in pinned host memory.
-extern "C" __global__ void coordd_gate(const unsigned* word) {
-  while (coordd_kernels::LoadWord(word) == 1) __nanosleep(2000);
+// what an aborted collective has left.
+extern "C" __global__ void coordd_gate(const unsigned* word, coordd_kernels::Size limit) {
+  coordd_kernels::AwaitGate(word, limit);
+}
+
+// One block of few threads. The same behind a collective of a graph, which may be launched again
+// when its generation is over: then (the word is 2) what it has left, which is no result, is
+// overwritten with ones, which no number of floating point has but NaN. `to` and `count`, bytes, of
+// each row.
+extern "C" __global__ void coordd_seal(const Table table, const unsigned* word,
+                                       coordd_kernels::Size limit, unsigned rows) {
+  if (coordd_kernels::AwaitGate(word, limit) != 2) return;
+  for (unsigned r = 0; r < rows; ++r) {
+    const coordd_kernels::Row& row = table.rows[r];
+    coordd_kernels::Byte* to = static_cast<coordd_kernels::Byte*>(row.to);
+    for (coordd_kernels::Size i = threadIdx.x; i < row.count; i += blockDim.x) to[i] = 0xff;
+  }
 }

@@ -67,7 +67,7 @@ std::optional<absl::StatusOr<std::shared_ptr<NcclCommunicator>>> CommunicatorMak
 std::string CommunicatorMaker::Key(absl::string_view name) const {
   if (place_.node >= 0)
     return absl::StrCat("nccl-node/", ToInt(place_.group), "/", place_.node, "/", name);
-  return absl::StrCat("nccl/", ToInt(place_.group), "/", name);
+  return absl::StrCat(place_.for_graphs ? "nccl-graphs/" : "nccl/", ToInt(place_.group), "/", name);
 }
 
 bool CommunicatorMaker::StoppedBy(absl::Time until) {

@@ -69,7 +69,8 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   COORDD_ASSIGN_OR_RETURN(DeviceKernels kernels, DeviceKernels::Load(device, options_.device));
   COORDD_ASSIGN_OR_RETURN(DeviceMemory scratch,
                           DeviceMemory::Allocate(device, options_.device, sizeof(uint32_t)));
-  COORDD_ASSIGN_OR_RETURN(gate_, NcclGate::Create(device, clock_, options_.device));
+  COORDD_ASSIGN_OR_RETURN(gate_,
+                          NcclGate::Create(device, clock_, options_.device, options_.gate_limit));
   COORDD_ASSIGN_OR_RETURN(DeviceEvent mark, DeviceEvent::Create(device, options_.device));
   on_device_ = std::make_shared<OnDevice>(
       OnDevice{std::move(stream), std::move(kernels), std::move(scratch), std::move(mark)});

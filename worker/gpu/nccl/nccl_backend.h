@@ -28,6 +28,8 @@ struct NcclBackendOptions {
   int32_t device = 0;                            // of this rank, in this process
   absl::Duration init_limit = absl::Minutes(5);  // of each communicator
   bool register_buffers = true;                  // where NCCL can (ncclCommRegister)
+  // A stream that is held at the gate for longer ends the context.
+  absl::Duration gate_limit = absl::InfiniteDuration();
   bool shrink = true;  // that of all ranks is kept for the next generation (ncclCommShrink)
   // The first fusion buffer, for groups that use it as a symmetric window; nullptr: plain memory.
   std::shared_ptr<NcclMemory> window;

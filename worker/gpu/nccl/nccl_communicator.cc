@@ -1,12 +1,26 @@
 #include "worker/gpu/nccl/nccl_communicator.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/thread.h"
 #include "worker/interfaces/idle_wait.h"
 
 namespace coordd {
+
+namespace {
+
+// Threads that NCCL keeps as long as the program has graphs, for ever perhaps.
+void LeaveAlone(std::thread thread) {
+  static Mutex mu;
+  static auto* const left = new std::vector<std::thread>;
+  MutexLock lock(&mu);
+  left->push_back(std::move(thread));
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<NcclCommunicator>> NcclCommunicator::Begin(
     std::shared_ptr<NcclRuntime> runtime, NcclPlace place, absl::Span<NcclUniqueId> ids) {
@@ -86,7 +100,40 @@ bool NcclCommunicator::Connected() {
   return connected_;
 }
 
-bool NcclCommunicator::CanRevoke() { return nccl().CommRevoke != nullptr && Connected(); }
+bool NcclCommunicator::CanRevoke() {
+  MutexLock lock(&mu_);
+  return anchored_ || (nccl().CommRevoke != nullptr && connected_);
+}
+
+void NcclCommunicator::Anchor(std::shared_ptr<const void> graph) {
+  MutexLock lock(&mu_);
+  anchored_ = true;
+  anchor_ = std::move(graph);
+}
+
+// It makes no context current: what frees memory meanwhile may have the driver's lock, and wait for
+// the very kernels that this ends. NCCL tells them before it calls the driver, on threads of its
+// own.
+void NcclCommunicator::AbortBeside(NcclComm comm) const {
+  LeaveAlone(StartThread("nccl-graphs-end",
+                         [runtime = runtime_, comm] { runtime->nccl.functions.CommAbort(comm); }));
+}
+
+bool NcclCommunicator::AbortAnchored(bool let_go) {
+  NcclComm comm = nullptr;
+  std::shared_ptr<const void> anchor;
+  {
+    MutexLock lock(&mu_);
+    if (!anchored_) return false;
+    // Of one rank NCCL has no kernels, and no part of the graph that would keep it from freeing.
+    if (!let_go && place_.size == 1) return true;
+    comm = std::exchange(comm_, nullptr);
+    if (let_go) anchor = std::move(anchor_);
+    left_.NotifyAll();
+  }
+  if (comm != nullptr) AbortBeside(comm);
+  return true;  // and the graph goes
+}
 
 bool NcclCommunicator::Shrinking() {
   MutexLock lock(&mu_);
@@ -116,6 +163,10 @@ absl::StatusOr<bool> NcclCommunicator::Pending() {
   if (parent != nullptr) {
     COORDD_ASSIGN_OR_RETURN(const bool pending, AwaitShrunk(parent));
     if (pending) return true;
+  }
+  {
+    MutexLock lock(&mu_);
+    if (finalizing_) return true;  // until its time is over
   }
   const NcclComm comm = Enter();
   if (comm == nullptr) return Gone();
@@ -178,6 +229,12 @@ absl::Status NcclCommunicator::Deregister() {
 
 absl::Status NcclCommunicator::Finalize() {
   device().OwnThisThread();
+  {
+    MutexLock lock(&mu_);
+    // NCCL's would not come to its end while there are graphs.
+    if (anchored_) finalizing_ = true;
+    if (anchored_) return absl::OkStatus();
+  }
   return Call("ncclCommFinalize", [this](NcclComm comm) {
     DeregisterAll(comm);
     return nccl().CommFinalize(comm);
@@ -206,6 +263,7 @@ void NcclCommunicator::AwaitLeftLocked(Clock& clock, absl::Duration patience) {
 }
 
 void NcclCommunicator::BeginRevoke(Clock& clock, absl::Duration patience) {
+  if (AbortAnchored(/*let_go=*/false)) return;
   NcclComm comm = nullptr;
   {
     MutexLock lock(&mu_);
@@ -239,6 +297,7 @@ absl::Status NcclCommunicator::AwaitRevoked() {
 }
 
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
+  if (AbortAnchored(/*let_go=*/true)) return;
   NcclComm comm = nullptr;
   std::shared_ptr<NcclCommunicator> parent;
   {

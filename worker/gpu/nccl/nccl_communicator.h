@@ -77,6 +77,14 @@ class NcclCommunicator {
   absl::Status Finalize();
   void Destroy();
 
+  // For one that programs capture: `graph`, which is never launched, refers to it, and NCCL frees
+  // no communicator that a graph refers to. So Revoke is NCCL's abort, on a thread that is left
+  // alone, and frees nothing: kernels end at once, those of later launches of a graph, too, which
+  // after ncclCommRevoke would wait for their peers for ever. Abort lets go of the graph; NCCL
+  // frees the communicator when the program's graphs are gone as well, perhaps never. Neither
+  // waits. REQUIRES: it is connected; nothing is pending.
+  void Anchor(std::shared_ptr<const void> graph);
+
   // Ends what runs on the device and frees the communicator, which waits for everything that is on
   // the device, whoever's it is. Waits for a call that another thread is in, `patience` at most,
   // then aborts beside it, which ends that call. Idempotent. It may take long, or for ever: NCCL's
@@ -94,6 +102,10 @@ class NcclCommunicator {
   NcclComm Enter();
   void Leave();
   absl::Status Gone() const;
+  // NCCL's abort, on a thread of its own.
+  void AbortBeside(NcclComm comm) const;
+  // Of an anchored one; false: it is not.
+  bool AbortAnchored(bool let_go);
   void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeregisterAll(NcclComm comm);
   // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.
@@ -119,6 +131,9 @@ class NcclCommunicator {
   bool connected_ ABSL_GUARDED_BY(mu_) = false;
   NcclComm revoked_ ABSL_GUARDED_BY(mu_) = nullptr;                // what was comm_ until Revoke
   std::shared_ptr<NcclCommunicator> parent_ ABSL_GUARDED_BY(mu_);  // while shrinking
+  bool anchored_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<const void> anchor_ ABSL_GUARDED_BY(mu_);  // until Abort
+  bool finalizing_ ABSL_GUARDED_BY(mu_) = false;             // an anchored one
 
   // Touched by whoever is in a call.
   std::vector<void*> registered_;  // NCCL's handles

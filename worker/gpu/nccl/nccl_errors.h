@@ -15,6 +15,7 @@ struct NcclPlace {
   ProcessSetId group;
   int32_t rank = 0, size = 1;  // in the group, or of its ranks on this node
   int32_t node = -1;           // of those alone, on the group's so many'th node; -1: of all
+  bool for_graphs = false;     // what programs capture
   int32_t device = 0;
   std::string device_uuid;
   std::string nccl_version, driver_version;  // "2.28.9", "13.0"

@@ -16,7 +16,7 @@ constexpr absl::Duration kDrainLimit = absl::Seconds(2);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NcclGate>> NcclGate::Create(DeviceRuntime& runtime, Clock& clock,
-                                                           int32_t device) {
+                                                           int32_t device, absl::Duration limit) {
   COORDD_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Create(runtime, device));
   COORDD_ASSIGN_OR_RETURN(DeviceKernels kernels, DeviceKernels::Load(runtime, device));
   COORDD_ASSIGN_OR_RETURN(DeviceEvent through, DeviceEvent::Create(runtime, device));
@@ -24,14 +24,15 @@ absl::StatusOr<std::unique_ptr<NcclGate>> NcclGate::Create(DeviceRuntime& runtim
   COORDD_ASSIGN_OR_RETURN(DeviceMemory memory,
                           DeviceMemory::AllocatePinned(runtime, device, sizeof(uint32_t)));
   return std::unique_ptr<NcclGate>(
-      new NcclGate(clock, device,
+      new NcclGate(clock, device, limit,
                    OnDevice{std::move(stream), std::move(kernels), std::move(through),
                             std::move(drained), std::move(memory)}));
 }
 
-NcclGate::NcclGate(Clock& clock, int32_t device, OnDevice on_device)
+NcclGate::NcclGate(Clock& clock, int32_t device, absl::Duration limit, OnDevice on_device)
     : clock_(clock),
       device_(device),
+      limit_(limit),
       on_device_(std::make_unique<OnDevice>(std::move(on_device))),
       word_(new (on_device_->memory.data()) std::atomic<uint32_t>(kGateOpen)) {}
 
@@ -48,7 +49,7 @@ absl::Status NcclGate::Record(CudaStream stream, DeviceEvent& end) {
   OnDevice& on = *on_device_;
   COORDD_RETURN_IF_ERROR(on.through.Record(stream));
   COORDD_RETURN_IF_ERROR(on.stream.Wait(on.through.get()));
-  COORDD_RETURN_IF_ERROR(on.kernels.Gate(word_, on.stream.get()));
+  COORDD_RETURN_IF_ERROR(on.kernels.Gate(word_, on.stream.get(), limit_));
   return end.Record(on.stream.get());
 }
 

@@ -29,9 +29,11 @@ inline constexpr uint32_t kGatePassed = 2;  // it was held, and whoever waited k
 // has been told.
 class NcclGate {
  public:
-  // `runtime` and `clock` outlive it.
-  static absl::StatusOr<std::unique_ptr<NcclGate>> Create(DeviceRuntime& runtime, Clock& clock,
-                                                          int32_t device);
+  // `runtime` and `clock` outlive it. `limit`: a stream that is held for longer ends the context
+  // (DeviceKernels::Gate): what would tell the program may be behind it.
+  static absl::StatusOr<std::unique_ptr<NcclGate>> Create(
+      DeviceRuntime& runtime, Clock& clock, int32_t device,
+      absl::Duration limit = absl::InfiniteDuration());
   ~NcclGate();  // Pass
   NcclGate(const NcclGate&) = delete;
   NcclGate& operator=(const NcclGate&) = delete;
@@ -58,12 +60,13 @@ class NcclGate {
     DeviceEvent drained;
     DeviceMemory memory;
   };
-  NcclGate(Clock& clock, int32_t device, OnDevice on_device);
+  NcclGate(Clock& clock, int32_t device, absl::Duration limit, OnDevice on_device);
   bool AwaitDrained() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // Constant after construction.
   Clock& clock_;
   const int32_t device_;
+  const absl::Duration limit_;
   std::unique_ptr<OnDevice> on_device_;
   std::atomic<uint32_t>* word_;
 

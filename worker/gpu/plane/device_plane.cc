@@ -9,6 +9,7 @@
 #include "common/base/thread.h"
 #include "common/machine/build_info.h"
 #include "worker/gpu/nccl/nccl_route.h"
+#include "worker/gpu/plane/device_buffers.h"
 #include "worker/interfaces/lanes.h"
 
 namespace coordd {
@@ -30,7 +31,14 @@ DevicePlane::DevicePlane(DevicePlaneOptions options, const GroupLayout& layout, 
       clock_(clock),
       hooks_(std::move(hooks)),
       inbox_(kInboxCapacity, clock),
-      calls_(kInboxCapacity, clock) {}
+      calls_(kInboxCapacity, clock),
+      graphs_(layout, access, store, clock, options_.backend,
+              {[this](int32_t device) { return ClaimDevice(device); },
+               [this](ProcessSetId process_set) {
+                 BeginAgreement(process_set);
+                 return DecisionOf(process_set);
+               },
+               [this] { Abort(); }}) {}
 
 DevicePlane::~DevicePlane() {
   Stop();
@@ -49,31 +57,6 @@ int64_t DevicePlane::FusionBufferBytes() const {
 }
 
 // --- on callers' threads -------------------------------------------------------------------------
-
-absl::Status DevicePlane::CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const {
-  if (job.device >= devices.device_count()) {
-    return absl::InvalidArgumentError(absl::StrCat("device ", job.device, ", expected 0 to ",
-                                                   devices.device_count() - 1,
-                                                   ": that many are visible to this process"));
-  }
-  COORDD_ASSIGN_OR_RETURN(DeviceScope scope, DeviceScope::Enter(devices, job.device));
-  if (devices.IsCaptured(reinterpret_cast<CudaStream>(job.stream))) {
-    return absl::FailedPreconditionError(
-        "its stream is being captured into a CUDA graph, expected one that runs: what is exchanged "
-        "is decided when all ranks have submitted it, and cannot be replayed");
-  }
-  for (const std::byte* address : {job.input, static_cast<const std::byte*>(job.output)}) {
-    if (address == nullptr || SizeBytes(job.spec()) == 0) continue;
-    const MemoryPlace place = devices.PlaceOf(address);
-    if (place.kind == MemoryKind::kCuda && place.device == job.device) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("a buffer ",
-                     place.kind == MemoryKind::kCuda ? absl::StrCat("on device ", place.device)
-                                                     : std::string("that no device knows"),
-                     ", expected memory of device ", job.device, ", which the tensor names"));
-  }
-  return absl::OkStatus();
-}
 
 absl::Status DevicePlane::ClaimDevice(int32_t device) {
   MutexLock lock(&mu_);
@@ -94,7 +77,7 @@ absl::Status DevicePlane::Admit(absl::Span<TensorJob> jobs, size_t* failed) {
     TensorJob& job = jobs[i];
     if (job.device < 0) continue;
     *failed = i;
-    COORDD_RETURN_IF_ERROR(CheckAddresses(*devices, job));
+    COORDD_RETURN_IF_ERROR(CheckBuffers(*devices, job));
     std::shared_ptr<DeviceEvent>& ready = recorded[job.stream];
     if (ready == nullptr) {
       COORDD_ASSIGN_OR_RETURN(
@@ -294,6 +277,7 @@ void DevicePlane::HostDone(std::unique_ptr<BatchJob> batch) {
 }
 
 void DevicePlane::DefineGroup(ProcessSetId process_set, RankList ranks) {
+  graphs_.DefineGroup(process_set, ranks);
   MutexLock lock(&mu_);
   sets_[process_set] = std::move(ranks);
 }
@@ -302,6 +286,7 @@ void DevicePlane::EndGroup(ProcessSetId process_set) {
   {
     MutexLock lock(&mu_);
     sets_.erase(process_set);
+    graphs_.EndGroup(process_set);
     if (!thread_.joinable() && agreements_.count(process_set) == 0) return;
   }
   EnsureThread();
@@ -322,11 +307,17 @@ std::shared_ptr<NcclBackend> DevicePlane::backend() {
 }
 
 void DevicePlane::Abort() {
-  aborted_.store(true, std::memory_order_release);
+  const bool first = !aborted_.exchange(true, std::memory_order_acq_rel);
+  graphs_.Abort();
   if (const std::shared_ptr<NcclBackend> made = backend()) {
     made->Abort();
     if (std::unique_ptr<KeptCommunicator> kept = made->TakeKept())
       access_.Keep(std::move(kept), options_.generation);
+  }
+  if (first && (HoldsGate() || graphs_.HoldsGate())) {
+    COORDD_LOG(kInfo, "streams of the GPU are held until the program has called coordd; after ",
+               absl::FormatDuration(options_.backend.gate_limit),
+               " (COORDD_GPU_GATE_LIMIT) CUDA fails in this process");
   }
   Put(LookAgain{});
   if (told_of_the_end_.load(std::memory_order_acquire)) Told();
@@ -348,6 +339,7 @@ int64_t DevicePlane::registered_bytes() {
 }
 
 void DevicePlane::Told() {
+  graphs_.Told();
   if (const std::shared_ptr<NcclBackend> made = backend()) made->PassGate();
 }
 
@@ -366,6 +358,7 @@ void DevicePlane::Stop() {
     agreements = std::move(agreements_);
     agreements_.clear();
   }
+  graphs_.End();
   Abort();
   inbox_.Close();
   calls_.Close();

@@ -32,6 +32,7 @@
 #include "worker/gpu/nccl/stream_memory.h"
 #include "worker/gpu/plane/device_seat.h"
 #include "worker/gpu/plane/device_agreement.h"
+#include "worker/gpu/plane/device_graphs.h"
 #include "worker/gpu/plane/device_use.h"
 #include "worker/gpu/plane/gpu_access.h"
 #include "worker/interfaces/group_layout.h"
@@ -97,9 +98,8 @@ class DevicePlane {
   // On the caller's thread: checks the tensors of devices among these, records where their streams
   // are, and marks those that NCCL may carry (TensorJob::direct); the others are to be staged.
   // UNIMPLEMENTED: there are no devices here, and why. INVALID_ARGUMENT: an address or a device
-  // that is not what the tensor says, or not this rank's. FAILED_PRECONDITION: a stream that is
-  // captured into a graph. The message does not name the tensor;
-  // `failed` gets its index.
+  // that is not what the tensor says, or not this rank's. The message does not name the tensor;
+  // `failed` gets its index. REQUIRES: no stream that is captured (graphs()).
   absl::Status Admit(absl::Span<TensorJob> jobs, size_t* failed);
 
   // Never blocks: what is launched is bounded by what was submitted. REQUIRES: FitsNccl.
@@ -132,6 +132,9 @@ class DevicePlane {
   int64_t fusion_bytes() const { return fusion_bytes_.load(std::memory_order_relaxed); }
   int64_t result_bytes();      // of results that the library has made, also of those that lie idle
   int64_t registered_bytes();  // of these, with NCCL
+
+  // What programs capture into graphs takes no part in all of this.
+  DeviceGraphs& graphs() { return graphs_; }
 
  private:
   struct Entry {
@@ -173,7 +176,6 @@ class DevicePlane {
   struct Call {};
 
   int64_t FusionBufferBytes() const;
-  absl::Status CheckAddresses(DeviceRuntime& devices, const TensorJob& job) const;
   // This rank's device, from its first tensor on. INVALID_ARGUMENT: it has another.
   absl::Status ClaimDevice(int32_t device);
   void EnsureThread();
@@ -249,6 +251,7 @@ class DevicePlane {
   // One for what is in the inbox, so that the thread "device" can wait for it outside of the seat.
   BoundedQueue<Call> calls_;
   DeviceEvents events_;
+  DeviceGraphs graphs_;
   std::atomic<bool> aborted_ = false;
   std::atomic<bool> told_of_the_end_ = false;
   std::atomic<bool> warned_ = false;
@@ -262,8 +265,8 @@ class DevicePlane {
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
   std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements_ ABSL_GUARDED_BY(mu_);
   std::optional<std::shared_ptr<NcclMemory>> window_ ABSL_GUARDED_BY(mu_);  // once asked for
-  // Made on the thread "device", which ends it unless it holds the gate: then it stays as long as
-  // this object, since freeing a device's memory waits for all that is on the device.
+  // Made on the thread "device", and ended with this object: not by whoever happens to have the last
+  // reference, which may be the program's thread, since the end waits for NCCL's threads.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ResultMemory> results_ ABSL_GUARDED_BY(mu_);  // made with the backend
   std::thread thread_ ABSL_GUARDED_BY(mu_);

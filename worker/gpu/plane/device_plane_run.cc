@@ -70,9 +70,6 @@ void DevicePlane::End() {
     Keep(running);
     Finish(std::move(running->batch), absl::AbortedError("the data plane was stopped"));
   }
-  std::shared_ptr<NcclBackend> ending;
-  MutexLock lock(&mu_);
-  if (backend_ != nullptr && !backend_->HoldsGate()) ending.swap(backend_);
 }
 
 void DevicePlane::DriveFor(const Work& work) {

@@ -11,6 +11,7 @@ from coordd._basics import Average, place, worker
 from coordd._native import Work
 from coordd.exceptions import InvalidArgumentError
 from coordd.process_sets import ProcessSet, global_process_set
+from coordd.torch._graphs import is_captured
 from coordd.torch._handles import Pending, finish, names, track
 from coordd.torch._reductions import allreduce, as_group, function, grouped, grouped_allreduce, like, needs_grad
 from coordd.torch._refused import checked, refuse
@@ -34,7 +35,17 @@ def submit_pending(operation, function_name, extra, name, tensor, output, proces
 # --- allgather -------------------------------------------------------------------------------------------------------
 
 
+def _gathered_like(tensor: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
+    """Memory for the rows of all ranks, which have as many each: in a graph the library allocates nothing."""
+    if tensor.dim() == 0:
+        raise InvalidArgumentError("allgather: expected a tensor of at least one dimension", "INVALID_ARGUMENT")
+    return tensor.new_empty((tensor.shape[0] * (process_set.size() or 1), *tensor.shape[1:]), requires_grad=False)
+
+
 def _allgather(tensor, name, process_set) -> Pending:
+    if is_captured(tensor):
+        return submit_pending("allgather", "coordd_allgather_async", (), name, tensor,
+                              checked("allgather", name, process_set, _gathered_like, tensor, process_set), process_set)
     kind = checked("allgather", name, process_set, kind_of, tensor)
     return submit_pending("allgather", "coordd_allgather_async", (), name, tensor, None, process_set,
                            lambda work: owned_tensor(work, 0, kind))
@@ -83,11 +94,13 @@ def _grouped_allgather(tensors, name, process_set) -> Pending:
     kinds: List = []
 
     def prepare():
+        if is_captured(tensors[0]):
+            return (), [_gathered_like(tensor, process_set) for tensor in tensors]
         kinds.extend(map(kind_of, tensors))
         return (), None
 
     pending = grouped("grouped_allgather", "coordd_grouped_allgather_async", prepare, tensors, name, 1.0, 1.0, process_set)
-    return pending._replace(
+    return pending if pending.result is not None else pending._replace(
         finish=lambda work: [owned_tensor(work, index, kind) for index, kind in enumerate(kinds)])
 
 

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional, TypeVar
 from coordd import _basics, _library, _native
 from coordd.exceptions import CoorddError, HorovodInternalError
 from coordd.process_sets import ProcessSet
+from coordd.torch._graphs import capturing
 from coordd.torch._handles import Unnamed, names
 
 _ANSWER_S = 5.0  # coordd's answer takes a round trip; while coordd is away the program need not wait for it
@@ -24,7 +25,8 @@ def refuse(error: BaseException, full_name: str, unnamed: Optional[Unnamed], pro
     would have been; None: one tensor. Never raises on its own account."""
     if unnamed is None:
         return
-    if isinstance(error, HorovodInternalError) or not isinstance(error, Exception) or group_size == 0:
+    # What the others capture meets this call by its place in the graph, not by its name (check_graphs).
+    if isinstance(error, HorovodInternalError) or not isinstance(error, Exception) or group_size == 0 or capturing():
         names.withdraw(unnamed)
         return
     try:

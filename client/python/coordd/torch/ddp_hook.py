@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._graphs import is_captured
 from coordd.torch._usage import owner_numbers
 from coordd.torch.compression import Compression
 
@@ -92,6 +93,10 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
             buffer.copy_(state.compression.decompress(submitted, context))
         return buffer
 
+    if is_captured(buffer):  # a thread of ours, on a stream of its own, has no part in the capture
+        mpi_ops.synchronize(handle)
+        future.set_result(finish())
+        return future
     _completions.add(handle, buffer.device, finish, future)
     return future
 

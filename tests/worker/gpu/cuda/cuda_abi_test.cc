@@ -47,6 +47,9 @@ EXPECT_SAME(DeviceGetP2PAttribute, cuDeviceGetP2PAttribute);
 EXPECT_SAME(EventElapsedTime, cuEventElapsedTime);
 EXPECT_SAME(StreamIsCapturing, cuStreamIsCapturing);
 EXPECT_SAME(ThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode);
+EXPECT_SAME(StreamBeginCapture, cuStreamBeginCapture);
+EXPECT_SAME(StreamEndCapture, cuStreamEndCapture);
+EXPECT_SAME(GraphDestroy, cuGraphDestroy);
 #undef EXPECT_SAME
 
 TEST(CudaAbi, NumbersAreTheVendors) {

@@ -181,5 +181,27 @@ TEST_F(DeviceKernelsTest, TheGateHoldsItsStreamWhileItIsClosed) {
   EXPECT_TRUE(behind.Happened().value());
 }
 
+TEST_F(DeviceKernelsTest, TheSealOverwritesNothingButWhatAnAbortedCollectiveHasLeft) {
+  auto* const word = new (NewMemory(4)) std::atomic<uint32_t>(0);
+  // More outputs than one launch takes.
+  std::vector<std::byte*> outputs;
+  std::vector<DeviceRow> rows;
+  for (int i = 0; i < 130; ++i) {
+    outputs.push_back(NewMemory(Bytes(static_cast<size_t>(i % 7 + 1), std::byte{5})));
+    rows.push_back({nullptr, outputs.back(), static_cast<uint64_t>(i % 7 + 1)});
+  }
+  ASSERT_TRUE(kernels_.Seal(word, rows, stream_.get(), absl::Minutes(10)).ok());
+  Await();
+  for (int i = 0; i < 130; ++i) EXPECT_EQ(outputs[static_cast<size_t>(i)][i % 7], std::byte{5});
+  word->store(1);
+  ASSERT_TRUE(kernels_.Seal(word, rows, stream_.get(), absl::Minutes(10)).ok());
+  DeviceEvent behind = DeviceEvent::Create(*runtime_, 0).value();
+  ASSERT_TRUE(behind.Record(stream_.get()).ok());
+  EXPECT_FALSE(behind.Happened().value());
+  word->store(2);
+  Await();
+  for (int i = 0; i < 130; ++i) EXPECT_EQ(outputs[static_cast<size_t>(i)][i % 7], std::byte{0xff});
+}
+
 }  // namespace
 }  // namespace coordd
