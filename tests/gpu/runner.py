@@ -14,6 +14,7 @@ GRACE_S = 5  # between SIGTERM and SIGKILL, and kept of the budget for the summa
 SKIPPED = 77  # exit status of a stage that could not test anything here
 PR_SET_CHILD_SUBREAPER = 36
 LINES_OF_FAILURE = 40
+FIGURE = re.compile(r"^(?:\[\d+\] )?(# .*)$", re.MULTILINE)  # also of a rank of coordrun
 BAR = re.compile(r"^# (.*) (met|MISSED)$")
 
 
@@ -30,7 +31,7 @@ class Stage:
 class Result:
     def __init__(self, stage, result, seconds=0.0, reason="", text=""):
         self.stage, self.result, self.seconds, self.reason = stage, result, seconds, reason
-        self.figures = [line for line in text.splitlines() if line.startswith("# ")]
+        self.figures = FIGURE.findall(text)
 
     def as_json(self):
         return {"stage": self.stage.name, "result": self.result, "seconds": round(self.seconds, 1), "limit_s": self.stage.limit_s,

@@ -168,7 +168,11 @@ def call_two(setup):
 
 def call_three(setup):
     """What takes long."""
-    stages = [jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (SURVIVORS,), kills=setup.kills)]
+    ddp = os.path.join(TREE, "bench", "gpu", "ddp.py")
+    stages = [Stage(name, 3, 150, f"training by torch's DDP over NCCL beside coordd's, {ranks} rank(s)",
+                    setup.ranks(ranks, setup.python, ddp, *more), setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks))
+              for name, ranks, more in (("ddp-2", 2, ()), ("ddp-bfloat16", 2, ("--dtype", "bfloat16")), ("ddp-1", 1, ()))]
+    stages.append(jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (SURVIVORS,), kills=setup.kills))
     if setup.gpus > 1:
         # Hosts of two ranks, which share the GPUs: the hierarchy beside NCCL alone, both over this machine's loopback.
         stages.append(bench(setup, 4, name="bench-hierarchical", call=3, more=("--gpu-algorithm", "hierarchical")))

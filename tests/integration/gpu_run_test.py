@@ -21,6 +21,7 @@ PYTHON = """#!/bin/bash
 case "$*" in
   *torch.cuda.is_available*) exit 0 ;;
   *torch_on_cuda.py*) echo "stub of torch: rank $COORDD_RANK of $COORDD_SIZE on $NCCL_HOSTID" ;;
+  *ddp.py*) echo "# a training step by the stub, rank $COORDD_RANK of $COORDD_SIZE: 1.00 times (bar: at most 1.05) met" ;;
   *--compare*) echo 0.00001 ;;
   *--save*) touch "${@: -1}"; echo "stub of digits: rank $COORDD_RANK of $COORDD_SIZE" ;;
   *) exec python3 "$@" ;;
@@ -81,7 +82,7 @@ class GpuRunTest(GpuRunCase):
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
                   "torch-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
-                  "jobs", "digits", "bench-1", "bench-2", "kills"]
+                  "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "kills"]
         found = re.findall("(?m)^=== (.*)$", text)
         self.assertEqual([part for part in found if part != "bench-hierarchical"], [*stages, "summary", "bars"], text)
         bench = processes.is_built("coordd-bench")
@@ -109,7 +110,7 @@ class GpuRunTest(GpuRunCase):
         # Whatever the figures of a stand-in are, each bar is there, behind everything else, in the text and in the file.
         bars = text[text.index("=== bars"):]
         for bar in ("what ran on communicators ended after the loss of a rank was known", "streams of 32 that stand still",
-                    "ncclCommRevoke returns while a gate is held",
+                    "ncclCommRevoke returns while a gate is held", "a training step by the stub, rank 1 of 2",
                     *(["host time of an allreduce", "time added on the device", "packing", "unpacking"] if bench else [])):
             self.assertRegex(bars, f"(?m)^# {bar}.*(met|MISSED)$")
             self.assertTrue([each for each in self.summary()["bars"] if each["bar"].startswith(bar)], bar)
