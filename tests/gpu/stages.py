@@ -159,6 +159,8 @@ def call_two(setup):
               needs=setup.lacks(conformance), note=note),
         Stage("hierarchy", 2, 60, "hierarchical allreduces", [gpu_tests, "--gtest_filter=HierarchicalAllreduceOnAGpu.*"],
               needs=setup.lacks(gpu_tests), note=note),
+        jobs(setup, "nvml", 2, 60, "how a GPU is, as coordd tells it, beside nvidia-smi",
+             ("test_what_is_told_of_a_gpu_is_what_nvidia_smi_says",), file="gpu_health_test.py", ranks=0),
         jobs(setup, "jobs", 2, 200, "what else of the tests of whole jobs holds on GPUs", None),
         Stage("digits", 2, 150, "digits on CUDA: two processes against one", ["bash", "-c", DIGITS, setup.python, digits, setup.build],
               setup.with_torch(), needs=setup.lacks_torch, note=setup.note(2)),
@@ -169,7 +171,7 @@ def call_two(setup):
 def call_three(setup):
     """What takes long."""
     ddp = os.path.join(TREE, "bench", "gpu", "ddp.py")
-    stages = [Stage(name, 3, 150, f"training by torch's DDP over NCCL beside coordd's, {ranks} rank(s)",
+    stages = [Stage(name, 3, 200, f"training by torch's DDP over NCCL beside coordd's, {ranks} rank(s)",
                     setup.ranks(ranks, setup.python, ddp, *more), setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks))
               for name, ranks, more in (("ddp-2", 2, ()), ("ddp-bfloat16", 2, ("--dtype", "bfloat16")), ("ddp-1", 1, ()))]
     stages.append(jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (SURVIVORS,), kills=setup.kills))
@@ -187,16 +189,17 @@ def bench(setup, ranks, name=None, call=2, more=()):
                  needs=setup.lacks(program, os.path.join(setup.build, "bench", "gpu_rank")), note=setup.note(ranks))
 
 
-def jobs(setup, name, call, limit_s, what, tests, kills=1):
-    """Tests of tests/integration/gpu_test.py; `tests`: None: those without a stage of their own."""
-    path = os.path.join(TREE, "tests", "integration", "gpu_test.py")
+def jobs(setup, name, call, limit_s, what, tests, kills=1, file="gpu_test.py", ranks=4):
+    """Tests of a file of tests/integration; `tests`: None: those of gpu_test.py without a stage of their own."""
+    path = os.path.join(TREE, "tests", "integration", file)
+    group = "GpuTest" if file == "gpu_test.py" else "GpuHealthTest"
     if tests is None:
         with open(path, encoding="utf-8") as source:
             tests = [test for test in re.findall(r"(?m)^    def (test_\w+)", source.read()) if test not in COLLECTIVES + KILLED]
-    return Stage(name, call, limit_s, what, [setup.python, path, *(f"GpuTest.{test}" for test in tests)],
+    return Stage(name, call, limit_s, what, [setup.python, path, *(f"{group}.{test}" for test in tests)],
                  {"PYTHONPATH": TREE, "COORDD_TEST_KILLS": str(kills), "COORDD_TEST_PATIENCE_S": str(PATIENCE_S),
                   "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
-                 needs=setup.lacks(setup.test("gpu_ranks")), note=setup.note(4))
+                 needs=setup.lacks(setup.test("gpu_ranks")), note=setup.note(ranks))
 
 
 def all_stages(setup):

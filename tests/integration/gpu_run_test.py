@@ -28,6 +28,14 @@ case "$*" in
 esac
 """
 
+# As the stand-in of NVML has it.
+SMI = """#!/bin/bash
+case "$*" in
+  *--query-gpu=*) id=${*#*--id=}; echo "${id%% *}, 37, 1024, 81559, 71.50, 32, 3, 0" ;;
+  *) echo "stub of nvidia-smi: $*" ;;
+esac
+"""
+
 # Leaves a process that no longer is in the group of the stage.
 LEAVES = """#!/bin/bash
 setsid sleep 1000 &
@@ -43,7 +51,7 @@ class GpuRunCase(processes.TestCase):
     def setUp(self):
         super().setUp()
         self.out = os.path.join(self.folder, "out")
-        for name, text in (("compute-sanitizer", SANITIZER), ("python", PYTHON)):
+        for name, text in (("compute-sanitizer", SANITIZER), ("python", PYTHON), ("nvidia-smi", SMI)):
             self.stub(name, text)
 
     def stub(self, name, text):
@@ -56,7 +64,8 @@ class GpuRunCase(processes.TestCase):
     def gpu_run(self, *arguments, with_driver=True, wrapper=(), **variables):
         """Its exit status and output."""
         if with_driver:
-            os.symlink(os.path.join(self.build, "tests", "libfake_cuda.so"), os.path.join(self.folder, "libcuda.so.1"))
+            for name, library in (("libcuda.so.1", "libfake_cuda.so"), ("libnvidia-ml.so.1", "libfake_nvml.so")):
+                os.symlink(os.path.join(self.build, "tests", library), os.path.join(self.folder, name))
         environment = processes.clean_environment(**{
             "COORDD_NCCL_LIBRARY": os.path.join(self.build, "tests", "libfake_nccl.so"), "FAKE_NCCL_DIR": self.folder,
             "FAKE_NCCL": "shared_device=1,blocking=1", "LD_LIBRARY_PATH": self.folder,
@@ -82,7 +91,7 @@ class GpuRunTest(GpuRunCase):
         self.assertIn("tests/gpu/run: all that was run has passed", text)
         stages = ["facts", "driver-probe", "driver-probe-connection", "nccl-probe", "kernels", "collectives", "killed", "torch-1",
                   "torch-2", "sanitizer-memcheck", "sanitizer-initcheck", "sanitizer-racecheck", "conformance", "hierarchy",
-                  "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "kills"]
+                  "nvml", "jobs", "digits", "bench-1", "bench-2", "ddp-2", "ddp-bfloat16", "ddp-1", "kills"]
         found = re.findall("(?m)^=== (.*)$", text)
         self.assertEqual([part for part in found if part != "bench-hierarchical"], [*stages, "summary", "bars"], text)
         bench = processes.is_built("coordd-bench")
@@ -111,6 +120,7 @@ class GpuRunTest(GpuRunCase):
         bars = text[text.index("=== bars"):]
         for bar in ("what ran on communicators ended after the loss of a rank was known", "streams of 32 that stand still",
                     "ncclCommRevoke returns while a gate is held", "a training step by the stub, rank 1 of 2",
+                    "of 7 readings of a GPU, other than nvidia-smi's: none",
                     *(["host time of an allreduce", "time added on the device", "packing", "unpacking"] if bench else [])):
             self.assertRegex(bars, f"(?m)^# {bar}.*(met|MISSED)$")
             self.assertTrue([each for each in self.summary()["bars"] if each["bar"].startswith(bar)], bar)
