@@ -99,11 +99,11 @@ class Way:
 
 def settle(device):
     """Everybody is here, and the device is through. By torch's group: what repeats in coordd's is not disturbed."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    dist.barrier()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cuda":
+        return dist.barrier()
+    torch.cuda.synchronize(device)
+    dist.barrier(device_ids=[device.index])
+    torch.cuda.synchronize(device)
 
 
 def join_torchs_group(device):

@@ -127,6 +127,8 @@ class Probe {
     word_[1] = 0;
     Ok(cuda_.MemAlloc(&memory_, 1 << 20), "cuMemAlloc");
     event_ = NewEvent(kCudaEventDisableTiming);
+    past_ = NewEvent(kCudaEventDisableTiming);
+    Ok(cuda_.EventRecord(past_, program_stream_), "cuEventRecord");
     Ok(Launch(program_stream_, 1), "a launch");
     Ok(Launch(gate_stream_, 0), "a launch");
     Drain();
@@ -316,7 +318,7 @@ class Probe {
            const CudaResult result = cuda_.EventQuery(event_);
            return result == kCudaNotReady ? kCudaSuccess : result;
          }},
-        {"wait for an event", [this] { return cuda_.StreamWaitEvent(program_stream_, event_, 0); }},
+        {"wait for an event", [this] { return cuda_.StreamWaitEvent(program_stream_, past_, 0); }},
         {"copy",
          [this] { return cuda_.MemcpyAsync(memory_, memory_ + 4096, 4096, program_stream_); }},
         {"allocation", [this] { return cuda_.MemAlloc(&beside_, 4096); }},
@@ -379,7 +381,7 @@ class Probe {
   CudaContext context_ = nullptr;
   CudaFunction gate_ = nullptr;
   CudaStream gate_stream_ = nullptr, program_stream_ = nullptr;
-  CudaEvent event_ = nullptr;
+  CudaEvent event_ = nullptr, past_ = nullptr;
   volatile uint32_t* word_ = nullptr;  // pinned: of the held gate, and of one that lets pass
   CudaPointer memory_ = 0;
   int greatest_ = 0;
