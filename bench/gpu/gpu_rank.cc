@@ -247,11 +247,17 @@ class GpuRank {
                 Median(times.wait_us));
     std::fflush(stdout);
   }
+  // What has to be known of every figure: "" or "; ...".
+  const char* Caveat() const {
+    if (size_ == 1) return "; one rank: NCCL launches nothing";
+    if (size_ > device_->runtime().device_count()) return "; ranks share a GPU: time slices";
+    return "";
+  }
   // `at_most`: the value is to be no larger than the bar, else no smaller.
   void PrintBar(const char* what, double value, const char* unit, double bar, bool at_most) const {
     if (rank_ != 0) return;
-    std::printf("# %s: %.2f%s (bar: at %s %.2f) %s\n", what, value, unit,
-                at_most ? "most" : "least", bar,
+    std::printf("# %s: %.2f%s (bar: at %s %.2f%s) %s\n", what, value, unit,
+                at_most ? "most" : "least", bar, Caveat(),
                 (at_most ? value <= bar : value >= bar) ? "met" : "MISSED");
     std::fflush(stdout);
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/coordctl/gpu_view.h"
 
 namespace coordd {
 namespace {
@@ -124,7 +125,10 @@ void AppendJobHead(const v1::JobState& job, std::string* out) {
 std::string GpuText(const v1::WorkerState& worker) {
   if (!worker.device_use().has_device()) return "-";
   const v1::Device& device = worker.device_use().device();
-  return absl::StrCat(device.index(), " ", device.uuid().substr(0, sizeof("GPU-8f3c0a12") - 1));
+  // As nvidia-smi shows it, where NVML is there: a slice has a name of its own.
+  const std::string& uuid =
+      worker.gpu_health().uuid().empty() ? device.uuid() : worker.gpu_health().uuid();
+  return absl::StrCat(device.index(), " ", uuid.substr(0, sizeof("GPU-8f3c0a12") - 1));
 }
 
 void AppendWorker(const v1::WorkerState& worker, bool with_gpu, std::string* out) {
@@ -311,7 +315,7 @@ std::string StatusText(const v1::ServerState& state) {
   for (const v1::JobState& job : state.jobs()) {
     AppendJobHead(job, &out);
     AppendWorkers(job, &out);
-    absl::StrAppend(&out, DevicesText(job));
+    absl::StrAppend(&out, DevicesText(job), GpuHealthText(job));
     for (const v1::StalledTensor& stall : job.stalled()) {
       absl::StrAppend(&out, "  ", StallText(stall), "\n");
     }

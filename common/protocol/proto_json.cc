@@ -78,7 +78,10 @@ OrderedJson MessageJson(const Message& message) {
     const FieldDescriptor* field = type->field(i);
     if (field->type() == FieldDescriptor::TYPE_BYTES) continue;
     if (!field->is_repeated()) {
-      json[field->name()] = ValueJson(message, field, -1);
+      // What is marked as optional may be not known, which is not zero.
+      const bool unknown =
+          field->has_optional_keyword() && !message.GetReflection()->HasField(message, field);
+      json[field->name()] = unknown ? OrderedJson(nullptr) : ValueJson(message, field, -1);
       continue;
     }
     if (field->is_map()) {

@@ -136,6 +136,8 @@ void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Tim
   state->set_activity(Activity(worker));
   state->set_launch(worker.join.launch());
   if (worker.device_use.has_value()) *state->mutable_device_use() = *worker.device_use;
+  if (worker.heartbeat.has_gpu_health())
+    *state->mutable_gpu_health() = worker.heartbeat.gpu_health();
   state->set_stack(worker.stack);
   if (const Drain* drain = drains_.Find(worker.join.worker_id())) {
     const absl::Duration left = drain->has_begun() ? drain->until - now : drain->grace;

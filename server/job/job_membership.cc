@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
+#include "server/job/gpu_report.h"
 #include "server/job/job_state.h"
 #include "server/model/heartbeat_pace.h"
 #include "server/model/job_record.h"
@@ -252,7 +253,10 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   workers_.erase(it);
   if (worker.departs_at != absl::InfiniteFuture()) --departing_;
   const bool is_member = worker.generation != Generation{0};
-  const std::string what = Truncated(OneLine(What(cause, detail, worker.exit)), kMaxReasonBytes);
+  std::string what = OneLine(What(cause, detail, worker.exit));
+  if (DamageOf(cause) == Damage::kLost)
+    absl::StrAppend(&what, GpuReport(worker.heartbeat.gpu_health()));
+  what = Truncated(what, kMaxReasonBytes);
 
   v1::Departure departure;
   departure.set_rank(is_member ? ToInt(worker.place.rank) : -1);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/protocol/protocol_bounds.h"
+#include "server/job/gpu_report.h"
 #include "server/job/job_state.h"
 #include "server/model/validate_message.h"
 
@@ -42,6 +43,7 @@ void JobState::OnStack(Worker& worker, const std::string& stack, Effects& effect
   worker.stack = stack;
   std::string where = OneLine(Truncated(InnermostFrames(stack), kMaxReasonBytes / 2));
   if (where.empty()) return;
+  absl::StrAppend(&where, GpuReport(worker.heartbeat.gpu_health()));
   Emit(Event::Kind::kRankStuck, absl::StrCat(Who(worker), " is at ", where), effects);
   generation_->SetWhereabouts(worker.place.rank, std::move(where));
 }

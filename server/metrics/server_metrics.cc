@@ -147,6 +147,15 @@ struct ServerMetrics::Families {
                "Mean delay of the job's slowest rank behind its first one.");
   Family<Gauge>& slowest_rank =
       NewGauge(registry, "coordd_slowest_rank", "The rank that the others wait for; -1: none.");
+  // Of GPUs, as their ranks have last told.
+  Family<Gauge>& gpu_xid_ranks =
+      NewGauge(registry, "coordd_gpu_xid_ranks",
+               "Ranks whose GPU's driver has reported an error (XID) since they came.");
+  Family<Gauge>& gpu_throttled_ranks =
+      NewGauge(registry, "coordd_gpu_throttled_ranks", "Ranks whose GPU's clocks are kept down.");
+  Family<Gauge>& gpu_ecc_errors = NewGauge(
+      registry, "coordd_gpu_ecc_uncorrected_errors",
+      "Uncorrected errors in the memory of the ranks' GPUs, since their drivers were loaded.");
   Family<Gauge>& store_keys = NewGauge(registry, "coordd_store_keys", "Keys in the job's store.");
 
   // Of the machinery.
@@ -263,9 +272,17 @@ void ServerMetrics::Families::SetJob(const v1::JobState& job) {
   SetJobGauge(pairs, job.name(), static_cast<double>(job.pairs()));
   SetJobGauge(joined_ranks, job.name(), job.joined_count());
   SetJobGauge(store_keys, job.name(), static_cast<double>(job.store_keys()));
-  double lag = 0;
-  for (const v1::WorkerState& worker : job.workers())
+  double lag = 0, with_xid = 0, throttled = 0, ecc_errors = 0;
+  for (const v1::WorkerState& worker : job.workers()) {
     lag = std::max(lag, worker.arrival_lag_seconds());
+    const v1::GpuHealth& gpu = worker.gpu_health();
+    with_xid += gpu.last_xid() != 0 ? 1 : 0;
+    throttled += gpu.throttle_reasons().empty() ? 0 : 1;
+    ecc_errors += static_cast<double>(gpu.ecc_uncorrected());
+  }
+  SetJobGauge(gpu_xid_ranks, job.name(), with_xid);
+  SetJobGauge(gpu_throttled_ranks, job.name(), throttled);
+  SetJobGauge(gpu_ecc_errors, job.name(), ecc_errors);
   SetJobGauge(arrival_lag, job.name(), lag);
   SetJobGauge(slowest_rank, job.name(), job.slowest_rank());
 }

@@ -97,6 +97,19 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
   return absl::OkStatus();
 }
 
+absl::Status CheckGpuHealth(const v1::GpuHealth& health) {
+  COORDD_RETURN_IF_ERROR(CheckWord("gpu_health.uuid", health.uuid(), 0, kMaxDeviceFieldBytes));
+  COORDD_RETURN_IF_ERROR(CheckWord("gpu_health.trouble", health.trouble(), 0, kMaxGpuTroubleBytes));
+  COORDD_RETURN_IF_ERROR(CheckNotBelow("gpu_health.last_xid", health.last_xid(), 0));
+  COORDD_RETURN_IF_ERROR(CheckCount("gpu_health.throttle_reasons", health.throttle_reasons_size(),
+                                    kMaxThrottleReasons));
+  for (const std::string& reason : health.throttle_reasons()) {
+    COORDD_RETURN_IF_ERROR(
+        CheckWord("gpu_health.throttle_reasons", reason, 1, kMaxThrottleReasonBytes));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckVersions(const v1::Versions& versions) {
   COORDD_RETURN_IF_ERROR(CheckWord("versions.coordd", versions.coordd(), 0, kMaxVersionBytes));
   COORDD_RETURN_IF_ERROR(CheckWord("versions.nccl", versions.nccl(), 0, kMaxVersionBytes));
@@ -172,6 +185,7 @@ absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat) {
     }
   }
   COORDD_RETURN_IF_ERROR(CheckBytes("stack", heartbeat.stack(), 0, kMaxStackBytes));
+  COORDD_RETURN_IF_ERROR(CheckGpuHealth(heartbeat.gpu_health()));
   return CheckDeviceUse(heartbeat.device_use());
 }
 

@@ -117,6 +117,15 @@ TEST(MetricsDocument, DescribesWorkers) {
   prometheus::Registry registry;
   WorkerMetrics metrics(registry);
   metrics.RecordCollective(CollectiveKind::kAllreduce, "host", absl::StatusCode::kOk, 4);
+  v1::GpuHealth health;
+  health.set_utilization_percent(1);
+  health.set_memory_used_bytes(1);
+  health.set_memory_total_bytes(1);
+  health.set_power_watts(1);
+  health.set_temperature_celsius(1);
+  health.set_ecc_corrected(0);
+  health.add_throttle_reasons("power cap");
+  metrics.SetGpu(health);
   EXPECT_THAT(FromDocument("Workers"), testing::ContainerEq(FromRegistry(registry)));
 }
 

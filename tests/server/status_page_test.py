@@ -144,12 +144,18 @@ class StatusPage(unittest.TestCase):
                 if worker["rank"] == 0:
                     worker["device_use"] = {"device": {"index": 3, "model": "NVIDIA H200", "uuid": "GPU-8f3c"}, "nccl": "2.28.9",
                                             "no_nccl": "", "paths": [path, staged], "more_paths": 0}
+                    worker["gpu_health"] = {"uuid": "GPU-8f3c", "utilization_percent": 97, "memory_used_bytes": 40 << 30,
+                                            "memory_total_bytes": 80 << 30, "power_watts": 512.4, "temperature_celsius": None,
+                                            "throttle_reasons": ["power cap"], "ecc_corrected": 3, "ecc_uncorrected": 0,
+                                            "last_xid": 79, "last_xid_seconds": 12.0, "trouble": ""}
         document, console = browse(serve_once(self, page, json.dumps(state).encode()), virtual_ms=500)
         self.assertFalse([line for line in console if "Uncaught" in line])
         self.assertIn("GPU 3, NVIDIA H200, GPU-8f3c", document)
         self.assertIn("tensors by NCCL; in a node: NVLink; between nodes: RDMA, GPUDirect", document)
         self.assertIn("tensors of process set 2 through pinned host memory: rank 1 has no NCCL", document)
         self.assertIn("NCCL, and host memory", document)
+        self.assertRegex(document, "GPU-8f3c: 97 %, [^\n]* of [^\n]*, 512 W\nslowed down: power cap\n"
+                                   "memory errors: 3 corrected, 0 uncorrected\nXID 79, 12[^\n]* ago")
         self.assertIn("tensors on GPUs by", document)
 
     def test_shows_process_sets_and_who_has_joined(self):

@@ -5,7 +5,7 @@ if(COORDD_SANITIZE)
   target_compile_definitions(nccl_backend_conformance_test PRIVATE COORDD_SANITIZED_TEST=1)
 endif()
 coordd_unit_tests(gpu_tests LIBS coordd_worker_runtime coordd_data_plane_testing coordd_fake_gpu
-  FILES gpu/cuda/device_runtime gpu/plane/device_tensors gpu/nccl/captured_calls gpu/plane/nccl_tensors gpu/cuda/nvtx gpu/cuda/result_memory gpu/nccl/communicator_maker gpu/nccl/communicator_shrink gpu/nccl/device_claim gpu/plane/device_use gpu/nccl/hierarchical_allreduce gpu/nccl/hierarchical_plan gpu/nccl/nccl_api gpu/nccl/nccl_backend gpu/nccl/nccl_watchdog)
+  FILES gpu/cuda/device_runtime gpu/plane/device_tensors gpu/nccl/captured_calls gpu/plane/nccl_tensors gpu/cuda/nvtx gpu/cuda/result_memory gpu/nccl/communicator_maker gpu/nccl/communicator_shrink gpu/nccl/device_claim gpu/plane/device_use gpu/nccl/hierarchical_allreduce gpu/nccl/hierarchical_plan gpu/nccl/nccl_api gpu/nccl/nccl_backend gpu/nccl/nccl_watchdog gpu/nvml/gpu_watch)
 coordd_test(device_kernels_test SOURCES gpu/cuda/device_kernels_test.cc LIBS coordd_data_plane_testing coordd_fake_gpu)
 # Of its own: what graphs may refer to stays to the end of the process, and others count what is left.
 coordd_test(device_graphs_test SOURCES gpu/plane/device_graphs_test.cc
@@ -30,4 +30,11 @@ endif()
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   coordd_test(nccl_abi_test SOURCES gpu/nccl/nccl_abi_test.cc LIBS coordd_gpu)
   target_include_directories(nccl_abi_test SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+endif()
+# In CUDA's headers, or of a package of its own (NVML_INCLUDE_DIR).
+find_path(NVML_INCLUDE_DIR nvml.h HINTS ${CUDA_INCLUDE_DIR})
+mark_as_advanced(NVML_INCLUDE_DIR)
+if(NVML_INCLUDE_DIR)
+  coordd_test(nvml_abi_test SOURCES gpu/nvml/nvml_abi_test.cc LIBS coordd_gpu)
+  target_include_directories(nvml_abi_test SYSTEM PRIVATE ${NVML_INCLUDE_DIR})
 endif()

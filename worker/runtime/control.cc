@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/thread.h"
 #include "worker/coordinator/coordinator_link.h"
+#include "worker/gpu/nvml/gpu_watch.h"
 #include "worker/runtime/completion.h"
 #include "worker/runtime/generation_plane.h"
 #include "worker/runtime/worker_metrics.h"
@@ -256,6 +257,12 @@ void Control::Do(SendMessage& action) {
     if (auto use = active_->DeviceUseBeyond(&device_use_told_))
       *action.message.mutable_heartbeat()->mutable_device_use() = *std::move(use);
     action.message.mutable_heartbeat()->set_stack(parts_.stacks.Take());
+    parts_.gpu_watch.Watch(action.message.heartbeat().device_use().device().uuid());
+    if (auto health = parts_.gpu_watch.Latest()) {
+      parts_.metrics.SetGpu(*health);
+      *action.message.mutable_heartbeat()->mutable_gpu_health() = *std::move(health);
+    }
+    parts_.gpu_watch.Ask();
   }
   const bool resumes = action.message.join().has_resume();
   const v1::Resume resume = resumes ? action.message.join().resume() : v1::Resume();

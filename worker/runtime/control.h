@@ -24,6 +24,7 @@ namespace coordd {
 
 class Completion;
 class DataPlane;
+class GpuWatch;
 struct GenerationPlane;
 class WorkerMetrics;
 
@@ -77,6 +78,7 @@ class Control {
     TraceRecorder& trace;
     Clock& clock;
     StackProbe& stacks;
+    GpuWatch& gpu_watch;
   };
   struct Stream {
     std::unique_ptr<CoordinatorLink> link;  // on which the worker has joined

@@ -107,7 +107,8 @@ absl::Status WorkerImpl::StartRuntime(v1::Join join, JoinedSession session) {
                       std::move(interrupted)});
   r.control = std::make_unique<Control>(
       place.state,
-      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks},
+      Control::Parts{r.inbox, *r.completion, r.process_sets, r.metrics, r.trace, clock_, r.stacks,
+                     r.gpu_watch},
       Control::Stream{std::move(session.link), r.seams.make_link}, std::move(plane),
       ControlHooks{
           [this](const GenerationEnded& ended) { OnGenerationEnded(ended); },

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
 #include "common/base/version.h"
+#include "worker/runtime/gpu_metrics.h"
 
 namespace coordd {
 namespace {
@@ -92,7 +93,8 @@ struct WorkerMetrics::Series {
         device_registered_bytes(MakeGauge(r, "coordd_worker_device_registered_bytes",
                                           "Of the device's fusion buffer: registered with NCCL")),
         device_result_bytes(MakeGauge(r, "coordd_worker_device_result_bytes",
-                                      "Memory of the device for results that the library makes")) {
+                                      "Memory of the device for results that the library makes")),
+        gpu(r) {
     prometheus::BuildGauge()
         .Name("coordd_worker_build_info")
         .Help("Always 1; the labels tell the version")
@@ -121,6 +123,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& device_fusion_bytes;
   prometheus::Gauge& device_registered_bytes;
   prometheus::Gauge& device_result_bytes;
+  GpuMetrics gpu;
 
   // Guarded by mu.
   Mutex mu;
@@ -228,6 +231,7 @@ void WorkerMetrics::SetDeviceFusionBufferBytes(int64_t bytes) {
 void WorkerMetrics::SetDeviceRegisteredBytes(int64_t bytes) {
   series_->device_registered_bytes.Set(static_cast<double>(bytes));
 }
+void WorkerMetrics::SetGpu(const v1::GpuHealth& health) { series_->gpu.Set(health); }
 void WorkerMetrics::SetDeviceResultBytes(int64_t bytes) {
   series_->device_result_bytes.Set(static_cast<double>(bytes));
 }

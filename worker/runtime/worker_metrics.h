@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/protocol/types.h"
+#include "coordd/v1/types.pb.h"
 
 namespace prometheus {
 class Counter;
@@ -81,6 +82,7 @@ class WorkerMetrics {
   void SetDeviceFusionBufferBytes(int64_t bytes);
   void SetDeviceRegisteredBytes(int64_t bytes);
   void SetDeviceResultBytes(int64_t bytes);
+  void SetGpu(const v1::GpuHealth& health);
 
   // Turns of the control thread so far: an idle worker makes one per heartbeat and one per answer.
   int64_t control_turns() const;

@@ -10,6 +10,7 @@
 #include "common/net/http_server.h"
 #include "common/protocol/store_memory.h"
 #include "worker/coordinator/remembering_store.h"
+#include "worker/gpu/nvml/gpu_watch.h"
 #include "worker/gpu/plane/device_stager.h"
 #include "worker/runtime/completion.h"
 #include "worker/runtime/generation_plane.h"
@@ -30,6 +31,7 @@ struct WorkerImpl::Runtime {
         gpus(std::move(this->seams.gpus)),
         metrics(registry),
         stacks(stack),
+        gpu_watch(clock),
         store(*this->seams.store),
         program_store("program/", store),
         inbox(kMaxControlEvents, clock),
@@ -41,6 +43,7 @@ struct WorkerImpl::Runtime {
   WorkerMetrics metrics;
   TraceRecorder trace;
   StackProbe stacks;
+  GpuWatch gpu_watch;
   RememberingStore store;
   PrefixStore program_store;
   PendingNames names;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 
 #include "coordd/v1/admin.pb.h"
 #include "coordd/v1/session.pb.h"
@@ -19,6 +20,15 @@ TEST(ToJson, ShowsEveryFieldByItsNameAlsoUnsetOnes) {
   EXPECT_EQ(
       ToJson(v1::ServerState(), false),
       R"({"version":"","epoch":0,"uptime_seconds":0.0,"listen":"","http":"","jobs":[],"store":"","store_error":"","cluster_id":"","node_sessions":0,"connections":null})");
+}
+
+TEST(ToJson, WhatIsOptionalAndNotKnownIsNoZero) {
+  v1::GpuHealth health;
+  health.set_utilization_percent(0);
+  const std::string json = ToJson(health, false);
+  EXPECT_THAT(json, HasSubstr(R"("utilization_percent":0,)"));
+  EXPECT_THAT(json, HasSubstr(R"("power_watts":null,)"));
+  EXPECT_THAT(json, HasSubstr(R"("last_xid":0,)"));
 }
 
 TEST(ToJson, WritesAMapAsAnObjectInOrder) {

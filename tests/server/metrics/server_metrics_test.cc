@@ -121,6 +121,23 @@ TEST_F(ServerMetricsTest, CountProcessSetsAndRanksThatHaveJoined) {
   }
 }
 
+TEST_F(ServerMetricsTest, CountTheRanksWhoseGpusNeedSomebodysAttention) {
+  v1::ServerState state = StateOf({"train"});
+  v1::JobState& job = *state.mutable_jobs(0);
+  job.add_workers();
+  job.add_workers()->mutable_gpu_health()->set_last_xid(79);
+  v1::GpuHealth& slow = *job.add_workers()->mutable_gpu_health();
+  slow.add_throttle_reasons("power cap");
+  slow.add_throttle_reasons("temperature");
+  slow.set_ecc_uncorrected(2);
+  metrics_.SetState(state);
+  for (const char* line : {"coordd_gpu_xid_ranks{job_name=\"train\"} 1\n",
+                           "coordd_gpu_throttled_ranks{job_name=\"train\"} 1\n",
+                           "coordd_gpu_ecc_uncorrected_errors{job_name=\"train\"} 2\n"}) {
+    EXPECT_THAT(metrics_.Text(), HasSubstr(line));
+  }
+}
+
 TEST_F(ServerMetricsTest, ShowTheStragglerOfAJob) {
   v1::ServerState state = StateOf({"train"});
   state.mutable_jobs(0)->add_workers()->set_arrival_lag_seconds(0.001);

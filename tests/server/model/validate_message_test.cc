@@ -116,6 +116,32 @@ TEST(ValidateMessage, BoundsEverythingElse) {
               StatusIs(Code::kInvalidArgument, HasSubstr("names")));
 }
 
+TEST(ValidateMessage, BoundsWhatIsToldOfHowAGpuIs) {
+  struct Wrong {
+    std::function<void(v1::GpuHealth&)> set;
+    std::string sentence;
+  };
+  const std::vector<Wrong> cases = {
+      {[](v1::GpuHealth& h) { h.set_uuid(std::string(129, 'x')); }, "gpu_health.uuid: 129 bytes"},
+      {[](v1::GpuHealth& h) { h.set_trouble("a\nb"); }, "gpu_health.trouble: \"a\\x0ab\""},
+      {[](v1::GpuHealth& h) { h.set_last_xid(-1); }, "gpu_health.last_xid: -1"},
+      {[](v1::GpuHealth& h) {
+         for (int i = 0; i < 17; ++i) h.add_throttle_reasons("power cap");
+       },
+       "gpu_health.throttle_reasons: 17 entries, expected at most 16"},
+      {[](v1::GpuHealth& h) { h.add_throttle_reasons(std::string(65, 'x')); },
+       "gpu_health.throttle_reasons: 65 bytes"},
+  };
+  for (const Wrong& wrong : cases) {
+    v1::Heartbeat heartbeat;
+    heartbeat.mutable_gpu_health()->set_uuid("GPU-8f3c");
+    EXPECT_THAT(ValidateHeartbeat(heartbeat), IsOk());
+    wrong.set(*heartbeat.mutable_gpu_health());
+    EXPECT_THAT(ValidateHeartbeat(heartbeat),
+                StatusIs(Code::kInvalidArgument, HasSubstr(wrong.sentence)));
+  }
+}
+
 TEST(ValidateMessage, BoundsWhatIsToldOfDevices) {
   struct Wrong {
     std::function<void(v1::DeviceUse&)> set;

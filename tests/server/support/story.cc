@@ -137,6 +137,10 @@ bool Story::Worker(const Command& command) {
     message.mutable_heartbeat()->set_sent_ns(command.Number("sent", 1));
     message.mutable_heartbeat()->set_stack(
         absl::StrReplaceAll(command.Get("stack", ""), {{"|", "\n"}}));
+    if (const int64_t xid = command.Number("xid", 0); xid != 0) {
+      message.mutable_heartbeat()->mutable_gpu_health()->set_uuid("GPU-8f3c");
+      message.mutable_heartbeat()->mutable_gpu_health()->set_last_xid(static_cast<int32_t>(xid));
+    }
     v1::LanePosition* lane = message.mutable_heartbeat()->add_lanes();
     lane->set_lane(static_cast<int32_t>(command.Number("lane", 0)));
     lane->set_launched(command.Number("launched", 0));

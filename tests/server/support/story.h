@@ -15,7 +15,7 @@
 //   evict|drain|lift WHO [job= by= grace=30s force=1]   an operator: WHO is a rank or a node
 //   asks NAME [grace= reason=]      its process knows that it has to end
 //   exit LAUNCH [signal= code= words= reason= token= job=]     a launcher tells how it has ended
-//   beat NAME [lane= launched= completed= waiting=]        leave NAME [reason= drained=1 failure=]
+//   beat NAME [lane= launched= completed= waiting= xid=]   leave NAME [reason= drained=1 failure=]
 //   lost NAME [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL
 //   [job= token=] silent NAME     from now on sends no heartbeats; all others do, every two seconds
 //   of `tick` tick 10s        time passes          sleep 10s      coordd itself does not run

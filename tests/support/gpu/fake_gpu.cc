@@ -20,6 +20,7 @@ Function* Find(const std::string& library, const char* name) {
 }  // namespace
 
 std::string FakeNvtxPath() { return FAKE_NVTX; }
+std::string FakeNvmlPath() { return FAKE_NVML; }
 std::string FakeCudaPath() { return FAKE_CUDA; }
 std::string FakeNcclPath() { return FAKE_NCCL; }
 std::string FakeOldNcclPath() { return FAKE_NCCL_OLD; }
@@ -49,6 +50,12 @@ std::shared_ptr<NcclRuntime> OpenTestGpus() {
               (*runtime)->nccl.version);
   return *std::move(runtime);
 }
+
+void SetFakeNvml(const char* name, long value) {
+  Find<void(const char*, long)>(FakeNvmlPath(), "fake_nvml_set")(name, value);
+}
+long FakeNvmlReads() { return Find<long()>(FakeNvmlPath(), "fake_nvml_reads")(); }
+int FakeNvmlBegun() { return Find<int()>(FakeNvmlPath(), "fake_nvml_begun")(); }
 
 void SetFakeCuda(const char* name, long value) {
   Find<void(const char*, long)>(FakeCudaPath(), "fake_cuda_set")(name, value);

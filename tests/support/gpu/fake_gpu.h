@@ -12,6 +12,7 @@ namespace coordd {
 
 std::string FakeCudaPath();
 std::string FakeNvtxPath();
+std::string FakeNvmlPath();
 std::string FakeNcclPath();         // 2.28.9
 std::string FakeOldNcclPath();      // 2.18.5: no scalable init, no registration, no shrink
 std::string FakeLoadedNcclPath();   // 2.27.3, of the name under which others find a loaded NCCL
@@ -42,5 +43,8 @@ long FakeNcclFinalizedCommunicators();
 long FakeNcclShrunkCommunicators();
 long FakeNcclRegisteredBuffers();
 long FakeNcclWindows();
+void SetFakeNvml(const char* name, long value);
+long FakeNvmlReads();  // of a device
+int FakeNvmlBegun();   // and not ended
 
 }  // namespace coordd

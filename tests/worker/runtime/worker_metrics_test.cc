@@ -11,6 +11,7 @@ namespace coordd {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr char kTensors[] =
     "coordd_worker_collectives_total{backend=\"host\",code=\"OK\",kind=\"allreduce\"} ";
@@ -32,6 +33,28 @@ TEST(WorkerMetrics, WhatCallersCountByThemselvesIsInTheText) {
   other->Record(4);
   EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kTensors) + "5\n"));
   EXPECT_THAT(MetricsText(registry, metrics), HasSubstr(std::string(kBytes) + "36\n"));
+}
+
+TEST(WorkerMetrics, WhatNvmlDoesNotTellHasNoSeries) {
+  prometheus::Registry registry;
+  WorkerMetrics metrics(registry);
+  EXPECT_THAT(MetricsText(registry, metrics), Not(HasSubstr("_gpu_")));
+  v1::GpuHealth health;
+  health.set_temperature_celsius(64);
+  health.set_ecc_uncorrected(2);
+  health.set_last_xid(79);
+  health.add_throttle_reasons("power cap");
+  metrics.SetGpu(health);
+  std::string text = MetricsText(registry, metrics);
+  EXPECT_THAT(text, HasSubstr("coordd_worker_gpu_temperature_celsius 64\n"));
+  EXPECT_THAT(text, HasSubstr("coordd_worker_gpu_ecc_errors{kind=\"uncorrected\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("coordd_worker_gpu_last_xid 79\n"));
+  EXPECT_THAT(text, HasSubstr("coordd_worker_gpu_throttled{reason=\"power cap\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("utilization")));
+  health.clear_throttle_reasons();
+  metrics.SetGpu(health);
+  text = MetricsText(registry, metrics);
+  EXPECT_THAT(text, HasSubstr("coordd_worker_gpu_throttled{reason=\"power cap\"} 0\n"));
 }
 
 TEST(WorkerMetrics, ATallyMayOutliveThem) {

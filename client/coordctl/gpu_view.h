@@ -1,0 +1,13 @@
+// How the GPUs of a job's ranks are, as text for people. PURE
+#pragma once
+
+#include <string>
+
+#include "coordd/v1/admin.pb.h"
+
+namespace coordd {
+
+// A line for each rank that has told, in the order of their ranks; empty: none has.
+std::string GpuHealthText(const v1::JobState& job);
+
+}  // namespace coordd
