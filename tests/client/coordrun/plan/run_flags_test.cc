@@ -90,6 +90,21 @@ TEST(RunFlags, CheckingResultsIsAVariableOfTheWorkers) {
   EXPECT_EQ(ParseRunFlags({"-np", "2", "--check-results", "1", "./train"}).exit, kExitUsage);
 }
 
+TEST(RunFlags, ANumberThatIsTooSmallIsAnsweredInAShortSentence) {
+  for (const char* flag : {"--min-np", "--max-np", "--slots-per-host", "--reset-limit"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(ParseRunFlags({flag, "0", "./train"}).exit, kExitUsage);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              absl::StrCat("coordrun: ", flag, ": '0', expected a number above 0\n",
+                           "(coordrun --help says more)\n"));
+  }
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(ParseRunFlags({"--start-timeout", "nan", "./train"}).exit, kExitUsage);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "coordrun: --start-timeout: 'nan', expected a number of 0 or more\n"
+            "(coordrun --help says more)\n");
+}
+
 TEST(RunFlags, WhatIsWantedOfGpusIsAVariableOfTheWorkers) {
   EXPECT_THAT(ParseRunFlags({"-np", "2", "--require-rdma", "./train"}).options.variables,
               ElementsAre(Pair("COORDD_REQUIRE_RDMA", Optional(std::string("1")))));
