@@ -2,11 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/backoff.h"
 #include "common/base/clock.h"
+#include "common/base/duration_text.h"
 #include "common/base/mutex.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
@@ -19,7 +21,7 @@ namespace {
 
 // Where coordd closes the connection before the call is on it, as it does where more come than it
 // lets in: some of so many tries get in even if most are closed.
-constexpr int kTriesMax = 50;
+constexpr int kTriesMax = 100;
 constexpr BackoffOptions kPauses = {.initial = absl::Milliseconds(10),
                                     .max = absl::Milliseconds(250)};
 
@@ -53,7 +55,7 @@ absl::StatusOr<Reply> AskOnce(const Target& target, absl::Duration timeout, cons
   return reply;
 }
 
-// The same until it is let in, within `timeout`.
+// The same until it is let in.
 template <typename Request, typename Reply>
 absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Request& request,
                           grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
@@ -62,15 +64,16 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
   Random random = Random::FromSystem();
   Backoff backoff(kPauses, random);
   const absl::Time begin = clock.Now();
+  const absl::Time end = begin + std::max(timeout, target.tries_for);
   absl::Status closed;  // the last that a try was told so
   for (int tries = 1;; ++tries) {
-    const absl::Time now = clock.Now();
-    absl::StatusOr<Reply> reply = AskOnce(target, begin + timeout - now, request, method);
+    absl::StatusOr<Reply> reply =
+        AskOnce(target, std::min(timeout, end - clock.Now()), request, method);
     if (reply.ok()) return reply;
     const absl::Time next = clock.Now() + backoff.Next();
     const bool is_closed = WasTurnedAway(reply.status());
     if (is_closed) closed = reply.status();
-    if (is_closed && tries < kTriesMax && next < begin + timeout) {
+    if (is_closed && tries < kTriesMax && next < end) {
       WaitUntil(clock, next);
       continue;
     }
@@ -83,8 +86,7 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
                      status.message(),
                      (is_closed || is_late) && tries > 1
                          ? absl::StrCat(" (it closed each of ", tries, " connections within ",
-                                        absl::FormatDuration(absl::Ceil(clock.Now() - begin,
-                                                                        absl::Milliseconds(100))),
+                                        DurationText(clock.Now() - begin),
                                         ", as it does where more come than it lets in)")
                          : ""));
   }
