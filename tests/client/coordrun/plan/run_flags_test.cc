@@ -1,5 +1,6 @@
 #include "client/coordrun/plan/run_flags.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/coordrun/crews/mpirun_crew.h"
 #include "client/coordrun/plan/commands.h"
 #include "client/coordrun/plan/horovodrun_flags.h"
