@@ -287,5 +287,31 @@ TEST(ParseLabel, TakesTheLabelsOfBothLibraries) {
   }
 }
 
+// "1e:text", each.
+std::vector<std::string> PiecesOf(absl::string_view line) {
+  std::vector<std::string> pieces;
+  for (const LabelledLine& piece : ParseLabels(line, /*world_size=*/3)) {
+    const char* stream = !piece.stream ? "?" : *piece.stream == Stream::kErr ? "e" : "o";
+    pieces.push_back(absl::StrCat(piece.rank, stream, ":", piece.text));
+  }
+  return pieces;
+}
+
+TEST(ParseLabels, FindsThoseInsideOfALineThatWasWrittenInPieces) {
+  EXPECT_THAT(PiecesOf("[1,1]<stdout>:a [1,0]<stdout>:b [1,1]<stderr>:c"),
+              ElementsAre("1o:a ", "0o:b ", "1e:c"));
+  EXPECT_THAT(PiecesOf("[1,0]<stdout>:[1,0]<stdout>:"), ElementsAre("0o:", "0o:"));
+  EXPECT_THAT(PiecesOf("[1,0]<stdout>:one"), ElementsAre("0o:one"));
+}
+
+TEST(ParseLabels, TakesForTextWhatIsNoLabelOfThisRun) {
+  for (const char* text : {"[1,2,3]", "x[1,0]y", "[1,3]<stdout>:z", "[2,0]<stdout>:z", "[1,"})
+    EXPECT_THAT(PiecesOf(absl::StrCat("[1,0]<stdout>:", text)),
+                ElementsAre(absl::StrCat("0o:", text)));
+  EXPECT_THAT(PiecesOf("[2] a [1] b"), ElementsAre("2?:a [1] b"));
+  EXPECT_THAT(PiecesOf("[1,3]<stdout>:of another"), ElementsAre());
+  EXPECT_THAT(PiecesOf("plain"), ElementsAre());
+}
+
 }  // namespace
 }  // namespace coordd
