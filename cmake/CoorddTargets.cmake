@@ -5,6 +5,9 @@
 function(coordd_library name)
   cmake_parse_arguments(ARG "BUSY;PURE;COLD" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${CMAKE_SOURCE_DIR}/tests/")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)  # whoever links it builds it
+  endif()
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
   target_link_libraries(${name} PUBLIC ${ARG_LIBS} PRIVATE ${ARG_PRIVATE_LIBS})
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
@@ -45,8 +48,19 @@ function(coordd_test_labels_ out program pure)
   set(${out} ${labels} PARENT_SCOPE)
 endfunction()
 
+set(COORDD_TESTS_NOT_BUILT "" CACHE STRING "Names of test programs, and of folders of them, that `all` leaves out: a regular expression")
+
+# For those whose tests somebody's ctest leaves out as well. What only they link is not built either (coordd_library).
+function(coordd_leave_out_of_all_ name)
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  if(COORDD_TESTS_NOT_BUILT AND "${name};${folder}" MATCHES "(^|;)(${COORDD_TESTS_NOT_BUILT})(;|$)")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+endfunction()
+
 function(coordd_test_program_ name)
   add_executable(${name} ${ARGN})
+  coordd_leave_out_of_all_(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/gen)
   if(NOT COORDD_SANITIZE)

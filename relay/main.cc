@@ -18,6 +18,7 @@
 #include "common/base/log.h"
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
+#include "common/base/usage_failure.h"
 #include "common/base/version.h"
 #include "common/launch/host_identity.h"
 #include "relay/relay_server.h"
@@ -68,7 +69,7 @@ void AddFlags(CLI::App& app, RelayFlags& flags) {
       ->envname("COORDD_TLS_CERT");
   app.add_option("--tls-key", flags.tls.key, "Its private key")->envname("COORDD_TLS_KEY");
   app.add_option("--ready-fd", flags.ready_fd, "Writes a line to it once it listens")
-      ->check(CLI::NonNegativeNumber);
+      ->check(ZeroOrMore());
   app.add_flag("--die-with-parent", flags.dies_with_parent, "For launchers")->group("");
 }
 

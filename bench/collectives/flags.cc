@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "common/base/status_macros.h"
+#include "common/base/usage_failure.h"
 
 namespace coordd::bench {
 namespace {
@@ -106,7 +107,7 @@ void AddCollectives(CLI::App& app, CollectivesFlags& flags) {
   command->add_option("--timeline", flags.options.timeline,
                       "Rank 0 records every batch, and writes it into this file");
   command->add_option("--seconds", plan.seconds, "Of each cell and pass")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   command->add_option("--repeats", flags.options.repeats, "Jobs, one behind the other")
       ->check(CLI::Range(1, 1000))

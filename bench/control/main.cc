@@ -17,6 +17,7 @@
 #include "bench/control/rounds.h"
 #include "bench/control/state_rounds.h"
 #include "bench/recovery/flags.h"
+#include "common/base/usage_failure.h"
 
 namespace coordd::bench {
 namespace {
@@ -123,17 +124,17 @@ void AddControl(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   control->add_option("--channels", flags.channels, "Connections (default: one for each node)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   control
       ->add_option("--rounds", flags.rounds,
                    "Rounds of each side (default: 200; --negotiate 1000, --state 5)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   control
       ->add_option("--tensors", flags.tensors,
                    "Tensors that a rank reports in a round (default: 64; --negotiate 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   control->add_option("--seconds", flags.seconds, "--idle: how long to watch")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
 }
 
@@ -145,7 +146,7 @@ void AddOthers(CLI::App& app, Flags& flags) {
       ->expected(1)
       ->check(CLI::Range(1, 1024));
   rendezvous->add_option("--rounds", flags.rounds, "Launches of each kind (default: 7)")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   CLI::App* echo = app.add_subcommand("echo-server", "The yardstick; started by the others");
   echo->group("");
   echo->add_option("--sessions", flags.echo_sessions);

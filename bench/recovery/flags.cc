@@ -1,6 +1,7 @@
 #include "bench/recovery/flags.h"
 
 #include "bench/recovery/board.h"
+#include "common/base/usage_failure.h"
 
 namespace coordd::bench {
 void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
@@ -11,7 +12,7 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
       ->check(CLI::Range(2, kMaxRecoveryRanks - 1))
       ->capture_default_str();
   command->add_option("--kills", flags.options.times, "How often it happens")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   command
       ->add_option(
@@ -30,10 +31,10 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
       ->check(CLI::IsMember({"raise", "continue"}))
       ->capture_default_str();
   command->add_option("--elements", flags.options.elements, "Floats of a step's reduction")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   command->add_option("--interval", flags.interval_seconds, "Seconds between kills of coordd")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   command->add_option("--lease", flags.lease_seconds, "Seconds of the lease (stopped)")
       ->check(CLI::Range(0.5, 600.0))
@@ -46,12 +47,12 @@ void AddRecovery(CLI::App& app, RecoveryFlags& flags) {
       ->check(CLI::Range(1.0, 600.0))
       ->capture_default_str();
   command->add_option("--seconds", flags.seconds, "How long nothing happens (nobody)")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   command
       ->add_option("--planted", flags.options.planted,
                    "So often a record is removed, which must be noticed (coordd-writing)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(ZeroOrMore())
       ->capture_default_str();
   command
       ->add_option("--spinning", flags.options.spinning,

@@ -2,9 +2,15 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/backoff.h"
+#include "common/base/clock.h"
+#include "common/base/duration_text.h"
+#include "common/base/mutex.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_status.h"
 #include "coordd/v1/admin.grpc.pb.h"
@@ -13,13 +19,29 @@ namespace coordd {
 
 namespace {
 
-// Calls `method` of coordd's Admin service.
+// Where coordd closes the connection before the call is on it, as it does where more come than it
+// lets in: some of so many tries get in even if most are closed.
+constexpr int kTriesMax = 100;
+constexpr BackoffOptions kPauses = {.initial = absl::Milliseconds(10),
+                                    .max = absl::Milliseconds(250)};
+
+void WaitUntil(Clock& clock, absl::Time end) {
+  Mutex mu;
+  CondVar never;  // nobody signals: a wait on the clock
+  MutexLock lock(&mu);
+  clock.Await(
+      &mu, &never, [] { return false; }, end);
+}
+
+// Calls `method` of coordd's Admin service once.
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Request& request,
-                          grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
-                                                                  const Request&, Reply*)) {
+absl::StatusOr<Reply> AskOnce(const Target& target, absl::Duration timeout, const Request& request,
+                              grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                      const Request&, Reply*)) {
   COORDD_ASSIGN_OR_RETURN(const auto credentials, ChannelCredentialsFrom(target.tls));
   grpc::ChannelArguments arguments;
+  // Each try has a connection of its own, without the pauses of one that has failed.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // A site's web proxy has no business between an operator and coordd; a state of 131,072 workers
   // has some 50 MiB, a trace at most 64.
   arguments.SetInt("grpc.enable_http_proxy", 0);
@@ -29,12 +51,45 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   Reply reply;
-  const absl::Status status =
-      ForPeople(FromCoordd((stub.get()->*method)(&context, request, &reply)));
-  if (status.ok()) return reply;
-  return absl::Status(status.code(),
-                      absl::StrCat("coordd at ", target.address,
-                                   target.tls.enabled() ? " (TLS): " : ": ", status.message()));
+  COORDD_RETURN_IF_ERROR(FromCoordd((stub.get()->*method)(&context, request, &reply)));
+  return reply;
+}
+
+// The same until it is let in.
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Request& request,
+                          grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                  const Request&, Reply*)) {
+  Clock& clock = Clock::Real();
+  Random random = Random::FromSystem();
+  Backoff backoff(kPauses, random);
+  const absl::Time begin = clock.Now();
+  const absl::Time end = begin + std::max(timeout, target.tries_for);
+  absl::Status closed;  // the last that a try was told so
+  for (int tries = 1;; ++tries) {
+    absl::StatusOr<Reply> reply =
+        AskOnce(target, std::min(timeout, end - clock.Now()), request, method);
+    if (reply.ok()) return reply;
+    const absl::Time next = clock.Now() + backoff.Next();
+    const bool is_closed = WasTurnedAway(reply.status());
+    if (is_closed) closed = reply.status();
+    if (is_closed && tries < kTriesMax && next < end) {
+      WaitUntil(clock, next);
+      continue;
+    }
+    // The last try may have had too little time to tell anything.
+    const bool is_late = absl::IsDeadlineExceeded(reply.status()) && !closed.ok();
+    const absl::Status status = ForPeople(is_late ? closed : reply.status());
+    return absl::Status(
+        status.code(),
+        absl::StrCat("coordd at ", target.address, target.tls.enabled() ? " (TLS): " : ": ",
+                     status.message(),
+                     (is_closed || is_late) && tries > 1
+                         ? absl::StrCat(" (it closed each of ", tries, " connections within ",
+                                        DurationText(clock.Now() - begin),
+                                        ", as it does where more come than it lets in)")
+                         : ""));
+  }
 }
 
 }  // namespace

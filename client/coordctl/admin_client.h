@@ -10,7 +10,10 @@
 
 namespace coordd {
 
-// `job` empty: all. Blocks up to `timeout`. UNAVAILABLE: says which coordd cannot be reached and
+// Each blocks up to `timeout`, or `target.tries_for` where coordd is so crowded that it closes
+// connections.
+//
+// `job` empty: all. UNAVAILABLE: says which coordd cannot be reached and
 // what the transport saw; the statuses of Admin.GetState otherwise.
 absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::string& job,
                                            absl::Duration timeout);

@@ -43,6 +43,8 @@ namespace coordd {
 namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(5);
+// Where coordd closes connections, since more come than it lets in: most that try so long get in.
+constexpr absl::Duration kTriesFor = absl::Seconds(20);
 // coordd records for five minutes at most, and collects for ten seconds.
 constexpr absl::Duration kTraceTimeout = absl::Minutes(6);
 // How soon `events --follow` shows what has happened.
@@ -106,7 +108,9 @@ absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment&
   absl::StatusOr<Target> target = ChooseTarget(arguments.target, environment, live);
   if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
   if (absl::IsNotFound(target.status()) && !unusable.ok()) return unusable;
-  if (target.ok()) COORDD_RETURN_IF_ERROR(target->tls.Validate());
+  if (!target.ok()) return target;
+  COORDD_RETURN_IF_ERROR(target->tls.Validate());
+  target->tries_for = kTriesFor;
   return target;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/environment.h"
 #include "common/grpc/tls.h"
@@ -15,6 +16,8 @@ namespace coordd {
 struct Target {
   std::string address;  // host:port
   TlsFiles tls;
+  // A call is tried again for so long where coordd closes connections; at least for its timeout.
+  absl::Duration tries_for = absl::ZeroDuration();
 };
 
 struct TargetRequest {

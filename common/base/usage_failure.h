@@ -7,6 +7,26 @@
 
 namespace coordd {
 
+// As CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has the largest of all numbers,
+// in three hundred digits.
+inline CLI::Validator NumberThat(bool (*holds)(double), const std::string& expected,
+                                 const std::string& type) {
+  return CLI::Validator(
+      [holds, expected](std::string& text) {
+        double value = 0;
+        const bool good = CLI::detail::lexical_cast(text, value) && holds(value);
+        return good ? std::string() : "'" + text + "', expected " + expected;
+      },
+      type);
+}
+inline CLI::Validator AboveZero() {
+  return NumberThat([](double value) { return value > 0; }, "a number above 0", "POSITIVE");
+}
+inline CLI::Validator ZeroOrMore() {
+  return NumberThat([](double value) { return value >= 0; }, "a number of 0 or more",
+                    "NONNEGATIVE");
+}
+
 // For CLI::App::failure_message: "coordctl: 'stat' is neither an option nor a command of it,
 // expected status, jobs".
 inline std::string UsageFailure(const CLI::App* app, const CLI::Error& error) {

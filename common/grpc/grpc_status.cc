@@ -8,6 +8,12 @@
 #include "absl/strings/string_view.h"
 
 namespace coordd {
+namespace {
+
+// gRPC's words, whatever kept it from that.
+constexpr absl::string_view kFailedToConnect = "failed to connect to all addresses";
+
+}  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
@@ -39,9 +45,18 @@ bool IsCertificateTrouble(const absl::Status& status) {
   });
 }
 
+bool WasTurnedAway(const absl::Status& status) {
+  constexpr absl::string_view kWords[] = {"Connection reset by peer", "Socket closed",
+                                          "Broken pipe", "Endpoint closing", "FD shutdown"};
+  return absl::IsUnavailable(status) && absl::StartsWith(status.message(), kFailedToConnect) &&
+         !IsCertificateTrouble(status) &&
+         absl::c_any_of(kWords, [&status](absl::string_view words) {
+           return absl::StrContains(status.message(), words);
+         });
+}
+
 absl::Status ForPeople(const absl::Status& status) {
   constexpr absl::string_view kNoTls = "the coordd there speaks no TLS";
-  constexpr absl::string_view kFailed = "failed to connect to all addresses";
   const absl::string_view said = status.message();
   if (!absl::IsUnavailable(status)) return status;
   if (absl::StartsWith(said, kNoTls)) {
@@ -58,7 +73,7 @@ absl::Status ForPeople(const absl::Status& status) {
         "its certificates and those given here do not fit: expected files of one `coordctl certs` "
         "(--tls-ca, --tls-cert, --tls-key or COORDD_TLS_*)");
   }
-  if (!absl::StartsWith(said, kFailed)) return status;
+  if (!absl::StartsWith(said, kFailedToConnect)) return status;
   const size_t colon = said.rfind(": ");
   return absl::UnavailableError(absl::StrCat(
       "it cannot be reached", colon == absl::string_view::npos ? "" : said.substr(colon)));

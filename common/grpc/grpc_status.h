@@ -15,6 +15,9 @@ absl::Status FromCoordd(const grpc::Status& status);
 // Whether a connection failed by what another try meets again: the two certificates do not fit, or
 // one side speaks no TLS. In the words of gRPC and of its TLS library.
 bool IsCertificateTrouble(const absl::Status& status);
+// Whether a connection failed because the other side closed it before the call was on it, as coordd
+// does where more come than it lets in: another try may get in. Never where nobody listens.
+bool WasTurnedAway(const absl::Status& status);
 // The status of a call to coordd at its end, for people: what kept it from being reached in one
 // sentence, instead of gRPC's words. Others as they are.
 absl::Status ForPeople(const absl::Status& status);

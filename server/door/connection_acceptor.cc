@@ -229,6 +229,9 @@ void ConnectionAcceptor::Accepted(OwnedFd fd, const std::string& host, uint16_t 
     evicted = gate_.Arrived(number, host, now);
     if (gate_.full()) SweepLocked();
   }
+  Waiting& waiting = waiting_[number];
+  waiting.fd = std::move(fd);
+  waiting.peer = HostPort{host, port}.ToString();
   if (evicted >= 0) {
     const auto found = waiting_.find(evicted);
     if (found->second.opening != Opening::kUndecided) {
@@ -239,9 +242,7 @@ void ConnectionAcceptor::Accepted(OwnedFd fd, const std::string& host, uint16_t 
     }
     waiting_.erase(found);
   }
-  Waiting& waiting = waiting_[number];
-  waiting.fd = std::move(fd);
-  waiting.peer = HostPort{host, port}.ToString();
+  if (evicted == number) return;
   epoll_event event = {};
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
   event.data.fd = number;

@@ -28,6 +28,8 @@ constexpr size_t kMaxConnections = 1 << 20;
 // Each bound is one that a flood finds: so that it costs little memory (an unfinished handshake has
 // some 60 KiB).
 constexpr size_t kMaxWaiting = 1024, kMaxRefused = 256, kMaxUnfinished = 1024;
+// Fewer are no protection: two addresses that do nothing but come would always hold them all.
+constexpr size_t kMinWaiting = 4, kMinUnfinished = 3;
 // For files, HTTP, etcd, and what is opened in between: see BoundsFor.
 constexpr size_t kMinReserve = 28, kMaxReserve = 512;
 constexpr size_t kMaxHttp = 64;
@@ -96,11 +98,12 @@ ConnectionGate::ConnectionGate(const ConnectionGateOptions& options) : options_(
 
 int ConnectionGate::Arrived(int fd, const std::string& address, absl::Time now) {
   Gone(fd);
-  const int evicted = waiting_.size() >= options_.waiting_max ? LongestOfTheMost() : -1;
-  if (evicted >= 0) ForgetWaiting(evicted);
   waiting_[fd] = {address, now, ++arrivals_, /*in_line=*/false};
   by_order_[arrivals_] = fd;
   ++by_address_[address].waiting;
+  if (waiting_.size() <= options_.waiting_max) return -1;
+  const int evicted = LongestOfTheMost();
+  ForgetWaiting(evicted);
   return evicted;
 }
 
@@ -252,15 +255,24 @@ void ConnectionGate::Forget(const std::string& address) {
 }
 
 int ConnectionGate::LongestOfTheMost() const {
-  size_t most = 0;
-  int longest = -1;
-  // In the order of arrival: the first of an address is the longest silent one.
+  std::string whose;
+  std::pair<size_t, size_t> most;
   for (const auto& [order, fd] : by_order_) {
-    const size_t waiting = by_address_.at(waiting_.at(fd).address).waiting;
-    if (waiting <= most) continue;
-    most = waiting;
-    longest = fd;
-    if (most * 2 > waiting_.size()) break;  // no other has as many
+    const std::string& address = waiting_.at(fd).address;
+    const Count& count = by_address_.at(address);
+    if (const std::pair has(count.waiting, count.unfinished); has > most) {
+      most = has;
+      whose = address;
+    }
+    if (most.first * 2 > waiting_.size()) break;  // no other has as many
+  }
+  int longest = -1;  // in line
+  // In the order of arrival.
+  for (const auto& [order, fd] : by_order_) {
+    const Waiting& one = waiting_.at(fd);
+    if (one.address != whose) continue;
+    if (!one.in_line) return fd;
+    if (longest < 0) longest = fd;
   }
   return longest;
 }
@@ -299,11 +311,12 @@ ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use) {
   // At least one gets in, whatever the limit: what then runs out is survived all the same.
   const size_t free = descriptors_max > in_use + reserve ? descriptors_max - in_use - reserve : 2;
   ConnectionBounds bounds;
-  bounds.waiting = std::clamp<size_t>(free / 10, 1, kMaxWaiting);
+  bounds.waiting = std::clamp<size_t>(free / 10, std::min(free / 2, kMinWaiting), kMaxWaiting);
   bounds.refused = std::min(free / 20, kMaxRefused);
   bounds.connections = std::clamp<size_t>(
       free - std::min(free - 1, bounds.waiting + bounds.refused), 1, kMaxConnections);
-  bounds.unfinished = std::clamp<size_t>(bounds.connections / 4, 1, kMaxUnfinished);
+  bounds.unfinished = std::clamp<size_t>(
+      bounds.connections / 4, std::min(bounds.connections, kMinUnfinished), kMaxUnfinished);
   return bounds;
 }
 

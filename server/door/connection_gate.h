@@ -62,13 +62,14 @@ struct ConnectionGateOptions {
 // is over (Finished), and counts until it is gone (Gone). A descriptor of one that was let in is
 // closed by others and then used again; so who arrives with the number of one that was let in shows
 // that that is gone. What is silent, or begins and goes no further, never keeps somebody out: the
-// longest silent of the address with the most of them makes room.
+// longest silent of the address with the most who wait makes room, and among those that have as
+// many, of the one with more that are unfinished.
 class ConnectionGate {
  public:
   explicit ConnectionGate(const ConnectionGateOptions& options);
 
   // A connection from `address` (without its port) was accepted. The return value is to be closed
-  // to make room, -1: nobody.
+  // to make room, -1: nobody; `fd` itself, where all others of its address have spoken.
   int Arrived(int fd, const std::string& address, absl::Time now);
 
   // What to do with one that waits, now that its first bytes are there.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
@@ -287,7 +288,7 @@ std::optional<std::string> GenerationState::Hopeless(absl::Time now) const {
   const PendingTensor& tensor = stalled.front();
   return absl::StrCat("tensor ", tensor.name, " was not executed by ",
                       RanksString(tensor.missing, tensor.missing_count), " for ",
-                      absl::FormatDuration(now - tensor.since), ", but by ",
+                      DurationText(now - tensor.since), ", but by ",
                       RanksString(tensor.ready, tensor.ready_count),
                       tensor.missing.empty() ? "" : At(tensor.missing.front()));
 }

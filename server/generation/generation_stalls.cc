@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "server/generation/generation_state.h"
 
@@ -55,7 +56,7 @@ void GenerationState::EmitStall(const PendingTensor& oldest, int64_t count, absl
                                 Effects& effects) const {
   Emit(Event::Kind::kStallBegan,
        absl::StrCat(Title(oldest), count > 1 ? absl::StrCat(" and ", count - 1, " more") : "",
-                    " waiting for ", absl::FormatDuration(now - oldest.since), WhoIsIn(oldest)),
+                    " waiting for ", DurationText(now - oldest.since), WhoIsIn(oldest)),
        count, absl::StatusCode::kOk, effects);
 }
 
@@ -117,7 +118,7 @@ void GenerationState::WatchRequests(absl::Time now, Effects& effects) {
   for (const PendingRequest& request : requests_.NewlyStalled(now, options_.stall_warning)) {
     Emit(Event::Kind::kStallBegan,
          absl::StrCat("process set request ", request.number, " to ", request.what, " waiting for ",
-                      absl::FormatDuration(now - request.since), ": made by ",
+                      DurationText(now - request.since), ": made by ",
                       RanksString(request.ready, request.ready_count), ", missing ",
                       RanksString(request.missing, request.missing_count)),
          1, absl::StatusCode::kOk, effects);
@@ -132,7 +133,7 @@ void GenerationState::WatchJoin(absl::Time now, Effects& effects) {
     Emit(Event::Kind::kStallBegan,
          absl::StrCat("join: joined by ", RanksString(silent->ready, silent->ready_count),
                       ", nothing from ", RanksString(silent->missing, silent->missing_count),
-                      " for ", absl::FormatDuration(now - silent->since)),
+                      " for ", DurationText(now - silent->since)),
          1, absl::StatusCode::kOk, effects);
   }
   std::vector<FailedTensor> failed;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 
 namespace coordd {
 
@@ -43,7 +44,7 @@ bool JoinState::FailSilence(absl::Time now, absl::Duration age, std::vector<Fail
   Fail({absl::DeadlineExceededError(absl::StrCat(
             kJoinName, ": joined by ", RanksString(pending.ready, pending.ready_count),
             ", and nothing came from ", RanksString(pending.missing, pending.missing_count),
-            " within ", absl::FormatDuration(age))),
+            " within ", DurationText(age))),
         blamed},
        failed);
   return true;

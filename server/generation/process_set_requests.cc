@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 #include "server/generation/process_sets.h"
 
 namespace coordd {
@@ -161,11 +162,10 @@ void ProcessSetRequests::FailOlderThan(absl::Time now, absl::Duration age,
     if (open_[i].fault.has_value() || open_[i].since + age > now) continue;
     const PendingRequest pending = Describe(first_ + static_cast<int64_t>(i));
     Fail(pending.number,
-         absl::DeadlineExceededError(
-             absl::StrCat("process set request ", pending.number, " to ", pending.what,
-                          ": made by ", RanksString(pending.ready, pending.ready_count),
-                          ", but not by ", RanksString(pending.missing, pending.missing_count),
-                          " within ", absl::FormatDuration(age))),
+         absl::DeadlineExceededError(absl::StrCat(
+             "process set request ", pending.number, " to ", pending.what, ": made by ",
+             RanksString(pending.ready, pending.ready_count), ", but not by ",
+             RanksString(pending.missing, pending.missing_count), " within ", DurationText(age))),
          pending.missing_count == 1 ? pending.missing.front() : kNobody, failed);
   }
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 
 namespace coordd {
 namespace {
@@ -194,11 +195,10 @@ void ReadinessTable::FailOlderThan(absl::Time now, absl::Duration age,
   while (!by_age_.empty() && by_age_.begin()->second->first_report + age <= now) {
     Entry& entry = *by_age_.begin()->second;
     const PendingTensor pending = Describe(entry);
-    const absl::Status status = absl::DeadlineExceededError(
-        absl::StrCat("tensor ", entry.spec.name, ": submitted by ",
-                     RanksString(pending.ready, pending.ready_count), ", but not by ",
-                     RanksString(pending.missing, pending.missing_count), " within ",
-                     absl::FormatDuration(age)));
+    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        "tensor ", entry.spec.name, ": submitted by ",
+        RanksString(pending.ready, pending.ready_count), ", but not by ",
+        RanksString(pending.missing, pending.missing_count), " within ", DurationText(age)));
     const Rank blamed = pending.missing_count == 1 ? pending.missing.front() : kNobody;
     FailEntry(entry, {status, blamed}, failed);
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
 #include "common/protocol/proto_convert.h"
@@ -130,7 +131,7 @@ void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
   }
   if (!forgave) return;
   Event event{.kind = Event::Kind::kAsleep};
-  event.text = absl::StrCat("coordd was not running for ", absl::FormatDuration(gap),
+  event.text = absl::StrCat("coordd was not running for ", DurationText(gap),
                             ": all leases are that much longer");
   effects.events.push_back(std::move(event));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 
 namespace coordd {
 namespace {
@@ -25,11 +26,11 @@ std::string EndRule::Look(absl::Time now, size_t workers, bool owner_gone) {
     drain_since_ = std::min(drain_since_, now);
     if (now - drain_since_ >= options_.drain) {
       return absl::StrCat("the process that had started it ended ",
-                          absl::FormatDuration(now - drain_since_), " ago");
+                          DurationText(now - drain_since_), " ago");
     }
   }
   if (workers == 0 && now - idle_since_ >= options_.idle)
-    return absl::StrCat("it has had no worker for ", absl::FormatDuration(now - idle_since_));
+    return absl::StrCat("it has had no worker for ", DurationText(now - idle_since_));
   return "";
 }
 

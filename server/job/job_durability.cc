@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/duration_text.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
 #include "server/job/job_state.h"
@@ -88,7 +89,7 @@ void JobState::OnPersisted(Generation number, const absl::Status& status, absl::
   not_stored_ = Truncated(
       OneLine(absl::StrCat("generation ", ToInt(number),
                            " was not announced, since it could not be stored: ", status.message(),
-                           passing ? absl::StrCat("; tried again in ", absl::FormatDuration(wait))
+                           passing ? absl::StrCat("; tried again in ", DurationText(wait))
                                    : "; this coordd forms no generation any more")),
       kMaxReasonBytes);
   waiting_changed_ = true;
@@ -131,7 +132,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
                     record.members_size(), " members, who have ",
-                    absl::FormatDuration(resume_->deadline() - now), " to come back"),
+                    DurationText(resume_->deadline() - now), " to come back"),
        effects);
 }
 

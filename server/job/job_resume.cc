@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
@@ -73,7 +74,7 @@ void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
                     ": its ", members.size(), " members have ",
-                    absl::FormatDuration(resume_->deadline() - now), " to come back"),
+                    DurationText(resume_->deadline() - now), " to come back"),
        effects);
   for (const v1::LaunchedExit& exit : ended) NoteLostMember(exit);
 }
@@ -264,8 +265,7 @@ void JobState::WatchResume(absl::Time now, Effects& effects) {
   size_t known = 0;  // of them, those who have said goodbye
   std::string who;
   const std::string what =
-      absl::StrCat("was lost: it did not come back within ",
-                   absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
+      absl::StrCat("was lost: it did not come back within ", DurationText(now - resume_since_),
                    " after ", resume_after_);
   for (Rank rank : resume_->Missing()) {
     if (const v1::Departure* left = resume_->left(rank)) {
@@ -387,12 +387,11 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
   TellDrains(now, effects);
   newcomers_told_ = -1;  // what the members have heard of them nobody knows
   waiting_changed_ = true;
-  Emit(Event::Kind::kJobResumed,
-       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
-                    " ranks are back ",
-                    absl::FormatDuration(absl::Trunc(now - resume_since_, absl::Milliseconds(1))),
-                    " after ", resume_after_),
-       effects);
+  Emit(
+      Event::Kind::kJobResumed,
+      absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
+                   " ranks are back ", DurationText(now - resume_since_), " after ", resume_after_),
+      effects);
 }
 
 // The generation ends as at any loss, for those who are back. Where another one follows, who has

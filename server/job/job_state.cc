@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "server/model/validate_message.h"
@@ -309,7 +310,7 @@ void JobState::Tick(absl::Time now, Effects& effects) {
   for (SessionId session : rendezvous_.Expired(now)) {
     const absl::Duration silent = now - workers_.at(session).last_heard;
     const std::string detail =
-        absl::StrCat("it was silent for ", absl::FormatDuration(silent), ", its lease is ",
+        absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",
                      absl::FormatDuration(options_.lease));
     Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, now, effects);
     effects.outgoing.push_back(

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 
 namespace coordd {
@@ -234,7 +235,7 @@ std::string RendezvousState::Reason(absl::Time now) const {
     return absl::StrCat(joined, ", generation ", ToInt(proposed_), " is being stored");
   }
   if (FormsAt() <= now || FormsAt() == absl::InfiniteFuture()) return joined;
-  return absl::StrCat(joined, ", others may for another ", absl::FormatDuration(FormsAt() - now));
+  return absl::StrCat(joined, ", others may for another ", DurationText(FormsAt() - now));
 }
 
 absl::Status RendezvousState::CheckConsistency() const {

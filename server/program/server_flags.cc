@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/base/usage_failure.h"
 #include "common/base/version.h"
 #include "common/launch/connection_file.h"
 
@@ -118,7 +119,7 @@ void AddLauncherOptions(CLI::App& app, ServerFlags& flags) {
                  "End when this process has ended (or sends SIGUSR2) and the workers have left, "
                  "which they have 4 s for")
       ->type_name("PID")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->group(group);
   AddDuration(app, "--exit-when-idle", flags.end.rule.idle, "End after this time without a worker");
   app.get_option("--exit-when-idle")->group(group)->default_str("never");

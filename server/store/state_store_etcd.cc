@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/check.h"
+#include "common/base/duration_text.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/thread.h"
@@ -213,7 +214,7 @@ absl::Status EtcdStateStore::Commit(absl::Span<const StateWrite> writes) {
     if (over >= absl::ZeroDuration()) {
       return absl::UnavailableError(
           absl::StrCat("the leader's lease in ", name(), " has not been renewed and is over since ",
-                       absl::FormatDuration(over), ": etcd cannot be reached or has no quorum"));
+                       DurationText(over), ": etcd cannot be reached or has no quorum"));
     }
   }
   etcdserverpb::TxnRequest txn;

@@ -47,6 +47,17 @@ class HorovodRunTest(processes.TestCase):
         self.assertEqual((status, results), (0, "['0/3', '2/3']"), text)
         self.assertIn("1 was lost, the others exited with status 0", text)
 
+    def test_a_program_from_stdin_is_run_as_python_would(self):
+        script = os.path.join(self.folder, "program")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write("import sys, horovod\nprint('result:', __name__, sys.argv, repr(sys.path[0]), horovod.__version__ != '', 'ä')\n")
+        environment = clean_environment(TMPDIR=self.folder, PYTHONPATH=os.path.join(processes.ROOT, "client", "python"))
+        with open(script, "rb") as stdin:
+            process = self.start(processes.Process([program("coordrun"), "--horovod", "-np", "1", sys.executable, "-", "a", "-b"],
+                                                   environment, stdin=stdin))
+            self.assertEqual(process.wait(), 0, process.text())
+        self.assertIn("result: __main__ ['-', 'a', '-b'] '' True ä", process.text())
+
     def test_hosts_of_a_script(self):
         status, results, text = self.results('run(place, host_discovery_script="echo localhost:2", min_np=2, max_np=2)')
         self.assertEqual((status, results), (0, "['0/2', '1/2']"), text)

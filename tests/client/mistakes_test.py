@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -122,6 +123,30 @@ class DiscoveryScriptTest(MistakesCase):
         text = self.assert_usage("--host-discovery-script", "echo localhost:2", "--no-tls", "--min-np", "2", "--", "true",
                                  says=r"--no-tls with launcher ssh \(--host-discovery-script names hosts\)")
         self.assertNotIn("--insecure", text)
+
+
+class StartTimeoutTest(MistakesCase):
+    def with_coordd(self, script, *arguments):
+        """coordrun beside a coordd of this script, whose real one is "$real"."""
+        folder = os.path.join(self.folder, "bin")
+        os.mkdir(folder)
+        shutil.copy(program("coordrun"), folder)
+        with open(os.path.join(folder, "coordd"), "w", encoding="ascii") as file:
+            file.write(f"#!/bin/sh\nreal={program('coordd')}\n{script}\n")
+        os.chmod(os.path.join(folder, "coordd"), 0o755)
+        return self.run_command(os.path.join(folder, "coordrun"), *arguments, environment=self.environment, seconds=2 * PATIENCE_S)
+
+    def test_a_coordd_that_is_slow_has_a_minute_at_least(self):
+        status, text = self.with_coordd('sleep 3; exec "$real" "$@"', "-np", "1", "--start-timeout", "1", "--", "echo", "ran")
+        self.assertEqual(status, 0, text)
+        self.assertIn("[0] ran", text)
+
+    def test_what_it_says_when_it_does_not_start_is_passed_on_at_once(self):
+        began = time.monotonic()
+        status, text = self.with_coordd("echo no libraries >&2; exit 1", "-np", "1", "--", "echo", "ran")
+        self.assertNotEqual(status, 0, text)
+        self.assertIn("coordd did not start: no libraries", text)
+        self.assertLess(time.monotonic() - began, 50, text)
 
 
 class UsageTest(MistakesCase):

@@ -129,6 +129,9 @@ TOGETHER = {
 ENDS = {
     "raise": (raise_error, 1, r"failed: ValueError: bad batch \(ends_test\.py, line \d+, in raise_error\)", "ValueError: bad batch"),
     "sys_exit": (lambda: sys.exit(3), 3, "failed: it exits with status 3", "exited with status 3"),
+    # Of which nothing is left where the process is waited for: the others' status is the run's.
+    "exit_with_256": (lambda: sys.exit(256), 1, "failed: it exits with status 256, of which the system keeps 0",
+                      "it exits with status 256, of which the system keeps 0; it exited with status 0"),
     "raise_system_exit": (exit_by_raising, 3, "failed: it exits with status 3", "exited with status 3"),
     "exit_with_a_text": (exit_with_a_text, 1, "failed: it exits with status 1", "no such file: train.csv"),
     "exit_in_finally": (exit_in_finally, 3, "failed: it exits with status 3", "exited with status 3"),

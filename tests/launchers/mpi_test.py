@@ -56,7 +56,15 @@ class MpiCases:
 
 
 class OpenMpiTest(MpiCases, OpenMpiCase):
-    pass
+    def test_lines_that_are_written_in_pieces_have_no_labels_inside(self):
+        # Each piece is read by mpirun before the next is written: a label of its own.
+        pieces = "for piece in 'a ' 'b ' 'c\nd' 'e\n'; do printf \"$piece\"; sleep 0.3; done"
+        status, text = self.coordrun("-np", "2", "--launcher", "mpirun", "--", "bash", "-c", pieces)
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("<stdout>", text)
+        for rank in range(2):
+            said = "".join(line.split(" ", 1)[1] for line in text.splitlines() if line.startswith(f"[{rank}] "))
+            self.assertEqual(said.replace(" ", ""), "abcde", text)
 
 
 class MpichTest(MpiCases, MpichCase):

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/atomic_file.h"
+#include "common/base/duration_text.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
 #include "common/base/owned_fd.h"
@@ -265,7 +266,7 @@ absl::StatusOr<CoordinatorAccess> Find(const WorkerOptions& options, const AutoP
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "no coordinator was named, and rank 0 has not started one within ",
-          absl::FormatDuration(now - start), ": ", access.status().message(),
+          DurationText(now - start), ": ", access.status().message(),
           ". Is this directory shared between the nodes? If not, name a file in one that is with "
           "COORDD_RENDEZVOUS_FILE, or start coordd and set COORDD_ADDR"));
     }

@@ -112,10 +112,10 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
       ->check(CLI::Range(int64_t{1}, int64_t{100000}))
       ->capture_default_str();
   allreduce->add_option("--iterations", loop.iterations, "How many; 0: until SIGTERM")
-      ->check(CLI::NonNegativeNumber)
+      ->check(ZeroOrMore())
       ->capture_default_str();
   allreduce->add_option("--interval-ms", interval_ms, "Pause between two iterations")
-      ->check(CLI::NonNegativeNumber)
+      ->check(ZeroOrMore())
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -60,6 +60,26 @@ std::optional<LabelledLine> ParseLabel(absl::string_view line) {
   return labelled;
 }
 
+std::vector<LabelledLine> ParseLabels(absl::string_view line, int32_t world_size) {
+  std::vector<LabelledLine> pieces;
+  auto next = ParseLabel(line);
+  if (!next || next->rank >= world_size) return pieces;
+  // "[1," of Open MPI's, which has the same number of the job in each label.
+  const absl::string_view job = line.substr(0, line.find_first_of(",]") + 1);
+  while (next) {
+    LabelledLine piece = *std::exchange(next, std::nullopt);
+    size_t at = piece.stream ? piece.text.find(job) : absl::string_view::npos;
+    for (; at != absl::string_view::npos; at = piece.text.find(job, at + 1)) {
+      next = ParseLabel(piece.text.substr(at));
+      if (next && next->stream && next->rank < world_size) break;
+      next.reset();
+    }
+    piece.text = piece.text.substr(0, at);
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
 MpirunCrew::MpirunCrew(const RunOptions& options, const RunPlan& plan,
                        std::vector<std::string> rank_command, Environment environment,
                        Environment variables)
@@ -100,12 +120,13 @@ void MpirunCrew::Await(std::vector<pollfd>& fds) {
 }
 
 void MpirunCrew::TakeLine(Stream stream, absl::string_view line, CrewEvents& events) const {
-  const auto labelled = ParseLabel(line);
-  if (!labelled || labelled->rank >= plan_.np) {
-    events.Notice(absl::StrCat("[mpirun] ", line));
-  } else {
-    events.WorkerSaid(labelled->rank, labelled->stream.value_or(stream),
-                      {labelled->text, PieceEnd::kNewline});
+  const std::vector<LabelledLine> pieces = ParseLabels(line, plan_.np);
+  if (pieces.empty()) events.Notice(absl::StrCat("[mpirun] ", line));
+  for (const LabelledLine& piece : pieces) {
+    const bool is_last = &piece == &pieces.back();
+    if (piece.text.empty() && !is_last) continue;
+    events.WorkerSaid(piece.rank, piece.stream.value_or(stream),
+                      {piece.text, is_last ? PieceEnd::kNewline : PieceEnd::kNone});
   }
 }
 

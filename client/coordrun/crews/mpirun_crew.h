@@ -23,6 +23,11 @@ struct LabelledLine {
   absl::string_view text;
 };
 std::optional<LabelledLine> ParseLabel(absl::string_view line);
+// All of a line's: Open MPI labels what it has read at a time, so that in a line whose parts were
+// written one after the other each has a label, and those of other ranks may stand in between. Only
+// the last one ends its rank's line. Labels of ranks from `world_size` on are text. Empty: the line
+// begins with no label.
+std::vector<LabelledLine> ParseLabels(absl::string_view line, int32_t world_size);
 
 class MpirunCrew : public Crew {
  public:

@@ -103,8 +103,9 @@ Program ProgramOf(const Wrapper& wrapper, const std::vector<std::string>& comman
     const bool is_option = word.size() > 1 && word[0] == '-';
     if (wrapper.is_python && (word == "-m" || word == "--module"))
       return i + 1 < command.size() ? Program{i + 1, true} : Program{};
-    // A command in a string has no name.
+    // A command in a string has no name, nor has one from stdin.
     if ((wrapper.is_python || wrapper.is_shell) && word == "-c") return {};
+    if (wrapper.is_python && word == "-") return {};
     if (is_option && word != "--") {
       if (TakesValue(wrapper, word)) ++i;
       continue;

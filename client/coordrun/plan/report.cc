@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +15,7 @@
 namespace coordd {
 namespace {
 
+constexpr int kDeparturesShown = 64;                 // by coordd, of each job
 constexpr char kLastWords[] = "; last on stderr: ";  // as coordd has it
 
 std::string Seconds(absl::Duration duration) {
@@ -179,9 +181,18 @@ bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
   return false;
 }
 
-std::string NoneFollows(const v1::ServerState& state, const std::string& job) {
-  for (const v1::JobState& found : state.jobs())
-    if (found.name() == job) return found.none_follows();
+std::string NoneFollows(const v1::ServerState& state, const std::string& job,
+                        const std::vector<std::string>& launches) {
+  const auto ours = [&launches](const auto& one) {
+    return !one.launch().empty() && absl::c_linear_search(launches, one.launch());
+  };
+  for (const v1::JobState& found : state.jobs()) {
+    if (found.name() != job) continue;
+    // Of more departures coordd shows the last ones, which may all be another coordrun's.
+    const bool is_cut = found.departures_size() >= kDeparturesShown;
+    if (is_cut || absl::c_any_of(found.workers(), ours) || absl::c_any_of(found.departures(), ours))
+      return found.none_follows();
+  }
   return "";
 }
 

@@ -47,7 +47,10 @@ bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
                      const std::string& launch);
 
 // Why, in coordd's view, no generation of the job follows, so that the run is over; empty: one may.
-std::string NoneFollows(const v1::ServerState& state, const std::string& job);
+// Until a worker of this run, by its launch id, has come, a coordd that was there before still
+// shows the run before.
+std::string NoneFollows(const v1::ServerState& state, const std::string& job,
+                        const std::vector<std::string>& launches);
 
 // No worker of the run is in the job, or has been.
 bool NobodyHasCome(const v1::ServerState& state, const RunReport& report);

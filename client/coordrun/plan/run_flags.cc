@@ -63,7 +63,7 @@ void AddDuration(CLI::App& app, const std::string& name, absl::Duration* target,
                  const std::string& help) {
   app.add_option_function<double>(
          name, [target](double seconds) { *target = absl::Seconds(seconds); }, help)
-      ->check(CLI::NonNegativeNumber)
+      ->check(ZeroOrMore())
       ->type_name("SECONDS");
 }
 
@@ -75,16 +75,16 @@ void AddElastic(CLI::App& app, RunOptions* options) {
       ->type_name("COMMAND");
   app.add_option("--max-np", options->max_np, "with it: at most so many workers [no limit]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   app.add_option("--slots-per-host", options->slots_per_host,
                  "of a host for which it prints no number")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(AboveZero())
       ->capture_default_str();
   app.add_option("--reset-limit", options->reset_limit,
                  "after so many changes of members a lost worker is the end of the job [none]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   AddDuration(app, "--elastic-timeout", &options->elastic_timeout,
               "for --min-np workers to be there, at the start and after a loss [600]");
   app.add_option_function<std::vector<double>>(
@@ -111,7 +111,7 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
                  "go on without workers that fail as long as so many have not; the program must be "
                  "made for it: coordd.torch.elastic, or --on-failure [all are needed]")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(AboveZero());
   app.add_option("--on-failure", options->on_failure,
                  "with --min-np: what their failure is to the others: raise, an error of their "
                  "collectives, or continue, which go on among those who are left")
@@ -121,7 +121,7 @@ void AddPlaces(CLI::App& app, RunOptions* options) {
   app.add_option("--max-restarts", options->max_restarts,
                  "with --min-np: start workers that fail again, so many times in all [0]")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(ZeroOrMore());
   AddElastic(app, options);
   app.add_option("-H", options->hosts, "hosts and how many workers each takes: h1:4,h2:4, n[1-8]:4")
       ->type_name("HOSTS");

@@ -72,7 +72,8 @@ void Launcher::JudgeEnds() {
 }
 
 bool Launcher::JobIsOver(const std::optional<v1::ServerState>& view) {
-  if (view && !state_->ending()) state_->JobEnded(NoneFollows(*view, report_.job), clock_.Now());
+  if (view && !state_->ending())
+    state_->JobEnded(NoneFollows(*view, report_.job, launches_), clock_.Now());
   return !state_->job_end().empty();
 }
 

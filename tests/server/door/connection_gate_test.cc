@@ -125,6 +125,38 @@ TEST_F(ConnectionGateTest, TheLongestSilentOfTheAddressWithMostMakesRoom) {
   EXPECT_EQ(gate.Opened(5, Opening::kHttp2).what, Do::kLetIn);
 }
 
+TEST_F(ConnectionGateTest, WhoeverComesIsOneOfItsAddress) {
+  ConnectionGate gate = Gate({.waiting_max = 3});
+  gate.Arrived(5, "honest", kStart);
+  gate.Arrived(6, "flood", kStart);
+  gate.Arrived(7, "other", kStart);
+  EXPECT_EQ(gate.Arrived(8, "flood", kStart), 6);
+  EXPECT_EQ(gate.Arrived(9, "other", kStart), 7);
+  EXPECT_EQ(gate.AddressOf(5), "honest");
+}
+
+TEST_F(ConnectionGateTest, WhoHasBegunWithoutGoingOnIsNoBetterThanWhoSaysNothing) {
+  ConnectionGate gate = Gate({.connections_max = 10, .unfinished_max = 2, .waiting_max = 2});
+  for (int fd : {5, 6}) Begin(gate, fd, "flood");
+  EXPECT_EQ(Begin(gate, 7, "honest"), Do::kMakeRoom);
+  EXPECT_EQ(Begin(gate, 8, "flood"), Do::kMakeRoom);
+  EXPECT_EQ(gate.Arrived(9, "other", kStart), 8);
+  EXPECT_THAT(gate.InLine(), ElementsAre(7));
+}
+
+TEST_F(ConnectionGateTest, OfAnAddressThoseWhoSayNothingMakeRoomFirst) {
+  ConnectionGate gate = Gate({.connections_max = 10, .unfinished_max = 1, .waiting_max = 2});
+  Begin(gate, 5, "a");
+  EXPECT_EQ(Begin(gate, 6, "a"), Do::kMakeRoom);
+  EXPECT_EQ(gate.Arrived(7, "a", kStart), -1);
+  EXPECT_EQ(gate.Arrived(8, "a", kStart), 7);
+  EXPECT_THAT(gate.InLine(), ElementsAre(6));
+  EXPECT_EQ(gate.Opened(8, Opening::kHttp2).what, Do::kMakeRoom);
+  EXPECT_EQ(gate.Arrived(9, "a", kStart), 9);  // itself: the others wait for their turn
+  EXPECT_EQ(gate.AddressOf(9), "");
+  EXPECT_THAT(gate.InLine(), ElementsAre(6, 8));
+}
+
 TEST_F(ConnectionGateTest, WhoDoesNotGoOnHoldsFewPlaces) {
   ConnectionGate gate = Gate({.connections_max = 10, .unfinished_max = 2});
   EXPECT_EQ(Begin(gate, 5, "flood"), Do::kLetIn);
@@ -233,6 +265,13 @@ TEST(BoundsFor, LeaveDescriptorsForOthers) {
   }
   EXPECT_GE(BoundsFor(128, 20).connections, 64u);
   EXPECT_GE(BoundsFor(262144, 20).connections, 131072u + 1000);
+}
+
+// One who comes has to find a place beside those of two addresses that do nothing but come.
+TEST(BoundsFor, LeaveAFewPlacesInEachBoundHoweverSmallTheLimit) {
+  const ConnectionBounds bounds = BoundsFor(64, 26);
+  EXPECT_GE(bounds.waiting, 4u);
+  EXPECT_GE(bounds.unfinished, 3u);
 }
 
 TEST(BoundsFor, LetSomebodyInWhateverTheLimit) {

@@ -1,4 +1,4 @@
-"""python -m coordd.horovod SCRIPT [ARGUMENTS] | -m MODULE [ARGUMENTS] | -c TEXT [ARGUMENTS]
+"""python -m coordd.horovod SCRIPT [ARGUMENTS] | -m MODULE [ARGUMENTS] | -c TEXT [ARGUMENTS] | - [ARGUMENTS]
 python -m coordd.horovod HOROVODRUN'S-FLAGS python SCRIPT [ARGUMENTS]
 
 Runs a program as python would, with ``import horovod`` finding coordd: in it, and in processes that it starts. With horovodrun's
@@ -64,7 +64,7 @@ def main() -> None:
     if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
         print(__doc__.strip())
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
-    if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c"):
+    if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         coordrun = _find_coordrun()
         os.execv(coordrun, [coordrun, "--horovod", *arguments])
     coordd.horovod.install()
@@ -79,6 +79,10 @@ def main() -> None:
         sys.argv = ["-c", *arguments[2:]]
         sys.path[0] = ""
         exec(compile(arguments[1], "<string>", "exec"), vars(_new_main()))
+    elif arguments[0] == "-":
+        sys.argv = arguments
+        sys.path[0] = ""
+        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec"), vars(_new_main()))
     else:
         sys.argv = arguments
         _run_script(arguments[0])

@@ -38,6 +38,7 @@ TEST(ProgramName, LooksBehindWhatStartsOtherPrograms) {
 TEST(ProgramName, IsThatOfTheInterpreterWhereThereIsNoScript) {
   EXPECT_EQ(ProgramName({"python3", "-c", "print(1)"}), "python3");
   EXPECT_EQ(ProgramName({"bash", "-c", "exec python train.py"}), "bash");
+  EXPECT_EQ(ProgramName({"/usr/bin/python3", "-u", "-", "a", "b"}), "python3");
   EXPECT_EQ(NameOf("python"), "python");
   EXPECT_EQ(NameOf("env"), "env");
   EXPECT_EQ(NameOf("torchrun --nproc-per-node 4"), "torchrun");

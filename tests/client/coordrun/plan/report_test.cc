@@ -249,5 +249,30 @@ TEST(DescribeView, TakesDeparturesAndStallsOfTheJob) {
   EXPECT_THAT(DescribeView(state, "train"), SizeIs(9)) << "a screen, no more";
 }
 
+TEST(NoneFollows, IsOfTheRunBeforeUntilSomebodyOfThisOneHasCome) {
+  v1::ServerState state;
+  v1::JobState& job = *state.add_jobs();
+  job.set_name("train");
+  job.set_none_follows("--reset-limit 1 is reached");
+  job.add_departures()->set_launch("before-1");
+  EXPECT_EQ(NoneFollows(state, "train", {"now-0", "now-1", ""}), "");
+  job.add_departures()->set_launch("now-1");
+  EXPECT_EQ(NoneFollows(state, "train", {"now-0", "now-1", ""}), "--reset-limit 1 is reached");
+  job.mutable_departures()->RemoveLast();
+  job.add_workers()->set_launch("now-0");
+  EXPECT_EQ(NoneFollows(state, "train", {"now-0", "now-1", ""}), "--reset-limit 1 is reached");
+  EXPECT_EQ(NoneFollows(state, "other", {"now-0"}), "");
+}
+
+// Of a large job those who have left last, who may all be of other machines.
+TEST(NoneFollows, IsBelievedWhereNotAllDeparturesAreShown) {
+  v1::ServerState state;
+  v1::JobState& job = *state.add_jobs();
+  job.set_name("train");
+  job.set_none_follows("--reset-limit 1 is reached");
+  for (int i = 0; i < 64; ++i) job.add_departures()->set_launch("elsewhere");
+  EXPECT_EQ(NoneFollows(state, "train", {"now-0"}), "--reset-limit 1 is reached");
+}
+
 }  // namespace
 }  // namespace coordd

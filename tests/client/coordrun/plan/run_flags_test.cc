@@ -1,5 +1,6 @@
 #include "client/coordrun/plan/run_flags.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/coordrun/crews/mpirun_crew.h"
 #include "client/coordrun/plan/commands.h"
 #include "client/coordrun/plan/horovodrun_flags.h"
@@ -88,6 +89,21 @@ TEST(RunFlags, CheckingResultsIsAVariableOfTheWorkers) {
               ElementsAre(Pair("COORDD_CHECK_RESULTS", Optional(std::string("1e-06")))));
   EXPECT_FALSE(flags.options.check_only);
   EXPECT_EQ(ParseRunFlags({"-np", "2", "--check-results", "1", "./train"}).exit, kExitUsage);
+}
+
+TEST(RunFlags, ANumberThatIsTooSmallIsAnsweredInAShortSentence) {
+  for (const char* flag : {"--min-np", "--max-np", "--slots-per-host", "--reset-limit"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(ParseRunFlags({flag, "0", "./train"}).exit, kExitUsage);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              absl::StrCat("coordrun: ", flag, ": '0', expected a number above 0\n",
+                           "(coordrun --help says more)\n"));
+  }
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(ParseRunFlags({"--start-timeout", "nan", "./train"}).exit, kExitUsage);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "coordrun: --start-timeout: 'nan', expected a number of 0 or more\n"
+            "(coordrun --help says more)\n");
 }
 
 TEST(RunFlags, WhatIsWantedOfGpusIsAVariableOfTheWorkers) {
@@ -269,6 +285,32 @@ TEST(ParseLabel, TakesTheLabelsOfBothLibraries) {
   for (const char* line : {"", "plain", "[x] y", "[1,2] y", "[3]y", "[", "[-1] y"}) {
     EXPECT_FALSE(ParseLabel(line)) << line;
   }
+}
+
+// "1e:text", each.
+std::vector<std::string> PiecesOf(absl::string_view line) {
+  std::vector<std::string> pieces;
+  for (const LabelledLine& piece : ParseLabels(line, /*world_size=*/3)) {
+    const char* stream = !piece.stream ? "?" : *piece.stream == Stream::kErr ? "e" : "o";
+    pieces.push_back(absl::StrCat(piece.rank, stream, ":", piece.text));
+  }
+  return pieces;
+}
+
+TEST(ParseLabels, FindsThoseInsideOfALineThatWasWrittenInPieces) {
+  EXPECT_THAT(PiecesOf("[1,1]<stdout>:a [1,0]<stdout>:b [1,1]<stderr>:c"),
+              ElementsAre("1o:a ", "0o:b ", "1e:c"));
+  EXPECT_THAT(PiecesOf("[1,0]<stdout>:[1,0]<stdout>:"), ElementsAre("0o:", "0o:"));
+  EXPECT_THAT(PiecesOf("[1,0]<stdout>:one"), ElementsAre("0o:one"));
+}
+
+TEST(ParseLabels, TakesForTextWhatIsNoLabelOfThisRun) {
+  for (const char* text : {"[1,2,3]", "x[1,0]y", "[1,3]<stdout>:z", "[2,0]<stdout>:z", "[1,"})
+    EXPECT_THAT(PiecesOf(absl::StrCat("[1,0]<stdout>:", text)),
+                ElementsAre(absl::StrCat("0o:", text)));
+  EXPECT_THAT(PiecesOf("[2] a [1] b"), ElementsAre("2?:a [1] b"));
+  EXPECT_THAT(PiecesOf("[1,3]<stdout>:of another"), ElementsAre());
+  EXPECT_THAT(PiecesOf("plain"), ElementsAre());
 }
 
 }  // namespace

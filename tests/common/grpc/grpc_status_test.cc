@@ -1,0 +1,33 @@
+#include "common/grpc/grpc_status.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace coordd {
+namespace {
+
+absl::Status NotConnected(const char* why) {
+  return absl::UnavailableError(absl::StrCat(
+      "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:10.0.0.1:4411: ", why));
+}
+
+TEST(WasTurnedAway, WhereTheOtherSideClosesWhatHasBegun) {
+  EXPECT_TRUE(WasTurnedAway(NotConnected("recvmsg:Connection reset by peer")));
+  EXPECT_TRUE(WasTurnedAway(NotConnected("Socket closed")));
+}
+
+TEST(WasTurnedAway, IsNothingThatAnotherTryMeetsAgain) {
+  EXPECT_FALSE(WasTurnedAway(NotConnected("Failed to connect to remote host: Connection refused")));
+  EXPECT_FALSE(WasTurnedAway(NotConnected("Ssl handshake failed: certificate verify failed")));
+  EXPECT_FALSE(WasTurnedAway(absl::UnavailableError("coordd takes no more connections")));
+  EXPECT_FALSE(WasTurnedAway(absl::OkStatus()));
+}
+
+// Its call may have been executed.
+TEST(WasTurnedAway, IsNothingThatWasConnected) {
+  EXPECT_FALSE(WasTurnedAway(absl::UnavailableError("Socket closed")));
+}
+
+}  // namespace
+}  // namespace coordd
