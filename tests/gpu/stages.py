@@ -19,6 +19,7 @@ SHARED = "the ranks share one GPU and the host's loopback: times are of time sli
 # Tests of tests/integration/gpu_test.py that have stages of their own; the stage "jobs" runs the others.
 COLLECTIVES = ("test_every_collective_of_one_two_and_four_ranks",)
 SURVIVORS = "test_survivors_of_a_killed_rank_form_anew_and_read_no_wrong_result"
+ALONE = "test_the_survivor_of_two_goes_on_alone_and_reads_no_wrong_result"
 KILLED = ("test_a_killed_rank_is_named_and_nobody_hangs", SURVIVORS,
           "test_host_and_device_memory_under_one_name_is_an_error_that_names_both")
 
@@ -174,7 +175,7 @@ def call_three(setup):
     stages = [Stage(name, 3, 200, f"training by torch's DDP over NCCL beside coordd's, {ranks} rank(s)",
                     setup.ranks(ranks, setup.python, ddp, *more), setup.with_torch(), needs=setup.lacks_torch, note=setup.note(ranks))
               for name, ranks, more in (("ddp-2", 2, ()), ("ddp-bfloat16", 2, ("--dtype", "bfloat16")), ("ddp-1", 1, ()))]
-    stages.append(jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (SURVIVORS,), kills=setup.kills))
+    stages.append(jobs(setup, "kills", 3, 400, f"a rank killed in training, {setup.kills} times", (ALONE, SURVIVORS), kills=setup.kills))
     if setup.gpus > 1:
         # Hosts of two ranks, which share the GPUs: the hierarchy beside NCCL alone, both over this machine's loopback.
         stages.append(bench(setup, 4, name="bench-hierarchical", call=3, more=("--gpu-algorithm", "hierarchical")))
@@ -195,7 +196,7 @@ def jobs(setup, name, call, limit_s, what, tests, kills=1, file="gpu_test.py", r
     group = "GpuTest" if file == "gpu_test.py" else "GpuHealthTest"
     if tests is None:
         with open(path, encoding="utf-8") as source:
-            tests = [test for test in re.findall(r"(?m)^    def (test_\w+)", source.read()) if test not in COLLECTIVES + KILLED]
+            tests = [test for test in re.findall(r"(?m)^    def (test_\w+)", source.read()) if test not in COLLECTIVES + KILLED + (ALONE,)]
     return Stage(name, call, limit_s, what, [setup.python, path, *(f"{group}.{test}" for test in tests)],
                  {"PYTHONPATH": TREE, "COORDD_TEST_KILLS": str(kills), "COORDD_TEST_PATIENCE_S": str(PATIENCE_S),
                   "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},

@@ -17,7 +17,7 @@ BENCH = os.path.join(ROOT, "bench", "gpu", "ddp.py")
 COORDRUN = os.path.join(os.environ.get("COORDD_BUILD_DIR", os.path.join(ROOT, "build")), "bin", "coordrun")
 PATIENCE_S = max(120.0, float(os.environ.get("COORDD_TEST_PATIENCE_S", "0")) / 2)
 SMALL = ("--device", "cpu", "--layers", "1", "--width", "32", "--sequence", "8", "--batch", "2", "--rounds", "2", "--steps", "3",
-         "--warmups", "2")
+         "--warmups", "8")
 
 # The bench with a way of ours that forgets to reduce.
 FORGETS = f"""
