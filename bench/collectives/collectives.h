@@ -18,7 +18,7 @@ struct CollectivesOptions {
   int32_t nodes = 1;                 // that the ranks take themselves to be on
   std::string algorithm = "auto";    // COORDD_HOST_ALGORITHM
   std::string on_failure = "raise";  // COORDD_ON_FAILURE
-  bool on_gpus = false;  // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
+  bool on_gpus = false;   // of coordd and of NCCL alone, in turns (bench/gpu/gpu_rank.cc)
   bool launches = false;  // of these only the times of the host, by schedule
   std::string gpu_algorithm = "auto";
   bool share_gpu = false;  // ranks may be on one, each as on a host of its own: NCCL uses sockets

@@ -103,12 +103,14 @@ class GpuRank {
     }
     PrintBar("host time of an allreduce of 4096 bytes by schedule, p50", At(submitted_us, 0.5),
              " us", 10, true);
-    const char* const what = "time from submission to enqueued of an allreduce of 4096 bytes by schedule";
+    const char* const what =
+        "time from submission to enqueued of an allreduce of 4096 bytes by schedule";
     PrintBar((std::string(what) + ", p50").c_str(), At(enqueued_us, 0.5), " us", 15, true);
     PrintBar((std::string(what) + ", p99").c_str(), At(enqueued_us, 0.99), " us", 60, true);
     if (rank_ == 0)
-      std::printf("# the same call of a blocking communicator, beside it: p50 %.2f us, p99 %.2f us\n",
-                  At(bare_us, 0.5), At(bare_us, 0.99));
+      std::printf(
+          "# the same call of a blocking communicator, beside it: p50 %.2f us, p99 %.2f us\n",
+          At(bare_us, 0.5), At(bare_us, 0.99));
     Leave();
   }
 

@@ -404,8 +404,10 @@ void Train(Rank& r, int dies_at) {
     log.Note(again);
     if (step > 0) continue;
     r.Synchronize();
-    std::printf("the first result of %d ranks came %.0f ms after the step began that was told of it after %.0f ms\n",
-                r.size(), SecondsSince(begun) * 1e3, told * 1e3);
+    std::printf(
+        "the first result of %d ranks came %.0f ms after the step began that was told of it after "
+        "%.0f ms\n",
+        r.size(), SecondsSince(begun) * 1e3, told * 1e3);
   }
   r.Synchronize();
   log.Check(1.0f);

@@ -371,9 +371,10 @@ absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {
   if (!admitted.ok()) return ForTensor(jobs[failed].spec().name, admitted);
   for (const TensorJob& job : jobs) {
     if (!job.direct) continue;
-    job.work->DriveBy([devices = std::weak_ptr<DevicePlane>(view.plane->devices)](const Work& work) {
-      if (const auto alive = devices.lock()) alive->DriveFor(work);
-    });
+    job.work->DriveBy(
+        [devices = std::weak_ptr<DevicePlane>(view.plane->devices)](const Work& work) {
+          if (const auto alive = devices.lock()) alive->DriveFor(work);
+        });
     // Whoever has been told of the end may go on with what the device holds back.
     job.work->CallWhenTold([devices = std::weak_ptr<DevicePlane>(view.plane->devices)] {
       if (const auto alive = devices.lock()) alive->Told();

@@ -79,12 +79,13 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
   all.rank = ToInt(layout.self());
   all.size = layout.size();
   groups_[ProcessSetId{0}] = std::move(all);
-  watchdog_ = std::make_unique<NcclWatchdog>(clock_, gate_->word(), options_.watchdog,
-                                             [waits = waits_, calls = calls_] {
-                                               calls->Release();
-                                               waits->Release();
-                                             },
-                                             MarkOf(on_device_));
+  watchdog_ = std::make_unique<NcclWatchdog>(
+      clock_, gate_->word(), options_.watchdog,
+      [waits = waits_, calls = calls_] {
+        calls->Release();
+        waits->Release();
+      },
+      MarkOf(on_device_));
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();

@@ -109,7 +109,8 @@ struct NcclWatchdog::Shared {
 
 NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
                            std::function<void()> failed, StreamMark stream)
-    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(stream))) {
+    : shared_(
+          std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(stream))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { shared->Watch(); });
   ends_thread_ = StartThread("nccl-end", [shared = shared_] { shared->FlushAll(); });
 }

@@ -32,8 +32,8 @@ struct NcclWatchdogOptions {
   absl::Duration abort_limit = absl::Seconds(10);
 };
 
-// Tells when NCCL's kernels have left the device: `mark` notes what is on their stream now, `passed`
-// says whether that has ended. Both are called on the thread "nccl-watchdog".
+// Tells when NCCL's kernels have left the device: `mark` notes what is on their stream now,
+// `passed` says whether that has ended. Both are called on the thread "nccl-watchdog".
 struct StreamMark {
   std::function<absl::Status()> mark = [] { return absl::UnimplementedError("no stream"); };
   std::function<absl::StatusOr<bool>()> passed = [] { return true; };

@@ -266,14 +266,12 @@ bool DevicePlane::Put(Input&& input) {
 void DevicePlane::Launch(std::unique_ptr<BatchJob> batch) {
   EnsureThread();
   Input input = Planned{std::move(batch)};
-  if (!Put(std::move(input)))
-    Finish(std::move(std::get<Planned>(input).batch), AbortedStatus());
+  if (!Put(std::move(input))) Finish(std::move(std::get<Planned>(input).batch), AbortedStatus());
 }
 
 void DevicePlane::HostDone(std::unique_ptr<BatchJob> batch) {
   Input input = Returned{std::move(batch)};
-  if (!Put(std::move(input)))
-    Finish(std::move(std::get<Returned>(input).batch), AbortedStatus());
+  if (!Put(std::move(input))) Finish(std::move(std::get<Returned>(input).batch), AbortedStatus());
 }
 
 void DevicePlane::DefineGroup(ProcessSetId process_set, RankList ranks) {

@@ -30,9 +30,9 @@
 #include "worker/gpu/nccl/device_events.h"
 #include "worker/gpu/nccl/nccl_backend.h"
 #include "worker/gpu/nccl/stream_memory.h"
-#include "worker/gpu/plane/device_seat.h"
 #include "worker/gpu/plane/device_agreement.h"
 #include "worker/gpu/plane/device_graphs.h"
+#include "worker/gpu/plane/device_seat.h"
 #include "worker/gpu/plane/device_use.h"
 #include "worker/gpu/plane/gpu_access.h"
 #include "worker/interfaces/group_layout.h"
@@ -66,8 +66,8 @@ struct DevicePlaneOptions {
 //
 // The thread "device" is started by the first batch, does all of that (device_plane_run.cc), and
 // sleeps while nothing is under way. A thread that waits for a tensor of its own takes the seat, if
-// it is free, and launches it itself (DriveFor): to wake the other one, and to be woken by it, takes
-// longer than a launch. Methods are thread-safe.
+// it is free, and launches it itself (DriveFor): to wake the other one, and to be woken by it,
+// takes longer than a launch. Methods are thread-safe.
 class DevicePlane {
  public:
   struct Hooks {
@@ -265,8 +265,8 @@ class DevicePlane {
   std::map<ProcessSetId, RankList> sets_ ABSL_GUARDED_BY(mu_);
   std::map<ProcessSetId, std::unique_ptr<DeviceAgreement>> agreements_ ABSL_GUARDED_BY(mu_);
   std::optional<std::shared_ptr<NcclMemory>> window_ ABSL_GUARDED_BY(mu_);  // once asked for
-  // Made on the thread "device", and ended with this object: not by whoever happens to have the last
-  // reference, which may be the program's thread, since the end waits for NCCL's threads.
+  // Made on the thread "device", and ended with this object: not by whoever happens to have the
+  // last reference, which may be the program's thread, since the end waits for NCCL's threads.
   std::shared_ptr<NcclBackend> backend_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<ResultMemory> results_ ABSL_GUARDED_BY(mu_);  // made with the backend
   std::thread thread_ ABSL_GUARDED_BY(mu_);
