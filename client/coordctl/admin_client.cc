@@ -67,8 +67,8 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
   const absl::Time end = begin + std::max(timeout, target.tries_for);
   absl::Status closed;  // the last that a try was told so
   for (int tries = 1;; ++tries) {
-    absl::StatusOr<Reply> reply =
-        AskOnce(target, std::min(timeout, end - clock.Now()), request, method);
+    const absl::Duration given = std::min(timeout, end - clock.Now());
+    absl::StatusOr<Reply> reply = AskOnce(target, given, request, method);
     if (reply.ok()) return reply;
     const absl::Time next = clock.Now() + backoff.Next();
     const bool is_closed = WasTurnedAway(reply.status());
@@ -78,7 +78,8 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
       continue;
     }
     // The last try may have had too little time to tell anything.
-    const bool is_late = absl::IsDeadlineExceeded(reply.status()) && !closed.ok();
+    const bool is_late =
+        absl::IsDeadlineExceeded(reply.status()) && !closed.ok() && given < timeout;
     const absl::Status status = ForPeople(is_late ? closed : reply.status());
     return absl::Status(
         status.code(),

@@ -311,7 +311,8 @@ ConnectionBounds BoundsFor(size_t descriptors_max, size_t in_use) {
   // At least one gets in, whatever the limit: what then runs out is survived all the same.
   const size_t free = descriptors_max > in_use + reserve ? descriptors_max - in_use - reserve : 2;
   ConnectionBounds bounds;
-  bounds.waiting = std::clamp<size_t>(free / 10, std::min(free / 2, kMinWaiting), kMaxWaiting);
+  bounds.waiting =
+      std::clamp<size_t>(free / 10, std::clamp<size_t>(free / 2, 1, kMinWaiting), kMaxWaiting);
   bounds.refused = std::min(free / 20, kMaxRefused);
   bounds.connections = std::clamp<size_t>(
       free - std::min(free - 1, bounds.waiting + bounds.refused), 1, kMaxConnections);

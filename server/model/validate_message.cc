@@ -97,7 +97,34 @@ absl::Status CheckDeviceUse(const v1::DeviceUse& use) {
   return absl::OkStatus();
 }
 
+// Numbers that people are shown. Not a NaN either.
+absl::Status CheckWithin(absl::string_view field, double value, double min, double max) {
+  if (value >= min && value <= max) return absl::OkStatus();
+  return Invalid(field, absl::StrCat(value), absl::StrCat(min, " to ", max));
+}
+
+absl::Status CheckReadings(const v1::GpuHealth& health) {
+  constexpr double kBytesMax = 1e18, kCountMax = 1e18, kSecondsMax = 1e9;
+  const auto within = [](const char* field, double value, double max) {
+    return CheckWithin(absl::StrCat("gpu_health.", field), value, 0, max);
+  };
+  COORDD_RETURN_IF_ERROR(within("utilization_percent", health.utilization_percent(), 100));
+  COORDD_RETURN_IF_ERROR(
+      within("memory_used_bytes", static_cast<double>(health.memory_used_bytes()), kBytesMax));
+  COORDD_RETURN_IF_ERROR(
+      within("memory_total_bytes", static_cast<double>(health.memory_total_bytes()), kBytesMax));
+  COORDD_RETURN_IF_ERROR(within("power_watts", health.power_watts(), 1e6));
+  COORDD_RETURN_IF_ERROR(
+      CheckWithin("gpu_health.temperature_celsius", health.temperature_celsius(), -300, 1e4));
+  COORDD_RETURN_IF_ERROR(
+      within("ecc_corrected", static_cast<double>(health.ecc_corrected()), kCountMax));
+  COORDD_RETURN_IF_ERROR(
+      within("ecc_uncorrected", static_cast<double>(health.ecc_uncorrected()), kCountMax));
+  return within("last_xid_seconds", health.last_xid_seconds(), kSecondsMax);
+}
+
 absl::Status CheckGpuHealth(const v1::GpuHealth& health) {
+  COORDD_RETURN_IF_ERROR(CheckReadings(health));
   COORDD_RETURN_IF_ERROR(CheckWord("gpu_health.uuid", health.uuid(), 0, kMaxDeviceFieldBytes));
   COORDD_RETURN_IF_ERROR(CheckWord("gpu_health.trouble", health.trouble(), 0, kMaxGpuTroubleBytes));
   COORDD_RETURN_IF_ERROR(CheckNotBelow("gpu_health.last_xid", health.last_xid(), 0));

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -14,6 +15,7 @@ namespace {
 
 // What a launch takes, NCCL's thread for it included (60 us on an H100), with room.
 constexpr absl::Duration kEnqueueSpin = absl::Microseconds(100);
+constexpr int kEnqueuePollsMax = 10000;  // a test's clock may stand still
 
 }  // namespace
 
@@ -25,7 +27,7 @@ Work::Waiter::~Waiter() {
 absl::Status Work::Wait(absl::Time deadline) {
   // Before the lock: in a forked child another thread may have held it for ever.
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  DriveDevice();
+  DriveDevice(deadline);
   std::optional<Waiter> waiter;
   if (!done() && seat_ != nullptr) waiter.emplace(*this);
   while (!done()) {
@@ -42,12 +44,15 @@ absl::Status Work::Wait(absl::Time deadline) {
   return Tell(ended());
 }
 
-void Work::DriveDevice() const {
-  if (!drive_ || enqueued() || done()) return;
+void Work::DriveDevice(absl::Time deadline) const {
+  if (!drive_ || enqueued() || done() || clock_.Now() >= deadline) return;
   drive_(*this);
   // The thread "device" may be at it: it is through sooner than this one would be woken.
-  const absl::Time until = clock_.Now() + kEnqueueSpin;
-  while (!enqueued() && !done() && clock_.Now() < until) sched_yield();
+  const absl::Time until = std::min(deadline, clock_.Now() + kEnqueueSpin);
+  for (int polls = 0; polls < kEnqueuePollsMax && !enqueued() && !done(); ++polls) {
+    if (clock_.Now() >= until) return;
+    sched_yield();
+  }
 }
 
 absl::Status Work::Tell(absl::Status ended) const {
@@ -67,7 +72,7 @@ absl::StatusOr<std::shared_ptr<DeviceEvent>> Work::AwaitEnqueued(absl::Time dead
     return nullptr;
   }
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  DriveDevice();
+  DriveDevice(deadline);
   {
     MutexLock lock(&mu_);
     clock_.Await(

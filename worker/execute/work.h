@@ -49,7 +49,8 @@ class Work {
   const TensorSpec& spec() const { return *spec_; }
   const SharedSpec& shared_spec() const { return spec_; }
 
-  // Waits until it is complete or `deadline` passes. Returns its status, or DEADLINE_EXCEEDED when
+  // Waits until it is complete or `deadline` passes (a launch of its own thread, for a tensor on a
+  // device, is not cut short). Returns its status, or DEADLINE_EXCEEDED when
   // it is still running (it then goes on, and its buffers stay in use), or FAILED_PRECONDITION in
   // a forked child.
   absl::Status Wait(absl::Time deadline);
@@ -111,7 +112,7 @@ class Work {
   // REQUIRES: done(), after which it never changes: read without the lock.
   const absl::Status& ended() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return status_; }
   // For a tensor on a device: does it, or lets who is at it come to the end of it.
-  void DriveDevice() const;
+  void DriveDevice(absl::Time deadline) const;
   // What it has ended with, to the program.
   absl::Status Tell(absl::Status ended) const;
 

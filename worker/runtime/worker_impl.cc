@@ -167,11 +167,7 @@ absl::Status WorkerImpl::StopTimeline() {
   return ended == nullptr ? absl::OkStatus() : ended->Stop();
 }
 
-absl::Status WorkerImpl::status() const {
-  COORDD_RETURN_IF_ERROR(fork_guard_.Check());
-  MutexLock lock(&mu_);
-  return status_;
-}
+absl::Status WorkerImpl::status() const { return CurrentView().status(); }
 
 absl::Status WorkerImpl::AwaitEnd(absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(fork_guard_.Check());
@@ -371,13 +367,12 @@ absl::Status WorkerImpl::Admit(const View& view, std::vector<TensorJob>& jobs) {
   if (!admitted.ok()) return ForTensor(jobs[failed].spec().name, admitted);
   for (const TensorJob& job : jobs) {
     if (!job.direct) continue;
-    job.work->DriveBy(
-        [devices = std::weak_ptr<DevicePlane>(view.plane->devices)](const Work& work) {
-          if (const auto alive = devices.lock()) alive->DriveFor(work);
-        });
+    job.work->DriveBy([plane = std::weak_ptr<GenerationPlane>(view.plane)](const Work& work) {
+      if (const auto alive = plane.lock()) alive->devices->DriveFor(work);
+    });
     // Whoever has been told of the end may go on with what the device holds back.
-    job.work->CallWhenTold([devices = std::weak_ptr<DevicePlane>(view.plane->devices)] {
-      if (const auto alive = devices.lock()) alive->Told();
+    job.work->CallWhenTold([plane = std::weak_ptr<GenerationPlane>(view.plane)] {
+      if (const auto alive = plane.lock()) alive->devices->Told();
     });
   }
   return absl::OkStatus();

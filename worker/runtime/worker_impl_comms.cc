@@ -146,7 +146,9 @@ absl::Status WorkerImpl::VerdictOn(GenerationPlane& plane, absl::Status status) 
   const bool lost = absl::IsUnavailable(status) || absl::IsAborted(status);
   const absl::Status ended =
       lost ? plane.end.Await(clock_, clock_.Now() + kPatience) : plane.end.status();
-  return ended.ok() ? status : ended;
+  if (ended.ok()) return status;
+  if (plane.devices != nullptr) plane.devices->ToldOfTheEnd();
+  return ended;
 }
 
 absl::Status WorkerImpl::UnregisterMemory(void* memory, absl::Duration timeout) {

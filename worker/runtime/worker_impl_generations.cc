@@ -220,6 +220,8 @@ absl::StatusOr<Placement> WorkerImpl::AwaitGeneration(absl::Time deadline) {
     if (status_.ok()) return !interrupted_;
     return ended_for_good_ || (next_ != nullptr && next_connected_);
   };
+  // It may be long until the next one is there: what a device holds back goes on before.
+  CurrentView().IgnoreError();
   {
     MutexLock lock(&mu_);
     clock_.Await(&mu_, &changed_, decided, deadline);

@@ -226,6 +226,7 @@ def run_fn(func: Callable, reset: Callable[[], None]) -> Callable:
                 except HorovodInternalError as error:
                     if _basics.goes_on():  # others may not have failed: nothing that all ranks take back
                         raise
+                    _basics.heed_the_end()
                     state.restore()
                     if error.code != "GENERATION_CHANGED":
                         raise HorovodInternalError(f"{error}; {CANNOT}", error.code) from error

@@ -277,6 +277,8 @@ TEST(BoundsFor, LeaveAFewPlacesInEachBoundHoweverSmallTheLimit) {
 TEST(BoundsFor, LetSomebodyInWhateverTheLimit) {
   EXPECT_EQ(BoundsFor(10, 20).connections, 1u);
   EXPECT_EQ(BoundsFor(10, 20).waiting, 1u);
+  // ReserveOf(64) descriptors are kept back: for each of the first that are free somebody may wait.
+  for (size_t in_use = 0; in_use < 80; ++in_use) EXPECT_GE(BoundsFor(64, in_use).waiting, 1u);
 }
 
 }  // namespace

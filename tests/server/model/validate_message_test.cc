@@ -125,6 +125,12 @@ TEST(ValidateMessage, BoundsWhatIsToldOfHowAGpuIs) {
       {[](v1::GpuHealth& h) { h.set_uuid(std::string(129, 'x')); }, "gpu_health.uuid: 129 bytes"},
       {[](v1::GpuHealth& h) { h.set_trouble("a\nb"); }, "gpu_health.trouble: \"a\\x0ab\""},
       {[](v1::GpuHealth& h) { h.set_last_xid(-1); }, "gpu_health.last_xid: -1"},
+      {[](v1::GpuHealth& h) { h.set_utilization_percent(101); },
+       "gpu_health.utilization_percent: 101, expected 0 to 100"},
+      {[](v1::GpuHealth& h) { h.set_memory_used_bytes(-1); }, "gpu_health.memory_used_bytes: -1"},
+      {[](v1::GpuHealth& h) { h.set_power_watts(1e308); }, "gpu_health.power_watts: 1e+308"},
+      {[](v1::GpuHealth& h) { h.set_last_xid_seconds(std::nan("")); },
+       "gpu_health.last_xid_seconds: nan"},
       {[](v1::GpuHealth& h) {
          for (int i = 0; i < 17; ++i) h.add_throttle_reasons("power cap");
        },

@@ -71,9 +71,7 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
                           DeviceMemory::Allocate(device, options_.device, sizeof(uint32_t)));
   COORDD_ASSIGN_OR_RETURN(gate_,
                           NcclGate::Create(device, clock_, options_.device, options_.gate_limit));
-  COORDD_ASSIGN_OR_RETURN(DeviceEvent mark, DeviceEvent::Create(device, options_.device));
-  on_device_ = std::make_shared<OnDevice>(
-      OnDevice{std::move(stream), std::move(kernels), std::move(scratch), std::move(mark)});
+  on_device_.emplace(OnDevice{std::move(stream), std::move(kernels), std::move(scratch)});
   store_ = &store;
   Group all;
   all.rank = ToInt(layout.self());
@@ -85,16 +83,10 @@ absl::Status NcclBackend::Connect(const GroupLayout& layout, Store& store, absl:
         calls->Release();
         waits->Release();
       },
-      MarkOf(on_device_));
+      [gate = gate_.get()] { return gate->Through(); });
   watchdog_for_abort_.store(watchdog_.get());
   if (aborted_.load()) watchdog_->Fail(CollectivesAborted());
   return absl::OkStatus();
-}
-
-// The watchdog's thread may outlive the backend, with what it looks at.
-StreamMark NcclBackend::MarkOf(const std::shared_ptr<OnDevice>& on_device) {
-  return {.mark = [on_device] { return on_device->mark.Record(on_device->stream.get()); },
-          .passed = [on_device] { return on_device->mark.Happened(); }};
 }
 
 absl::Status NcclBackend::DefineGroup(ProcessSetId group, absl::Span<const Rank> ranks) {

@@ -138,9 +138,7 @@ class NcclBackend final : public CollectiveBackend {
     DeviceStream stream;
     DeviceKernels kernels;
     DeviceMemory scratch;  // four bytes, for barriers
-    DeviceEvent mark;      // for the watchdog
   };
-  static StreamMark MarkOf(const std::shared_ptr<OnDevice>& on_device);
 
   static bool IsHierarchical(const Group& group, const CollectiveArgs& args) {
     return group.hierarchy.has_value() && args.kind == CollectiveKind::kAllreduce;
@@ -188,7 +186,7 @@ class NcclBackend final : public CollectiveBackend {
   std::unique_ptr<NcclGate> gate_;
 
   // Touched by the owner's thread.
-  std::shared_ptr<OnDevice> on_device_;
+  std::optional<OnDevice> on_device_;
   Store* store_ = nullptr;
   std::map<ProcessSetId, Group> groups_;
   std::optional<ShrinkPlan> shrink_;

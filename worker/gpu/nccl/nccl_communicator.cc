@@ -119,7 +119,7 @@ void NcclCommunicator::AbortBeside(NcclComm comm) const {
                          [runtime = runtime_, comm] { runtime->nccl.functions.CommAbort(comm); }));
 }
 
-bool NcclCommunicator::AbortAnchored(bool let_go) {
+bool NcclCommunicator::AbortAnchored(Clock& clock, absl::Duration patience, bool let_go) {
   NcclComm comm = nullptr;
   std::shared_ptr<const void> anchor;
   {
@@ -127,6 +127,7 @@ bool NcclCommunicator::AbortAnchored(bool let_go) {
     if (!anchored_) return false;
     // Of one rank NCCL has no kernels, and no part of the graph that would keep it from freeing.
     if (!let_go && place_.size == 1) return true;
+    AwaitLeftLocked(clock, patience);
     comm = std::exchange(comm_, nullptr);
     if (let_go) anchor = std::move(anchor_);
     left_.NotifyAll();
@@ -263,7 +264,7 @@ void NcclCommunicator::AwaitLeftLocked(Clock& clock, absl::Duration patience) {
 }
 
 void NcclCommunicator::BeginRevoke(Clock& clock, absl::Duration patience) {
-  if (AbortAnchored(/*let_go=*/false)) return;
+  if (AbortAnchored(clock, patience, /*let_go=*/false)) return;
   NcclComm comm = nullptr;
   {
     MutexLock lock(&mu_);
@@ -297,7 +298,7 @@ absl::Status NcclCommunicator::AwaitRevoked() {
 }
 
 void NcclCommunicator::Abort(Clock& clock, absl::Duration patience) {
-  if (AbortAnchored(/*let_go=*/true)) return;
+  if (AbortAnchored(clock, patience, /*let_go=*/true)) return;
   NcclComm comm = nullptr;
   std::shared_ptr<NcclCommunicator> parent;
   {

@@ -105,7 +105,7 @@ class NcclCommunicator {
   // NCCL's abort, on a thread of its own.
   void AbortBeside(NcclComm comm) const;
   // Of an anchored one; false: it is not.
-  bool AbortAnchored(bool let_go);
+  bool AbortAnchored(Clock& clock, absl::Duration patience, bool let_go);
   void AwaitLeftLocked(Clock& clock, absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DeregisterAll(NcclComm comm);
   // Once NCCL is through with BeginShrink: what it has made. OK: true: it is not through.

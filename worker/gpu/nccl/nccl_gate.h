@@ -41,6 +41,9 @@ class NcclGate {
   // Records `end` behind what is enqueued on `stream` now, and behind the gate. One thread.
   absl::Status Record(CudaStream stream, DeviceEvent& end);
 
+  // Whether what was before the last Record on its stream has ended; never waits. Any thread.
+  absl::StatusOr<bool> Through() const { return on_device_->through.Happened(); }
+
   // What is set to kGateHeld, by whoever is about to abort.
   std::atomic<uint32_t>* word() { return word_; }
   bool held() const { return word_->load(std::memory_order_acquire) == kGateHeld; }

@@ -33,12 +33,12 @@ void AtATime(const std::list<std::shared_ptr<NcclCommunicator>>& communicators,
 
 struct NcclWatchdog::Shared {
   Shared(Clock& clock_in, std::atomic<uint32_t>* gate_in, NcclWatchdogOptions options_in,
-         std::function<void()> on_failure_in, StreamMark stream_in)
+         std::function<void()> on_failure_in, std::function<absl::StatusOr<bool>()> stream_ended_in)
       : options(options_in),
         clock(clock_in),
         gate(gate_in),
         on_failure(std::move(on_failure_in)),
-        stream(std::move(stream_in)) {}
+        stream_ended(std::move(stream_ended_in)) {}
 
   using Communicators = std::list<std::shared_ptr<NcclCommunicator>>;
   struct Retiring {
@@ -84,7 +84,7 @@ struct NcclWatchdog::Shared {
   Clock& clock;
   std::atomic<uint32_t>* const gate;
   const std::function<void()> on_failure;
-  const StreamMark stream;
+  const std::function<absl::StatusOr<bool>()> stream_ended;
 
   // Thread-safe by itself.
   std::atomic<bool> failed = false;
@@ -108,9 +108,10 @@ struct NcclWatchdog::Shared {
 };
 
 NcclWatchdog::NcclWatchdog(Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options,
-                           std::function<void()> failed, StreamMark stream)
-    : shared_(
-          std::make_shared<Shared>(clock, gate, options, std::move(failed), std::move(stream))) {
+                           std::function<void()> failed,
+                           std::function<absl::StatusOr<bool>()> stream_ended)
+    : shared_(std::make_shared<Shared>(clock, gate, options, std::move(failed),
+                                       std::move(stream_ended))) {
   thread_ = StartThread("nccl-watchdog", [shared = shared_] { shared->Watch(); });
   ends_thread_ = StartThread("nccl-end", [shared = shared_] { shared->FlushAll(); });
 }
@@ -298,19 +299,20 @@ bool NcclWatchdog::Shared::Revoke(const Communicators& communicators) {
   for (const auto& communicator : communicators)
     if (communicator->Connected()) running.push_back(communicator);
   if (running.empty()) return true;
-  if (!running.front()->CanRevoke()) {
-    COORDD_LOG(kInfo, "NCCL ", running.front()->place().nccl_version,
-               " has no ncclCommRevoke (2.28.7): what runs on ", running.size(),
+  const auto count = static_cast<ptrdiff_t>(running.size());
+  const std::string version = running.front()->place().nccl_version;
+  running.remove_if([](const auto& communicator) { return !communicator->CanRevoke(); });
+  const ptrdiff_t left = count - static_cast<ptrdiff_t>(running.size());
+  if (left > 0) {
+    COORDD_LOG(kInfo, "NCCL ", version, " has no ncclCommRevoke (2.28.7): what runs on ", left,
                " communicators is aborted when the program has been told of the failure");
-    return false;
   }
-  // Before that: what NCCL frees then may keep the driver's lock, for which a record would wait.
-  const absl::Status marked = stream.mark();
+  if (running.empty()) return false;
   AtATime(running, [this](NcclCommunicator& communicator) {
     communicator.BeginRevoke(clock, options.call_patience);
   });
-  if (marked.ok()) NoteStreamEnd();
-  std::atomic<bool> all = true;
+  NoteStreamEnd();
+  std::atomic<bool> all = left == 0;
   AtATime(running, [&all](NcclCommunicator& communicator) {
     const absl::Status revoked = communicator.AwaitRevoked();
     if (revoked.ok()) return;
@@ -331,7 +333,7 @@ void NcclWatchdog::Shared::NoteStreamEnd() {
   const absl::Time until = clock.Now() + kLimit;
   IdleWait idle(1, 1);
   while (clock.Now() < until) {
-    const absl::StatusOr<bool> passed = stream.passed();
+    const absl::StatusOr<bool> passed = stream_ended();
     if (!passed.ok()) return;
     if (*passed) {
       COORDD_LOG(kInfo, "NCCL's kernels have left the device within ",

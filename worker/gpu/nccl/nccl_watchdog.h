@@ -32,13 +32,6 @@ struct NcclWatchdogOptions {
   absl::Duration abort_limit = absl::Seconds(10);
 };
 
-// Tells when NCCL's kernels have left the device: `mark` notes what is on their stream now,
-// `passed` says whether that has ended. Both are called on the thread "nccl-watchdog".
-struct StreamMark {
-  std::function<absl::Status()> mark = [] { return absl::UnimplementedError("no stream"); };
-  std::function<absl::StatusOr<bool>()> passed = [] { return true; };
-};
-
 // The thread "nccl-watchdog" sleeps while nothing is in flight. It ends what runs when something
 // has failed, and nothing else may keep it from that: a communicator that is no longer used is
 // flushed and freed on the thread "nccl-end". While the gate is held nothing is freed at all, since
@@ -48,10 +41,13 @@ class NcclWatchdog {
  public:
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
   // `failed` is called once, when the gate is held (where anything is in flight), on the thread
-  // that has failed: what NCCL waits for, to abort, must be let go.
+  // that has failed: what NCCL waits for, to abort, must be let go. `stream_ended`: whether NCCL's
+  // kernels have left the device; it outlives the watchdog's threads, calls nothing of the driver
+  // that waits (a record does, where a free has the driver's lock), and is for the log.
   NcclWatchdog(
       Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
-      std::function<void()> failed = [] {}, StreamMark stream = {});
+      std::function<void()> failed = [] {},
+      std::function<absl::StatusOr<bool>()> stream_ended = [] { return true; });
   // Ends every communicator, held or not. Returns within abort_limit; a thread that NCCL keeps
   // longer is left to itself, with the communicators, and `released` stays false.
   ~NcclWatchdog();

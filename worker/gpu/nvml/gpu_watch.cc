@@ -1,5 +1,7 @@
 #include "worker/gpu/nvml/gpu_watch.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/base/log.h"
@@ -8,6 +10,12 @@
 #include "worker/gpu/nvml/nvml_words.h"
 
 namespace coordd {
+namespace {
+
+// NVML takes milliseconds; with a broken driver it may never return.
+constexpr absl::Duration kSilentAfter = absl::Seconds(10);
+
+}  // namespace
 
 struct GpuWatch::Shared {
   Shared(Clock& clock_in, std::string library_in)
@@ -27,6 +35,7 @@ struct GpuWatch::Shared {
   CondVar changed;
   std::string uuid ABSL_GUARDED_BY(mu);
   bool asked ABSL_GUARDED_BY(mu) = false;
+  bool reading ABSL_GUARDED_BY(mu) = false;  // since read_at
   bool stop ABSL_GUARDED_BY(mu) = false;
   bool ended ABSL_GUARDED_BY(mu) = false;
   absl::Time read_at ABSL_GUARDED_BY(mu) = absl::InfinitePast();
@@ -40,9 +49,11 @@ struct GpuWatch::Shared {
 
 std::string GpuWatch::Shared::AwaitQuestion() {
   MutexLock lock(&mu);
+  reading = false;
   while (!stop && !asked) changed.Wait(&mu);
   asked = false;
   if (stop) return "";
+  reading = true;
   read_at = clock.Now();
   return uuid;
 }
@@ -73,7 +84,7 @@ void GpuWatch::Shared::Note(v1::GpuHealth health, const NvmlGpu& gpu,
                             const std::string& asked_for) {
   for (const uint64_t xid : gpu.TakeXids()) {
     COORDD_LOG(kError, "GPU ", gpu.uuid(), ": its driver has reported ", XidText(xid));
-    last_xid = static_cast<int32_t>(xid);
+    last_xid = static_cast<int32_t>(std::min<uint64_t>(xid, std::numeric_limits<int32_t>::max()));
     last_xid_at = clock.Now();
   }
   if (health.trouble() != std::exchange(trouble, health.trouble()) && !trouble.empty())
@@ -134,7 +145,17 @@ void GpuWatch::Ask() {
 
 std::optional<v1::GpuHealth> GpuWatch::Latest() const {
   MutexLock lock(&shared_->mu);
-  return shared_->latest;
+  std::optional<v1::GpuHealth> latest = shared_->latest;
+  const absl::Duration age = shared_->clock.Now() - shared_->read_at;
+  if (!latest.has_value() || !shared_->reading || age < kSilentAfter) return latest;
+  // What it was before is no news.
+  v1::GpuHealth silent;
+  silent.set_uuid(latest->uuid());
+  silent.set_trouble("NVML does not answer");
+  silent.set_last_xid(latest->last_xid());
+  if (latest->last_xid() != 0)
+    silent.set_last_xid_seconds(latest->last_xid_seconds() + absl::ToDoubleSeconds(age));
+  return silent;
 }
 
 }  // namespace coordd

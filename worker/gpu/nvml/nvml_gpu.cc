@@ -1,5 +1,6 @@
 #include "worker/gpu/nvml/nvml_gpu.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,12 @@
 
 namespace coordd {
 namespace {
+
+// What a driver has no answer for may be all ones; coordd takes no more than this.
+int64_t Counted(uint64_t value) {
+  constexpr uint64_t kMax = 1'000'000'000'000'000'000;
+  return static_cast<int64_t>(std::min(value, kMax));
+}
 
 constexpr int kEventsAtOnce = 16;  // what has come beyond that comes with the next look
 
@@ -69,7 +76,7 @@ v1::GpuHealth NvmlGpu::Read() const {
   NvmlUtilization rates;
   const NvmlResult load = nvml_.DeviceGetUtilizationRates(device_, &rates);
   if (load == kNvmlSuccess) {
-    health.set_utilization_percent(static_cast<int32_t>(rates.gpu));
+    health.set_utilization_percent(static_cast<int32_t>(std::min(rates.gpu, 100u)));
   } else if (load != kNvmlNotSupported) {  // as it is for a slice
     health.set_trouble(std::string(absl::string_view(nvml_.ErrorString(load))
                                        .substr(0, static_cast<size_t>(kMaxGpuTroubleBytes))));
@@ -77,7 +84,7 @@ v1::GpuHealth NvmlGpu::Read() const {
   ReadMemory(&health);
   unsigned milliwatts = 0, celsius = 0;
   if (nvml_.DeviceGetPowerUsage(whole_, &milliwatts) == kNvmlSuccess)
-    health.set_power_watts(milliwatts / 1e3);
+    health.set_power_watts(std::min(milliwatts / 1e3, 1e6));
   if (nvml_.DeviceGetTemperature(whole_, kNvmlTemperatureGpu, &celsius) == kNvmlSuccess)
     health.set_temperature_celsius(static_cast<int32_t>(celsius));
   unsigned long long reasons = 0;
@@ -94,24 +101,24 @@ void NvmlGpu::ReadMemory(v1::GpuHealth* health) const {
   NvmlMemoryV2 memory;
   if (nvml_.DeviceGetMemoryInfoV2 != nullptr &&
       nvml_.DeviceGetMemoryInfoV2(device_, &memory) == kNvmlSuccess) {
-    health->set_memory_used_bytes(static_cast<int64_t>(memory.used));
-    health->set_memory_total_bytes(static_cast<int64_t>(memory.total));
+    health->set_memory_used_bytes(Counted(memory.used));
+    health->set_memory_total_bytes(Counted(memory.total));
     return;
   }
   NvmlMemory older;
   if (nvml_.DeviceGetMemoryInfo(device_, &older) != kNvmlSuccess) return;
-  health->set_memory_used_bytes(static_cast<int64_t>(older.used));
-  health->set_memory_total_bytes(static_cast<int64_t>(older.total));
+  health->set_memory_used_bytes(Counted(older.used));
+  health->set_memory_total_bytes(Counted(older.total));
 }
 
 void NvmlGpu::ReadErrors(v1::GpuHealth* health) const {
   unsigned long long count = 0;
   if (nvml_.DeviceGetTotalEccErrors(whole_, kNvmlErrorsCorrected, kNvmlErrorsVolatile, &count) ==
       kNvmlSuccess)
-    health->set_ecc_corrected(static_cast<int64_t>(count));
+    health->set_ecc_corrected(Counted(count));
   if (nvml_.DeviceGetTotalEccErrors(whole_, kNvmlErrorsUncorrected, kNvmlErrorsVolatile, &count) ==
       kNvmlSuccess)
-    health->set_ecc_uncorrected(static_cast<int64_t>(count));
+    health->set_ecc_uncorrected(Counted(count));
 }
 
 std::vector<uint64_t> NvmlGpu::TakeXids() const {

@@ -19,6 +19,8 @@ namespace {
 // through. Nobody waits for it but the next use of a buffer; what is new wakes it at once.
 constexpr absl::Duration kPollMin = absl::Microseconds(20);
 constexpr absl::Duration kPollMax = absl::Microseconds(500);
+// Of a caller: others may submit for ever.
+constexpr int kDriveStepsMax = 16;
 constexpr absl::string_view kNoFloat8 =
     "float8 is reduced by NCCL 2.24 and later on GPUs of compute capability 9.0 and later, which "
     "not all ranks have";
@@ -76,10 +78,11 @@ void DevicePlane::DriveFor(const Work& work) {
   // Whoever is there sees to it, or will when it has been woken.
   const std::shared_ptr<NcclBackend> made = backend();
   if (made == nullptr || !seat_.TryTake()) return;
-  if (!ended_) {
+  // A profiler is shown the launches of one thread.
+  if (!ended_ && nvtx_ == nullptr) {
     const CaptureRelaxed relaxed(*runtime_->device);
     bool moved = true;
-    while (moved && !work.enqueued() && !work.done()) {
+    for (int i = 0; i < kDriveStepsMax && moved && !work.enqueued() && !work.done(); ++i) {
       moved = TakeAndAdvance();
       moved = made->Progress() || moved;
     }
