@@ -239,6 +239,11 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
 void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave,
                        absl::Time now, Effects& effects) {
   NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
+  const bool is_member = worker.generation != Generation{0};
+  if (is_member && leave.failure().empty()) {
+    reforming_.SaysGoodbye(worker.place.rank, now);
+    WatchReforming(now, effects);
+  }
   const Drain* drain = drains_.Find(worker.join.worker_id());
   if (!leave.failure().empty()) {
     Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), now, effects);
@@ -269,7 +274,7 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
   if (damage_ == Damage::kNone) {
     const bool silent = failed.suspect_silent() && suspect >= 0 && suspect < generation_->size();
     if (silent) blame_.Report(worker.place.rank, Rank{suspect});
-    reforming_.Failed(reason, silent, now);
+    reforming_.Failed(reason, silent, worker.place.rank, now);
   } else {
     EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
   }

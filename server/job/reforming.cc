@@ -21,11 +21,12 @@ void Reforming::Ended() {
   *this = std::move(after);
 }
 
-void Reforming::Failed(const std::string& reason, bool silent, absl::Time now) {
+void Reforming::Failed(const std::string& reason, bool silent, Rank witness, absl::Time now) {
   const bool first = blame_until_ == absl::InfiniteFuture();
   const bool first_silence = silent && (first || !silence_);
   if (!first && !first_silence) return;  // the first one counts; where one is silent, that one
   blame_ = reason;
+  witness_ = witness;
   silence_ = silent;
   blame_until_ = now + (silent ? kSilenceWindow : kBlameWindow);
 }

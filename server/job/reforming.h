@@ -2,6 +2,7 @@
 // coordd waits for what in between.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,9 +51,14 @@ class Reforming {
 
   // A member says that a collective has failed; `silent`: since it hears nothing more from another
   // one. REQUIRES: the generation is intact.
-  void Failed(const std::string& reason, bool silent, absl::Time now);
+  void Failed(const std::string& reason, bool silent, Rank witness, absl::Time now);
   // A departure is about to: nobody else's word is needed.
   void Explained() { blame_until_ = absl::InfiniteFuture(); }
+  // This member says goodbye: that explains nothing of what it has said before.
+  void SaysGoodbye(Rank member, absl::Time now) {
+    const bool blaming = blame_until_ != absl::InfiniteFuture();
+    if (blaming && witness_ == member) blame_until_ = std::min(blame_until_, now);
+  }
   // No departure has explained a failure: the generation has to end. Its reason.
   std::optional<std::string> Verdict(absl::Time now) const;
 
@@ -94,7 +100,8 @@ class Reforming {
   void Close();
 
   ReformingOptions options_;
-  std::string blame_;  // why the generation has to end at blame_until_
+  std::string blame_;        // why the generation has to end at blame_until_
+  Rank witness_ = Rank{-1};  // who has said so
   absl::Time blame_until_ = absl::InfiniteFuture();
   bool silence_ = false;  // is among what was said
   bool open_ = false;

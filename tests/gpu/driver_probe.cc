@@ -209,7 +209,8 @@ class Probe {
   }
   CudaResult Launch(CudaStream stream, int word) const {
     const volatile uint32_t* address = word_ + word;
-    void* arguments[] = {&address};
+    uint64_t no_limit = 0;
+    void* arguments[] = {&address, &no_limit};
     return cuda_.LaunchKernel(gate_, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr);
   }
   // Whether the stream has come to its end within the limit.

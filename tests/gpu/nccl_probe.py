@@ -92,7 +92,8 @@ class Device:
     def launch(self, stream, word):
         """The gate, which waits while the word is 1. Word 1 never is."""
         address = ctypes.c_uint64(self.words + 4 * word)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(address))
+        no_limit = ctypes.c_uint64(0)
+        arguments = (ctypes.c_void_p * 2)(ctypes.addressof(address), ctypes.addressof(no_limit))
         self.call("cuLaunchKernel", self.gate, 1, 1, 1, 1, 1, 1, 0, stream, arguments, None)
 
     def drain(self, stream):

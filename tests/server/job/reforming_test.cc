@@ -72,6 +72,17 @@ TEST(Reforming, AGoodbyeLeavesNothingUnfinished) {
   EXPECT_FALSE(lost.unfinished());
 }
 
+TEST(Reforming, TakesAGoodbyeForNoExplanationOfWhatItsSenderHasSaid) {
+  Reforming reforming = Raise();
+  reforming.SaysGoodbye(Rank{0}, kStart);
+  EXPECT_EQ(reforming.Verdict(kStart), std::nullopt);  // there is nothing to explain
+  reforming.Failed("rank 0 reported that tensor a failed", /*silent=*/false, Rank{0}, kStart);
+  reforming.SaysGoodbye(Rank{1}, kStart);
+  EXPECT_EQ(reforming.Verdict(kStart), std::nullopt);
+  reforming.SaysGoodbye(Rank{0}, kStart);
+  EXPECT_EQ(reforming.Verdict(kStart), "rank 0 reported that tensor a failed");
+}
+
 TEST(Reforming, WaitsForReportsAndThenForEnoughWorkers) {
   Reforming reforming = Raise();
   reforming.Broken("rank 1 was lost", /*lost=*/true, /*left=*/false, kStart);
@@ -87,8 +98,8 @@ TEST(Reforming, WaitsForReportsAndThenForEnoughWorkers) {
 
 TEST(Reforming, AFailureWaitsForTheDepartureThatExplainsIt) {
   Reforming reforming = Raise();
-  reforming.Failed("rank 0 reported that tensor a failed", /*silent=*/false, kStart);
-  reforming.Failed("rank 2 reported that tensor a failed", /*silent=*/false,
+  reforming.Failed("rank 0 reported that tensor a failed", /*silent=*/false, Rank{0}, kStart);
+  reforming.Failed("rank 2 reported that tensor a failed", /*silent=*/false, Rank{2},
                    kStart + absl::Milliseconds(1));
   EXPECT_EQ(reforming.Verdict(kStart + kBlameWindow - absl::Nanoseconds(1)), std::nullopt);
   EXPECT_THAT(reforming.Verdict(kStart + kBlameWindow),
@@ -99,10 +110,11 @@ TEST(Reforming, AFailureWaitsForTheDepartureThatExplainsIt) {
 
 TEST(Reforming, SilenceWaitsForWhatOthersSay) {
   Reforming reforming = Raise();
-  reforming.Failed("rank 0 has lost a connection", /*silent=*/false, kStart);
+  reforming.Failed("rank 0 has lost a connection", /*silent=*/false, Rank{0}, kStart);
   const absl::Time heard = kStart + absl::Milliseconds(20);
-  reforming.Failed("rank 2 hears nothing from rank 1", /*silent=*/true, heard);
-  reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, heard + kBlameWindow);
+  reforming.Failed("rank 2 hears nothing from rank 1", /*silent=*/true, Rank{2}, heard);
+  reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, Rank{1},
+                   heard + kBlameWindow);
   EXPECT_EQ(reforming.Verdict(heard + kSilenceWindow - absl::Nanoseconds(1)), std::nullopt);
   EXPECT_THAT(reforming.Verdict(heard + kSilenceWindow),
               Optional(std::string("rank 2 hears nothing from rank 1")));
@@ -137,7 +149,7 @@ TEST(Reforming, AnEndThatIsTakenUpAnewCountsOnce) {
 TEST(Reforming, AGenerationThatWasTakenUpAnewBeforeItsEndDoesNotCount) {
   Reforming reforming = Raise();
   for (int i = 0; i < 2 * kMaxFruitlessGenerations; ++i) {
-    reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, kStart);
+    reforming.Failed("rank 1 hears nothing from rank 2", /*silent=*/true, Rank{1}, kStart);
     reforming.Suspended();  // before anybody was blamed for it
     EXPECT_TRUE(reforming.Broken("the peer is lost", /*lost=*/false, /*left=*/false, kStart));
     reforming.Formed(kStart);

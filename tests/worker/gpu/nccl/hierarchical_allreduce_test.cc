@@ -139,8 +139,10 @@ TEST_F(HierarchicalAllreduceTest, IsEnqueuedAsAWholeWhileNoHostMoves) {
     const std::vector<float> ones = Ones(2000);  // four chunks
     std::vector<std::unique_ptr<Tensor>> tensors;
     context.object.StopHost(true);
+    // As many as there may be on a device at a time, by their chunks.
+    constexpr int kBatches = 5;
     int enqueued = 0, ended = 0;
-    for (int i = 0; i < 10; ++i) {
+    for (int i = 0; i < kBatches; ++i) {
       tensors.push_back(std::make_unique<Tensor>(context, AsBytes(ones)));
       CollectiveArgs args =
           Allreduce(DataType::kFloat32, ReduceOp::kSum, *tensors.back(), *tensors.back());
@@ -157,10 +159,10 @@ TEST_F(HierarchicalAllreduceTest, IsEnqueuedAsAWholeWhileNoHostMoves) {
                                         }),
                   IsOk());
     }
-    ASSERT_TRUE(context.DriveUntil([&] { return enqueued == 10; }));
+    ASSERT_TRUE(context.DriveUntil([&] { return enqueued == kBatches; }));
     EXPECT_EQ(ended, 0);
     context.object.StopHost(false);
-    ASSERT_TRUE(context.DriveUntil([&] { return ended == 10; }));
+    ASSERT_TRUE(context.DriveUntil([&] { return ended == kBatches; }));
   });
 }
 
