@@ -26,7 +26,7 @@ class DeviceGraphsTest : public DeviceTensorsTest {
     auto driver = DynamicLibrary::Open(FakeCudaPath());
     EXPECT_TRUE(driver.ok());
     launch_ = driver->Function<CudaResult(void*, CudaStream)>("cuGraphLaunch");
-    instantiate_ = driver->Function<CudaResult(void**, const void*, unsigned long long)>(
+    instantiate_ = driver->Function<CudaResult(void**, CudaGraph, unsigned long long)>(
         "cuGraphInstantiateWithFlags");
     destroy_ = driver->Function<CudaResult(void*)>("cuGraphExecDestroy");
   }
@@ -36,7 +36,8 @@ class DeviceGraphsTest : public DeviceTensorsTest {
     const auto graph = CaptureGraph(device_, kDevice, stream_.get(), enqueue);
     EXPECT_THAT(graph, IsOk());
     void* ready = nullptr;
-    EXPECT_EQ(instantiate_(&ready, graph->get(), 0), kCudaSuccess);
+    const auto captured = static_cast<CudaGraph>(const_cast<void*>(graph->get()));
+    EXPECT_EQ(instantiate_(&ready, captured, 0), kCudaSuccess);
     return {ready, [this](void* ending) { destroy_(ending); }};
   }
   Submission Captured(CollectiveKind kind, float* input, float* output) const {
@@ -66,7 +67,7 @@ class DeviceGraphsTest : public DeviceTensorsTest {
 
   DeviceStream stream_ = DeviceStream::Create(*device_, kDevice).value();
   CudaResult (*launch_)(void*, CudaStream);
-  CudaResult (*instantiate_)(void**, const void*, unsigned long long);
+  CudaResult (*instantiate_)(void**, CudaGraph, unsigned long long);
   CudaResult (*destroy_)(void*);
 };
 
