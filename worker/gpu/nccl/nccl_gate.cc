@@ -47,7 +47,10 @@ NcclGate::~NcclGate() {
 
 absl::Status NcclGate::Record(CudaStream stream, DeviceEvent& end) {
   OnDevice& on = *on_device_;
-  COORDD_RETURN_IF_ERROR(on.through.Record(stream));
+  {
+    MutexLock lock(&through_mu_);
+    COORDD_RETURN_IF_ERROR(on.through.Record(stream));
+  }
   COORDD_RETURN_IF_ERROR(on.stream.Wait(on.through.get()));
   COORDD_RETURN_IF_ERROR(on.kernels.Gate(word_, on.stream.get(), limit_));
   return end.Record(on.stream.get());

@@ -41,8 +41,12 @@ class NcclGate {
   // Records `end` behind what is enqueued on `stream` now, and behind the gate. One thread.
   absl::Status Record(CudaStream stream, DeviceEvent& end);
 
-  // Whether what was before the last Record on its stream has ended; never waits. Any thread.
-  absl::StatusOr<bool> Through() const { return on_device_->through.Happened(); }
+  // Whether what was before the last Record on its stream has ended. Waits for a Record alone. Any
+  // thread.
+  absl::StatusOr<bool> Through() const {
+    MutexLock lock(&through_mu_);
+    return on_device_->through.Happened();
+  }
 
   // What is set to kGateHeld, by whoever is about to abort.
   std::atomic<uint32_t>* word() { return word_; }
@@ -72,6 +76,8 @@ class NcclGate {
   const absl::Duration limit_;
   std::unique_ptr<OnDevice> on_device_;
   std::atomic<uint32_t>* word_;
+
+  mutable Mutex through_mu_;  // over the event `through`
 
   // Guarded by mu_.
   Mutex mu_;  // those who pass together all wait
