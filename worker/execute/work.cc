@@ -13,7 +13,7 @@
 namespace coordd {
 namespace {
 
-// What a launch takes, NCCL's thread for it included (60 us on an H100), with room.
+// Twice what a launch takes with NCCL's thread for it (54 us on an H100).
 constexpr absl::Duration kEnqueueSpin = absl::Microseconds(100);
 constexpr int kEnqueuePollsMax = 10000;  // a test's clock may stand still
 

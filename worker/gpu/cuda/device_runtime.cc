@@ -111,11 +111,6 @@ int DeviceRuntime::ExchangeCaptureMode(int mode) const {
   return mode;
 }
 
-CaptureRelaxed::CaptureRelaxed(const DeviceRuntime& runtime)
-    : runtime_(runtime), before_(runtime.ExchangeCaptureMode(kCudaCaptureRelaxed)) {}
-
-CaptureRelaxed::~CaptureRelaxed() { runtime_.ExchangeCaptureMode(before_); }
-
 absl::Status DeviceRuntime::Check(CudaResult result, absl::string_view call, int32_t device) const {
   if (result == kCudaSuccess) return absl::OkStatus();
   const char* name = nullptr;

@@ -128,17 +128,4 @@ class DeviceScope {
   DeviceRuntime* runtime_;
 };
 
-// While it exists this thread, the program's, is as OwnThisThread makes one of the runtime's.
-class CaptureRelaxed {
- public:
-  explicit CaptureRelaxed(const DeviceRuntime& runtime);
-  ~CaptureRelaxed();
-  CaptureRelaxed(const CaptureRelaxed&) = delete;
-  CaptureRelaxed& operator=(const CaptureRelaxed&) = delete;
-
- private:
-  const DeviceRuntime& runtime_;
-  int before_;
-};
-
 }  // namespace coordd

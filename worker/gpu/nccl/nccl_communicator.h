@@ -120,7 +120,7 @@ class NcclCommunicator {
   NcclComm slot_ = nullptr;
   NcclWindow window_ = nullptr;
 
-  // Of the thread that revokes.
+  // Of BeginRevoke and AwaitRevoked, which are called one behind the other.
   NcclResult revoking_ = NcclResult::kSuccess;
 
   // Guarded by mu_.

@@ -42,8 +42,8 @@ class NcclWatchdog {
   // `clock` and `gate` (NcclGate::word) outlive the process's last abort: see ~NcclWatchdog.
   // `failed` is called once, when the gate is held (where anything is in flight), on the thread
   // that has failed: what NCCL waits for, to abort, must be let go. `stream_ended`: whether NCCL's
-  // kernels have left the device; it outlives the watchdog's threads, calls nothing of the driver
-  // that waits (a record does, where a free has the driver's lock), and is for the log.
+  // kernels have left the device, for the log; it outlives the watchdog's threads, and is called
+  // once communicators have been told to end, since it may wait for a free of the program's.
   NcclWatchdog(
       Clock& clock, std::atomic<uint32_t>* gate, NcclWatchdogOptions options = {},
       std::function<void()> failed = [] {},

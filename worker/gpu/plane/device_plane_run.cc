@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "worker/base/exact_timers.h"
+#include "worker/gpu/cuda/stream_capture.h"
 #include "worker/gpu/nccl/nccl_route.h"
 #include "worker/gpu/plane/device_moves.h"
 #include "worker/gpu/plane/device_plane.h"
@@ -80,7 +81,7 @@ void DevicePlane::DriveFor(const Work& work) {
   if (made == nullptr || !seat_.TryTake()) return;
   // A profiler is shown the launches of one thread.
   if (!ended_ && nvtx_ == nullptr) {
-    const CaptureRelaxed relaxed(*runtime_->device);
+    const RelaxedCapture relaxed(*runtime_->device);
     bool moved = true;
     for (int i = 0; i < kDriveStepsMax && moved && !work.enqueued() && !work.done(); ++i) {
       moved = TakeAndAdvance();
