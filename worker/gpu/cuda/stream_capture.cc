@@ -5,14 +5,10 @@
 namespace coordd {
 
 RelaxedCapture::RelaxedCapture(const DeviceRuntime& runtime) : runtime_(runtime) {
-  if (runtime_.cuda().ThreadExchangeStreamCaptureMode != nullptr)
-    runtime_.cuda().ThreadExchangeStreamCaptureMode(&mode_);
+  mode_ = runtime_.ExchangeCaptureMode(mode_);
 }
 
-RelaxedCapture::~RelaxedCapture() {
-  if (runtime_.cuda().ThreadExchangeStreamCaptureMode != nullptr)
-    runtime_.cuda().ThreadExchangeStreamCaptureMode(&mode_);
-}
+RelaxedCapture::~RelaxedCapture() { runtime_.ExchangeCaptureMode(mode_); }
 
 bool CanCapture(const DeviceRuntime& runtime) {
   const CudaFunctions& cuda = runtime.cuda();
