@@ -296,7 +296,7 @@ if __name__ == "__main__":
 """
 
 
-class Programs(unittest.TestCase):
+class ProgramsCase(unittest.TestCase):
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="coordd-programs-")
@@ -322,6 +322,9 @@ class Programs(unittest.TestCase):
 
     def example(self, count, name, *arguments):
         return self.run_ranks(count, os.path.join(EXAMPLES, name), *arguments)
+
+
+class ElasticPrograms(ProgramsCase):
 
     def test_digits_have_the_weights_of_one_process(self):
         for count in (1, 3):
@@ -367,6 +370,9 @@ class Programs(unittest.TestCase):
                                 options=("--min-np", "2", "--max-restarts", "1", "--on-failure", "continue"))
         self.assertEqual(output.count(" old\n"), 2, output)
         self.assertEqual(output.count(" new\n"), 1, output)
+
+
+class Programs(ProgramsCase):
 
     def test_digits_learn_under_ddp_with_the_hook(self):
         output = self.example(2, "ddp_digits.py")

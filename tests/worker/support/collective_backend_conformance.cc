@@ -17,6 +17,14 @@ namespace {
 
 constexpr int64_t kCounts[] = {0, 1, 7, 1000, 100003};
 
+// What an element becomes is the kernels' (reduce_kernels_test has each dtype with each operator at
+// every alignment), and how large ones are cut depends on the dtype's size alone. So large ones
+// have every dtype with one operator, and one dtype with every operator; small ones have each with
+// each.
+bool IsTried(int64_t count, DataType dtype, ReduceOp op) {
+  return count <= 1000 || op == ReduceOp::kSum || dtype == DataType::kFloat32;
+}
+
 // Results of all ranks, for comparison on rank 0.
 struct Shared {
   std::mutex mu;
@@ -63,8 +71,10 @@ TEST_P(CollectiveBackendConformance, AllreducesEveryDtypeAndOp) {
     for (int64_t count : kCounts) {
       for (DataType dtype : kAllDataTypes) {
         if (LeavesOut(dtype, count)) continue;
-        for (ReduceOp op : kAllReduceOps)
-          CheckAllreduce(context, shared, sequence, dtype, op, count);
+        for (ReduceOp op : kAllReduceOps) {
+          if (IsTried(count, dtype, op))
+            CheckAllreduce(context, shared, sequence, dtype, op, count);
+        }
       }
     }
   });
@@ -75,6 +85,8 @@ TEST_P(CollectiveBackendConformance, ScalesInPassingToTheSameBits) {
   InEveryWorld([&](BackendContext& context) {
     Sequence sequence;
     for (int64_t count : {int64_t{1}, int64_t{1000}, int64_t{100003}, int64_t{3000017}}) {
+      // What is multiplied past the caches has nothing to do with how many ranks there are.
+      if (count > 1000000 && context.world_size > 4) continue;
       for (DataType dtype : {DataType::kFloat32, DataType::kFloat64, DataType::kBfloat16}) {
         if (!context.object.Supports(MemoryKind::kHost, dtype, CollectiveKind::kAllreduce) ||
             LeavesOut(dtype, count))

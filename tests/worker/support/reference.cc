@@ -18,6 +18,9 @@ namespace {
 // Less is made as quickly as it is found; more would be too much to keep.
 constexpr int64_t kMinRemembered = 100;
 constexpr int64_t kMaxRemembered = 200000;
+// Longer inputs repeat one of so many elements: a prime, which no segment, slice or block divides,
+// so that what lands in a wrong place is seen all the same.
+constexpr int64_t kPeriod = 199999;
 
 uint32_t Mix(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7feb352du;
@@ -205,10 +208,24 @@ Bytes MakeInput(DataType dtype, int32_t rank, int64_t count, int32_t salt) {
   return bytes;
 }
 
+Bytes Repeated(const Bytes& period, size_t size) {
+  Bytes bytes;
+  bytes.reserve(size);
+  while (bytes.size() < size) {
+    const size_t part = std::min(period.size(), size - bytes.size());
+    bytes.insert(bytes.end(), period.begin(), period.begin() + static_cast<ptrdiff_t>(part));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Bytes TestInput(DataType dtype, int32_t rank, int64_t count, int32_t salt) {
-  if (count < kMinRemembered || count > kMaxRemembered) return MakeInput(dtype, rank, count, salt);
+  if (count < kMinRemembered) return MakeInput(dtype, rank, count, salt);
+  if (count > kMaxRemembered) {
+    return Repeated(TestInput(dtype, rank, kPeriod, salt),
+                    static_cast<size_t>(count * SizeOf(dtype)));
+  }
   // The suites ask for the same again for every operation and on every rank.
   static Mutex& mu = *new Mutex;
   static auto& remembered =
