@@ -64,6 +64,7 @@ def shutdown_in_context():
 
 
 def interrupt():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell has started in the background
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 
