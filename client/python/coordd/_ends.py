@@ -38,11 +38,13 @@ def describe(kind, value, trace) -> str:
         text = " ".join("".join(traceback.format_exception_only(kind, value)).split())
     except Exception:  # of its own __str__, say
         text = getattr(kind, "__name__", "an error")
-    frames = traceback.extract_tb(trace)
-    if not frames:
+    if trace is None:
         return text
-    last = frames[-1]
-    return f"{text} ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name})"
+    # Not by traceback.extract_tb: Python 3.13 evaluates code in it, and forgets that it was about to end by SIGINT.
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    code = trace.tb_frame.f_code
+    return f"{text} ({os.path.basename(code.co_filename)}, line {trace.tb_lineno}, in {code.co_name})"
 
 
 def unwinding() -> Optional[BaseException]:
