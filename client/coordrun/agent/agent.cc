@@ -67,7 +67,7 @@ int Agent::Run() {
     Turn(ordered_ ? absl::InfiniteFuture() : orders_end);
     if (!ordered_ && clock_.Now() >= orders_end) return 1;
   }
-  while (!ended_ && !failed_ && (alive_ > 0 || orders_.stay)) Turn(absl::InfiniteFuture());
+  while (!ended_ && !failed_ && (alive_ > 0 || orders_.stay())) Turn(absl::InfiniteFuture());
   const absl::Time drain_end = clock_.Now() + kDrain;
   while (!ended_ && crew_ != nullptr && !crew_->drained() && clock_.Now() < drain_end) {
     Turn(drain_end);
@@ -119,35 +119,55 @@ void Agent::ReadOrders() {
 
 void Agent::Obey(absl::string_view line) {
   if (!ordered_) return TakeOrders(line);
-  if (line == kStartOrder && !started_) return StartWorkers();
-  if (line == kFinishOrder) orders_.stay = false;
-  if (torch_.Obey(line) && crew_ != nullptr) crew_->SetVariables(torch_.MasterOf());
-  if (ParsePortOrder(line) == report_.number) Tell(PortMessage{torch_.PickPort()});
-  if (crew_ == nullptr) return;
-  int32_t worker = -1;
-  const int signal = ParseSignalOrder(line, &worker);
-  if (signal != 0 && worker < 0) crew_->Signal(signal, clock_.Now());
-  if (signal != 0 && worker >= 0) crew_->SignalOne(worker, signal);
-  if (const int32_t again = ParseRestartOrder(line); again >= 0) RestartWorker(again);
+  const auto order = ParseOrder(line);
+  if (!order.ok()) return;
+  if (order->has_start() && !started_) return StartWorkers();
+  if (order->has_finish()) orders_.set_stay(false);
+  if (torch_.Obey(*order) && crew_ != nullptr) crew_->SetVariables(torch_.MasterOf());
+  if (order->order_case() == AgentOrder::kNewPort && order->new_port() == report_.number()) {
+    AgentMessage message;
+    message.set_port(torch_.PickPort());
+    Tell(message);
+  }
+  if (crew_ != nullptr) ObeyWithCrew(*order);
+}
+
+void Agent::ObeyWithCrew(const AgentOrder& order) {
+  if (order.order_case() == AgentOrder::kRestart) RestartWorker(order.restart());
+  if (!order.has_signal()) return;
+  const v1::SignalOrder& signal = order.signal();
+  if (signal.worker() < 0) crew_->Signal(signal.signal(), clock_.Now());
+  if (signal.worker() >= 0) crew_->SignalOne(signal.worker(), signal.signal());
 }
 
 void Agent::RestartWorker(int32_t worker) {
   // Several agents may read the same orders.
   const bool ours =
-      std::any_of(orders_.workers.begin(), orders_.workers.end(),
-                  [worker](const OrderedWorker& ordered) { return ordered.index == worker; });
+      std::any_of(orders_.workers().begin(), orders_.workers().end(),
+                  [worker](const auto& ordered) { return ordered.index() == worker; });
   if (!ours) return;
   const absl::Status status = crew_->Restart(worker, *this);
   if (status.ok()) return;
-  Tell(CannotRunMessage{absl::IsNotFound(status) ? 127 : 126, std::string(status.message()),
-                        worker});
+  TellCannotRun(status, worker);
+}
+
+void Agent::TellCannotRun(const absl::Status& why, int32_t worker) {
+  AgentMessage message;
+  v1::AgentMessage::CannotRun& cannot = *message.mutable_cannot_run();
+  cannot.set_status(absl::IsNotFound(why) ? 127 : 126);
+  cannot.set_reason(std::string(why.message()));
+  cannot.set_worker(worker);
+  Tell(message);
 }
 
 void Agent::TakeOrders(absl::string_view line) {
   ordered_ = true;
-  report_.version = kVersion;
-  report_.host = ThisHost("").hostname;
-  report_.unix_seconds = absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch());
+  report_.set_protocol(kAgentProtocol);
+  report_.set_version(kVersion);
+  report_.set_host(ThisHost("").hostname);
+  report_.set_workers(1);
+  report_.set_local_size(1);
+  report_.set_unix_seconds(absl::ToDoubleSeconds(clock_.Now() - absl::UnixEpoch()));
   absl::Status status;
   if (auto orders = ParseOrders(line); orders.ok()) {
     orders_ = *std::move(orders);
@@ -157,14 +177,16 @@ void Agent::TakeOrders(absl::string_view line) {
   } else {
     status = orders.status();
   }
-  if (!status.ok()) report_.problem = std::string(status.message());
+  if (!status.ok()) report_.set_problem(std::string(status.message()));
   failed_ = !status.ok();
-  Tell(report_);
+  AgentMessage message;
+  *message.mutable_report() = report_;
+  Tell(message);
 }
 
 absl::Status Agent::FindOurselves() {
-  report_.number = orders_.number;
-  if (orders_.identity == AgentIdentity::kSlurm) {
+  report_.set_number(orders_.number());
+  if (orders_.identity() == v1::AGENT_IDENTITY_SLURM) {
     COORDD_ASSIGN_OR_RETURN(const int32_t task, Number(environment_, "SLURM_PROCID"));
     COORDD_ASSIGN_OR_RETURN(const int32_t local_rank, Number(environment_, "SLURM_LOCALID"));
     COORDD_ASSIGN_OR_RETURN(const int32_t node, Number(environment_, "SLURM_NODEID"));
@@ -175,44 +197,48 @@ absl::Status Agent::FindOurselves() {
       return absl::FailedPreconditionError(
           absl::StrCat("SLURM_NODEID is ", node, ": expected less than ", tasks.size()));
     }
-    report_.number = task;
-    report_.local_size = tasks[static_cast<size_t>(node)];
+    report_.set_number(task);
+    report_.set_local_size(tasks[static_cast<size_t>(node)]);
     if (const std::string name = Variable(environment_, "SLURMD_NODENAME"); !name.empty()) {
-      report_.host = name;
+      report_.set_host(name);
     }
-    orders_.workers = {{task,
-                        {{"COORDD_RANK", absl::StrCat(task)},
-                         {"COORDD_LOCAL_RANK", absl::StrCat(local_rank)},
-                         {"COORDD_LOCAL_SIZE", absl::StrCat(report_.local_size)}}}};
+    orders_.clear_workers();
+    v1::OrderedWorker& worker = *orders_.add_workers();
+    worker.set_index(task);
+    *worker.mutable_environment() =
+        ToVariables({{"COORDD_RANK", absl::StrCat(task)},
+                     {"COORDD_LOCAL_RANK", absl::StrCat(local_rank)},
+                     {"COORDD_LOCAL_SIZE", absl::StrCat(report_.local_size())}});
   } else {
-    report_.local_size = static_cast<int32_t>(orders_.workers.size());
+    report_.set_local_size(orders_.workers_size());
   }
-  report_.workers = static_cast<int32_t>(orders_.workers.size());
+  report_.set_workers(orders_.workers_size());
   return absl::OkStatus();
 }
 
 absl::Status Agent::WriteFiles() {
-  for (const OrderedFile& file : orders_.files) {
-    if (file.name.empty() || file.name.find('/') != std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrCat("a file named '", file.name, "' was ordered"));
+  for (const v1::OrderedFile& file : orders_.files()) {
+    if (file.name().empty() || file.name().find('/') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a file named '", file.name(), "' was ordered"));
     }
-    const std::string path = absl::StrCat(directory_, "/", file.name);
-    COORDD_RETURN_IF_ERROR(WriteFileAtomically(path, file.contents, 0600));
-    files_[file.variable] = path;
+    const std::string path = absl::StrCat(directory_, "/", file.name());
+    COORDD_RETURN_IF_ERROR(WriteFileAtomically(path, file.contents(), 0600));
+    files_[file.variable()] = path;
   }
   return absl::OkStatus();
 }
 
 absl::Status Agent::CheckHost() {
-  if (!orders_.directory.empty() && !IsDirectory(orders_.directory)) {
+  if (!orders_.directory().empty() && !IsDirectory(orders_.directory())) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the working directory ", orders_.directory, " cannot be used there: ",
+        "the working directory ", orders_.directory(), " cannot be used there: ",
         std::strerror(errno), "; start from a folder that all hosts have, or give --chdir"));
   }
-  report_.marker_seen =
-      orders_.marker.empty() ||
-      access(absl::StrCat(orders_.directory, "/", orders_.marker).c_str(), F_OK) == 0;
-  std::vector<std::string> addresses = orders_.coordinators;
+  report_.set_marker_missing(
+      !orders_.marker().empty() &&
+      access(absl::StrCat(orders_.directory(), "/", orders_.marker()).c_str(), F_OK) != 0);
+  std::vector<std::string> addresses(orders_.coordinators().begin(), orders_.coordinators().end());
   // Where ssh has come from is known to be a way between the two hosts.
   const std::vector<std::string> ssh =
       absl::StrSplit(Variable(environment_, "SSH_CONNECTION"), ' ');
@@ -227,50 +253,56 @@ absl::Status Agent::CheckHost() {
           "); let that port through (--port-range says which), or name a network of the "
           "launch node that it can reach with --network-interfaces"));
     }
-    report_.coordinator = *reached;
+    report_.set_coordinator(*reached);
   }
-  if (orders_.workers.empty()) return absl::OkStatus();
-  const Environment first = EnvironmentOf(orders_.workers[0]);
+  if (orders_.workers().empty()) return absl::OkStatus();
+  const Environment first = EnvironmentOf(orders_.workers(0));
   torch_.Begin(orders_, first, &report_);
-  if (orders_.look) LookAtHost(first, &report_);
+  if (orders_.look()) LookAtHost(first, &report_);
   return absl::OkStatus();
 }
 
-Environment Agent::EnvironmentOf(const OrderedWorker& worker) const {
+Environment Agent::EnvironmentOf(const v1::OrderedWorker& worker) const {
   Environment environment = environment_;
   const auto set = [&environment](const Environment& more) {
     for (const auto& [name, value] : more) environment[name] = value;
   };
   // A bash that finds these takes itself for a login by hand, and reads ~/.bashrc.
   for (const char* name : {"SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY"}) environment.erase(name);
-  set(orders_.environment);
-  for (const std::string& name : orders_.unset) environment.erase(name);
+  set(FromVariables(orders_.environment()));
+  for (const std::string& name : orders_.unset()) environment.erase(name);
   set(files_);
-  if (!report_.coordinator.empty()) environment["COORDD_ADDR"] = report_.coordinator;
-  set(worker.environment);
-  set(torch_.VariablesOf(worker.index, environment));
+  if (!report_.coordinator().empty()) environment["COORDD_ADDR"] = report_.coordinator();
+  set(FromVariables(worker.environment()));
+  set(torch_.VariablesOf(worker.index(), environment));
   return environment;
 }
 
 void Agent::StartWorkers() {
   std::vector<WorkerOrder> workers;
-  for (const OrderedWorker& worker : orders_.workers) {
-    workers.push_back({worker.index, EnvironmentOf(worker)});
+  for (const v1::OrderedWorker& worker : orders_.workers()) {
+    workers.push_back({worker.index(), EnvironmentOf(worker)});
   }
-  crew_ = std::make_unique<LocalCrew>(orders_.command, orders_.directory, std::move(workers),
-                                      orders_.relay ? directory_ : "");
+  std::vector<std::string> command(orders_.command().begin(), orders_.command().end());
+  crew_ = std::make_unique<LocalCrew>(std::move(command), orders_.directory(), std::move(workers),
+                                      orders_.relay() ? directory_ : "");
   const absl::Status status = crew_->Start(*this);
   started_ = true;
   if (status.ok()) return;
   failed_ = true;
   alive_ = 0;
-  Tell(CannotRunMessage{absl::IsNotFound(status) ? 127 : 126, std::string(status.message())});
+  TellCannotRun(status, -1);
 }
 
 void Agent::WorkerStarted(int32_t worker, const std::string& /*host*/, pid_t pid,
                           const std::string& launch) {
   ++alive_;
-  Tell(WorkerStartedMessage{worker, pid, launch});
+  AgentMessage message;
+  v1::AgentMessage::Started& started = *message.mutable_started();
+  started.set_worker(worker);
+  started.set_pid(pid);
+  started.set_launch(launch);
+  Tell(message);
 }
 
 void Agent::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
@@ -279,13 +311,18 @@ void Agent::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
 
 void Agent::WorkerEnded(int32_t worker, const ProcessEnd& end) {
   --alive_;
-  Tell(WorkerEndedMessage{worker, end});
+  AgentMessage message;
+  v1::AgentMessage::Ended& ended = *message.mutable_ended();
+  ended.set_worker(worker);
+  ended.set_code(end.code);
+  ended.set_signal(end.signal);
+  Tell(message);
 }
 
 void Agent::Notice(absl::string_view /*sentence*/) {}
 
 void Agent::Tell(const AgentMessage& message) {
-  Send({FrameKind::kControl, report_.number, MessageLine(message)});
+  Send({FrameKind::kControl, report_.number(), Line(message)});
 }
 
 void Agent::Send(const Frame& frame) {

@@ -41,6 +41,7 @@ class Agent : private CrewEvents {
   void Turn(absl::Time until);
   void ReadOrders();
   void Obey(absl::string_view line);
+  void ObeyWithCrew(const AgentOrder& order);
   void TakeOrders(absl::string_view line);
   // Which workers are ours, and where we are; a sentence when the environment does not tell.
   absl::Status FindOurselves();
@@ -48,7 +49,8 @@ class Agent : private CrewEvents {
   absl::Status CheckHost();
   void StartWorkers();
   void RestartWorker(int32_t worker);
-  Environment EnvironmentOf(const OrderedWorker& worker) const;
+  void TellCannotRun(const absl::Status& why, int32_t worker);  // -1: any of them
+  Environment EnvironmentOf(const v1::OrderedWorker& worker) const;
   void Tell(const AgentMessage& message);
   void Send(const Frame& frame);
 

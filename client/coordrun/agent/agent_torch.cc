@@ -22,21 +22,21 @@ int32_t WholeNumberOr(const Environment& environment, const char* name, int32_t 
 
 void AgentTorch::Begin(const AgentOrders& orders, const Environment& environment,
                        AgentReport* report) {
-  names_ = orders.torch;
-  port_range_ = orders.port_range;
+  names_.assign(orders.torch().begin(), orders.torch().end());
+  port_range_ = orders.port_range();
   if (names_.empty()) return;
   AgentReport look;
   LookAtCores(&look);
-  cores_ = look.cores;
-  is_task_ = orders.identity == AgentIdentity::kSlurm;
-  group_ = is_task_ ? WholeNumberOr(environment, "SLURM_NODEID", 0) : orders.number;
+  cores_ = look.cores();
+  is_task_ = orders.identity() == v1::AGENT_IDENTITY_SLURM;
+  group_ = is_task_ ? WholeNumberOr(environment, "SLURM_NODEID", 0) : orders.number();
   const auto coordinator = ParseHostPort(Variable(environment, "COORDD_ADDR"));
   if (coordinator.ok()) coordinator_ = coordinator->host;
-  report->node = ThisHost(Variable(environment, "COORDD_NODE_ID")).node_id;
-  report->labels = Variable(environment, "COORDD_TOPOLOGY");
-  if (coordinator.ok()) report->address = LocalAddressTowards(*coordinator).value_or("");
-  report->first_local = WholeNumberOr(environment, "COORDD_LOCAL_RANK", 0);
-  report->master_port = PickPort();
+  report->set_node(ThisHost(Variable(environment, "COORDD_NODE_ID")).node_id);
+  report->set_labels(Variable(environment, "COORDD_TOPOLOGY"));
+  if (coordinator.ok()) report->set_address(LocalAddressTowards(*coordinator).value_or(""));
+  report->set_first_local(WholeNumberOr(environment, "COORDD_LOCAL_RANK", 0));
+  report->set_master_port(PickPort());
 }
 
 uint16_t AgentTorch::PickPort() {
@@ -46,16 +46,14 @@ uint16_t AgentTorch::PickPort() {
   return port_->port();
 }
 
-bool AgentTorch::Obey(absl::string_view line) {
-  int32_t worker = 0;
-  if (TorchPlace place; ParsePlaceOrder(line, &worker, &place)) {
-    places_[worker] = place;
+bool AgentTorch::Obey(const AgentOrder& order) {
+  if (order.has_place()) {
+    places_[order.place().worker()] = TorchPlaceOf(order.place());
     return true;
   }
-  TorchMaster master;
-  if (!ParseMasterOrder(line, &master)) return false;
-  if (master.address == kMasterAtCoordinator) master.address = coordinator_;
-  master_ = std::move(master);
+  if (!order.has_master()) return false;
+  master_ = TorchMasterOf(order.master());
+  if (master_.address == kMasterAtCoordinator) master_.address = coordinator_;
   return true;
 }
 

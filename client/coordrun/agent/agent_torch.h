@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "client/coordrun/plan/torch_variables.h"
 #include "client/coordrun/process/master_port.h"
 #include "client/coordrun/wire/agent_messages.h"
@@ -21,8 +20,8 @@ class AgentTorch {
   // with --no-torch-env.
   void Begin(const AgentOrders& orders, const Environment& environment, AgentReport* report);
 
-  // Whether the line was an order of this kind.
-  bool Obey(absl::string_view line);
+  // Whether the order was one of this kind.
+  bool Obey(const AgentOrder& order);
   // For workers that are started from now on. `environment`: of the worker without them. Empty with
   // --no-torch-env.
   Environment VariablesOf(int32_t worker, const Environment& environment) const;

@@ -50,14 +50,6 @@ constexpr char kMasterFile[] = "master";
 
 std::string SeatFile(int32_t rank) { return absl::StrCat("seat.", rank); }
 
-// "threads 3 2".
-bool ParseThreads(absl::string_view line, int32_t* worker, int32_t* threads) {
-  if (!absl::ConsumePrefix(&line, "threads ")) return false;
-  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-  return words.size() == 2 && absl::SimpleAtoi(words[0], worker) &&
-         absl::SimpleAtoi(words[1], threads);
-}
-
 std::string Text(const std::set<int32_t>& ranks) {
   std::vector<std::string> shown;
   for (const int32_t rank : ranks) {
@@ -85,10 +77,8 @@ class MpiRankStart {
     if (place_.rank == 0) COORDD_RETURN_IF_ERROR(PickMaster());
     COORDD_ASSIGN_OR_RETURN(const std::string line,
                             Await(kMasterFile, "where torch's rank 0 will listen"));
-    TorchMaster master;
-    if (!ParseMasterOrder(line, &master)) {
-      return absl::InternalError(absl::StrCat(request_.directory, "/master is not understood"));
-    }
+    COORDD_ASSIGN_OR_RETURN(const v1::TorchMasterOrder order, ParseMasterOrder(line));
+    TorchMaster master = TorchMasterOf(order);
     if (master.address == kMasterAtCoordinator) master.address = coordinator_.host;
     SetVariables(master);
     return absl::OkStatus();
@@ -118,13 +108,14 @@ class MpiRankStart {
           absl::StrCat("the folder ", request_.directory, " of this run cannot be used on ",
                        ThisHost("").hostname, " (", std::strerror(errno), "): ", HowToMeet()));
     }
-    AgentReport seat;
-    seat.number = launch_.rank;
-    seat.version = kVersion;
-    seat.node = ThisHost(Variable(environment_, "COORDD_NODE_ID")).node_id;
-    seat.labels = Variable(environment_, "COORDD_TOPOLOGY");
+    AgentMessage message;
+    AgentReport& seat = *message.mutable_report();
+    seat.set_number(launch_.rank);
+    seat.set_version(kVersion);
+    seat.set_node(ThisHost(Variable(environment_, "COORDD_NODE_ID")).node_id);
+    seat.set_labels(Variable(environment_, "COORDD_TOPOLOGY"));
     LookAtCores(&seat);
-    return Write(SeatFile(launch_.rank), MessageLine(seat));
+    return Write(SeatFile(launch_.rank), Line(message));
   }
 
   absl::Status PlaceAll() {
@@ -141,8 +132,7 @@ class MpiRankStart {
         }
         const auto message = ParseMessage(*line);
         failure.Update(message.status());
-        const auto* report = message.ok() ? std::get_if<AgentReport>(&*message) : nullptr;
-        if (report != nullptr) seats[static_cast<size_t>(*rank)] = *report;
+        if (message.ok()) seats[static_cast<size_t>(*rank)] = message->report();
         rank = missing.erase(rank);
       }
       return missing.empty() || !failure.ok();
@@ -153,17 +143,16 @@ class MpiRankStart {
           absl::StrCat(Text(missing), " of mpirun", missing.size() == 1 ? " has" : " have",
                        " not come within ", Within(), " (--start-timeout): ", HowToMeet()));
     }
-    return Write(kPlacesFile, PlacesText(seats));
+    return Write(kPlacesFile, Line(PlacesOf(seats)));
   }
 
   absl::Status TakePlace() {
     COORDD_ASSIGN_OR_RETURN(const std::string text, Await(kPlacesFile, "which rank each will be"));
-    for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-      int32_t worker = -1, threads = 0;
-      TorchPlace place;
-      if (ParsePlaceOrder(line, &worker, &place) && worker == launch_.rank) place_ = place;
-      if (ParseThreads(line, &worker, &threads) && worker == launch_.rank) threads_ = threads;
-    }
+    COORDD_ASSIGN_OR_RETURN(const v1::MpiPlaces places, ParseMpiPlaces(text));
+    for (const v1::TorchPlaceOrder& place : places.places())
+      if (place.worker() == launch_.rank) place_ = TorchPlaceOf(place);
+    for (const v1::MpiPlaces::Threads& threads : places.threads())
+      if (threads.worker() == launch_.rank) threads_ = threads.threads();
     return absl::OkStatus();
   }
 
@@ -173,8 +162,9 @@ class MpiRankStart {
     const std::string own = LocalAddressTowards(coordinator_).value_or("");
     // On coordd's own machine: the others know it by the address at which they reach coordd.
     const bool with_coordinator = own.empty() || own == coordinator_.host || IsLoopback(own);
-    COORDD_RETURN_IF_ERROR(Write(
-        kMasterFile, MasterOrder({with_coordinator ? kMasterAtCoordinator : own, port_->port()})));
+    COORDD_RETURN_IF_ERROR(
+        Write(kMasterFile,
+              Line(MasterOrder({with_coordinator ? kMasterAtCoordinator : own, port_->port()}))));
     port_->KeepOverExec();
     return absl::OkStatus();
   }
@@ -284,27 +274,28 @@ absl::StatusOr<LaunchPlace> MpiPlaceOf(const Environment& environment, const Lau
       "program without torch's variables");
 }
 
-std::string PlacesText(const std::vector<AgentReport>& seats) {
+v1::MpiPlaces PlacesOf(const std::vector<AgentReport>& seats) {
   const auto np = static_cast<int32_t>(seats.size());
   TorchRoster roster(/*wanted=*/true, np);
   std::map<std::string, int32_t> on_node;                          // ranks
   std::map<std::pair<std::string, std::string>, int32_t> on_cpus;  // those that share cores
   for (const AgentReport& seat : seats) {
-    roster.Take({seat.number}, seat);
-    ++on_node[seat.node];
-    ++on_cpus[{seat.node, seat.cpus}];
+    roster.Take({seat.number()}, seat);
+    ++on_node[seat.node()];
+    ++on_cpus[{seat.node(), seat.cpus()}];
   }
   roster.Arrange();
-  std::vector<std::string> lines;
+  v1::MpiPlaces places;
   for (const AgentReport& seat : seats) {
-    for (std::string& line : roster.OrdersFor({seat.number}, /*shared=*/false))
-      lines.push_back(std::move(line));
-    if (on_node[seat.node] < 2) continue;
-    const int32_t sharing = on_cpus[{seat.node, seat.cpus}];
-    lines.push_back(absl::StrCat("threads ", seat.number, " ",
-                                 sharing < 2 ? seat.cores : ThreadsEach(seat.cores, sharing)));
+    for (v1::TorchPlaceOrder& place : roster.PlacesFor({seat.number()}))
+      *places.add_places() = std::move(place);
+    if (on_node[seat.node()] < 2) continue;
+    const int32_t sharing = on_cpus[{seat.node(), seat.cpus()}];
+    v1::MpiPlaces::Threads& threads = *places.add_threads();
+    threads.set_worker(seat.number());
+    threads.set_threads(sharing < 2 ? seat.cores() : ThreadsEach(seat.cores(), sharing));
   }
-  return absl::StrJoin(lines, "\n");
+  return places;
 }
 
 int RunMpiRank(const MpiRankRequest& request, Environment environment, Clock& clock) {

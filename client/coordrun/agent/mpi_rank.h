@@ -4,7 +4,7 @@
 // The ranks meet in a folder of the run, since coordd's store knows no job before its first member
 // has joined: each leaves there what it is, mpirun's rank 0 says who will be which rank of coordd,
 // and the one that will be rank 0 picks the port of torch's store, which its program keeps. (io;
-// but MpiPlaceOf and PlacesText are values in, values out)
+// but MpiPlaceOf and PlacesOf are values in, values out)
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,8 @@ struct MpiRankRequest {
 // What mpirun says of this process; size -1: nothing. FAILED_PRECONDITION: no rank.
 absl::StatusOr<LaunchPlace> MpiPlaceOf(const Environment& environment, const LaunchFacts& facts);
 
-// Lines for all ranks, of which `seats` are in the order of mpirun's: PlaceOrder of each, and
-// "threads 3 2", its OMP_NUM_THREADS where several share a node.
-std::string PlacesText(const std::vector<AgentReport>& seats);
+// For all ranks, of which `seats` are in the order of mpirun's.
+v1::MpiPlaces PlacesOf(const std::vector<AgentReport>& seats);
 
 // Returns when it cannot become the command: the exit status, of which stderr has the reason.
 int RunMpiRank(const MpiRankRequest& request, Environment environment, Clock& clock);

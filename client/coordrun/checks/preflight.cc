@@ -28,7 +28,7 @@ std::vector<const HostReport*> Hosts(const Reports& reports) {
   std::vector<const HostReport*> hosts;
   std::set<std::string> seen;
   for (const HostReport& report : reports) {
-    if (seen.insert(absl::StrCat(report.channel, "/", report.report.host)).second) {
+    if (seen.insert(absl::StrCat(report.channel, "/", report.report.host())).second) {
       hosts.push_back(&report);
     }
   }
@@ -40,14 +40,14 @@ int32_t CoresOf(const HostReport& host, const Reports& reports) {
   std::set<std::string> seen;
   int32_t cores = 0;
   for (const HostReport& other : reports) {
-    if (other.channel != host.channel || other.report.host != host.report.host) continue;
-    if (seen.insert(other.report.cpus).second) cores += other.report.cores;
+    if (other.channel != host.channel || other.report.host() != host.report.host()) continue;
+    if (seen.insert(other.report.cpus()).second) cores += other.report.cores();
   }
   return cores;
 }
 
 std::string NameOf(const HostReport& report) {
-  return report.channel == "srun" || report.channel.empty() ? report.report.host : report.channel;
+  return report.channel == "srun" || report.channel.empty() ? report.report.host() : report.channel;
 }
 
 std::string Names(const std::vector<std::string>& hosts) {
@@ -70,19 +70,19 @@ struct Property {
 
 std::string Models(const AgentReport& report) {
   std::map<std::string, int> counts;
-  for (const std::string& model : report.gpus) ++counts[model];
+  for (const std::string& model : report.gpus()) ++counts[model];
   return absl::StrJoin(counts, " + ", [](std::string* out, const auto& entry) {
     absl::StrAppend(out, entry.second, " x ", entry.first);
   });
 }
 
 constexpr Property kProperties[] = {
-    {"versions", "coordd", true, [](const AgentReport& r) { return r.version; },
+    {"versions", "coordd", true, [](const AgentReport& r) { return r.version(); },
      "install the same version on all hosts"},
-    {"versions", "NCCL", false, [](const AgentReport& r) { return r.nccl; },
+    {"versions", "NCCL", false, [](const AgentReport& r) { return r.nccl(); },
      "ranks with different NCCL versions may refuse each other: use one library everywhere "
      "(COORDD_NCCL_LIBRARY)"},
-    {"versions", "UCX", false, [](const AgentReport& r) { return r.ucx; },
+    {"versions", "UCX", false, [](const AgentReport& r) { return r.ucx(); },
      "ranks with different UCX versions may not understand each other's addresses"},
     {"gpus", "GPUs", false, Models, "the slowest sets the pace: keep a job on hosts of one kind"},
 };
@@ -112,7 +112,7 @@ void CompareProperty(const Property& property, const std::vector<const HostRepor
 void JudgeClock(const HostReport& host, std::vector<Finding>* findings) {
   const double asked = absl::ToDoubleSeconds(host.asked - absl::UnixEpoch());
   const double answered = absl::ToDoubleSeconds(host.answered - absl::UnixEpoch());
-  const double theirs = host.report.unix_seconds;
+  const double theirs = host.report.unix_seconds();
   // Before the question, or after the answer: by that much at least it is wrong.
   const double skew = theirs < asked ? theirs - asked : theirs > answered ? theirs - answered : 0;
   if (std::abs(skew) < kClockSkewSeconds) return;
@@ -125,7 +125,7 @@ void JudgeClock(const HostReport& host, std::vector<Finding>* findings) {
 }
 
 void JudgeCores(const HostReport& host, int32_t cores, bool slurm, std::vector<Finding>* findings) {
-  const int32_t ranks = host.report.local_size;
+  const int32_t ranks = host.report.local_size();
   if (cores == 0 || cores >= ranks) return;
   findings->push_back(
       {false, "cores", NameOf(host),
@@ -138,11 +138,11 @@ void JudgeCores(const HostReport& host, int32_t cores, bool slurm, std::vector<F
 // `torch.cuda.set_device(hvd.local_rank())` needs as many visible devices as ranks on the host.
 void JudgeGpus(const HostReport& host, bool slurm, std::vector<Finding>* findings) {
   const AgentReport& report = host.report;
-  if (report.visible_gpus == 0 || report.visible_gpus >= report.local_size) return;
+  if (report.visible_gpus() == 0 || report.visible_gpus() >= report.local_size()) return;
   std::string text =
-      absl::StrCat("host ", NameOf(host), ": ", report.local_size, " ranks, each of which sees ",
-                   report.visible_gpus, report.visible_gpus == 1 ? " GPU" : " GPUs");
-  if (slurm && report.visible_gpus == 1) {
+      absl::StrCat("host ", NameOf(host), ": ", report.local_size(), " ranks, each of which sees ",
+                   report.visible_gpus(), report.visible_gpus() == 1 ? " GPU" : " GPUs");
+  if (slurm && report.visible_gpus() == 1) {
     absl::StrAppend(&text,
                     ": set_device(local_rank()) fails on all but the first; expected "
                     "--launcher-arg=--gpu-bind=none with --gpus-per-node, or set_device(0) in the "
@@ -157,7 +157,7 @@ void JudgeGpus(const HostReport& host, bool slurm, std::vector<Finding>* finding
 void JudgeFolder(const std::vector<const HostReport*>& hosts, std::vector<Finding>* findings) {
   std::vector<std::string> apart;
   for (const HostReport* host : hosts) {
-    if (!host->report.marker_seen) apart.push_back(NameOf(*host));
+    if (host->report.marker_missing()) apart.push_back(NameOf(*host));
   }
   if (apart.empty()) return;
   findings->push_back(
@@ -184,10 +184,10 @@ std::vector<Finding> JudgeHosts(const std::vector<HostReport>& reports, Launcher
   const bool mixed = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.error && finding.check == "versions";
   });
-  if (!mixed && !hosts.empty() && hosts[0]->report.version != own_version) {
+  if (!mixed && !hosts.empty() && hosts[0]->report.version() != own_version) {
     findings.push_back(
         {true, "versions", "",
-         absl::StrCat("the hosts have coordd ", hosts[0]->report.version, ", this machine has ",
+         absl::StrCat("the hosts have coordd ", hosts[0]->report.version(), ", this machine has ",
                       own_version, ": install the same version everywhere")});
   }
   return findings;
@@ -205,9 +205,9 @@ std::string HostsText(const std::vector<HostReport>& reports) {
   std::vector<std::string> texts;
   for (const HostReport* host : hosts) {
     const AgentReport& report = host->report;
-    ranks += report.local_size;
-    texts.push_back(absl::StrCat(NameOf(*host), " (ranks: ", report.local_size, ", cores: ",
-                                 CoresOf(*host, reports), ", GPUs: ", report.visible_gpus, ")"));
+    ranks += report.local_size();
+    texts.push_back(absl::StrCat(NameOf(*host), " (ranks: ", report.local_size(), ", cores: ",
+                                 CoresOf(*host, reports), ", GPUs: ", report.visible_gpus(), ")"));
   }
   return absl::StrCat(hosts.size(), hosts.size() == 1 ? " host, " : " hosts, ", ranks,
                       ranks == 1 ? " rank: " : " ranks: ", absl::StrJoin(texts, ", "));
@@ -220,15 +220,15 @@ std::string FindingsJson(const std::vector<HostReport>& reports,
   for (const HostReport* host : Hosts(reports)) {
     const AgentReport& report = host->report;
     hosts.push_back({{"host", NameOf(*host)},
-                     {"ranks", report.local_size},
-                     {"coordd", report.version},
-                     {"nccl", report.nccl},
-                     {"ucx", report.ucx},
+                     {"ranks", report.local_size()},
+                     {"coordd", report.version()},
+                     {"nccl", report.nccl()},
+                     {"ucx", report.ucx()},
                      {"cores", CoresOf(*host, reports)},
-                     {"gpus", report.gpus},
-                     {"visible_gpus", report.visible_gpus},
-                     {"coordinator", report.coordinator},
-                     {"same_folder", report.marker_seen},
+                     {"gpus", report.gpus()},
+                     {"visible_gpus", report.visible_gpus()},
+                     {"coordinator", report.coordinator()},
+                     {"same_folder", !report.marker_missing()},
                      {"answered_seconds", absl::ToDoubleSeconds(host->answered - host->asked)}});
   }
   for (const Finding& finding : findings) {

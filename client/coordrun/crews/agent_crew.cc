@@ -87,7 +87,7 @@ absl::Status AgentCrew::failure() const {
 std::vector<HostReport> AgentCrew::reports() const {
   std::vector<HostReport> reports = reports_;
   std::sort(reports.begin(), reports.end(), [](const HostReport& a, const HostReport& b) {
-    return a.report.number < b.report.number;
+    return a.report.number() < b.report.number();
   });
   return reports;
 }
@@ -132,9 +132,9 @@ absl::Status AgentCrew::Start(CrewEvents& events) {
       continue;
     }
     const ChannelRequest& request = host->channel.request();
-    for (const std::string& line : torch_.OrdersFor(request.workers, request.shared))
-      host->channel.Write(line);
-    host->channel.Write(kStartOrder);
+    for (const AgentOrder& order : torch_.OrdersFor(request.workers, request.shared))
+      host->channel.Write(Line(order));
+    host->channel.Write(Line(StartOrder()));
   }
   return absl::OkStatus();
 }
@@ -145,7 +145,7 @@ void AgentCrew::RenewMaster() {
   if (agent < 0) return;
   for (const auto& host : hosts_) {
     if (host->failed || host->finished || host->channel.end().has_value()) continue;
-    host->channel.Write(PortOrder(agent));  // only that one answers
+    host->channel.Write(Line(PortOrder(agent)));  // only that one answers
   }
 }
 
@@ -164,8 +164,12 @@ absl::Status AgentCrew::Restart(int32_t worker, CrewEvents& /*events*/) {
   if (!usable) return OpenTo(worker);
   host->released.erase(worker);
   host->alive.insert(worker);
-  if (const std::string master = torch_.MasterLine(); !master.empty()) host->channel.Write(master);
-  host->channel.Write(RestartOrder(worker));
+  if (const auto master = torch_.Master()) {
+    AgentOrder order;
+    *order.mutable_master() = *master;
+    host->channel.Write(Line(order));
+  }
+  host->channel.Write(Line(RestartOrder(worker)));
   return absl::OkStatus();
 }
 
@@ -186,19 +190,19 @@ void AgentCrew::Release(int32_t worker) {
   host->released.insert(worker);
   if (host->released.size() < host->channel.request().workers.size()) return;
   host->finished = true;
-  host->channel.Write(kFinishOrder);
+  host->channel.Write(Line(FinishOrder()));
 }
 
 void AgentCrew::Finish() {
   for (const auto& host : hosts_) {
     host->finished = true;
-    host->channel.Write(kFinishOrder);
+    host->channel.Write(Line(FinishOrder()));
   }
 }
 
 void AgentCrew::SignalOne(int32_t worker, int signal) {
   if (Host* host = HostOf(worker); host != nullptr)
-    host->channel.Write(SignalOneOrder(worker, signal));
+    host->channel.Write(Line(SignalOrder(signal, worker)));
 }
 
 void AgentCrew::Await(std::vector<pollfd>& fds) {
@@ -246,62 +250,73 @@ void AgentCrew::Take(Host& host, const Frame& frame, absl::Time now, CrewEvents&
 std::string AgentCrew::Where(const Host& host, int32_t number) const {
   if (!host.channel.request().shared) return host.channel.request().host;
   for (const HostReport& known : reports_) {
-    if (known.report.number == number) return known.report.host;
+    if (known.report.number() == number) return known.report.host();
   }
   return "";
 }
 
 void AgentCrew::TakeMessage(Host& host, int32_t agent, const AgentMessage& message, absl::Time now,
                             CrewEvents& events) {
-  if (const auto* report = std::get_if<AgentReport>(&message)) {
-    TakeReport(host, *report, now);
-  } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
-    if (host.alive.count(started->worker) == 0) return;
-    events.WorkerStarted(started->worker, Where(host, agent), started->pid, started->launch);
-  } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
-    if (host.alive.erase(ended->worker) == 0) return;
-    if (!ended->end.ok()) RenewMaster();
-    events.WorkerEnded(ended->worker, ended->end);
-  } else if (const auto* port = std::get_if<PortMessage>(&message)) {
-    torch_.TakePort(agent, port->port);
-  } else {
-    const auto& cannot = std::get<CannotRunMessage>(message);
-    const std::string where = Where(host, agent);
-    events.Notice(
-        absl::StrCat("coordrun: ", where.empty() ? "" : HostText(where) + ": ", cannot.reason));
-    const bool shared = host.channel.request().shared;
-    const bool one = cannot.worker >= 0;
-    // A copy: they are erased.
-    const std::set<int32_t> concerned = one      ? std::set<int32_t>{cannot.worker}
-                                        : shared ? std::set<int32_t>{agent}
-                                                 : host.alive;
-    for (const int32_t worker : concerned) {
-      if (host.alive.erase(worker) > 0) {
-        events.WorkerEnded(worker, {.code = cannot.status, .signal = 0});
-      }
+  switch (message.message_case()) {
+    case AgentMessage::kReport:
+      return TakeReport(host, message.report(), now);
+    case AgentMessage::kStarted: {
+      const AgentMessage::Started& started = message.started();
+      if (host.alive.count(started.worker()) == 0) return;
+      return events.WorkerStarted(started.worker(), Where(host, agent), started.pid(),
+                                  started.launch());
     }
+    case AgentMessage::kEnded: {
+      const ProcessEnd end = {.code = message.ended().code(), .signal = message.ended().signal()};
+      if (host.alive.erase(message.ended().worker()) == 0) return;
+      if (!end.ok()) RenewMaster();
+      return events.WorkerEnded(message.ended().worker(), end);
+    }
+    case AgentMessage::kCannotRun:
+      return TakeCannotRun(host, agent, message.cannot_run(), events);
+    case AgentMessage::kPort:
+      return torch_.TakePort(agent, static_cast<uint16_t>(message.port()));
+    case AgentMessage::MESSAGE_NOT_SET:
+      break;
+  }
+}
+
+void AgentCrew::TakeCannotRun(Host& host, int32_t agent, const AgentMessage::CannotRun& cannot,
+                              CrewEvents& events) {
+  const std::string where = Where(host, agent);
+  events.Notice(
+      absl::StrCat("coordrun: ", where.empty() ? "" : HostText(where) + ": ", cannot.reason()));
+  const bool shared = host.channel.request().shared;
+  const bool one = cannot.worker() >= 0;
+  // A copy: they are erased.
+  const std::set<int32_t> concerned = one      ? std::set<int32_t>{cannot.worker()}
+                                      : shared ? std::set<int32_t>{agent}
+                                               : host.alive;
+  for (const int32_t worker : concerned) {
+    if (host.alive.erase(worker) > 0)
+      events.WorkerEnded(worker, {.code = cannot.status(), .signal = 0});
   }
 }
 
 void AgentCrew::TakeReport(Host& host, const AgentReport& report, absl::Time now) {
   const ChannelRequest& request = host.channel.request();
-  const std::string name = request.shared ? HostText(report.host) : Named(request);
+  const std::string name = request.shared ? HostText(report.host()) : Named(request);
   ++host.answered;
   if (host.failed) return;  // it was set aside
-  if (report.protocol != kAgentProtocol) {
-    return Fail(host, absl::StrCat(name, ": its coordrun is of version ", report.version,
+  if (report.protocol() != kAgentProtocol) {
+    return Fail(host, absl::StrCat(name, ": its coordrun is of version ", report.version(),
                                    ", which this one (", kVersion,
                                    ") cannot work with; install the same version on all hosts"));
   }
-  if (!report.problem.empty()) return Fail(host, absl::StrCat(name, ": ", report.problem));
+  if (!report.problem().empty()) return Fail(host, absl::StrCat(name, ": ", report.problem()));
   reports_.push_back({report, request.host, host.asked, now});
-  if (!request.shared) host.agent = report.number;
-  torch_.Take(request.shared ? std::vector<int32_t>{report.number} : request.workers, report);
+  if (!request.shared) host.agent = report.number();
+  torch_.Take(request.shared ? std::vector<int32_t>{report.number()} : request.workers, report);
   if (!started_) return;
   // It came later than the others.
-  for (const std::string& line : torch_.OrdersFor(request.workers, request.shared))
-    host.channel.Write(line);
-  host.channel.Write(kStartOrder);
+  for (const AgentOrder& order : torch_.OrdersFor(request.workers, request.shared))
+    host.channel.Write(Line(order));
+  host.channel.Write(Line(StartOrder()));
 }
 
 void AgentCrew::TakeEnd(Host& host, CrewEvents& events) {
@@ -337,7 +352,7 @@ void AgentCrew::EndWorkersOf(Host& host, CrewEvents& events) {
 }
 
 void AgentCrew::Signal(int signal, absl::Time now) {
-  for (const auto& host : hosts_) host->channel.Write(SignalOrder(signal));
+  for (const auto& host : hosts_) host->channel.Write(Line(SignalOrder(signal)));
   if (signal == SIGKILL) cut_off_ = std::min(cut_off_, now + kKillWithin);
 }
 

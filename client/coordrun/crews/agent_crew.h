@@ -82,6 +82,8 @@ class AgentCrew : public Crew {
   void Take(Host& host, const Frame& frame, absl::Time now, CrewEvents& events);
   void TakeMessage(Host& host, int32_t agent, const AgentMessage& message, absl::Time now,
                    CrewEvents& events);
+  void TakeCannotRun(Host& host, int32_t agent, const AgentMessage::CannotRun& cannot,
+                     CrewEvents& events);
   // Where agent `number` behind this channel is.
   std::string Where(const Host& host, int32_t number) const;
   void TakeReport(Host& host, const AgentReport& report, absl::Time now);

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
   const TorchMaster master = pick_master();
   AgentReport here;
   LookAtCores(&here);
-  const int32_t threads = options.torch_env ? ThreadsEach(here.cores, in.plan.np) : 0;
+  const int32_t threads = options.torch_env ? ThreadsEach(here.cores(), in.plan.np) : 0;
   for (int32_t r = 0; r < in.plan.np; ++r) {
     COORDD_ASSIGN_OR_RETURN(
         Environment environment,
@@ -79,22 +79,26 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeLocal(const CrewInputs& in) {
 absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   AgentOrders orders;
   const Rendezvous& rendezvous = in.coordinator.rendezvous;
-  orders.command = in.options.command;
-  orders.directory = in.directory;
-  orders.coordinators = in.coordinator.addresses;
-  orders.marker = in.marker;
-  orders.look = in.options.checks;
-  orders.torch = TorchNames(in.options);
-  orders.port_range = in.options.port_range;
-  if (orders.torch.empty()) orders.unset.emplace_back(kTorchMarker);  // of an outer run
-  orders.stay = in.options.max_restarts > 0 || !in.options.discovery_script.empty();
+  const std::vector<std::string>& command = in.options.command;
+  const std::vector<std::string> torch = TorchNames(in.options);
+  orders.set_protocol(kAgentProtocol);
+  orders.mutable_command()->Assign(command.begin(), command.end());
+  orders.set_directory(in.directory);
+  orders.mutable_coordinators()->Assign(in.coordinator.addresses.begin(),
+                                        in.coordinator.addresses.end());
+  orders.set_marker(in.marker);
+  orders.set_look(in.options.checks);
+  orders.mutable_torch()->Assign(torch.begin(), torch.end());
+  orders.set_port_range(in.options.port_range);
+  if (torch.empty()) orders.add_unset(kTorchMarker);  // of an outer run
+  orders.set_stay(in.options.max_restarts > 0 || !in.options.discovery_script.empty());
   COORDD_ASSIGN_OR_RETURN(const Environment common,
                           CommonVariables(in.options, rendezvous, in.environment));
   for (const auto& [name, value] : common) {
-    if (value.empty()) orders.unset.push_back(name);
-    if (!value.empty()) orders.environment[name] = value;
+    if (value.empty()) orders.add_unset(name);
+    if (!value.empty()) SetVariable(name, value, orders.mutable_environment());
   }
-  orders.environment["COORDD_SIZE"] = absl::StrCat(in.plan.np);
+  SetVariable("COORDD_SIZE", absl::StrCat(in.plan.np), orders.mutable_environment());
   const std::pair<const char*, std::string> files[] = {{"COORDD_TOKEN_FILE", rendezvous.token_file},
                                                        {"COORDD_TLS_CA", rendezvous.tls.ca},
                                                        {"COORDD_TLS_CERT", rendezvous.tls.cert},
@@ -102,7 +106,10 @@ absl::StatusOr<AgentOrders> CommonOrders(const CrewInputs& in) {
   for (const auto& [variable, path] : files) {
     if (path.empty()) continue;
     COORDD_ASSIGN_OR_RETURN(std::string contents, Contents(path));
-    orders.files.push_back({variable, path.substr(path.rfind('/') + 1), std::move(contents)});
+    v1::OrderedFile& file = *orders.add_files();
+    file.set_variable(variable);
+    file.set_name(path.substr(path.rfind('/') + 1));
+    file.set_contents(std::move(contents));
   }
   return orders;
 }
@@ -113,31 +120,31 @@ ChannelRequest SshChannel(const CrewInputs& in, const HostRanks& host, AgentOrde
   channel.host = host.host;
   channel.command = host.here ? AgentCommand(in.self) : SshCommand(in.options, host, in.self);
   channel.environment = in.environment;
-  orders.number = number;
-  orders.relay = WantsRelay(in.options, in.plan.np, host.count);
+  orders.set_number(number);
+  orders.set_relay(WantsRelay(in.options, in.plan.np, host.count));
   for (int32_t i = 0; i < host.count; ++i) {
     const int32_t rank = host.first_rank + i;
-    orders.workers.push_back(
-        {rank,
-         PlaceVariables({.rank = rank,
-                         .size = std::max(in.plan.np, rank + 1),  // who comes later is beyond it
-
-                         .local_rank = host.first_local + i,
-                         .local_size = host.local_size > 0 ? host.local_size : host.count})});
+    v1::OrderedWorker& worker = *orders.add_workers();
+    worker.set_index(rank);
+    *worker.mutable_environment() = ToVariables(
+        PlaceVariables({.rank = rank,
+                        .size = std::max(in.plan.np, rank + 1),  // who comes later is beyond it
+                        .local_rank = host.first_local + i,
+                        .local_size = host.local_size > 0 ? host.local_size : host.count}));
     channel.workers.push_back(rank);
   }
-  channel.orders = OrdersLine(orders);
+  channel.orders = Line(orders);
   return channel;
 }
 
 absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
   COORDD_ASSIGN_OR_RETURN(AgentOrders orders, CommonOrders(in));
   Environment environment = TransferredEnvironment(in.environment);
-  for (const auto& [name, value] : orders.environment) environment[name] = value;
-  orders.environment = std::move(environment);
+  for (const auto& [name, value] : FromVariables(orders.environment())) environment[name] = value;
+  *orders.mutable_environment() = ToVariables(environment);
   AgentCrewOptions options;
   options.verbose = in.options.verbose;
-  options.torch = !orders.torch.empty();
+  options.torch = !orders.torch().empty();
   options.np = in.plan.np;
   options.explain = [](const ChannelRequest& request, const ProcessEnd& end,
                        const std::vector<std::string>& said) {
@@ -151,8 +158,9 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
     // Each agent counts the starts of its workers: their names differ from those of other agents.
     options.channel_of = [in, orders, number](int32_t worker) mutable {
       AgentOrders mine = orders;
-      mine.environment["COORDD_LAUNCH_ID"] =
-          absl::StrCat(in.coordinator.rendezvous.launch_id, "-", number);
+      SetVariable("COORDD_LAUNCH_ID",
+                  absl::StrCat(in.coordinator.rendezvous.launch_id, "-", number),
+                  mine.mutable_environment());
       return SshChannel(in, in.place_of(worker), std::move(mine), number++);
     };
   }
@@ -161,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSsh(const CrewInputs& in) {
 
 absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
   COORDD_ASSIGN_OR_RETURN(AgentOrders orders, CommonOrders(in));
-  orders.identity = AgentIdentity::kSlurm;
+  orders.set_identity(v1::AGENT_IDENTITY_SLURM);
   ChannelRequest channel;
   channel.host = "srun";
   channel.shared = true;
@@ -171,14 +179,14 @@ absl::StatusOr<std::unique_ptr<Crew>> MakeSrun(const CrewInputs& in) {
   for (const char* name : {"COORDD_RANK", "COORDD_LOCAL_RANK", "COORDD_LOCAL_SIZE"}) {
     channel.environment.erase(name);
   }
-  channel.orders = OrdersLine(orders);
+  channel.orders = Line(orders);
   channel.agents = static_cast<size_t>(in.plan.np);
   const std::string leftover = LeftoverText(in.options, in.environment);
   for (int32_t rank = 0; rank < in.plan.np; ++rank) channel.workers.push_back(rank);
   AgentCrewOptions options;
   options.channels.push_back(std::move(channel));
   options.verbose = in.options.verbose;
-  options.torch = !orders.torch.empty();
+  options.torch = !orders.torch().empty();
   options.np = in.plan.np;
   options.explain = [leftover](const ChannelRequest& /*request*/, const ProcessEnd& end,
                                const std::vector<std::string>& said) {

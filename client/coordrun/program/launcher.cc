@@ -81,12 +81,13 @@ constexpr int kMaxQuickDeaths = 5;
 HostReport LookHere(const RunPlan& plan, const Environment& environment, Clock& clock) {
   HostReport here;
   here.asked = clock.Now();
-  here.report.version = kVersion;
-  here.report.host = ThisHost("").hostname;
-  here.report.local_size = here.report.workers = plan.np;
+  here.report.set_version(kVersion);
+  here.report.set_host(ThisHost("").hostname);
+  here.report.set_local_size(plan.np);
+  here.report.set_workers(plan.np);
   LookAtHost(environment, &here.report);
   here.answered = clock.Now();
-  here.report.unix_seconds = absl::ToDoubleSeconds(here.answered - absl::UnixEpoch());
+  here.report.set_unix_seconds(absl::ToDoubleSeconds(here.answered - absl::UnixEpoch()));
   return here;
 }
 
@@ -153,7 +154,7 @@ absl::Status Launcher::Prepare() {
   AgentReport here;
   LookAtCores(&here);
   for (const std::string& note : {TorchOverrides(options_), OverlookedText(options_, environment_),
-                                  ThreadsNote(options_, plan_, environment_, here.cores)})
+                                  ThreadsNote(options_, plan_, environment_, here.cores())})
     if (!note.empty()) output_.Say(absl::StrCat("coordrun: ", note));
   const bool reads =
       std::find(options_.command.begin(), options_.command.end(), "-") != options_.command.end();

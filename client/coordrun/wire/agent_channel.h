@@ -25,7 +25,7 @@ struct ChannelRequest {
   bool shared = false;               // by agents of several hosts, which say where they are
   std::vector<std::string> command;  // ssh node1 ... coordrun --agent
   Environment environment;           // of that command
-  std::string orders;                // OrdersLine
+  std::string orders;                // the Line of AgentOrders
   std::vector<int32_t> workers;      // behind it
   size_t agents = 1;                 // behind it
 };

@@ -1,333 +1,195 @@
 #include "client/coordrun/wire/agent_messages.h"
 
-#include <iterator>
-#include <nlohmann/json.hpp>
-#include <utility>
+#include <google/protobuf/util/json_util.h>
 
-#include "absl/strings/numbers.h"
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "common/base/check.h"
 
 namespace coordd {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using google::protobuf::RepeatedPtrField;
+namespace json = google::protobuf::util;
 
-// An environment may hold any bytes, JSON holds UTF-8: each byte travels as the code point of its
-// value, so that all of them arrive.
-std::string Widen(const std::string& bytes) {
-  std::string text;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80) {
-      text.push_back(c);
-    } else {
-      text.push_back(static_cast<char>(0xc0 | (byte >> 6)));
-      text.push_back(static_cast<char>(0x80 | (byte & 0x3f)));
-    }
-  }
-  return text;
-}
-
-std::string Narrow(const std::string& text) {
-  std::string bytes;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    if (first < 0x80 || i + 1 == text.size()) {
-      bytes.push_back(text[i]);
-    } else {
-      const auto second = static_cast<unsigned char>(text[++i]);
-      bytes.push_back(static_cast<char>(((first & 0x03) << 6) | (second & 0x3f)));
-    }
-  }
-  return bytes;
-}
-
-Json WideList(const std::vector<std::string>& list) {
-  Json json = Json::array();
-  for (const std::string& text : list) json.push_back(Widen(text));
-  return json;
-}
-
-Json WideMap(const Environment& environment) {
-  Json json = Json::object();
-  for (const auto& [name, value] : environment) json[Widen(name)] = Widen(value);
-  return json;
-}
-
-std::vector<std::string> NarrowList(const Json& json) {
-  std::vector<std::string> list;
-  for (const Json& item : json) list.push_back(Narrow(item.get<std::string>()));
-  return list;
-}
-
-Environment NarrowMap(const Json& json) {
-  Environment environment;
-  for (const auto& [name, value] : json.items()) {
-    environment[Narrow(name)] = Narrow(value.get<std::string>());
-  }
-  return environment;
-}
-
-std::string Text(const Json& json, const char* name) {
-  return Narrow(json.at(name).get<std::string>());
-}
-
-Json ReportJson(const AgentReport& report) {
-  return {{"type", "report"},
-          {"protocol", report.protocol},
-          {"number", report.number},
-          {"version", report.version},
-          {"host", Widen(report.host)},
-          {"problem", Widen(report.problem)},
-          {"coordinator", report.coordinator},
-          {"workers", report.workers},
-          {"local_size", report.local_size},
-          {"unix_seconds", report.unix_seconds},
-          {"cores", report.cores},
-          {"cpus", report.cpus},
-          {"gpus", WideList(report.gpus)},
-          {"visible_gpus", report.visible_gpus},
-          {"nccl", report.nccl},
-          {"ucx", report.ucx},
-          {"marker_seen", report.marker_seen},
-          {"node", Widen(report.node)},
-          {"labels", Widen(report.labels)},
-          {"address", report.address},
-          {"master_port", report.master_port},
-          {"first_local", report.first_local}};
-}
-
-AgentReport ReportFrom(const Json& json) {
-  AgentReport report;
-  report.protocol = json.at("protocol").get<int>();
-  report.number = json.at("number").get<int32_t>();
-  report.version = Text(json, "version");
-  report.host = Text(json, "host");
-  report.problem = Text(json, "problem");
-  // What follows may differ between revisions.
-  if (report.protocol != kAgentProtocol) return report;
-  report.coordinator = Text(json, "coordinator");
-  report.workers = json.at("workers").get<int32_t>();
-  report.local_size = json.at("local_size").get<int32_t>();
-  report.unix_seconds = json.at("unix_seconds").get<double>();
-  report.cores = json.at("cores").get<int32_t>();
-  report.cpus = Text(json, "cpus");
-  report.gpus = NarrowList(json.at("gpus"));
-  report.visible_gpus = json.at("visible_gpus").get<int32_t>();
-  report.nccl = Text(json, "nccl");
-  report.ucx = Text(json, "ucx");
-  report.marker_seen = json.at("marker_seen").get<bool>();
-  report.node = Text(json, "node");
-  report.labels = Text(json, "labels");
-  report.address = Text(json, "address");
-  report.master_port = json.at("master_port").get<int32_t>();
-  report.first_local = json.at("first_local").get<int32_t>();
-  return report;
-}
-
-AgentOrders OrdersFrom(const Json& json) {
-  AgentOrders orders;
-  orders.identity =
-      Text(json, "identity") == "slurm" ? AgentIdentity::kSlurm : AgentIdentity::kListed;
-  orders.number = json.at("number").get<int32_t>();
-  orders.command = NarrowList(json.at("command"));
-  orders.directory = Text(json, "directory");
-  orders.environment = NarrowMap(json.at("environment"));
-  orders.unset = NarrowList(json.at("unset"));
-  for (const Json& file : json.at("files")) {
-    orders.files.push_back({Text(file, "variable"), Text(file, "name"), Text(file, "contents")});
-  }
-  for (const Json& worker : json.at("workers")) {
-    orders.workers.push_back(
-        {worker.at("index").get<int32_t>(), NarrowMap(worker.at("environment"))});
-  }
-  orders.coordinators = NarrowList(json.at("coordinators"));
-  orders.marker = Text(json, "marker");
-  orders.look = json.at("look").get<bool>();
-  orders.stay = json.at("stay").get<bool>();
-  orders.relay = json.at("relay").get<bool>();
-  orders.torch = NarrowList(json.at("torch"));
-  orders.port_range = Text(json, "port_range");
-  return orders;
-}
-
-AgentMessage MessageFrom(const Json& json) {
-  const std::string type = Text(json, "type");
-  if (type == "report") return ReportFrom(json);
-  if (type == "started") {
-    return WorkerStartedMessage{json.at("worker").get<int32_t>(), json.at("pid").get<pid_t>(),
-                                Text(json, "launch")};
-  }
-  if (type == "ended") {
-    WorkerEndedMessage message;
-    message.worker = json.at("worker").get<int32_t>();
-    message.end.code = json.at("code").get<int>();
-    message.end.signal = json.at("signal").get<int>();
-    return message;
-  }
-  if (type == "port") return PortMessage{json.at("port").get<uint16_t>()};
-  return CannotRunMessage{json.at("status").get<int>(), Text(json, "reason"),
-                          json.at("worker").get<int32_t>()};
-}
-
-absl::Status Malformed(absl::string_view text, const char* why) {
+absl::Status Malformed(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("an agent's message begins with '",
                                                  text.substr(0, 60), "': ", why,
                                                  "; expected coordrun's JSON"));
 }
 
+// Fields of other revisions are left out, so that a message still says which revision it is of.
+absl::Status Parse(absl::string_view text, google::protobuf::Message* message) {
+  json::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  const auto status = json::JsonStringToMessage({text.data(), text.size()}, message, options);
+  if (status.ok()) return absl::OkStatus();
+  return Malformed(text, std::string(status.message()));
+}
+
+bool IsSane(const AgentOrder& order) {
+  switch (order.order_case()) {
+    case AgentOrder::kSignal:
+      return order.signal().signal() > 0 && order.signal().signal() < 65 &&
+             order.signal().worker() >= -1;
+    case AgentOrder::kRestart:
+      return order.restart() >= 0;
+    case AgentOrder::kNewPort:
+      return order.new_port() >= 0;
+    case AgentOrder::kPlace: {
+      const v1::TorchPlaceOrder& place = order.place();
+      return std::min({place.worker(), place.rank(), place.local_rank(), place.group_rank()}) >=
+                 0 &&
+             place.size() > place.rank() && place.local_size() > place.local_rank();
+    }
+    case AgentOrder::kMaster:
+      return !order.master().address().empty() && order.master().port() > 0 &&
+             order.master().port() <= 65535;
+    case AgentOrder::kStart:
+    case AgentOrder::kFinish:
+      return true;
+    case AgentOrder::ORDER_NOT_SET:
+      break;
+  }
+  return false;
+}
+
 }  // namespace
 
-std::string SignalOrder(int signal) { return absl::StrCat("signal ", signal); }
-
-std::string SignalOneOrder(int32_t worker, int signal) {
-  return absl::StrCat("signal ", signal, " ", worker);
+void SetVariable(const std::string& name, const std::string& value,
+                 RepeatedPtrField<v1::EnvironmentVariable>* environment) {
+  const auto found = std::find_if(environment->begin(), environment->end(),
+                                  [&](const auto& variable) { return variable.name() == name; });
+  v1::EnvironmentVariable* variable = found != environment->end() ? &*found : environment->Add();
+  variable->set_name(name);
+  variable->set_value(value);
 }
 
-std::string RestartOrder(int32_t worker) { return absl::StrCat("restart ", worker); }
-
-int ParseSignalOrder(absl::string_view line, int32_t* worker) {
-  int signal = 0;
-  *worker = -1;
-  if (!absl::ConsumePrefix(&line, "signal ")) return 0;
-  const size_t space = line.find(' ');
-  if (space != absl::string_view::npos) {
-    if (!absl::SimpleAtoi(line.substr(space + 1), worker) || *worker < 0) return 0;
-    line = line.substr(0, space);
+RepeatedPtrField<v1::EnvironmentVariable> ToVariables(const Environment& environment) {
+  RepeatedPtrField<v1::EnvironmentVariable> variables;
+  for (const auto& [name, value] : environment) {
+    v1::EnvironmentVariable* variable = variables.Add();
+    variable->set_name(name);
+    variable->set_value(value);
   }
-  if (!absl::SimpleAtoi(line, &signal)) return 0;
-  return signal > 0 && signal < 65 ? signal : 0;
+  return variables;
 }
 
-int32_t ParseRestartOrder(absl::string_view line) {
-  int32_t worker = -1;
-  if (!absl::ConsumePrefix(&line, "restart ") || !absl::SimpleAtoi(line, &worker)) return -1;
-  return worker < 0 ? -1 : worker;
+Environment FromVariables(const RepeatedPtrField<v1::EnvironmentVariable>& variables) {
+  Environment environment;
+  for (const v1::EnvironmentVariable& variable : variables)
+    environment[variable.name()] = variable.value();
+  return environment;
 }
 
-std::string PortOrder(int32_t agent) { return absl::StrCat("port ", agent); }
-
-std::string PlaceOrder(int32_t worker, const TorchPlace& place) {
-  return absl::StrCat("place ", worker, " ", place.rank, " ", place.size, " ", place.local_rank,
-                      " ", place.local_size, " ", place.group_rank);
+AgentOrder StartOrder() {
+  AgentOrder order;
+  order.mutable_start();
+  return order;
 }
 
-std::string MasterOrder(const TorchMaster& master) {
-  return absl::StrCat("master ", master.address, " ", master.port);
+AgentOrder FinishOrder() {
+  AgentOrder order;
+  order.mutable_finish();
+  return order;
 }
 
-int32_t ParsePortOrder(absl::string_view line) {
-  int32_t agent = -1;
-  if (!absl::ConsumePrefix(&line, "port ") || !absl::SimpleAtoi(line, &agent)) return -1;
-  return agent < 0 ? -1 : agent;
+AgentOrder SignalOrder(int signal, int32_t worker) {
+  AgentOrder order;
+  order.mutable_signal()->set_signal(signal);
+  order.mutable_signal()->set_worker(worker);
+  return order;
 }
 
-bool ParsePlaceOrder(absl::string_view line, int32_t* worker, TorchPlace* place) {
-  if (!absl::ConsumePrefix(&line, "place ")) return false;
-  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-  int32_t* const numbers[] = {worker,
-                              &place->rank,
-                              &place->size,
-                              &place->local_rank,
-                              &place->local_size,
-                              &place->group_rank};
-  if (words.size() != std::size(numbers)) return false;
-  for (size_t i = 0; i < words.size(); ++i)
-    if (!absl::SimpleAtoi(words[i], numbers[i]) || *numbers[i] < 0) return false;
-  return true;
+AgentOrder RestartOrder(int32_t worker) {
+  AgentOrder order;
+  order.set_restart(worker);
+  return order;
 }
 
-bool ParseMasterOrder(absl::string_view line, TorchMaster* master) {
-  if (!absl::ConsumePrefix(&line, "master ")) return false;
-  const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-  int32_t port = 0;
-  if (words.size() != 2 || words[0].empty() || !absl::SimpleAtoi(words[1], &port)) return false;
-  if (port <= 0 || port > 65535) return false;
-  *master = {std::string(words[0]), static_cast<uint16_t>(port)};
-  return true;
+AgentOrder PortOrder(int32_t agent) {
+  AgentOrder order;
+  order.set_new_port(agent);
+  return order;
 }
 
-std::string OrdersLine(const AgentOrders& orders) {
-  Json files = Json::array(), workers = Json::array();
-  for (const OrderedFile& file : orders.files) {
-    files.push_back(
-        {{"variable", file.variable}, {"name", file.name}, {"contents", Widen(file.contents)}});
-  }
-  for (const OrderedWorker& worker : orders.workers) {
-    workers.push_back({{"index", worker.index}, {"environment", WideMap(worker.environment)}});
-  }
-  const Json json = {{"protocol", orders.protocol},
-                     {"identity", orders.identity == AgentIdentity::kSlurm ? "slurm" : "listed"},
-                     {"number", orders.number},
-                     {"command", WideList(orders.command)},
-                     {"directory", Widen(orders.directory)},
-                     {"environment", WideMap(orders.environment)},
-                     {"unset", WideList(orders.unset)},
-                     {"files", std::move(files)},
-                     {"workers", std::move(workers)},
-                     {"coordinators", WideList(orders.coordinators)},
-                     {"marker", Widen(orders.marker)},
-                     {"look", orders.look},
-                     {"stay", orders.stay},
-                     {"relay", orders.relay},
-                     {"torch", WideList(orders.torch)},
-                     {"port_range", orders.port_range}};
-  return json.dump();
+v1::TorchPlaceOrder PlaceOrder(int32_t worker, const TorchPlace& place) {
+  v1::TorchPlaceOrder order;
+  order.set_worker(worker);
+  order.set_rank(place.rank);
+  order.set_size(place.size);
+  order.set_local_rank(place.local_rank);
+  order.set_local_size(place.local_size);
+  order.set_group_rank(place.group_rank);
+  return order;
 }
 
-std::string MessageLine(const AgentMessage& message) {
-  Json json;
-  if (const auto* report = std::get_if<AgentReport>(&message)) {
-    json = ReportJson(*report);
-  } else if (const auto* started = std::get_if<WorkerStartedMessage>(&message)) {
-    json = {{"type", "started"},
-            {"worker", started->worker},
-            {"pid", started->pid},
-            {"launch", Widen(started->launch)}};
-  } else if (const auto* ended = std::get_if<WorkerEndedMessage>(&message)) {
-    json = {{"type", "ended"},
-            {"worker", ended->worker},
-            {"code", ended->end.code},
-            {"signal", ended->end.signal}};
-  } else if (const auto* port = std::get_if<PortMessage>(&message)) {
-    json = {{"type", "port"}, {"port", port->port}};
-  } else {
-    const auto& cannot = std::get<CannotRunMessage>(message);
-    json = {{"type", "cannot"},
-            {"status", cannot.status},
-            {"reason", Widen(cannot.reason)},
-            {"worker", cannot.worker}};
-  }
-  return json.dump();
+v1::TorchMasterOrder MasterOrder(const TorchMaster& master) {
+  v1::TorchMasterOrder order;
+  order.set_address(master.address);
+  order.set_port(master.port);
+  return order;
+}
+
+TorchPlace TorchPlaceOf(const v1::TorchPlaceOrder& order) {
+  return {.rank = order.rank(),
+          .size = order.size(),
+          .local_rank = order.local_rank(),
+          .local_size = order.local_size(),
+          .group_rank = order.group_rank()};
+}
+
+TorchMaster TorchMasterOf(const v1::TorchMasterOrder& order) {
+  return {.address = order.address(), .port = static_cast<uint16_t>(order.port())};
+}
+
+std::string Line(const google::protobuf::Message& message) {
+  std::string line;
+  const auto status = json::MessageToJsonString(message, &line);
+  COORDD_CHECK(status.ok());  // strings that are not UTF-8 are `bytes` in these messages
+  return line;
 }
 
 absl::StatusOr<AgentOrders> ParseOrders(absl::string_view line) {
-  const Json json = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("protocol")) return Malformed(line, "it has no protocol");
-  try {
-    if (const int protocol = json.at("protocol").get<int>(); protocol != kAgentProtocol) {
-      return absl::FailedPreconditionError(absl::StrCat("coordrun speaks revision ", protocol,
-                                                        " of the agents' protocol, expected ",
-                                                        kAgentProtocol));
-    }
-    AgentOrders orders = OrdersFrom(json);
-    if (orders.command.empty()) return Malformed(line, "it has no command");
-    return orders;
-  } catch (const Json::exception& error) {
-    return Malformed(line, error.what());
+  AgentOrders orders;
+  if (absl::Status status = Parse(line, &orders); !status.ok()) return status;
+  if (orders.protocol() == 0) return Malformed(line, "it has no protocol");
+  if (orders.protocol() != kAgentProtocol) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("coordrun speaks revision ", orders.protocol(),
+                     " of the agents' protocol, expected ", kAgentProtocol));
   }
+  if (orders.command().empty()) return Malformed(line, "it has no command");
+  return orders;
+}
+
+absl::StatusOr<AgentOrder> ParseOrder(absl::string_view line) {
+  AgentOrder order;
+  if (absl::Status status = Parse(line, &order); !status.ok()) return status;
+  if (!IsSane(order)) return Malformed(line, "it is no order");
+  return order;
 }
 
 absl::StatusOr<AgentMessage> ParseMessage(absl::string_view text) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("type")) return Malformed(text, "it has no type");
-  try {
-    return MessageFrom(json);
-  } catch (const Json::exception& error) {
-    return Malformed(text, error.what());
-  }
+  AgentMessage message;
+  if (absl::Status status = Parse(text, &message); !status.ok()) return status;
+  if (message.message_case() == AgentMessage::MESSAGE_NOT_SET)
+    return Malformed(text, "it says nothing");
+  return message;
+}
+
+absl::StatusOr<v1::MpiPlaces> ParseMpiPlaces(absl::string_view text) {
+  v1::MpiPlaces places;
+  if (absl::Status status = Parse(text, &places); !status.ok()) return status;
+  return places;
+}
+
+absl::StatusOr<v1::TorchMasterOrder> ParseMasterOrder(absl::string_view text) {
+  AgentOrder order;
+  if (absl::Status status = Parse(text, order.mutable_master()); !status.ok()) return status;
+  if (!IsSane(order)) return Malformed(text, "it names no address with a port");
+  return order.master();
 }
 
 }  // namespace coordd

@@ -101,15 +101,17 @@ void LookAtCores(AgentReport* report) {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
-  report->cores = CPU_COUNT(&set);
+  std::string cpus;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &set)) continue;
     int last = cpu;
     while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    absl::StrAppend(&report->cpus, report->cpus.empty() ? "" : ",", cpu);
-    if (last > cpu) absl::StrAppend(&report->cpus, "-", last);
+    absl::StrAppend(&cpus, cpus.empty() ? "" : ",", cpu);
+    if (last > cpu) absl::StrAppend(&cpus, "-", last);
     cpu = last;
   }
+  report->set_cores(CPU_COUNT(&set));
+  report->set_cpus(cpus);
 }
 
 absl::StatusOr<std::string> FirstReachable(const std::vector<std::string>& addresses,
@@ -155,12 +157,13 @@ int32_t VisibleGpus(const Environment& environment, size_t in_machine) {
 
 void LookAtHost(const Environment& environment, AgentReport* report) {
   LookAtCores(report);
-  report->gpus = GpuModels();
-  report->visible_gpus = VisibleGpus(environment, report->gpus.size());
+  const std::vector<std::string> models = GpuModels();
+  report->mutable_gpus()->Assign(models.begin(), models.end());
+  report->set_visible_gpus(VisibleGpus(environment, models.size()));
   for (const Component& component : BuildComponents(environment)) {
     const std::string& version = component.loaded.empty() ? component.built : component.loaded;
-    if (component.name == "NCCL" && component.available) report->nccl = version;
-    if (component.name == "UCX" && component.available) report->ucx = version;
+    if (component.name == "NCCL" && component.available) report->set_nccl(version);
+    if (component.name == "UCX" && component.available) report->set_ucx(version);
   }
 }
 

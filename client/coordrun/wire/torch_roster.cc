@@ -20,7 +20,7 @@ bool LabelsFit(const std::vector<TopologyMember>& members) {
 }  // namespace
 
 void TorchRoster::Take(const std::vector<int32_t>& workers, const AgentReport& report) {
-  if (wanted_) agents_[report.number] = {workers, report};
+  if (wanted_) agents_[report.number()] = {workers, report};
 }
 
 const TorchRoster::Agent* TorchRoster::AgentOf(int32_t worker) const {
@@ -45,8 +45,8 @@ void TorchRoster::Arrange() {
     workers.push_back(worker);
     const AgentReport& report = agents_[number].report;
     members.push_back({.worker_id = "",
-                       .node_id = report.node,
-                       .labels = absl::StrSplit(report.labels, '/', absl::SkipEmpty()),
+                       .node_id = report.node(),
+                       .labels = absl::StrSplit(report.labels(), '/', absl::SkipEmpty()),
                        .launcher_rank = worker});
   }
   if (members.empty()) return;
@@ -72,48 +72,57 @@ void TorchRoster::Arrange() {
 
 // What is known of it before coordd has made it a member: its slot, as COORDD_RANK is.
 TorchPlace TorchRoster::LatecomersPlace(int32_t worker, const Agent& agent) const {
-  const auto found = groups_.find(agent.report.node);
+  const auto found = groups_.find(agent.report.node());
   return {
       .rank = worker,
       .size = std::max(np_, worker + 1),
-      .local_rank = agent.report.first_local,
-      .local_size = std::max(agent.report.local_size, agent.report.first_local + 1),
+      .local_rank = agent.report.first_local(),
+      .local_size = std::max(agent.report.local_size(), agent.report.first_local() + 1),
       .group_rank = found != groups_.end() ? found->second : static_cast<int32_t>(groups_.size())};
 }
 
-std::vector<std::string> TorchRoster::OrdersFor(const std::vector<int32_t>& workers,
-                                                bool shared) const {
-  std::vector<std::string> lines;
-  if (!wanted_) return lines;
+std::vector<v1::TorchPlaceOrder> TorchRoster::PlacesFor(const std::vector<int32_t>& workers) const {
+  std::vector<v1::TorchPlaceOrder> places;
+  if (!wanted_) return places;
   for (const int32_t worker : workers) {
-    if (shared && in_order_) break;  // Slurm tells its tasks the same
     const auto known = places_.find(worker);
     const Agent* agent = AgentOf(worker);
     if (known != places_.end()) {
-      lines.push_back(PlaceOrder(worker, known->second));
+      places.push_back(PlaceOrder(worker, known->second));
     } else if (agent != nullptr) {
-      lines.push_back(PlaceOrder(worker, LatecomersPlace(worker, *agent)));
+      places.push_back(PlaceOrder(worker, LatecomersPlace(worker, *agent)));
     }
   }
-  if (std::string master = MasterLine(); !master.empty()) lines.push_back(std::move(master));
-  return lines;
+  return places;
 }
 
-std::string TorchRoster::MasterLine() const {
-  const auto master = agents_.find(master_);
-  if (!wanted_ || master == agents_.end() || master->second.report.master_port == 0) return "";
-  const AgentReport& report = master->second.report;
-  const std::string coordinator = ParseHostPort(report.coordinator).value_or(HostPort()).host;
+std::vector<AgentOrder> TorchRoster::OrdersFor(const std::vector<int32_t>& workers,
+                                               bool shared) const {
+  std::vector<AgentOrder> orders;
+  if (!shared || !in_order_) {  // Slurm tells its tasks the same
+    for (v1::TorchPlaceOrder& place : PlacesFor(workers))
+      *orders.emplace_back().mutable_place() = std::move(place);
+  }
+  if (const auto master = Master()) *orders.emplace_back().mutable_master() = *master;
+  return orders;
+}
+
+std::optional<v1::TorchMasterOrder> TorchRoster::Master() const {
+  const auto found = agents_.find(master_);
+  if (!wanted_ || found == agents_.end() || found->second.report.master_port() == 0)
+    return std::nullopt;
+  const AgentReport& report = found->second.report;
+  const std::string coordinator = ParseHostPort(report.coordinator()).value_or(HostPort()).host;
   // On coordd's own machine: the others know it by the address at which they have reached coordd.
   const bool with_coordinator =
-      report.address.empty() || report.address == coordinator || IsLoopback(report.address);
-  return MasterOrder({with_coordinator ? kMasterAtCoordinator : report.address,
-                      static_cast<uint16_t>(report.master_port)});
+      report.address().empty() || report.address() == coordinator || IsLoopback(report.address());
+  return MasterOrder({with_coordinator ? kMasterAtCoordinator : report.address(),
+                      static_cast<uint16_t>(report.master_port())});
 }
 
 void TorchRoster::TakePort(int32_t agent, uint16_t port) {
   if (const auto found = agents_.find(agent); found != agents_.end())
-    found->second.report.master_port = port;
+    found->second.report.set_master_port(port);
 }
 
 void TorchRoster::Lose(int32_t agent) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,11 @@ class TorchRoster {
   void Arrange();
 
   // Orders for the agent, or all the agents, of `workers`, before these are started: their places,
-  // unless they are what the agents know without us, and the master. Lines without their ends.
-  std::vector<std::string> OrdersFor(const std::vector<int32_t>& workers, bool shared) const;
-  std::string MasterLine() const;  // the latter alone; empty: there is none
+  // unless they are what the agents know without us, and the master.
+  std::vector<AgentOrder> OrdersFor(const std::vector<int32_t>& workers, bool shared) const;
+  // The places alone, and the master alone; nothing: there is none.
+  std::vector<v1::TorchPlaceOrder> PlacesFor(const std::vector<int32_t>& workers) const;
+  std::optional<v1::TorchMasterOrder> Master() const;
 
   // A member is lost or will come: rank 0's store needs another port. The number of the agent that
   // is to pick one (PortOrder); -1: none.

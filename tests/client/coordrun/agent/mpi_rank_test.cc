@@ -1,5 +1,7 @@
 #include "client/coordrun/agent/mpi_rank.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
@@ -13,35 +15,52 @@ using ::testing::HasSubstr;
 AgentReport Seat(int32_t rank, const std::string& node, const std::string& cpus = "0-3",
                  int32_t cores = 4) {
   AgentReport seat;
-  seat.number = rank;
-  seat.node = node;
-  seat.cpus = cpus;
-  seat.cores = cores;
+  seat.set_number(rank);
+  seat.set_node(node);
+  seat.set_cpus(cpus);
+  seat.set_cores(cores);
   return seat;
 }
 
-TEST(PlacesText, GivesRanksAsCoorddWill) {
+// Of each seat "place WORKER RANK SIZE LOCAL_RANK LOCAL_SIZE GROUP", and "threads WORKER NUMBER"
+// where it has that.
+std::string TextOf(const std::vector<AgentReport>& seats) {
+  const v1::MpiPlaces places = PlacesOf(seats);
+  std::vector<std::string> lines;
+  for (const v1::TorchPlaceOrder& place : places.places()) {
+    lines.push_back(absl::StrCat("place ", place.worker(), " ", place.rank(), " ", place.size(),
+                                 " ", place.local_rank(), " ", place.local_size(), " ",
+                                 place.group_rank()));
+    for (const v1::MpiPlaces::Threads& threads : places.threads()) {
+      if (threads.worker() == place.worker())
+        lines.push_back(absl::StrCat("threads ", threads.worker(), " ", threads.threads()));
+    }
+  }
+  return absl::StrJoin(lines, "\n");
+}
+
+TEST(PlacesOf, GivesRanksAsCoorddWill) {
   // mpirun has dealt them round the nodes; coordd keeps the ranks of a node together.
-  EXPECT_EQ(PlacesText({Seat(0, "a"), Seat(1, "b"), Seat(2, "a"), Seat(3, "b")}),
+  EXPECT_EQ(TextOf({Seat(0, "a"), Seat(1, "b"), Seat(2, "a"), Seat(3, "b")}),
             "place 0 0 4 0 2 0\nthreads 0 2\n"
             "place 1 2 4 0 2 1\nthreads 1 2\n"
             "place 2 1 4 1 2 0\nthreads 2 2\n"
             "place 3 3 4 1 2 1\nthreads 3 2");
 }
 
-TEST(PlacesText, CountsThreadsByTheCoresThatRanksShare) {
+TEST(PlacesOf, CountsThreadsByTheCoresThatRanksShare) {
   // Bound to cores of their own, as Open MPI does; alone on a node, a rank takes what it likes.
-  EXPECT_EQ(PlacesText({Seat(0, "a", "0-1", 2), Seat(1, "a", "2-3", 2), Seat(2, "b")}),
+  EXPECT_EQ(TextOf({Seat(0, "a", "0-1", 2), Seat(1, "a", "2-3", 2), Seat(2, "b")}),
             "place 0 0 3 0 2 0\nthreads 0 2\n"
             "place 1 1 3 1 2 0\nthreads 1 2\n"
             "place 2 2 3 0 1 1");
 }
 
-TEST(PlacesText, FollowsTheLabelsOfTheTopology) {
+TEST(PlacesOf, FollowsTheLabelsOfTheTopology) {
   AgentReport first = Seat(0, "a"), second = Seat(1, "b");
-  first.labels = "rack2";
-  second.labels = "rack1";
-  EXPECT_EQ(PlacesText({first, second}), "place 0 1 2 0 1 1\nplace 1 0 2 0 1 0");
+  first.set_labels("rack2");
+  second.set_labels("rack1");
+  EXPECT_EQ(TextOf({first, second}), "place 0 1 2 0 1 1\nplace 1 0 2 0 1 0");
 }
 
 TEST(MpiPlaceOf, ReadsTheVariablesOfEachMpirun) {

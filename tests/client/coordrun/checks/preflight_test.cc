@@ -22,16 +22,16 @@ HostReport Host(const std::string& name) {
   host.channel = name;
   host.asked = kAsked;
   host.answered = kAsked + absl::Seconds(1);
-  host.report.version = kVersion;
-  host.report.host = name;
-  host.report.local_size = 4;
-  host.report.cores = 32;
-  host.report.cpus = "0-31";
-  host.report.gpus = std::vector<std::string>(4, "H200");
-  host.report.visible_gpus = 4;
-  host.report.nccl = "2.28";
-  host.report.ucx = "1.13";
-  host.report.unix_seconds = 1000000.5;
+  host.report.set_version(kVersion);
+  host.report.set_host(name);
+  host.report.set_local_size(4);
+  host.report.set_cores(32);
+  host.report.set_cpus("0-31");
+  for (int gpu = 0; gpu < 4; ++gpu) host.report.add_gpus("H200");
+  host.report.set_visible_gpus(4);
+  host.report.set_nccl("2.28");
+  host.report.set_ucx("1.13");
+  host.report.set_unix_seconds(1000000.5);
   return host;
 }
 
@@ -50,25 +50,25 @@ TEST(Preflight, FindsNothingOnHostsThatAreAlike) {
 
 TEST(Preflight, NamesTheOddHost) {
   auto hosts = Three();
-  hosts[1].report.nccl = "2.27";
+  hosts[1].report.set_nccl("2.27");
   const Finding nccl = Only(hosts);
   EXPECT_FALSE(nccl.error);
   EXPECT_EQ(nccl.host, "n2");
   EXPECT_THAT(nccl.text, HasSubstr("host n2 has NCCL 2.27, hosts n1, n3 have 2.28"));
   hosts = Three();
-  hosts[2].report.gpus[0] = "A100";
+  hosts[2].report.set_gpus(0, "A100");
   EXPECT_THAT(Only(hosts).text,
               HasSubstr("host n3 has GPUs 1 x A100 + 3 x H200, hosts n1, n2 have 4 x H200"));
   hosts = Three();
-  hosts[0].report.ucx = "";
+  hosts[0].report.set_ucx("");
   EXPECT_THAT(Only(hosts).text, HasSubstr("host n1 has UCX none"));
 }
 
 TEST(Preflight, RefusesAnotherVersionOfCoordd) {
   auto hosts = Three();
-  hosts[1].report.version = "1.1";
+  hosts[1].report.set_version("1.1");
   EXPECT_TRUE(Only(hosts).error);
-  for (HostReport& host : hosts) host.report.version = "1.1";
+  for (HostReport& host : hosts) host.report.set_version("1.1");
   const Finding all = Only(hosts);
   EXPECT_TRUE(all.error);
   EXPECT_THAT(all.text, HasSubstr("the hosts have coordd 1.1, this machine has 1.2"));
@@ -76,30 +76,30 @@ TEST(Preflight, RefusesAnotherVersionOfCoordd) {
 
 TEST(Preflight, NamesAClockThatIsWrong) {
   auto hosts = Three();
-  hosts[1].report.unix_seconds += 30;
+  hosts[1].report.set_unix_seconds(hosts[1].report.unix_seconds() + 30);
   const Finding ahead = Only(hosts);
   EXPECT_FALSE(ahead.error);
   EXPECT_THAT(ahead.text, HasSubstr("host n2: its clock is 30 s ahead of"));
   hosts = Three();
-  hosts[2].report.unix_seconds -= 700;
+  hosts[2].report.set_unix_seconds(hosts[2].report.unix_seconds() - 700);
   const Finding behind = Only(hosts);
   EXPECT_TRUE(behind.error) << "certificates are not valid yet there";
   EXPECT_THAT(behind.text, HasSubstr("host n3: its clock is 700 s behind"));
   hosts = Three();
   hosts[0].answered = kAsked + absl::Seconds(20);
-  hosts[0].report.unix_seconds += 15;
+  hosts[0].report.set_unix_seconds(hosts[0].report.unix_seconds() + 15);
   EXPECT_THAT(JudgeHosts(hosts, LauncherKind::kSsh, kVersion), IsEmpty())
       << "a slow answer is no wrong clock";
 }
 
 TEST(Preflight, WantsACoreAndAGpuForEachRank) {
   auto hosts = Three();
-  hosts[1].report.cores = 1;
+  hosts[1].report.set_cores(1);
   EXPECT_THAT(Only(hosts).text, HasSubstr("host n2: 4 ranks share 1 core"));
   hosts = Three();
-  hosts[1].report.visible_gpus = 2;
+  hosts[1].report.set_visible_gpus(2);
   EXPECT_THAT(Only(hosts).text, HasSubstr("host n2: 4 ranks, each of which sees 2 GPUs"));
-  hosts[1].report.visible_gpus = 0;
+  hosts[1].report.set_visible_gpus(0);
   EXPECT_THAT(JudgeHosts(hosts, LauncherKind::kSsh, kVersion), IsEmpty()) << "training on CPUs";
 }
 
@@ -108,32 +108,33 @@ TEST(Preflight, AddsUpTheCoresToWhichSlurmBindsTheTasksOfAHost) {
   for (const char* cpu : {"0", "1", "2", "3"}) {
     tasks.push_back(Host("n1"));
     tasks.back().channel = "srun";
-    tasks.back().report.cores = 1;
-    tasks.back().report.cpus = cpu;
+    tasks.back().report.set_cores(1);
+    tasks.back().report.set_cpus(cpu);
   }
   EXPECT_THAT(JudgeHosts(tasks, LauncherKind::kSrun, kVersion), IsEmpty());
   EXPECT_THAT(HostsText(tasks), HasSubstr("cores: 4"));
-  for (HostReport& task : tasks) task.report.cpus = "0";
+  for (HostReport& task : tasks) task.report.set_cpus("0");
   EXPECT_THAT(Only(tasks, LauncherKind::kSrun).text, HasSubstr("4 ranks share 1 core"));
 }
 
 TEST(Preflight, TellsSlurmsUsersTheFlag) {
   auto hosts = Three();
   for (HostReport& host : hosts) host.channel = "srun";
-  hosts[2].report.visible_gpus = 1;
+  hosts[2].report.set_visible_gpus(1);
   EXPECT_THAT(Only(hosts, LauncherKind::kSrun).text,
               AllOf(HasSubstr("host n3"), HasSubstr("--gpu-bind=none")));
 }
 
 TEST(Preflight, SeesAFolderThatIsNotShared) {
   auto hosts = Three();
-  hosts[1].report.marker_seen = hosts[2].report.marker_seen = false;
+  hosts[1].report.set_marker_missing(true);
+  hosts[2].report.set_marker_missing(true);
   EXPECT_THAT(Only(hosts).text, HasSubstr("hosts n2, n3 have a working directory"));
 }
 
 TEST(Preflight, TellsProgramsTheSame) {
   auto hosts = Three();
-  hosts[1].report.cores = 1;
+  hosts[1].report.set_cores(1);
   const auto findings = JudgeHosts(hosts, LauncherKind::kSsh, kVersion);
   const auto json = nlohmann::json::parse(FindingsJson(hosts, findings));
   EXPECT_EQ(json["hosts"].size(), 3u);

@@ -1,5 +1,7 @@
 #include "client/coordrun/plan/torch_variables.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/coordrun/plan/worker_environment.h"
 #include "client/coordrun/wire/torch_roster.h"
 #include "gmock/gmock.h"
@@ -76,14 +78,36 @@ TEST(EnvironmentOfWorker, HasTorchsVariablesBesideItsOwn) {
   EXPECT_THAT(*without, Not(Contains(Key("COORDD_TORCH_ENV"))));
 }
 
+// "place 3 5 8 1 4 1": the worker, then its rank, size, local rank, local size and group; "master
+// ADDRESS PORT".
+std::vector<std::string> TextsOf(const std::vector<AgentOrder>& orders) {
+  std::vector<std::string> texts;
+  for (const AgentOrder& order : orders) {
+    const v1::TorchPlaceOrder& place = order.place();
+    texts.push_back(
+        order.has_place()
+            ? absl::StrJoin({place.worker(), place.rank(), place.size(), place.local_rank(),
+                             place.local_size(), place.group_rank()},
+                            " ")
+            : absl::StrCat(order.master().address(), " ", order.master().port()));
+    texts.back().insert(0, order.has_place() ? "place " : "master ");
+  }
+  return texts;
+}
+
+std::string MasterText(const TorchRoster& roster) {
+  const auto master = roster.Master();
+  return master ? absl::StrCat("master ", master->address(), " ", master->port()) : "";
+}
+
 AgentReport ReportOf(int32_t number, const std::string& node, const std::string& labels = "") {
   AgentReport report;
-  report.number = number;
-  report.node = node;
-  report.labels = labels;
-  report.coordinator = "10.0.0.1:7400";
-  report.address = "10.0.0.1" + std::to_string(number);
-  report.master_port = 30000 + number;
+  report.set_number(number);
+  report.set_node(node);
+  report.set_labels(labels);
+  report.set_coordinator("10.0.0.1:7400");
+  report.set_address("10.0.0.1" + std::to_string(number));
+  report.set_master_port(30000 + number);
   return report;
 }
 
@@ -92,12 +116,12 @@ TEST(TorchRoster, NumbersWorkersAsCoorddWill) {
   roster.Take({0, 1, 2}, ReportOf(0, "n0"));
   roster.Take({3}, ReportOf(1, "n1"));
   roster.Arrange();
-  EXPECT_THAT(roster.OrdersFor({0, 1, 2}, false),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({0, 1, 2}, false)),
               ElementsAre("place 0 0 4 0 3 0", "place 1 1 4 1 3 0", "place 2 2 4 2 3 0",
                           "master 10.0.0.10 30000"));
-  EXPECT_THAT(roster.OrdersFor({3}, false),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({3}, false)),
               ElementsAre("place 3 3 4 0 1 1", "master 10.0.0.10 30000"));
-  EXPECT_THAT(roster.OrdersFor({0, 1, 2, 3}, /*shared=*/true),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({0, 1, 2, 3}, /*shared=*/true)),
               ElementsAre("master 10.0.0.10 30000"))
       << "Slurm tells its tasks the rest";
 }
@@ -107,7 +131,7 @@ TEST(TorchRoster, KeepsTheRanksOfANodeTogether) {
   for (int32_t task = 0; task < 4; ++task)
     roster.Take({task}, ReportOf(task, task % 2 == 0 ? "n0" : "n1"));
   roster.Arrange();
-  EXPECT_THAT(roster.OrdersFor({0, 1, 2, 3}, true),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({0, 1, 2, 3}, true)),
               ElementsAre("place 0 0 4 0 2 0", "place 1 2 4 0 2 1", "place 2 1 4 1 2 0",
                           "place 3 3 4 1 2 1", "master 10.0.0.10 30000"));
 }
@@ -117,7 +141,7 @@ TEST(TorchRoster, FollowsTopologyLabels) {
   roster.Take({0}, ReportOf(0, "n0", "aisle2/rack1"));
   roster.Take({1}, ReportOf(1, "n1", "aisle1/rack7"));
   roster.Arrange();
-  EXPECT_THAT(roster.OrdersFor({0}, false),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({0}, false)),
               ElementsAre("place 0 1 2 0 1 1", "master 10.0.0.11 30001"));
   EXPECT_EQ(roster.master_agent(), 1);
 }
@@ -126,10 +150,10 @@ TEST(TorchRoster, NamesTheMasterOnCoorddsMachineByTheWayToIt) {
   for (const char* own : {"10.0.0.1", "127.0.0.1", ""}) {
     TorchRoster roster(true, 1);
     AgentReport report = ReportOf(0, "n0");
-    report.address = own;
+    report.set_address(own);
     roster.Take({0}, report);
     roster.Arrange();
-    EXPECT_EQ(roster.MasterLine(), "master @ 30000") << own;
+    EXPECT_EQ(MasterText(roster), "master @ 30000") << own;
   }
 }
 
@@ -139,18 +163,18 @@ TEST(TorchRoster, MovesTheMasterWhenMembersChange) {
   roster.Take({1}, ReportOf(1, "n1"));
   roster.Arrange();
   roster.TakePort(0, 31000);
-  EXPECT_EQ(roster.MasterLine(), "master 10.0.0.10 31000");
+  EXPECT_EQ(MasterText(roster), "master 10.0.0.10 31000");
   roster.Lose(0);
-  EXPECT_EQ(roster.MasterLine(), "master 10.0.0.11 30001");
+  EXPECT_EQ(MasterText(roster), "master 10.0.0.11 30001");
   AgentReport late = ReportOf(2, "n2");
-  late.first_local = 1;
-  late.local_size = 2;
+  late.set_first_local(1);
+  late.set_local_size(2);
   roster.Take({5}, late);
-  EXPECT_THAT(roster.OrdersFor({5}, false),
+  EXPECT_THAT(TextsOf(roster.OrdersFor({5}, false)),
               ElementsAre("place 5 5 6 1 2 2", "master 10.0.0.11 30001"));
   roster.Lose(1);
   roster.Lose(2);
-  EXPECT_THAT(roster.MasterLine(), IsEmpty());
+  EXPECT_THAT(MasterText(roster), IsEmpty());
   EXPECT_EQ(roster.master_agent(), -1);
 }
 
@@ -158,28 +182,8 @@ TEST(TorchRoster, SaysNothingWithNoTorchEnv) {
   TorchRoster roster(false, 1);
   roster.Take({0}, ReportOf(0, "n0"));
   roster.Arrange();
-  EXPECT_THAT(roster.OrdersFor({0}, false), IsEmpty());
+  EXPECT_THAT(TextsOf(roster.OrdersFor({0}, false)), IsEmpty());
   EXPECT_EQ(roster.master_agent(), -1);
-}
-
-TEST(AgentMessages, OrdersOfTorchArriveAsTheyWere) {
-  int32_t worker = 0;
-  TorchPlace place;
-  ASSERT_TRUE(ParsePlaceOrder(PlaceOrder(3, {5, 8, 1, 4, 1}), &worker, &place));
-  EXPECT_EQ(worker, 3);
-  EXPECT_EQ(PlaceOrder(worker, place), "place 3 5 8 1 4 1");
-  TorchMaster master;
-  ASSERT_TRUE(ParseMasterOrder(MasterOrder({"fd00::1", 29500}), &master));
-  EXPECT_EQ(master.address, "fd00::1");
-  EXPECT_EQ(master.port, 29500);
-  EXPECT_EQ(ParsePortOrder(PortOrder(7)), 7);
-  for (const char* bad : {"", "place", "place 1 2 3 4 5", "place 1 2 3 4 5 x", "place 1 2 3 4 5 -1",
-                          "master", "master a", "master a 0", "master a 65536", "master  1", "port",
-                          "port x", "port -1", "start"}) {
-    EXPECT_FALSE(ParsePlaceOrder(bad, &worker, &place)) << bad;
-    EXPECT_FALSE(ParseMasterOrder(bad, &master)) << bad;
-    EXPECT_EQ(ParsePortOrder(bad), -1) << bad;
-  }
 }
 
 }  // namespace

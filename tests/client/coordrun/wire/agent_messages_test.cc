@@ -63,88 +63,127 @@ TEST(Frame, AnythingElseIsNone) {
   EXPECT_FALSE(FrameReader::is_frame("Welcome to node1"));
 }
 
-TEST(AgentMessages, OrdersArriveAsTheyWere) {
+AgentOrders SomeOrders() {
   AgentOrders orders;
-  orders.identity = AgentIdentity::kSlurm;
-  orders.number = 4;
-  orders.command = {"train", "--name", "a b\n\xc3\xa4\xff"};
-  orders.directory = "/data";
-  orders.environment = {{"A", "\xfe="}, {"B", ""}};
-  orders.unset = {"COORDD_TLS_CA"};
-  orders.files = {{"COORDD_TOKEN_FILE", "token", "secret\n"}};
-  orders.workers = {{7, {{"COORDD_RANK", "7"}}}};
-  orders.coordinators = {"10.0.0.1:5"};
-  orders.look = false;
-  orders.stay = true;
-  const std::string line = OrdersLine(orders);
+  orders.set_protocol(kAgentProtocol);
+  orders.set_identity(v1::AGENT_IDENTITY_SLURM);
+  orders.set_number(4);
+  for (const char* word : {"train", "--name", "a b\n\xc3\xa4\xff"}) orders.add_command(word);
+  orders.set_directory("/data");
+  *orders.mutable_environment() = ToVariables({{"A", "\xfe="}, {"B", ""}});
+  orders.add_unset("COORDD_TLS_CA");
+  v1::OrderedFile& file = *orders.add_files();
+  file.set_variable("COORDD_TOKEN_FILE");
+  file.set_name("token");
+  file.set_contents(std::string("secret\n\0\xff", 9));
+  v1::OrderedWorker& worker = *orders.add_workers();
+  worker.set_index(7);
+  *worker.mutable_environment() = ToVariables({{"COORDD_RANK", "7"}});
+  orders.add_coordinators("10.0.0.1:5");
+  orders.set_stay(true);
+  return orders;
+}
+
+TEST(AgentMessages, OrdersArriveAsTheyWere) {
+  const AgentOrders orders = SomeOrders();
+  const std::string line = Line(orders);
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto read = ParseOrders(line);
   ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(read->identity, AgentIdentity::kSlurm);
-  EXPECT_EQ(read->number, 4);
-  EXPECT_EQ(read->command, orders.command);
-  EXPECT_EQ(read->directory, "/data");
-  EXPECT_EQ(read->environment, orders.environment);
-  EXPECT_EQ(read->unset, orders.unset);
-  ASSERT_THAT(read->files, SizeIs(1));
-  EXPECT_EQ(read->files[0].contents, "secret\n");
-  ASSERT_THAT(read->workers, SizeIs(1));
-  EXPECT_EQ(read->workers[0].index, 7);
-  EXPECT_EQ(read->workers[0].environment.at("COORDD_RANK"), "7");
-  EXPECT_EQ(read->coordinators, orders.coordinators);
-  EXPECT_FALSE(read->look);
-  EXPECT_TRUE(read->stay);
+  EXPECT_EQ(read->SerializeAsString(), orders.SerializeAsString());
+  EXPECT_EQ(FromVariables(read->environment()), (Environment{{"A", "\xfe="}, {"B", ""}}));
+}
+
+TEST(AgentMessages, AVariableIsSetOnce) {
+  AgentOrders orders;
+  SetVariable("A", "1", orders.mutable_environment());
+  SetVariable("B", "2", orders.mutable_environment());
+  SetVariable("A", "3", orders.mutable_environment());
+  EXPECT_EQ(FromVariables(orders.environment()), (Environment{{"A", "3"}, {"B", "2"}}));
+  EXPECT_EQ(orders.environment_size(), 2);
 }
 
 TEST(AgentMessages, TheEndOfAWorkerArrives) {
-  const auto read =
-      ParseMessage(MessageLine(WorkerEndedMessage{3, {.code = 0, .signal = SIGSEGV}}));
+  AgentMessage message;
+  message.mutable_ended()->set_worker(3);
+  message.mutable_ended()->set_signal(SIGSEGV);
+  const auto read = ParseMessage(Line(message));
   ASSERT_TRUE(read.ok());
-  const auto* ended = std::get_if<WorkerEndedMessage>(&*read);
-  ASSERT_NE(ended, nullptr);
-  EXPECT_EQ(ended->worker, 3);
-  EXPECT_EQ(ended->end.signal, SIGSEGV);
+  ASSERT_TRUE(read->has_ended());
+  EXPECT_EQ(read->ended().worker(), 3);
+  EXPECT_EQ(read->ended().signal(), SIGSEGV);
 }
 
 TEST(AgentMessages, AReportOfAnotherRevisionTellsItsVersion) {
-  AgentReport report;
-  report.protocol = 99;
-  report.version = "9.9";
-  const auto read = ParseMessage(MessageLine(report));
-  ASSERT_TRUE(read.ok());
-  EXPECT_EQ(std::get<AgentReport>(*read).version, "9.9");
+  const auto read = ParseMessage(
+      R"({"report": {"protocol": 99, "version": "9.9", "later": [1], "also": {"a": "b"}}})");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->report().protocol(), 99);
+  EXPECT_EQ(read->report().version(), "9.9");
 }
 
 TEST(AgentMessages, NonsenseIsRefusedInOneSentence) {
-  for (const char* text : {"", "{}", "[]", "{\"protocol\":4}", "{\"protocol\":\"x\"}"}) {
+  for (const char* text : {"", "{}", "[]", "{\"protocol\":5}", "{\"protocol\":\"x\"}",
+                           "{\"protocol\":5,\"command\":[\"*\"]}"}) {
     EXPECT_THAT(ParseOrders(text),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected")))
         << text;
   }
   EXPECT_THAT(ParseOrders("{\"protocol\":1}"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("revision 1")));
-  EXPECT_FALSE(ParseMessage("{\"type\":\"ended\"}").ok());
+  for (const char* text : {"", "{}", "{\"ended\":3}", "{\"ended\":{\"worker\":\"x\"}}"})
+    EXPECT_THAT(ParseMessage(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected")))
+        << text;
 }
 
-TEST(AgentMessages, SignalsAreNumbers) {
-  int32_t worker = 0;
-  EXPECT_EQ(ParseSignalOrder(SignalOrder(SIGTERM), &worker), SIGTERM);
-  EXPECT_EQ(worker, -1);
-  EXPECT_EQ(ParseSignalOrder(SignalOneOrder(3, SIGKILL), &worker), SIGKILL);
-  EXPECT_EQ(worker, 3);
-  for (const char* text : {"signal", "signal x", "signal 0", "signal 99", "signal 9 x", "start"}) {
-    EXPECT_EQ(ParseSignalOrder(text, &worker), 0) << text;
-  }
+TEST(AgentMessages, EachOrderArrives) {
+  auto read = ParseOrder(Line(SignalOrder(SIGTERM)));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->signal().signal(), SIGTERM);
+  EXPECT_EQ(read->signal().worker(), -1);
+  read = ParseOrder(Line(SignalOrder(SIGKILL, 3)));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->signal().worker(), 3);
+  EXPECT_EQ(ParseOrder(Line(RestartOrder(12)))->restart(), 12);
+  // Zero is a number, too.
+  EXPECT_EQ(ParseOrder(Line(RestartOrder(0)))->order_case(), AgentOrder::kRestart);
+  EXPECT_EQ(ParseOrder(Line(PortOrder(0)))->order_case(), AgentOrder::kNewPort);
+  EXPECT_TRUE(ParseOrder(Line(StartOrder()))->has_start());
+  EXPECT_TRUE(ParseOrder(Line(FinishOrder()))->has_finish());
+  AgentOrder order;
+  *order.mutable_place() = PlaceOrder(3, {5, 8, 1, 4, 1});
+  read = ParseOrder(Line(order));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->place().worker(), 3);
+  const TorchPlace place = TorchPlaceOf(read->place());
+  EXPECT_EQ(place.rank, 5);
+  EXPECT_EQ(place.size, 8);
+  EXPECT_EQ(place.local_rank, 1);
+  EXPECT_EQ(place.local_size, 4);
+  EXPECT_EQ(place.group_rank, 1);
 }
 
-TEST(AgentMessages, AWorkerIsStartedAgainByItsNumber) {
-  EXPECT_EQ(ParseRestartOrder(RestartOrder(12)), 12);
-  for (const char* text : {"restart", "restart x", "restart -1", "start"}) {
-    EXPECT_EQ(ParseRestartOrder(text), -1) << text;
+TEST(AgentMessages, WhereTheMasterIsArrives) {
+  const auto read = ParseMasterOrder(Line(MasterOrder({"fd00::1", 29500})));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(TorchMasterOf(*read).address, "fd00::1");
+  EXPECT_EQ(TorchMasterOf(*read).port, 29500);
+  for (const char* text :
+       {"", "{}", R"({"address":"a"})", R"({"address":"a","port":65536})", R"({"port":1})"})
+    EXPECT_FALSE(ParseMasterOrder(text).ok()) << text;
+}
+
+TEST(AgentMessages, OrdersThatMakeNoSenseAreRefused) {
+  for (const char* text :
+       {"", "start", "{}", R"({"signal":{}})", R"({"signal":{"signal":99}})", R"({"restart":-1})",
+        R"({"restart":"x"})", R"({"newPort":-1})", R"({"place":{"worker":1}})",
+        R"({"place":{"worker":1,"rank":2,"size":3,"localRank":4,"localSize":4}})",
+        R"({"master":{"address":"a"}})"}) {
+    EXPECT_THAT(ParseOrder(text),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expected")))
+        << text;
   }
-  const auto read = ParseMessage(MessageLine(CannotRunMessage{127, "train is gone", 12}));
-  ASSERT_TRUE(read.ok());
-  EXPECT_EQ(std::get<CannotRunMessage>(*read).worker, 12);
 }
 
 }  // namespace
