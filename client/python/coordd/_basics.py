@@ -12,7 +12,7 @@ import warnings
 from typing import Any, Callable, Dict, Optional
 
 from coordd import _comm_argument, _ends, _library, _native, _stacks, _torch_env, process_sets as _process_sets
-from coordd._running import place, refuse_in_forked_child, state, worker
+from coordd._running import place as place, refuse_in_forked_child, state, worker as worker  # others take them from here
 from coordd.exceptions import CoorddError, HorovodInternalError, InvalidArgumentError
 
 __all__ = ["init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size", "local_size", "cross_size",
