@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "common/protocol/types.h"
 #include "worker/algorithms/collective_schedule.h"
+#include "worker/interfaces/lane_run.h"
 #include "worker/interfaces/transport.h"
 
 namespace coordd {
@@ -35,9 +36,8 @@ struct RunOptions {
   int64_t segment_bytes = int64_t{256} << 10;
 };
 
-// One thread: that of the transport's owner. Resumable: no call waits. It must not be destroyed
-// before finished(), unless the transport has dropped its operations.
-class CollectiveRun {
+// A schedule over a Transport.
+class CollectiveRun final : public LaneRun {
  public:
   // `transport` and what `members` points to outlive the run. `tag` names the collective on its
   // lane.
@@ -49,17 +49,13 @@ class CollectiveRun {
   // How much `segments` a schedule needs: none if it does not combine what it receives.
   static int64_t SegmentScratchBytes(const Schedule& schedule, const RunOptions& options);
 
-  // Posts what can be posted; completes steps. Returns whether anything happened.
-  bool Advance();
-
-  // Nothing further is posted; finished once what is in flight has ended. The first error counts.
-  void Fail(absl::Status status);
-
-  // The result is there, or the run has failed and no operation uses its buffers any more.
-  bool finished() const {
+  // Posts what can be posted; completes steps.
+  bool Advance() override;
+  void Fail(absl::Status status) override;
+  bool finished() const override {
     return in_flight_ == 0 && (!status_.ok() || step_ == schedule_.steps.size());
   }
-  const absl::Status& status() const { return status_; }
+  const absl::Status& status() const override { return status_; }
 
  private:
   // Segments of one send or receive of the current step.

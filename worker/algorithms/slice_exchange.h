@@ -12,6 +12,7 @@
 #include "common/protocol/types.h"
 #include "worker/algorithms/collective_run.h"
 #include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/lane_run.h"
 #include "worker/interfaces/transport.h"
 
 namespace coordd {
@@ -39,9 +40,9 @@ struct AcrossNodes {
 
 // An allreduce, broadcast, reduce, allgather or reducescatter of one piece after the other among
 // these ranks, each a CollectiveRun under a tag of its own, so that pieces do not wait for each
-// other. One thread, that of the transport's owner. Resumable as CollectiveRun, and like it not to
-// be destroyed before idle(), unless the transport has dropped its operations.
-class SliceExchange {
+// other. A part of another run of the lane, which begins the pieces and does not destroy it before
+// idle(), or a run of its own (BeginAll).
+class SliceExchange final : public LaneRun {
  public:
   // Pieces under way, which have different tags.
   static constexpr int64_t kInFlight = Tag::kParts;
@@ -81,16 +82,14 @@ class SliceExchange {
   // Instead: all of the input and output of the arguments, of an allreduce, a broadcast or a
   // reduce, which it cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
-  bool finished() const { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
+  bool finished() const override { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
   // Of so many bytes, each of which goes from input to output as soon as it can.
   static int64_t SliceBytesFor(int64_t size_bytes);
 
-  // Does what can be done without waiting; returns whether anything was done.
-  bool Advance();
-  // Nothing further is sent; idle once what is in flight has ended. The first error counts.
-  void Fail(absl::Status status);
-  bool idle() const;
-  const absl::Status& status() const { return status_; }
+  bool Advance() override;
+  void Fail(absl::Status status) override;
+  bool idle() const;  // nothing is in flight
+  const absl::Status& status() const override { return status_; }
 
  private:
   struct Piece {

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "worker/algorithms/collective_run.h"
 #include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/lane_run.h"
 #include "worker/interfaces/transport.h"
 #include "worker/node/node_lane.h"
 #include "worker/node/node_run.h"
@@ -22,10 +23,9 @@ struct NodeRanks {
   int32_t count = 1;
 };
 
-// Nodes may have different numbers of ranks. One thread, that of the transport's owner. Resumable;
-// as CollectiveRun not to be destroyed before finished(), unless the transport has dropped its
-// operations; and other members read the input as of a NodeCollectiveRun.
-class AlltoallRun {
+// Nodes may have different numbers of ranks. Other members read the input as of a
+// NodeCollectiveRun.
+class AlltoallRun final : public LaneRun {
  public:
   // What its node's part of the collective is.
   static CollectiveArgs Within(const CollectiveArgs& args, NodeRanks node);
@@ -39,17 +39,13 @@ class AlltoallRun {
   AlltoallRun(const AlltoallRun&) = delete;
   AlltoallRun& operator=(const AlltoallRun&) = delete;
 
-  // Does what can be done without waiting; returns whether anything was done.
-  bool Advance();
-  // Nothing further is sent. The first error counts.
-  void Fail(absl::Status status);
-  // With an error: nothing of it is under way any more.
-  bool finished() const {
+  bool Advance() override;
+  void Fail(absl::Status status) override;
+  bool finished() const override {
     return across_.finished() && (!status_.ok() || !within_.has_value() || within_->finished());
   }
-  const absl::Status& status() const { return status_; }
-  // Whether its node's part does not go on before the next step of this member.
-  bool WaitsFor(int32_t member) const {
+  const absl::Status& status() const override { return status_; }
+  bool WaitsFor(int32_t member) const override {
     return status_.ok() && within_.has_value() && within_->WaitsFor(member);
   }
 

@@ -230,9 +230,10 @@ BellUse HostBackend::Bell() {
   BellUse use;
   bool suffices = one_node_ && failure_.ok();
   for (const auto& [id, lane] : lanes_) {
-    if (!lane.runs()) continue;
-    if (lane.node_run != nullptr) use.bell = &lane.node->bell();
-    suffices = suffices && lane.node_run != nullptr && lane.exchange == nullptr;
+    if (lane.run == nullptr) continue;
+    const LaneRun::Rings rings = lane.run->rings();
+    if (rings != LaneRun::Rings::kNobody) use.bell = &lane.node->bell();
+    suffices = suffices && rings == LaneRun::Rings::kForAll;
   }
   use.suffices = suffices && use.bell != nullptr;
   if (use.suffices) transport_->LookAtPeers();
@@ -294,37 +295,39 @@ void HostBackend::StartNodeRun(LaneId id, Lane& lane) {
   if (nodes > 1) {
     const int64_t slice_bytes =
         NodeCollectiveRun::SliceBytesMax(batch.args, batch.group->carriers, nodes, options_.node);
-    if (!StartExchange(lane, slice_bytes)) return;
+    lane.exchange = MakeExchange(lane, slice_bytes);
+    if (lane.exchange == nullptr) return;
   }
-  lane.node_run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
-                                                      options_.node, lane.exchange.get());
+  lane.run = std::make_unique<NodeCollectiveRun>(batch.args, *lane.node, lane.staging,
+                                                 options_.node, lane.exchange.get());
 }
 
-bool HostBackend::StartExchange(Lane& lane, int64_t slice_bytes) {
+std::unique_ptr<SliceExchange> HostBackend::MakeExchange(Lane& lane, int64_t slice_bytes) {
   const Batch& batch = lane.queue.front();
-  lane.exchange = std::make_unique<SliceExchange>(batch.args, AcrossOf(*batch.group, batch.args),
+  auto exchange = std::make_unique<SliceExchange>(batch.args, AcrossOf(*batch.group, batch.args),
                                                   slice_bytes, options_.run, *transport_);
-  const int64_t scratch_bytes = lane.exchange->scratch_bytes();
-  if (!MakeRoom(lane, scratch_bytes)) {
-    lane.exchange.reset();
-    return false;
-  }
-  lane.exchange->Use(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
-  return true;
+  const int64_t scratch_bytes = exchange->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) return nullptr;
+  exchange->Use(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+  return exchange;
 }
 
 void HostBackend::StartSlices(Lane& lane, int64_t slice_bytes) {
-  if (StartExchange(lane, slice_bytes)) lane.exchange->BeginAll(slice_bytes);
+  auto exchange = MakeExchange(lane, slice_bytes);
+  if (exchange == nullptr) return;
+  exchange->BeginAll(slice_bytes);
+  lane.run = std::move(exchange);
 }
 
 void HostBackend::StartLeaderRun(LaneId id, Lane& lane) {
   const Batch& batch = lane.queue.front();
   if (!batch.group->memories.empty() && !ClaimNodeLane(id, lane)) return;
-  lane.leader_run = std::make_unique<LeaderRun>(
+  auto run = std::make_unique<LeaderRun>(
       batch.args, lane.node.get(), LeadersOf(*batch.group, batch.args), options_.run, *transport_);
-  const int64_t scratch_bytes = lane.leader_run->scratch_bytes();
-  if (!MakeRoom(lane, scratch_bytes)) return lane.leader_run.reset();
-  lane.leader_run->Begin(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+  const int64_t scratch_bytes = run->scratch_bytes();
+  if (!MakeRoom(lane, scratch_bytes)) return;
+  run->Begin(lane.memory.span().first(static_cast<size_t>(scratch_bytes)));
+  lane.run = std::move(run);
 }
 
 void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
@@ -339,9 +342,9 @@ void HostBackend::StartAlltoall(LaneId id, Lane& lane) {
     if (!MakeStaging(lane, NodeCollectiveRun::StagingBytes(within, *lane.node, options_.node)))
       return;
   }
-  lane.alltoall_run = std::make_unique<AlltoallRun>(batch.args, node, group.layout.self(),
-                                                    lane.node.get(), lane.staging, options_.node,
-                                                    options_.run, *transport_, group.members);
+  lane.run = std::make_unique<AlltoallRun>(batch.args, node, group.layout.self(), lane.node.get(),
+                                           lane.staging, options_.node, options_.run, *transport_,
+                                           group.members);
 }
 
 bool HostBackend::MakeRoom(Lane& lane, int64_t scratch_bytes) {
@@ -425,24 +428,21 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
 }
 
 void HostBackend::Lane::EndRun() {
-  run.reset();
-  node_run.reset();
-  leader_run.reset();
-  alltoall_run.reset();
+  run.reset();  // first: it uses the exchange
   exchange.reset();
 }
 
 bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
   bool moved = false;
   while (!lane.queue.empty()) {
-    if (failure_.ok() && !lane.runs()) Start(id, lane);
+    if (failure_.ok() && lane.run == nullptr) Start(id, lane);
     bool succeeded = false;
-    if (lane.runs()) {
-      moved |= lane.With([](auto& run) { return run.Advance(); });
+    if (lane.run != nullptr) {
+      moved |= lane.run->Advance();
       moved |= FailForLostNeighbours(lane);
-      const absl::Status status = lane.With([](auto& run) { return run.status(); });
+      const absl::Status& status = lane.run->status();
       if (!status.ok()) FailAll(status);
-      if (!lane.With([](auto& run) { return run.finished(); })) break;
+      if (!lane.run->finished()) break;
       succeeded = status.ok();
     }
     finished.emplace_back(std::move(lane.queue.front().done),
@@ -456,20 +456,15 @@ bool HostBackend::AdvanceLane(LaneId id, Lane& lane, Finished& finished) {
 
 // What a rank has said before it ended counts: who was heard to be lost is looked at after that.
 bool HostBackend::FailForLostNeighbours(Lane& lane) {
-  if (lost_.empty()) return false;
-  return lane.With([&](auto& run) {
-    if constexpr (requires { run.WaitsFor(0); }) {
-      if (run.finished() || !run.status().ok()) return false;
-      const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
-      for (size_t member = 0; member < neighbours.size(); ++member) {
-        const auto lost = lost_.find(neighbours[member]);
-        if (lost == lost_.end() || !run.WaitsFor(static_cast<int32_t>(member))) continue;
-        run.Fail(lost->second);
-        return true;
-      }
-    }
-    return false;
-  });
+  if (lost_.empty() || lane.run->finished() || !lane.run->status().ok()) return false;
+  const std::vector<Rank>& neighbours = lane.queue.front().group->neighbours;
+  for (size_t member = 0; member < neighbours.size(); ++member) {
+    const auto lost = lost_.find(neighbours[member]);
+    if (lost == lost_.end() || !lane.run->WaitsFor(static_cast<int32_t>(member))) continue;
+    lane.run->Fail(lost->second);
+    return true;
+  }
+  return false;
 }
 
 void HostBackend::FailAll(absl::Status status) {
@@ -477,7 +472,7 @@ void HostBackend::FailAll(absl::Status status) {
   failure_ = std::move(status);
   transport_->Abort();
   for (auto& [id, lane] : lanes_) {
-    if (lane.runs()) lane.With([this](auto& run) { run.Fail(failure_); });
+    if (lane.run != nullptr) lane.run->Fail(failure_);
   }
 }
 

@@ -85,33 +85,17 @@ class HostBackend final : public CollectiveBackend {
     Done done;
   };
   struct Lane {
-    std::list<Batch> queue;              // the front one is running
-    std::list<Batch> spare;              // at most one, empty: for its memory
-    std::unique_ptr<CollectiveRun> run;  // nullptr: the front one has not started
-    AlignedBuffer memory;                // scratch, kept from batch to batch
-    // Of a group on mapped memory, instead of the run.
-    std::unique_ptr<NodeLane> node;
-    std::unique_ptr<NodeCollectiveRun> node_run;
-    std::unique_ptr<LeaderRun> leader_run;
-    std::unique_ptr<AlltoallRun> alltoall_run;
-    std::unique_ptr<SliceExchange> exchange;  // of the node_run, or alone
+    std::list<Batch> queue;                   // the front one is running
+    std::list<Batch> spare;                   // at most one, empty: for its memory
+    AlignedBuffer memory;                     // scratch, kept from batch to batch
+    std::unique_ptr<NodeLane> node;           // of a group on mapped memory
     absl::Span<std::byte> staging;            // of the arena, kept from batch to batch
+    std::unique_ptr<SliceExchange> exchange;  // a part of the run
+    std::unique_ptr<LaneRun> run;             // nullptr: the front one has not started
 
     void Put(Batch batch);
     void RemoveFront();
     void EndRun();
-    bool runs() const {
-      return run != nullptr || node_run != nullptr || exchange != nullptr ||
-             leader_run != nullptr || alltoall_run != nullptr;
-    }
-    // With what runs the front one. REQUIRES: runs().
-    template <typename Function>
-    auto With(Function function) {
-      if (node_run != nullptr) return function(*node_run);
-      if (leader_run != nullptr) return function(*leader_run);
-      if (alltoall_run != nullptr) return function(*alltoall_run);
-      return exchange != nullptr ? function(*exchange) : function(*run);
-    }
   };
   using Finished = std::vector<std::pair<Done, absl::Status>>;
 
@@ -128,7 +112,8 @@ class HostBackend final : public CollectiveBackend {
   void StartLeaderRun(LaneId id, Lane& lane);
   void StartAlltoall(LaneId id, Lane& lane);
   bool AdvanceLane(LaneId id, Lane& lane, Finished& finished);
-  bool StartExchange(Lane& lane, int64_t slice_bytes);
+  // nullptr: there is no memory for it, and all has failed.
+  std::unique_ptr<SliceExchange> MakeExchange(Lane& lane, int64_t slice_bytes);
   void StartSlices(Lane& lane, int64_t slice_bytes);
   bool MakeRoom(Lane& lane, int64_t scratch_bytes);
   bool FailForLostNeighbours(Lane& lane);

@@ -12,6 +12,7 @@
 #include "worker/algorithms/collective_run.h"
 #include "worker/algorithms/collective_schedule.h"
 #include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/lane_run.h"
 #include "worker/interfaces/transport.h"
 #include "worker/node/node_inline.h"
 #include "worker/node/node_lane.h"
@@ -34,10 +35,8 @@ struct NodeLeaders {
 // ranks. Cost: ceil(log2 k) steps between k nodes (an allgather k - 1), and two inside, where a
 // flat schedule has as many steps and messages as there are ranks.
 //
-// One thread, that of the transport's owner. Resumable: no call waits. As CollectiveRun not to be
-// destroyed before finished(), unless the transport has dropped its operations. Other members read
-// and write nothing but posts.
-class LeaderRun {
+// Other members read and write nothing but posts.
+class LeaderRun final : public LaneRun {
  public:
   // Whether it can: known to all ranks alike. `inline_bytes_max`: NodeRunOptions.
   static bool Fits(const CollectiveArgs& args, int64_t inline_bytes_max);
@@ -54,18 +53,14 @@ class LeaderRun {
   // 64-byte aligned, valid until it is destroyed. To be called once, before Advance.
   void Begin(absl::Span<std::byte> scratch);
 
-  // Does what can be done without waiting; returns whether anything was done.
-  bool Advance();
-  // Nothing further is sent. The first error counts.
-  void Fail(absl::Status status);
-  // With an error: nothing of it is under way any more.
-  bool finished() const {
+  bool Advance() override;
+  void Fail(absl::Status status) override;
+  bool finished() const override {
     if (!status_.ok()) return !across_.has_value() || across_->finished();
     return !across_.has_value() && !inside_.has_value();
   }
-  const absl::Status& status() const { return status_; }
-  // Whether nothing goes on inside the node before the next step of this member.
-  bool WaitsFor(int32_t member) const {
+  const absl::Status& status() const override { return status_; }
+  bool WaitsFor(int32_t member) const override {
     return status_.ok() && inside_.has_value() && inside_->WaitsFor(member);
   }
 

@@ -12,6 +12,7 @@
 #include "worker/algorithms/slice_exchange.h"
 #include "worker/base/copy_bytes.h"
 #include "worker/interfaces/collective_backend.h"
+#include "worker/interfaces/lane_run.h"
 #include "worker/node/node_inline.h"
 #include "worker/node/node_lane.h"
 #include "worker/node/node_mover.h"
@@ -43,11 +44,10 @@ struct NodeRunOptions {
   int64_t work_bytes_max = int64_t{1} << 20;
 };
 
-// With an exchange it goes on to other nodes, slice by slice. One thread,
-// that of the lane's owner. Resumable: no call waits. Peers read the input and write the output
-// while it runs, also after this side has given up: a failed collective's buffers that are mapped
-// belong to the members until all of them have given up too.
-class NodeCollectiveRun {
+// With an exchange it goes on to other nodes, slice by slice. Peers read the input and write the
+// output while it runs, also after this side has given up: a failed collective's buffers that are
+// mapped belong to the members until all of them have given up too.
+class NodeCollectiveRun final : public LaneRun {
  public:
   // How much `staging` a member needs; 0 where all that others have to reach is mapped.
   static int64_t StagingBytes(const CollectiveArgs& args, const NodeLane& lane,
@@ -68,19 +68,16 @@ class NodeCollectiveRun {
   NodeCollectiveRun(const NodeCollectiveRun&) = delete;
   NodeCollectiveRun& operator=(const NodeCollectiveRun&) = delete;
 
-  // Does what can be done without waiting; returns whether anything was done.
-  bool Advance();
-  void Fail(absl::Status status);
-
-  // With a failed exchange: nothing of it is under way any more.
-  bool finished() const {
+  bool Advance() override;
+  void Fail(absl::Status status) override;
+  bool finished() const override {
     if (inline_.has_value()) return !status_.ok() || inline_->finished();
     if (phase_ == Phase::kFinished) return true;
     return !status_.ok() && (exchange_ == nullptr || exchange_->idle());
   }
-  const absl::Status& status() const { return status_; }
-  // Whether nothing goes on before the next step of this member, as the last Advance found.
-  bool WaitsFor(int32_t member) const;
+  const absl::Status& status() const override { return status_; }
+  bool WaitsFor(int32_t member) const override;  // as the last Advance found
+  Rings rings() const override { return exchange_ == nullptr ? Rings::kForAll : Rings::kMembers; }
 
  private:
   enum class Phase : uint8_t { kPosting, kGathering, kWorking, kWaiting, kFinished };
