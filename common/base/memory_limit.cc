@@ -42,14 +42,36 @@ size_t ResidentLimit() {
   return std::min(machine, ControlGroupBound());
 }
 
+// Stacks of 8 MiB and heaps of threads that are still to begin, with which a coordd has 760 MiB.
+constexpr size_t kThreadsNeed = size_t{448} << 20;
+
+// Pages of the address space, and resident ones.
+struct Pages {
+  size_t mapped = 0, resident = 0;
+};
+
+Pages OwnPages() {
+  Pages pages;
+  std::ifstream("/proc/self/statm") >> pages.mapped >> pages.resident;
+  return pages;
+}
+
 constexpr size_t kLookEvery = 1 << 20, kCallCosts = kLookEvery / 16;
 
 }  // namespace
 
-size_t MemoryLimit() { return std::min(ResidentLimit(), AddressSpaceLimit()); }
+size_t BufferQuota() {
+  constexpr size_t kLeast = size_t{16} << 20;
+  const size_t quota = ResidentLimit() / 4;
+  const size_t limit = AddressSpaceLimit();
+  if (limit == SIZE_MAX) return quota;
+  const size_t taken =
+      OwnPages().mapped * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + kThreadsNeed;
+  return std::min(quota, std::max(kLeast, (limit - std::min(limit, taken)) / 6));
+}
 
 absl::Status RoomToBegin() {
-  constexpr size_t kNeeded = size_t{448} << 20;  // stacks of 8 MiB, and heaps of threads; measured
+  constexpr size_t kNeeded = kThreadsNeed;
   void* room =
       mmap(nullptr, kNeeded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) {
@@ -76,8 +98,8 @@ absl::Status MemoryGuard::Room(size_t bytes) {
 absl::Status MemoryGuard::Look() {
   static const size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   static const size_t limits[] = {AddressSpaceLimit(), ResidentLimit()};
-  size_t pages[] = {0, 0};  // of the address space, and resident
-  std::ifstream("/proc/self/statm") >> pages[0] >> pages[1];
+  const Pages own = OwnPages();
+  const size_t pages[] = {own.mapped, own.resident};
   const size_t unused = mallinfo2().fordblks;  // freed, and not given back
   for (int i = 0; i < 2; ++i) {
     const size_t has = pages[i] * page_bytes;

@@ -8,9 +8,11 @@
 
 namespace coordd {
 
-// The smallest of the machine's memory, its control group's bound (of the group itself: cgroup v2)
-// and the address space that it may have (ulimit -v).
-size_t MemoryLimit();
+// How much buffers of clients may take, before the threads of a coordd have begun: a quarter of the
+// memory, of which a control group's bound counts (of the group itself: cgroup v2), and of the
+// address space (ulimit -v) a smaller part of what those threads leave. gRPC notices only
+// afterwards that its quota is exceeded, by up to as much again.
+size_t BufferQuota();
 
 // RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
 // which a coordd begins; where it runs out among them, gRPC ends the process without a word.

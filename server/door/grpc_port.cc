@@ -209,7 +209,7 @@ class AcceptingGrpcPort final : public GrpcPort {
     RefuseCompression(builder);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
     builder.SetResourceQuota(
-        grpc::ResourceQuota("coordd").Resize(std::min(kMemoryQuotaBytes, MemoryLimit() / 4)));
+        grpc::ResourceQuota("coordd").Resize(std::min(kMemoryQuotaBytes, BufferQuota())));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);

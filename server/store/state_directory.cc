@@ -100,7 +100,7 @@ absl::Status MakeDirectory(const std::string& path) {
   }
   if (found.st_uid != geteuid()) {
     return absl::FailedPreconditionError(absl::StrCat(path, " belongs to user ", found.st_uid,
-                                                      ", expected was user ", geteuid(),
+                                                      ", expected ", geteuid(),
                                                       ", which runs this coordd"));
   }
   if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
