@@ -274,6 +274,8 @@ def prompts():
     code.InteractiveInterpreter().runsource("1 / 0")
 def exits():
     sys.exit(3)
+def misuses():
+    _ends.describe(ValueError, ValueError("bad"), "no traceback")
 globals()[sys.argv[1]]()
 """
 
@@ -293,6 +295,8 @@ class UncaughtErrorsTest(processes.TestCase):
         for case in ("handles", "prompts", "exits"):
             self.assertEqual(self.said(case), [], case)
         self.assertEqual(self.said("fail", "-i"), [])
+        # An error of the package is told with the program's line that has called it.
+        self.assertRegex(self.said("misuses")[0], r"^told: AttributeError: .* \(<string>, line 22, in misuses\)$")
 
 
 if __name__ == "__main__":

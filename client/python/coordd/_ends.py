@@ -11,6 +11,7 @@ import threading
 import traceback
 from typing import Callable, Optional
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
@@ -41,10 +42,14 @@ def describe(kind, value, trace) -> str:
     if trace is None:
         return text
     # Not by traceback.extract_tb: Python 3.13 evaluates code in it, and forgets that it was about to end by SIGINT.
-    while trace.tb_next is not None:
+    last = trace
+    while trace is not None:
+        # The program's own line, where the error comes from a call of this package.
+        if not trace.tb_frame.f_code.co_filename.startswith(_PACKAGE) or last.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            last = trace
         trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return f"{text} ({os.path.basename(code.co_filename)}, line {trace.tb_lineno}, in {code.co_name})"
+    code = last.tb_frame.f_code
+    return f"{text} ({os.path.basename(code.co_filename)}, line {last.tb_lineno}, in {code.co_name})"
 
 
 def unwinding() -> Optional[BaseException]:
