@@ -56,6 +56,23 @@ class TidyTest(unittest.TestCase):
     def test_file_of_exactly_the_limit(self):
         self.assert_found({"common/a.cc": "//\n" * 500})
 
+    def test_class_with_too_many_members(self):
+        def with_members(count):
+            members = "".join(f"  int a{index}_ ABSL_GUARDED_BY(mu_) = 0;\n" for index in range(count))
+            return ("#pragma once\n#include <map>\n#include <utility>\nclass Rank final : public Base<int> {\n public:\n  explicit Rank(int x) : a0_(x) { b_ = x; }\n"
+                    "  int Get() const { return a0_; }\n  using T_ = int;\n  static constexpr int kMost_ = 3;\n"
+                    "  struct Inner { int x_; int y_; };\n"
+                    f" private:\n  std::map<int, std::pair<int, int>> b_{{}}, c_;\n{members}}};\n")
+        self.assert_found({"common/a.h": with_members(18)})
+        self.assert_found({"common/a.h": with_members(19)}, "common/a.h:4: found Rank with 21 data members, expected at most 20")
+
+    def test_class_in_too_many_files(self):
+        header = "#pragma once\nclass Rank {\n  void A();\n  void B();\n  void C();\n};\n"
+        files = {"common/rank.h": header, "common/a.cc": "void Rank::A() {}\n", "common/b.cc": "int Rank::B() { return Other::C(); }\n"}
+        self.assert_found({**files, "common/c.cc": "int F() {\n  return Rank::A();\n}\n"})
+        self.assert_found({**files, "common/c.cc": "Rank::~Rank() {}\n"},
+                          "common/rank.h:2: found Rank in 3 .cc files, expected at most 2")
+
     @unittest.skipUnless(HAVE_CTAGS, "needs universal-ctags")
     def test_long_function(self):
         text = "void Long() {\n" + "  G();\n" * 69 + "}\n"
