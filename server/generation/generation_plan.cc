@@ -89,18 +89,18 @@ void GenerationState::SendPlan(SetState& set, const std::vector<const ReadyTenso
   effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
 }
 
-void GenerationState::Plan(absl::Time now, Effects& effects) {
+void GenerationState::Plan(const Turn& turn) {
   TouchTouched();
   const std::set<ProcessSetId> ready = std::move(ready_);
   ready_.clear();
-  for (ProcessSetId id : ready) PlanSet(*states_.at(id), now, effects);
-  NoteStallsEnded(effects);
+  for (ProcessSetId id : ready) PlanSet(*states_.at(id), turn);
+  NoteStallsEnded(turn.effects);
 }
 
-void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
+void GenerationState::PlanSet(SetState& set, const Turn& turn) {
   ready_.erase(set.id);
   if (!set.table.has_ready()) return;
-  AnnouncePair(set, effects);
+  AnnouncePair(set, turn.effects);
   std::vector<ReadyTensor> ready = set.table.TakeReady();
   std::vector<FusionInput> inputs;
   inputs.reserve(ready.size());
@@ -120,7 +120,7 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   std::vector<const ReadyTensor*> unknown;
   for (const std::vector<size_t>& batch : batches) {
     if (message_bytes > kPlanMessageBytes) {
-      SendPlan(set, unknown, std::move(message), effects);
+      SendPlan(set, unknown, std::move(message), turn.effects);
       message = NewOrdered();
       message_bytes = 0;
       unknown.clear();
@@ -137,10 +137,10 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
     }
     message_bytes += FillBatch(set, ready, batch, unknown, fused);
   }
-  SendPlan(set, unknown, std::move(message), effects);
+  SendPlan(set, unknown, std::move(message), turn.effects);
   for (const ReadyTensor& tensor : ready) {
     event.bytes += SizeBytes(tensor.spec);
-    event.negotiation.push_back(now - tensor.first_report);
+    event.negotiation.push_back(turn.now - tensor.first_report);
   }
   event.batches = static_cast<int64_t>(batches.size());
   event.tensors = static_cast<int64_t>(ready.size());
@@ -154,10 +154,10 @@ void GenerationState::PlanSet(SetState& set, absl::Time now, Effects& effects) {
   event.text = absl::StrCat(event.tensors, event.tensors == 1 ? " tensor in " : " tensors in ",
                             event.batches, event.batches == 1 ? " batch, " : " batches, ",
                             event.bytes, " bytes", OfSet(set.id));
-  effects.events.push_back(std::move(event));
+  turn.effects.events.push_back(std::move(event));
   set.table.Reuse(std::move(ready));
-  BreakDeviceSchedule(most_staged, effects);
-  MaybeSchedule(set, effects);
+  BreakDeviceSchedule(most_staged, turn.effects);
+  MaybeSchedule(set, turn.effects);
 }
 
 void GenerationState::PlanJoin(Rank last, Effects& effects) {

@@ -154,8 +154,8 @@ void GenerationState::Freeze(const std::vector<const ScheduleTable::Schedule*>& 
   }
 }
 
-absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& reply, absl::Time now,
-                                            Effects& effects) {
+absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& reply,
+                                            const Turn& turn) {
   if (ended_) return absl::OkStatus();
   COORDD_ASSIGN_OR_RETURN(const std::optional<ScheduleCut> cut,
                           schedules_.Reply(rank, reply.id(), reply.launched()));
@@ -170,8 +170,8 @@ absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& re
   std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
   message->mutable_cut()->set_id(cut->id);
   message->mutable_cut()->set_position(cut->position);
-  effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
-  RunDeferred(now, effects);
+  turn.effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
+  RunDeferred(turn);
   return absl::OkStatus();
 }
 
@@ -208,19 +208,19 @@ bool GenerationState::Defer(Deferred what, Effects& effects) {
   return true;
 }
 
-void GenerationState::RunDeferred(absl::Time now, Effects& effects) {
+void GenerationState::RunDeferred(const Turn& turn) {
   while (!deferred_.empty() && !MustWait(deferred_.front())) {
     const Deferred next = std::move(deferred_.front());
     deferred_.pop_front();
     if (next.agreed.has_value()) {
-      Answer(*next.agreed, now, effects);
+      Answer(*next.agreed, turn);
       continue;
     }
     std::vector<FailedTensor> failed;
-    Join(next.rank, now, effects, failed);
-    DeliverFailures(failed, effects);
+    Join(next.rank, turn, failed);
+    DeliverFailures(failed, turn.effects);
     TouchTouched();
-    NoteStallsEnded(effects);
+    NoteStallsEnded(turn.effects);
   }
 }
 
@@ -244,8 +244,7 @@ bool GenerationState::WithdrawDeferredJoin(Rank rank, absl::string_view reason,
 
 // --- who is behind ------------------------------------------------------------------------------
 
-void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now,
-                                  Effects& effects) {
+void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn) {
   if (ended_ || schedules_.empty()) return;
   std::map<LaneId, int64_t> launched;
   for (const v1::LanePosition& lane : heartbeat.lanes()) {
@@ -253,8 +252,8 @@ void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, abs
       launched[LaneId{lane.lane()}] = lane.launched();
   }
   NoteLateness(rank, heartbeat);
-  schedules_.Heartbeat(rank, launched, now);
-  NoteStallsEnded(effects);
+  schedules_.Heartbeat(rank, launched, turn.now);
+  NoteStallsEnded(turn.effects);
 }
 
 // Weighs as much as if each of the collectives had been negotiated (ReadinessTotals).
@@ -274,9 +273,9 @@ void GenerationState::NoteLateness(Rank rank, const v1::Heartbeat& heartbeat) {
   }
 }
 
-void GenerationState::WatchSchedules(absl::Time now, Effects& effects) {
-  for (const PendingTensor& tensor : schedules_.NewlyStalled(now, options_.stall_warning)) {
-    EmitStall(tensor, 1, now, effects);
+void GenerationState::WatchSchedules(const Turn& turn) {
+  for (const PendingTensor& tensor : schedules_.NewlyStalled(turn.now, options_.stall_warning)) {
+    EmitStall(tensor, 1, turn);
     ++stalls_told_;
   }
 }

@@ -12,23 +12,23 @@
 namespace coordd {
 
 absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request,
-                                                  absl::Time now, Effects& effects) {
+                                                  const Turn& turn) {
   if (ended_) return absl::OkStatus();
   std::vector<FailedRequest> failed;
   if (request.withdrawn()) {
     COORDD_RETURN_IF_ERROR(requests_.Withdraw(rank, request.request(), failed));
-    DeliverRefusals(failed, effects);
+    DeliverRefusals(failed, turn.effects);
     return absl::OkStatus();
   }
   ProcessSetProposal proposal{.remove = ProcessSetId{request.remove()}, .ranks = {}};
   for (int32_t member : request.ranks()) proposal.ranks.push_back(Rank{member});
   std::optional<AgreedRequest> agreed;
-  COORDD_RETURN_IF_ERROR(
-      requests_.Request(rank, request.request(), proposal, join_.joined(), now, agreed, failed));
-  join_.Heard(now);
-  DeliverRefusals(failed, effects);
+  COORDD_RETURN_IF_ERROR(requests_.Request(rank, request.request(), proposal, join_.joined(),
+                                           turn.now, agreed, failed));
+  join_.Heard(turn.now);
+  DeliverRefusals(failed, turn.effects);
   if (!agreed.has_value()) return absl::OkStatus();
-  if (!Defer({Rank{}, agreed}, effects)) Answer(*agreed, now, effects);
+  if (!Defer({Rank{}, agreed}, turn.effects)) Answer(*agreed, turn);
   return absl::OkStatus();
 }
 
@@ -40,13 +40,13 @@ std::vector<Rank> GenerationState::RanksBut(const std::vector<Rank>& told) const
   return ranks;
 }
 
-void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects) {
-  const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, now, effects);
+void GenerationState::Answer(const AgreedRequest& agreed, const Turn& turn) {
+  const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, turn);
   if (!set.ok()) {
     const absl::Status why(set.status().code(),
                            absl::StrCat("process set request ", agreed.number, " to ",
                                         ToString(agreed.proposal), ": ", set.status().message()));
-    DeliverRefusals({{agreed.number, {why, kNobody}, RanksBut(agreed.told)}}, effects);
+    DeliverRefusals({{agreed.number, {why, kNobody}, RanksBut(agreed.told)}}, turn.effects);
     return;
   }
   v1::ProcessSetChange change;
@@ -56,17 +56,17 @@ void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effect
   // Also those who have heard it before: it is over for everybody now (Resumed.open_ends).
   std::vector<SessionId> to;
   for (Rank rank : sets_.all().Ranks()) to.push_back(session_of(rank));
-  DeliverChange(change, std::move(to), effects);
+  DeliverChange(change, std::move(to), turn.effects);
   const bool added = agreed.proposal.remove == ProcessSetId{0};
   Emit(Event::Kind::kProcessSetChanged,
        added ? absl::StrCat("process set ", ToInt(*set), " of ranks ",
                             ListString(agreed.proposal.ranks), " added")
              : absl::StrCat("process set ", ToInt(*set), " removed"),
-       0, absl::StatusCode::kOk, effects);
+       0, absl::StatusCode::kOk, turn.effects);
 }
 
 absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& proposal,
-                                                    absl::Time now, Effects& effects) {
+                                                    const Turn& turn) {
   const ProcessSetId ends = proposal.remove;
   if (ends == ProcessSetId{0}) {
     COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.Add(proposal.ranks));
@@ -85,7 +85,7 @@ absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& pr
                      RanksString(oldest->ready, oldest->ready_count), ", missing ",
                      RanksString(oldest->missing, oldest->missing_count)));
   }
-  PlanSet(set, now, effects);  // its last plan precedes its end
+  PlanSet(set, turn);  // its last plan precedes its end
   deadlines_.erase({set.deadline, ends});
   schedules_.EndSet(ends);
   states_.erase(ends);
@@ -116,8 +116,8 @@ void GenerationState::DeliverChange(const v1::ProcessSetChange& change, std::vec
   effects.outgoing.push_back(Deliver{std::move(to), std::move(message)});
 }
 
-void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time now,
-                             Effects& effects, std::vector<FailedTensor>& failed) {
+void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
+                             std::vector<FailedTensor>& failed) {
   if (proto.name() != kJoinName || proto.process_set() != 0 || !proto.group().empty()) {
     const absl::Status why = absl::InvalidArgumentError(
         absl::StrCat("tensor ", proto.name(), " of rank ", ToInt(rank),
@@ -125,18 +125,17 @@ void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time 
     failed.push_back({ProcessSetId{proto.process_set()}, proto.name(), {why, rank}, {rank}});
     return;
   }
-  if (!Defer({rank, std::nullopt}, effects)) Join(rank, now, effects, failed);
+  if (!Defer({rank, std::nullopt}, turn.effects)) Join(rank, turn, failed);
 }
 
-void GenerationState::Join(Rank rank, absl::Time now, Effects& effects,
-                           std::vector<FailedTensor>& failed) {
+void GenerationState::Join(Rank rank, const Turn& turn, std::vector<FailedTensor>& failed) {
   std::vector<FailedTensor> refused;
-  switch (join_.Join(rank, now, refused)) {
+  switch (join_.Join(rank, turn.now, refused)) {
     case JoinState::Outcome::kRefused:
       failed.insert(failed.end(), refused.begin(), refused.end());
       return;
     case JoinState::Outcome::kFailed:
-      PlanBeforeJoinEnds(now, effects, failed);
+      PlanBeforeJoinEnds(turn, failed);
       failed = std::move(refused);
       EndJoin();
       return;
@@ -147,7 +146,7 @@ void GenerationState::Join(Rank rank, absl::Time now, Effects& effects,
   const bool is_last = join_.joined().empty();
   std::vector<FailedRequest> without_it;
   requests_.Joined(rank, without_it);
-  DeliverRefusals(without_it, effects);
+  DeliverRefusals(without_it, turn.effects);
   for (const auto& [id, set] : states_) {
     if (!set->table.members().Contains(rank)) continue;
     set->table.Join(rank, failed);
@@ -157,20 +156,19 @@ void GenerationState::Join(Rank rank, absl::Time now, Effects& effects,
        is_last ? absl::StrCat("rank ", ToInt(rank), " has joined, the last one")
                : absl::StrCat("rank ", ToInt(rank), " has joined, ", join_.joined().size(), " of ",
                               size(), " have"),
-       0, absl::StatusCode::kOk, effects);
+       0, absl::StatusCode::kOk, turn.effects);
   if (!is_last) return;
-  PlanBeforeJoinEnds(now, effects, failed);
+  PlanBeforeJoinEnds(turn, failed);
   EndJoin();
-  PlanJoin(rank, effects);
+  PlanJoin(rank, turn.effects);
 }
 
 // A rank knows what to do with a batch in which it counts as joined as long as it has not heard of
 // the join's end. Failures so far come first: they answer earlier reports.
-void GenerationState::PlanBeforeJoinEnds(absl::Time now, Effects& effects,
-                                         std::vector<FailedTensor>& failed) {
-  DeliverFailures(failed, effects);
+void GenerationState::PlanBeforeJoinEnds(const Turn& turn, std::vector<FailedTensor>& failed) {
+  DeliverFailures(failed, turn.effects);
   failed.clear();
-  Plan(now, effects);
+  Plan(turn);
 }
 
 void GenerationState::EndJoin() {

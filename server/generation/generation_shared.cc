@@ -91,7 +91,7 @@ MembersReports GenerationState::WhoHasReported() const {
 }
 
 bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready,
-                                    absl::Time now, Effects& effects) {
+                                    const Turn& turn) {
   // Several sets: what is wrong with the second one would be found when the first has been counted.
   if (ended_ || !ready.tensors().empty() || ready.cached_size() != 1) return false;
   if (ready.cached(0).process_set() != 0 || !join_.joined().empty() || !schedules_.empty())
@@ -101,10 +101,10 @@ bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsRea
   const auto has_heard = [&](Rank rank) { return set.slots.HasHeard(ToInt(rank), cached.known()); };
   const std::vector<Rank>& ranks = group.reporters.ranks;
   if (!set.slots.AllHaveHeard(cached.known()) && !absl::c_all_of(ranks, has_heard)) return false;
-  if (CountAlike(set, cached, group.reporters, now)) {
+  if (CountAlike(set, cached, group.reporters, turn.now)) {
     touched_.push_back(&set);
     TouchTouched();
-    NoteStallsEnded(effects);
+    NoteStallsEnded(turn.effects);
     return true;
   }
   const std::vector<ReadinessTable::Known*> slots = SharedSlots(group, cached);
@@ -114,20 +114,20 @@ bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsRea
   absl::Duration delay = absl::ZeroDuration();  // of the last `with_delay` tensors
   int64_t with_delay = 0;
   for (ReadinessTable::Known* known : slots) {
-    const absl::Duration its =
-        known->pending != nullptr ? ReadinessTable::DelayOf(*known, now) : absl::ZeroDuration();
+    const absl::Duration its = known->pending != nullptr ? ReadinessTable::DelayOf(*known, turn.now)
+                                                         : absl::ZeroDuration();
     if (its != delay) set.table.NoteLag(reporters.ranks, delay, std::exchange(with_delay, 0));
     delay = its;
     ++with_delay;
-    set.table.ReportShared(reporters, *known, now, failed);
+    set.table.ReportShared(reporters, *known, turn.now, failed);
   }
   set.table.NoteLag(reporters.ranks, delay, with_delay);
   reported_by_slot_ += static_cast<int64_t>(slots.size() * reporters.ranks.size());
-  join_.Heard(now);
-  DeliverFailures(failed, effects);
+  join_.Heard(turn.now);
+  DeliverFailures(failed, turn.effects);
   touched_.push_back(&set);
   TouchTouched();
-  NoteStallsEnded(effects);
+  NoteStallsEnded(turn.effects);
   return true;
 }
 

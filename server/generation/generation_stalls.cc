@@ -44,49 +44,49 @@ void GenerationState::Forgive(absl::Duration gap) {
   schedules_.Forgive(gap);
 }
 
-void GenerationState::WatchStalls(absl::Time now, Effects& effects) {
-  WatchTensors(now, effects);
-  WatchRequests(now, effects);
-  WatchJoin(now, effects);
-  WatchSchedules(now, effects);
+void GenerationState::WatchStalls(const Turn& turn) {
+  WatchTensors(turn);
+  WatchRequests(turn);
+  WatchJoin(turn);
+  WatchSchedules(turn);
 }
 
 // One event for all that stall at once: usually one rank is late with a whole step.
-void GenerationState::EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now,
-                                Effects& effects) const {
+void GenerationState::EmitStall(const PendingTensor& oldest, int64_t count,
+                                const Turn& turn) const {
   Emit(Event::Kind::kStallBegan,
        absl::StrCat(Title(oldest), count > 1 ? absl::StrCat(" and ", count - 1, " more") : "",
-                    " waiting for ", DurationText(now - oldest.since), WhoIsIn(oldest)),
-       count, absl::StatusCode::kOk, effects);
+                    " waiting for ", DurationText(turn.now - oldest.since), WhoIsIn(oldest)),
+       count, absl::StatusCode::kOk, turn.effects);
 }
 
-void GenerationState::WatchTensors(absl::Time now, Effects& effects) {
+void GenerationState::WatchTensors(const Turn& turn) {
   int64_t count = 0;
   std::optional<PendingTensor> oldest;
   std::vector<FailedTensor> failed;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= turn.now) {
     SetState& set = *states_.at(deadlines_.begin()->second);
     int64_t in_set = 0;
     std::vector<PendingTensor> first =
-        set.table.NewlyStalled(now, options_.stall_warning, /*limit=*/1, in_set);
+        set.table.NewlyStalled(turn.now, options_.stall_warning, /*limit=*/1, in_set);
     count += in_set;
     if (!first.empty() && (!oldest.has_value() || first.front().since < oldest->since)) {
       oldest = std::move(first.front());
       oldest->process_set = set.id;
     }
-    set.table.FailOlderThan(now, options_.stall_abort, failed);
+    set.table.FailOlderThan(turn.now, options_.stall_abort, failed);
     Touch(set);
   }
   if (count > 0) {
-    EmitStall(*oldest, count, now, effects);
+    EmitStall(*oldest, count, turn);
     stalls_told_ += count;
   }
   for (FailedTensor& one : failed) {
     absl::Status& status = one.fault.status;
     status = absl::Status(status.code(), absl::StrCat(status.message(), At(one.fault.blamed)));
   }
-  DeliverFailures(failed, effects);
-  NoteStallsEnded(effects);
+  DeliverFailures(failed, turn.effects);
+  NoteStallsEnded(turn.effects);
 }
 
 bool GenerationState::IsAwaited(Rank rank, absl::Time now) const {
@@ -114,33 +114,33 @@ std::string GenerationState::At(Rank rank) const {
   return absl::StrCat("; rank ", ToInt(rank), " is at ", found->second);
 }
 
-void GenerationState::WatchRequests(absl::Time now, Effects& effects) {
-  for (const PendingRequest& request : requests_.NewlyStalled(now, options_.stall_warning)) {
+void GenerationState::WatchRequests(const Turn& turn) {
+  for (const PendingRequest& request : requests_.NewlyStalled(turn.now, options_.stall_warning)) {
     Emit(Event::Kind::kStallBegan,
          absl::StrCat("process set request ", request.number, " to ", request.what, " waiting for ",
-                      DurationText(now - request.since), ": made by ",
+                      DurationText(turn.now - request.since), ": made by ",
                       RanksString(request.ready, request.ready_count), ", missing ",
                       RanksString(request.missing, request.missing_count)),
-         1, absl::StatusCode::kOk, effects);
+         1, absl::StatusCode::kOk, turn.effects);
   }
   std::vector<FailedRequest> failed;
-  requests_.FailOlderThan(now, options_.stall_abort, failed);
-  DeliverRefusals(failed, effects);
+  requests_.FailOlderThan(turn.now, options_.stall_abort, failed);
+  DeliverRefusals(failed, turn.effects);
 }
 
-void GenerationState::WatchJoin(absl::Time now, Effects& effects) {
-  if (const auto silent = join_.NewlySilent(now, options_.stall_warning)) {
+void GenerationState::WatchJoin(const Turn& turn) {
+  if (const auto silent = join_.NewlySilent(turn.now, options_.stall_warning)) {
     Emit(Event::Kind::kStallBegan,
          absl::StrCat("join: joined by ", RanksString(silent->ready, silent->ready_count),
                       ", nothing from ", RanksString(silent->missing, silent->missing_count),
-                      " for ", DurationText(now - silent->since)),
-         1, absl::StatusCode::kOk, effects);
+                      " for ", DurationText(turn.now - silent->since)),
+         1, absl::StatusCode::kOk, turn.effects);
   }
   std::vector<FailedTensor> failed;
-  if (!join_.FailSilence(now, options_.stall_abort, failed)) return;
+  if (!join_.FailSilence(turn.now, options_.stall_abort, failed)) return;
   EndJoin();
   TouchTouched();
-  DeliverFailures(failed, effects);
+  DeliverFailures(failed, turn.effects);
 }
 
 void GenerationState::NoteStallsEnded(Effects& effects) {

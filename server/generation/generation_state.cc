@@ -81,23 +81,23 @@ GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId
 }
 
 absl::Status GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready,
-                                             absl::Time now, Effects& effects) {
+                                             const Turn& turn) {
   if (ended_) return absl::OkStatus();
   std::vector<FailedTensor> failed;
   absl::Status status;
   for (const v1::CachedTensors& cached : ready.cached())
-    if (status.ok()) status = OnCached(rank, cached, now, failed);
+    if (status.ok()) status = OnCached(rank, cached, turn.now, failed);
   reported_by_spec_ += ready.tensors_size();
   for (const v1::TensorSpec& proto : ready.tensors()) {
     if (proto.kind() == v1::COLLECTIVE_KIND_JOIN) {
-      OnJoin(rank, proto, now, effects, failed);
+      OnJoin(rank, proto, turn, failed);
     } else {
-      OnTensor(rank, proto, now, effects, failed);
+      OnTensor(rank, proto, turn, failed);
     }
   }
-  DeliverFailures(failed, effects);
+  DeliverFailures(failed, turn.effects);
   TouchTouched();
-  NoteStallsEnded(effects);
+  NoteStallsEnded(turn.effects);
   return status;
 }
 
@@ -162,8 +162,8 @@ void GenerationState::OnKnown(SetState& set, Rank rank, ReadinessTable::Known& k
   }
 }
 
-void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now,
-                               Effects& effects, std::vector<FailedTensor>& failed) {
+void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
+                               std::vector<FailedTensor>& failed) {
   const absl::StatusOr<SetState*> set = SetOf(rank, proto);
   if (!set.ok()) {
     // No set to fail it in: only the one who submitted it hears.
@@ -178,13 +178,13 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
   auto same = [&proto](const TensorSpec& spec) { return Means(proto, spec); };
   const bool refused = !proto.refused().empty();
   if (!join_.Contains(rank) && !refused &&
-      table.ReportSame(rank, proto.name(), same, now, failed)) {
-    join_.Heard(now);
+      table.ReportSame(rank, proto.name(), same, turn.now, failed)) {
+    join_.Heard(turn.now);
   } else if (const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
              spec.ok()) {
     refused ? table.Reject(rank, *spec, RefusedCall(*spec, rank), failed)
-            : table.Report(rank, *spec, now, failed);
-    join_.Heard(now);
+            : table.Report(rank, *spec, turn.now, failed);
+    join_.Heard(turn.now);
   } else {
     table.Reject(rank, NamesOnly(proto), WithRank(spec.status(), rank), failed);
   }
@@ -259,7 +259,7 @@ absl::Status GenerationState::CheckHasData(Rank rank, absl::string_view name) co
 }
 
 void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn,
-                                         absl::Time now, Effects& effects) {
+                                         const Turn& turn) {
   if (ended_) return;
   std::vector<FailedTensor> failed;
   const auto it = states_.find(ProcessSetId{withdrawn.process_set()});
@@ -274,7 +274,7 @@ void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& 
     if (in_all && name == kJoinName && WithdrawDeferredJoin(rank, withdrawn.reason(), failed))
       continue;
     if (in_all && name == kJoinName && join_.Contains(rank)) {
-      PlanBeforeJoinEnds(now, effects, failed);
+      PlanBeforeJoinEnds(turn, failed);
       join_.Withdraw(rank, withdrawn.reason(), failed);
       EndJoin();
       continue;
@@ -282,15 +282,15 @@ void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& 
     for (SetState* set : among) set->table.Withdraw(rank, name, withdrawn.reason(), failed);
   }
   touched_.insert(touched_.end(), among.begin(), among.end());
-  DeliverFailures(failed, effects);
+  DeliverFailures(failed, turn.effects);
   TouchTouched();
-  NoteStallsEnded(effects);
+  NoteStallsEnded(turn.effects);
 }
 
-void GenerationState::Tick(absl::Time now, Effects& effects) {
+void GenerationState::Tick(const Turn& turn) {
   if (ended_) return;
-  Plan(now, effects);
-  WatchStalls(now, effects);
+  Plan(turn);
+  WatchStalls(turn);
 }
 
 void GenerationState::End(Effects& effects) {

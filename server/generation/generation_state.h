@@ -32,6 +32,7 @@
 #include "server/generation/wake_rule.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -65,8 +66,7 @@ class GenerationState {
 
   // REQUIRES of each: the message is within its bounds (validate_message.h).
   // A status breaks the protocol.
-  absl::Status OnTensorsReady(Rank rank, const v1::TensorsReady& ready, absl::Time now,
-                              Effects& effects);
+  absl::Status OnTensorsReady(Rank rank, const v1::TensorsReady& ready, const Turn& turn);
   // The ranks of several sessions, which report together.
   struct RankGroup {
     ReadinessTable::Reporters reporters;      // in the set of all ranks
@@ -77,30 +77,27 @@ class GenerationState {
   // OnTensorsReady of each, with the same reports. False, and nothing has happened, where that may
   // be more than counting: another set than that of all ranks, a rank that has joined, a schedule
   // in force, specs to be read, something that is wrong.
-  bool OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready, absl::Time now,
-                     Effects& effects);
-  void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, absl::Time now,
-                          Effects& effects);
+  bool OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready, const Turn& turn);
+  void OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn, const Turn& turn);
   // A status breaks the protocol.
-  absl::Status OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request, absl::Time now,
-                                   Effects& effects);
+  absl::Status OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request,
+                                   const Turn& turn);
 
   absl::Status OnScheduleAck(Rank rank, const v1::ScheduleAck& ack);
   absl::Status OnScheduleBreak(Rank rank, const v1::ScheduleBreak& message, Effects& effects);
-  absl::Status OnFreezeReply(Rank rank, const v1::FreezeReply& reply, absl::Time now,
-                             Effects& effects);
+  absl::Status OnFreezeReply(Rank rank, const v1::FreezeReply& reply, const Turn& turn);
   absl::Status OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished);
   // Whether ranks are to say that they have finished (Resumed).
   bool wants_schedule_finished() const { return device_order_.asks(); }
   // How far it is in what it executes without asking.
-  void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now, Effects& effects);
+  void OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn);
   // What some ranks have executed of a schedule and others have not for too long: nothing can be
   // taken back, the generation has to end. The reason.
   std::optional<std::string> Hopeless(absl::Time now) const;
 
   // Plans what is ready and tells of stalls. Planning waits for Tick so that everything that came
   // in during one turn of the coordinator is fused together.
-  void Tick(absl::Time now, Effects& effects);
+  void Tick(const Turn& turn);
   absl::Time NextDeadline() const;  // InfinitePast: something is ready to be planned
 
   // A member is gone: nothing more is negotiated. What was pending is forgotten.
@@ -181,14 +178,14 @@ class GenerationState {
   absl::StatusOr<SetState*> NamedSetOf(Rank rank, ProcessSetId id);
   absl::StatusOr<TensorSpec> Decode(Rank rank, const v1::TensorSpec& proto,
                                     const MemberList& members) const;
-  void OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
+  void OnTensor(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
                 std::vector<FailedTensor>& failed);
   absl::Status OnCached(Rank rank, const v1::CachedTensors& cached, absl::Time now,
                         std::vector<FailedTensor>& failed);
   void OnKnown(SetState& set, Rank rank, ReadinessTable::Known& known, absl::Time now,
                std::vector<FailedTensor>& failed);
   absl::Status CheckHasData(Rank rank, absl::string_view name) const;
-  void OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time now, Effects& effects,
+  void OnJoin(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
               std::vector<FailedTensor>& failed);
   SetState& AddSet(ProcessSetId id, ProcessSetId named, const MemberList& members);
   // After anything that may have changed what the set waits for.
@@ -206,14 +203,13 @@ class GenerationState {
 
   // generation_sets.cc
   std::vector<Rank> RanksBut(const std::vector<Rank>& told) const;
-  void Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects);
-  absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, absl::Time now,
-                                     Effects& effects);
+  void Answer(const AgreedRequest& agreed, const Turn& turn);
+  absl::StatusOr<ProcessSetId> Apply(const ProcessSetProposal& proposal, const Turn& turn);
   void DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects);
   void DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
                      Effects& effects);
-  void PlanBeforeJoinEnds(absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
-  void Join(Rank rank, absl::Time now, Effects& effects, std::vector<FailedTensor>& failed);
+  void PlanBeforeJoinEnds(const Turn& turn, std::vector<FailedTensor>& failed);
+  void Join(Rank rank, const Turn& turn, std::vector<FailedTensor>& failed);
   void EndJoin();
 
   // generation_plan.cc
@@ -221,8 +217,8 @@ class GenerationState {
   // With the next position: for what several ranks are told, who act on it. In the order in which
   // it is sent.
   std::shared_ptr<v1::CoordinatorMessage> NewOrdered();
-  void Plan(absl::Time now, Effects& effects);
-  void PlanSet(SetState& set, absl::Time now, Effects& effects);
+  void Plan(const Turn& turn);
+  void PlanSet(SetState& set, const Turn& turn);
   int64_t FillBatch(SetState& set, const std::vector<ReadyTensor>& ready,
                     const std::vector<size_t>& indices, std::vector<const ReadyTensor*>& unknown,
                     v1::FusedBatch* batch) const;
@@ -249,20 +245,19 @@ class GenerationState {
               Effects& effects);
   bool MustWait(const Deferred& what) const;
   bool Defer(Deferred what, Effects& effects);
-  void RunDeferred(absl::Time now, Effects& effects);
+  void RunDeferred(const Turn& turn);
   bool ForgetDeferredJoin(Rank rank);
   bool WithdrawDeferredJoin(Rank rank, absl::string_view reason, std::vector<FailedTensor>& failed);
   void NoteLateness(Rank rank, const v1::Heartbeat& heartbeat);
-  void WatchSchedules(absl::Time now, Effects& effects);
+  void WatchSchedules(const Turn& turn);
 
   // generation_stalls.cc
   std::string At(Rank rank) const;  // "; rank 1 is at ...", if that is known
-  void EmitStall(const PendingTensor& oldest, int64_t count, absl::Time now,
-                 Effects& effects) const;
-  void WatchStalls(absl::Time now, Effects& effects);
-  void WatchTensors(absl::Time now, Effects& effects);
-  void WatchRequests(absl::Time now, Effects& effects);
-  void WatchJoin(absl::Time now, Effects& effects);
+  void EmitStall(const PendingTensor& oldest, int64_t count, const Turn& turn) const;
+  void WatchStalls(const Turn& turn);
+  void WatchTensors(const Turn& turn);
+  void WatchRequests(const Turn& turn);
+  void WatchJoin(const Turn& turn);
   // After anything that may have ended stalls.
   void NoteStallsEnded(Effects& effects);
 

@@ -114,7 +114,7 @@ absl::Status JobState::MayGo(const v1::DismissRequest& request,
                    " for others and then fail; expected --force, if that is what you want"));
 }
 
-void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects) {
+void JobState::Dismiss(const DismissCall& call, const Turn& turn) {
   const v1::DismissRequest& request = call.request;
   const absl::StatusOr<std::vector<SessionId>> meant = Meant(request);
   absl::Status status = meant.ok() ? MayGo(request, *meant) : meant.status();
@@ -122,7 +122,7 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
   const bool closes_node = drains_node && !drains_.IsClosed(request.node());
   if (status.ok() && drains_node) status = drains_.CloseNode(request.node(), AskedBy(request));
   if (!status.ok()) {
-    effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
+    turn.effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
     return;
   }
   DismissAnswer answer{.call = call.call};
@@ -142,8 +142,8 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
   switch (request.action()) {
     case v1::DISMISS_ACTION_EVICT:
       for (SessionId session : *meant)
-        Evict(session, absl::StrCat("was evicted by ", AskedBy(request)), now, effects);
-      effects.outgoing.push_back(std::move(answer));
+        Evict(session, absl::StrCat("was evicted by ", AskedBy(request)), turn);
+      turn.effects.outgoing.push_back(std::move(answer));
       return;
     case v1::DISMISS_ACTION_DRAIN:
       for (const v1::DismissedWorker& worker : answer.reply.workers())
@@ -151,24 +151,23 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
       if (drains_node) answer.reply.set_node(request.node());
       break;
     default:
-      for (SessionId session : *meant) LiftDrain(session, AskedBy(request), effects);
+      for (SessionId session : *meant) LiftDrain(session, AskedBy(request), turn.effects);
       if (request.has_node() && drains_.OpenNode(request.node())) {
         answer.reply.set_node(request.node());
         Emit(Event::Kind::kDrainLifted,
              absl::StrCat("node ", OneLine(request.node()), " takes new workers again, says ",
                           AskedBy(request)),
-             effects);
+             turn.effects);
       }
   }
   // Whoever is answered may rely on it.
   being_stored_.push_back({std::move(answer), closes_node});
-  if (!PersistDrains(call.call, effects)) OnDrainsStored(call.call, absl::OkStatus(), now, effects);
+  if (!PersistDrains(call.call, turn.effects)) OnDrainsStored(call.call, absl::OkStatus(), turn);
 }
 
-void JobState::Evict(SessionId session, const std::string& detail, absl::Time now,
-                     Effects& effects) {
-  Depart(session, v1::DEPARTURE_CAUSE_EVICTED, detail, now, effects);
-  effects.outgoing.push_back(
+void JobState::Evict(SessionId session, const std::string& detail, const Turn& turn) {
+  Depart(session, v1::DEPARTURE_CAUSE_EVICTED, detail, turn);
+  turn.effects.outgoing.push_back(
       CloseSession{session, absl::FailedPreconditionError(absl::StrCat("this worker ", detail))});
 }
 
@@ -191,8 +190,7 @@ bool JobState::PersistDrains(CallId call, Effects& effects) {
   return call != CallId{0};
 }
 
-void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Time now,
-                              Effects& effects) {
+void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn) {
   const auto found = std::find_if(being_stored_.begin(), being_stored_.end(),
                                   [call](const Dismissal& d) { return d.answer.call == call; });
   if (found == being_stored_.end()) return;  // the job has ended meanwhile
@@ -205,7 +203,7 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
     if (drain == nullptr || drain->has_begun()) continue;
     if (status.ok() && resume_.has_value()) continue;  // who comes back is told then
     if (status.ok() && session.has_value()) {
-      BeginDrain(*session, now, effects);
+      BeginDrain(*session, turn);
     } else {
       drains_.Drop(worker.worker_id());
     }
@@ -219,7 +217,7 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
                              : "lifted until coordd is started again: it could not be stored: ",
                      status.message()));
   }
-  effects.outgoing.push_back(std::move(answer));
+  turn.effects.outgoing.push_back(std::move(answer));
 }
 
 std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
@@ -231,30 +229,29 @@ std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const
   return std::nullopt;
 }
 
-void JobState::BeginDrain(SessionId session, absl::Time now, Effects& effects) {
+void JobState::BeginDrain(SessionId session, const Turn& turn) {
   const Worker& worker = workers_.at(session);
-  const Drain& drain = drains_.Begin(worker.join.worker_id(), now);
+  const Drain& drain = drains_.Begin(worker.join.worker_id(), turn.now);
   Emit(Event::Kind::kDrainBegan,
        absl::StrCat(Who(worker), " is asked to leave within ", absl::FormatDuration(drain.grace),
                     ", by ", drain.asked_by),
-       effects);
+       turn.effects);
   const bool was_a_member = worker.generation != Generation{0} || worker.previous != Generation{0};
-  if (was_a_member) return TellDrain(session, drain, now, effects);
+  if (was_a_member) return TellDrain(session, drain, turn);
   // It has nothing to finish.
   const std::string detail = DrainedText(drain);
-  Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
-  effects.outgoing.push_back(
+  Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, turn);
+  turn.effects.outgoing.push_back(
       CloseSession{session, absl::FailedPreconditionError(
                                 absl::StrCat("this worker ", detail, ", before it was a member"))});
 }
 
-void JobState::TellDrain(SessionId session, const Drain& drain, absl::Time now,
-                         Effects& effects) const {
+void JobState::TellDrain(SessionId session, const Drain& drain, const Turn& turn) const {
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(workers_.at(session).generation);
   v1::DrainNotice* notice = message->mutable_drain_notice();
-  ToProto(drain.until - now, notice->mutable_grace());
+  ToProto(drain.until - turn.now, notice->mutable_grace());
   notice->set_asked_by(drain.asked_by);
-  effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+  turn.effects.outgoing.push_back(Deliver{{session}, std::move(message)});
 }
 
 std::string JobState::DrainedText(const Drain& drain) {
@@ -264,46 +261,46 @@ std::string JobState::DrainedText(const Drain& drain) {
 // Its process knows that it has to end: that is stored, but nobody waits for it, since it asks
 // again if coordd dies.
 void JobState::OnDrainRequest(SessionId session, const Worker& worker,
-                              const v1::DrainRequest& request, absl::Time now, Effects& effects) {
+                              const v1::DrainRequest& request, const Turn& turn) {
   if (!reforming_.wanted() || !worker.join.drains()) return;
   const std::string& id = worker.join.worker_id();
   const absl::Duration asked = FromProto(request.grace());
   const absl::Duration grace = asked > absl::ZeroDuration() ? asked : kDefaultDrainGrace;
   const Drain* drain = drains_.Find(id);
-  if (drain != nullptr && drain->has_begun() && drain->until <= now + grace)
-    return TellDrain(session, *drain, now, effects);
+  if (drain != nullptr && drain->has_begun() && drain->until <= turn.now + grace)
+    return TellDrain(session, *drain, turn);
   drains_.Ask(id,
               request.reason().empty()
                   ? "its own process"
                   : absl::StrCat("its own process (", OneLine(request.reason()), ")"),
               grace);
-  PersistDrains(CallId{0}, effects);
-  BeginDrain(session, now, effects);
+  PersistDrains(CallId{0}, turn.effects);
+  BeginDrain(session, turn);
 }
 
 // Those who have come back to a coordd that was started again.
-void JobState::TellDrains(absl::Time now, Effects& effects) {
+void JobState::TellDrains(const Turn& turn) {
   const size_t asked = drains_.size();
   for (const std::string& id : drains_.worker_ids()) {
     if (drains_.Find(id) == nullptr) continue;  // the job has ended with the one before
     if (const auto session = SessionOf(id)) {
-      BeginDrain(*session, now, effects);
+      BeginDrain(*session, turn);
     } else {
       drains_.Drop(id);
     }
   }
-  if (drains_.size() < asked) PersistDrains(CallId{0}, effects);
+  if (drains_.size() < asked) PersistDrains(CallId{0}, turn.effects);
 }
 
-void JobState::WatchDrains(absl::Time now, Effects& effects) {
-  for (const std::string& id : drains_.Overdue(now)) {
+void JobState::WatchDrains(const Turn& turn) {
+  for (const std::string& id : drains_.Overdue(turn.now)) {
     const Drain drain = *drains_.Find(id);
     const auto session = SessionOf(id);
     if (session.has_value()) {
       Evict(*session,
             absl::StrCat("was evicted: it had not left ", absl::FormatDuration(drain.grace),
                          " after ", drain.asked_by, " had asked it to"),
-            now, effects);
+            turn);
     } else {
       drains_.Drop(id);
     }

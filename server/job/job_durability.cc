@@ -24,19 +24,19 @@ constexpr absl::Duration kPatience = absl::Seconds(1);
 
 }  // namespace
 
-void JobState::Propose(absl::Time now, Effects& effects) {
-  if (now < NextLeaving()) return;
+void JobState::Propose(const Turn& turn) {
+  if (turn.now < NextLeaving()) return;
   if (!durability_.on) {
-    if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+    if (const auto members = rendezvous_.TryForm(turn.now)) Form(*members, turn);
     return;
   }
-  const auto sessions = rendezvous_.Propose(now);
+  const auto sessions = rendezvous_.Propose(turn.now);
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
   proposed_record_ = RecordOf(*sessions);
-  effects.persist.push_back({name_, number, {JobWrite(name_, proposed_record_)}});
+  turn.effects.persist.push_back({name_, number, {JobWrite(name_, proposed_record_)}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
-  if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
+  if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, turn.now + kPatience);
 }
 
 v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
@@ -71,21 +71,20 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   return record;
 }
 
-void JobState::OnPersisted(Generation number, const absl::Status& status, absl::Time now,
-                           Effects& effects) {
+void JobState::OnPersisted(Generation number, const absl::Status& status, const Turn& turn) {
   if (status.ok()) {
     failed_writes_ = 0;
     not_stored_.clear();
-    const auto members = rendezvous_.Confirm(number, now);
+    const auto members = rendezvous_.Confirm(number, turn.now);
     if (!members.has_value()) return;
     record_ = std::move(proposed_record_);
-    Form(*members, now, effects);
+    Form(*members, turn);
     return;
   }
   const bool passing = IsPassing(status);
   const absl::Duration wait =
       std::min(kLongestRetry, kFirstRetry * (1 << std::min(failed_writes_++, kDoublings)));
-  rendezvous_.Withdraw(number, passing ? now + wait : absl::InfiniteFuture());
+  rendezvous_.Withdraw(number, passing ? turn.now + wait : absl::InfiniteFuture());
   not_stored_ = Truncated(
       OneLine(absl::StrCat("generation ", ToInt(number),
                            " was not announced, since it could not be stored: ", status.message(),
@@ -93,7 +92,7 @@ void JobState::OnPersisted(Generation number, const absl::Status& status, absl::
                                    : "; this coordd forms no generation any more")),
       kMaxReasonBytes);
   waiting_changed_ = true;
-  Emit(Event::Kind::kNotStored, not_stored_, effects);
+  Emit(Event::Kind::kNotStored, not_stored_, turn.effects);
 }
 
 // Nothing waits for it: who finds a job whose members do not come back ends it again.
@@ -106,8 +105,8 @@ void JobState::PersistEnd(Effects& effects) {
     effects.persist.back().writes.push_back(DrainWrite(name_, {}));
 }
 
-void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
-                       Effects& effects) {
+void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains,
+                       const Turn& turn) {
   drains_stored_ = !drains.drains().empty() || !drains.nodes().empty();
   if (!record.running()) return;
   drains_.Restore(drains);
@@ -118,7 +117,7 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   options.settling_window = FromProto(record.settling_window());
   options.settling_window_after_loss = options_.settling_window_after_loss;
   options.lease = options_.lease;
-  rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
+  rendezvous_ = RendezvousState(options, Generation{record.generation()}, turn.now);
   reforming_ = Reforming({.on_failure = FromProto(record.on_failure()),
                           .report_window = options_.lease,
                           .timeout = options_.reform_timeout,
@@ -128,12 +127,12 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   record_ = record;
   kv_.Open(generation());
   rendezvous_.Await();
-  AwaitMembers("coordd was started again", now);
+  AwaitMembers("coordd was started again", turn.now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
                     record.members_size(), " members, who have ",
-                    DurationText(resume_->deadline() - now), " to come back"),
-       effects);
+                    DurationText(resume_->deadline() - turn.now), " to come back"),
+       turn.effects);
 }
 
 }  // namespace coordd

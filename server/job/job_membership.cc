@@ -61,34 +61,33 @@ void JobState::PushBounded(std::deque<v1::Departure>& departures, const v1::Depa
   departures.push_back(departure);
 }
 
-absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
-                            Effects& effects) {
-  if (HasLostItsStream(join, now)) {
-    Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), now, effects);
+absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn& turn) {
+  if (HasLostItsStream(join, turn.now)) {
+    Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), turn);
   }
   const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();
   if (resume_.has_value() && (is_member || join.has_resume())) {
-    return JoinToResume(session, join, now, effects);
+    return JoinToResume(session, join, turn);
   }
   if (join.has_resume()) return RefuseResume(join);
-  ReplaceWaiting(join, now, effects);
-  COORDD_RETURN_IF_ERROR(MayJoin(join, now));
+  ReplaceWaiting(join, turn);
+  COORDD_RETURN_IF_ERROR(MayJoin(join, turn.now));
   if (ended()) {
-    COORDD_RETURN_IF_ERROR(Start(join, now));
+    COORDD_RETURN_IF_ERROR(Start(join, turn.now));
     ForgetEarlierRun(join);
     Emit(Event::Kind::kJobCreated,
          absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
                       rendezvous_.options().max_workers),
-         effects);
+         turn.effects);
   }
-  COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
+  COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, turn.now));
   Worker worker;
   worker.join = join;
   worker.join.clear_token();
-  worker.last_heard = now;
+  worker.last_heard = turn.now;
   admission_.Add(join);
-  Emit(Event::Kind::kWorkerJoined, absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(now)),
-       effects);
+  Emit(Event::Kind::kWorkerJoined,
+       absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(turn.now)), turn.effects);
   workers_.emplace(session, std::move(worker));
   waiting_changed_ = true;
   // A process that starts again under its old id replaces itself, once its generation is over.
@@ -96,8 +95,9 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time 
   if (old != old_incarnations_.end()) {
     const SessionId old_session = old->second;
     const std::string detail = "a newer process joined with its worker id";
-    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, now, effects);
-    effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
+    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, turn);
+    turn.effects.outgoing.push_back(
+        CloseSession{old_session, absl::FailedPreconditionError(detail)});
   }
   return absl::OkStatus();
 }
@@ -147,7 +147,7 @@ bool JobState::HasLivedSince(const Worker& worker, absl::Time since, absl::Time 
 
 // One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of
 // the lost one has come late: then whoever waits comes again.)
-void JobState::ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects) {
+void JobState::ReplaceWaiting(const v1::Join& join, const Turn& turn) {
   const auto session = SessionOf(join.worker_id());
   if (!session.has_value() || !CheckToken(join.token()).ok()) return;
   const Worker& worker = workers_.at(*session);
@@ -155,8 +155,8 @@ void JobState::ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& eff
       worker.join.pid() == join.pid() && worker.join.host().node_id() == join.host().node_id();
   if (IsMember(worker) || !is_same) return;
   const std::string detail = "has connected again while it waited";
-  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
-  effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
+  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
+  turn.effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
 }
 
 // The first member's word: what the job is from now on.
@@ -241,12 +241,12 @@ absl::Status JobState::CheckAgreement(const v1::Join& join) {
 }
 
 void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
-                      absl::Time now, Effects& effects) {
+                      const Turn& turn) {
   const auto it = workers_.find(session);
   COORDD_CHECK(it != workers_.end());
   if (IsReturned(it->second)) {  // it may come again
     DropReturned(session);
-    if (resume_->complete()) FinishResume(now, effects);
+    if (resume_->complete()) FinishResume(turn);
     return;
   }
   const Worker worker = std::move(it->second);
@@ -271,21 +271,21 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
   PushBounded(departures_, departure);
-  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
+  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), turn.effects, cause);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.
   if (!is_member || damage_ == Damage::kNone || reforming_.open()) admission_.Remove(worker.join);
   const auto old = old_incarnations_.find(worker.join.worker_id());
   if (old != old_incarnations_.end() && old->second == session) old_incarnations_.erase(old);
-  rendezvous_.Remove(session, now);
+  rendezvous_.Remove(session, turn.now);
   if (is_member) {
-    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), now, effects);
+    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), turn);
     PushBounded(generation_departures_, departure);
-    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), now, effects);
+    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), turn);
   }
   waiting_changed_ = true;
-  NoteGone(now, effects);
+  NoteGone(turn);
 }
 
 // Who was asked to go goes as the members agree on: others follow, where any do.
@@ -300,15 +300,14 @@ JobState::Damage JobState::DamageOf(v1::DepartureCause cause) const {
 
 // Members are told when the generation ends and when that gets worse, not of every departure: that
 // would be n messages to n workers at the end of every job.
-void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Time now,
-                             Effects& effects) {
+void JobState::EndGeneration(Damage damage, const std::string& reason, const Turn& turn) {
   if (damage <= damage_) return;
   const bool was_intact = damage_ == Damage::kNone;
   damage_ = damage;
   if (was_intact) {
     // What was asked for is no failure, however often.
     const bool explained = damage == Damage::kLost || damage == Damage::kAsked;
-    if (reforming_.Broken(reason, explained, damage == Damage::kLeft, now))
+    if (reforming_.Broken(reason, explained, damage == Damage::kLeft, turn.now))
       rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
@@ -331,14 +330,14 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
     admission_.Remove(worker.join);
     old_incarnations_[worker.join.worker_id()] = session;
   }
-  if (was_intact && damage == Damage::kAsked) leaving_until_ = now + kLeaveWindow;
+  if (was_intact && damage == Damage::kAsked) leaving_until_ = turn.now + kLeaveWindow;
   if (was_intact) {
-    rendezvous_.Break(now);
-    generation_->End(effects);
-    Emit(Event::Kind::kGenerationEnded, damage_reason_, effects);
+    rendezvous_.Break(turn.now);
+    generation_->End(turn.effects);
+    Emit(Event::Kind::kGenerationEnded, damage_reason_, turn.effects);
   }
   // After a goodbye, batches that were planned may still need addresses from the store.
-  if (damage_ != Damage::kLeft) kv_.Close(generation(), effects);
+  if (damage_ != Damage::kLeft) kv_.Close(generation(), turn.effects);
   if (members.empty()) return;
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
   v1::Abort* abort = message->mutable_abort();
@@ -350,8 +349,8 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
   for (const v1::Departure& departure : generation_departures_) {
     *abort->add_departures() = departure;
   }
-  effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
-  trace_.EndEarly(damage_reason_, now, effects);
+  turn.effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+  trace_.EndEarly(damage_reason_, turn);
 }
 
 void JobState::ForgetGeneration() {
@@ -363,29 +362,29 @@ void JobState::ForgetGeneration() {
 }
 
 // The last member, or the last worker, may just have gone.
-void JobState::NoteGone(absl::Time now, Effects& effects) {
+void JobState::NoteGone(const Turn& turn) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
-    kv_.Close(generation(), effects);
+    kv_.Close(generation(), turn.effects);
     if (reforming_.open() && knows_sets_) left_sets_ = generation_->LeftSets();
     ForgetGeneration();
     damage_ = Damage::kNone;
     generation_departures_.clear();
     old_incarnations_.clear();
-    if (reforming_.open()) reforming_.Gathering(now);
-    if (!reforming_.none_follows().empty() && DismissNewcomers(now, effects)) return;
+    if (reforming_.open()) reforming_.Gathering(turn.now);
+    if (!reforming_.none_follows().empty() && DismissNewcomers(turn)) return;
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
   left_sets_.reset();
-  FailDismissals(effects);
-  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
+  FailDismissals(turn.effects);
+  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), turn.effects);
   waiting_changed_ = false;
-  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
-  PersistEnd(effects);
+  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
+  PersistEnd(turn.effects);
 }
 
-void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects) {
-  NoteLostState(sessions, effects);
+void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
+  NoteLostState(sessions, turn.effects);
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {
@@ -407,13 +406,13 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.device_use.reset();
     worker.stack_asked = false;
     worker.stack.clear();
-    worker.last_heard = now;  // its lease starts here
-    DeliverMembership(session, worker, topology, inherited, identity.slots, effects);
+    worker.last_heard = turn.now;  // its lease starts here
+    DeliverMembership(session, worker, topology, inherited, identity.slots, turn.effects);
   }
-  DeliverSets(by_rank, inherited, effects);
+  DeliverSets(by_rank, inherited, turn.effects);
   left_sets_.reset();
-  if (drains_.ForgetGone()) PersistDrains(CallId{0}, effects);
-  reforming_.Formed(now);
+  if (drains_.ForgetGone()) PersistDrains(CallId{0}, turn.effects);
+  reforming_.Formed(turn.now);
   blame_.Clear();
   leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
@@ -428,7 +427,7 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
   Emit(Event::Kind::kGenerationFormed,
        absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
                     nodes, nodes == 1 ? " node" : " nodes"),
-       effects);
+       turn.effects);
 }
 
 // The generation of these members: it does what all of them can.

@@ -29,69 +29,65 @@ JobState::JobState(std::string name, const ServerOptions& options, const Durabil
                           .max_bytes = options.max_store_bytes_per_job}) {}
 
 // long: a case for each kind of message
-void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                         Effects& effects) {
+void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn) {
   Worker& worker = workers_.at(session);
-  worker.last_heard = now;
-  if (IsReturned(worker)) return OnResuming(session, worker, message, now, effects);
-  rendezvous_.Heard(session, now);
-  if (!IsCurrent(worker, session, message, now, effects)) return;
+  worker.last_heard = turn.now;
+  if (IsReturned(worker)) return OnResuming(session, worker, message, turn);
+  rendezvous_.Heard(session, turn.now);
+  if (!IsCurrent(worker, session, message, turn)) return;
   absl::Status status;
   switch (message.body_case()) {
     case v1::WorkerMessage::kHeartbeat:
       status = ValidateHeartbeat(message.heartbeat());
-      if (status.ok()) OnHeartbeat(session, worker, message.heartbeat(), now, effects);
+      if (status.ok()) OnHeartbeat(session, worker, message.heartbeat(), turn);
       break;
     case v1::WorkerMessage::kTensorsReady:
       status = ValidateTensorsReady(message.tensors_ready());
       if (status.ok() && negotiating()) {
-        status =
-            generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), now, effects);
+        status = generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), turn);
       }
       break;
     case v1::WorkerMessage::kTensorsWithdrawn:
       status = ValidateTensorsWithdrawn(message.tensors_withdrawn());
       if (status.ok() && negotiating()) {
-        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), now,
-                                        effects);
+        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), turn);
       }
       break;
     case v1::WorkerMessage::kProcessSetRequest:
       status = ValidateProcessSetRequest(message.process_set_request());
       if (status.ok() && negotiating()) {
         status = generation_->OnProcessSetRequest(worker.place.rank, message.process_set_request(),
-                                                  now, effects);
+                                                  turn);
       }
       break;
     case v1::WorkerMessage::kScheduleAck:
     case v1::WorkerMessage::kScheduleBreak:
     case v1::WorkerMessage::kScheduleFinished:
     case v1::WorkerMessage::kFreezeReply:
-      if (negotiating()) status = OfSchedule(worker.place.rank, message, now, effects);
+      if (negotiating()) status = OfSchedule(worker.place.rank, message, turn);
       break;
     case v1::WorkerMessage::kRecoveryReport:
       status = ValidateRecoveryReport(message.recovery_report());
-      if (status.ok())
-        status = OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
+      if (status.ok()) status = OnRecoveryReport(session, worker, message.recovery_report(), turn);
       break;
     case v1::WorkerMessage::kChangeMembers:
-      OnChangeMembers(worker, now, effects);
+      OnChangeMembers(worker, turn);
       break;
     case v1::WorkerMessage::kDrainRequest:
       status = ValidateDrainRequest(message.drain_request());
-      if (status.ok()) OnDrainRequest(session, worker, message.drain_request(), now, effects);
+      if (status.ok()) OnDrainRequest(session, worker, message.drain_request(), turn);
       break;
     case v1::WorkerMessage::kCollectiveFailed:
       status = ValidateCollectiveFailed(message.collective_failed());
-      if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
+      if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), turn);
       break;
     case v1::WorkerMessage::kLeave:
       status = ValidateLeave(message.leave());
-      if (status.ok()) OnLeave(session, worker, message.leave(), now, effects);
+      if (status.ok()) OnLeave(session, worker, message.leave(), turn);
       break;
     case v1::WorkerMessage::kTraceChunk:
       status = ValidateTraceChunk(message.trace_chunk());
-      if (status.ok()) trace_.OnChunk(worker.place.rank, message.trace_chunk(), now, effects);
+      if (status.ok()) trace_.OnChunk(worker.place.rank, message.trace_chunk(), turn);
       break;
     case v1::WorkerMessage::kJoin:
     case v1::WorkerMessage::kResumeReport:
@@ -101,43 +97,42 @@ void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, ab
       status = absl::InvalidArgumentError("a message without a body that this version knows");
       break;
   }
-  if (!status.ok()) ProtocolError(session, status, now, effects);
+  if (!status.ok()) ProtocolError(session, status, turn);
 }
 
-absl::Status JobState::OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
-                                  Effects& effects) {
+absl::Status JobState::OfSchedule(Rank rank, const v1::WorkerMessage& message, const Turn& turn) {
   if (message.has_schedule_ack()) return generation_->OnScheduleAck(rank, message.schedule_ack());
   if (message.has_freeze_reply())
-    return generation_->OnFreezeReply(rank, message.freeze_reply(), now, effects);
+    return generation_->OnFreezeReply(rank, message.freeze_reply(), turn);
   if (message.has_schedule_finished())
     return generation_->OnScheduleFinished(rank, message.schedule_finished());
   COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
-  return generation_->OnScheduleBreak(rank, message.schedule_break(), effects);
+  return generation_->OnScheduleBreak(rank, message.schedule_break(), turn.effects);
 }
 
 // Members of an intact generation are those of its ranks (Depart and Suspend end it for all).
-bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
-                             Effects& effects) {
+bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
+                             const Turn& turn) {
   const bool current = message.epoch() == ToInt(epoch_) && ToInt(generation()) != 0 &&
                        message.generation() == ToInt(generation());
   if (!current || !negotiating() || departing_ > 0) return false;
   GenerationState::RankGroup* group = generation_->GroupOf(from);
   if (group == nullptr || !ValidateTensorsReady(message.tensors_ready()).ok()) return false;
-  if (!generation_->OnSharedReady(*group, message.tensors_ready(), now, effects)) return false;
+  if (!generation_->OnSharedReady(*group, message.tensors_ready(), turn)) return false;
   // Heartbeats renew leases. To note here whom a round has heard costs more than all else of it.
-  if (now - group->heard < options_.lease / kSharedHeard) return true;
-  group->heard = now;
+  if (turn.now - group->heard < options_.lease / kSharedHeard) return true;
+  group->heard = turn.now;
   for (int32_t i = 0; i < from.count; ++i) {
     const SessionId session{ToInt(from.first) + i};
-    workers_.at(session).last_heard = now;
-    rendezvous_.Heard(session, now);
+    workers_.at(session).last_heard = turn.now;
+    rendezvous_.Heard(session, turn.now);
   }
   return true;
 }
 
 // Whether the message belongs to the sender's generation; deals with it if it does not.
 bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
-                         absl::Time now, Effects& effects) {
+                         const Turn& turn) {
   const int64_t epoch = message.epoch();
   // Of a survivor that waits: the one that it was in.
   const int64_t known = std::max(ToInt(worker.generation), ToInt(worker.previous));
@@ -147,7 +142,7 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
                       absl::StrCat("a message of epoch ", epoch, " and generation ",
                                    message.generation(), ", which do not exist yet: the epoch is ",
                                    ToInt(epoch_), " and the sender's generation ", known)),
-                  now, effects);
+                  turn);
     return false;
   }
   // A worker that has not seen its Membership yet still sends what does not depend on one.
@@ -162,19 +157,19 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
     if (message.has_leave() || message.has_drain_request()) return true;
     if (message.has_heartbeat() && waits) return true;
     if (waits) {
-      OnStale(worker, message, effects);
+      OnStale(worker, message, turn.effects);
       return false;
     }
   }
   const bool stale = epoch != ToInt(epoch_) || message.generation() < ToInt(worker.generation);
   if (stale) {
-    OnStale(worker, message, effects);
+    OnStale(worker, message, turn.effects);
     return false;
   }
   if (!timeless && ToInt(worker.generation) == 0) {
     ProtocolError(session,
                   absl::InvalidArgumentError("a message about collectives before any Membership"),
-                  now, effects);
+                  turn);
     return false;
   }
   // What was under way when the generation ended. Only a failure can still make things worse.
@@ -184,7 +179,7 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
                                   message.has_drain_request() ||
                                   (message.has_recovery_report() && reforming_.open());
   if (!timeless && !expected) {
-    OnStale(worker, message, effects);
+    OnStale(worker, message, turn.effects);
     return false;
   }
   return true;
@@ -205,8 +200,8 @@ int64_t JobState::bytes_executed() const {
 }
 
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
-                           absl::Time now, Effects& effects) {
-  const double seconds = absl::ToDoubleSeconds(now - worker.heartbeat_at);
+                           const Turn& turn) {
+  const double seconds = absl::ToDoubleSeconds(turn.now - worker.heartbeat_at);
   if (worker.heartbeat_at != absl::InfinitePast() && seconds > 0) {
     const double bytes = static_cast<double>(heartbeat.bytes_reduced()) -
                          static_cast<double>(worker.heartbeat.bytes_reduced());
@@ -214,7 +209,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   }
   worker.heartbeat = heartbeat;
   worker.heartbeat_before = worker.heartbeat_at;
-  worker.heartbeat_at = now;
+  worker.heartbeat_at = turn.now;
   if (heartbeat.has_device_use()) {
     worker.device_use = heartbeat.device_use();
     worker.heartbeat.clear_device_use();
@@ -222,42 +217,42 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   worker.heartbeat.clear_stack();
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   if (ToInt(worker.generation) != 0 && negotiating())
-    generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);
+    generation_->OnHeartbeat(worker.place.rank, heartbeat, turn);
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
   ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
   ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
-  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(now));
+  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(turn.now));
   if (ToInt(worker.generation) != 0 && negotiating()) {
     ToProto(generation_->ArrivalLag(worker.place.rank),
             ack->mutable_lease_ack()->mutable_arrival_lag());
-    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, now));
-    OnStack(worker, heartbeat.stack(), effects);
+    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, turn.now));
+    OnStack(worker, heartbeat.stack(), turn.effects);
   }
-  effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
+  turn.effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
 }
 
 void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave,
-                       absl::Time now, Effects& effects) {
+                       const Turn& turn) {
   NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
   const bool is_member = worker.generation != Generation{0};
   if (is_member && leave.failure().empty()) {
-    reforming_.SaysGoodbye(worker.place.rank, now);
-    WatchReforming(now, effects);
+    reforming_.SaysGoodbye(worker.place.rank, turn.now);
+    WatchReforming(turn);
   }
   const Drain* drain = drains_.Find(worker.join.worker_id());
   if (!leave.failure().empty()) {
-    Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), turn);
   } else if (drain != nullptr || leave.drained()) {
     const std::string detail = DrainedText(drain != nullptr ? *drain : Drain{"its own process"});
-    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, turn);
   } else {
-    Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), turn);
   }
-  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  turn.effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
 }
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
-                                  absl::Time now, Effects& effects) {
+                                  const Turn& turn) {
   if (departing_ > 0) return;  // whoever is departing is why
   std::string reason = absl::StrCat(
       Who(worker), " reported that ",
@@ -274,9 +269,9 @@ void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFail
   if (damage_ == Damage::kNone) {
     const bool silent = failed.suspect_silent() && suspect >= 0 && suspect < generation_->size();
     if (silent) blame_.Report(worker.place.rank, Rank{suspect});
-    reforming_.Failed(reason, silent, worker.place.rank, now);
+    reforming_.Failed(reason, silent, worker.place.rank, turn.now);
   } else {
-    EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
+    EndGeneration(Damage::kCollectiveFailed, reason, turn);
   }
 }
 
@@ -287,12 +282,12 @@ void JobState::OnStale(const Worker& worker, const v1::WorkerMessage& message, E
       effects);
 }
 
-void JobState::ProtocolError(SessionId session, const absl::Status& why, absl::Time now,
-                             Effects& effects) {
+void JobState::ProtocolError(SessionId session, const absl::Status& why, const Turn& turn) {
   Emit(Event::Kind::kProtocolError,
-       absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()), effects);
-  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), now, effects);
-  effects.outgoing.push_back(CloseSession{session, why});
+       absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()),
+       turn.effects);
+  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), turn);
+  turn.effects.outgoing.push_back(CloseSession{session, why});
 }
 
 void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
@@ -309,31 +304,31 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   }
 }
 
-void JobState::Tick(absl::Time now, Effects& effects) {
-  WatchDeparting(now, effects);
-  WatchDrains(now, effects);
-  for (SessionId session : rendezvous_.Expired(now)) {
-    const absl::Duration silent = now - workers_.at(session).last_heard;
+void JobState::Tick(const Turn& turn) {
+  WatchDeparting(turn);
+  WatchDrains(turn);
+  for (SessionId session : rendezvous_.Expired(turn.now)) {
+    const absl::Duration silent = turn.now - workers_.at(session).last_heard;
     const std::string detail =
         absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",
                      absl::FormatDuration(options_.lease));
-    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, now, effects);
-    effects.outgoing.push_back(
+    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, turn);
+    turn.effects.outgoing.push_back(
         CloseSession{session, absl::FailedPreconditionError(absl::StrCat(
                                   "the lease has run out: ", detail, "; join again"))});
   }
   if (generation_.has_value()) {
-    generation_->Tick(now, effects);
-    if (const auto why = generation_->Hopeless(now))
-      EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
+    generation_->Tick(turn);
+    if (const auto why = generation_->Hopeless(turn.now))
+      EndGeneration(Damage::kCollectiveFailed, *why, turn);
   }
   if (ToInt(trace_.lane()) != 0 && negotiating() && !generation_->IsScheduled(trace_.lane()))
-    trace_.EndEarly("the program has stopped repeating its steps", now, effects);
-  trace_.Tick(now, effects);
-  WatchResume(now, effects);
-  WatchReforming(now, effects);
-  Propose(now, effects);
-  TellWaiting(now, effects);
+    trace_.EndEarly("the program has stopped repeating its steps", turn);
+  trace_.Tick(turn);
+  WatchResume(turn);
+  WatchReforming(turn);
+  Propose(turn);
+  TellWaiting(turn);
 }
 
 absl::Time JobState::NextDeadline() const {
@@ -356,7 +351,7 @@ void JobState::Forgive(absl::Duration gap, absl::Time now) {
   if (generation_.has_value()) generation_->Forgive(gap);
 }
 
-void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects) {
+void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   const bool had_workers = !workers_.empty();
   const bool was_running = !ended();
   // What nobody remembers nobody can resume.
@@ -366,23 +361,23 @@ void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects)
   // Whoever could resume has to know that it is not meant to.
   const bool final = durability_.outlives && !returns;
   const absl::Status ending = final ? absl::AbortedError(stop.reason) : stopping;
-  if (generation_.has_value()) generation_->End(effects);
+  if (generation_.has_value()) generation_->End(turn.effects);
   std::map<Generation, std::vector<SessionId>> sessions;
   for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);
   for (const auto& [generation, to] : sessions) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation);
     message->mutable_shutdown()->set_reason(stop.reason);
     if (returns) ToProto(stop.resume_within, message->mutable_shutdown()->mutable_resume_within());
-    effects.outgoing.push_back(Deliver{to, std::move(message)});
+    turn.effects.outgoing.push_back(Deliver{to, std::move(message)});
   }
-  trace_.Fail(stopping, effects);
-  FailDismissals(effects);
-  kv_.Clear(stopping, effects);
+  trace_.Fail(stopping, turn.effects);
+  FailDismissals(turn.effects);
+  kv_.Clear(stopping, turn.effects);
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
     const bool waits = worker.generation == Generation{0};
-    effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
-    rendezvous_.Remove(session, now);
+    turn.effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
+    rendezvous_.Remove(session, turn.now);
   }
   workers_.clear();
   departing_ = 0;
@@ -393,8 +388,8 @@ void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects)
   ForgetGeneration();
   damage_ = Damage::kNone;
   waiting_changed_ = false;
-  if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
-  if (was_running && !returns) PersistEnd(effects);
+  if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);
+  if (was_running && !returns) PersistEnd(turn.effects);
   started_ = false;
 }
 
@@ -403,10 +398,10 @@ void JobState::CancelCall(CallId call, Effects& effects) {
   trace_.Cancel(call, effects);
 }
 
-absl::Status JobState::Trace(const TraceCall& call, absl::Time now, Effects& effects) {
+absl::Status JobState::Trace(const TraceCall& call, const Turn& turn) {
   if (!negotiating()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(now)));
+        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(turn.now)));
   }
   std::vector<TraceState::Member> by_rank;
   for (int32_t rank = 0; rank < generation_->size(); ++rank) {
@@ -415,8 +410,8 @@ absl::Status JobState::Trace(const TraceCall& call, absl::Time now, Effects& eff
     by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
   }
   COORDD_RETURN_IF_ERROR(trace_.Begin(call, *NewMessage(generation()), std::move(by_rank),
-                                      generation_->StepLane(), now, effects));
-  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", effects);
+                                      generation_->StepLane(), turn));
+  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", turn.effects);
   return absl::OkStatus();
 }
 

@@ -31,6 +31,7 @@
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -53,44 +54,38 @@ class JobState {
   // admitted. Then the generation goes on; if one is missing, it ends as at any loss. REQUIRES:
   // new.
   // `drains`: of them, who had been asked to leave; they are asked again.
-  void Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
-               Effects& effects);
+  void Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, const Turn& turn);
   // What was to be stored is, or not.
-  void OnPersisted(Generation generation, const absl::Status& status, absl::Time now,
-                   Effects& effects);
+  void OnPersisted(Generation generation, const absl::Status& status, const Turn& turn);
 
   // The refusals of session.proto, in one sentence each. REQUIRES: ValidateJoin(join) is OK.
-  absl::Status Join(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  absl::Status Join(SessionId session, const v1::Join& join, const Turn& turn);
   // REQUIRES of these two: the session has joined this job and is not gone.
-  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                 Effects& effects);
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
   // Reports of several members of the generation that are the same, as OnMessage of each. False,
   // and nothing has happened, where one of them is no member, or where it takes more than counting.
-  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
-                     Effects& effects);
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
   // It departs now, or as soon as its launcher has told why, in a moment at the latest; until then
   // Has(session).
-  void OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
-                      Effects& effects);
+  void OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn);
   // What carried these has ended, with `detail`, as in "after the relay of node3 was lost": where
   // members may come back to their generation, they all do. REQUIRES: Has each.
   void OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
-                     absl::Time now, Effects& effects);
+                     const Turn& turn);
   bool Has(SessionId session) const { return workers_.contains(session); }
   // UNAUTHENTICATED. `known`: how many of them have been workers. REQUIRES: ValidateExits is OK.
-  absl::Status OnExits(const v1::ReportExitsRequest& request, absl::Time now, int32_t* known,
-                       Effects& effects);
+  absl::Status OnExits(const v1::ReportExitsRequest& request, int32_t* known, const Turn& turn);
 
   void OnStoreCall(const StoreCall& call, Effects& effects);
   // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
-  absl::Status Trace(const TraceCall& call, absl::Time now, Effects& effects);
+  absl::Status Trace(const TraceCall& call, const Turn& turn);
   // Answered with a DismissAnswer, when it is stored; the statuses of Admin.Dismiss.
-  void Dismiss(const DismissCall& call, absl::Time now, Effects& effects);
-  void OnDrainsStored(CallId call, const absl::Status& status, absl::Time now, Effects& effects);
+  void Dismiss(const DismissCall& call, const Turn& turn);
+  void OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn);
   bool traced() const { return trace_.under_way(); }
   void CancelCall(CallId call, Effects& effects);
 
-  void Tick(absl::Time now, Effects& effects);
+  void Tick(const Turn& turn);
   absl::Time NextDeadline() const;
   // Absent: nothing is negotiated.
   std::optional<MembersReports> WhoHasReported() const {
@@ -103,7 +98,7 @@ class JobState {
   // that is over and that another one is to follow.
   void Forgive(absl::Duration gap, absl::Time now);
   // coordd is going away: all sessions are told why (one sentence) and closed.
-  void Stop(const StopRequested& stop, absl::Time now, Effects& effects);
+  void Stop(const StopRequested& stop, const Turn& turn);
 
   void Describe(absl::Time now, v1::JobState* state) const;
 
@@ -157,57 +152,55 @@ class JobState {
 
   // job_state.cc
   bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
-                 absl::Time now, Effects& effects);
+                 const Turn& turn);
   void NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes);
   int64_t batches_executed() const;  // in this generation; 0: there is none
   int64_t bytes_executed() const;
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
-                   absl::Time now, Effects& effects);
+                   const Turn& turn);
   // job_stacks.cc
   bool WantsStack(Worker& worker, absl::Time now);
   void OnStack(Worker& worker, const std::string& stack, Effects& effects);
-  void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, absl::Time now,
-               Effects& effects);
-  void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,
-                          Effects& effects);
+  void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, const Turn& turn);
+  void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
+                          const Turn& turn);
   void OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects);
-  void ProtocolError(SessionId session, const absl::Status& why, absl::Time now, Effects& effects);
+  void ProtocolError(SessionId session, const absl::Status& why, const Turn& turn);
   std::shared_ptr<v1::CoordinatorMessage> NewMessage(Generation generation) const;
   void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
             v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
   bool negotiating() const { return generation_.has_value() && damage_ == Damage::kNone; }
 
   // job_membership.cc
-  void ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects);
+  void ReplaceWaiting(const v1::Join& join, const Turn& turn);
   // What refuses it, or UNAVAILABLE if that may be the doing of one whose end is not noticed yet.
   absl::Status MayJoin(const v1::Join& join, absl::Time now);
   absl::Status ExplainFull(const v1::Join& join, absl::Status room) const;
   bool HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const;
   absl::Status Start(const v1::Join& join, absl::Time now);
   absl::Status CheckAgreement(const v1::Join& join);
-  void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
-              Effects& effects);
+  void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
+              const Turn& turn);
   Damage DamageOf(v1::DepartureCause cause) const;
-  void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
+  void EndGeneration(Damage damage, const std::string& reason, const Turn& turn);
   void ForgetGeneration();
-  void NoteGone(absl::Time now, Effects& effects);
-  void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
+  void NoteGone(const Turn& turn);
+  void Form(const std::vector<SessionId>& sessions, const Turn& turn);
   GenerationState::Identity IdentityOf(const std::vector<SessionId>& members) const;
   // DeliverSets follows.
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
                          const Inheritance& inherited, int64_t slots, Effects& effects) const;
-  void TellWaiting(absl::Time now, Effects& effects);
+  void TellWaiting(const Turn& turn);
   absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
 
   // job_durability.cc
-  void Propose(absl::Time now, Effects& effects);
+  void Propose(const Turn& turn);
   v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
   void PersistEnd(Effects& effects);
 
   // job_resume.cc
-  absl::Status JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
-                            Effects& effects);
+  absl::Status JoinToResume(SessionId session, const v1::Join& join, const Turn& turn);
   absl::Status RefuseResume(const v1::Join& join);
   void AwaitMembers(absl::string_view after, absl::Time now);
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
@@ -220,22 +213,21 @@ class JobState {
   static bool IsMember(const Worker& worker) {
     return worker.generation != Generation{0} || worker.previous_rank >= 0;
   }
-  void Suspend(absl::string_view after, absl::Time now, Effects& effects);
+  void Suspend(absl::string_view after, const Turn& turn);
   void NoteDeparted(const std::set<std::string>& members);
   bool NoteLostMember(const v1::LaunchedExit& in);
   std::string Who(Rank rank) const;  // REQUIRES: resume_
-  void AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
-                   Effects& effects);
+  void AddReturned(SessionId session, const v1::Join& join, Rank rank, const Turn& turn);
   void OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
-                  absl::Time now, Effects& effects);
+                  const Turn& turn);
   void DropReturned(SessionId session);
-  void LeaveDrained(SessionId session, const Drain& drain, absl::Time now, Effects& effects);
-  void LeaveFailed(SessionId session, absl::string_view failure, absl::Time now, Effects& effects);
-  void WatchResume(absl::Time now, Effects& effects);
-  void FinishResume(absl::Time now, Effects& effects);
+  void LeaveDrained(SessionId session, const Drain& drain, const Turn& turn);
+  void LeaveFailed(SessionId session, absl::string_view failure, const Turn& turn);
+  void WatchResume(const Turn& turn);
+  void FinishResume(const Turn& turn);
   void DeliverResumed(SessionId session, const ResumedGeneration& resumed, Effects& effects) const;
   void FailResume(Damage damage, const std::string& reason,
-                  const std::vector<v1::Departure>& departures, absl::Time now, Effects& effects);
+                  const std::vector<v1::Departure>& departures, const Turn& turn);
   absl::StatusOr<Topology> ResumedTopology() const;
   v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
   static void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure);
@@ -244,29 +236,28 @@ class JobState {
   }
 
   // job_reforming.cc
-  void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
+  void OnChangeMembers(const Worker& worker, const Turn& turn);
   // REQUIRES: a member of a generation that is over and will be followed by another. A status
   // breaks the protocol.
   // REQUIRES: negotiating; one of the messages about schedules.
-  absl::Status OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
-                          Effects& effects);
+  absl::Status OfSchedule(Rank rank, const v1::WorkerMessage& message, const Turn& turn);
   absl::Status OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
-                                absl::Time now, Effects& effects);
+                                const Turn& turn);
   // What the survivors among them do first, if they go on.
   std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
   TopologyMember MemberOf(SessionId session) const;
-  void WatchReforming(absl::Time now, Effects& effects);
-  void ExpelSilent(absl::Time now, Effects& effects);
+  void WatchReforming(const Turn& turn);
+  void ExpelSilent(const Turn& turn);
   // A failure that nobody's departure has explained, for which `why` stands.
-  void Judge(const std::string& why, absl::Time now, Effects& effects);
+  void Judge(const std::string& why, const Turn& turn);
   std::string BlameText(const BlamedLink& link) const;
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
-  void CheckReports(absl::Time now, Effects& effects);
-  bool DismissNewcomers(absl::Time now, Effects& effects);
+  void CheckReports(const Turn& turn);
+  bool DismissNewcomers(const Turn& turn);
   std::string NobodyIsTaken() const;
   void NoteLostState(const std::vector<SessionId>& sessions, Effects& effects);
-  void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
-  void GiveUpReforming(absl::Time now, Effects& effects);
+  void GiveUp(const absl::Status& why, const Turn& turn);
+  void GiveUpReforming(const Turn& turn);
 
   // job_process_sets.cc
   static absl::Status AddReport(const GenerationState& generation, v1::RecoveryReport report,
@@ -280,18 +271,18 @@ class JobState {
   // job_dismissal.cc
   absl::StatusOr<std::vector<SessionId>> Meant(const v1::DismissRequest& request) const;
   absl::Status MayGo(const v1::DismissRequest& request, const std::vector<SessionId>& meant) const;
-  void Evict(SessionId session, const std::string& detail, absl::Time now, Effects& effects);
+  void Evict(SessionId session, const std::string& detail, const Turn& turn);
   void LiftDrain(SessionId session, absl::string_view by, Effects& effects);
   bool PersistDrains(CallId call, Effects& effects);
   std::optional<SessionId> SessionOf(const std::string& worker_id) const;
   // REQUIRES: it has been asked.
-  void BeginDrain(SessionId session, absl::Time now, Effects& effects);
-  void TellDrain(SessionId session, const Drain& drain, absl::Time now, Effects& effects) const;
+  void BeginDrain(SessionId session, const Turn& turn);
+  void TellDrain(SessionId session, const Drain& drain, const Turn& turn) const;
   static std::string DrainedText(const Drain& drain);
   void OnDrainRequest(SessionId session, const Worker& worker, const v1::DrainRequest& request,
-                      absl::Time now, Effects& effects);
-  void TellDrains(absl::Time now, Effects& effects);
-  void WatchDrains(absl::Time now, Effects& effects);
+                      const Turn& turn);
+  void TellDrains(const Turn& turn);
+  void WatchDrains(const Turn& turn);
   void FailDismissals(Effects& effects);
   // Until when those who have agreed on a change of members wait for one of them to say goodbye;
   // InfinitePast: they wait for nobody.
@@ -301,7 +292,7 @@ class JobState {
   bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
   // Of a run that had this name before the one that `join` begins.
   void ForgetEarlierRun(const v1::Join& join);
-  void WatchDeparting(absl::Time now, Effects& effects);
+  void WatchDeparting(const Turn& turn);
   absl::Time NextDeparture() const;
 
   // job_describe.cc
