@@ -61,11 +61,12 @@ absl::StatusOr<std::vector<SessionId>> JobState::Meant(const v1::DismissRequest&
   if (request.has_rank() && !generation_.has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "job ", name_, " has no ranks at the moment: ",
-        not_stored_.empty() ? "no generation is running" : not_stored_, "; try again"));
+        forming_.not_stored().empty() ? "no generation is running" : forming_.not_stored(),
+        "; try again"));
   }
   if (request.has_rank()) {
     return absl::NotFoundError(absl::StrCat("job ", name_, " has no rank ", request.rank(),
-                                            ": it has ", generation_->size(), ", from 0"));
+                                            ": it has ", generation_->state().size(), ", from 0"));
   }
   if (request.has_node()) {
     return absl::NotFoundError(absl::StrCat("job ", name_, " has no worker on a node ",
@@ -222,7 +223,7 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Tur
 
 std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
   // Each Join asks, and few find somebody: ten thousand that come must not look at each other.
-  if (!admission_.Contains(worker_id) && !old_incarnations_.contains(worker_id))
+  if (!admission_.Contains(worker_id) && !OldIncarnation(worker_id).has_value())
     return std::nullopt;
   for (const auto& [session, worker] : workers_)
     if (worker.join.worker_id() == worker_id) return session;

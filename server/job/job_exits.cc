@@ -52,7 +52,7 @@ void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::strin
 
 absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* known,
                                const Turn& turn) {
-  if (const absl::Status status = CheckToken(request.token()); !status.ok()) return status;
+  if (const absl::Status status = token_.Check(request.token()); !status.ok()) return status;
   for (const v1::LaunchedExit& exit : request.exits()) {
     if (NoteExit(exit, turn.effects)) ++*known;
   }
@@ -69,7 +69,7 @@ void JobState::ForgetEarlierRun(const v1::Join& join) {
   for (const v1::Departure& departure : departures_)
     if (RunOf(departure.launch()) == run) return;
   departures_.clear();
-  batches_before_ = bytes_before_ = 0;
+  executed_.ForgetBefore();
 }
 
 bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {

@@ -12,16 +12,10 @@
 #include "server/job/repair_plan.h"
 
 namespace coordd {
-namespace {
-
-constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
-
-}  // namespace
-
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
 void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
   if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
-  const bool was_intact = damage_ == Damage::kNone;
+  const bool was_intact = damage() == Damage::kNone;
   EndGeneration(
       Damage::kAsked,
       absl::StrCat(
@@ -38,13 +32,13 @@ void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
 absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
                                         v1::RecoveryReport report, const Turn& turn) {
   const bool more = report.process_sets().more();
-  COORDD_RETURN_IF_ERROR(AddReport(*generation_, std::move(report), worker.report));
+  COORDD_RETURN_IF_ERROR(AddReport(generation_->state(), std::move(report), worker.report));
   if (more) return absl::OkStatus();
   worker.previous = worker.generation;
   worker.previous_rank = ToInt(worker.place.rank);
   worker.generation = Generation{0};
   rendezvous_.Rejoin(session, turn.now);
-  waiting_changed_ = true;
+  news_.Changed();
   NoteGone(turn);
   CheckReports(turn);
   return absl::OkStatus();
@@ -100,29 +94,32 @@ void JobState::WatchReforming(const Turn& turn) {
 // Members that live and do not reach each other would fail together again: the others go on without
 // as few of them as possible. Where none go on, all of them are only told.
 void JobState::Judge(const std::string& why, const Turn& turn) {
-  const Blame blame = std::exchange(blame_, Blame());
+  const Blame blame = std::exchange(generation_->blame(), Blame());
   if (blame.empty() || !reforming_.wanted())
     return EndGeneration(Damage::kCollectiveFailed, why, turn);
   std::set<Rank> marked;
-  for (int32_t rank = 0; rank < generation_->size(); ++rank) {
-    const auto worker = workers_.find(generation_->session_of(Rank{rank}));
+  for (int32_t rank = 0; rank < generation_->state().size(); ++rank) {
+    const auto worker = workers_.find(generation_->state().session_of(Rank{rank}));
     const bool lately =
         worker != workers_.end() && turn.now - worker->second.blamed_at < kFruitfulLife;
     if (lately) marked.insert(Rank{rank});
   }
   std::vector<std::pair<SessionId, std::string>> evicted;
   for (Rank culprit : blame.Culprits(marked))
-    evicted.emplace_back(generation_->session_of(culprit), BlameText(blame.LinkOf(culprit)));
+    evicted.emplace_back(generation_->state().session_of(culprit),
+                         BlameText(blame.LinkOf(culprit)));
   for (const BlamedLink& link : blame.links())
     for (Rank end : {link.witness, link.suspect})
-      workers_.at(generation_->session_of(end)).blamed_at = turn.now;
+      workers_.at(generation_->state().session_of(end)).blamed_at = turn.now;
   for (const auto& [session, text] : evicted) {
     if (Has(session)) Evict(session, "was evicted: " + text, turn);
   }
 }
 
 std::string JobState::BlameText(const BlamedLink& link) const {
-  const auto who = [this](Rank rank) { return Who(workers_.at(generation_->session_of(rank))); };
+  const auto who = [this](Rank rank) {
+    return Who(workers_.at(generation_->state().session_of(rank)));
+  };
   return absl::StrCat("nothing comes over the network from ", who(link.suspect), " to ",
                       who(link.witness), ", which both live");
 }
@@ -183,7 +180,7 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
   const bool inherits = absl::c_any_of(
       sessions, [this](SessionId session) { return workers_.at(session).previous_rank >= 0; });
   if (inherits || !reforming_.unfinished()) return;
-  const int64_t batches = batches_before_ + batches_executed();
+  const int64_t batches = executed_.before().batches + ExecutedInGeneration().batches;
   if (batches == 0 && resume_after_.empty()) return;  // there was no state yet
   const std::string sentence = absl::StrCat(
       "no member with state is left: generation ", ToInt(generation()),
@@ -198,31 +195,32 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
 
 // Those who wait how many they are, and members that somebody does; once a second at most.
 void JobState::TellWaiting(const Turn& turn) {
-  if (!waiting_changed_ || turn.now < next_waiting_at_) return;
-  waiting_changed_ = false;
+  if (!news_.IsDue(turn.now)) return;
+  news_.Forget();
   std::vector<SessionId> waiting, members;
   for (const auto& [session, worker] : workers_) {
     (worker.generation == Generation{0} ? waiting : members).push_back(session);
   }
   // Members, where they can do something about it.
   const bool news = reforming_.wanted() && !reforming_.limit_reached() && negotiating() &&
-                    newcomers_told_ != rendezvous_.waiting();
+                    news_.told_members() != rendezvous_.waiting();
   if (!news) members.clear();
   if (waiting.empty() && members.empty()) return;
-  next_waiting_at_ = turn.now + kWaitingInterval;
+  news_.Told(turn.now);
   if (!waiting.empty()) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
     v1::Waiting* told = message->mutable_waiting();
     told->set_joined(rendezvous_.waiting());
     told->set_min_workers(rendezvous_.options().min_workers);
     told->set_max_workers(rendezvous_.options().max_workers);
-    told->set_reason(not_stored_.empty() ? rendezvous_.Reason(turn.now) : not_stored_);
+    told->set_reason(forming_.not_stored().empty() ? rendezvous_.Reason(turn.now)
+                                                   : forming_.not_stored());
     turn.effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
   }
   if (!members.empty()) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-    newcomers_told_ = rendezvous_.waiting();
-    message->mutable_newcomers()->set_waiting(newcomers_told_);
+    news_.TellMembers(rendezvous_.waiting());
+    message->mutable_newcomers()->set_waiting(news_.told_members());
     turn.effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
   }
 }

@@ -18,7 +18,7 @@
 namespace coordd {
 
 void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
-  resume_.emplace(record_, now + options_.lease + options_.resume_grace);
+  resume_.emplace(forming_.record(), now + options_.lease + options_.resume_grace);
   resume_since_ = now;
   resume_after_ = std::string(after);
 }
@@ -27,11 +27,11 @@ void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
 // lost its stream, whatever is known of that here. Before it had heard of the generation, perhaps;
 // but the same process with the same id is mostly a mistake, unless coordd has slept.
 bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
-  if (!durability_.outlives || !MayBeTakenUp() || !CheckToken(join.token()).ok()) return false;
+  if (!durability_.outlives || !MayBeTakenUp() || !token_.Check(join.token()).ok()) return false;
   if (!join.has_resume() && !IsExcused(now)) return false;
   const auto session = SessionOf(join.worker_id());
   if (!session.has_value() || !IsMember(workers_.at(*session))) return false;
-  const ResumeState members(record_, absl::InfiniteFuture());
+  const ResumeState members(forming_.record(), absl::InfiniteFuture());
   if (join.has_resume()) return members.Check(join, durability_.cluster_id, epoch_).ok();
   const auto rank = members.Find(join.worker_id());
   return rank.has_value() && members.member(*rank).pid() == join.pid();
@@ -54,20 +54,16 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   }
   trace_.EndEarly(std::string(why.message()), turn);
   workers_.clear();
-  old_incarnations_.clear();
   departing_ = 0;
   admission_.Clear();
-  if (generation_.has_value()) generation_->End(turn.effects);
+  if (generation_.has_value()) generation_->state().End(turn.effects);
   generation_.reset();
   left_sets_.reset();
-  generation_departures_.clear();
-  damage_ = Damage::kNone;
   reforming_.Suspended();
-  blame_.Clear();
   rendezvous_.Suspend(turn.now);
   kv_.Open(generation());
   leaving_until_ = absl::InfinitePast();
-  waiting_changed_ = false;
+  news_.Forget();
   drains_.Suspend();
   AwaitMembers(after, turn.now);
   NoteDeparted(members);
@@ -116,10 +112,10 @@ std::string JobState::Who(Rank rank) const {
 }
 
 absl::Status JobState::RefuseResume(const v1::Join& join) {
-  if (started_) COORDD_RETURN_IF_ERROR(CheckToken(join.token()));  // before it is told anything
+  if (started_) COORDD_RETURN_IF_ERROR(token_.Check(join.token()));  // before it is told anything
   const int64_t theirs = join.resume().generation();
-  if (damage_ != Damage::kNone && theirs == ToInt(generation()))
-    return absl::FailedPreconditionError(damage_reason_);
+  if (damage() != Damage::kNone && theirs == ToInt(generation()))
+    return absl::FailedPreconditionError(generation_->reason());
   return absl::FailedPreconditionError(absl::StrCat(
       "worker ", join.worker_id(), " cannot resume: generation ", theirs, " of job ", name_,
       theirs == ToInt(generation()) && generation_.has_value() ? " goes on without it"
@@ -128,7 +124,7 @@ absl::Status JobState::RefuseResume(const v1::Join& join) {
 
 // A member, or somebody who says that it is one.
 absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, const Turn& turn) {
-  COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
+  COORDD_RETURN_IF_ERROR(token_.Check(join.token()));
   if (join.has_resume()) {
     COORDD_ASSIGN_OR_RETURN(const Rank rank, resume_->Check(join, durability_.cluster_id, epoch_));
     COORDD_RETURN_IF_ERROR(resume_->CheckMayReturn(rank));
@@ -321,8 +317,8 @@ void JobState::DeliverResumed(SessionId session, const ResumedGeneration& resume
   const auto members = static_cast<int32_t>(resumed.missed.size());
   ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
   ToProto(options_.lease, told.mutable_lease());
-  told.set_slots(generation_->identity().slots);
-  told.set_wants_schedule_finished(generation_->wants_schedule_finished());
+  told.set_slots(generation_->state().identity().slots);
+  told.set_wants_schedule_finished(generation_->state().wants_schedule_finished());
   for (const ResumedGeneration::Removal& removal : resumed.removals)
     told.add_open_ends(removal.position);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
@@ -348,8 +344,8 @@ void JobState::FinishResume(const Turn& turn) {
     worker.last_heard = turn.now;
   }
   if (status.ok()) {
-    generation_.emplace(IdentityOf(by_rank), options_, by_rank);
-    status = generation_->Restore(*resumed, turn.now);
+    generation_.emplace(IdentityOf(by_rank), options_, by_rank, /*knows_sets=*/true);
+    status = generation_->state().Restore(*resumed, turn.now);
   }
   if (!status.ok()) {
     generation_.reset();
@@ -359,7 +355,6 @@ void JobState::FinishResume(const Turn& turn) {
     return;
   }
   const ResumeState back = *std::exchange(resume_, std::nullopt);
-  knows_sets_ = true;
   const Inheritance inherited{back.repairs(), back.process_sets()};
   rendezvous_.Resume(by_rank, turn.now);
   for (int32_t rank = 0; rank < back.size(); ++rank) {
@@ -367,7 +362,7 @@ void JobState::FinishResume(const Turn& turn) {
     const bool is_new = back.is_new(Rank{rank});
     if (is_new) {
       DeliverMembership(session, workers_.at(session), *topology, inherited,
-                        generation_->identity().slots, turn.effects);
+                        generation_->state().identity().slots, turn.effects);
       DeliverSets({session}, inherited, turn.effects);
     }
     for (const auto& missed : resumed->missed[static_cast<size_t>(rank)]) {
@@ -380,8 +375,8 @@ void JobState::FinishResume(const Turn& turn) {
   }
   for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, turn.effects);
   TellDrains(turn);
-  newcomers_told_ = -1;  // what the members have heard of them nobody knows
-  waiting_changed_ = true;
+  news_.TellMembers(-1);  // what the members have heard of them nobody knows
+  news_.Changed();
   Emit(Event::Kind::kJobResumed,
        absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
                     " ranks are back ", DurationText(turn.now - resume_since_), " after ",
@@ -397,18 +392,19 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
   const ResumeState back = *std::exchange(resume_, std::nullopt);
   const Inheritance inherited{back.repairs(), back.process_sets()};
+  std::vector<v1::Departure> departed;
   for (v1::Departure departure : departures) {
     const auto is_it = [&departure](const v1::Departure& known) {
       return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
     };
     const bool was_asked = drains_.NoteGone(departure.worker_id());
     if (std::any_of(departures_.begin(), departures_.end(), is_it)) {  // before it was suspended
-      PushBounded(generation_departures_, departure);
+      departed.push_back(departure);
       continue;
     }
     departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
-    PushBounded(departures_, departure);
-    PushBounded(generation_departures_, departure);
+    AddDeparture(departures_, departure);
+    departed.push_back(departure);
     Emit(Event::Kind::kWorkerDeparted,
          absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
                       departure.pid(), ") ", departure.detail()),
@@ -439,18 +435,18 @@ void JobState::FailResume(Damage damage, const std::string& reason,
   }
   if (present.empty()) {
     kv_.Close(generation(), turn.effects);
-    generation_departures_.clear();
     Emit(Event::Kind::kGenerationEnded,
          absl::StrCat("generation ", ToInt(generation()), " ended: ", reason), turn.effects);
     rendezvous_.StopAwaiting(turn.now);
-    waiting_changed_ = true;
+    news_.Changed();
     NoteGone(turn);
     return;
   }
   rendezvous_.Resume(present, turn.now);
+  // Each of those who are back has said a part of the sets, perhaps.
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), false}, options_,
-                      std::move(by_rank));
-  knows_sets_ = false;  // each of those who are back has said a part of them, perhaps
+                      std::move(by_rank), /*knows_sets=*/false);
+  for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
   EndGeneration(damage, reason, turn);
   TellDrains(turn);
 }

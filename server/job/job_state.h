@@ -20,14 +20,18 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
 #include "server/job/admission.h"
-#include "server/job/blame.h"
+#include "server/job/current_generation.h"
 #include "server/job/drains.h"
+#include "server/job/executed_counts.h"
+#include "server/job/forming.h"
+#include "server/job/job_token.h"
 #include "server/job/kv_state.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
 #include "server/job/repair_plan.h"
 #include "server/job/resume_state.h"
 #include "server/job/trace_state.h"
+#include "server/job/waiting_news.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
@@ -37,11 +41,16 @@ namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe: one owner.
 //
+// What it consists of has classes of its own: its generation (CurrentGeneration, which is replaced
+// whole), who forms one (RendezvousState, Admission), what is stored before it is said (Forming),
+// who comes back (ResumeState), what follows a generation (Reforming), who is asked to leave
+// (Drains). What it is doing is one Stage of theirs.
+//
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
 // job_durability.cc (what is stored), job_resume.cc (a generation that goes on after a restart of
 // coordd), job_reforming.cc (what follows a generation that lost a member), job_process_sets.cc
 // (what it leaves to that one), job_exits.cc (why a stream has ended), job_dismissal.cc (who is to
-// go) and job_describe.cc (what operators see).
+// go), job_stacks.cc (where programs are) and job_describe.cc (its stage, and what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
@@ -90,7 +99,7 @@ class JobState {
   // Absent: nothing is negotiated.
   std::optional<MembersReports> WhoHasReported() const {
     if (!negotiating()) return std::nullopt;
-    return generation_->WhoHasReported();
+    return generation_->state().WhoHasReported();
   }
 
   // coordd was not running for `gap`. For a lease from now on, a member whose stream ends has lost
@@ -147,15 +156,30 @@ class JobState {
     v1::ProcessSets process_sets;
     bool has_sets() const;
   };
-  // How the current generation has ended, so far. Members hear of it again when it gets worse.
-  enum class Damage { kNone, kLeft, kAsked, kCollectiveFailed, kLost };
+
+  // docs/design/recovery.md has the table: what the parts of each are.
+  enum class Stage {
+    kEnded,
+    kGathering,    // for a first generation, or for one that has nothing from one before
+    kNegotiating,  // its generation is intact
+    kReporting,    // it is over, and its survivors report what they have of it
+    kFollowing,    // they have, and gather for the next
+    kWindingUp,    // it is over, and none follows
+    kReturning,    // its members come back
+  };
+  // job_describe.cc
+  Stage stage() const;
+  absl::Status CheckStage() const;
 
   // job_state.cc
+  absl::Status Dispatch(SessionId session, Worker& worker, const v1::WorkerMessage& message,
+                        const Turn& turn);
+  absl::Status OnNegotiation(Rank rank, const v1::WorkerMessage& message, const Turn& turn);
   bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
                  const Turn& turn);
   void NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes);
-  int64_t batches_executed() const;  // in this generation; 0: there is none
-  int64_t bytes_executed() const;
+  ExecutedCounts::Count PlannedInGeneration() const;   // REQUIRES: there is one
+  ExecutedCounts::Count ExecutedInGeneration() const;  // none: 0
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
                    const Turn& turn);
   // job_stacks.cc
@@ -169,7 +193,12 @@ class JobState {
   std::shared_ptr<v1::CoordinatorMessage> NewMessage(Generation generation) const;
   void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
             v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
-  bool negotiating() const { return generation_.has_value() && damage_ == Damage::kNone; }
+  bool negotiating() const { return generation_.has_value() && generation_->intact(); }
+  Damage damage() const { return generation_.has_value() ? generation_->damage() : Damage::kNone; }
+  // Of the same worker, in a generation that is over and that none follows.
+  std::optional<SessionId> OldIncarnation(const std::string& worker_id) const {
+    return generation_.has_value() ? generation_->OldOf(worker_id) : std::nullopt;
+  }
 
   // job_membership.cc
   void ReplaceWaiting(const v1::Join& join, const Turn& turn);
@@ -191,7 +220,6 @@ class JobState {
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
                          const Inheritance& inherited, int64_t slots, Effects& effects) const;
   void TellWaiting(const Turn& turn);
-  absl::Status CheckToken(absl::string_view token);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
 
   // job_durability.cc
@@ -208,7 +236,10 @@ class JobState {
     return durability_.outlives && MayBeTakenUp() && now < excused_until_;
   }
   // The generation is intact, or over and another one is to follow.
-  bool MayBeTakenUp() const { return negotiating() || reforming_.open(); }
+  bool MayBeTakenUp() const {
+    const Stage now = stage();
+    return now == Stage::kNegotiating || now == Stage::kReporting || now == Stage::kFollowing;
+  }
   // Of such a generation, also if it waits for the next one.
   static bool IsMember(const Worker& worker) {
     return worker.generation != Generation{0} || worker.previous_rank >= 0;
@@ -230,7 +261,6 @@ class JobState {
                   const std::vector<v1::Departure>& departures, const Turn& turn);
   absl::StatusOr<Topology> ResumedTopology() const;
   v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
-  static void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure);
   bool IsReturned(const Worker& worker) const {
     return resume_.has_value() && worker.generation != Generation{0};
   }
@@ -239,8 +269,6 @@ class JobState {
   void OnChangeMembers(const Worker& worker, const Turn& turn);
   // REQUIRES: a member of a generation that is over and will be followed by another. A status
   // breaks the protocol.
-  // REQUIRES: negotiating; one of the messages about schedules.
-  absl::Status OfSchedule(Rank rank, const v1::WorkerMessage& message, const Turn& turn);
   absl::Status OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
                                 const Turn& turn);
   // What the survivors among them do first, if they go on.
@@ -306,25 +334,17 @@ class JobState {
   const Epoch epoch_;
 
   bool started_ = false;
-  // The first member's, until the job has ended. Of a restored job only the hash is known, until
-  // somebody proves to have the token.
-  std::string token_;
-  std::string token_hash_;
-
-  v1::JobRecord record_;           // of the last generation that formed
-  v1::JobRecord proposed_record_;  // of one that is being stored
+  JobToken token_;
+  Forming forming_;
   // Of a job that was restored or suspended, until its generation goes on or has ended. Those who
   // are back are in workers_, and not in rendezvous_.
   std::optional<ResumeState> resume_;
   absl::Time resume_since_;
   std::string resume_after_;  // what has happened, as in "after coordd was started again"
   absl::Time excused_until_ = absl::InfinitePast();
-  int32_t failed_writes_ = 0;  // since the last that was stored
-  std::string not_stored_;     // why, of the last one; empty: it was
 
   RendezvousState rendezvous_;
   Reforming reforming_;
-  Blame blame_;          // of the current generation
   Admission admission_;  // those who wait, and the members of an intact generation
   Workers workers_;
   int32_t departing_ = 0;  // of them, those whose stream has ended
@@ -336,23 +356,12 @@ class JobState {
   bool drains_stored_ = false;                       // some are, by this coordd or the one before
   std::vector<Dismissal> being_stored_;              // until then nobody is told
 
-  // The current generation, intact or not, until its last member is gone.
-  std::optional<GenerationState> generation_;
-  bool knows_sets_ = false;  // of it; false: its survivors say them
+  std::optional<CurrentGeneration> generation_;
   // Of the generation before, until the next one has formed; absent: they were not known.
   std::optional<v1::ProcessSets> left_sets_;
-  int64_t batches_before_ = 0, bytes_before_ = 0;  // executed in generations that are gone
-  // In this one, by the member that has told of most. What is executed by schedule is not planned.
-  int64_t batches_told_ = 0, bytes_told_ = 0;
-  Damage damage_ = Damage::kNone;
-  std::string damage_reason_;
-  std::deque<v1::Departure> generation_departures_;
-  std::map<std::string, SessionId> old_incarnations_;  // members of a damaged one, by worker id
-
+  ExecutedCounts executed_;
   std::deque<v1::Departure> departures_;  // newest last
-  bool waiting_changed_ = false;
-  int32_t newcomers_told_ = 0;  // to the members; -1: unknown
-  absl::Time next_waiting_at_ = absl::InfinitePast();
+  WaitingNews news_;
 };
 
 }  // namespace coordd
