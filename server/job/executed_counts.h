@@ -24,6 +24,9 @@ class ExecutedCounts {
     before_ = {before_.batches + all.batches, before_.bytes + all.bytes};
     told_ = {};
   }
+  // There was more before, which was told to a coordd that is no more.
+  void NoteUncounted() { has_uncounted_ = true; }
+  bool has_uncounted() const { return has_uncounted_; }
   void ForgetBefore() { before_ = {}; }  // another run has the job's name now
 
  private:
@@ -33,6 +36,7 @@ class ExecutedCounts {
 
   Count before_;
   Count told_;
+  bool has_uncounted_ = false;
 };
 
 }  // namespace coordd

@@ -184,17 +184,17 @@ std::string JobState::Activity(const Worker& worker) const {
 }
 
 absl::Status JobState::CheckStage() const {
-  const Stage now = stage();
+  const Stage is = stage();
   const RendezvousPhase phase = rendezvous_.phase();
   const bool has_generation =
-      now == Stage::kNegotiating || now == Stage::kReporting || now == Stage::kWindingUp;
+      is == Stage::kNegotiating || is == Stage::kReporting || is == Stage::kWindingUp;
   if (has_generation != generation_.has_value())
     return absl::InternalError("a generation whose members come back has begun");
-  if ((now == Stage::kReporting || now == Stage::kFollowing) != reforming_.open())
+  if ((is == Stage::kReporting || is == Stage::kFollowing) != reforming_.open())
     return absl::InternalError("a generation is to follow one that is not over");
-  if ((now == Stage::kNegotiating) != (phase == RendezvousPhase::kFormed))
+  if ((is == Stage::kNegotiating) != (phase == RendezvousPhase::kFormed))
     return absl::InternalError("damage and phase differ");
-  const bool over = now == Stage::kReporting || now == Stage::kWindingUp;
+  const bool over = is == Stage::kReporting || is == Stage::kWindingUp;
   if (over != (phase == RendezvousPhase::kBroken))
     return absl::InternalError("a generation that is over, and phase differ");
   return absl::OkStatus();
@@ -229,7 +229,7 @@ absl::Status JobState::CheckConsistency() const {
   COORDD_RETURN_IF_ERROR(CheckStage());
   const bool counted = negotiating() || reforming_.open() || resume_.has_value();
   const size_t admitted = static_cast<size_t>(waiting + (counted ? members : 0));
-  if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
+  if (workers_.counted() != admitted) return absl::InternalError("admission is out of date");
   if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->state().CheckConsistency());
   return absl::OkStatus();
 }

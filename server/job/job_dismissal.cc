@@ -223,8 +223,7 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Tur
 
 std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
   // Each Join asks, and few find somebody: ten thousand that come must not look at each other.
-  if (!admission_.Contains(worker_id) && !OldIncarnation(worker_id).has_value())
-    return std::nullopt;
+  if (!workers_.Counts(worker_id) && !OldIncarnation(worker_id).has_value()) return std::nullopt;
   for (const auto& [session, worker] : workers_)
     if (worker.join.worker_id() == worker_id) return session;
   return std::nullopt;

@@ -25,22 +25,20 @@ absl::string_view RunOf(absl::string_view launch) {
 // Who is lost is told once, with the reason: a launcher that will tell it is a moment late at most.
 // Where nobody waits for the news, nobody waits for the reason.
 void JobState::OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn) {
-  Worker& worker = workers_.at(session);
+  const Worker& worker = workers_.at(session);
   const bool may_be_explained = !worker.join.launch().empty() && !worker.exit.has_value();
   if (!may_be_explained || !negotiating() || worker.generation == Generation{0}) {
-    if (IsExcused(turn.now) && IsMember(worker)) return Suspend(kSlept, turn);
+    if (IsExcused(turn.now) && worker.IsMember()) return Suspend(kSlept, turn);
     return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
   }
-  worker.departs_at = turn.now + kExitWait;
-  worker.stream_end = std::string(detail);
-  ++departing_;
+  workers_.StreamEnded(session, turn.now + kExitWait, detail);
   reforming_.Explained();
 }
 
 void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
                              const Turn& turn) {
   const bool has_members = std::any_of(sessions.begin(), sessions.end(), [&](SessionId session) {
-    return IsMember(workers_.at(session));
+    return workers_.at(session).IsMember();
   });
   if (has_members && durability_.outlives && MayBeTakenUp()) return Suspend(detail, turn);
   // Those who had come back have to come again, as all do who are waited for.
@@ -108,28 +106,13 @@ bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
   return false;
 }
 
-// In the order of their ends, whoever is explained or has waited long enough.
 void JobState::WatchDeparting(const Turn& turn) {
-  if (departing_ == 0) return;
-  std::vector<std::pair<absl::Time, SessionId>> due;
-  for (const auto& [session, worker] : workers_) {
-    if (worker.departs_at == absl::InfiniteFuture()) continue;
-    if (worker.exit.has_value() || worker.departs_at <= turn.now)
-      due.emplace_back(worker.departs_at, session);
-  }
+  const std::vector<SessionId> due = workers_.DueToDepart(turn.now);
   if (!due.empty() && IsExcused(turn.now)) return Suspend(kSlept, turn);
-  std::sort(due.begin(), due.end());
-  for (const auto& [at, session] : due) {
+  for (SessionId session : due) {
     const std::string detail = workers_.at(session).stream_end;
     Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
   }
-}
-
-absl::Time JobState::NextDeparture() const {
-  absl::Time next = absl::InfiniteFuture();
-  if (departing_ == 0) return next;
-  for (const auto& [session, worker] : workers_) next = std::min(next, worker.departs_at);
-  return next;
 }
 
 }  // namespace coordd

@@ -79,10 +79,9 @@ absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn&
   worker.join = join;
   worker.join.clear_token();
   worker.last_heard = turn.now;
-  admission_.Add(join);
   Emit(Event::Kind::kWorkerJoined,
        absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(turn.now)), turn.effects);
-  workers_.emplace(session, std::move(worker));
+  workers_.Add(session, std::move(worker));
   news_.Changed();
   // A process that starts again under its old id replaces itself, once its generation is over.
   if (const std::optional<SessionId> old = OldIncarnation(join.worker_id())) {
@@ -99,7 +98,7 @@ absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
     if (!reforming_.none_follows().empty()) return absl::FailedPreconditionError(NobodyIsTaken());
     COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
   }
-  absl::Status fits = admission_.Check(join);
+  absl::Status fits = workers_.Check(join);
   if (fits.ok() && !ended()) fits = ExplainFull(join, rendezvous_.CheckRoom());
   if (fits.ok() || !join.has_asking_for()) return fits;
   // Who is started again at once asks before coordd has noticed that its predecessor is dead.
@@ -132,7 +131,7 @@ absl::Status JobState::ExplainFull(const v1::Join& join, absl::Status room) cons
 
 // A single heartbeat may be older than it: what a process has sent arrives, and then its end.
 bool JobState::HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const {
-  if (worker.departs_at != absl::InfiniteFuture()) return false;
+  if (worker.departs()) return false;
   return worker.heartbeat_before > since || now - since > options_.lease;
 }
 
@@ -144,7 +143,7 @@ void JobState::ReplaceWaiting(const v1::Join& join, const Turn& turn) {
   const Worker& worker = workers_.at(*session);
   const bool is_same =
       worker.join.pid() == join.pid() && worker.join.host().node_id() == join.host().node_id();
-  if (IsMember(worker) || !is_same) return;
+  if (worker.IsMember() || !is_same) return;
   const std::string detail = "has connected again while it waited";
   Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
   turn.effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
@@ -217,16 +216,13 @@ absl::Status JobState::CheckAgreement(const v1::Join& join) {
 
 void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
                       const Turn& turn) {
-  const auto it = workers_.find(session);
-  COORDD_CHECK(it != workers_.end());
-  if (IsReturned(it->second)) {  // it may come again
+  COORDD_CHECK(Has(session));
+  if (IsReturned(workers_.at(session))) {  // it may come again
     DropReturned(session);
     if (resume_->complete()) FinishResume(turn);
     return;
   }
-  const Worker worker = std::move(it->second);
-  workers_.erase(it);
-  if (worker.departs_at != absl::InfiniteFuture()) --departing_;
+  const Worker worker = workers_.Take(session);
   const bool is_member = worker.generation != Generation{0};
   std::string what = OneLine(What(cause, detail, worker.exit));
   if (DamageOf(cause) == Damage::kLost)
@@ -250,7 +246,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.
-  if (!is_member || damage() == Damage::kNone || reforming_.open()) admission_.Remove(worker.join);
+  if (!is_member || damage() == Damage::kNone || reforming_.open()) workers_.Release(worker);
   if (generation_.has_value()) generation_->DropOld(worker.join.worker_id(), session);
   rendezvous_.Remove(session, turn.now);
   if (is_member) {
@@ -300,7 +296,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
     if (worker.generation == Generation{0}) continue;
     members.push_back(session);
     if (!was_intact || reforming_.open()) continue;
-    admission_.Remove(worker.join);
+    workers_.Release(worker);
     generation_->KeepOld(worker.join.worker_id(), session);
   }
   if (was_intact && damage == Damage::kAsked) leaving_until_ = turn.now + kLeaveWindow;

@@ -99,9 +99,8 @@ void JobState::Judge(const std::string& why, const Turn& turn) {
     return EndGeneration(Damage::kCollectiveFailed, why, turn);
   std::set<Rank> marked;
   for (int32_t rank = 0; rank < generation_->state().size(); ++rank) {
-    const auto worker = workers_.find(generation_->state().session_of(Rank{rank}));
-    const bool lately =
-        worker != workers_.end() && turn.now - worker->second.blamed_at < kFruitfulLife;
+    const Worker* const worker = workers_.Find(generation_->session_of(Rank{rank}));
+    const bool lately = worker != nullptr && turn.now - worker->blamed_at < kFruitfulLife;
     if (lately) marked.insert(Rank{rank});
   }
   std::vector<std::pair<SessionId, std::string>> evicted;
@@ -181,7 +180,7 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
       sessions, [this](SessionId session) { return workers_.at(session).previous_rank >= 0; });
   if (inherits || !reforming_.unfinished()) return;
   const int64_t batches = executed_.before().batches + ExecutedInGeneration().batches;
-  if (batches == 0 && resume_after_.empty()) return;  // there was no state yet
+  if (batches == 0 && !executed_.has_uncounted()) return;  // there was no state yet
   const std::string sentence = absl::StrCat(
       "no member with state is left: generation ", ToInt(generation()),
       " has none of those who were in the one before, and begins anew; ",

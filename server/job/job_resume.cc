@@ -18,9 +18,9 @@
 namespace coordd {
 
 void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
-  resume_.emplace(forming_.record(), now + options_.lease + options_.resume_grace);
-  resume_since_ = now;
-  resume_after_ = std::string(after);
+  resume_.emplace(forming_.record(), now + options_.lease + options_.resume_grace,
+                  ResumeBeginning{now, std::string(after)});
+  executed_.NoteUncounted();
 }
 
 // The generation goes on, or another one follows it, and its member wants its place back: it has
@@ -30,7 +30,7 @@ bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
   if (!durability_.outlives || !MayBeTakenUp() || !token_.Check(join.token()).ok()) return false;
   if (!join.has_resume() && !IsExcused(now)) return false;
   const auto session = SessionOf(join.worker_id());
-  if (!session.has_value() || !IsMember(workers_.at(*session))) return false;
+  if (!session.has_value() || !workers_.at(*session).IsMember()) return false;
   const ResumeState members(forming_.record(), absl::InfiniteFuture());
   if (join.has_resume()) return members.Check(join, durability_.cluster_id, epoch_).ok();
   const auto rank = members.Find(join.worker_id());
@@ -47,15 +47,13 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   std::set<std::string> members;
   for (const auto& [session, worker] : workers_) {
     turn.effects.outgoing.push_back(CloseSession{session, why});
-    if (IsMember(worker)) members.insert(worker.join.worker_id());
+    if (worker.IsMember()) members.insert(worker.join.worker_id());
     if (!worker.exit.has_value()) continue;
     ended.emplace_back().set_launch(worker.join.launch());
     *ended.back().mutable_exit() = *worker.exit;
   }
   trace_.EndEarly(std::string(why.message()), turn);
-  workers_.clear();
-  departing_ = 0;
-  admission_.Clear();
+  workers_.Clear();
   if (generation_.has_value()) generation_->state().End(turn.effects);
   generation_.reset();
   left_sets_.reset();
@@ -169,15 +167,12 @@ void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, c
   worker.generation = generation();
   worker.place.rank = rank;
   worker.last_heard = turn.now;
-  admission_.Add(join);
-  workers_.emplace(session, std::move(worker));
+  workers_.Add(session, std::move(worker));
 }
 
 void JobState::DropReturned(SessionId session) {
-  const auto it = workers_.find(session);
-  resume_->Gone(it->second.place.rank);
-  admission_.Remove(it->second.join);
-  workers_.erase(it);
+  resume_->Gone(workers_.at(session).place.rank);
+  workers_.Remove(session);
 }
 
 void JobState::OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
@@ -255,9 +250,9 @@ void JobState::WatchResume(const Turn& turn) {
   std::vector<v1::Departure> departures;
   size_t known = 0;  // of them, those who have said goodbye
   std::string who;
-  const std::string what =
-      absl::StrCat("was lost: it did not come back within ", DurationText(turn.now - resume_since_),
-                   " after ", resume_after_);
+  const std::string what = absl::StrCat("was lost: it did not come back within ",
+                                        DurationText(turn.now - resume_->beginning().at), " after ",
+                                        resume_->beginning().after);
   for (Rank rank : resume_->Missing()) {
     if (const v1::Departure* left = resume_->left(rank)) {
       departures.push_back(*left);
@@ -350,8 +345,9 @@ void JobState::FinishResume(const Turn& turn) {
   if (!status.ok()) {
     generation_.reset();
     FailResume(Damage::kCollectiveFailed,
-               absl::StrCat("it could not go on after ", resume_after_, ": ", status.message()), {},
-               turn);
+               absl::StrCat("it could not go on after ", resume_->beginning().after, ": ",
+                            status.message()),
+               {}, turn);
     return;
   }
   const ResumeState back = *std::exchange(resume_, std::nullopt);
@@ -379,8 +375,8 @@ void JobState::FinishResume(const Turn& turn) {
   news_.Changed();
   Emit(Event::Kind::kJobResumed,
        absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
-                    " ranks are back ", DurationText(turn.now - resume_since_), " after ",
-                    resume_after_),
+                    " ranks are back ", DurationText(turn.now - back.beginning().at), " after ",
+                    back.beginning().after),
        turn.effects);
 }
 
@@ -427,8 +423,7 @@ void JobState::FailResume(Damage damage, const std::string& reason,
       continue;
     }
     // It has heard of no generation that could end: it comes again, as a new one.
-    admission_.Remove(workers_.at(*session).join);
-    workers_.erase(*session);
+    workers_.Remove(*session);
     by_rank.back() = SessionId{0};
     turn.effects.outgoing.push_back(
         CloseSession{*session, absl::UnavailableError(absl::StrCat("join again: ", reason))});

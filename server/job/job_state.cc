@@ -123,7 +123,7 @@ bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message
                              const Turn& turn) {
   const bool current = message.epoch() == ToInt(epoch_) && ToInt(generation()) != 0 &&
                        message.generation() == ToInt(generation());
-  if (!current || !negotiating() || departing_ > 0) return false;
+  if (!current || !negotiating() || workers_.anyone_departs()) return false;
   GenerationState::RankGroup* group = generation_->state().GroupOf(from);
   if (group == nullptr || !ValidateTensorsReady(message.tensors_ready()).ok()) return false;
   if (!generation_->state().OnSharedReady(*group, message.tensors_ready(), turn)) return false;
@@ -261,16 +261,16 @@ void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave&
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
                                   const Turn& turn) {
-  if (departing_ > 0) return;  // whoever is departing is why
+  if (workers_.anyone_departs()) return;  // whoever is departing is why
   std::string reason = absl::StrCat(
       Who(worker), " reported that ",
       failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(), " failed");
   if (!failed.detail().empty()) absl::StrAppend(&reason, ": ", failed.detail());
   const int32_t suspect = failed.suspect_rank();
   if (suspect >= 0 && suspect < generation_->state().size()) {
-    const auto it = workers_.find(generation_->state().session_of(Rank{suspect}));
+    const Worker* const blamed = workers_.Find(generation_->session_of(Rank{suspect}));
     absl::StrAppend(&reason, "; it blames ",
-                    it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
+                    blamed == nullptr ? absl::StrCat("rank ", suspect) : Who(*blamed));
   }
   // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
   // (a connection that ended) is often here first.
@@ -347,7 +347,7 @@ absl::Time JobState::NextDeadline() const {
   if (generation_.has_value()) next = std::min(next, generation_->state().NextDeadline());
   next = std::min(next, news_.NextDeadline());
   if (resume_.has_value()) next = std::min(next, resume_->deadline());
-  next = std::min({next, NextDeparture(), drains_.NextDeadline()});
+  next = std::min({next, workers_.NextDeparture(), drains_.NextDeadline()});
   return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
@@ -389,11 +389,9 @@ void JobState::Stop(const StopRequested& stop, const Turn& turn) {
     turn.effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
     rendezvous_.Remove(session, turn.now);
   }
-  workers_.clear();
-  departing_ = 0;
+  workers_.Clear();
   reforming_.Ended();
   resume_.reset();
-  admission_.Clear();
   ForgetGeneration();
   news_.Forget();
   if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);

@@ -19,12 +19,12 @@
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
-#include "server/job/admission.h"
 #include "server/job/current_generation.h"
 #include "server/job/drains.h"
 #include "server/job/executed_counts.h"
 #include "server/job/forming.h"
 #include "server/job/job_token.h"
+#include "server/job/job_workers.h"
 #include "server/job/kv_state.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
@@ -126,30 +126,7 @@ class JobState {
     DismissAnswer answer;
     bool closes_node = false;  // which was open before
   };
-  struct Worker {
-    v1::Join join;          // without the token
-    Generation generation;  // 0: waiting
-    Place place;            // of a member
-    // Of a survivor that waits: the generation that it was in, its rank there and its report.
-    Generation previous;
-    int32_t previous_rank = -1;
-    v1::RecoveryReport report;
-    absl::Time last_heard;
-    v1::Heartbeat heartbeat;                  // the last one, without
-    std::optional<v1::DeviceUse> device_use;  // of the generation
-    absl::Time heartbeat_at = absl::InfinitePast();
-    absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
-    // Others wait for it: it was asked where its program is, and what it has said.
-    bool stack_asked = false;
-    std::string stack;
-    double bytes_per_second = 0;          // between the last two heartbeats
-    std::optional<v1::ProcessExit> exit;  // from its launcher
-    // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
-    absl::Time departs_at = absl::InfiniteFuture();
-    std::string stream_end;
-    absl::Time blamed_at = absl::InfinitePast();  // last, as one end of a link that was silent
-  };
-  using Workers = std::map<SessionId, Worker>;
+  using Worker = JobWorker;
   // What a generation has from the one before.
   struct Inheritance {
     std::vector<v1::LaneRepair> repairs;
@@ -237,12 +214,8 @@ class JobState {
   }
   // The generation is intact, or over and another one is to follow.
   bool MayBeTakenUp() const {
-    const Stage now = stage();
-    return now == Stage::kNegotiating || now == Stage::kReporting || now == Stage::kFollowing;
-  }
-  // Of such a generation, also if it waits for the next one.
-  static bool IsMember(const Worker& worker) {
-    return worker.generation != Generation{0} || worker.previous_rank >= 0;
+    const Stage is = stage();
+    return is == Stage::kNegotiating || is == Stage::kReporting || is == Stage::kFollowing;
   }
   void Suspend(absl::string_view after, const Turn& turn);
   void NoteDeparted(const std::set<std::string>& members);
@@ -321,7 +294,6 @@ class JobState {
   // Of a run that had this name before the one that `join` begins.
   void ForgetEarlierRun(const v1::Join& join);
   void WatchDeparting(const Turn& turn);
-  absl::Time NextDeparture() const;
 
   // job_describe.cc
   void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -339,15 +311,11 @@ class JobState {
   // Of a job that was restored or suspended, until its generation goes on or has ended. Those who
   // are back are in workers_, and not in rendezvous_.
   std::optional<ResumeState> resume_;
-  absl::Time resume_since_;
-  std::string resume_after_;  // what has happened, as in "after coordd was started again"
   absl::Time excused_until_ = absl::InfinitePast();
 
   RendezvousState rendezvous_;
   Reforming reforming_;
-  Admission admission_;  // those who wait, and the members of an intact generation
-  Workers workers_;
-  int32_t departing_ = 0;  // of them, those whose stream has ended
+  JobWorkers workers_;
   KvState kv_;
   TraceState trace_;
 

@@ -7,13 +7,16 @@
 #include "server/job/executed_counts.h"
 #include "server/job/forming.h"
 #include "server/job/job_token.h"
+#include "server/job/job_workers.h"
 #include "server/job/waiting_news.h"
+#include "tests/server/support/builders.h"
 #include "tests/support/start_time.h"
 #include "tests/support/status_matchers.h"
 
 namespace coordd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -123,6 +126,47 @@ TEST(JobToken, OfARestoredJobTheHashDecidesUntilSomebodyHasTheToken) {
               StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("no token for job train")));
   EXPECT_THAT(token.Check("secret"), IsOk());
   EXPECT_TRUE(token.Is("secret"));
+}
+
+JobWorker JobWorkerOf(const std::string& worker_id) {
+  JobWorker worker;
+  worker.join = JoinOf(worker_id);
+  return worker;
+}
+
+TEST(JobWorkers, CountForAdmissionUntilTheyAreReleasedWhetherInOrNot) {
+  JobWorkers workers;
+  workers.Add(SessionId{1}, JobWorkerOf("a"));
+  EXPECT_TRUE(workers.Counts("a"));
+  EXPECT_THAT(workers.Check(JoinOf("a")),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("a")));
+  workers.Release(workers.at(SessionId{1}));
+  EXPECT_THAT(workers.Check(JoinOf("a")), IsOk());
+  EXPECT_TRUE(workers.contains(SessionId{1}));
+  workers.Add(SessionId{2}, JobWorkerOf("b"));
+  const JobWorker b = workers.Take(SessionId{2});
+  EXPECT_EQ(workers.Find(SessionId{2}), nullptr);
+  EXPECT_EQ(workers.counted(), 1u) << "its owner has not released it";
+  workers.Release(b);
+  EXPECT_EQ(workers.counted(), 0u);
+}
+
+TEST(JobWorkers, DepartInTheOrderInWhichTheirStreamsEnded) {
+  JobWorkers workers;
+  for (int32_t i = 0; i < 3; ++i)
+    workers.Add(SessionId{i}, JobWorkerOf(std::string(1, static_cast<char>('a' + i))));
+  EXPECT_FALSE(workers.anyone_departs());
+  EXPECT_EQ(workers.NextDeparture(), absl::InfiniteFuture());
+  workers.StreamEnded(SessionId{2}, kStart, "reset");
+  workers.StreamEnded(SessionId{0}, kStart + absl::Seconds(2), "reset");
+  EXPECT_TRUE(workers.anyone_departs());
+  EXPECT_EQ(workers.NextDeparture(), kStart);
+  EXPECT_THAT(workers.DueToDepart(kStart), ElementsAre(SessionId{2}));
+  workers.at(SessionId{0}).exit.emplace();  // its launcher has told why
+  EXPECT_THAT(workers.DueToDepart(kStart), ElementsAre(SessionId{2}, SessionId{0}));
+  workers.Remove(SessionId{2});
+  workers.Remove(SessionId{0});
+  EXPECT_FALSE(workers.anyone_departs());
 }
 
 TEST(WaitingNews, OnceASecondAtMostAndOnlyWhenItHasChanged) {
