@@ -78,7 +78,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_slowest_rank(-1);
   state->set_none_follows(reforming_.none_follows());
   state->set_state_lost(reforming_.state_lost());
-  for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
+  for (const v1::Departure& departure : history_.departures) *state->add_departures() = departure;
   for (const std::string& node : drains_.closed_nodes()) state->add_drained_nodes(node);
 
   // Ranks in order, then those who wait.
@@ -96,8 +96,8 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   }
   state->set_bytes_per_second(std::max(0.0, slowest));
   const ExecutedCounts::Count executed = ExecutedInGeneration();
-  state->set_batches_total(executed_.before().batches + executed.batches);
-  state->set_bytes_total(executed_.before().bytes + executed.bytes);
+  state->set_batches_total(history_.executed.before().batches + executed.batches);
+  state->set_bytes_total(history_.executed.before().bytes + executed.bytes);
   if (resume_.has_value()) state->set_size(resume_->size());
   if (!generation_.has_value()) return;
   state->set_size(generation_->state().size());

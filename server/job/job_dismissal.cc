@@ -162,7 +162,7 @@ void JobState::Dismiss(const DismissCall& call, const Turn& turn) {
       }
   }
   // Whoever is answered may rely on it.
-  being_stored_.push_back({std::move(answer), closes_node});
+  dismissals_.Await({std::move(answer), closes_node});
   if (!PersistDrains(call.call, turn.effects)) OnDrainsStored(call.call, absl::OkStatus(), turn);
 }
 
@@ -184,20 +184,16 @@ void JobState::LiftDrain(SessionId session, absl::string_view by, Effects& effec
 
 // Whether there is something to wait for.
 bool JobState::PersistDrains(CallId call, Effects& effects) {
-  const bool none = drains_.empty();
-  if (!durability_.on || (none && !drains_stored_)) return false;
-  drains_stored_ = !none;
+  if (!durability_.on || !dismissals_.Store(/*is_empty=*/drains_.empty())) return false;
   effects.persist.push_back({name_, Generation{0}, {DrainWrite(name_, drains_.Record())}, call});
   return call != CallId{0};
 }
 
 void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn) {
-  const auto found = std::find_if(being_stored_.begin(), being_stored_.end(),
-                                  [call](const Dismissal& d) { return d.answer.call == call; });
-  if (found == being_stored_.end()) return;  // the job has ended meanwhile
-  const bool closes_node = found->closes_node;
-  DismissAnswer answer = std::move(found->answer);
-  being_stored_.erase(found);
+  std::optional<Dismissals::Pending> pending = dismissals_.Take(call);
+  if (!pending.has_value()) return;  // the job has ended meanwhile
+  const bool closes_node = pending->closes_node;
+  DismissAnswer answer = std::move(pending->answer);
   for (const v1::DismissedWorker& worker : answer.reply.workers()) {
     const Drain* drain = drains_.Find(worker.worker_id());
     const auto session = SessionOf(worker.worker_id());
@@ -313,18 +309,12 @@ absl::Time JobState::NextLeaving() const {
     const Drain* drain = drains_.Find(entry.second.join.worker_id());
     return drain != nullptr && drain->has_begun();
   });
-  return anybody ? leaving_until_ : absl::InfinitePast();
+  return anybody ? drains_.awaited_until() : absl::InfinitePast();
 }
 
 // The job is over.
 void JobState::FailDismissals(Effects& effects) {
-  for (Dismissal& dismissal : being_stored_) {
-    DismissAnswer& answer = dismissal.answer;
-    answer.reply.Clear();
-    answer.status = absl::AbortedError(absl::StrCat("job ", name_, " has ended"));
-    effects.outgoing.push_back(std::move(answer));
-  }
-  being_stored_.clear();
+  dismissals_.Fail(absl::AbortedError(absl::StrCat("job ", name_, " has ended")), effects);
   drains_ = Drains();
 }
 

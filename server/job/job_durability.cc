@@ -86,13 +86,12 @@ void JobState::PersistEnd(Effects& effects) {
   v1::JobRecord record;
   record.set_generation(ToInt(rendezvous_.proposed()));
   effects.persist.push_back({name_, Generation{0}, {JobWrite(name_, record)}});
-  if (std::exchange(drains_stored_, false))
-    effects.persist.back().writes.push_back(DrainWrite(name_, {}));
+  if (dismissals_.TakeStored()) effects.persist.back().writes.push_back(DrainWrite(name_, {}));
 }
 
 void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains,
                        const Turn& turn) {
-  drains_stored_ = !drains.drains().empty() || !drains.nodes().empty();
+  dismissals_.Restore(!drains.drains().empty() || !drains.nodes().empty());
   if (!record.running()) return;
   drains_.Restore(drains);
   RendezvousOptions options = rendezvous_.options();

@@ -64,10 +64,9 @@ absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* k
 void JobState::ForgetEarlierRun(const v1::Join& join) {
   const absl::string_view run = RunOf(join.launch());
   if (run.empty()) return;
-  for (const v1::Departure& departure : departures_)
+  for (const v1::Departure& departure : history_.departures)
     if (RunOf(departure.launch()) == run) return;
-  departures_.clear();
-  executed_.ForgetBefore();
+  history_.Forget();
 }
 
 bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
@@ -79,7 +78,7 @@ bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
   }
   if (known) return true;  // the end of its stream, or its goodbye, is here or on its way
   const std::string what = ExitText(in.exit());
-  for (v1::Departure& departure : departures_) {
+  for (v1::Departure& departure : history_.departures) {
     if (departure.launch() != in.launch()) continue;
     const bool said_goodbye = departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
                               departure.cause() == v1::DEPARTURE_CAUSE_DRAINED;

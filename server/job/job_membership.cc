@@ -241,7 +241,7 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
   departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
-  AddDeparture(departures_, departure);
+  AddDeparture(history_.departures, departure);
   Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), turn.effects, cause);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
@@ -299,7 +299,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
     workers_.Release(worker);
     generation_->KeepOld(worker.join.worker_id(), session);
   }
-  if (was_intact && damage == Damage::kAsked) leaving_until_ = turn.now + kLeaveWindow;
+  if (was_intact && damage == Damage::kAsked) drains_.AwaitUntil(turn.now + kLeaveWindow);
   if (was_intact) {
     rendezvous_.Break(turn.now);
     generation_->state().End(turn.effects);
@@ -316,7 +316,7 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, const Tur
 
 void JobState::ForgetGeneration() {
   if (!generation_.has_value()) return;
-  executed_.EndGeneration(PlannedInGeneration());
+  history_.executed.EndGeneration(PlannedInGeneration());
   generation_.reset();
 }
 
@@ -370,7 +370,6 @@ void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
   left_sets_.reset();
   if (drains_.ForgetGone()) PersistDrains(CallId{0}, turn.effects);
   reforming_.Formed(turn.now);
-  leaving_until_ = absl::InfinitePast();
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
   generation_.emplace(identity, options_, std::move(by_rank), /*knows_sets=*/true);
   generation_->state().TakeOver(inherited.process_sets);

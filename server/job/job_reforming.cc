@@ -179,8 +179,8 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
   const bool inherits = absl::c_any_of(
       sessions, [this](SessionId session) { return workers_.at(session).previous_rank >= 0; });
   if (inherits || !reforming_.unfinished()) return;
-  const int64_t batches = executed_.before().batches + ExecutedInGeneration().batches;
-  if (batches == 0 && !executed_.has_uncounted()) return;  // there was no state yet
+  const int64_t batches = history_.executed.before().batches + ExecutedInGeneration().batches;
+  if (batches == 0 && !history_.executed.has_uncounted()) return;  // there was no state yet
   const std::string sentence = absl::StrCat(
       "no member with state is left: generation ", ToInt(generation()),
       " has none of those who were in the one before, and begins anew; ",

@@ -20,7 +20,7 @@ namespace coordd {
 void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
   resume_.emplace(forming_.record(), now + options_.lease + options_.resume_grace,
                   ResumeBeginning{now, std::string(after)});
-  executed_.NoteUncounted();
+  history_.executed.NoteUncounted();
 }
 
 // The generation goes on, or another one follows it, and its member wants its place back: it has
@@ -60,7 +60,6 @@ void JobState::Suspend(absl::string_view after, const Turn& turn) {
   reforming_.Suspended();
   rendezvous_.Suspend(turn.now);
   kv_.Open(generation());
-  leaving_until_ = absl::InfinitePast();
   news_.Forget();
   drains_.Suspend();
   AwaitMembers(after, turn.now);
@@ -80,7 +79,7 @@ void JobState::NoteDeparted(const std::set<std::string>& members) {
     if (members.contains(id)) continue;
     v1::Departure gone =
         DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost some time ago");
-    for (const v1::Departure& departure : departures_)
+    for (const v1::Departure& departure : history_.departures)
       if (departure.worker_id() == id && departure.rank() <= rank) gone = departure;
     gone.set_rank(rank);
     resume_->NoteLost(gone, reforming_.reason());
@@ -394,12 +393,13 @@ void JobState::FailResume(Damage damage, const std::string& reason,
       return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
     };
     const bool was_asked = drains_.NoteGone(departure.worker_id());
-    if (std::any_of(departures_.begin(), departures_.end(), is_it)) {  // before it was suspended
+    if (std::any_of(history_.departures.begin(), history_.departures.end(),
+                    is_it)) {  // before it was suspended
       departed.push_back(departure);
       continue;
     }
     departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
-    AddDeparture(departures_, departure);
+    AddDeparture(history_.departures, departure);
     departed.push_back(departure);
     Emit(Event::Kind::kWorkerDeparted,
          absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",

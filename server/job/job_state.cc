@@ -195,7 +195,7 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
 
 void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes) {
   if (!generation_.has_value() || worker.generation != generation()) return;
-  executed_.Tell({batches, bytes});
+  history_.executed.Tell({batches, bytes});
 }
 
 ExecutedCounts::Count JobState::PlannedInGeneration() const {
@@ -204,7 +204,7 @@ ExecutedCounts::Count JobState::PlannedInGeneration() const {
 
 ExecutedCounts::Count JobState::ExecutedInGeneration() const {
   if (!generation_.has_value()) return {};
-  return executed_.InGeneration(PlannedInGeneration());
+  return history_.executed.InGeneration(PlannedInGeneration());
 }
 
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,

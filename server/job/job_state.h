@@ -20,9 +20,10 @@
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
 #include "server/job/current_generation.h"
+#include "server/job/dismissals.h"
 #include "server/job/drains.h"
-#include "server/job/executed_counts.h"
 #include "server/job/forming.h"
+#include "server/job/job_history.h"
 #include "server/job/job_token.h"
 #include "server/job/job_workers.h"
 #include "server/job/kv_state.h"
@@ -122,10 +123,6 @@ class JobState {
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
-  struct Dismissal {
-    DismissAnswer answer;
-    bool closes_node = false;  // which was open before
-  };
   using Worker = JobWorker;
   // What a generation has from the one before.
   struct Inheritance {
@@ -320,15 +317,12 @@ class JobState {
   TraceState trace_;
 
   Drains drains_;
-  absl::Time leaving_until_ = absl::InfinitePast();  // no generation forms with one of them before
-  bool drains_stored_ = false;                       // some are, by this coordd or the one before
-  std::vector<Dismissal> being_stored_;              // until then nobody is told
+  Dismissals dismissals_;
 
   std::optional<CurrentGeneration> generation_;
   // Of the generation before, until the next one has formed; absent: they were not known.
   std::optional<v1::ProcessSets> left_sets_;
-  ExecutedCounts executed_;
-  std::deque<v1::Departure> departures_;  // newest last
+  JobHistory history_;
   WaitingNews news_;
 };
 

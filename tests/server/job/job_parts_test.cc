@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <variant>
+
 #include "server/job/current_generation.h"
+#include "server/job/dismissals.h"
+#include "server/job/drains.h"
 #include "server/job/executed_counts.h"
 #include "server/job/forming.h"
 #include "server/job/job_token.h"
@@ -126,6 +130,44 @@ TEST(JobToken, OfARestoredJobTheHashDecidesUntilSomebodyHasTheToken) {
               StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("no token for job train")));
   EXPECT_THAT(token.Check("secret"), IsOk());
   EXPECT_TRUE(token.Is("secret"));
+}
+
+TEST(Dismissals, AnswersEachCallOnceOrAllWithWhatHasHappened) {
+  Dismissals dismissals;
+  dismissals.Await({.answer = {.call = CallId{7}}, .closes_node = true});
+  dismissals.Await({.answer = {.call = CallId{8}}});
+  const auto taken = dismissals.Take(CallId{7});
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_TRUE(taken->closes_node);
+  EXPECT_FALSE(dismissals.Take(CallId{7}).has_value());
+  Effects effects;
+  dismissals.Fail(absl::AbortedError("the job has ended"), effects);
+  dismissals.Fail(absl::AbortedError("the job has ended"), effects);
+  ASSERT_THAT(effects.outgoing, SizeIs(1));
+  EXPECT_THAT(std::get<DismissAnswer>(effects.outgoing[0]).status,
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("ended")));
+}
+
+TEST(Dismissals, AnEmptyRecordIsStoredOnlyOverAnother) {
+  Dismissals dismissals;
+  EXPECT_FALSE(dismissals.Store(/*is_empty=*/true));
+  EXPECT_TRUE(dismissals.Store(/*is_empty=*/false));
+  EXPECT_TRUE(dismissals.Store(/*is_empty=*/true));
+  EXPECT_FALSE(dismissals.Store(/*is_empty=*/true));
+  dismissals.Restore(true);
+  EXPECT_TRUE(dismissals.TakeStored());
+  EXPECT_FALSE(dismissals.TakeStored());
+}
+
+TEST(DrainsAwaited, TheOthersWaitForThemUntilOneGenerationFormsOrAllComeBack) {
+  Drains drains;
+  drains.AwaitUntil(kStart);
+  EXPECT_EQ(drains.awaited_until(), kStart);
+  drains.ForgetGone();
+  EXPECT_EQ(drains.awaited_until(), absl::InfinitePast());
+  drains.AwaitUntil(kStart);
+  drains.Suspend();
+  EXPECT_EQ(drains.awaited_until(), absl::InfinitePast());
 }
 
 JobWorker JobWorkerOf(const std::string& worker_id) {
