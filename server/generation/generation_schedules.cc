@@ -1,15 +1,14 @@
-// Schedules of a generation: how one begins, how it is broken and cut, and what has to wait for
-// that. docs/design/schedules.md.
+#include "server/generation/generation_schedules.h"
+
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/duration_text.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
-#include "server/generation/generation_state.h"
-#include "server/model/validate_message.h"
 
 namespace coordd {
 namespace {
@@ -28,9 +27,9 @@ std::string Title(int64_t id, ProcessSetId set) {
 
 }  // namespace
 
-void GenerationState::Observe(SetState& set, const std::vector<ReadyTensor>& ready,
-                              const std::vector<std::vector<size_t>>& batches) {
-  if (!schedules_wanted()) return;
+void GenerationSchedules::Observe(SetNegotiation& set, const std::vector<ReadyTensor>& ready,
+                                  const std::vector<std::vector<size_t>>& batches) {
+  if (!wanted_) return;
   for (const std::vector<size_t>& batch : batches) {
     const bool on_devices = ready[batch.front()].spec.memory != MemoryKind::kHost;
     std::vector<const TensorSpec*> specs;
@@ -38,48 +37,46 @@ void GenerationState::Observe(SetState& set, const std::vector<ReadyTensor>& rea
     for (size_t index : batch) {
       // While a rank has no data, the others will soon do something else.
       if (ready[index].for_joined) {
-        set.detector.Reset();
-        set.device_detector.Reset();
+        set.ResetDetectors();
         return;
       }
       specs.push_back(&ready[index].spec);
       bytes += ready[index].fused_bytes;
     }
-    if (on_devices) NoteOnDevices(set.id, bytes);
-    if (set.is_pair || (on_devices && !identity_.device_schedules)) continue;
-    (on_devices ? set.device_detector : set.detector).Planned(specs);
+    if (on_devices) NoteOnDevices(set.id(), bytes);
+    if (set.is_pair() || (on_devices && !messages_.identity().device_schedules)) continue;
+    set.detector(on_devices).Planned(specs);
   }
 }
 
 // Beside a schedule of tensors on devices what is planned of such tensors is staged: there is one
 // where all that comes often, or is large, is of one set.
-void GenerationState::NoteOnDevices(ProcessSetId set, int64_t bytes) {
+void GenerationSchedules::NoteOnDevices(ProcessSetId set, int64_t bytes) {
   if (bytes <= kSmallBesideSchedule || last_on_devices_ == set) return;
-  const auto before = states_.find(std::exchange(last_on_devices_, set));
-  if (before != states_.end()) before->second->device_detector.Reset();
+  SetNegotiation* const before = sets_.Find(std::exchange(last_on_devices_, set));
+  if (before != nullptr) before->detector(/*on_devices=*/true).Reset();
 }
 
-// What came beside it was planned to be staged, which is correct, and slow.
-void GenerationState::BreakDeviceSchedule(int64_t bytes_beside, Effects& effects) {
-  if (bytes_beside <= kSmallBesideSchedule || device_order_.schedule() == 0) return;
-  Freeze(schedules_.Break(device_order_.schedule()),
-         absl::StrCat(bytes_beside, " bytes on devices came beside it"), effects);
-}
-
-void GenerationState::MaybeSchedule(SetState& set, Effects& effects) {
-  MaybeSchedule(set, set.detector, effects);
-  if (device_order_.busy()) {
-    set.device_detector.Reset();  // what is staged now is not the pattern
+// What came beside a schedule was planned to be staged, which is correct, and slow.
+void GenerationSchedules::Planned(SetNegotiation& set, int64_t most_staged, Effects& effects) {
+  if (most_staged > kSmallBesideSchedule && devices_.schedule() != 0) {
+    Freeze(table_.Break(devices_.schedule()),
+           absl::StrCat(most_staged, " bytes on devices came beside it"), effects);
+  }
+  MaybeBegin(set, set.detector(/*on_devices=*/false), effects);
+  ScheduleDetector& on_devices = set.detector(/*on_devices=*/true);
+  if (devices_.busy()) {
+    on_devices.Reset();  // what is staged now is not the pattern
   } else {
-    MaybeSchedule(set, set.device_detector, effects);
+    MaybeBegin(set, on_devices, effects);
   }
 }
 
-// Behind the plan that completes the pattern, and only if no rank has gone on: what is pending
-// would be on both sides.
-void GenerationState::MaybeSchedule(SetState& set, ScheduleDetector& detector, Effects& effects) {
-  if (!detector.complete() || !schedules_.HasRoom() || !deferred_.empty() ||
-      !join_.joined().empty() || set.table.tombstones() > 0) {
+// Only if no rank has gone on: what is pending would be on both sides.
+void GenerationSchedules::MaybeBegin(SetNegotiation& set, ScheduleDetector& detector,
+                                     Effects& effects) {
+  if (!detector.complete() || !table_.HasRoom() || !deferred_.empty() ||
+      !sets_.join().joined().empty() || set.table().tombstones() > 0) {
     return;
   }
   ScheduleBatches pattern = detector.Pattern();
@@ -87,26 +84,27 @@ void GenerationState::MaybeSchedule(SetState& set, ScheduleDetector& detector, E
   for (const auto& batch : pattern) {
     for (const TensorSpec& spec : batch) {
       // In force: ranks report what they should launch, or it has been on a device and is no more.
-      if (set.table.Has(spec.name) || schedules_.InForce(set.id, spec.name)) return;
+      if (set.table().Has(spec.name) || table_.InForce(set.id(), spec.name)) return;
     }
     tensors += static_cast<int64_t>(batch.size());
   }
   detector.Reset();
   if (pattern.empty()) return;
   const ScheduleTable::Schedule& schedule =
-      schedules_.Begin(set.id, set.table.members(), std::move(pattern));
-  if (OnDevices(schedule.batches)) device_order_.Begin(schedule.id, set.table.members());
-  DeliverSchedule(schedule, set.sessions, effects);
-  Emit(Event::Kind::kScheduleBegan,
-       absl::StrCat(Title(schedule.id, set.id), ": ranks execute ", tensors,
-                    tensors == 1 ? " tensor in " : " tensors in ", schedule.batches.size(),
-                    schedule.batches.size() == 1 ? " batch" : " batches",
-                    " without asking from now on"),
-       tensors, absl::StatusCode::kOk, effects);
+      table_.Begin(set.id(), set.members(), std::move(pattern));
+  if (OnDevices(schedule.batches)) devices_.Begin(schedule.id, set.members());
+  Announce(schedule, set.sessions(), effects);
+  messages_.Emit(
+      Event::Kind::kScheduleBegan,
+      absl::StrCat(Title(schedule.id, set.id()), ": ranks execute ", tensors,
+                   tensors == 1 ? " tensor in " : " tensors in ", schedule.batches.size(),
+                   schedule.batches.size() == 1 ? " batch" : " batches",
+                   " without asking from now on"),
+      effects, tensors);
 }
 
-void GenerationState::DeliverSchedule(const ScheduleTable::Schedule& schedule,
-                                      const std::vector<SessionId>& to, Effects& effects) {
+void GenerationSchedules::Announce(const ScheduleTable::Schedule& schedule,
+                                   const std::vector<SessionId>& to, Effects& effects) {
   std::shared_ptr<v1::CoordinatorMessage> message;
   int64_t bytes = 0;
   for (const std::vector<TensorSpec>& batch : schedule.batches) {
@@ -115,7 +113,7 @@ void GenerationState::DeliverSchedule(const ScheduleTable::Schedule& schedule,
         message->mutable_schedule()->set_more(true);
         effects.outgoing.push_back(Deliver{to, std::move(message)});
       }
-      message = NewOrdered();
+      message = messages_.NewOrdered();
       message->mutable_schedule()->set_id(schedule.id);
       message->mutable_schedule()->set_lane(ToInt(schedule.lane));
       message->mutable_schedule()->set_process_set(ToInt(schedule.process_set));
@@ -128,103 +126,84 @@ void GenerationState::DeliverSchedule(const ScheduleTable::Schedule& schedule,
   effects.outgoing.push_back(Deliver{to, std::move(message)});
 }
 
-absl::Status GenerationState::OnScheduleAck(Rank rank, const v1::ScheduleAck& ack) {
-  return ended_ ? absl::OkStatus() : schedules_.Acknowledge(rank, ack.id());
-}
-
-absl::Status GenerationState::OnScheduleBreak(Rank rank, const v1::ScheduleBreak& message,
-                                              Effects& effects) {
-  if (ended_) return absl::OkStatus();
-  COORDD_RETURN_IF_ERROR(schedules_.CheckBreak(rank, message.id()));
-  Freeze(schedules_.Break(message.id()), absl::StrCat("rank ", ToInt(rank), ": ", message.reason()),
+absl::Status GenerationSchedules::OnBreak(Rank rank, const v1::ScheduleBreak& message,
+                                          Effects& effects) {
+  COORDD_RETURN_IF_ERROR(table_.CheckBreak(rank, message.id()));
+  Freeze(table_.Break(message.id()), absl::StrCat("rank ", ToInt(rank), ": ", message.reason()),
          effects);
   return absl::OkStatus();
 }
 
-void GenerationState::Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules,
-                             absl::string_view why, Effects& effects) {
+void GenerationSchedules::Freeze(const std::vector<const ScheduleTable::Schedule*>& schedules,
+                                 absl::string_view why, Effects& effects) {
   for (const ScheduleTable::Schedule* schedule : schedules) {
-    std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
+    std::shared_ptr<v1::CoordinatorMessage> message = messages_.NewOrdered();
     message->mutable_freeze()->set_id(schedule->id);
     effects.outgoing.push_back(
-        Deliver{states_.at(schedule->process_set)->sessions, std::move(message)});
-    Emit(Event::Kind::kScheduleBroken,
-         absl::StrCat(Title(schedule->id, schedule->process_set), " ends: ", why), 0,
-         absl::StatusCode::kOk, effects);
+        Deliver{sets_.At(schedule->process_set).sessions(), std::move(message)});
+    messages_.Emit(Event::Kind::kScheduleBroken,
+                   absl::StrCat(Title(schedule->id, schedule->process_set), " ends: ", why),
+                   effects);
   }
 }
 
-absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& reply, absl::Time now,
-                                            Effects& effects) {
-  if (ended_) return absl::OkStatus();
+absl::StatusOr<bool> GenerationSchedules::OnFreezeReply(Rank rank, const v1::FreezeReply& reply,
+                                                        Effects& effects) {
   COORDD_ASSIGN_OR_RETURN(const std::optional<ScheduleCut> cut,
-                          schedules_.Reply(rank, reply.id(), reply.launched()));
-  if (reply.join_follows() && !ForgetDeferredJoin(rank)) {
+                          table_.Reply(rank, reply.id(), reply.launched()));
+  if (reply.join_follows() && !ForgetJoin(rank)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a join taken back with the reply to the freeze of schedule ", reply.id(),
                      ", which had not been said"));
   }
-  if (!cut.has_value()) return absl::OkStatus();
-  SetState& set = *states_.at(cut->process_set);
-  (cut->on_devices ? set.device_detector : set.detector).Ended(cut->was_of_use);
-  std::shared_ptr<v1::CoordinatorMessage> message = NewOrdered();
+  if (!cut.has_value()) return false;
+  SetNegotiation& set = sets_.At(cut->process_set);
+  set.detector(cut->on_devices).Ended(cut->was_of_use);
+  std::shared_ptr<v1::CoordinatorMessage> message = messages_.NewOrdered();
   message->mutable_cut()->set_id(cut->id);
   message->mutable_cut()->set_position(cut->position);
-  effects.outgoing.push_back(Deliver{set.sessions, std::move(message)});
-  RunDeferred(now, effects);
-  return absl::OkStatus();
+  effects.outgoing.push_back(Deliver{set.sessions(), std::move(message)});
+  return true;
 }
 
-absl::Status GenerationState::OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished) {
-  if (ended_) return absl::OkStatus();
+absl::Status GenerationSchedules::OnFinished(Rank rank, const v1::ScheduleFinished& finished) {
   const int64_t id = finished.id();
   const bool possible = id >= 0 && id <= kMaxSchedules;
-  if (!possible || (id > 0 && schedules_.InForce(LaneOfSchedule(id)))) {
+  if (!possible || (id > 0 && table_.InForce(LaneOfSchedule(id)))) {
     return absl::InvalidArgumentError(
         absl::StrCat("an end of schedule ", id, ", which has not been cut"));
   }
-  device_order_.Finished(rank, id);
+  devices_.Finished(rank, id);
   return absl::OkStatus();
 }
 
 // --- joins and changes of process sets wait until the schedules that they concern are cut -------
 
-bool GenerationState::MustWait(const Deferred& what) const {
-  return what.agreed.has_value() ? schedules_.InForce(what.agreed->proposal.remove)
-                                 : schedules_.InForce(what.rank);
+bool GenerationSchedules::MustWait(const Deferred& what) const {
+  return what.agreed.has_value() ? table_.InForce(what.agreed->proposal.remove)
+                                 : table_.InForce(what.rank);
 }
 
-// Whether it waits. What comes behind something that waits waits too: answers keep their order.
-bool GenerationState::Defer(Deferred what, Effects& effects) {
+bool GenerationSchedules::Defer(Deferred what, Effects& effects) {
   if (deferred_.empty() && !MustWait(what)) return false;
   if (what.agreed.has_value()) {
-    Freeze(schedules_.BreakSet(what.agreed->proposal.remove), "its process set is removed",
-           effects);
+    Freeze(table_.BreakSet(what.agreed->proposal.remove), "its process set is removed", effects);
   } else {
-    Freeze(schedules_.BreakRank(what.rank),
+    Freeze(table_.BreakRank(what.rank),
            absl::StrCat("rank ", ToInt(what.rank), " has no more data"), effects);
   }
   deferred_.push_back(std::move(what));
   return true;
 }
 
-void GenerationState::RunDeferred(absl::Time now, Effects& effects) {
-  while (!deferred_.empty() && !MustWait(deferred_.front())) {
-    const Deferred next = std::move(deferred_.front());
-    deferred_.pop_front();
-    if (next.agreed.has_value()) {
-      Answer(*next.agreed, now, effects);
-      continue;
-    }
-    std::vector<FailedTensor> failed;
-    Join(next.rank, now, effects, failed);
-    DeliverFailures(failed, effects);
-    TouchTouched();
-    NoteStallsEnded(effects);
-  }
+std::optional<GenerationSchedules::Deferred> GenerationSchedules::TakeDue() {
+  if (deferred_.empty() || MustWait(deferred_.front())) return std::nullopt;
+  Deferred due = std::move(deferred_.front());
+  deferred_.pop_front();
+  return due;
 }
 
-bool GenerationState::ForgetDeferredJoin(Rank rank) {
+bool GenerationSchedules::ForgetJoin(Rank rank) {
   const auto found = std::find_if(deferred_.begin(), deferred_.end(), [rank](const Deferred& one) {
     return !one.agreed.has_value() && one.rank == rank;
   });
@@ -233,9 +212,9 @@ bool GenerationState::ForgetDeferredJoin(Rank rank) {
   return true;
 }
 
-bool GenerationState::WithdrawDeferredJoin(Rank rank, absl::string_view reason,
-                                           std::vector<FailedTensor>& failed) {
-  if (!ForgetDeferredJoin(rank)) return false;
+bool GenerationSchedules::WithdrawJoin(Rank rank, absl::string_view reason,
+                                       std::vector<FailedTensor>& failed) {
+  if (!ForgetJoin(rank)) return false;
   const absl::Status why = absl::CancelledError(
       absl::StrCat("tensor ", kJoinName, ": withdrawn by rank ", ToInt(rank), ": ", reason));
   failed.push_back({ProcessSetId{0}, kJoinName, {why, rank}, {rank}});
@@ -244,53 +223,76 @@ bool GenerationState::WithdrawDeferredJoin(Rank rank, absl::string_view reason,
 
 // --- who is behind ------------------------------------------------------------------------------
 
-void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now,
-                                  Effects& effects) {
-  if (ended_ || schedules_.empty()) return;
+void GenerationSchedules::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, absl::Time now) {
   std::map<LaneId, int64_t> launched;
   for (const v1::LanePosition& lane : heartbeat.lanes()) {
     if (lane.lane() >= kFirstScheduleLane && lane.launched() >= 0)
       launched[LaneId{lane.lane()}] = lane.launched();
   }
   NoteLateness(rank, heartbeat);
-  schedules_.Heartbeat(rank, launched, now);
-  NoteStallsEnded(effects);
+  table_.Heartbeat(rank, launched, now);
 }
 
 // Weighs as much as if each of the collectives had been negotiated (ReadinessTotals).
-void GenerationState::NoteLateness(Rank rank, const v1::Heartbeat& heartbeat) {
+void GenerationSchedules::NoteLateness(Rank rank, const v1::Heartbeat& heartbeat) {
   for (const v1::LanePosition& lane : heartbeat.lanes()) {
     for (const v1::LaneMark& mark : lane.marks()) {
       const MemberList* members = nullptr;
-      const auto window = schedules_.Told(rank, LaneId{lane.lane()}, mark, members);
+      const auto window = table_.Told(rank, LaneId{lane.lane()}, mark, members);
       if (!window.has_value()) continue;
       const int64_t weight = std::min(window->collectives, ReadinessTotals::kLagDivisor);
       for (size_t i = 0; i < window->lag.size(); ++i) {
         const Rank member = members->At(static_cast<int32_t>(i));
-        absl::Duration& lag = totals_.lag[static_cast<size_t>(ToInt(member))];
+        absl::Duration& lag = sets_.lag(member);
         lag += (window->lag[i] - lag) * weight / ReadinessTotals::kLagDivisor;
       }
     }
   }
 }
 
-void GenerationState::WatchSchedules(absl::Time now, Effects& effects) {
-  for (const PendingTensor& tensor : schedules_.NewlyStalled(now, options_.stall_warning)) {
-    EmitStall(tensor, 1, now, effects);
-    ++stalls_told_;
+// --- before and after ---------------------------------------------------------------------------
+
+absl::Status GenerationSchedules::Restore(const ResumedGeneration& resumed) {
+  const auto impossible = [](const absl::Status& why) {
+    return absl::InternalError(why.message());
+  };
+  for (const ResumedGeneration::Scheduled& entry : resumed.schedules) {
+    const v1::Schedule& schedule = entry.schedule;
+    const MemberList& members = sets_.At(ProcessSetId{schedule.process_set()}).members();
+    ScheduleBatches batches;
+    for (const v1::ScheduledBatch& batch : schedule.batches()) {
+      std::vector<TensorSpec>& specs = batches.emplace_back();
+      for (const v1::TensorSpec& proto : batch.tensors()) {
+        absl::StatusOr<TensorSpec> spec = FromProto(proto);
+        const absl::Status valid = spec.ok() ? Validate(*spec, messages_.size()) : spec.status();
+        if (!valid.ok()) return impossible(valid);
+        specs.push_back(*std::move(spec));
+      }
+    }
+    const bool on_devices = OnDevices(batches);
+    const absl::Status restored =
+        table_.Restore(schedule.id(), ProcessSetId{schedule.process_set()}, members,
+                       std::move(batches), entry.frozen);
+    if (!restored.ok()) return impossible(restored);
+    if (!on_devices) continue;
+    if (devices_.schedule() != 0)
+      return absl::InternalError("two schedules of tensors on devices are in force");
+    devices_.Begin(schedule.id(), members);
   }
+  if (messages_.identity().device_schedules && resumed.last_schedule > 0) devices_.AskAll();
+  table_.SkipNumbersUpTo(resumed.last_schedule);
+  return absl::OkStatus();
 }
 
-std::optional<std::string> GenerationState::Hopeless(absl::Time now) const {
-  if (ended_) return std::nullopt;
-  const std::vector<PendingTensor> stalled = schedules_.Stalled(now, options_.stall_abort);
-  if (stalled.empty()) return std::nullopt;
-  const PendingTensor& tensor = stalled.front();
-  return absl::StrCat("tensor ", tensor.name, " was not executed by ",
-                      RanksString(tensor.missing, tensor.missing_count), " for ",
-                      DurationText(now - tensor.since), ", but by ",
-                      RanksString(tensor.ready, tensor.ready_count),
-                      tensor.missing.empty() ? "" : At(tensor.missing.front()));
+void GenerationSchedules::End() {
+  table_.Clear();
+  deferred_.clear();
+}
+
+absl::Status GenerationSchedules::CheckConsistency() const {
+  COORDD_RETURN_IF_ERROR(table_.CheckConsistency());
+  if (!devices_.CountsAreRight()) return absl::InternalError("counts of ranks are wrong");
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

@@ -1,52 +1,78 @@
-// Process sets and joins of a generation: what becomes of requests, and who has no more data.
+// Process sets and joins of a generation: what it begins with, what becomes of requests, and who
+// has no more data.
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/proto_convert.h"
-#include "common/protocol/protocol_bounds.h"
 #include "server/generation/generation_state.h"
-#include "server/model/validate_message.h"
 
 namespace coordd {
 
+void GenerationState::TakeOver(const v1::ProcessSets& sets) {
+  for (const v1::ProcessSet& set : sets.sets()) {
+    const ProcessSetId id{set.process_set()};
+    std::vector<Rank> ranks;
+    for (int32_t rank : set.ranks()) ranks.push_back(Rank{rank});
+    COORDD_CHECK(sets_.sets().Restore(id, ranks, /*is_pair=*/false).ok());
+    sets_.Add(id);
+  }
+  sets_.sets().NoteEarlier(sets.last_process_set());
+}
+
+// docs/design/recovery.md, part B.
+absl::Status GenerationState::Restore(const ResumedGeneration& resumed, absl::Time now) {
+  for (const ResumedGeneration::Set& set : resumed.sets) {
+    if (set.id != ProcessSetId{0}) {
+      const absl::Status restored = sets_.sets().Restore(set.id, set.ranks, set.is_pair);
+      if (!restored.ok()) return absl::InternalError(restored.message());
+      sets_.Add(set.id, set.is_pair).TakeAnnouncement();  // a pair has been announced
+    }
+    sets_.At(set.id).RestoreSequence(set.launched);
+  }
+  sets_.sets().SkipNumbersUpTo(resumed.last_process_set);
+  COORDD_RETURN_IF_ERROR(schedules_.Restore(resumed));
+  std::map<int64_t, ProcessSetId> removals;
+  for (const ResumedGeneration::Removal& removal : resumed.removals)
+    removals.emplace(removal.request, removal.process_set);
+  requests_.Restore(resumed.answered_requests, removals, now);
+  messages_.RestorePosition(resumed.position);
+  return absl::OkStatus();
+}
+
 absl::Status GenerationState::OnProcessSetRequest(Rank rank, const v1::ProcessSetRequest& request,
-                                                  absl::Time now, Effects& effects) {
+                                                  const Turn& turn) {
   if (ended_) return absl::OkStatus();
   std::vector<FailedRequest> failed;
   if (request.withdrawn()) {
     COORDD_RETURN_IF_ERROR(requests_.Withdraw(rank, request.request(), failed));
-    DeliverRefusals(failed, effects);
+    messages_.DeliverRefusals(failed, turn.effects);
     return absl::OkStatus();
   }
   ProcessSetProposal proposal{.remove = ProcessSetId{request.remove()}, .ranks = {}};
   for (int32_t member : request.ranks()) proposal.ranks.push_back(Rank{member});
   std::optional<AgreedRequest> agreed;
-  COORDD_RETURN_IF_ERROR(
-      requests_.Request(rank, request.request(), proposal, join_.joined(), now, agreed, failed));
-  join_.Heard(now);
-  DeliverRefusals(failed, effects);
+  COORDD_RETURN_IF_ERROR(requests_.Request(rank, request.request(), proposal, sets_.join().joined(),
+                                           turn.now, agreed, failed));
+  sets_.join().Heard(turn.now);
+  messages_.DeliverRefusals(failed, turn.effects);
   if (!agreed.has_value()) return absl::OkStatus();
-  if (!Defer({Rank{}, agreed}, effects)) Answer(*agreed, now, effects);
+  if (!schedules_.Defer({Rank{}, agreed}, turn.effects)) Answer(*agreed, turn);
   return absl::OkStatus();
 }
 
-std::vector<Rank> GenerationState::RanksBut(const std::vector<Rank>& told) const {
-  std::vector<Rank> ranks = sets_.all().Ranks();
-  std::erase_if(ranks, [&told](Rank rank) {
-    return std::find(told.begin(), told.end(), rank) != told.end();
-  });
-  return ranks;
-}
-
-void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effects& effects) {
-  const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, now, effects);
+void GenerationState::Answer(const AgreedRequest& agreed, const Turn& turn) {
+  const absl::StatusOr<ProcessSetId> set = Apply(agreed.proposal, turn);
   if (!set.ok()) {
+    std::vector<Rank> others = sets_.all().Ranks();
+    std::erase_if(others, [&](Rank rank) { return absl::c_linear_search(agreed.told, rank); });
     const absl::Status why(set.status().code(),
                            absl::StrCat("process set request ", agreed.number, " to ",
                                         ToString(agreed.proposal), ": ", set.status().message()));
-    DeliverRefusals({{agreed.number, {why, kNobody}, RanksBut(agreed.told)}}, effects);
+    messages_.DeliverRefusals({{agreed.number, {why, kNobody}, std::move(others)}}, turn.effects);
     return;
   }
   v1::ProcessSetChange change;
@@ -54,70 +80,56 @@ void GenerationState::Answer(const AgreedRequest& agreed, absl::Time now, Effect
   change.set_process_set(ToInt(*set));
   for (Rank member : agreed.proposal.ranks) change.add_ranks(ToInt(member));
   // Also those who have heard it before: it is over for everybody now (Resumed.open_ends).
-  std::vector<SessionId> to;
-  for (Rank rank : sets_.all().Ranks()) to.push_back(session_of(rank));
-  DeliverChange(change, std::move(to), effects);
+  messages_.DeliverChange(change, messages_.by_rank(), turn.effects);
   const bool added = agreed.proposal.remove == ProcessSetId{0};
-  Emit(Event::Kind::kProcessSetChanged,
-       added ? absl::StrCat("process set ", ToInt(*set), " of ranks ",
-                            ListString(agreed.proposal.ranks), " added")
-             : absl::StrCat("process set ", ToInt(*set), " removed"),
-       0, absl::StatusCode::kOk, effects);
+  messages_.Emit(Event::Kind::kProcessSetChanged,
+                 added ? absl::StrCat("process set ", ToInt(*set), " of ranks ",
+                                      ListString(agreed.proposal.ranks), " added")
+                       : absl::StrCat("process set ", ToInt(*set), " removed"),
+                 turn.effects);
 }
 
 absl::StatusOr<ProcessSetId> GenerationState::Apply(const ProcessSetProposal& proposal,
-                                                    absl::Time now, Effects& effects) {
+                                                    const Turn& turn) {
   const ProcessSetId ends = proposal.remove;
   if (ends == ProcessSetId{0}) {
-    COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.Add(proposal.ranks));
-    AddSet(id, id, *sets_.Find(id));
+    COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.sets().Add(proposal.ranks));
+    sets_.Add(id);
     return id;
   }
   if (!proposal.ranks.empty()) {
     return absl::InvalidArgumentError("a removal that names ranks too, expected none");
   }
-  COORDD_RETURN_IF_ERROR(sets_.CheckRemove(ends));
-  SetState& set = *states_.at(ends);
-  if (const std::optional<PendingTensor> oldest = set.table.Oldest()) {
+  COORDD_RETURN_IF_ERROR(sets_.sets().CheckRemove(ends));
+  SetNegotiation& set = sets_.At(ends);
+  if (const std::optional<PendingTensor> oldest = set.table().Oldest()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("process set ", ToInt(ends), " has ", set.table.pending(), " pending tensor",
-                     set.table.pending() == 1 ? "" : "s", ", the oldest is ", oldest->name, ": in ",
-                     RanksString(oldest->ready, oldest->ready_count), ", missing ",
+        absl::StrCat("process set ", ToInt(ends), " has ", set.table().pending(), " pending tensor",
+                     set.table().pending() == 1 ? "" : "s", ", the oldest is ", oldest->name,
+                     ": in ", RanksString(oldest->ready, oldest->ready_count), ", missing ",
                      RanksString(oldest->missing, oldest->missing_count)));
   }
-  PlanSet(set, now, effects);  // its last plan precedes its end
-  deadlines_.erase({set.deadline, ends});
+  plans_.Plan(set, turn);  // its last plan precedes its end
   schedules_.EndSet(ends);
-  states_.erase(ends);
   sets_.Remove(ends);
   return ends;
 }
 
-void GenerationState::DeliverRefusals(const std::vector<FailedRequest>& failed, Effects& effects) {
-  for (const FailedRequest& failure : failed) {
-    v1::ProcessSetChange change;
-    change.set_request(failure.number);
-    change.set_code(static_cast<int>(failure.fault.status.code()));
-    change.set_message(Truncated(failure.fault.status.message(), 4 * kMaxReasonBytes));
-    std::vector<SessionId> to;
-    for (Rank rank : failure.ranks) to.push_back(session_of(rank));
-    DeliverChange(change, std::move(to), effects);
-    Emit(Event::Kind::kProcessSetRefused, std::string(failure.fault.status.message()), 0,
-         failure.fault.status.code(), effects);
+// What has waited for the end of schedules.
+void GenerationState::AnswerDue(const Turn& turn) {
+  while (const std::optional<GenerationSchedules::Deferred> next = schedules_.TakeDue()) {
+    if (next->agreed.has_value()) {
+      Answer(*next->agreed, turn);
+      continue;
+    }
+    std::vector<FailedTensor> failed;
+    Join(next->rank, turn, failed);
+    Conclude(failed, turn.effects);
   }
 }
 
-void GenerationState::DeliverChange(const v1::ProcessSetChange& change, std::vector<SessionId> to,
-                                    Effects& effects) {
-  // A refusal changes nothing, and may be owed to others still.
-  std::shared_ptr<v1::CoordinatorMessage> message =
-      change.code() == 0 ? NewOrdered() : NewMessage();
-  *message->mutable_process_set_change() = change;
-  effects.outgoing.push_back(Deliver{std::move(to), std::move(message)});
-}
-
-void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time now,
-                             Effects& effects, std::vector<FailedTensor>& failed) {
+void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, const Turn& turn,
+                             std::vector<FailedTensor>& failed) {
   if (proto.name() != kJoinName || proto.process_set() != 0 || !proto.group().empty()) {
     const absl::Status why = absl::InvalidArgumentError(
         absl::StrCat("tensor ", proto.name(), " of rank ", ToInt(rank),
@@ -125,59 +137,57 @@ void GenerationState::OnJoin(Rank rank, const v1::TensorSpec& proto, absl::Time 
     failed.push_back({ProcessSetId{proto.process_set()}, proto.name(), {why, rank}, {rank}});
     return;
   }
-  if (!Defer({rank, std::nullopt}, effects)) Join(rank, now, effects, failed);
+  if (!schedules_.Defer({rank, std::nullopt}, turn.effects)) Join(rank, turn, failed);
 }
 
-void GenerationState::Join(Rank rank, absl::Time now, Effects& effects,
-                           std::vector<FailedTensor>& failed) {
+void GenerationState::Join(Rank rank, const Turn& turn, std::vector<FailedTensor>& failed) {
   std::vector<FailedTensor> refused;
-  switch (join_.Join(rank, now, refused)) {
+  switch (sets_.join().Join(rank, turn.now, refused)) {
     case JoinState::Outcome::kRefused:
       failed.insert(failed.end(), refused.begin(), refused.end());
       return;
     case JoinState::Outcome::kFailed:
-      PlanBeforeJoinEnds(now, effects, failed);
+      PlanBeforeJoinEnds(turn, failed);
       failed = std::move(refused);
-      EndJoin();
+      sets_.EndJoin();
       return;
     case JoinState::Outcome::kJoined:
     case JoinState::Outcome::kComplete:
       break;
   }
-  const bool is_last = join_.joined().empty();
+  const bool is_last = sets_.join().joined().empty();
   std::vector<FailedRequest> without_it;
   requests_.Joined(rank, without_it);
-  DeliverRefusals(without_it, effects);
-  for (const auto& [id, set] : states_) {
-    if (!set->table.members().Contains(rank)) continue;
-    set->table.Join(rank, failed);
-    touched_.push_back(set.get());
-  }
-  Emit(Event::Kind::kRankJoined,
-       is_last ? absl::StrCat("rank ", ToInt(rank), " has joined, the last one")
-               : absl::StrCat("rank ", ToInt(rank), " has joined, ", join_.joined().size(), " of ",
-                              size(), " have"),
-       0, absl::StatusCode::kOk, effects);
+  messages_.DeliverRefusals(without_it, turn.effects);
+  sets_.Join(rank, failed);
+  messages_.Emit(Event::Kind::kRankJoined,
+                 is_last ? absl::StrCat("rank ", ToInt(rank), " has joined, the last one")
+                         : absl::StrCat("rank ", ToInt(rank), " has joined, ",
+                                        sets_.join().joined().size(), " of ", size(), " have"),
+                 turn.effects);
   if (!is_last) return;
-  PlanBeforeJoinEnds(now, effects, failed);
-  EndJoin();
-  PlanJoin(rank, effects);
+  PlanBeforeJoinEnds(turn, failed);
+  sets_.EndJoin();
+  plans_.PlanJoin(rank, turn.effects);
 }
 
 // A rank knows what to do with a batch in which it counts as joined as long as it has not heard of
 // the join's end. Failures so far come first: they answer earlier reports.
-void GenerationState::PlanBeforeJoinEnds(absl::Time now, Effects& effects,
-                                         std::vector<FailedTensor>& failed) {
-  DeliverFailures(failed, effects);
+void GenerationState::PlanBeforeJoinEnds(const Turn& turn, std::vector<FailedTensor>& failed) {
+  messages_.DeliverFailures(failed, turn.effects);
   failed.clear();
-  Plan(now, effects);
+  PlanReady(turn);
 }
 
-void GenerationState::EndJoin() {
-  for (const auto& [id, set] : states_) {
-    set->table.EndJoin();
-    touched_.push_back(set.get());
-  }
+// False: it has not joined.
+bool GenerationState::WithdrawJoin(Rank rank, absl::string_view reason, const Turn& turn,
+                                   std::vector<FailedTensor>& failed) {
+  if (schedules_.WithdrawJoin(rank, reason, failed)) return true;
+  if (!sets_.join().Contains(rank)) return false;
+  PlanBeforeJoinEnds(turn, failed);
+  sets_.join().Withdraw(rank, reason, failed);
+  sets_.EndJoin();
+  return true;
 }
 
 }  // namespace coordd

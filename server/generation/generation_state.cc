@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 
@@ -37,10 +36,6 @@ bool Means(const v1::TensorSpec& proto, const TensorSpec& spec) {
          proto.peer_rank() == spec.peer_rank;
 }
 
-bool IsPairwise(const v1::TensorSpec& proto) {
-  return proto.kind() == v1::COLLECTIVE_KIND_SEND || proto.kind() == v1::COLLECTIVE_KIND_RECEIVE;
-}
-
 absl::Status WithRank(const absl::Status& status, Rank rank) {
   return absl::Status(status.code(), absl::StrCat(status.message(), " (rank ", ToInt(rank), ")"));
 }
@@ -55,116 +50,89 @@ absl::Status RefusedCall(const TensorSpec& spec, Rank rank) {
 
 GenerationState::GenerationState(Identity identity, const ServerOptions& options,
                                  std::vector<SessionId> by_rank)
-    : identity_(std::move(identity)),
-      options_(options),
-      by_rank_(std::move(by_rank)),
-      bounds_{.max_pending = options.max_pending_tensors_per_job},
-      sets_(size()),
+    : messages_(std::move(identity), std::move(by_rank)),
+      sets_(messages_.by_rank(),
+            {.set = {.bounds = {.max_pending = options.max_pending_tensors_per_job},
+                     .schedule_steps = options.schedule_after_steps,
+                     .slots = messages_.identity().slots},
+             .stall_warning = options.stall_warning,
+             .stall_abort = options.stall_abort}),
       requests_(sets_.all()),
-      join_(sets_.all()),
-      device_order_(sets_.all()),
-      totals_(size()) {
-  AddSet(ProcessSetId{0}, ProcessSetId{0}, sets_.all());
-}
-
-GenerationState::SetState& GenerationState::AddSet(ProcessSetId id, ProcessSetId named,
-                                                   const MemberList& members) {
-  auto set = std::make_unique<SetState>(id, named, members, bounds_, options_.schedule_after_steps,
-                                        id == named ? identity_.slots : 0, totals_);
-  for (Rank rank : members.Ranks()) set->sessions.push_back(session_of(rank));
-  std::vector<FailedTensor> none;
-  for (Rank rank : join_.joined().Ranks()) {
-    if (members.Contains(rank)) set->table.Join(rank, none);
-  }
-  COORDD_CHECK(none.empty());
-  return *(states_[id] = std::move(set));
-}
+      schedules_(/*wanted=*/options.schedule_after_steps > 0, messages_, sets_),
+      plans_(options.max_batch_bytes, messages_, sets_, schedules_),
+      stalls_({options.stall_warning, options.stall_abort}, messages_,
+              {sets_, requests_, schedules_}),
+      groups_(messages_.by_rank(), sets_.all()) {}
 
 absl::Status GenerationState::OnTensorsReady(Rank rank, const v1::TensorsReady& ready,
-                                             absl::Time now, Effects& effects) {
+                                             const Turn& turn) {
   if (ended_) return absl::OkStatus();
   std::vector<FailedTensor> failed;
   absl::Status status;
   for (const v1::CachedTensors& cached : ready.cached())
-    if (status.ok()) status = OnCached(rank, cached, now, failed);
-  reported_by_spec_ += ready.tensors_size();
+    if (status.ok()) status = OnCached(rank, cached, turn.now, failed);
+  plans_.CountBySpec(ready.tensors_size());
   for (const v1::TensorSpec& proto : ready.tensors()) {
     if (proto.kind() == v1::COLLECTIVE_KIND_JOIN) {
-      OnJoin(rank, proto, now, effects, failed);
+      OnJoin(rank, proto, turn, failed);
     } else {
-      OnTensor(rank, proto, now, effects, failed);
+      OnTensor(rank, proto, turn.now, failed);
     }
   }
-  DeliverFailures(failed, effects);
-  TouchTouched();
-  NoteStallsEnded(effects);
+  Conclude(failed, turn.effects);
   return status;
+}
+
+void GenerationState::Conclude(const std::vector<FailedTensor>& failed, Effects& effects) {
+  messages_.DeliverFailures(failed, effects);
+  sets_.Settle();
+  stalls_.NoteEnded(effects);
 }
 
 absl::Status GenerationState::OnCached(Rank rank, const v1::CachedTensors& cached, absl::Time now,
                                        std::vector<FailedTensor>& failed) {
-  const auto it = states_.find(ProcessSetId{cached.process_set()});
+  SetNegotiation* const set = sets_.Find(ProcessSetId{cached.process_set()});
   // It has ended while this was under way, and the rank gives up what it had submitted in it.
-  if (it == states_.end()) return absl::OkStatus();
-  SetState& set = *it->second;
-  const int32_t member = set.table.members().IndexOf(rank);
+  if (set == nullptr) return absl::OkStatus();
   auto wrong = [&](absl::string_view what, int64_t slot) {
     return absl::InvalidArgumentError(absl::StrCat(what, " slot ", slot, " of process set ",
-                                                   ToInt(set.id), ", of which ", set.slots.given(),
-                                                   " were given"));
+                                                   ToInt(set->id()), ", of which ",
+                                                   set->slots_given(), " were given"));
   };
-  if (member < 0 || !set.slots.Heard(member, cached.known()))
-    return wrong("cannot know", cached.known());
-  touched_.push_back(&set);
-  // Usually nothing stands in the way of counting: then the rank's lag is reckoned for all tensors
-  // with the same delay at once.
-  const bool counts = schedules_.empty() && join_.joined().empty();
-  if (counts && CountAlike(set, cached, rank, now)) return absl::OkStatus();
-  absl::Duration delay = absl::ZeroDuration();  // of the last `with_delay` tensors
-  int64_t with_delay = 0;
-  const auto note_lag = [&] {
-    set.table.NoteLag(absl::MakeConstSpan(&rank, 1), delay, std::exchange(with_delay, 0));
-  };
-  int64_t unknown = 0;
-  const bool all = ForEachSlot(cached.first_slot(), cached.bits(), [&](int64_t slot) {
-    ReadinessTable::Known* known = set.slots.Find(slot);
-    if (known == nullptr) {
-      unknown = slot;
-      return false;
+  if (!set->Heard(rank, cached.known())) return wrong("cannot know", cached.known());
+  sets_.Touch(*set);
+  // Usually nothing stands in the way of counting.
+  const bool may_count = schedules_.empty() && sets_.join().joined().empty();
+  if (may_count) {
+    if (const auto alike = set->CountAlike(cached, rank, now)) {
+      plans_.CountBySlot(*alike);
+      sets_.join().Heard(now);
+      return absl::OkStatus();
     }
-    const absl::Duration its =
-        known->pending != nullptr ? ReadinessTable::DelayOf(*known, now) : absl::ZeroDuration();
-    if (counts && set.table.ReportPending(rank, *known, failed)) {
-      if (its != delay) note_lag();
-      delay = its;
-      ++with_delay;
-      ++reported_by_slot_;
-      join_.Heard(now);
-    } else {
-      note_lag();
-      OnKnown(set, rank, *known, now, failed);
-    }
-    return true;
-  });
-  note_lag();
-  return all ? absl::OkStatus() : wrong("reports", unknown);
+  }
+  const SetNegotiation::Counted counted = set->Count(
+      cached, rank, may_count, now,
+      [&](ReadinessTable::Known& known) { OnKnown(*set, rank, known, now, failed); }, failed);
+  plans_.CountBySlot(counted.tensors);
+  if (counted.tensors > 0) sets_.join().Heard(now);
+  return counted.unknown == 0 ? absl::OkStatus() : wrong("reports", counted.unknown);
 }
 
-void GenerationState::OnKnown(SetState& set, Rank rank, ReadinessTable::Known& known,
+void GenerationState::OnKnown(SetNegotiation& set, Rank rank, ReadinessTable::Known& known,
                               absl::Time now, std::vector<FailedTensor>& failed) {
-  ++reported_by_slot_;
-  if (schedules_.Supersedes(set.id, rank, known.spec.name)) return;
+  plans_.CountBySlot(1);
+  if (schedules_.Supersedes(set.id(), rank, known.spec.name)) return;
   if (const absl::Status status = CheckHasData(rank, known.spec.name); status.ok()) {
-    set.table.ReportKnown(rank, known, now, failed);
-    join_.Heard(now);
+    set.table().ReportKnown(rank, known, now, failed);
+    sets_.join().Heard(now);
   } else {
-    set.table.Reject(rank, known.spec, WithRank(status, rank), failed);
+    set.table().Reject(rank, known.spec, WithRank(status, rank), failed);
   }
 }
 
 void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Time now,
-                               Effects& effects, std::vector<FailedTensor>& failed) {
-  const absl::StatusOr<SetState*> set = SetOf(rank, proto);
+                               std::vector<FailedTensor>& failed) {
+  const absl::StatusOr<SetNegotiation*> set = sets_.Of(rank, proto);
   if (!set.ok()) {
     // No set to fail it in: only the one who submitted it hears.
     failed.push_back({ProcessSetId{proto.process_set()},
@@ -173,69 +141,22 @@ void GenerationState::OnTensor(Rank rank, const v1::TensorSpec& proto, absl::Tim
                       {rank}});
     return;
   }
-  if (schedules_.Supersedes((*set)->id, rank, proto.name())) return;
-  ReadinessTable& table = (*set)->table;
+  if (schedules_.Supersedes((*set)->id(), rank, proto.name())) return;
+  ReadinessTable& table = (*set)->table();
+  JoinState& join = sets_.join();
   auto same = [&proto](const TensorSpec& spec) { return Means(proto, spec); };
   const bool refused = !proto.refused().empty();
-  if (!join_.Contains(rank) && !refused &&
-      table.ReportSame(rank, proto.name(), same, now, failed)) {
-    join_.Heard(now);
+  if (!join.Contains(rank) && !refused && table.ReportSame(rank, proto.name(), same, now, failed)) {
+    join.Heard(now);
   } else if (const absl::StatusOr<TensorSpec> spec = Decode(rank, proto, table.members());
              spec.ok()) {
     refused ? table.Reject(rank, *spec, RefusedCall(*spec, rank), failed)
             : table.Report(rank, *spec, now, failed);
-    join_.Heard(now);
+    join.Heard(now);
   } else {
     table.Reject(rank, NamesOnly(proto), WithRank(spec.status(), rank), failed);
   }
-  if (touched_.empty() || touched_.back() != *set) touched_.push_back(*set);
-}
-
-// The set in which the tensor is negotiated.
-absl::StatusOr<GenerationState::SetState*> GenerationState::SetOf(Rank rank,
-                                                                  const v1::TensorSpec& proto) {
-  const absl::StatusOr<SetState*> set =
-      IsPairwise(proto) ? PairOf(rank, proto) : NamedSetOf(rank, ProcessSetId{proto.process_set()});
-  if (set.ok()) return set;
-  return absl::Status(set.status().code(),
-                      absl::StrCat("tensor ", proto.name(), ": ", set.status().message()));
-}
-
-absl::StatusOr<GenerationState::SetState*> GenerationState::PairOf(Rank rank,
-                                                                   const v1::TensorSpec& proto) {
-  const Rank peer{proto.peer_rank()};
-  const absl::string_view kind = Name(static_cast<CollectiveKind>(proto.kind()));
-  if (!sets_.all().Contains(peer) || peer == rank) {
-    return absl::InvalidArgumentError(absl::StrCat(kind, " with peer rank ", ToInt(peer),
-                                                   ", expected another one of the ",
-                                                   sets_.all().size(), " ranks"));
-  }
-  if (proto.process_set() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(kind, " in process set ", proto.process_set(),
-                                                   ", expected 0: the two are a set of their own"));
-  }
-  COORDD_ASSIGN_OR_RETURN(const ProcessSetId id, sets_.PairOf(rank, peer));
-  const auto it = states_.find(id);
-  if (it != states_.end()) return it->second.get();
-  SetState& pair = AddSet(id, /*named=*/ProcessSetId{0}, *sets_.Find(id));
-  pair.is_pair = true;
-  return &pair;
-}
-
-absl::StatusOr<GenerationState::SetState*> GenerationState::NamedSetOf(Rank rank, ProcessSetId id) {
-  const auto it = states_.find(id);
-  if (it == states_.end()) return sets_.NoSuchSet(id);
-  SetState& set = *it->second;
-  if (set.is_pair) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "process set ", ToInt(id), " is a pair that coordd made for send and receive"));
-  }
-  if (!set.table.members().Contains(rank)) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", ToInt(rank), " is not in process set ",
-                                                   ToInt(id), " of ranks ",
-                                                   ListString(set.table.members().Ranks())));
-  }
-  return &set;
+  sets_.Touch(**set);
 }
 
 absl::StatusOr<TensorSpec> GenerationState::Decode(Rank rank, const v1::TensorSpec& proto,
@@ -252,75 +173,122 @@ absl::StatusOr<TensorSpec> GenerationState::Decode(Rank rank, const v1::TensorSp
 }
 
 absl::Status GenerationState::CheckHasData(Rank rank, absl::string_view name) const {
-  if (!join_.Contains(rank)) return absl::OkStatus();
+  if (!sets_.join().Contains(rank)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("tensor ", name, ": rank ", ToInt(rank),
                    " submitted it, but has joined: it can submit nothing until all have joined"));
 }
 
-void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn,
-                                         absl::Time now, Effects& effects) {
-  if (ended_) return;
+bool GenerationState::OnSharedReady(const RankGroup& group, const v1::TensorsReady& ready,
+                                    const Turn& turn) {
+  // Several sets: what is wrong with the second one would be found when the first has been counted.
+  if (ended_ || !ready.tensors().empty() || ready.cached_size() != 1) return false;
+  const v1::CachedTensors& cached = ready.cached(0);
+  if (cached.process_set() != 0 || !joined().empty() || !schedules_.empty()) return false;
+  SetNegotiation& set = sets_.OfAllRanks();
+  if (!set.HaveHeard(group.reporters.ranks, cached.known())) return false;
   std::vector<FailedTensor> failed;
-  const auto it = states_.find(ProcessSetId{withdrawn.process_set()});
-  if (it == states_.end() || !it->second->table.members().Contains(rank)) return;
-  const bool in_all = it->second->id == ProcessSetId{0};
-  // Sends and receives are submitted in set 0 too.
-  std::vector<SetState*> among = {it->second.get()};
-  if (in_all) {
-    for (ProcessSetId pair : sets_.PairsOf(rank)) among.push_back(states_.at(pair).get());
-  }
-  for (const std::string& name : withdrawn.names()) {
-    if (in_all && name == kJoinName && WithdrawDeferredJoin(rank, withdrawn.reason(), failed))
-      continue;
-    if (in_all && name == kJoinName && join_.Contains(rank)) {
-      PlanBeforeJoinEnds(now, effects, failed);
-      join_.Withdraw(rank, withdrawn.reason(), failed);
-      EndJoin();
-      continue;
-    }
-    for (SetState* set : among) set->table.Withdraw(rank, name, withdrawn.reason(), failed);
-  }
-  touched_.insert(touched_.end(), among.begin(), among.end());
-  DeliverFailures(failed, effects);
-  TouchTouched();
-  NoteStallsEnded(effects);
+  std::optional<int64_t> counted = set.CountAlike(cached, group.reporters, turn.now);
+  if (!counted.has_value()) counted = set.CountShared(cached, group.reporters, turn.now, failed);
+  if (!counted.has_value()) return false;
+  plans_.CountBySlot(*counted);
+  sets_.join().Heard(turn.now);
+  sets_.Touch(set);
+  Conclude(failed, turn.effects);
+  return true;
 }
 
-void GenerationState::Tick(absl::Time now, Effects& effects) {
+// A schedule takes reports out of the count; for whoever has joined nobody waits.
+MembersReports GenerationState::WhoHasReported() const {
+  const ReadinessTable& table = sets_.OfAllRanks().table();
+  return {
+      .generation = identity().generation,
+      .members = &messages_.by_rank(),
+      .all_are_asked = !ended_ && schedules_.empty() && !schedules_.defers() && joined().empty(),
+      .none_is_pending = table.pending() == 0 && !table.has_ready()};
+}
+
+void GenerationState::OnTensorsWithdrawn(Rank rank, const v1::TensorsWithdrawn& withdrawn,
+                                         const Turn& turn) {
   if (ended_) return;
-  Plan(now, effects);
-  WatchStalls(now, effects);
+  const ProcessSetId id{withdrawn.process_set()};
+  const std::vector<SetNegotiation*> sets = sets_.MaybeOf(rank, id);
+  if (sets.empty()) return;
+  std::vector<FailedTensor> failed;
+  for (const std::string& name : withdrawn.names()) {
+    const bool is_join = id == ProcessSetId{0} && name == kJoinName;
+    if (is_join && WithdrawJoin(rank, withdrawn.reason(), turn, failed)) continue;
+    for (SetNegotiation* set : sets) set->table().Withdraw(rank, name, withdrawn.reason(), failed);
+  }
+  for (SetNegotiation* set : sets) sets_.Touch(*set);
+  Conclude(failed, turn.effects);
+}
+
+absl::Status GenerationState::OnScheduleAck(Rank rank, const v1::ScheduleAck& ack) {
+  return ended_ ? absl::OkStatus() : schedules_.OnAck(rank, ack);
+}
+
+absl::Status GenerationState::OnScheduleBreak(Rank rank, const v1::ScheduleBreak& message,
+                                              Effects& effects) {
+  return ended_ ? absl::OkStatus() : schedules_.OnBreak(rank, message, effects);
+}
+
+absl::Status GenerationState::OnFreezeReply(Rank rank, const v1::FreezeReply& reply,
+                                            const Turn& turn) {
+  if (ended_) return absl::OkStatus();
+  COORDD_ASSIGN_OR_RETURN(const bool cut, schedules_.OnFreezeReply(rank, reply, turn.effects));
+  if (cut) AnswerDue(turn);
+  return absl::OkStatus();
+}
+
+absl::Status GenerationState::OnScheduleFinished(Rank rank, const v1::ScheduleFinished& finished) {
+  return ended_ ? absl::OkStatus() : schedules_.OnFinished(rank, finished);
+}
+
+void GenerationState::OnHeartbeat(Rank rank, const v1::Heartbeat& heartbeat, const Turn& turn) {
+  if (ended_ || schedules_.empty()) return;
+  schedules_.OnHeartbeat(rank, heartbeat, turn.now);
+  stalls_.NoteEnded(turn.effects);
+}
+
+std::optional<std::string> GenerationState::Hopeless(absl::Time now) const {
+  return ended_ ? std::nullopt : stalls_.Hopeless(now);
+}
+
+void GenerationState::PlanReady(const Turn& turn) {
+  plans_.PlanReady(turn);
+  stalls_.NoteEnded(turn.effects);
+}
+
+void GenerationState::Tick(const Turn& turn) {
+  if (ended_) return;
+  PlanReady(turn);
+  stalls_.Tick(turn);
+}
+
+absl::Time GenerationState::NextDeadline() const {
+  if (ended_) return absl::InfiniteFuture();
+  return sets_.has_ready() ? absl::InfinitePast() : stalls_.NextDeadline();
+}
+
+void GenerationState::Forgive(absl::Duration gap) {
+  sets_.Forgive(gap);
+  requests_.Forgive(gap);
+  schedules_.Forgive(gap);
 }
 
 void GenerationState::End(Effects& effects) {
   if (ended_) return;
   ended_ = true;
-  for (const auto& [id, set] : states_) set->table.ForgetAll();
-  schedules_.Clear();
-  deferred_.clear();
-  ready_.clear();
-  deadlines_.clear();
-  NoteStallsEnded(effects);
+  sets_.ForgetAll();
+  schedules_.End();
+  stalls_.NoteEnded(effects);
 }
 
-// Keeps ready_ and deadlines_ true to the set.
-void GenerationState::Touch(SetState& set) {
-  if (set.table.has_ready()) {
-    ready_.insert(set.id);
-  } else {
-    ready_.erase(set.id);
-  }
-  const absl::Time next = set.table.NextStall(options_.stall_warning, options_.stall_abort);
-  if (next == set.deadline) return;
-  deadlines_.erase({set.deadline, set.id});
-  set.deadline = next;
-  if (next != absl::InfiniteFuture()) deadlines_.insert({next, set.id});
-}
-
-void GenerationState::TouchTouched() {
-  for (SetState* set : touched_) Touch(*set);
-  touched_.clear();
+absl::Status GenerationState::CheckConsistency() const {
+  COORDD_RETURN_IF_ERROR(requests_.CheckConsistency());
+  COORDD_RETURN_IF_ERROR(schedules_.CheckConsistency());
+  return sets_.CheckConsistency(/*settled=*/!ended_);
 }
 
 }  // namespace coordd

@@ -40,16 +40,17 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
       epoch_(restored.epoch),
       last_forgotten_(restored.last_forgotten),
       last_now_(now) {  // members' time to come back runs from here on
+  const Turn turn{now, effects};
   for (const auto& [name, record] : restored.jobs) {
     auto job = std::make_unique<JobState>(name, options_, durability_, epoch_,
-                                          Generation{record.generation()}, now);
+                                          Generation{record.generation()}, turn.now);
     const auto drains = restored.drains.find(name);
-    job->Restore(record, drains != restored.drains.end() ? drains->second : v1::DrainRecord(), now,
-                 effects);
+    job->Restore(record, drains != restored.drains.end() ? drains->second : v1::DrainRecord(),
+                 turn);
     jobs_[name] = std::move(job);
   }
   // A job that was forgotten is back when the disk could not be told.
-  while (jobs_.size() > static_cast<size_t>(options_.max_jobs) && ForgetOneEnded(effects)) {
+  while (jobs_.size() > static_cast<size_t>(options_.max_jobs) && ForgetOneEnded(turn.effects)) {
   }
   jobs_restored_ = jobs_.size();
 }
@@ -57,35 +58,37 @@ CoordinatorState::CoordinatorState(const ServerOptions& options, const RestoredS
 CoordinatorState::~CoordinatorState() = default;
 
 void CoordinatorState::Step(const Inbound& in, absl::Time now, Effects& effects) {
-  NoticeSleep(now, effects);
-  const size_t first = effects.outgoing.size();
-  std::visit(
-      Overloaded{[&](const SessionMessage& m) { OnMessage(m.session, m.message, now, effects); },
-                 [&](const SharedMessage& m) { OnShared(m, now, effects); },
-                 [&](const SessionEnded& m) { OnSessionEnded(m, now, effects); },
-                 [&](const StreamsLost& m) { OnStreamsLost(m, now, effects); },
-                 [&](const StoreCall& m) { OnStoreCall(m, effects); },
-                 [&](const TraceCall& m) { OnTraceCall(m, now, effects); },
-                 [&](const ExitsReported& m) { OnExits(m, now, effects); },
-                 [&](const DismissCall& m) { OnDismiss(m, now, effects); },
-                 [&](const CallCancelled& m) { OnCancelled(m, effects); },
-                 [&](const StopRequested& m) { OnStop(m, now, effects); },
-                 [&](const Persisted& m) { OnPersisted(m, now, effects); }},
-      in);
-  Settle(effects, first);
+  const Turn turn{now, effects};
+  NoticeSleep(turn);
+  const size_t first = turn.effects.outgoing.size();
+  std::visit(Overloaded{[&](const SessionMessage& m) { OnMessage(m.session, m.message, turn); },
+                        [&](const SharedMessage& m) { OnShared(m, turn); },
+                        [&](const SessionEnded& m) { OnSessionEnded(m, turn); },
+                        [&](const StreamsLost& m) { OnStreamsLost(m, turn); },
+                        [&](const StoreCall& m) { OnStoreCall(m, turn.effects); },
+                        [&](const TraceCall& m) { OnTraceCall(m, turn); },
+                        [&](const ExitsReported& m) { OnExits(m, turn); },
+                        [&](const DismissCall& m) { OnDismiss(m, turn); },
+                        [&](const CallCancelled& m) { OnCancelled(m, turn.effects); },
+                        [&](const StopRequested& m) { OnStop(m, turn); },
+                        [&](const Persisted& m) { OnPersisted(m, turn); }},
+             in);
+  Settle(turn.effects, first);
 }
 
 void CoordinatorState::Tick(absl::Time now, Effects& effects) {
-  NoticeSleep(now, effects);
-  const size_t first = effects.outgoing.size();
+  const Turn turn{now, effects};
+  NoticeSleep(turn);
+  const size_t first = turn.effects.outgoing.size();
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     JobState& job = *it->second;
-    job.Tick(now, effects);
+    job.Tick(turn);
     const auto next = std::next(it);
-    if (job.ended() && job.ended_since() + options_.ended_job_retention <= now) Forget(it, effects);
+    if (job.ended() && job.ended_since() + options_.ended_job_retention <= turn.now)
+      Forget(it, turn.effects);
     it = next;
   }
-  Settle(effects, first);
+  Settle(turn.effects, first);
 }
 
 absl::Time CoordinatorState::NextDeadline() const {
@@ -116,44 +119,44 @@ void CoordinatorState::Describe(const std::string& job, absl::Time now,
   }
 }
 
-void CoordinatorState::NoticeSleep(absl::Time now, Effects& effects) {
-  const absl::Duration gap = now - last_now_;
+void CoordinatorState::NoticeSleep(const Turn& turn) {
+  const absl::Duration gap = turn.now - last_now_;
   const bool first_call = last_now_ == absl::InfinitePast();
-  last_now_ = now;
+  last_now_ = turn.now;
   // Half a lease without a single turn, although NextDeadline asks for four turns per lease: nobody
   // could have been heard in that time.
   if (first_call || gap <= options_.lease / 2) return;
   bool forgave = false;
   for (const auto& [name, job] : jobs_) {
     if (!job->has_workers()) continue;
-    job->Forgive(gap, now);
+    job->Forgive(gap, turn.now);
     forgave = true;
   }
   if (!forgave) return;
   Event event{.kind = Event::Kind::kAsleep};
   event.text = absl::StrCat("coordd was not running for ", DurationText(gap),
                             ": all leases are that much longer");
-  effects.events.push_back(std::move(event));
+  turn.effects.events.push_back(std::move(event));
 }
 
 void CoordinatorState::OnMessage(SessionId session, const v1::WorkerMessage& message,
-                                 absl::Time now, Effects& effects) {
+                                 const Turn& turn) {
   if (closed_.contains(session)) return;
   const auto it = job_of_session_.find(session);
   if (it == job_of_session_.end()) {
-    OnFirstMessage(session, message, now, effects);
+    OnFirstMessage(session, message, turn);
   } else {
-    jobs_.at(it->second)->OnMessage(session, message, now, effects);
+    jobs_.at(it->second)->OnMessage(session, message, turn);
   }
 }
 
-void CoordinatorState::OnShared(const SharedMessage& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnShared(const SharedMessage& in, const Turn& turn) {
   for (const SessionRange& range : in.from) {
-    if (OnSharedReady(range, in.message, now, effects)) continue;
+    if (OnSharedReady(range, in.message, turn)) continue;
     for (int32_t i = 0; i < range.count; ++i) {
-      const size_t first = effects.outgoing.size();
-      OnMessage(SessionId{ToInt(range.first) + i}, in.message, now, effects);
-      Settle(effects, first);  // whose session one of them has ended says nothing more
+      const size_t first = turn.effects.outgoing.size();
+      OnMessage(SessionId{ToInt(range.first) + i}, in.message, turn);
+      Settle(turn.effects, first);  // whose session one of them has ended says nothing more
     }
   }
 }
@@ -161,22 +164,22 @@ void CoordinatorState::OnShared(const SharedMessage& in, absl::Time now, Effects
 // What nodes say in every round, at a fraction of the cost: all is well, and nobody is told
 // anything.
 bool CoordinatorState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
-                                     absl::Time now, Effects& effects) {
+                                     const Turn& turn) {
   if (!message.has_tensors_ready() || from.count == 1) return false;
   const auto it = job_of_session_.find(from.first);
   if (it == job_of_session_.end()) return false;
-  return jobs_.at(it->second)->OnSharedReady(from, message, now, effects);
+  return jobs_.at(it->second)->OnSharedReady(from, message, turn);
 }
 
-void CoordinatorState::OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnSessionEnded(const SessionEnded& in, const Turn& turn) {
   closed_.erase(in.session);
   const auto it = job_of_session_.find(in.session);
   if (it == job_of_session_.end()) return;
   gone_.insert(in.session);
-  jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, now, effects);
+  jobs_.at(it->second)->OnSessionEnded(in.session, in.detail, turn);
 }
 
-void CoordinatorState::OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnStreamsLost(const StreamsLost& in, const Turn& turn) {
   std::map<std::string, std::vector<SessionId>> by_job;
   for (SessionId session : in.sessions) {
     closed_.erase(session);
@@ -185,22 +188,22 @@ void CoordinatorState::OnStreamsLost(const StreamsLost& in, absl::Time now, Effe
     by_job[it->second].push_back(session);
   }
   for (const auto& [job, sessions] : by_job)
-    jobs_.at(job)->OnStreamsLost(sessions, in.detail, now, effects);
+    jobs_.at(job)->OnStreamsLost(sessions, in.detail, turn);
 }
 
-void CoordinatorState::OnExits(const ExitsReported& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnExits(const ExitsReported& in, const Turn& turn) {
   ExitsAnswer answer{.call = in.call, .status = ValidateExits(in.request)};
   if (answer.status.ok()) {
     const auto job = jobs_.find(in.request.job());
     answer.status = job != jobs_.end()
-                        ? job->second->OnExits(in.request, now, &answer.known, effects)
+                        ? job->second->OnExits(in.request, &answer.known, turn)
                         : absl::NotFoundError(absl::StrCat(
                               "there is no job ", OneLine(Truncated(in.request.job(), 128))));
   }
-  effects.outgoing.push_back(std::move(answer));
+  turn.effects.outgoing.push_back(std::move(answer));
 }
 
-void CoordinatorState::OnDismiss(const DismissCall& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnDismiss(const DismissCall& in, const Turn& turn) {
   absl::Status status = ValidateDismiss(in.request);
   if (stopping_) status = absl::UnavailableError("this coordd is stopping");
   JobState* job = nullptr;
@@ -210,9 +213,9 @@ void CoordinatorState::OnDismiss(const DismissCall& in, absl::Time now, Effects&
     if (meant.ok()) job = *meant;
   }
   if (job != nullptr) {
-    job->Dismiss(in, now, effects);
+    job->Dismiss(in, turn);
   } else {
-    effects.outgoing.push_back(DismissAnswer{.call = in.call, .status = status});
+    turn.effects.outgoing.push_back(DismissAnswer{.call = in.call, .status = status});
   }
 }
 
@@ -241,9 +244,9 @@ absl::StatusOr<JobState*> CoordinatorState::JobMeant(const std::string& name) co
 }
 
 void CoordinatorState::OnFirstMessage(SessionId session, const v1::WorkerMessage& message,
-                                      absl::Time now, Effects& effects) {
+                                      const Turn& turn) {
   if (message.has_join()) {
-    OnJoin(session, message.join(), now, effects);
+    OnJoin(session, message.join(), turn);
     return;
   }
   const absl::Status why =
@@ -251,29 +254,27 @@ void CoordinatorState::OnFirstMessage(SessionId session, const v1::WorkerMessage
   Event event{.kind = Event::Kind::kProtocolError};
   event.code = why.code();
   event.text = std::string(why.message());
-  effects.events.push_back(std::move(event));
-  Close(session, why, effects);
+  turn.effects.events.push_back(std::move(event));
+  Close(session, why, turn.effects);
 }
 
-void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, absl::Time now,
-                              Effects& effects) {
-  const absl::Status status = Admit(session, join, now, effects);
+void CoordinatorState::OnJoin(SessionId session, const v1::Join& join, const Turn& turn) {
+  const absl::Status status = Admit(session, join, turn);
   if (status.ok()) {
     job_of_session_[session] = join.job();
     return;
   }
-  Close(session, status, effects);
+  Close(session, status, turn.effects);
   if (absl::IsUnavailable(status) && FromProto(join.asking_for()) > absl::ZeroDuration()) return;
   Event event{.kind = Event::Kind::kJoinRefused};
   // Not the name as it was sent: it may be anything.
   if (jobs_.contains(join.job())) event.job = join.job();
   event.code = status.code();
   event.text = OneLine(status.message());
-  effects.events.push_back(std::move(event));
+  turn.effects.events.push_back(std::move(event));
 }
 
-absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, absl::Time now,
-                                     Effects& effects) {
+absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, const Turn& turn) {
   if (stopping_) return absl::UnavailableError("this coordd is stopping");
   if (join.versions().protocol() != kProtocolVersion) {
     return absl::FailedPreconditionError(
@@ -286,14 +287,14 @@ absl::Status CoordinatorState::Admit(SessionId session, const v1::Join& join, ab
     return absl::FailedPreconditionError(absl::StrCat(
         "worker ", join.worker_id(), " cannot resume: this coordd knows no job ", join.job()));
   }
-  if (it != jobs_.end()) return it->second->Join(session, join, now, effects);
-  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(effects)) {
+  if (it != jobs_.end()) return it->second->Join(session, join, turn);
+  if (jobs_.size() >= static_cast<size_t>(options_.max_jobs) && !ForgetOneEnded(turn.effects)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no room for job ", join.job(), ": this coordd serves ", jobs_.size(), " jobs already"));
   }
-  auto job =
-      std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_, now);
-  COORDD_RETURN_IF_ERROR(job->Join(session, join, now, effects));
+  auto job = std::make_unique<JobState>(join.job(), options_, durability_, epoch_, last_forgotten_,
+                                        turn.now);
+  COORDD_RETURN_IF_ERROR(job->Join(session, join, turn));
   jobs_[join.job()] = std::move(job);
   return absl::OkStatus();
 }
@@ -314,7 +315,7 @@ void CoordinatorState::OnStoreCall(const StoreCall& in, Effects& effects) {
   it->second->OnStoreCall(in, effects);
 }
 
-void CoordinatorState::OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnTraceCall(const TraceCall& in, const Turn& turn) {
   const std::string& name = in.request.job();
   const auto job = jobs_.find(name);
   absl::Status status;
@@ -328,12 +329,12 @@ void CoordinatorState::OnTraceCall(const TraceCall& in, absl::Time now, Effects&
     status = absl::ResourceExhaustedError(
         absl::StrCat(kMaxTraces, " traces are under way already: try again when one has ended"));
   } else {
-    status = job->second->Trace(in, now, effects);
+    status = job->second->Trace(in, turn);
   }
   if (status.ok()) {
     job_of_call_[in.call] = name;  // until Settle sees the answer
   } else {
-    effects.outgoing.push_back(TraceAnswer{.call = in.call, .status = status});
+    turn.effects.outgoing.push_back(TraceAnswer{.call = in.call, .status = status});
   }
 }
 
@@ -344,17 +345,17 @@ void CoordinatorState::OnCancelled(const CallCancelled& in, Effects& effects) {
   job_of_call_.erase(it);
 }
 
-void CoordinatorState::OnStop(const StopRequested& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnStop(const StopRequested& in, const Turn& turn) {
   stopping_ = true;
-  for (const auto& [name, job] : jobs_) job->Stop(in, now, effects);
+  for (const auto& [name, job] : jobs_) job->Stop(in, turn);
 }
 
 // A job may have gone, and one of its name may have come, since it was asked for.
-void CoordinatorState::OnPersisted(const Persisted& in, absl::Time now, Effects& effects) {
+void CoordinatorState::OnPersisted(const Persisted& in, const Turn& turn) {
   const auto it = jobs_.find(in.job);
   if (it == jobs_.end()) return;
-  if (in.call != CallId{0}) return it->second->OnDrainsStored(in.call, in.status, now, effects);
-  it->second->OnPersisted(in.generation, in.status, now, effects);
+  if (in.call != CallId{0}) return it->second->OnDrainsStored(in.call, in.status, turn);
+  it->second->OnPersisted(in.generation, in.status, turn);
 }
 
 void CoordinatorState::Close(SessionId session, const absl::Status& why, Effects& effects) {

@@ -19,6 +19,7 @@
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -55,32 +56,29 @@ class CoordinatorState {
   void Describe(const std::string& job, absl::Time now, v1::ServerState* state) const;
 
  private:
-  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                 Effects& effects);
-  void OnShared(const SharedMessage& in, absl::Time now, Effects& effects);
-  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
-                     Effects& effects);
-  void OnSessionEnded(const SessionEnded& in, absl::Time now, Effects& effects);
-  void OnStreamsLost(const StreamsLost& in, absl::Time now, Effects& effects);
-  void OnFirstMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                      Effects& effects);
-  void OnJoin(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
-  absl::Status Admit(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
+  void OnShared(const SharedMessage& in, const Turn& turn);
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
+  void OnSessionEnded(const SessionEnded& in, const Turn& turn);
+  void OnStreamsLost(const StreamsLost& in, const Turn& turn);
+  void OnFirstMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
+  void OnJoin(SessionId session, const v1::Join& join, const Turn& turn);
+  absl::Status Admit(SessionId session, const v1::Join& join, const Turn& turn);
   void OnStoreCall(const StoreCall& in, Effects& effects);
-  void OnTraceCall(const TraceCall& in, absl::Time now, Effects& effects);
-  void OnExits(const ExitsReported& in, absl::Time now, Effects& effects);
-  void OnDismiss(const DismissCall& in, absl::Time now, Effects& effects);
+  void OnTraceCall(const TraceCall& in, const Turn& turn);
+  void OnExits(const ExitsReported& in, const Turn& turn);
+  void OnDismiss(const DismissCall& in, const Turn& turn);
   absl::StatusOr<JobState*> JobMeant(const std::string& name) const;
   void OnCancelled(const CallCancelled& in, Effects& effects);
-  void OnStop(const StopRequested& in, absl::Time now, Effects& effects);
-  void OnPersisted(const Persisted& in, absl::Time now, Effects& effects);
+  void OnStop(const StopRequested& in, const Turn& turn);
+  void OnPersisted(const Persisted& in, const Turn& turn);
   void Close(SessionId session, const absl::Status& why, Effects& effects);
 
   // Makes room for one more job by forgetting the one that ended first. False: none has ended.
   bool ForgetOneEnded(Effects& effects);
   void Forget(std::map<std::string, std::unique_ptr<JobState>>::iterator it, Effects& effects);
   // Notices that this process itself was not running, before it blames the workers.
-  void NoticeSleep(absl::Time now, Effects& effects);
+  void NoticeSleep(const Turn& turn);
   // Keeps the indices of sessions and calls true to what was put into `effects` from `first` on.
   void Settle(Effects& effects, size_t first);
   void DropUnheard(Effects& effects, size_t first);

@@ -43,6 +43,7 @@ void Drains::Forgive(absl::Duration gap) {
 }
 
 void Drains::Suspend() {
+  awaited_until_ = absl::InfinitePast();
   drains_.merge(std::exchange(gone_, {}));
   for (auto& [worker_id, drain] : drains_) drain.until = absl::InfiniteFuture();
 }

@@ -43,8 +43,16 @@ class Drains {
   // record.
   bool NoteGone(const std::string& worker_id);
   // A generation has been stored that has none of those who are gone; whether there are any.
-  bool ForgetGone() { return !std::exchange(gone_, {}).empty(); }
+  bool ForgetGone() {
+    awaited_until_ = absl::InfinitePast();
+    return !std::exchange(gone_, {}).empty();
+  }
   const Drain* Find(const std::string& worker_id) const;  // null: not asked
+
+  // The members have agreed on a change: until then no generation forms with one of those who have
+  // been told. InfinitePast: nobody is awaited.
+  void AwaitUntil(absl::Time until) { awaited_until_ = until; }
+  absl::Time awaited_until() const { return awaited_until_; }
 
   std::vector<std::string> Overdue(absl::Time now) const;
   absl::Time NextDeadline() const;
@@ -75,6 +83,7 @@ class Drains {
   std::map<std::string, Drain> drains_;
   std::map<std::string, Drain> gone_;
   std::map<std::string, std::string> nodes_;  // closed ones, and who has asked
+  absl::Time awaited_until_ = absl::InfinitePast();
 };
 
 }  // namespace coordd

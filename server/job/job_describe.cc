@@ -1,7 +1,8 @@
-// What operators see of a job.
+// What a job is doing, and what operators see of it.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "server/job/job_state.h"
 
@@ -56,6 +57,15 @@ const v1::LanePosition* WaitingLane(const v1::Heartbeat& heartbeat) {
 
 }  // namespace
 
+JobState::Stage JobState::stage() const {
+  if (resume_.has_value()) return Stage::kReturning;
+  const bool follows = reforming_.open();
+  if (!generation_.has_value())
+    return follows ? Stage::kFollowing : ended() ? Stage::kEnded : Stage::kGathering;
+  if (generation_->intact()) return Stage::kNegotiating;
+  return follows ? Stage::kReporting : Stage::kWindingUp;
+}
+
 void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_name(name_);
   state->set_phase(ended() ? v1::JOB_PHASE_ENDED : ToProto(rendezvous_.phase()));
@@ -68,7 +78,7 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
   state->set_slowest_rank(-1);
   state->set_none_follows(reforming_.none_follows());
   state->set_state_lost(reforming_.state_lost());
-  for (const v1::Departure& departure : departures_) *state->add_departures() = departure;
+  for (const v1::Departure& departure : history_.departures) *state->add_departures() = departure;
   for (const std::string& node : drains_.closed_nodes()) state->add_drained_nodes(node);
 
   // Ranks in order, then those who wait.
@@ -85,29 +95,30 @@ void JobState::Describe(absl::Time now, v1::JobState* state) const {
     DescribeWorker(session, workers_.at(session), now, state->add_workers());
   }
   state->set_bytes_per_second(std::max(0.0, slowest));
-  state->set_batches_total(batches_before_ + batches_executed());
-  state->set_bytes_total(bytes_before_ + bytes_executed());
+  const ExecutedCounts::Count executed = ExecutedInGeneration();
+  state->set_batches_total(history_.executed.before().batches + executed.batches);
+  state->set_bytes_total(history_.executed.before().bytes + executed.bytes);
   if (resume_.has_value()) state->set_size(resume_->size());
   if (!generation_.has_value()) return;
-  state->set_size(generation_->size());
-  state->set_process_sets(generation_->process_sets());
-  state->set_pairs(generation_->pairs());
-  state->set_joined_count(generation_->joined().size());
-  for (Rank rank : generation_->joined().FirstRanks(ReadinessTable::kMaxNamedRanks)) {
+  state->set_size(generation_->state().size());
+  state->set_process_sets(generation_->state().process_sets());
+  state->set_pairs(generation_->state().pairs());
+  state->set_joined_count(generation_->state().joined().size());
+  for (Rank rank : generation_->state().joined().FirstRanks(ReadinessTable::kMaxNamedRanks)) {
     state->add_joined_ranks(ToInt(rank));
   }
-  state->set_pending_tensors(generation_->pending());
-  state->set_batches_planned(generation_->batches_planned());
-  state->set_schedules(generation_->schedules());
-  state->set_tensors_planned(generation_->tensors_planned());
-  state->set_bytes_planned(generation_->bytes_planned());
+  state->set_pending_tensors(generation_->state().pending());
+  state->set_batches_planned(generation_->state().batches_planned());
+  state->set_schedules(generation_->state().schedules());
+  state->set_tensors_planned(generation_->state().tensors_planned());
+  state->set_bytes_planned(generation_->state().bytes_planned());
   for (const PendingTensor& tensor :
-       generation_->Stalled(now, options_.stall_warning, kMaxStalledShown)) {
+       generation_->state().Stalled(now, options_.stall_warning, kMaxStalledShown)) {
     AddStalled(tensor, now, state->add_stalled());
   }
   // In a stall those who are missing are what matters.
   if (negotiating() && state->stalled().empty())
-    state->set_slowest_rank(generation_->slowest_rank());
+    state->set_slowest_rank(generation_->state().slowest_rank());
 }
 
 void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -149,16 +160,17 @@ void JobState::DescribeWorker(SessionId session, const Worker& worker, absl::Tim
     state->set_drain_asked_by(drain->asked_by);
   }
   if (!is_member || !generation_.has_value()) return;
-  state->set_arrival_lag_seconds(absl::ToDoubleSeconds(generation_->ArrivalLag(worker.place.rank)));
+  state->set_arrival_lag_seconds(
+      absl::ToDoubleSeconds(generation_->state().ArrivalLag(worker.place.rank)));
 }
 
 std::string JobState::Activity(const Worker& worker) const {
   if (worker.generation == Generation{0}) return "waiting for a generation";
   if (resume_.has_value()) return "back, waiting for the other ranks";
-  if (damage_ != Damage::kNone) return "winding up";
+  if (damage() != Damage::kNone) return "winding up";
   if (const v1::LanePosition* lane = WaitingLane(worker.heartbeat)) {
-    const auto pending =
-        generation_->Find(worker.place.rank, ProcessSetId{lane->lane()}, lane->oldest_waiting());
+    const auto pending = generation_->state().Find(worker.place.rank, ProcessSetId{lane->lane()},
+                                                   lane->oldest_waiting());
     if (pending.has_value()) {
       return absl::StrCat("waiting for ", pending->name, " (",
                           RanksString(pending->missing, pending->missing_count), " missing)");
@@ -167,7 +179,59 @@ std::string JobState::Activity(const Worker& worker) const {
   for (const v1::LanePosition& lane : worker.heartbeat.lanes()) {
     if (lane.launched() > lane.completed()) return "executing";
   }
-  return generation_->joined().Contains(worker.place.rank) ? "joined: has no more data" : "idle";
+  return generation_->state().joined().Contains(worker.place.rank) ? "joined: has no more data"
+                                                                   : "idle";
+}
+
+absl::Status JobState::CheckStage() const {
+  const Stage is = stage();
+  const RendezvousPhase phase = rendezvous_.phase();
+  const bool has_generation =
+      is == Stage::kNegotiating || is == Stage::kReporting || is == Stage::kWindingUp;
+  if (has_generation != generation_.has_value())
+    return absl::InternalError("a generation whose members come back has begun");
+  if ((is == Stage::kReporting || is == Stage::kFollowing) != reforming_.open())
+    return absl::InternalError("a generation is to follow one that is not over");
+  if ((is == Stage::kNegotiating) != (phase == RendezvousPhase::kFormed))
+    return absl::InternalError("damage and phase differ");
+  const bool over = is == Stage::kReporting || is == Stage::kWindingUp;
+  if (over != (phase == RendezvousPhase::kBroken))
+    return absl::InternalError("a generation that is over, and phase differ");
+  return absl::OkStatus();
+}
+
+absl::Status JobState::CheckConsistency() const {
+  COORDD_RETURN_IF_ERROR(rendezvous_.CheckConsistency());
+  COORDD_RETURN_IF_ERROR(kv_.CheckConsistency());
+  int32_t waiting = 0;
+  int32_t members = 0;
+  for (const auto& [session, worker] : workers_) {
+    if (worker.generation == Generation{0}) {
+      ++waiting;
+      continue;
+    }
+    ++members;
+    if (resume_.has_value()) {
+      if (resume_->session_of(worker.place.rank) == session) continue;
+      return absl::InternalError(
+          absl::StrCat("worker ", worker.join.worker_id(), " has not come back"));
+    }
+    if (worker.generation != generation() || !generation_.has_value() ||
+        generation_->state().session_of(worker.place.rank) != session) {
+      return absl::InternalError(
+          absl::StrCat("worker ", worker.join.worker_id(), " is in the wrong place"));
+    }
+  }
+  const int32_t formed = rendezvous_.members() + (resume_.has_value() ? resume_->back() : 0);
+  if (waiting != rendezvous_.waiting() || members != formed) {
+    return absl::InternalError("rendezvous and workers differ");
+  }
+  COORDD_RETURN_IF_ERROR(CheckStage());
+  const bool counted = negotiating() || reforming_.open() || resume_.has_value();
+  const size_t admitted = static_cast<size_t>(waiting + (counted ? members : 0));
+  if (workers_.counted() != admitted) return absl::InternalError("admission is out of date");
+  if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->state().CheckConsistency());
+  return absl::OkStatus();
 }
 
 }  // namespace coordd

@@ -61,11 +61,12 @@ absl::StatusOr<std::vector<SessionId>> JobState::Meant(const v1::DismissRequest&
   if (request.has_rank() && !generation_.has_value()) {
     return absl::UnavailableError(absl::StrCat(
         "job ", name_, " has no ranks at the moment: ",
-        not_stored_.empty() ? "no generation is running" : not_stored_, "; try again"));
+        forming_.not_stored().empty() ? "no generation is running" : forming_.not_stored(),
+        "; try again"));
   }
   if (request.has_rank()) {
     return absl::NotFoundError(absl::StrCat("job ", name_, " has no rank ", request.rank(),
-                                            ": it has ", generation_->size(), ", from 0"));
+                                            ": it has ", generation_->state().size(), ", from 0"));
   }
   if (request.has_node()) {
     return absl::NotFoundError(absl::StrCat("job ", name_, " has no worker on a node ",
@@ -114,7 +115,7 @@ absl::Status JobState::MayGo(const v1::DismissRequest& request,
                    " for others and then fail; expected --force, if that is what you want"));
 }
 
-void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects) {
+void JobState::Dismiss(const DismissCall& call, const Turn& turn) {
   const v1::DismissRequest& request = call.request;
   const absl::StatusOr<std::vector<SessionId>> meant = Meant(request);
   absl::Status status = meant.ok() ? MayGo(request, *meant) : meant.status();
@@ -122,7 +123,7 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
   const bool closes_node = drains_node && !drains_.IsClosed(request.node());
   if (status.ok() && drains_node) status = drains_.CloseNode(request.node(), AskedBy(request));
   if (!status.ok()) {
-    effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
+    turn.effects.outgoing.push_back(DismissAnswer{.call = call.call, .status = status});
     return;
   }
   DismissAnswer answer{.call = call.call};
@@ -142,8 +143,8 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
   switch (request.action()) {
     case v1::DISMISS_ACTION_EVICT:
       for (SessionId session : *meant)
-        Evict(session, absl::StrCat("was evicted by ", AskedBy(request)), now, effects);
-      effects.outgoing.push_back(std::move(answer));
+        Evict(session, absl::StrCat("was evicted by ", AskedBy(request)), turn);
+      turn.effects.outgoing.push_back(std::move(answer));
       return;
     case v1::DISMISS_ACTION_DRAIN:
       for (const v1::DismissedWorker& worker : answer.reply.workers())
@@ -151,24 +152,23 @@ void JobState::Dismiss(const DismissCall& call, absl::Time now, Effects& effects
       if (drains_node) answer.reply.set_node(request.node());
       break;
     default:
-      for (SessionId session : *meant) LiftDrain(session, AskedBy(request), effects);
+      for (SessionId session : *meant) LiftDrain(session, AskedBy(request), turn.effects);
       if (request.has_node() && drains_.OpenNode(request.node())) {
         answer.reply.set_node(request.node());
         Emit(Event::Kind::kDrainLifted,
              absl::StrCat("node ", OneLine(request.node()), " takes new workers again, says ",
                           AskedBy(request)),
-             effects);
+             turn.effects);
       }
   }
   // Whoever is answered may rely on it.
-  being_stored_.push_back({std::move(answer), closes_node});
-  if (!PersistDrains(call.call, effects)) OnDrainsStored(call.call, absl::OkStatus(), now, effects);
+  dismissals_.Await({std::move(answer), closes_node});
+  if (!PersistDrains(call.call, turn.effects)) OnDrainsStored(call.call, absl::OkStatus(), turn);
 }
 
-void JobState::Evict(SessionId session, const std::string& detail, absl::Time now,
-                     Effects& effects) {
-  Depart(session, v1::DEPARTURE_CAUSE_EVICTED, detail, now, effects);
-  effects.outgoing.push_back(
+void JobState::Evict(SessionId session, const std::string& detail, const Turn& turn) {
+  Depart(session, v1::DEPARTURE_CAUSE_EVICTED, detail, turn);
+  turn.effects.outgoing.push_back(
       CloseSession{session, absl::FailedPreconditionError(absl::StrCat("this worker ", detail))});
 }
 
@@ -184,28 +184,23 @@ void JobState::LiftDrain(SessionId session, absl::string_view by, Effects& effec
 
 // Whether there is something to wait for.
 bool JobState::PersistDrains(CallId call, Effects& effects) {
-  const bool none = drains_.empty();
-  if (!durability_.on || (none && !drains_stored_)) return false;
-  drains_stored_ = !none;
+  if (!durability_.on || !dismissals_.Store(/*is_empty=*/drains_.empty())) return false;
   effects.persist.push_back({name_, Generation{0}, {DrainWrite(name_, drains_.Record())}, call});
   return call != CallId{0};
 }
 
-void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Time now,
-                              Effects& effects) {
-  const auto found = std::find_if(being_stored_.begin(), being_stored_.end(),
-                                  [call](const Dismissal& d) { return d.answer.call == call; });
-  if (found == being_stored_.end()) return;  // the job has ended meanwhile
-  const bool closes_node = found->closes_node;
-  DismissAnswer answer = std::move(found->answer);
-  being_stored_.erase(found);
+void JobState::OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn) {
+  std::optional<Dismissals::Pending> pending = dismissals_.Take(call);
+  if (!pending.has_value()) return;  // the job has ended meanwhile
+  const bool closes_node = pending->closes_node;
+  DismissAnswer answer = std::move(pending->answer);
   for (const v1::DismissedWorker& worker : answer.reply.workers()) {
     const Drain* drain = drains_.Find(worker.worker_id());
     const auto session = SessionOf(worker.worker_id());
     if (drain == nullptr || drain->has_begun()) continue;
     if (status.ok() && resume_.has_value()) continue;  // who comes back is told then
     if (status.ok() && session.has_value()) {
-      BeginDrain(*session, now, effects);
+      BeginDrain(*session, turn);
     } else {
       drains_.Drop(worker.worker_id());
     }
@@ -219,42 +214,40 @@ void JobState::OnDrainsStored(CallId call, const absl::Status& status, absl::Tim
                              : "lifted until coordd is started again: it could not be stored: ",
                      status.message()));
   }
-  effects.outgoing.push_back(std::move(answer));
+  turn.effects.outgoing.push_back(std::move(answer));
 }
 
 std::optional<SessionId> JobState::SessionOf(const std::string& worker_id) const {
   // Each Join asks, and few find somebody: ten thousand that come must not look at each other.
-  if (!admission_.Contains(worker_id) && !old_incarnations_.contains(worker_id))
-    return std::nullopt;
+  if (!workers_.Counts(worker_id) && !OldIncarnation(worker_id).has_value()) return std::nullopt;
   for (const auto& [session, worker] : workers_)
     if (worker.join.worker_id() == worker_id) return session;
   return std::nullopt;
 }
 
-void JobState::BeginDrain(SessionId session, absl::Time now, Effects& effects) {
+void JobState::BeginDrain(SessionId session, const Turn& turn) {
   const Worker& worker = workers_.at(session);
-  const Drain& drain = drains_.Begin(worker.join.worker_id(), now);
+  const Drain& drain = drains_.Begin(worker.join.worker_id(), turn.now);
   Emit(Event::Kind::kDrainBegan,
        absl::StrCat(Who(worker), " is asked to leave within ", absl::FormatDuration(drain.grace),
                     ", by ", drain.asked_by),
-       effects);
+       turn.effects);
   const bool was_a_member = worker.generation != Generation{0} || worker.previous != Generation{0};
-  if (was_a_member) return TellDrain(session, drain, now, effects);
+  if (was_a_member) return TellDrain(session, drain, turn);
   // It has nothing to finish.
   const std::string detail = DrainedText(drain);
-  Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
-  effects.outgoing.push_back(
+  Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, turn);
+  turn.effects.outgoing.push_back(
       CloseSession{session, absl::FailedPreconditionError(
                                 absl::StrCat("this worker ", detail, ", before it was a member"))});
 }
 
-void JobState::TellDrain(SessionId session, const Drain& drain, absl::Time now,
-                         Effects& effects) const {
+void JobState::TellDrain(SessionId session, const Drain& drain, const Turn& turn) const {
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(workers_.at(session).generation);
   v1::DrainNotice* notice = message->mutable_drain_notice();
-  ToProto(drain.until - now, notice->mutable_grace());
+  ToProto(drain.until - turn.now, notice->mutable_grace());
   notice->set_asked_by(drain.asked_by);
-  effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+  turn.effects.outgoing.push_back(Deliver{{session}, std::move(message)});
 }
 
 std::string JobState::DrainedText(const Drain& drain) {
@@ -264,46 +257,46 @@ std::string JobState::DrainedText(const Drain& drain) {
 // Its process knows that it has to end: that is stored, but nobody waits for it, since it asks
 // again if coordd dies.
 void JobState::OnDrainRequest(SessionId session, const Worker& worker,
-                              const v1::DrainRequest& request, absl::Time now, Effects& effects) {
+                              const v1::DrainRequest& request, const Turn& turn) {
   if (!reforming_.wanted() || !worker.join.drains()) return;
   const std::string& id = worker.join.worker_id();
   const absl::Duration asked = FromProto(request.grace());
   const absl::Duration grace = asked > absl::ZeroDuration() ? asked : kDefaultDrainGrace;
   const Drain* drain = drains_.Find(id);
-  if (drain != nullptr && drain->has_begun() && drain->until <= now + grace)
-    return TellDrain(session, *drain, now, effects);
+  if (drain != nullptr && drain->has_begun() && drain->until <= turn.now + grace)
+    return TellDrain(session, *drain, turn);
   drains_.Ask(id,
               request.reason().empty()
                   ? "its own process"
                   : absl::StrCat("its own process (", OneLine(request.reason()), ")"),
               grace);
-  PersistDrains(CallId{0}, effects);
-  BeginDrain(session, now, effects);
+  PersistDrains(CallId{0}, turn.effects);
+  BeginDrain(session, turn);
 }
 
 // Those who have come back to a coordd that was started again.
-void JobState::TellDrains(absl::Time now, Effects& effects) {
+void JobState::TellDrains(const Turn& turn) {
   const size_t asked = drains_.size();
   for (const std::string& id : drains_.worker_ids()) {
     if (drains_.Find(id) == nullptr) continue;  // the job has ended with the one before
     if (const auto session = SessionOf(id)) {
-      BeginDrain(*session, now, effects);
+      BeginDrain(*session, turn);
     } else {
       drains_.Drop(id);
     }
   }
-  if (drains_.size() < asked) PersistDrains(CallId{0}, effects);
+  if (drains_.size() < asked) PersistDrains(CallId{0}, turn.effects);
 }
 
-void JobState::WatchDrains(absl::Time now, Effects& effects) {
-  for (const std::string& id : drains_.Overdue(now)) {
+void JobState::WatchDrains(const Turn& turn) {
+  for (const std::string& id : drains_.Overdue(turn.now)) {
     const Drain drain = *drains_.Find(id);
     const auto session = SessionOf(id);
     if (session.has_value()) {
       Evict(*session,
             absl::StrCat("was evicted: it had not left ", absl::FormatDuration(drain.grace),
                          " after ", drain.asked_by, " had asked it to"),
-            now, effects);
+            turn);
     } else {
       drains_.Drop(id);
     }
@@ -316,18 +309,12 @@ absl::Time JobState::NextLeaving() const {
     const Drain* drain = drains_.Find(entry.second.join.worker_id());
     return drain != nullptr && drain->has_begun();
   });
-  return anybody ? leaving_until_ : absl::InfinitePast();
+  return anybody ? drains_.awaited_until() : absl::InfinitePast();
 }
 
 // The job is over.
 void JobState::FailDismissals(Effects& effects) {
-  for (Dismissal& dismissal : being_stored_) {
-    DismissAnswer& answer = dismissal.answer;
-    answer.reply.Clear();
-    answer.status = absl::AbortedError(absl::StrCat("job ", name_, " has ended"));
-    effects.outgoing.push_back(std::move(answer));
-  }
-  being_stored_.clear();
+  dismissals_.Fail(absl::AbortedError(absl::StrCat("job ", name_, " has ended")), effects);
   drains_ = Drains();
 }
 

@@ -14,36 +14,31 @@
 namespace coordd {
 namespace {
 
-// A full disk is emptied by people, a slow one in seconds.
-constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
-constexpr absl::Duration kLongestRetry = absl::Seconds(10);
-constexpr int32_t kDoublings = 7;  // from the first to the longest
-
 // With a disk, before those who wait hear that they wait for it.
 constexpr absl::Duration kPatience = absl::Seconds(1);
 
 }  // namespace
 
-void JobState::Propose(absl::Time now, Effects& effects) {
-  if (now < NextLeaving()) return;
+void JobState::Propose(const Turn& turn) {
+  if (turn.now < NextLeaving()) return;
   if (!durability_.on) {
-    if (const auto members = rendezvous_.TryForm(now)) Form(*members, now, effects);
+    if (const auto members = rendezvous_.TryForm(turn.now)) Form(*members, turn);
     return;
   }
-  const auto sessions = rendezvous_.Propose(now);
+  const auto sessions = rendezvous_.Propose(turn.now);
   if (!sessions.has_value()) return;
   const Generation number = rendezvous_.proposed();
-  proposed_record_ = RecordOf(*sessions);
-  effects.persist.push_back({name_, number, {JobWrite(name_, proposed_record_)}});
+  forming_.Propose(RecordOf(*sessions));
+  turn.effects.persist.push_back({name_, number, {JobWrite(name_, forming_.proposed())}});
   // Mostly the answer comes in milliseconds: not worth a message to everybody.
-  if (not_stored_.empty()) next_waiting_at_ = std::max(next_waiting_at_, now + kPatience);
+  if (forming_.not_stored().empty()) news_.NotBefore(turn.now + kPatience);
 }
 
 v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   v1::JobRecord record;
   record.set_generation(ToInt(rendezvous_.proposed()));
   record.set_running(true);
-  record.set_token_hash(token_hash_);
+  record.set_token_hash(token_.hash());
   record.set_min_workers(rendezvous_.options().min_workers);
   record.set_max_workers(rendezvous_.options().max_workers);
   ToProto(rendezvous_.options().settling_window, record.mutable_settling_window());
@@ -71,29 +66,18 @@ v1::JobRecord JobState::RecordOf(const std::vector<SessionId>& sessions) const {
   return record;
 }
 
-void JobState::OnPersisted(Generation number, const absl::Status& status, absl::Time now,
-                           Effects& effects) {
+void JobState::OnPersisted(Generation number, const absl::Status& status, const Turn& turn) {
   if (status.ok()) {
-    failed_writes_ = 0;
-    not_stored_.clear();
-    const auto members = rendezvous_.Confirm(number, now);
+    forming_.Stored();
+    const auto members = rendezvous_.Confirm(number, turn.now);
     if (!members.has_value()) return;
-    record_ = std::move(proposed_record_);
-    Form(*members, now, effects);
+    forming_.Formed();
+    Form(*members, turn);
     return;
   }
-  const bool passing = IsPassing(status);
-  const absl::Duration wait =
-      std::min(kLongestRetry, kFirstRetry * (1 << std::min(failed_writes_++, kDoublings)));
-  rendezvous_.Withdraw(number, passing ? now + wait : absl::InfiniteFuture());
-  not_stored_ = Truncated(
-      OneLine(absl::StrCat("generation ", ToInt(number),
-                           " was not announced, since it could not be stored: ", status.message(),
-                           passing ? absl::StrCat("; tried again in ", DurationText(wait))
-                                   : "; this coordd forms no generation any more")),
-      kMaxReasonBytes);
-  waiting_changed_ = true;
-  Emit(Event::Kind::kNotStored, not_stored_, effects);
+  rendezvous_.Withdraw(number, turn.now + forming_.Failed(number, status));
+  news_.Changed();
+  Emit(Event::Kind::kNotStored, forming_.not_stored(), turn.effects);
 }
 
 // Nothing waits for it: who finds a job whose members do not come back ends it again.
@@ -102,13 +86,12 @@ void JobState::PersistEnd(Effects& effects) {
   v1::JobRecord record;
   record.set_generation(ToInt(rendezvous_.proposed()));
   effects.persist.push_back({name_, Generation{0}, {JobWrite(name_, record)}});
-  if (std::exchange(drains_stored_, false))
-    effects.persist.back().writes.push_back(DrainWrite(name_, {}));
+  if (dismissals_.TakeStored()) effects.persist.back().writes.push_back(DrainWrite(name_, {}));
 }
 
-void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
-                       Effects& effects) {
-  drains_stored_ = !drains.drains().empty() || !drains.nodes().empty();
+void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drains,
+                       const Turn& turn) {
+  dismissals_.Restore(!drains.drains().empty() || !drains.nodes().empty());
   if (!record.running()) return;
   drains_.Restore(drains);
   RendezvousOptions options = rendezvous_.options();
@@ -118,22 +101,22 @@ void JobState::Restore(const v1::JobRecord& record, const v1::DrainRecord& drain
   options.settling_window = FromProto(record.settling_window());
   options.settling_window_after_loss = options_.settling_window_after_loss;
   options.lease = options_.lease;
-  rendezvous_ = RendezvousState(options, Generation{record.generation()}, now);
+  rendezvous_ = RendezvousState(options, Generation{record.generation()}, turn.now);
   reforming_ = Reforming({.on_failure = FromProto(record.on_failure()),
                           .report_window = options_.lease,
                           .timeout = options_.reform_timeout,
                           .reset_limit = options_.reset_limit});
-  token_hash_ = record.token_hash();
+  token_.Restore(record.token_hash());
   started_ = true;
-  record_ = record;
+  forming_.Restore(record);
   kv_.Open(generation());
   rendezvous_.Await();
-  AwaitMembers("coordd was started again", now);
+  AwaitMembers("coordd was started again", turn.now);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("known from before: generation ", record.generation(), " had ",
                     record.members_size(), " members, who have ",
-                    DurationText(resume_->deadline() - now), " to come back"),
-       effects);
+                    DurationText(resume_->deadline() - turn.now), " to come back"),
+       turn.effects);
 }
 
 }  // namespace coordd

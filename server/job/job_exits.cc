@@ -24,41 +24,38 @@ absl::string_view RunOf(absl::string_view launch) {
 
 // Who is lost is told once, with the reason: a launcher that will tell it is a moment late at most.
 // Where nobody waits for the news, nobody waits for the reason.
-void JobState::OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
-                              Effects& effects) {
-  Worker& worker = workers_.at(session);
+void JobState::OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn) {
+  const Worker& worker = workers_.at(session);
   const bool may_be_explained = !worker.join.launch().empty() && !worker.exit.has_value();
   if (!may_be_explained || !negotiating() || worker.generation == Generation{0}) {
-    if (IsExcused(now) && IsMember(worker)) return Suspend(kSlept, now, effects);
-    return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
+    if (IsExcused(turn.now) && worker.IsMember()) return Suspend(kSlept, turn);
+    return Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
   }
-  worker.departs_at = now + kExitWait;
-  worker.stream_end = std::string(detail);
-  ++departing_;
+  workers_.StreamEnded(session, turn.now + kExitWait, detail);
   reforming_.Explained();
 }
 
 void JobState::OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
-                             absl::Time now, Effects& effects) {
+                             const Turn& turn) {
   const bool has_members = std::any_of(sessions.begin(), sessions.end(), [&](SessionId session) {
-    return IsMember(workers_.at(session));
+    return workers_.at(session).IsMember();
   });
-  if (has_members && durability_.outlives && MayBeTakenUp()) return Suspend(detail, now, effects);
+  if (has_members && durability_.outlives && MayBeTakenUp()) return Suspend(detail, turn);
   // Those who had come back have to come again, as all do who are waited for.
   if (resume_.has_value() && has_members)
-    resume_->Forgive(absl::ZeroDuration(), now + options_.lease + options_.resume_grace);
+    resume_->Forgive(absl::ZeroDuration(), turn.now + options_.lease + options_.resume_grace);
   for (SessionId session : sessions)
-    if (Has(session)) OnSessionEnded(session, "", now, effects);
+    if (Has(session)) OnSessionEnded(session, "", turn);
 }
 
-absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, absl::Time now,
-                               int32_t* known, Effects& effects) {
-  if (const absl::Status status = CheckToken(request.token()); !status.ok()) return status;
+absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, int32_t* known,
+                               const Turn& turn) {
+  if (const absl::Status status = token_.Check(request.token()); !status.ok()) return status;
   for (const v1::LaunchedExit& exit : request.exits()) {
-    if (NoteExit(exit, effects)) ++*known;
+    if (NoteExit(exit, turn.effects)) ++*known;
   }
-  WatchDeparting(now, effects);
-  if (resume_.has_value() && resume_->complete()) FinishResume(now, effects);
+  WatchDeparting(turn);
+  if (resume_.has_value() && resume_->complete()) FinishResume(turn);
   return absl::OkStatus();
 }
 
@@ -67,10 +64,9 @@ absl::Status JobState::OnExits(const v1::ReportExitsRequest& request, absl::Time
 void JobState::ForgetEarlierRun(const v1::Join& join) {
   const absl::string_view run = RunOf(join.launch());
   if (run.empty()) return;
-  for (const v1::Departure& departure : departures_)
+  for (const v1::Departure& departure : history_.departures)
     if (RunOf(departure.launch()) == run) return;
-  departures_.clear();
-  batches_before_ = bytes_before_ = 0;
+  history_.Forget();
 }
 
 bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
@@ -82,7 +78,7 @@ bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
   }
   if (known) return true;  // the end of its stream, or its goodbye, is here or on its way
   const std::string what = ExitText(in.exit());
-  for (v1::Departure& departure : departures_) {
+  for (v1::Departure& departure : history_.departures) {
     if (departure.launch() != in.launch()) continue;
     const bool said_goodbye = departure.cause() == v1::DEPARTURE_CAUSE_LEFT ||
                               departure.cause() == v1::DEPARTURE_CAUSE_DRAINED;
@@ -109,28 +105,13 @@ bool JobState::NoteExit(const v1::LaunchedExit& in, Effects& effects) {
   return false;
 }
 
-// In the order of their ends, whoever is explained or has waited long enough.
-void JobState::WatchDeparting(absl::Time now, Effects& effects) {
-  if (departing_ == 0) return;
-  std::vector<std::pair<absl::Time, SessionId>> due;
-  for (const auto& [session, worker] : workers_) {
-    if (worker.departs_at == absl::InfiniteFuture()) continue;
-    if (worker.exit.has_value() || worker.departs_at <= now)
-      due.emplace_back(worker.departs_at, session);
-  }
-  if (!due.empty() && IsExcused(now)) return Suspend(kSlept, now, effects);
-  std::sort(due.begin(), due.end());
-  for (const auto& [at, session] : due) {
+void JobState::WatchDeparting(const Turn& turn) {
+  const std::vector<SessionId> due = workers_.DueToDepart(turn.now);
+  if (!due.empty() && IsExcused(turn.now)) return Suspend(kSlept, turn);
+  for (SessionId session : due) {
     const std::string detail = workers_.at(session).stream_end;
-    Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
   }
-}
-
-absl::Time JobState::NextDeparture() const {
-  absl::Time next = absl::InfiniteFuture();
-  if (departing_ == 0) return next;
-  for (const auto& [session, worker] : workers_) next = std::min(next, worker.departs_at);
-  return next;
 }
 
 }  // namespace coordd

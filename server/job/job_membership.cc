@@ -19,7 +19,6 @@
 namespace coordd {
 namespace {
 
-constexpr size_t kMaxDepartures = 64;  // what status and an Abort name at most
 // Behind a change of members on which they have agreed: for those who were asked to leave to say
 // goodbye, so that they are not in the next generation, too.
 constexpr absl::Duration kLeaveWindow = absl::Seconds(5);
@@ -56,48 +55,39 @@ absl::Status CheckSameLimit(absl::string_view what, int32_t given, int32_t agree
 
 }  // namespace
 
-void JobState::PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure) {
-  if (departures.size() == kMaxDepartures) departures.pop_front();
-  departures.push_back(departure);
-}
-
-absl::Status JobState::Join(SessionId session, const v1::Join& join, absl::Time now,
-                            Effects& effects) {
-  if (HasLostItsStream(join, now)) {
-    Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), now, effects);
+absl::Status JobState::Join(SessionId session, const v1::Join& join, const Turn& turn) {
+  if (HasLostItsStream(join, turn.now)) {
+    Suspend(absl::StrCat("worker ", join.worker_id(), " had lost its connection"), turn);
   }
   const bool is_member = resume_.has_value() && resume_->Find(join.worker_id()).has_value();
   if (resume_.has_value() && (is_member || join.has_resume())) {
-    return JoinToResume(session, join, now, effects);
+    return JoinToResume(session, join, turn);
   }
   if (join.has_resume()) return RefuseResume(join);
-  ReplaceWaiting(join, now, effects);
-  COORDD_RETURN_IF_ERROR(MayJoin(join, now));
+  ReplaceWaiting(join, turn);
+  COORDD_RETURN_IF_ERROR(MayJoin(join, turn.now));
   if (ended()) {
-    COORDD_RETURN_IF_ERROR(Start(join, now));
+    COORDD_RETURN_IF_ERROR(Start(join, turn.now));
     ForgetEarlierRun(join);
     Emit(Event::Kind::kJobCreated,
          absl::StrCat("min_workers ", rendezvous_.options().min_workers, ", max_workers ",
                       rendezvous_.options().max_workers),
-         effects);
+         turn.effects);
   }
-  COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, now));
+  COORDD_RETURN_IF_ERROR(rendezvous_.Join(session, turn.now));
   Worker worker;
   worker.join = join;
   worker.join.clear_token();
-  worker.last_heard = now;
-  admission_.Add(join);
-  Emit(Event::Kind::kWorkerJoined, absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(now)),
-       effects);
-  workers_.emplace(session, std::move(worker));
-  waiting_changed_ = true;
+  worker.last_heard = turn.now;
+  Emit(Event::Kind::kWorkerJoined,
+       absl::StrCat(Who(worker), " joined: ", rendezvous_.Reason(turn.now)), turn.effects);
+  workers_.Add(session, std::move(worker));
+  news_.Changed();
   // A process that starts again under its old id replaces itself, once its generation is over.
-  const auto old = old_incarnations_.find(join.worker_id());
-  if (old != old_incarnations_.end()) {
-    const SessionId old_session = old->second;
+  if (const std::optional<SessionId> old = OldIncarnation(join.worker_id())) {
     const std::string detail = "a newer process joined with its worker id";
-    Depart(old_session, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, now, effects);
-    effects.outgoing.push_back(CloseSession{old_session, absl::FailedPreconditionError(detail)});
+    Depart(*old, v1::DEPARTURE_CAUSE_EVICTED, "was replaced: " + detail, turn);
+    turn.effects.outgoing.push_back(CloseSession{*old, absl::FailedPreconditionError(detail)});
   }
   return absl::OkStatus();
 }
@@ -108,7 +98,7 @@ absl::Status JobState::MayJoin(const v1::Join& join, absl::Time now) {
     if (!reforming_.none_follows().empty()) return absl::FailedPreconditionError(NobodyIsTaken());
     COORDD_RETURN_IF_ERROR(drains_.CheckHost(join.host()));
   }
-  absl::Status fits = admission_.Check(join);
+  absl::Status fits = workers_.Check(join);
   if (fits.ok() && !ended()) fits = ExplainFull(join, rendezvous_.CheckRoom());
   if (fits.ok() || !join.has_asking_for()) return fits;
   // Who is started again at once asks before coordd has noticed that its predecessor is dead.
@@ -141,22 +131,22 @@ absl::Status JobState::ExplainFull(const v1::Join& join, absl::Status room) cons
 
 // A single heartbeat may be older than it: what a process has sent arrives, and then its end.
 bool JobState::HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const {
-  if (worker.departs_at != absl::InfiniteFuture()) return false;
+  if (worker.departs()) return false;
   return worker.heartbeat_before > since || now - since > options_.lease;
 }
 
 // One that waits has lost its connection, and is back before coordd has noticed that. (Or a Join of
 // the lost one has come late: then whoever waits comes again.)
-void JobState::ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects) {
+void JobState::ReplaceWaiting(const v1::Join& join, const Turn& turn) {
   const auto session = SessionOf(join.worker_id());
-  if (!session.has_value() || !CheckToken(join.token()).ok()) return;
+  if (!session.has_value() || !token_.Check(join.token()).ok()) return;
   const Worker& worker = workers_.at(*session);
   const bool is_same =
       worker.join.pid() == join.pid() && worker.join.host().node_id() == join.host().node_id();
-  if (IsMember(worker) || !is_same) return;
+  if (worker.IsMember() || !is_same) return;
   const std::string detail = "has connected again while it waited";
-  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, now, effects);
-  effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
+  Depart(*session, v1::DEPARTURE_CAUSE_CONNECTION_LOST, detail, turn);
+  turn.effects.outgoing.push_back(CloseSession{*session, absl::UnavailableError(detail)});
 }
 
 // The first member's word: what the job is from now on.
@@ -174,7 +164,7 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
                     .report_window = options_.lease,
                     .timeout = options_.reform_timeout,
                     .reset_limit = options_.reset_limit},
-                   /*same_run=*/token_ == join.token());
+                   /*same_run=*/token_.Is(join.token()));
   if (options.max_workers > 0 && options.min_workers > options.max_workers) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", name_, ": min_workers ", options.min_workers,
@@ -187,31 +177,15 @@ absl::Status JobState::Start(const v1::Join& join, absl::Time now) {
                                                       options_.max_workers_per_job, " per job"));
   }
   COORDD_CHECK(workers_.empty() && !generation_.has_value());
-  token_ = join.token();
-  token_hash_ = TokenHash(durability_.cluster_id, name_, token_);
+  token_.Begin(join.token());
   rendezvous_ = RendezvousState(options, rendezvous_.proposed(), now);
   started_ = true;
-  failed_writes_ = 0;
-  not_stored_.clear();
+  forming_.Begin();
   return absl::OkStatus();
 }
 
-absl::Status JobState::CheckToken(absl::string_view token) {
-  // Of a restored job the hash alone is known, until the first who comes back shows the token.
-  const bool only_hash = token_.empty() && !token_hash_.empty();
-  const bool right =
-      only_hash ? SecretsEqual(TokenHash(durability_.cluster_id, name_, token), token_hash_)
-                : SecretsEqual(token, token_);
-  if (right) {
-    token_ = std::string(token);
-    return absl::OkStatus();
-  }
-  return absl::UnauthenticatedError(
-      absl::StrCat(token.empty() ? "no token" : "wrong token", " for job ", name_));
-}
-
 absl::Status JobState::CheckAgreement(const v1::Join& join) {
-  const absl::Status token = CheckToken(join.token());
+  const absl::Status token = token_.Check(join.token());
   // Most often a second run of the same script: its launcher has made a token of its own.
   if (!token.ok() && !join.token().empty()) {
     return absl::UnauthenticatedError(absl::StrCat(
@@ -241,17 +215,14 @@ absl::Status JobState::CheckAgreement(const v1::Join& join) {
 }
 
 void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
-                      absl::Time now, Effects& effects) {
-  const auto it = workers_.find(session);
-  COORDD_CHECK(it != workers_.end());
-  if (IsReturned(it->second)) {  // it may come again
+                      const Turn& turn) {
+  COORDD_CHECK(Has(session));
+  if (IsReturned(workers_.at(session))) {  // it may come again
     DropReturned(session);
-    if (resume_->complete()) FinishResume(now, effects);
+    if (resume_->complete()) FinishResume(turn);
     return;
   }
-  const Worker worker = std::move(it->second);
-  workers_.erase(it);
-  if (worker.departs_at != absl::InfiniteFuture()) --departing_;
+  const Worker worker = workers_.Take(session);
   const bool is_member = worker.generation != Generation{0};
   std::string what = OneLine(What(cause, detail, worker.exit));
   if (DamageOf(cause) == Damage::kLost)
@@ -270,28 +241,27 @@ void JobState::Depart(SessionId session, v1::DepartureCause cause, absl::string_
   if (worker.exit.has_value()) *departure.mutable_exit() = *worker.exit;
   departure.set_drained(drains_.NoteGone(worker.join.worker_id()) ||
                         cause == v1::DEPARTURE_CAUSE_DRAINED);
-  PushBounded(departures_, departure);
-  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), effects, cause);
+  AddDeparture(history_.departures, departure);
+  Emit(Event::Kind::kWorkerDeparted, absl::StrCat(Who(worker), " ", what), turn.effects, cause);
 
   // A member of a damaged generation no longer counts for admission, and a newer process may have
   // its id by now; unless it would have been in the next one.
-  if (!is_member || damage_ == Damage::kNone || reforming_.open()) admission_.Remove(worker.join);
-  const auto old = old_incarnations_.find(worker.join.worker_id());
-  if (old != old_incarnations_.end() && old->second == session) old_incarnations_.erase(old);
-  rendezvous_.Remove(session, now);
+  if (!is_member || damage() == Damage::kNone || reforming_.open()) workers_.Release(worker);
+  if (generation_.has_value()) generation_->DropOld(worker.join.worker_id(), session);
+  rendezvous_.Remove(session, turn.now);
   if (is_member) {
-    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), now, effects);
-    PushBounded(generation_departures_, departure);
-    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), now, effects);
+    trace_.OnGone(worker.place.rank, absl::StrCat(Who(worker), " ", what), turn);
+    generation_->AddDeparted(departure);
+    EndGeneration(DamageOf(cause), absl::StrCat(Who(worker), " ", what), turn);
   }
-  waiting_changed_ = true;
-  NoteGone(now, effects);
+  news_.Changed();
+  NoteGone(turn);
 }
 
 // Who was asked to go goes as the members agree on: others follow, where any do.
-JobState::Damage JobState::DamageOf(v1::DepartureCause cause) const {
+Damage JobState::DamageOf(v1::DepartureCause cause) const {
   const bool asked =
-      cause == v1::DEPARTURE_CAUSE_DRAINED && reforming_.wanted() && damage_ == Damage::kNone;
+      cause == v1::DEPARTURE_CAUSE_DRAINED && reforming_.wanted() && damage() == Damage::kNone;
   if (asked) return Damage::kAsked;
   const bool said_goodbye =
       cause == v1::DEPARTURE_CAUSE_LEFT || cause == v1::DEPARTURE_CAUSE_DRAINED;
@@ -300,15 +270,13 @@ JobState::Damage JobState::DamageOf(v1::DepartureCause cause) const {
 
 // Members are told when the generation ends and when that gets worse, not of every departure: that
 // would be n messages to n workers at the end of every job.
-void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Time now,
-                             Effects& effects) {
-  if (damage <= damage_) return;
-  const bool was_intact = damage_ == Damage::kNone;
-  damage_ = damage;
+void JobState::EndGeneration(Damage damage, const std::string& reason, const Turn& turn) {
+  const bool was_intact = generation_->intact();
+  if (!generation_->Worsen(damage)) return;
   if (was_intact) {
     // What was asked for is no failure, however often.
     const bool explained = damage == Damage::kLost || damage == Damage::kAsked;
-    if (reforming_.Broken(reason, explained, damage == Damage::kLeft, now))
+    if (reforming_.Broken(reason, explained, damage == Damage::kLeft, turn.now))
       rendezvous_.ExpectRejoins(/*only=*/reforming_.on_failure() == OnFailure::kContinue);
   } else if (damage == Damage::kLost) {
     reforming_.Lost();
@@ -318,74 +286,62 @@ void JobState::EndGeneration(Damage damage, const std::string& reason, absl::Tim
       rendezvous_.ExpectRejoins(/*only=*/true);
   }
   const bool last = !reforming_.none_follows().empty();
-  damage_reason_ =
+  generation_->Explain(
       Truncated(OneLine(absl::StrCat(
                     "generation ", ToInt(generation()), " ended: ", reason,
                     last ? absl::StrCat("; none follows: ", reforming_.none_follows()) : "")),
-                kMaxReasonBytes);
+                kMaxReasonBytes));
   std::vector<SessionId> members;
   for (const auto& [session, worker] : workers_) {
     if (worker.generation == Generation{0}) continue;
     members.push_back(session);
     if (!was_intact || reforming_.open()) continue;
-    admission_.Remove(worker.join);
-    old_incarnations_[worker.join.worker_id()] = session;
+    workers_.Release(worker);
+    generation_->KeepOld(worker.join.worker_id(), session);
   }
-  if (was_intact && damage == Damage::kAsked) leaving_until_ = now + kLeaveWindow;
+  if (was_intact && damage == Damage::kAsked) drains_.AwaitUntil(turn.now + kLeaveWindow);
   if (was_intact) {
-    rendezvous_.Break(now);
-    generation_->End(effects);
-    Emit(Event::Kind::kGenerationEnded, damage_reason_, effects);
+    rendezvous_.Break(turn.now);
+    generation_->state().End(turn.effects);
+    Emit(Event::Kind::kGenerationEnded, generation_->reason(), turn.effects);
   }
   // After a goodbye, batches that were planned may still need addresses from the store.
-  if (damage_ != Damage::kLeft) kv_.Close(generation(), effects);
+  if (generation_->damage() != Damage::kLeft) kv_.Close(generation(), turn.effects);
   if (members.empty()) return;
   std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-  v1::Abort* abort = message->mutable_abort();
-  abort->set_reason(damage_reason_);
-  abort->set_in_flight(damage_ != Damage::kLeft);
-  abort->set_reforms(reforming_.open());
-  abort->set_asked(damage_ == Damage::kAsked);
-  abort->set_report_process_sets(reforming_.open() && !knows_sets_);
-  for (const v1::Departure& departure : generation_departures_) {
-    *abort->add_departures() = departure;
-  }
-  effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
-  trace_.EndEarly(damage_reason_, now, effects);
+  *message->mutable_abort() = generation_->AbortOf(reforming_.open());
+  turn.effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+  trace_.EndEarly(generation_->reason(), turn);
 }
 
 void JobState::ForgetGeneration() {
   if (!generation_.has_value()) return;
-  batches_before_ += batches_executed();
-  bytes_before_ += bytes_executed();
-  batches_told_ = bytes_told_ = 0;
+  history_.executed.EndGeneration(PlannedInGeneration());
   generation_.reset();
 }
 
 // The last member, or the last worker, may just have gone.
-void JobState::NoteGone(absl::Time now, Effects& effects) {
+void JobState::NoteGone(const Turn& turn) {
   if (generation_.has_value() && rendezvous_.members() == 0) {
-    kv_.Close(generation(), effects);
-    if (reforming_.open() && knows_sets_) left_sets_ = generation_->LeftSets();
+    kv_.Close(generation(), turn.effects);
+    if (reforming_.open() && generation_->knows_sets())
+      left_sets_ = generation_->state().LeftSets();
     ForgetGeneration();
-    damage_ = Damage::kNone;
-    generation_departures_.clear();
-    old_incarnations_.clear();
-    if (reforming_.open()) reforming_.Gathering(now);
-    if (!reforming_.none_follows().empty() && DismissNewcomers(now, effects)) return;
+    if (reforming_.open()) reforming_.Gathering(turn.now);
+    if (!reforming_.none_follows().empty() && DismissNewcomers(turn)) return;
   }
   if (rendezvous_.phase() != RendezvousPhase::kEnded) return;
   reforming_.Ended();
   left_sets_.reset();
-  FailDismissals(effects);
-  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), effects);
-  waiting_changed_ = false;
-  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(now), effects);
-  PersistEnd(effects);
+  FailDismissals(turn.effects);
+  kv_.Clear(absl::NotFoundError(absl::StrCat("job ", name_, " has ended")), turn.effects);
+  news_.Forget();
+  Emit(Event::Kind::kJobEnded, rendezvous_.Reason(turn.now), turn.effects);
+  PersistEnd(turn.effects);
 }
 
-void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects) {
-  NoteLostState(sessions, effects);
+void JobState::Form(const std::vector<SessionId>& sessions, const Turn& turn) {
+  NoteLostState(sessions, turn.effects);
   std::vector<TopologyMember> members;
   members.reserve(sessions.size());
   for (SessionId session : sessions) {
@@ -407,28 +363,26 @@ void JobState::Form(const std::vector<SessionId>& sessions, absl::Time now, Effe
     worker.device_use.reset();
     worker.stack_asked = false;
     worker.stack.clear();
-    worker.last_heard = now;  // its lease starts here
-    DeliverMembership(session, worker, topology, inherited, identity.slots, effects);
+    worker.last_heard = turn.now;  // its lease starts here
+    DeliverMembership(session, worker, topology, inherited, identity.slots, turn.effects);
   }
-  DeliverSets(by_rank, inherited, effects);
+  DeliverSets(by_rank, inherited, turn.effects);
   left_sets_.reset();
-  if (drains_.ForgetGone()) PersistDrains(CallId{0}, effects);
-  reforming_.Formed(now);
-  blame_.Clear();
-  leaving_until_ = absl::InfinitePast();
+  if (drains_.ForgetGone()) PersistDrains(CallId{0}, turn.effects);
+  reforming_.Formed(turn.now);
   COORDD_CHECK(by_rank.size() == sessions.size() && !generation_.has_value());
-  generation_.emplace(identity, options_, std::move(by_rank));
-  generation_->TakeOver(inherited.process_sets);
-  knows_sets_ = true;
+  generation_.emplace(identity, options_, std::move(by_rank), /*knows_sets=*/true);
+  generation_->state().TakeOver(inherited.process_sets);
   kv_.Open(generation());
-  newcomers_told_ = 0;
-  waiting_changed_ = rendezvous_.waiting() > 0;  // they came while this was being stored
+  news_.TellMembers(0);
+  news_.Forget();
+  if (rendezvous_.waiting() > 0) news_.Changed();  // they came while this was being stored
   int32_t nodes = 0;
   for (const NodeRun& run : topology.runs) nodes += run.nodes;
   Emit(Event::Kind::kGenerationFormed,
        absl::StrCat("generation ", ToInt(generation()), " formed: ", sessions.size(), " ranks on ",
                     nodes, nodes == 1 ? " node" : " nodes"),
-       effects);
+       turn.effects);
 }
 
 // The generation of these members: it does what all of them can.

@@ -12,23 +12,17 @@
 #include "server/job/repair_plan.h"
 
 namespace coordd {
-namespace {
-
-constexpr absl::Duration kWaitingInterval = absl::Seconds(1);
-
-}  // namespace
-
 // Whoever waits is in the next generation, if there is room for it and it is there by then.
-void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects) {
+void JobState::OnChangeMembers(const Worker& worker, const Turn& turn) {
   if (!reforming_.wanted()) return;  // the member is told what it can do, and that is not it
-  const bool was_intact = damage_ == Damage::kNone;
+  const bool was_intact = damage() == Damage::kNone;
   EndGeneration(
       Damage::kAsked,
       absl::StrCat(
           Who(worker), " asked for a change of members, ", rendezvous_.waiting(),
           rendezvous_.waiting() == 1 ? " worker waits" : " workers wait",
           drains_.size() == 0 ? "" : absl::StrCat(", ", drains_.size(), " asked to leave")),
-      now, effects);
+      turn);
   // All are at the same point, and have nothing to execute again.
   if (was_intact && reforming_.open()) rendezvous_.ExpectRejoins(/*only=*/false);
 }
@@ -36,18 +30,17 @@ void JobState::OnChangeMembers(const Worker& worker, absl::Time now, Effects& ef
 // From now on it waits as one that has just joined does; its place in the old generation is its
 // claim on one in the next.
 absl::Status JobState::OnRecoveryReport(SessionId session, Worker& worker,
-                                        v1::RecoveryReport report, absl::Time now,
-                                        Effects& effects) {
+                                        v1::RecoveryReport report, const Turn& turn) {
   const bool more = report.process_sets().more();
-  COORDD_RETURN_IF_ERROR(AddReport(*generation_, std::move(report), worker.report));
+  COORDD_RETURN_IF_ERROR(AddReport(generation_->state(), std::move(report), worker.report));
   if (more) return absl::OkStatus();
   worker.previous = worker.generation;
   worker.previous_rank = ToInt(worker.place.rank);
   worker.generation = Generation{0};
-  rendezvous_.Rejoin(session, now);
-  waiting_changed_ = true;
-  NoteGone(now, effects);
-  CheckReports(now, effects);
+  rendezvous_.Rejoin(session, turn.now);
+  news_.Changed();
+  NoteGone(turn);
+  CheckReports(turn);
   return absl::OkStatus();
 }
 
@@ -74,15 +67,15 @@ std::vector<SurvivorReport> JobState::ReportsOf(const std::vector<SessionId>& se
 }
 
 // Programs that have been told different things cannot go on together.
-void JobState::CheckReports(absl::Time now, Effects& effects) {
+void JobState::CheckReports(const Turn& turn) {
   const bool all = reforming_.open() && rendezvous_.members() == 0;
   if (reforming_.on_failure() != OnFailure::kContinue || !all) return;
   std::vector<SessionId> survivors;
   for (const auto& [session, worker] : workers_) survivors.push_back(session);
   const auto plan = PlanRepair(ReportsOf(survivors));
   if (plan.ok()) return;
-  Emit(Event::Kind::kProtocolError, plan.status().message(), effects);
-  GiveUp(plan.status(), now, effects);
+  Emit(Event::Kind::kProtocolError, plan.status().message(), turn.effects);
+  GiveUp(plan.status(), turn);
 }
 
 TopologyMember JobState::MemberOf(SessionId session) const {
@@ -92,43 +85,46 @@ TopologyMember JobState::MemberOf(SessionId session) const {
   return member;
 }
 
-void JobState::WatchReforming(absl::Time now, Effects& effects) {
-  if (const auto why = reforming_.Verdict(now)) Judge(*why, now, effects);
-  if (reforming_.ReportsAreOverdue(now)) ExpelSilent(now, effects);
-  if (reforming_.TimedOut(now)) GiveUpReforming(now, effects);
+void JobState::WatchReforming(const Turn& turn) {
+  if (const auto why = reforming_.Verdict(turn.now)) Judge(*why, turn);
+  if (reforming_.ReportsAreOverdue(turn.now)) ExpelSilent(turn);
+  if (reforming_.TimedOut(turn.now)) GiveUpReforming(turn);
 }
 
 // Members that live and do not reach each other would fail together again: the others go on without
 // as few of them as possible. Where none go on, all of them are only told.
-void JobState::Judge(const std::string& why, absl::Time now, Effects& effects) {
-  const Blame blame = std::exchange(blame_, Blame());
+void JobState::Judge(const std::string& why, const Turn& turn) {
+  const Blame blame = std::exchange(generation_->blame(), Blame());
   if (blame.empty() || !reforming_.wanted())
-    return EndGeneration(Damage::kCollectiveFailed, why, now, effects);
+    return EndGeneration(Damage::kCollectiveFailed, why, turn);
   std::set<Rank> marked;
-  for (int32_t rank = 0; rank < generation_->size(); ++rank) {
-    const auto worker = workers_.find(generation_->session_of(Rank{rank}));
-    const bool lately = worker != workers_.end() && now - worker->second.blamed_at < kFruitfulLife;
+  for (int32_t rank = 0; rank < generation_->state().size(); ++rank) {
+    const Worker* const worker = workers_.Find(generation_->session_of(Rank{rank}));
+    const bool lately = worker != nullptr && turn.now - worker->blamed_at < kFruitfulLife;
     if (lately) marked.insert(Rank{rank});
   }
   std::vector<std::pair<SessionId, std::string>> evicted;
   for (Rank culprit : blame.Culprits(marked))
-    evicted.emplace_back(generation_->session_of(culprit), BlameText(blame.LinkOf(culprit)));
+    evicted.emplace_back(generation_->state().session_of(culprit),
+                         BlameText(blame.LinkOf(culprit)));
   for (const BlamedLink& link : blame.links())
     for (Rank end : {link.witness, link.suspect})
-      workers_.at(generation_->session_of(end)).blamed_at = now;
+      workers_.at(generation_->state().session_of(end)).blamed_at = turn.now;
   for (const auto& [session, text] : evicted) {
-    if (Has(session)) Evict(session, "was evicted: " + text, now, effects);
+    if (Has(session)) Evict(session, "was evicted: " + text, turn);
   }
 }
 
 std::string JobState::BlameText(const BlamedLink& link) const {
-  const auto who = [this](Rank rank) { return Who(workers_.at(generation_->session_of(rank))); };
+  const auto who = [this](Rank rank) {
+    return Who(workers_.at(generation_->state().session_of(rank)));
+  };
   return absl::StrCat("nothing comes over the network from ", who(link.suspect), " to ",
                       who(link.witness), ", which both live");
 }
 
 // Their leases go on, but what they execute does not end.
-void JobState::ExpelSilent(absl::Time now, Effects& effects) {
+void JobState::ExpelSilent(const Turn& turn) {
   std::vector<SessionId> silent;
   for (const auto& [session, worker] : workers_) {
     if (worker.generation != Generation{0}) silent.push_back(session);
@@ -137,38 +133,38 @@ void JobState::ExpelSilent(absl::Time now, Effects& effects) {
     const std::string detail = absl::StrCat("it had not ended what it was executing ",
                                             absl::FormatDuration(options_.lease),
                                             " after generation ", ToInt(generation()), " was over");
-    Depart(session, v1::DEPARTURE_CAUSE_FAILED, detail, now, effects);
-    effects.outgoing.push_back(CloseSession{session, absl::FailedPreconditionError(detail)});
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, detail, turn);
+    turn.effects.outgoing.push_back(CloseSession{session, absl::FailedPreconditionError(detail)});
   }
 }
 
-void JobState::GiveUpReforming(absl::Time now, Effects& effects) {
+void JobState::GiveUpReforming(const Turn& turn) {
   const std::string why = absl::StrCat("no generation has followed within ",
                                        absl::FormatDuration(options_.reform_timeout), ": ",
-                                       rendezvous_.Reason(now), "; ", reforming_.reason());
-  GiveUp(absl::DeadlineExceededError(why), now, effects);
+                                       rendezvous_.Reason(turn.now), "; ", reforming_.reason());
+  GiveUp(absl::DeadlineExceededError(why), turn);
 }
 
-void JobState::GiveUp(const absl::Status& why, absl::Time now, Effects& effects) {
+void JobState::GiveUp(const absl::Status& why, const Turn& turn) {
   reforming_.GiveUp(std::string(why.message()));
   // Those who were never members, too: they would begin from nothing.
   std::vector<SessionId> all;
   for (const auto& [session, worker] : workers_) all.push_back(session);
   for (SessionId session : all) {
-    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), now, effects);
-    effects.outgoing.push_back(CloseSession{session, why});
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), turn);
+    turn.effects.outgoing.push_back(CloseSession{session, why});
   }
 }
 
 // They would begin from nothing, and nobody would know. Whether there were any: then the last of
 // them has ended the job.
-bool JobState::DismissNewcomers(absl::Time now, Effects& effects) {
+bool JobState::DismissNewcomers(const Turn& turn) {
   std::vector<SessionId> waiting;
   for (const auto& [session, worker] : workers_) waiting.push_back(session);
   const absl::Status why = absl::FailedPreconditionError(NobodyIsTaken());
   for (SessionId session : waiting) {
-    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), now, effects);
-    effects.outgoing.push_back(CloseSession{session, why});
+    Depart(session, v1::DEPARTURE_CAUSE_FAILED, why.message(), turn);
+    turn.effects.outgoing.push_back(CloseSession{session, why});
   }
   return !waiting.empty();
 }
@@ -183,8 +179,8 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
   const bool inherits = absl::c_any_of(
       sessions, [this](SessionId session) { return workers_.at(session).previous_rank >= 0; });
   if (inherits || !reforming_.unfinished()) return;
-  const int64_t batches = batches_before_ + batches_executed();
-  if (batches == 0 && resume_after_.empty()) return;  // there was no state yet
+  const int64_t batches = history_.executed.before().batches + ExecutedInGeneration().batches;
+  if (batches == 0 && !history_.executed.has_uncounted()) return;  // there was no state yet
   const std::string sentence = absl::StrCat(
       "no member with state is left: generation ", ToInt(generation()),
       " has none of those who were in the one before, and begins anew; ",
@@ -197,33 +193,34 @@ void JobState::NoteLostState(const std::vector<SessionId>& sessions, Effects& ef
 }
 
 // Those who wait how many they are, and members that somebody does; once a second at most.
-void JobState::TellWaiting(absl::Time now, Effects& effects) {
-  if (!waiting_changed_ || now < next_waiting_at_) return;
-  waiting_changed_ = false;
+void JobState::TellWaiting(const Turn& turn) {
+  if (!news_.IsDue(turn.now)) return;
+  news_.Forget();
   std::vector<SessionId> waiting, members;
   for (const auto& [session, worker] : workers_) {
     (worker.generation == Generation{0} ? waiting : members).push_back(session);
   }
   // Members, where they can do something about it.
   const bool news = reforming_.wanted() && !reforming_.limit_reached() && negotiating() &&
-                    newcomers_told_ != rendezvous_.waiting();
+                    news_.told_members() != rendezvous_.waiting();
   if (!news) members.clear();
   if (waiting.empty() && members.empty()) return;
-  next_waiting_at_ = now + kWaitingInterval;
+  news_.Told(turn.now);
   if (!waiting.empty()) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(Generation{0});
     v1::Waiting* told = message->mutable_waiting();
     told->set_joined(rendezvous_.waiting());
     told->set_min_workers(rendezvous_.options().min_workers);
     told->set_max_workers(rendezvous_.options().max_workers);
-    told->set_reason(not_stored_.empty() ? rendezvous_.Reason(now) : not_stored_);
-    effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
+    told->set_reason(forming_.not_stored().empty() ? rendezvous_.Reason(turn.now)
+                                                   : forming_.not_stored());
+    turn.effects.outgoing.push_back(Deliver{std::move(waiting), std::move(message)});
   }
   if (!members.empty()) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation());
-    newcomers_told_ = rendezvous_.waiting();
-    message->mutable_newcomers()->set_waiting(newcomers_told_);
-    effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
+    news_.TellMembers(rendezvous_.waiting());
+    message->mutable_newcomers()->set_waiting(news_.told_members());
+    turn.effects.outgoing.push_back(Deliver{std::move(members), std::move(message)});
   }
 }
 

@@ -18,20 +18,20 @@
 namespace coordd {
 
 void JobState::AwaitMembers(absl::string_view after, absl::Time now) {
-  resume_.emplace(record_, now + options_.lease + options_.resume_grace);
-  resume_since_ = now;
-  resume_after_ = std::string(after);
+  resume_.emplace(forming_.record(), now + options_.lease + options_.resume_grace,
+                  ResumeBeginning{now, std::string(after)});
+  history_.executed.NoteUncounted();
 }
 
 // The generation goes on, or another one follows it, and its member wants its place back: it has
 // lost its stream, whatever is known of that here. Before it had heard of the generation, perhaps;
 // but the same process with the same id is mostly a mistake, unless coordd has slept.
 bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
-  if (!durability_.outlives || !MayBeTakenUp() || !CheckToken(join.token()).ok()) return false;
+  if (!durability_.outlives || !MayBeTakenUp() || !token_.Check(join.token()).ok()) return false;
   if (!join.has_resume() && !IsExcused(now)) return false;
   const auto session = SessionOf(join.worker_id());
-  if (!session.has_value() || !IsMember(workers_.at(*session))) return false;
-  const ResumeState members(record_, absl::InfiniteFuture());
+  if (!session.has_value() || !workers_.at(*session).IsMember()) return false;
+  const ResumeState members(forming_.record(), absl::InfiniteFuture());
   if (join.has_resume()) return members.Check(join, durability_.cluster_id, epoch_).ok();
   const auto rank = members.Find(join.worker_id());
   return rank.has_value() && members.member(*rank).pid() == join.pid();
@@ -39,43 +39,36 @@ bool JobState::HasLostItsStream(const v1::Join& join, absl::Time now) {
 
 // As if coordd had been started again, but for what it knows of the past: who has departed does not
 // come back. A generation that is being stored is never announced.
-void JobState::Suspend(absl::string_view after, absl::Time now, Effects& effects) {
+void JobState::Suspend(absl::string_view after, const Turn& turn) {
   const absl::Status why =
       absl::UnavailableError(absl::StrCat("coordd takes up generation ", ToInt(generation()),
                                           " of job ", name_, " anew, since ", after));
   std::vector<v1::LaunchedExit> ended;
   std::set<std::string> members;
   for (const auto& [session, worker] : workers_) {
-    effects.outgoing.push_back(CloseSession{session, why});
-    if (IsMember(worker)) members.insert(worker.join.worker_id());
+    turn.effects.outgoing.push_back(CloseSession{session, why});
+    if (worker.IsMember()) members.insert(worker.join.worker_id());
     if (!worker.exit.has_value()) continue;
     ended.emplace_back().set_launch(worker.join.launch());
     *ended.back().mutable_exit() = *worker.exit;
   }
-  trace_.EndEarly(std::string(why.message()), now, effects);
-  workers_.clear();
-  old_incarnations_.clear();
-  departing_ = 0;
-  admission_.Clear();
-  if (generation_.has_value()) generation_->End(effects);
+  trace_.EndEarly(std::string(why.message()), turn);
+  workers_.Clear();
+  if (generation_.has_value()) generation_->state().End(turn.effects);
   generation_.reset();
   left_sets_.reset();
-  generation_departures_.clear();
-  damage_ = Damage::kNone;
   reforming_.Suspended();
-  blame_.Clear();
-  rendezvous_.Suspend(now);
+  rendezvous_.Suspend(turn.now);
   kv_.Open(generation());
-  leaving_until_ = absl::InfinitePast();
-  waiting_changed_ = false;
+  news_.Forget();
   drains_.Suspend();
-  AwaitMembers(after, now);
+  AwaitMembers(after, turn.now);
   NoteDeparted(members);
   Emit(Event::Kind::kJobRestored,
        absl::StrCat("generation ", ToInt(generation()), " is taken up anew, since ", after,
                     ": its ", members.size(), " members have ",
-                    DurationText(resume_->deadline() - now), " to come back"),
-       effects);
+                    DurationText(resume_->deadline() - turn.now), " to come back"),
+       turn.effects);
   for (const v1::LaunchedExit& exit : ended) NoteLostMember(exit);
 }
 
@@ -86,7 +79,7 @@ void JobState::NoteDeparted(const std::set<std::string>& members) {
     if (members.contains(id)) continue;
     v1::Departure gone =
         DepartureOf(Rank{rank}, v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost some time ago");
-    for (const v1::Departure& departure : departures_)
+    for (const v1::Departure& departure : history_.departures)
       if (departure.worker_id() == id && departure.rank() <= rank) gone = departure;
     gone.set_rank(rank);
     resume_->NoteLost(gone, reforming_.reason());
@@ -116,10 +109,10 @@ std::string JobState::Who(Rank rank) const {
 }
 
 absl::Status JobState::RefuseResume(const v1::Join& join) {
-  if (started_) COORDD_RETURN_IF_ERROR(CheckToken(join.token()));  // before it is told anything
+  if (started_) COORDD_RETURN_IF_ERROR(token_.Check(join.token()));  // before it is told anything
   const int64_t theirs = join.resume().generation();
-  if (damage_ != Damage::kNone && theirs == ToInt(generation()))
-    return absl::FailedPreconditionError(damage_reason_);
+  if (damage() != Damage::kNone && theirs == ToInt(generation()))
+    return absl::FailedPreconditionError(generation_->reason());
   return absl::FailedPreconditionError(absl::StrCat(
       "worker ", join.worker_id(), " cannot resume: generation ", theirs, " of job ", name_,
       theirs == ToInt(generation()) && generation_.has_value() ? " goes on without it"
@@ -127,20 +120,19 @@ absl::Status JobState::RefuseResume(const v1::Join& join) {
 }
 
 // A member, or somebody who says that it is one.
-absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
-                                    Effects& effects) {
-  COORDD_RETURN_IF_ERROR(CheckToken(join.token()));
+absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, const Turn& turn) {
+  COORDD_RETURN_IF_ERROR(token_.Check(join.token()));
   if (join.has_resume()) {
     COORDD_ASSIGN_OR_RETURN(const Rank rank, resume_->Check(join, durability_.cluster_id, epoch_));
     COORDD_RETURN_IF_ERROR(resume_->CheckMayReturn(rank));
-    AddReturned(session, join, rank, now, effects);
+    AddReturned(session, join, rank, turn);
     if (join.resume().generation() == ToInt(generation())) {
       resume_->Came(rank, session, join.resume().position());
       return absl::OkStatus();
     }
     // It had reported what became of its generation, and has not heard of this one.
     resume_->Came(rank, session, std::nullopt);
-    if (resume_->complete()) FinishResume(now, effects);
+    if (resume_->complete()) FinishResume(turn);
     return absl::OkStatus();
   }
   const Rank rank = *resume_->Find(join.worker_id());
@@ -148,24 +140,23 @@ absl::Status JobState::JoinToResume(SessionId session, const v1::Join& join, abs
     const std::string what = absl::StrCat("was replaced: a newer process, pid ", join.pid(),
                                           ", joined with its worker id");
     FailResume(Damage::kLost, absl::StrCat("rank ", ToInt(rank), " ", what),
-               {DepartureOf(rank, v1::DEPARTURE_CAUSE_EVICTED, what)}, now, effects);
-    return Join(session, join, now, effects);
+               {DepartureOf(rank, v1::DEPARTURE_CAUSE_EVICTED, what)}, turn);
+    return Join(session, join, turn);
   }
   COORDD_RETURN_IF_ERROR(resume_->CheckMayReturn(rank));
   // It has not heard of the generation: it is told again.
-  AddReturned(session, join, rank, now, effects);
+  AddReturned(session, join, rank, turn);
   resume_->Came(rank, session, std::nullopt);
-  if (resume_->complete()) FinishResume(now, effects);
+  if (resume_->complete()) FinishResume(turn);
   return absl::OkStatus();
 }
 
-void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
-                           Effects& effects) {
+void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, const Turn& turn) {
   // Of the same process, and its end has not been seen. Which of the two is the newer one nobody
   // can tell: on a stream that was given up a Join may come late. Then the worker comes again.
   if (const auto earlier = resume_->session_of(rank)) {
     DropReturned(*earlier);
-    effects.outgoing.push_back(
+    turn.effects.outgoing.push_back(
         CloseSession{*earlier, absl::UnavailableError("another stream of this worker has come")});
   }
   Worker worker;
@@ -174,49 +165,45 @@ void JobState::AddReturned(SessionId session, const v1::Join& join, Rank rank, a
   worker.join.clear_resume();
   worker.generation = generation();
   worker.place.rank = rank;
-  worker.last_heard = now;
-  admission_.Add(join);
-  workers_.emplace(session, std::move(worker));
+  worker.last_heard = turn.now;
+  workers_.Add(session, std::move(worker));
 }
 
 void JobState::DropReturned(SessionId session) {
-  const auto it = workers_.find(session);
-  resume_->Gone(it->second.place.rank);
-  admission_.Remove(it->second.join);
-  workers_.erase(it);
+  resume_->Gone(workers_.at(session).place.rank);
+  workers_.Remove(session);
 }
 
 void JobState::OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
-                          absl::Time now, Effects& effects) {
+                          const Turn& turn) {
   const Rank rank = worker.place.rank;
   const bool unaware = message.generation() != ToInt(generation()) || resume_->is_new(rank);
   if (unaware && !message.has_leave()) {
-    OnStale(worker, message, effects);  // it has not heard of the generation yet
+    OnStale(worker, message, turn.effects);  // it has not heard of the generation yet
     return;
   }
   absl::Status status;
   switch (message.body_case()) {
     case v1::WorkerMessage::kResumeReport:
       status = resume_->Report(rank, message.resume_report());
-      if (status.ok() && resume_->complete()) FinishResume(now, effects);
+      if (status.ok() && resume_->complete()) FinishResume(turn);
       break;
     case v1::WorkerMessage::kLeave: {
       status = ValidateLeave(message.leave());
       if (!status.ok()) break;
       if (!message.leave().failure().empty())
-        return LeaveFailed(session, message.leave().failure(), now, effects);
+        return LeaveFailed(session, message.leave().failure(), turn);
       if (const Drain* drain = drains_.Find(worker.join.worker_id());
           (drain != nullptr || message.leave().drained()) && reforming_.wanted()) {
-        return LeaveDrained(session, drain != nullptr ? *drain : Drain{"its own process"}, now,
-                            effects);
+        return LeaveDrained(session, drain != nullptr ? *drain : Drain{"its own process"}, turn);
       }
       const std::string what = absl::StrCat("left", message.leave().reason().empty() ? "" : ": ",
                                             message.leave().reason());
       const v1::Departure departure = DepartureOf(rank, v1::DEPARTURE_CAUSE_LEFT, what);
       const std::string reason = absl::StrCat(Who(worker), " ", what);
       DropReturned(session);
-      effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
-      FailResume(Damage::kLeft, reason, {departure}, now, effects);
+      turn.effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+      FailResume(Damage::kLeft, reason, {departure}, turn);
       return;
     }
     case v1::WorkerMessage::kHeartbeat:
@@ -225,12 +212,11 @@ void JobState::OnResuming(SessionId session, const Worker& worker, const v1::Wor
       status = absl::InvalidArgumentError(
           "a message before Resumed that is no ResumeReport and no Leave");
   }
-  if (!status.ok()) ProtocolError(session, status, now, effects);
+  if (!status.ok()) ProtocolError(session, status, turn);
 }
 
 // The others are waited for: for them it is a generation that is over, and another one follows.
-void JobState::LeaveDrained(SessionId session, const Drain& drain, absl::Time now,
-                            Effects& effects) {
+void JobState::LeaveDrained(SessionId session, const Drain& drain, const Turn& turn) {
   const Worker& worker = workers_.at(session);
   const Rank rank = worker.place.rank;
   const std::string what = DrainedText(drain);
@@ -239,13 +225,12 @@ void JobState::LeaveDrained(SessionId session, const Drain& drain, absl::Time no
   departure.set_launch(worker.join.launch());
   DropReturned(session);
   resume_->Left(rank, departure, reason);
-  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
-  if (resume_->complete()) FinishResume(now, effects);
+  turn.effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  if (resume_->complete()) FinishResume(turn);
 }
 
 // For the others it is one that will not come back.
-void JobState::LeaveFailed(SessionId session, absl::string_view failure, absl::Time now,
-                           Effects& effects) {
+void JobState::LeaveFailed(SessionId session, absl::string_view failure, const Turn& turn) {
   const Worker& worker = workers_.at(session);
   const Rank rank = worker.place.rank;
   const std::string what = absl::StrCat("failed: ", failure);
@@ -255,18 +240,18 @@ void JobState::LeaveFailed(SessionId session, absl::string_view failure, absl::T
   const std::string reason = absl::StrCat(Who(worker), " ", what);
   DropReturned(session);
   resume_->NoteLost(departure, reason);
-  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
-  if (resume_->complete()) FinishResume(now, effects);
+  turn.effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  if (resume_->complete()) FinishResume(turn);
 }
 
-void JobState::WatchResume(absl::Time now, Effects& effects) {
-  if (!resume_.has_value() || now < resume_->deadline()) return;
+void JobState::WatchResume(const Turn& turn) {
+  if (!resume_.has_value() || turn.now < resume_->deadline()) return;
   std::vector<v1::Departure> departures;
   size_t known = 0;  // of them, those who have said goodbye
   std::string who;
-  const std::string what =
-      absl::StrCat("was lost: it did not come back within ", DurationText(now - resume_since_),
-                   " after ", resume_after_);
+  const std::string what = absl::StrCat("was lost: it did not come back within ",
+                                        DurationText(turn.now - resume_->beginning().at), " after ",
+                                        resume_->beginning().after);
   for (Rank rank : resume_->Missing()) {
     if (const v1::Departure* left = resume_->left(rank)) {
       departures.push_back(*left);
@@ -278,14 +263,14 @@ void JobState::WatchResume(absl::Time now, Effects& effects) {
     // It has come, and has not said where it is: all are told that it is lost, and so it is.
     if (const auto session = resume_->session_of(rank)) {
       DropReturned(*session);
-      effects.outgoing.push_back(CloseSession{
+      turn.effects.outgoing.push_back(CloseSession{
           *session, absl::FailedPreconditionError(absl::StrCat(Who(rank), " ", what))});
     }
   }
   const size_t more = departures.size() - known - 1;
   FailResume(Damage::kLost,
              absl::StrCat(who, more == 0 ? "" : absl::StrCat(" and ", more, " more"), " ", what),
-             departures, now, effects);
+             departures, turn);
 }
 
 v1::Departure JobState::DepartureOf(Rank rank, v1::DepartureCause cause,
@@ -326,20 +311,20 @@ void JobState::DeliverResumed(SessionId session, const ResumedGeneration& resume
   const auto members = static_cast<int32_t>(resumed.missed.size());
   ToProto(HeartbeatInterval(options_, members), told.mutable_heartbeat_interval());
   ToProto(options_.lease, told.mutable_lease());
-  told.set_slots(generation_->identity().slots);
-  told.set_wants_schedule_finished(generation_->wants_schedule_finished());
+  told.set_slots(generation_->state().identity().slots);
+  told.set_wants_schedule_finished(generation_->state().wants_schedule_finished());
   for (const ResumedGeneration::Removal& removal : resumed.removals)
     told.add_open_ends(removal.position);
   effects.outgoing.push_back(Deliver{{session}, std::move(message)});
 }
 
-void JobState::FinishResume(absl::Time now, Effects& effects) {
+void JobState::FinishResume(const Turn& turn) {
   if (const auto over = resume_->over()) {
     absl::string_view reason = *over;
     absl::ConsumePrefix(&reason, absl::StrCat("generation ", ToInt(generation()), " ended: "));
     const std::vector<v1::Departure> lost = resume_->Lost();
     FailResume(lost.empty() ? Damage::kCollectiveFailed : Damage::kLost, std::string(reason), lost,
-               now, effects);
+               turn);
     return;
   }
   absl::StatusOr<ResumedGeneration> resumed = resume_->Merged();
@@ -350,75 +335,76 @@ void JobState::FinishResume(absl::Time now, Effects& effects) {
     by_rank.push_back(*resume_->session_of(Rank{rank}));
     Worker& worker = workers_.at(by_rank.back());
     if (topology.ok()) worker.place = topology->places[static_cast<size_t>(rank)];
-    worker.last_heard = now;
+    worker.last_heard = turn.now;
   }
   if (status.ok()) {
-    generation_.emplace(IdentityOf(by_rank), options_, by_rank);
-    status = generation_->Restore(*resumed, now);
+    generation_.emplace(IdentityOf(by_rank), options_, by_rank, /*knows_sets=*/true);
+    status = generation_->state().Restore(*resumed, turn.now);
   }
   if (!status.ok()) {
     generation_.reset();
     FailResume(Damage::kCollectiveFailed,
-               absl::StrCat("it could not go on after ", resume_after_, ": ", status.message()), {},
-               now, effects);
+               absl::StrCat("it could not go on after ", resume_->beginning().after, ": ",
+                            status.message()),
+               {}, turn);
     return;
   }
   const ResumeState back = *std::exchange(resume_, std::nullopt);
-  knows_sets_ = true;
   const Inheritance inherited{back.repairs(), back.process_sets()};
-  rendezvous_.Resume(by_rank, now);
+  rendezvous_.Resume(by_rank, turn.now);
   for (int32_t rank = 0; rank < back.size(); ++rank) {
     const SessionId session = by_rank[static_cast<size_t>(rank)];
     const bool is_new = back.is_new(Rank{rank});
     if (is_new) {
       DeliverMembership(session, workers_.at(session), *topology, inherited,
-                        generation_->identity().slots, effects);
-      DeliverSets({session}, inherited, effects);
+                        generation_->state().identity().slots, turn.effects);
+      DeliverSets({session}, inherited, turn.effects);
     }
     for (const auto& missed : resumed->missed[static_cast<size_t>(rank)]) {
       auto message = std::make_shared<v1::CoordinatorMessage>(*missed);
       message->set_epoch(ToInt(epoch_));
       message->set_generation(ToInt(generation()));
-      effects.outgoing.push_back(Deliver{{session}, std::move(message)});
+      turn.effects.outgoing.push_back(Deliver{{session}, std::move(message)});
     }
-    if (!is_new) DeliverResumed(session, *resumed, effects);
+    if (!is_new) DeliverResumed(session, *resumed, turn.effects);
   }
-  for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, effects);
-  TellDrains(now, effects);
-  newcomers_told_ = -1;  // what the members have heard of them nobody knows
-  waiting_changed_ = true;
-  Emit(
-      Event::Kind::kJobResumed,
-      absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
-                   " ranks are back ", DurationText(now - resume_since_), " after ", resume_after_),
-      effects);
+  for (const auto& [key, value] : resumed->stored) kv_.Restore(key, value, turn.effects);
+  TellDrains(turn);
+  news_.TellMembers(-1);  // what the members have heard of them nobody knows
+  news_.Changed();
+  Emit(Event::Kind::kJobResumed,
+       absl::StrCat("generation ", ToInt(generation()), " goes on: all ", back.size(),
+                    " ranks are back ", DurationText(turn.now - back.beginning().at), " after ",
+                    back.beginning().after),
+       turn.effects);
 }
 
 // The generation ends as at any loss, for those who are back. Where another one follows, who has
 // not heard of it yet hears of it and of its end, since it may have been in the one before.
 void JobState::FailResume(Damage damage, const std::string& reason,
-                          const std::vector<v1::Departure>& departures, absl::Time now,
-                          Effects& effects) {
+                          const std::vector<v1::Departure>& departures, const Turn& turn) {
   const absl::StatusOr<Topology> topology = ResumedTopology();
   const bool tells_all = reforming_.wanted() && damage != Damage::kLeft && topology.ok();
   const ResumeState back = *std::exchange(resume_, std::nullopt);
   const Inheritance inherited{back.repairs(), back.process_sets()};
+  std::vector<v1::Departure> departed;
   for (v1::Departure departure : departures) {
     const auto is_it = [&departure](const v1::Departure& known) {
       return known.worker_id() == departure.worker_id() && known.detail() == departure.detail();
     };
     const bool was_asked = drains_.NoteGone(departure.worker_id());
-    if (std::any_of(departures_.begin(), departures_.end(), is_it)) {  // before it was suspended
-      PushBounded(generation_departures_, departure);
+    if (std::any_of(history_.departures.begin(), history_.departures.end(),
+                    is_it)) {  // before it was suspended
+      departed.push_back(departure);
       continue;
     }
     departure.set_drained(was_asked || departure.cause() == v1::DEPARTURE_CAUSE_DRAINED);
-    PushBounded(departures_, departure);
-    PushBounded(generation_departures_, departure);
+    AddDeparture(history_.departures, departure);
+    departed.push_back(departure);
     Emit(Event::Kind::kWorkerDeparted,
          absl::StrCat("rank ", departure.rank(), " (host ", departure.hostname(), ", pid ",
                       departure.pid(), ") ", departure.detail()),
-         effects, departure.cause());
+         turn.effects, departure.cause());
   }
   std::vector<SessionId> by_rank, present;
   for (int32_t rank = 0; rank < back.size(); ++rank) {
@@ -429,36 +415,35 @@ void JobState::FailResume(Damage damage, const std::string& reason,
       Worker& worker = workers_.at(*session);
       worker.place = topology->places[static_cast<size_t>(rank)];
       // It ends at once: nothing is planned in it.
-      DeliverMembership(*session, worker, *topology, inherited, /*slots=*/0, effects);
-      DeliverSets({*session}, inherited, effects);
+      DeliverMembership(*session, worker, *topology, inherited, /*slots=*/0, turn.effects);
+      DeliverSets({*session}, inherited, turn.effects);
     }
     if (tells_all || !back.is_new(Rank{rank})) {
       present.push_back(*session);
       continue;
     }
     // It has heard of no generation that could end: it comes again, as a new one.
-    admission_.Remove(workers_.at(*session).join);
-    workers_.erase(*session);
+    workers_.Remove(*session);
     by_rank.back() = SessionId{0};
-    effects.outgoing.push_back(
+    turn.effects.outgoing.push_back(
         CloseSession{*session, absl::UnavailableError(absl::StrCat("join again: ", reason))});
   }
   if (present.empty()) {
-    kv_.Close(generation(), effects);
-    generation_departures_.clear();
+    kv_.Close(generation(), turn.effects);
     Emit(Event::Kind::kGenerationEnded,
-         absl::StrCat("generation ", ToInt(generation()), " ended: ", reason), effects);
-    rendezvous_.StopAwaiting(now);
-    waiting_changed_ = true;
-    NoteGone(now, effects);
+         absl::StrCat("generation ", ToInt(generation()), " ended: ", reason), turn.effects);
+    rendezvous_.StopAwaiting(turn.now);
+    news_.Changed();
+    NoteGone(turn);
     return;
   }
-  rendezvous_.Resume(present, now);
+  rendezvous_.Resume(present, turn.now);
+  // Each of those who are back has said a part of the sets, perhaps.
   generation_.emplace(GenerationState::Identity{name_, epoch_, generation(), false}, options_,
-                      std::move(by_rank));
-  knows_sets_ = false;  // each of those who are back has said a part of them, perhaps
-  EndGeneration(damage, reason, now, effects);
-  TellDrains(now, effects);
+                      std::move(by_rank), /*knows_sets=*/false);
+  for (const v1::Departure& departure : departed) generation_->AddDeparted(departure);
+  EndGeneration(damage, reason, turn);
+  TellDrains(turn);
 }
 
 }  // namespace coordd

@@ -30,9 +30,9 @@ std::string InnermostFrames(absl::string_view stack) {
 }  // namespace
 
 bool JobState::WantsStack(Worker& worker, absl::Time now) {
-  if (generation_->IsAwaited(worker.place.rank, now))
+  if (generation_->state().IsAwaited(worker.place.rank, now))
     return !std::exchange(worker.stack_asked, true);
-  if (worker.stack_asked) generation_->SetWhereabouts(worker.place.rank, "");
+  if (worker.stack_asked) generation_->state().SetWhereabouts(worker.place.rank, "");
   worker.stack_asked = false;
   worker.stack.clear();
   return false;
@@ -45,7 +45,7 @@ void JobState::OnStack(Worker& worker, const std::string& stack, Effects& effect
   if (where.empty()) return;
   absl::StrAppend(&where, GpuReport(worker.heartbeat.gpu_health()));
   Emit(Event::Kind::kRankStuck, absl::StrCat(Who(worker), " is at ", where), effects);
-  generation_->SetWhereabouts(worker.place.rank, std::move(where));
+  generation_->state().SetWhereabouts(worker.place.rank, std::move(where));
 }
 
 }  // namespace coordd

@@ -24,120 +24,123 @@ JobState::JobState(std::string name, const ServerOptions& options, const Durabil
       options_(options),
       durability_(durability),
       epoch_(epoch),
+      token_(name_, durability.cluster_id),
       rendezvous_(RendezvousOptions{}, last, now),
       kv_(name_, KvBounds{.max_keys = options.max_store_keys_per_job,
                           .max_bytes = options.max_store_bytes_per_job}) {}
 
-// long: a case for each kind of message
-void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                         Effects& effects) {
+void JobState::OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn) {
   Worker& worker = workers_.at(session);
-  worker.last_heard = now;
-  if (IsReturned(worker)) return OnResuming(session, worker, message, now, effects);
-  rendezvous_.Heard(session, now);
-  if (!IsCurrent(worker, session, message, now, effects)) return;
-  absl::Status status;
+  worker.last_heard = turn.now;
+  if (IsReturned(worker)) return OnResuming(session, worker, message, turn);
+  rendezvous_.Heard(session, turn.now);
+  if (!IsCurrent(worker, session, message, turn)) return;
+  const absl::Status status = Dispatch(session, worker, message, turn);
+  if (!status.ok()) ProtocolError(session, status, turn);
+}
+
+// A status breaks the protocol. REQUIRES: IsCurrent.
+absl::Status JobState::Dispatch(SessionId session, Worker& worker, const v1::WorkerMessage& message,
+                                const Turn& turn) {
   switch (message.body_case()) {
     case v1::WorkerMessage::kHeartbeat:
-      status = ValidateHeartbeat(message.heartbeat());
-      if (status.ok()) OnHeartbeat(session, worker, message.heartbeat(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateHeartbeat(message.heartbeat()));
+      OnHeartbeat(session, worker, message.heartbeat(), turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kTensorsReady:
-      status = ValidateTensorsReady(message.tensors_ready());
-      if (status.ok() && negotiating()) {
-        status =
-            generation_->OnTensorsReady(worker.place.rank, message.tensors_ready(), now, effects);
-      }
-      break;
     case v1::WorkerMessage::kTensorsWithdrawn:
-      status = ValidateTensorsWithdrawn(message.tensors_withdrawn());
-      if (status.ok() && negotiating()) {
-        generation_->OnTensorsWithdrawn(worker.place.rank, message.tensors_withdrawn(), now,
-                                        effects);
-      }
-      break;
     case v1::WorkerMessage::kProcessSetRequest:
-      status = ValidateProcessSetRequest(message.process_set_request());
-      if (status.ok() && negotiating()) {
-        status = generation_->OnProcessSetRequest(worker.place.rank, message.process_set_request(),
-                                                  now, effects);
-      }
-      break;
     case v1::WorkerMessage::kScheduleAck:
     case v1::WorkerMessage::kScheduleBreak:
     case v1::WorkerMessage::kScheduleFinished:
     case v1::WorkerMessage::kFreezeReply:
-      if (negotiating()) status = OfSchedule(worker.place.rank, message, now, effects);
-      break;
+      return OnNegotiation(worker.place.rank, message, turn);
     case v1::WorkerMessage::kRecoveryReport:
-      status = ValidateRecoveryReport(message.recovery_report());
-      if (status.ok())
-        status = OnRecoveryReport(session, worker, message.recovery_report(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateRecoveryReport(message.recovery_report()));
+      return OnRecoveryReport(session, worker, message.recovery_report(), turn);
     case v1::WorkerMessage::kChangeMembers:
-      OnChangeMembers(worker, now, effects);
-      break;
+      OnChangeMembers(worker, turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kDrainRequest:
-      status = ValidateDrainRequest(message.drain_request());
-      if (status.ok()) OnDrainRequest(session, worker, message.drain_request(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateDrainRequest(message.drain_request()));
+      OnDrainRequest(session, worker, message.drain_request(), turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kCollectiveFailed:
-      status = ValidateCollectiveFailed(message.collective_failed());
-      if (status.ok()) OnCollectiveFailed(worker, message.collective_failed(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateCollectiveFailed(message.collective_failed()));
+      OnCollectiveFailed(worker, message.collective_failed(), turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kLeave:
-      status = ValidateLeave(message.leave());
-      if (status.ok()) OnLeave(session, worker, message.leave(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateLeave(message.leave()));
+      OnLeave(session, worker, message.leave(), turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kTraceChunk:
-      status = ValidateTraceChunk(message.trace_chunk());
-      if (status.ok()) trace_.OnChunk(worker.place.rank, message.trace_chunk(), now, effects);
-      break;
+      COORDD_RETURN_IF_ERROR(ValidateTraceChunk(message.trace_chunk()));
+      trace_.OnChunk(worker.place.rank, message.trace_chunk(), turn);
+      return absl::OkStatus();
     case v1::WorkerMessage::kJoin:
     case v1::WorkerMessage::kResumeReport:
-      status = absl::InvalidArgumentError("a second Join in one session");
-      break;
+      return absl::InvalidArgumentError("a second Join in one session");
     case v1::WorkerMessage::BODY_NOT_SET:
-      status = absl::InvalidArgumentError("a message without a body that this version knows");
       break;
   }
-  if (!status.ok()) ProtocolError(session, status, now, effects);
+  return absl::InvalidArgumentError("a message without a body that this version knows");
 }
 
-absl::Status JobState::OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
-                                  Effects& effects) {
-  if (message.has_schedule_ack()) return generation_->OnScheduleAck(rank, message.schedule_ack());
-  if (message.has_freeze_reply())
-    return generation_->OnFreezeReply(rank, message.freeze_reply(), now, effects);
-  if (message.has_schedule_finished())
-    return generation_->OnScheduleFinished(rank, message.schedule_finished());
-  COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
-  return generation_->OnScheduleBreak(rank, message.schedule_break(), effects);
+// What is the generation's alone. Wrong is wrong, also when nothing is negotiated any more.
+absl::Status JobState::OnNegotiation(Rank rank, const v1::WorkerMessage& message,
+                                     const Turn& turn) {
+  if (message.has_tensors_ready()) {
+    COORDD_RETURN_IF_ERROR(ValidateTensorsReady(message.tensors_ready()));
+  } else if (message.has_tensors_withdrawn()) {
+    COORDD_RETURN_IF_ERROR(ValidateTensorsWithdrawn(message.tensors_withdrawn()));
+  } else if (message.has_process_set_request()) {
+    COORDD_RETURN_IF_ERROR(ValidateProcessSetRequest(message.process_set_request()));
+  }
+  if (!negotiating()) return absl::OkStatus();
+  GenerationState& state = generation_->state();
+  switch (message.body_case()) {
+    case v1::WorkerMessage::kTensorsReady:
+      return state.OnTensorsReady(rank, message.tensors_ready(), turn);
+    case v1::WorkerMessage::kTensorsWithdrawn:
+      state.OnTensorsWithdrawn(rank, message.tensors_withdrawn(), turn);
+      return absl::OkStatus();
+    case v1::WorkerMessage::kProcessSetRequest:
+      return state.OnProcessSetRequest(rank, message.process_set_request(), turn);
+    case v1::WorkerMessage::kScheduleAck:
+      return state.OnScheduleAck(rank, message.schedule_ack());
+    case v1::WorkerMessage::kFreezeReply:
+      return state.OnFreezeReply(rank, message.freeze_reply(), turn);
+    case v1::WorkerMessage::kScheduleFinished:
+      return state.OnScheduleFinished(rank, message.schedule_finished());
+    default:
+      COORDD_RETURN_IF_ERROR(ValidateScheduleBreak(message.schedule_break()));
+      return state.OnScheduleBreak(rank, message.schedule_break(), turn.effects);
+  }
 }
 
 // Members of an intact generation are those of its ranks (Depart and Suspend end it for all).
-bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
-                             Effects& effects) {
+bool JobState::OnSharedReady(SessionRange from, const v1::WorkerMessage& message,
+                             const Turn& turn) {
   const bool current = message.epoch() == ToInt(epoch_) && ToInt(generation()) != 0 &&
                        message.generation() == ToInt(generation());
-  if (!current || !negotiating() || departing_ > 0) return false;
-  GenerationState::RankGroup* group = generation_->GroupOf(from);
+  if (!current || !negotiating() || workers_.anyone_departs()) return false;
+  GenerationState::RankGroup* group = generation_->state().GroupOf(from);
   if (group == nullptr || !ValidateTensorsReady(message.tensors_ready()).ok()) return false;
-  if (!generation_->OnSharedReady(*group, message.tensors_ready(), now, effects)) return false;
+  if (!generation_->state().OnSharedReady(*group, message.tensors_ready(), turn)) return false;
   // Heartbeats renew leases. To note here whom a round has heard costs more than all else of it.
-  if (now - group->heard < options_.lease / kSharedHeard) return true;
-  group->heard = now;
+  if (turn.now - group->heard < options_.lease / kSharedHeard) return true;
+  group->heard = turn.now;
   for (int32_t i = 0; i < from.count; ++i) {
     const SessionId session{ToInt(from.first) + i};
-    workers_.at(session).last_heard = now;
-    rendezvous_.Heard(session, now);
+    workers_.at(session).last_heard = turn.now;
+    rendezvous_.Heard(session, turn.now);
   }
   return true;
 }
 
 // Whether the message belongs to the sender's generation; deals with it if it does not.
 bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
-                         absl::Time now, Effects& effects) {
+                         const Turn& turn) {
   const int64_t epoch = message.epoch();
   // Of a survivor that waits: the one that it was in.
   const int64_t known = std::max(ToInt(worker.generation), ToInt(worker.previous));
@@ -147,7 +150,7 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
                       absl::StrCat("a message of epoch ", epoch, " and generation ",
                                    message.generation(), ", which do not exist yet: the epoch is ",
                                    ToInt(epoch_), " and the sender's generation ", known)),
-                  now, effects);
+                  turn);
     return false;
   }
   // A worker that has not seen its Membership yet still sends what does not depend on one.
@@ -162,29 +165,29 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
     if (message.has_leave() || message.has_drain_request()) return true;
     if (message.has_heartbeat() && waits) return true;
     if (waits) {
-      OnStale(worker, message, effects);
+      OnStale(worker, message, turn.effects);
       return false;
     }
   }
   const bool stale = epoch != ToInt(epoch_) || message.generation() < ToInt(worker.generation);
   if (stale) {
-    OnStale(worker, message, effects);
+    OnStale(worker, message, turn.effects);
     return false;
   }
   if (!timeless && ToInt(worker.generation) == 0) {
     ProtocolError(session,
                   absl::InvalidArgumentError("a message about collectives before any Membership"),
-                  now, effects);
+                  turn);
     return false;
   }
   // What was under way when the generation ended. Only a failure can still make things worse.
-  const bool expected = damage_ == Damage::kNone
+  const bool expected = damage() == Damage::kNone
                             ? !message.has_recovery_report()
                             : message.has_collective_failed() || message.has_trace_chunk() ||
                                   message.has_drain_request() ||
                                   (message.has_recovery_report() && reforming_.open());
   if (!timeless && !expected) {
-    OnStale(worker, message, effects);
+    OnStale(worker, message, turn.effects);
     return false;
   }
   return true;
@@ -192,21 +195,21 @@ bool JobState::IsCurrent(Worker& worker, SessionId session, const v1::WorkerMess
 
 void JobState::NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes) {
   if (!generation_.has_value() || worker.generation != generation()) return;
-  batches_told_ = std::max(batches_told_, batches);
-  bytes_told_ = std::max(bytes_told_, bytes);
+  history_.executed.Tell({batches, bytes});
 }
 
-int64_t JobState::batches_executed() const {
-  return generation_.has_value() ? std::max(batches_told_, generation_->batches_planned()) : 0;
+ExecutedCounts::Count JobState::PlannedInGeneration() const {
+  return {generation_->state().batches_planned(), generation_->state().bytes_planned()};
 }
 
-int64_t JobState::bytes_executed() const {
-  return generation_.has_value() ? std::max(bytes_told_, generation_->bytes_planned()) : 0;
+ExecutedCounts::Count JobState::ExecutedInGeneration() const {
+  if (!generation_.has_value()) return {};
+  return history_.executed.InGeneration(PlannedInGeneration());
 }
 
 void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
-                           absl::Time now, Effects& effects) {
-  const double seconds = absl::ToDoubleSeconds(now - worker.heartbeat_at);
+                           const Turn& turn) {
+  const double seconds = absl::ToDoubleSeconds(turn.now - worker.heartbeat_at);
   if (worker.heartbeat_at != absl::InfinitePast() && seconds > 0) {
     const double bytes = static_cast<double>(heartbeat.bytes_reduced()) -
                          static_cast<double>(worker.heartbeat.bytes_reduced());
@@ -214,7 +217,7 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   }
   worker.heartbeat = heartbeat;
   worker.heartbeat_before = worker.heartbeat_at;
-  worker.heartbeat_at = now;
+  worker.heartbeat_at = turn.now;
   if (heartbeat.has_device_use()) {
     worker.device_use = heartbeat.device_use();
     worker.heartbeat.clear_device_use();
@@ -222,61 +225,62 @@ void JobState::OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbea
   worker.heartbeat.clear_stack();
   NoteExecuted(worker, heartbeat.batches_completed(), heartbeat.bytes_reduced());
   if (ToInt(worker.generation) != 0 && negotiating())
-    generation_->OnHeartbeat(worker.place.rank, heartbeat, now, effects);
+    generation_->state().OnHeartbeat(worker.place.rank, heartbeat, turn);
   std::shared_ptr<v1::CoordinatorMessage> ack = NewMessage(worker.generation);
   ack->mutable_lease_ack()->set_echoed_sent_ns(heartbeat.sent_ns());
   ToProto(options_.lease, ack->mutable_lease_ack()->mutable_lease());
-  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(now));
+  ack->mutable_lease_ack()->set_coordd_ns(absl::ToUnixNanos(turn.now));
   if (ToInt(worker.generation) != 0 && negotiating()) {
-    ToProto(generation_->ArrivalLag(worker.place.rank),
+    ToProto(generation_->state().ArrivalLag(worker.place.rank),
             ack->mutable_lease_ack()->mutable_arrival_lag());
-    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, now));
-    OnStack(worker, heartbeat.stack(), effects);
+    ack->mutable_lease_ack()->set_wants_stack(WantsStack(worker, turn.now));
+    OnStack(worker, heartbeat.stack(), turn.effects);
   }
-  effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
+  turn.effects.outgoing.push_back(Deliver{{session}, std::move(ack)});
 }
 
 void JobState::OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave,
-                       absl::Time now, Effects& effects) {
+                       const Turn& turn) {
   NoteExecuted(worker, leave.batches_completed(), leave.bytes_reduced());
   const bool is_member = worker.generation != Generation{0};
   if (is_member && leave.failure().empty()) {
-    reforming_.SaysGoodbye(worker.place.rank, now);
-    WatchReforming(now, effects);
+    reforming_.SaysGoodbye(worker.place.rank, turn.now);
+    WatchReforming(turn);
   }
   const Drain* drain = drains_.Find(worker.join.worker_id());
   if (!leave.failure().empty()) {
-    Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_PROGRAM_FAILED, leave.failure(), turn);
   } else if (drain != nullptr || leave.drained()) {
     const std::string detail = DrainedText(drain != nullptr ? *drain : Drain{"its own process"});
-    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_DRAINED, detail, turn);
   } else {
-    Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), now, effects);
+    Depart(session, v1::DEPARTURE_CAUSE_LEFT, leave.reason(), turn);
   }
-  effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
+  turn.effects.outgoing.push_back(CloseSession{session, absl::OkStatus()});
 }
 
 void JobState::OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
-                                  absl::Time now, Effects& effects) {
-  if (departing_ > 0) return;  // whoever is departing is why
+                                  const Turn& turn) {
+  if (workers_.anyone_departs()) return;  // whoever is departing is why
   std::string reason = absl::StrCat(
       Who(worker), " reported that ",
       failed.tensor().empty() ? "a collective" : "tensor " + failed.tensor(), " failed");
   if (!failed.detail().empty()) absl::StrAppend(&reason, ": ", failed.detail());
   const int32_t suspect = failed.suspect_rank();
-  if (suspect >= 0 && suspect < generation_->size()) {
-    const auto it = workers_.find(generation_->session_of(Rank{suspect}));
+  if (suspect >= 0 && suspect < generation_->state().size()) {
+    const Worker* const blamed = workers_.Find(generation_->session_of(Rank{suspect}));
     absl::StrAppend(&reason, "; it blames ",
-                    it == workers_.end() ? absl::StrCat("rank ", suspect) : Who(it->second));
+                    blamed == nullptr ? absl::StrCat("rank ", suspect) : Who(*blamed));
   }
   // A peer that is gone is as a rule why, and its departure says more: what a data plane saw of it
   // (a connection that ended) is often here first.
-  if (damage_ == Damage::kNone) {
-    const bool silent = failed.suspect_silent() && suspect >= 0 && suspect < generation_->size();
-    if (silent) blame_.Report(worker.place.rank, Rank{suspect});
-    reforming_.Failed(reason, silent, worker.place.rank, now);
+  if (damage() == Damage::kNone) {
+    const bool silent =
+        failed.suspect_silent() && suspect >= 0 && suspect < generation_->state().size();
+    if (silent) generation_->blame().Report(worker.place.rank, Rank{suspect});
+    reforming_.Failed(reason, silent, worker.place.rank, turn.now);
   } else {
-    EndGeneration(Damage::kCollectiveFailed, reason, now, effects);
+    EndGeneration(Damage::kCollectiveFailed, reason, turn);
   }
 }
 
@@ -287,12 +291,12 @@ void JobState::OnStale(const Worker& worker, const v1::WorkerMessage& message, E
       effects);
 }
 
-void JobState::ProtocolError(SessionId session, const absl::Status& why, absl::Time now,
-                             Effects& effects) {
+void JobState::ProtocolError(SessionId session, const absl::Status& why, const Turn& turn) {
   Emit(Event::Kind::kProtocolError,
-       absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()), effects);
-  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), now, effects);
-  effects.outgoing.push_back(CloseSession{session, why});
+       absl::StrCat(Who(workers_.at(session)), " broke the protocol: ", why.message()),
+       turn.effects);
+  Depart(session, v1::DEPARTURE_CAUSE_PROTOCOL_ERROR, why.message(), turn);
+  turn.effects.outgoing.push_back(CloseSession{session, why});
 }
 
 void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
@@ -300,7 +304,7 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   if (ended()) {
     status = absl::NotFoundError(absl::StrCat("job ", name_, " has ended"));
   } else {
-    status = CheckToken(call.token);
+    status = token_.Check(call.token);
   }
   if (status.ok()) {
     kv_.Call(call, effects);
@@ -309,40 +313,41 @@ void JobState::OnStoreCall(const StoreCall& call, Effects& effects) {
   }
 }
 
-void JobState::Tick(absl::Time now, Effects& effects) {
-  WatchDeparting(now, effects);
-  WatchDrains(now, effects);
-  for (SessionId session : rendezvous_.Expired(now)) {
-    const absl::Duration silent = now - workers_.at(session).last_heard;
+void JobState::Tick(const Turn& turn) {
+  WatchDeparting(turn);
+  WatchDrains(turn);
+  for (SessionId session : rendezvous_.Expired(turn.now)) {
+    const absl::Duration silent = turn.now - workers_.at(session).last_heard;
     const std::string detail =
         absl::StrCat("it was silent for ", DurationText(silent), ", its lease is ",
                      absl::FormatDuration(options_.lease));
-    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, now, effects);
-    effects.outgoing.push_back(
+    Depart(session, v1::DEPARTURE_CAUSE_LEASE_EXPIRED, detail, turn);
+    turn.effects.outgoing.push_back(
         CloseSession{session, absl::FailedPreconditionError(absl::StrCat(
                                   "the lease has run out: ", detail, "; join again"))});
   }
   if (generation_.has_value()) {
-    generation_->Tick(now, effects);
-    if (const auto why = generation_->Hopeless(now))
-      EndGeneration(Damage::kCollectiveFailed, *why, now, effects);
+    generation_->state().Tick(turn);
+    if (const auto why = generation_->state().Hopeless(turn.now))
+      EndGeneration(Damage::kCollectiveFailed, *why, turn);
   }
-  if (ToInt(trace_.lane()) != 0 && negotiating() && !generation_->IsScheduled(trace_.lane()))
-    trace_.EndEarly("the program has stopped repeating its steps", now, effects);
-  trace_.Tick(now, effects);
-  WatchResume(now, effects);
-  WatchReforming(now, effects);
-  Propose(now, effects);
-  TellWaiting(now, effects);
+  if (ToInt(trace_.lane()) != 0 && negotiating() &&
+      !generation_->state().IsScheduled(trace_.lane()))
+    trace_.EndEarly("the program has stopped repeating its steps", turn);
+  trace_.Tick(turn);
+  WatchResume(turn);
+  WatchReforming(turn);
+  Propose(turn);
+  TellWaiting(turn);
 }
 
 absl::Time JobState::NextDeadline() const {
   absl::Time next = rendezvous_.NextDeadline();
   if (rendezvous_.phase() == RendezvousPhase::kGathering) next = std::max(next, NextLeaving());
-  if (generation_.has_value()) next = std::min(next, generation_->NextDeadline());
-  if (waiting_changed_) next = std::min(next, next_waiting_at_);
+  if (generation_.has_value()) next = std::min(next, generation_->state().NextDeadline());
+  next = std::min(next, news_.NextDeadline());
   if (resume_.has_value()) next = std::min(next, resume_->deadline());
-  next = std::min({next, NextDeparture(), drains_.NextDeadline()});
+  next = std::min({next, workers_.NextDeparture(), drains_.NextDeadline()});
   return std::min({next, trace_.NextDeadline(), reforming_.NextDeadline()});
 }
 
@@ -353,10 +358,10 @@ void JobState::Forgive(absl::Duration gap, absl::Time now) {
   rendezvous_.Forgive(gap);
   // Whoever had come back may have lost patience again.
   if (resume_.has_value()) resume_->Forgive(gap, now + options_.resume_grace);
-  if (generation_.has_value()) generation_->Forgive(gap);
+  if (generation_.has_value()) generation_->state().Forgive(gap);
 }
 
-void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects) {
+void JobState::Stop(const StopRequested& stop, const Turn& turn) {
   const bool had_workers = !workers_.empty();
   const bool was_running = !ended();
   // What nobody remembers nobody can resume.
@@ -366,35 +371,31 @@ void JobState::Stop(const StopRequested& stop, absl::Time now, Effects& effects)
   // Whoever could resume has to know that it is not meant to.
   const bool final = durability_.outlives && !returns;
   const absl::Status ending = final ? absl::AbortedError(stop.reason) : stopping;
-  if (generation_.has_value()) generation_->End(effects);
+  if (generation_.has_value()) generation_->state().End(turn.effects);
   std::map<Generation, std::vector<SessionId>> sessions;
   for (const auto& [session, worker] : workers_) sessions[worker.generation].push_back(session);
   for (const auto& [generation, to] : sessions) {
     std::shared_ptr<v1::CoordinatorMessage> message = NewMessage(generation);
     message->mutable_shutdown()->set_reason(stop.reason);
     if (returns) ToProto(stop.resume_within, message->mutable_shutdown()->mutable_resume_within());
-    effects.outgoing.push_back(Deliver{to, std::move(message)});
+    turn.effects.outgoing.push_back(Deliver{to, std::move(message)});
   }
-  trace_.Fail(stopping, effects);
-  FailDismissals(effects);
-  kv_.Clear(stopping, effects);
+  trace_.Fail(stopping, turn.effects);
+  FailDismissals(turn.effects);
+  kv_.Clear(stopping, turn.effects);
   for (const auto& [session, worker] : workers_) {
     // Who waits tries again, at another coordd perhaps.
     const bool waits = worker.generation == Generation{0};
-    effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
-    rendezvous_.Remove(session, now);
+    turn.effects.outgoing.push_back(CloseSession{session, waits ? stopping : ending});
+    rendezvous_.Remove(session, turn.now);
   }
-  workers_.clear();
-  departing_ = 0;
+  workers_.Clear();
   reforming_.Ended();
   resume_.reset();
-  admission_.Clear();
-  old_incarnations_.clear();
   ForgetGeneration();
-  damage_ = Damage::kNone;
-  waiting_changed_ = false;
-  if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), effects);
-  if (was_running && !returns) PersistEnd(effects);
+  news_.Forget();
+  if (had_workers && !returns) Emit(Event::Kind::kJobEnded, stopping.message(), turn.effects);
+  if (was_running && !returns) PersistEnd(turn.effects);
   started_ = false;
 }
 
@@ -403,20 +404,20 @@ void JobState::CancelCall(CallId call, Effects& effects) {
   trace_.Cancel(call, effects);
 }
 
-absl::Status JobState::Trace(const TraceCall& call, absl::Time now, Effects& effects) {
+absl::Status JobState::Trace(const TraceCall& call, const Turn& turn) {
   if (!negotiating()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(now)));
+        absl::StrCat("job ", name_, " is not running: ", rendezvous_.Reason(turn.now)));
   }
   std::vector<TraceState::Member> by_rank;
-  for (int32_t rank = 0; rank < generation_->size(); ++rank) {
-    const SessionId session = generation_->session_of(Rank{rank});
+  for (int32_t rank = 0; rank < generation_->state().size(); ++rank) {
+    const SessionId session = generation_->state().session_of(Rank{rank});
     const v1::Join& join = workers_.at(session).join;
     by_rank.push_back({session, join.traces(), join.host().hostname(), join.pid()});
   }
   COORDD_RETURN_IF_ERROR(trace_.Begin(call, *NewMessage(generation()), std::move(by_rank),
-                                      generation_->StepLane(), now, effects));
-  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", effects);
+                                      generation_->state().StepLane(), turn));
+  Emit(Event::Kind::kTraced, "an operator traces what its ranks execute", turn.effects);
   return absl::OkStatus();
 }
 
@@ -434,43 +435,6 @@ void JobState::Emit(Event::Kind kind, absl::string_view text, Effects& effects,
   event.cause = cause;
   event.text = OneLine(text);
   effects.events.push_back(std::move(event));
-}
-
-absl::Status JobState::CheckConsistency() const {
-  COORDD_RETURN_IF_ERROR(rendezvous_.CheckConsistency());
-  COORDD_RETURN_IF_ERROR(kv_.CheckConsistency());
-  int32_t waiting = 0;
-  int32_t members = 0;
-  for (const auto& [session, worker] : workers_) {
-    if (worker.generation == Generation{0}) {
-      ++waiting;
-      continue;
-    }
-    ++members;
-    if (resume_.has_value()) {
-      if (resume_->session_of(worker.place.rank) == session) continue;
-      return absl::InternalError(
-          absl::StrCat("worker ", worker.join.worker_id(), " has not come back"));
-    }
-    if (worker.generation != generation() || !generation_.has_value() ||
-        generation_->session_of(worker.place.rank) != session) {
-      return absl::InternalError(
-          absl::StrCat("worker ", worker.join.worker_id(), " is in the wrong place"));
-    }
-  }
-  const int32_t formed = rendezvous_.members() + (resume_.has_value() ? resume_->back() : 0);
-  if (waiting != rendezvous_.waiting() || members != formed) {
-    return absl::InternalError("rendezvous and workers differ");
-  }
-  const bool intact = generation_.has_value() && damage_ == Damage::kNone;
-  if (intact != (rendezvous_.phase() == RendezvousPhase::kFormed)) {
-    return absl::InternalError("damage and phase differ");
-  }
-  const bool counted = intact || reforming_.open() || resume_.has_value();
-  const size_t admitted = static_cast<size_t>(waiting + (counted ? members : 0));
-  if (admission_.size() != admitted) return absl::InternalError("admission is out of date");
-  if (generation_.has_value()) COORDD_RETURN_IF_ERROR(generation_->CheckConsistency());
-  return absl::OkStatus();
 }
 
 }  // namespace coordd

@@ -19,28 +19,39 @@
 #include "coordd/v1/records.pb.h"
 #include "coordd/v1/session.pb.h"
 #include "server/generation/generation_state.h"
-#include "server/job/admission.h"
-#include "server/job/blame.h"
+#include "server/job/current_generation.h"
+#include "server/job/dismissals.h"
 #include "server/job/drains.h"
+#include "server/job/forming.h"
+#include "server/job/job_history.h"
+#include "server/job/job_token.h"
+#include "server/job/job_workers.h"
 #include "server/job/kv_state.h"
 #include "server/job/reforming.h"
 #include "server/job/rendezvous_state.h"
 #include "server/job/repair_plan.h"
 #include "server/job/resume_state.h"
 #include "server/job/trace_state.h"
+#include "server/job/waiting_news.h"
 #include "server/model/durability.h"
 #include "server/model/effects.h"
 #include "server/model/server_options.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
 // PURE; `now` must not decrease. Not thread-safe: one owner.
 //
+// What it consists of has classes of its own: its generation (CurrentGeneration, which is replaced
+// whole), who forms one (RendezvousState, Admission), what is stored before it is said (Forming),
+// who comes back (ResumeState), what follows a generation (Reforming), who is asked to leave
+// (Drains). What it is doing is one Stage of theirs.
+//
 // Implemented in job_state.cc (messages, store, time), job_membership.cc (who is in),
 // job_durability.cc (what is stored), job_resume.cc (a generation that goes on after a restart of
 // coordd), job_reforming.cc (what follows a generation that lost a member), job_process_sets.cc
 // (what it leaves to that one), job_exits.cc (why a stream has ended), job_dismissal.cc (who is to
-// go) and job_describe.cc (what operators see).
+// go), job_stacks.cc (where programs are) and job_describe.cc (its stage, and what operators see).
 class JobState {
  public:
   // Its first generation will be `last` + 1. `options` and `durability` outlive it.
@@ -53,49 +64,43 @@ class JobState {
   // admitted. Then the generation goes on; if one is missing, it ends as at any loss. REQUIRES:
   // new.
   // `drains`: of them, who had been asked to leave; they are asked again.
-  void Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, absl::Time now,
-               Effects& effects);
+  void Restore(const v1::JobRecord& record, const v1::DrainRecord& drains, const Turn& turn);
   // What was to be stored is, or not.
-  void OnPersisted(Generation generation, const absl::Status& status, absl::Time now,
-                   Effects& effects);
+  void OnPersisted(Generation generation, const absl::Status& status, const Turn& turn);
 
   // The refusals of session.proto, in one sentence each. REQUIRES: ValidateJoin(join) is OK.
-  absl::Status Join(SessionId session, const v1::Join& join, absl::Time now, Effects& effects);
+  absl::Status Join(SessionId session, const v1::Join& join, const Turn& turn);
   // REQUIRES of these two: the session has joined this job and is not gone.
-  void OnMessage(SessionId session, const v1::WorkerMessage& message, absl::Time now,
-                 Effects& effects);
+  void OnMessage(SessionId session, const v1::WorkerMessage& message, const Turn& turn);
   // Reports of several members of the generation that are the same, as OnMessage of each. False,
   // and nothing has happened, where one of them is no member, or where it takes more than counting.
-  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, absl::Time now,
-                     Effects& effects);
+  bool OnSharedReady(SessionRange from, const v1::WorkerMessage& message, const Turn& turn);
   // It departs now, or as soon as its launcher has told why, in a moment at the latest; until then
   // Has(session).
-  void OnSessionEnded(SessionId session, absl::string_view detail, absl::Time now,
-                      Effects& effects);
+  void OnSessionEnded(SessionId session, absl::string_view detail, const Turn& turn);
   // What carried these has ended, with `detail`, as in "after the relay of node3 was lost": where
   // members may come back to their generation, they all do. REQUIRES: Has each.
   void OnStreamsLost(const std::vector<SessionId>& sessions, absl::string_view detail,
-                     absl::Time now, Effects& effects);
+                     const Turn& turn);
   bool Has(SessionId session) const { return workers_.contains(session); }
   // UNAUTHENTICATED. `known`: how many of them have been workers. REQUIRES: ValidateExits is OK.
-  absl::Status OnExits(const v1::ReportExitsRequest& request, absl::Time now, int32_t* known,
-                       Effects& effects);
+  absl::Status OnExits(const v1::ReportExitsRequest& request, int32_t* known, const Turn& turn);
 
   void OnStoreCall(const StoreCall& call, Effects& effects);
   // Answered with a TraceAnswer if it is OK; the statuses of Admin.Trace.
-  absl::Status Trace(const TraceCall& call, absl::Time now, Effects& effects);
+  absl::Status Trace(const TraceCall& call, const Turn& turn);
   // Answered with a DismissAnswer, when it is stored; the statuses of Admin.Dismiss.
-  void Dismiss(const DismissCall& call, absl::Time now, Effects& effects);
-  void OnDrainsStored(CallId call, const absl::Status& status, absl::Time now, Effects& effects);
+  void Dismiss(const DismissCall& call, const Turn& turn);
+  void OnDrainsStored(CallId call, const absl::Status& status, const Turn& turn);
   bool traced() const { return trace_.under_way(); }
   void CancelCall(CallId call, Effects& effects);
 
-  void Tick(absl::Time now, Effects& effects);
+  void Tick(const Turn& turn);
   absl::Time NextDeadline() const;
   // Absent: nothing is negotiated.
   std::optional<MembersReports> WhoHasReported() const {
     if (!negotiating()) return std::nullopt;
-    return generation_->WhoHasReported();
+    return generation_->state().WhoHasReported();
   }
 
   // coordd was not running for `gap`. For a lease from now on, a member whose stream ends has lost
@@ -103,7 +108,7 @@ class JobState {
   // that is over and that another one is to follow.
   void Forgive(absl::Duration gap, absl::Time now);
   // coordd is going away: all sessions are told why (one sentence) and closed.
-  void Stop(const StopRequested& stop, absl::Time now, Effects& effects);
+  void Stop(const StopRequested& stop, const Turn& turn);
 
   void Describe(absl::Time now, v1::JobState* state) const;
 
@@ -118,96 +123,86 @@ class JobState {
   absl::Status CheckConsistency() const;  // its invariants; O(everything)
 
  private:
-  struct Dismissal {
-    DismissAnswer answer;
-    bool closes_node = false;  // which was open before
-  };
-  struct Worker {
-    v1::Join join;          // without the token
-    Generation generation;  // 0: waiting
-    Place place;            // of a member
-    // Of a survivor that waits: the generation that it was in, its rank there and its report.
-    Generation previous;
-    int32_t previous_rank = -1;
-    v1::RecoveryReport report;
-    absl::Time last_heard;
-    v1::Heartbeat heartbeat;                  // the last one, without
-    std::optional<v1::DeviceUse> device_use;  // of the generation
-    absl::Time heartbeat_at = absl::InfinitePast();
-    absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
-    // Others wait for it: it was asked where its program is, and what it has said.
-    bool stack_asked = false;
-    std::string stack;
-    double bytes_per_second = 0;          // between the last two heartbeats
-    std::optional<v1::ProcessExit> exit;  // from its launcher
-    // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
-    absl::Time departs_at = absl::InfiniteFuture();
-    std::string stream_end;
-    absl::Time blamed_at = absl::InfinitePast();  // last, as one end of a link that was silent
-  };
-  using Workers = std::map<SessionId, Worker>;
+  using Worker = JobWorker;
   // What a generation has from the one before.
   struct Inheritance {
     std::vector<v1::LaneRepair> repairs;
     v1::ProcessSets process_sets;
     bool has_sets() const;
   };
-  // How the current generation has ended, so far. Members hear of it again when it gets worse.
-  enum class Damage { kNone, kLeft, kAsked, kCollectiveFailed, kLost };
+
+  // docs/design/recovery.md has the table: what the parts of each are.
+  enum class Stage {
+    kEnded,
+    kGathering,    // for a first generation, or for one that has nothing from one before
+    kNegotiating,  // its generation is intact
+    kReporting,    // it is over, and its survivors report what they have of it
+    kFollowing,    // they have, and gather for the next
+    kWindingUp,    // it is over, and none follows
+    kReturning,    // its members come back
+  };
+  // job_describe.cc
+  Stage stage() const;
+  absl::Status CheckStage() const;
 
   // job_state.cc
+  absl::Status Dispatch(SessionId session, Worker& worker, const v1::WorkerMessage& message,
+                        const Turn& turn);
+  absl::Status OnNegotiation(Rank rank, const v1::WorkerMessage& message, const Turn& turn);
   bool IsCurrent(Worker& worker, SessionId session, const v1::WorkerMessage& message,
-                 absl::Time now, Effects& effects);
+                 const Turn& turn);
   void NoteExecuted(const Worker& worker, int64_t batches, int64_t bytes);
-  int64_t batches_executed() const;  // in this generation; 0: there is none
-  int64_t bytes_executed() const;
+  ExecutedCounts::Count PlannedInGeneration() const;   // REQUIRES: there is one
+  ExecutedCounts::Count ExecutedInGeneration() const;  // none: 0
   void OnHeartbeat(SessionId session, Worker& worker, const v1::Heartbeat& heartbeat,
-                   absl::Time now, Effects& effects);
+                   const Turn& turn);
   // job_stacks.cc
   bool WantsStack(Worker& worker, absl::Time now);
   void OnStack(Worker& worker, const std::string& stack, Effects& effects);
-  void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, absl::Time now,
-               Effects& effects);
-  void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed, absl::Time now,
-                          Effects& effects);
+  void OnLeave(SessionId session, const Worker& worker, const v1::Leave& leave, const Turn& turn);
+  void OnCollectiveFailed(const Worker& worker, const v1::CollectiveFailed& failed,
+                          const Turn& turn);
   void OnStale(const Worker& worker, const v1::WorkerMessage& message, Effects& effects);
-  void ProtocolError(SessionId session, const absl::Status& why, absl::Time now, Effects& effects);
+  void ProtocolError(SessionId session, const absl::Status& why, const Turn& turn);
   std::shared_ptr<v1::CoordinatorMessage> NewMessage(Generation generation) const;
   void Emit(Event::Kind kind, absl::string_view text, Effects& effects,
             v1::DepartureCause cause = v1::DEPARTURE_CAUSE_UNSPECIFIED) const;
-  bool negotiating() const { return generation_.has_value() && damage_ == Damage::kNone; }
+  bool negotiating() const { return generation_.has_value() && generation_->intact(); }
+  Damage damage() const { return generation_.has_value() ? generation_->damage() : Damage::kNone; }
+  // Of the same worker, in a generation that is over and that none follows.
+  std::optional<SessionId> OldIncarnation(const std::string& worker_id) const {
+    return generation_.has_value() ? generation_->OldOf(worker_id) : std::nullopt;
+  }
 
   // job_membership.cc
-  void ReplaceWaiting(const v1::Join& join, absl::Time now, Effects& effects);
+  void ReplaceWaiting(const v1::Join& join, const Turn& turn);
   // What refuses it, or UNAVAILABLE if that may be the doing of one whose end is not noticed yet.
   absl::Status MayJoin(const v1::Join& join, absl::Time now);
   absl::Status ExplainFull(const v1::Join& join, absl::Status room) const;
   bool HasLivedSince(const Worker& worker, absl::Time since, absl::Time now) const;
   absl::Status Start(const v1::Join& join, absl::Time now);
   absl::Status CheckAgreement(const v1::Join& join);
-  void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail, absl::Time now,
-              Effects& effects);
+  void Depart(SessionId session, v1::DepartureCause cause, absl::string_view detail,
+              const Turn& turn);
   Damage DamageOf(v1::DepartureCause cause) const;
-  void EndGeneration(Damage damage, const std::string& reason, absl::Time now, Effects& effects);
+  void EndGeneration(Damage damage, const std::string& reason, const Turn& turn);
   void ForgetGeneration();
-  void NoteGone(absl::Time now, Effects& effects);
-  void Form(const std::vector<SessionId>& sessions, absl::Time now, Effects& effects);
+  void NoteGone(const Turn& turn);
+  void Form(const std::vector<SessionId>& sessions, const Turn& turn);
   GenerationState::Identity IdentityOf(const std::vector<SessionId>& members) const;
   // DeliverSets follows.
   void DeliverMembership(SessionId session, const Worker& worker, const Topology& topology,
                          const Inheritance& inherited, int64_t slots, Effects& effects) const;
-  void TellWaiting(absl::Time now, Effects& effects);
-  absl::Status CheckToken(absl::string_view token);
+  void TellWaiting(const Turn& turn);
   std::string Who(const Worker& worker) const;  // "rank 2 (host node3, pid 4711)"
 
   // job_durability.cc
-  void Propose(absl::Time now, Effects& effects);
+  void Propose(const Turn& turn);
   v1::JobRecord RecordOf(const std::vector<SessionId>& sessions) const;
   void PersistEnd(Effects& effects);
 
   // job_resume.cc
-  absl::Status JoinToResume(SessionId session, const v1::Join& join, absl::Time now,
-                            Effects& effects);
+  absl::Status JoinToResume(SessionId session, const v1::Join& join, const Turn& turn);
   absl::Status RefuseResume(const v1::Join& join);
   void AwaitMembers(absl::string_view after, absl::Time now);
   bool HasLostItsStream(const v1::Join& join, absl::Time now);
@@ -215,58 +210,52 @@ class JobState {
     return durability_.outlives && MayBeTakenUp() && now < excused_until_;
   }
   // The generation is intact, or over and another one is to follow.
-  bool MayBeTakenUp() const { return negotiating() || reforming_.open(); }
-  // Of such a generation, also if it waits for the next one.
-  static bool IsMember(const Worker& worker) {
-    return worker.generation != Generation{0} || worker.previous_rank >= 0;
+  bool MayBeTakenUp() const {
+    const Stage is = stage();
+    return is == Stage::kNegotiating || is == Stage::kReporting || is == Stage::kFollowing;
   }
-  void Suspend(absl::string_view after, absl::Time now, Effects& effects);
+  void Suspend(absl::string_view after, const Turn& turn);
   void NoteDeparted(const std::set<std::string>& members);
   bool NoteLostMember(const v1::LaunchedExit& in);
   std::string Who(Rank rank) const;  // REQUIRES: resume_
-  void AddReturned(SessionId session, const v1::Join& join, Rank rank, absl::Time now,
-                   Effects& effects);
+  void AddReturned(SessionId session, const v1::Join& join, Rank rank, const Turn& turn);
   void OnResuming(SessionId session, const Worker& worker, const v1::WorkerMessage& message,
-                  absl::Time now, Effects& effects);
+                  const Turn& turn);
   void DropReturned(SessionId session);
-  void LeaveDrained(SessionId session, const Drain& drain, absl::Time now, Effects& effects);
-  void LeaveFailed(SessionId session, absl::string_view failure, absl::Time now, Effects& effects);
-  void WatchResume(absl::Time now, Effects& effects);
-  void FinishResume(absl::Time now, Effects& effects);
+  void LeaveDrained(SessionId session, const Drain& drain, const Turn& turn);
+  void LeaveFailed(SessionId session, absl::string_view failure, const Turn& turn);
+  void WatchResume(const Turn& turn);
+  void FinishResume(const Turn& turn);
   void DeliverResumed(SessionId session, const ResumedGeneration& resumed, Effects& effects) const;
   void FailResume(Damage damage, const std::string& reason,
-                  const std::vector<v1::Departure>& departures, absl::Time now, Effects& effects);
+                  const std::vector<v1::Departure>& departures, const Turn& turn);
   absl::StatusOr<Topology> ResumedTopology() const;
   v1::Departure DepartureOf(Rank rank, v1::DepartureCause cause, absl::string_view what) const;
-  static void PushBounded(std::deque<v1::Departure>& departures, const v1::Departure& departure);
   bool IsReturned(const Worker& worker) const {
     return resume_.has_value() && worker.generation != Generation{0};
   }
 
   // job_reforming.cc
-  void OnChangeMembers(const Worker& worker, absl::Time now, Effects& effects);
+  void OnChangeMembers(const Worker& worker, const Turn& turn);
   // REQUIRES: a member of a generation that is over and will be followed by another. A status
   // breaks the protocol.
-  // REQUIRES: negotiating; one of the messages about schedules.
-  absl::Status OfSchedule(Rank rank, const v1::WorkerMessage& message, absl::Time now,
-                          Effects& effects);
   absl::Status OnRecoveryReport(SessionId session, Worker& worker, v1::RecoveryReport report,
-                                absl::Time now, Effects& effects);
+                                const Turn& turn);
   // What the survivors among them do first, if they go on.
   std::vector<v1::LaneRepair> Repairs(const std::vector<SessionId>& sessions) const;
   TopologyMember MemberOf(SessionId session) const;
-  void WatchReforming(absl::Time now, Effects& effects);
-  void ExpelSilent(absl::Time now, Effects& effects);
+  void WatchReforming(const Turn& turn);
+  void ExpelSilent(const Turn& turn);
   // A failure that nobody's departure has explained, for which `why` stands.
-  void Judge(const std::string& why, absl::Time now, Effects& effects);
+  void Judge(const std::string& why, const Turn& turn);
   std::string BlameText(const BlamedLink& link) const;
   std::vector<SurvivorReport> ReportsOf(const std::vector<SessionId>& sessions) const;
-  void CheckReports(absl::Time now, Effects& effects);
-  bool DismissNewcomers(absl::Time now, Effects& effects);
+  void CheckReports(const Turn& turn);
+  bool DismissNewcomers(const Turn& turn);
   std::string NobodyIsTaken() const;
   void NoteLostState(const std::vector<SessionId>& sessions, Effects& effects);
-  void GiveUp(const absl::Status& why, absl::Time now, Effects& effects);
-  void GiveUpReforming(absl::Time now, Effects& effects);
+  void GiveUp(const absl::Status& why, const Turn& turn);
+  void GiveUpReforming(const Turn& turn);
 
   // job_process_sets.cc
   static absl::Status AddReport(const GenerationState& generation, v1::RecoveryReport report,
@@ -280,18 +269,18 @@ class JobState {
   // job_dismissal.cc
   absl::StatusOr<std::vector<SessionId>> Meant(const v1::DismissRequest& request) const;
   absl::Status MayGo(const v1::DismissRequest& request, const std::vector<SessionId>& meant) const;
-  void Evict(SessionId session, const std::string& detail, absl::Time now, Effects& effects);
+  void Evict(SessionId session, const std::string& detail, const Turn& turn);
   void LiftDrain(SessionId session, absl::string_view by, Effects& effects);
   bool PersistDrains(CallId call, Effects& effects);
   std::optional<SessionId> SessionOf(const std::string& worker_id) const;
   // REQUIRES: it has been asked.
-  void BeginDrain(SessionId session, absl::Time now, Effects& effects);
-  void TellDrain(SessionId session, const Drain& drain, absl::Time now, Effects& effects) const;
+  void BeginDrain(SessionId session, const Turn& turn);
+  void TellDrain(SessionId session, const Drain& drain, const Turn& turn) const;
   static std::string DrainedText(const Drain& drain);
   void OnDrainRequest(SessionId session, const Worker& worker, const v1::DrainRequest& request,
-                      absl::Time now, Effects& effects);
-  void TellDrains(absl::Time now, Effects& effects);
-  void WatchDrains(absl::Time now, Effects& effects);
+                      const Turn& turn);
+  void TellDrains(const Turn& turn);
+  void WatchDrains(const Turn& turn);
   void FailDismissals(Effects& effects);
   // Until when those who have agreed on a change of members wait for one of them to say goodbye;
   // InfinitePast: they wait for nobody.
@@ -301,8 +290,7 @@ class JobState {
   bool NoteExit(const v1::LaunchedExit& in, Effects& effects);
   // Of a run that had this name before the one that `join` begins.
   void ForgetEarlierRun(const v1::Join& join);
-  void WatchDeparting(absl::Time now, Effects& effects);
-  absl::Time NextDeparture() const;
+  void WatchDeparting(const Turn& turn);
 
   // job_describe.cc
   void DescribeWorker(SessionId session, const Worker& worker, absl::Time now,
@@ -315,53 +303,27 @@ class JobState {
   const Epoch epoch_;
 
   bool started_ = false;
-  // The first member's, until the job has ended. Of a restored job only the hash is known, until
-  // somebody proves to have the token.
-  std::string token_;
-  std::string token_hash_;
-
-  v1::JobRecord record_;           // of the last generation that formed
-  v1::JobRecord proposed_record_;  // of one that is being stored
+  JobToken token_;
+  Forming forming_;
   // Of a job that was restored or suspended, until its generation goes on or has ended. Those who
   // are back are in workers_, and not in rendezvous_.
   std::optional<ResumeState> resume_;
-  absl::Time resume_since_;
-  std::string resume_after_;  // what has happened, as in "after coordd was started again"
   absl::Time excused_until_ = absl::InfinitePast();
-  int32_t failed_writes_ = 0;  // since the last that was stored
-  std::string not_stored_;     // why, of the last one; empty: it was
 
   RendezvousState rendezvous_;
   Reforming reforming_;
-  Blame blame_;          // of the current generation
-  Admission admission_;  // those who wait, and the members of an intact generation
-  Workers workers_;
-  int32_t departing_ = 0;  // of them, those whose stream has ended
+  JobWorkers workers_;
   KvState kv_;
   TraceState trace_;
 
   Drains drains_;
-  absl::Time leaving_until_ = absl::InfinitePast();  // no generation forms with one of them before
-  bool drains_stored_ = false;                       // some are, by this coordd or the one before
-  std::vector<Dismissal> being_stored_;              // until then nobody is told
+  Dismissals dismissals_;
 
-  // The current generation, intact or not, until its last member is gone.
-  std::optional<GenerationState> generation_;
-  bool knows_sets_ = false;  // of it; false: its survivors say them
+  std::optional<CurrentGeneration> generation_;
   // Of the generation before, until the next one has formed; absent: they were not known.
   std::optional<v1::ProcessSets> left_sets_;
-  int64_t batches_before_ = 0, bytes_before_ = 0;  // executed in generations that are gone
-  // In this one, by the member that has told of most. What is executed by schedule is not planned.
-  int64_t batches_told_ = 0, bytes_told_ = 0;
-  Damage damage_ = Damage::kNone;
-  std::string damage_reason_;
-  std::deque<v1::Departure> generation_departures_;
-  std::map<std::string, SessionId> old_incarnations_;  // members of a damaged one, by worker id
-
-  std::deque<v1::Departure> departures_;  // newest last
-  bool waiting_changed_ = false;
-  int32_t newcomers_told_ = 0;  // to the members; -1: unknown
-  absl::Time next_waiting_at_ = absl::InfinitePast();
+  JobHistory history_;
+  WaitingNews news_;
 };
 
 }  // namespace coordd

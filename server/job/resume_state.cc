@@ -8,8 +8,12 @@
 
 namespace coordd {
 
-ResumeState::ResumeState(const v1::JobRecord& record, absl::Time deadline)
-    : record_(record), deadline_(deadline), members_(static_cast<size_t>(record.members_size())) {
+ResumeState::ResumeState(const v1::JobRecord& record, absl::Time deadline,
+                         ResumeBeginning beginning)
+    : record_(record),
+      beginning_(std::move(beginning)),
+      deadline_(deadline),
+      members_(static_cast<size_t>(record.members_size())) {
   for (int32_t rank = 0; rank < size(); ++rank)
     by_worker_id_.emplace(record.members(rank).worker_id(), Rank{rank});
 }

@@ -21,6 +21,11 @@
 
 namespace coordd {
 
+struct ResumeBeginning {
+  absl::Time at = absl::InfinitePast();
+  std::string after = {};  // what had happened, as in "coordd was started again"
+};
+
 // PURE. One for a job whose members have to come back, until each of them has, or one has not in
 // time. Nothing is planned and nobody else is admitted while it exists: whoever is missing may have
 // been told what nobody else knows.
@@ -30,7 +35,7 @@ class ResumeState {
   // (worker/protocol/received_log.h); the rest are process sets and schedules.
   static constexpr int64_t kMaxReportBytes = int64_t{64} << 20;
 
-  ResumeState(const v1::JobRecord& record, absl::Time deadline);
+  ResumeState(const v1::JobRecord& record, absl::Time deadline, ResumeBeginning beginning = {});
 
   Generation generation() const { return Generation{record_.generation()}; }
   int32_t size() const { return record_.members_size(); }
@@ -41,6 +46,7 @@ class ResumeState {
   }
   const v1::ProcessSets& process_sets() const { return record_.process_sets(); }  // likewise
   absl::Time deadline() const { return deadline_; }
+  const ResumeBeginning& beginning() const { return beginning_; }
   // They have so much longer, and at least until `earliest`.
   void Forgive(absl::Duration gap, absl::Time earliest) {
     deadline_ = std::max(deadline_ + gap, earliest);
@@ -94,6 +100,7 @@ class ResumeState {
   const Member& At(Rank rank) const { return members_[static_cast<size_t>(rank.value)]; }
 
   const v1::JobRecord record_;
+  const ResumeBeginning beginning_;
   absl::Time deadline_;
   std::vector<Member> members_;  // by rank
   absl::flat_hash_map<std::string, Rank> by_worker_id_;

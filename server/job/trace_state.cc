@@ -25,8 +25,7 @@ absl::Status TraceState::Check(const v1::TraceRequest& request) const {
 }
 
 absl::Status TraceState::Begin(const TraceCall& call, const v1::CoordinatorMessage& prototype,
-                               std::vector<Member> by_rank, LaneId steps, absl::Time now,
-                               Effects& effects) {
+                               std::vector<Member> by_rank, LaneId steps, const Turn& turn) {
   COORDD_RETURN_IF_ERROR(Check(call.request));
   if (std::none_of(by_rank.begin(), by_rank.end(), [](const Member& m) { return m.traces; })) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -36,8 +35,8 @@ absl::Status TraceState::Begin(const TraceCall& call, const v1::CoordinatorMessa
   phase_ = Phase::kBeginning;
   call_ = call.call;
   prototype_ = prototype;
-  began_at_ = now;
-  deadline_ = now + kBeginWait;
+  began_at_ = turn.now;
+  deadline_ = turn.now + kBeginWait;
   reply_.set_job(call.request.job());
   reply_.set_generation(prototype.generation());
   reply_.set_size(static_cast<int32_t>(by_rank.size()));
@@ -65,7 +64,7 @@ absl::Status TraceState::Begin(const TraceCall& call, const v1::CoordinatorMessa
     asked_.push_back({std::move(member), done, done});
   }
   bytes_of_rank_ = std::min(kBytesOfRankMax, kBytesMax / static_cast<int64_t>(asked_.size()));
-  Deliver(v1::TRACE_ACTION_BEGIN, effects);
+  Deliver(v1::TRACE_ACTION_BEGIN, turn.effects);
   return absl::OkStatus();
 }
 
@@ -89,7 +88,7 @@ void TraceState::Deliver(v1::TraceAction action, Effects& effects) const {
   effects.outgoing.push_back(std::move(deliver));
 }
 
-void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, absl::Time now, Effects& effects) {
+void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, const Turn& turn) {
   const size_t index = static_cast<size_t>(ToInt(rank));
   if (!under_way() || chunk.id() != last_id_ || index >= asked_.size()) return;
   Asked& asked = asked_[index];
@@ -97,7 +96,7 @@ void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, absl::Time now,
   if (chunk.begun() && !asked.begun) {
     asked.begun = true;
     from_cycle_ = std::max(from_cycle_, chunk.cycles());
-    if (phase_ == Phase::kBeginning) WhenAllHaveBegun(now, effects);
+    if (phase_ == Phase::kBeginning) WhenAllHaveBegun(turn);
     return;
   }
   v1::TraceRank& told = *reply_.mutable_ranks(static_cast<int>(index));
@@ -110,55 +109,55 @@ void TraceState::OnChunk(Rank rank, const v1::TraceChunk& chunk, absl::Time now,
   if (!chunk.last()) return;
   told.set_dropped(chunk.dropped());
   asked.done = true;
-  WhenAllAreDone(now, effects);
+  WhenAllAreDone(turn);
 }
 
-void TraceState::WhenAllHaveBegun(absl::Time now, Effects& effects) {
+void TraceState::WhenAllHaveBegun(const Turn& turn) {
   const bool all = std::all_of(asked_.begin(), asked_.end(),
                                [](const Asked& asked) { return asked.begun || asked.done; });
-  if (all) Record(now, effects);
+  if (all) Record(turn);
 }
 
-void TraceState::Record(absl::Time now, Effects& effects) {
+void TraceState::Record(const Turn& turn) {
   phase_ = Phase::kRecording;
   if (ToInt(lane_) == 0) {
-    deadline_ = now + seconds_;
+    deadline_ = turn.now + seconds_;
     return;
   }
-  deadline_ = now + kStepsWait;
-  Deliver(v1::TRACE_ACTION_UNTIL, effects);
+  deadline_ = turn.now + kStepsWait;
+  Deliver(v1::TRACE_ACTION_UNTIL, turn.effects);
 }
 
-void TraceState::Collect(absl::Time now, Effects& effects) {
+void TraceState::Collect(const Turn& turn) {
   phase_ = Phase::kCollecting;
-  deadline_ = now + kSendWait;
-  Deliver(v1::TRACE_ACTION_END, effects);
-  WhenAllAreDone(now, effects);
+  deadline_ = turn.now + kSendWait;
+  Deliver(v1::TRACE_ACTION_END, turn.effects);
+  WhenAllAreDone(turn);
 }
 
-void TraceState::OnGone(Rank rank, const std::string& why, absl::Time now, Effects& effects) {
+void TraceState::OnGone(Rank rank, const std::string& why, const Turn& turn) {
   const size_t index = static_cast<size_t>(ToInt(rank));
   if (!under_way() || index >= asked_.size() || asked_[index].done) return;
   asked_[index].done = true;
   reply_.mutable_ranks(static_cast<int>(index))->set_missing(why);
-  WhenAllAreDone(now, effects);
+  WhenAllAreDone(turn);
 }
 
-void TraceState::EndEarly(const std::string& why, absl::Time now, Effects& effects) {
+void TraceState::EndEarly(const std::string& why, const Turn& turn) {
   if (!under_way() || phase_ == Phase::kCollecting) return;
   AddNote(why);
-  Collect(now, effects);
+  Collect(turn);
 }
 
-void TraceState::Tick(absl::Time now, Effects& effects) {
-  if (now < deadline_) return;
-  if (phase_ == Phase::kBeginning) return Record(now, effects);
+void TraceState::Tick(const Turn& turn) {
+  if (turn.now < deadline_) return;
+  if (phase_ == Phase::kBeginning) return Record(turn);
   if (phase_ == Phase::kRecording) {
     if (ToInt(lane_) != 0) {
       AddNote(absl::StrCat("not all ranks came to the end of step ", reply_.steps(), " within ",
                            absl::FormatDuration(kStepsWait)));
     }
-    return Collect(now, effects);
+    return Collect(turn);
   }
   for (size_t i = 0; i < asked_.size(); ++i) {
     if (asked_[i].done) continue;
@@ -167,16 +166,16 @@ void TraceState::Tick(absl::Time now, Effects& effects) {
         ->set_missing(absl::StrCat("it did not send what it recorded within ",
                                    absl::FormatDuration(kSendWait)));
   }
-  WhenAllAreDone(now, effects);
+  WhenAllAreDone(turn);
 }
 
-void TraceState::WhenAllAreDone(absl::Time now, Effects& effects) {
+void TraceState::WhenAllAreDone(const Turn& turn) {
   if (!under_way()) return;
   const bool all =
       std::all_of(asked_.begin(), asked_.end(), [](const Asked& asked) { return asked.done; });
   if (!all) return;
-  reply_.set_seconds(absl::ToDoubleSeconds(now - began_at_));
-  effects.outgoing.push_back(TraceAnswer{.call = call_, .reply = std::move(reply_)});
+  reply_.set_seconds(absl::ToDoubleSeconds(turn.now - began_at_));
+  turn.effects.outgoing.push_back(TraceAnswer{.call = call_, .reply = std::move(reply_)});
   Reset();
 }
 

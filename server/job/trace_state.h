@@ -10,6 +10,7 @@
 #include "common/protocol/types.h"
 #include "coordd/v1/session.pb.h"
 #include "server/model/effects.h"
+#include "server/model/turn.h"
 
 namespace coordd {
 
@@ -40,21 +41,21 @@ class TraceState {
   // `prototype`: of messages to the members: epoch and generation. `by_rank`: all of them. `steps`:
   // the lane of the schedule whose repetitions are steps; 0: there is none.
   absl::Status Begin(const TraceCall& call, const v1::CoordinatorMessage& prototype,
-                     std::vector<Member> by_rank, LaneId steps, absl::Time now, Effects& effects);
+                     std::vector<Member> by_rank, LaneId steps, const Turn& turn);
   bool under_way() const { return phase_ != Phase::kNone; }
   // Whose repetitions are its steps; 0: it has none. When that ends, EndEarly.
   LaneId lane() const { return under_way() ? lane_ : LaneId{0}; }
 
   // REQUIRES: the chunk is within its bounds (validate_message.h). What is not asked for is
   // ignored.
-  void OnChunk(Rank rank, const v1::TraceChunk& chunk, absl::Time now, Effects& effects);
-  void OnGone(Rank rank, const std::string& why, absl::Time now, Effects& effects);
+  void OnChunk(Rank rank, const v1::TraceChunk& chunk, const Turn& turn);
+  void OnGone(Rank rank, const std::string& why, const Turn& turn);
   // The generation or the schedule has ended: what there is is collected now.
-  void EndEarly(const std::string& why, absl::Time now, Effects& effects);
+  void EndEarly(const std::string& why, const Turn& turn);
   void Cancel(CallId call, Effects& effects);
   void Fail(const absl::Status& status, Effects& effects);
 
-  void Tick(absl::Time now, Effects& effects);
+  void Tick(const Turn& turn);
   absl::Time NextDeadline() const { return deadline_; }
 
  private:
@@ -68,10 +69,10 @@ class TraceState {
 
   absl::Status Check(const v1::TraceRequest& request) const;
   void Deliver(v1::TraceAction action, Effects& effects) const;  // to those who are not done
-  void WhenAllHaveBegun(absl::Time now, Effects& effects);
-  void Record(absl::Time now, Effects& effects);
-  void Collect(absl::Time now, Effects& effects);
-  void WhenAllAreDone(absl::Time now, Effects& effects);
+  void WhenAllHaveBegun(const Turn& turn);
+  void Record(const Turn& turn);
+  void Collect(const Turn& turn);
+  void WhenAllAreDone(const Turn& turn);
   void AddNote(const std::string& note);
   void Reset();
 

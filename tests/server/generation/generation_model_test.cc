@@ -306,13 +306,13 @@ class RealGeneration {
     spec.peer_rank = report.peer;
     v1::TensorsReady ready;
     ToProto(spec, ready.add_tensors());
-    EXPECT_THAT(state_->OnTensorsReady(Rank{rank}, ready, kStart, effects_), IsOk());
+    EXPECT_THAT(state_->OnTensorsReady(Rank{rank}, ready, {kStart, effects_}), IsOk());
   }
   void Withdraw(int32_t rank, int32_t set, const std::string& name) {
     v1::TensorsWithdrawn withdrawn;
     withdrawn.add_names(name);
     withdrawn.set_process_set(set);
-    state_->OnTensorsWithdrawn(Rank{rank}, withdrawn, kStart, effects_);
+    state_->OnTensorsWithdrawn(Rank{rank}, withdrawn, {kStart, effects_});
   }
   void Join(int32_t rank) { Submit(rank, 0, {.name = "join", .kind = CollectiveKind::kJoin}); }
   // All ranks ask but those that have joined.
@@ -323,11 +323,11 @@ class RealGeneration {
     for (int32_t rank : ranks) request.add_ranks(rank);
     for (int32_t rank = 0; rank < state_->size(); ++rank) {
       if (joined.contains(rank)) continue;
-      ASSERT_THAT(state_->OnProcessSetRequest(Rank{rank}, request, kStart, effects_), IsOk());
+      ASSERT_THAT(state_->OnProcessSetRequest(Rank{rank}, request, {kStart, effects_}), IsOk());
     }
   }
 
-  void EndTurn() { state_->Tick(kStart, effects_); }
+  void EndTurn() { state_->Tick({kStart, effects_}); }
   Lines TakeLines() {
     Lines lines;
     for (const Outgoing& out : effects_.outgoing) {

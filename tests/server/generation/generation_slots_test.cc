@@ -46,7 +46,7 @@ class GenerationSlotsTest : public ::testing::Test {
     v1::TensorsReady ready;
     ToProto(spec, ready.add_tensors());
     if (known > 0) ready.add_cached()->set_known(known);
-    return state_->OnTensorsReady(Rank{rank}, ready, now_, effects_);
+    return state_->OnTensorsReady(Rank{rank}, ready, {now_, effects_});
   }
   absl::Status ReportSlot(int32_t rank, int64_t slot, int64_t known) {
     v1::TensorsReady ready;
@@ -55,11 +55,11 @@ class GenerationSlotsTest : public ::testing::Test {
     cached.set_known(known);
     cached.set_first_slot(packed.first);
     cached.set_bits(std::move(packed.bits));
-    return state_->OnTensorsReady(Rank{rank}, ready, now_, effects_);
+    return state_->OnTensorsReady(Rank{rank}, ready, {now_, effects_});
   }
   // What is said now, to whom.
   std::vector<std::string> Said() {
-    state_->Tick(now_, effects_);
+    state_->Tick({now_, effects_});
     const EffectNames names{[](SessionId session) { return std::to_string(ToInt(session)); },
                             [](CallId call) { return std::to_string(ToInt(call)); }};
     std::vector<std::string> lines;

@@ -244,9 +244,9 @@ class WhoHasReportedTest : public ::testing::Test {
   void Report(int32_t rank, const TensorSpec& spec) {
     v1::TensorsReady ready;
     ToProto(spec, ready.add_tensors());
-    EXPECT_THAT(state_.OnTensorsReady(Rank{rank}, ready, now_, effects_), IsOk());
+    EXPECT_THAT(state_.OnTensorsReady(Rank{rank}, ready, {now_, effects_}), IsOk());
   }
-  void Tick() { state_.Tick(now_, effects_); }
+  void Tick() { state_.Tick({now_, effects_}); }
 
   ServerOptions options_;
   const absl::Time now_ = absl::FromUnixSeconds(1000);

@@ -206,24 +206,24 @@ TEST(SharedReports, AreCountedAtOnceWhereNothingElseIsToBeDone) {
   v1::TensorsReady by_spec;
   ToProto(Gradient("w", {4}), by_spec.add_tensors());
   for (int32_t rank = 0; rank < 3; ++rank)
-    ASSERT_THAT(state.OnTensorsReady(Rank{rank}, by_spec, now, effects), IsOk());
-  state.Tick(now, effects);
+    ASSERT_THAT(state.OnTensorsReady(Rank{rank}, by_spec, {now, effects}), IsOk());
+  state.Tick({now, effects});
   v1::TensorsReady by_slot;
   by_slot.add_cached()->set_known(1);
   for (int32_t rank = 0; rank < 3; ++rank)
-    ASSERT_THAT(state.OnTensorsReady(Rank{rank}, by_slot, now, effects), IsOk());
+    ASSERT_THAT(state.OnTensorsReady(Rank{rank}, by_slot, {now, effects}), IsOk());
   by_slot.mutable_cached(0)->set_first_slot(1);
   by_slot.mutable_cached(0)->set_bits("\1");
 
   EXPECT_EQ(state.GroupOf({SessionId{11}, 3}), nullptr);  // one of them is nobody
   GenerationState::RankGroup* group = state.GroupOf({SessionId{11}, 2});
   ASSERT_NE(group, nullptr);
-  EXPECT_FALSE(state.OnSharedReady(*group, by_spec, now, effects));
-  EXPECT_TRUE(state.OnSharedReady(*group, by_slot, now, effects));
-  EXPECT_FALSE(state.OnSharedReady(*group, by_slot, now, effects));  // again, while it is pending
+  EXPECT_FALSE(state.OnSharedReady(*group, by_spec, {now, effects}));
+  EXPECT_TRUE(state.OnSharedReady(*group, by_slot, {now, effects}));
+  EXPECT_FALSE(state.OnSharedReady(*group, by_slot, {now, effects}));  // again, while it is pending
   effects = Effects();
-  ASSERT_THAT(state.OnTensorsReady(Rank{0}, by_slot, now, effects), IsOk());
-  state.Tick(now, effects);
+  ASSERT_THAT(state.OnTensorsReady(Rank{0}, by_slot, {now, effects}), IsOk());
+  state.Tick({now, effects});
   ASSERT_EQ(effects.outgoing.size(), 1u);
   EXPECT_EQ(std::get<Deliver>(effects.outgoing[0]).message->plan().batches(0).slots(0), 1);
   EXPECT_THAT(state.CheckConsistency(), IsOk());

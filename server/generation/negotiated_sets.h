@@ -1,0 +1,105 @@
+// The process sets of a generation, what is negotiated in each, and who has joined.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/session.pb.h"
+#include "server/generation/join_state.h"
+#include "server/generation/process_sets.h"
+#include "server/generation/readiness_table.h"
+#include "server/generation/set_negotiation.h"
+
+namespace coordd {
+
+// PURE; `now` must not decrease. Not thread-safe. One SetNegotiation for each of the process sets,
+// and what they have in common: sums, and who has no more data in any of them.
+//
+// Once touched sets are settled, it knows which have something to be planned and when one of them
+// stalls next, without looking at the others: a job may have thousands of sets.
+class NegotiatedSets {
+ public:
+  struct Options {
+    SetNegotiation::Options set;
+    absl::Duration stall_warning, stall_abort;
+  };
+  NegotiatedSets(const std::vector<SessionId>& by_rank,
+                 const Options& options);  // which outlives it
+
+  ProcessSets& sets() { return sets_; }
+  const ProcessSets& sets() const { return sets_; }
+  const MemberList& all() const { return sets_.all(); }  // ranks
+  JoinState& join() { return join_; }
+  const JoinState& join() const { return join_; }
+  const ReadinessTotals& totals() const { return totals_; }
+  absl::Duration& lag(Rank rank) { return totals_.lag[static_cast<size_t>(rank.value)]; }
+
+  // Of a set that is in sets().
+  SetNegotiation& Add(ProcessSetId id, bool is_pair = false);
+  void Remove(ProcessSetId id);
+  SetNegotiation& At(ProcessSetId id) { return *negotiations_.at(id); }
+  SetNegotiation* Find(ProcessSetId id);  // nullptr: there is none
+  SetNegotiation& OfAllRanks() { return *of_all_; }
+  const SetNegotiation& OfAllRanks() const { return *of_all_; }
+  // In which `rank`'s tensor is negotiated. Statuses name the tensor.
+  absl::StatusOr<SetNegotiation*> Of(Rank rank, const v1::TensorSpec& tensor);
+  // In which what `rank` submits in the set may be: sends and receives are submitted in set 0.
+  // Empty: it is no member.
+  std::vector<SetNegotiation*> MaybeOf(Rank rank, ProcessSetId id);
+
+  // `rank` has no more data, says join(): so in each of its sets.
+  void Join(Rank rank, std::vector<FailedTensor>& failed);
+  void EndJoin();  // nobody has joined any more
+
+  // After anything that may have changed what the set waits for, before it is asked for below.
+  void Touch(SetNegotiation& set);
+  void Settle();
+  void Settle(SetNegotiation& set);
+
+  bool has_ready() const { return !ready_.empty(); }
+  std::set<ProcessSetId> TakeReady() { return std::exchange(ready_, {}); }
+  void TakeReady(ProcessSetId id) { ready_.erase(id); }
+  // InfiniteFuture: nothing is pending.
+  absl::Time NextStall() const;
+  SetNegotiation* Stalling(absl::Time now);  // one that does by now; nullptr: none does
+
+  // Pending since `now - age` or earlier, of each set the oldest first, at most `limit`.
+  std::vector<PendingTensor> Stalled(absl::Time now, absl::Duration age, size_t limit) const;
+  // What `rank` has submitted in the set and is pending.
+  std::optional<PendingTensor> Find(Rank rank, ProcessSetId id, absl::string_view name) const;
+
+  void ForgetAll();  // nobody is told
+  void Forgive(absl::Duration gap);
+  // `settled`: nothing was forgotten.
+  absl::Status CheckConsistency(bool settled) const;
+
+ private:
+  absl::StatusOr<SetNegotiation*> PairOf(Rank rank, const v1::TensorSpec& tensor);
+  absl::StatusOr<SetNegotiation*> NamedBy(Rank rank, ProcessSetId id);
+  absl::Time NextStall(const SetNegotiation& set) const {
+    return set.table().NextStall(options_.stall_warning, options_.stall_abort);
+  }
+
+  const std::vector<SessionId>& by_rank_;
+  const Options options_;
+  ProcessSets sets_;
+  JoinState join_;
+  ReadinessTotals totals_;
+  std::map<ProcessSetId, std::unique_ptr<SetNegotiation>> negotiations_;  // of sets_, and of set 0
+  SetNegotiation* of_all_;                                                // of set 0
+  std::vector<SetNegotiation*> touched_;                                  // and not settled
+  std::set<ProcessSetId> ready_;                             // have something to be planned
+  std::set<std::pair<absl::Time, ProcessSetId>> deadlines_;  // next stalls; not InfiniteFuture
+};
+
+}  // namespace coordd

@@ -1,0 +1,27 @@
+#include "server/job/job_token.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/secret.h"
+#include "server/model/digest.h"
+#include "server/model/job_record.h"
+
+namespace coordd {
+
+void JobToken::Begin(absl::string_view token) {
+  token_ = std::string(token);
+  hash_ = TokenHash(cluster_id_, job_, token_);
+}
+
+absl::Status JobToken::Check(absl::string_view token) {
+  const bool only_hash = token_.empty() && !hash_.empty();
+  const bool right = only_hash ? SecretsEqual(TokenHash(cluster_id_, job_, token), hash_)
+                               : SecretsEqual(token, token_);
+  if (right) {
+    token_ = std::string(token);
+    return absl::OkStatus();
+  }
+  return absl::UnauthenticatedError(
+      absl::StrCat(token.empty() ? "no token" : "wrong token", " for job ", job_));
+}
+
+}  // namespace coordd

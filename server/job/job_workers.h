@@ -1,0 +1,93 @@
+// The workers of a job: who is in, who counts for those who come, and whose stream has ended.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/protocol/topology.h"
+#include "common/protocol/types.h"
+#include "coordd/v1/admin.pb.h"
+#include "coordd/v1/session.pb.h"
+#include "server/job/admission.h"
+
+namespace coordd {
+
+struct JobWorker {
+  v1::Join join;          // without the token
+  Generation generation;  // 0: waiting
+  Place place;            // of a member
+  // Of a survivor that waits: the generation that it was in, its rank there and its report.
+  Generation previous;
+  int32_t previous_rank = -1;
+  v1::RecoveryReport report;
+  absl::Time last_heard;
+  v1::Heartbeat heartbeat;                  // the last one, without
+  std::optional<v1::DeviceUse> device_use;  // of the generation
+  absl::Time heartbeat_at = absl::InfinitePast();
+  absl::Time heartbeat_before = absl::InfinitePast();  // the last but one
+  // Others wait for it: it was asked where its program is, and what it has said.
+  bool stack_asked = false;
+  std::string stack;
+  double bytes_per_second = 0;          // between the last two heartbeats
+  std::optional<v1::ProcessExit> exit;  // from its launcher
+  // Its stream has ended, with `stream_end`: when it departs without its launcher's word.
+  absl::Time departs_at = absl::InfiniteFuture();
+  std::string stream_end;
+  absl::Time blamed_at = absl::InfinitePast();  // last, as one end of a link that was silent
+
+  // Of a generation that is there, or that is over while it waits for the next.
+  bool IsMember() const { return generation != Generation{0} || previous_rank >= 0; }
+  bool departs() const { return departs_at != absl::InfiniteFuture(); }
+};
+
+// PURE; `now` must not decrease. Not thread-safe: one owner. By session.
+//
+// Whoever is added counts for admission until it is released, which may be before it is gone: a
+// member of a generation that none follows is in nobody's way.
+class JobWorkers {
+ public:
+  using Map = std::map<SessionId, JobWorker>;
+
+  JobWorker& Add(SessionId session, JobWorker worker);  // REQUIRES: Check(its join) is OK
+  JobWorker Take(SessionId session);                    // it is gone, and released by its owner
+  void Remove(SessionId session);                       // it is gone, and released
+  void Release(const JobWorker& worker) { admission_.Remove(worker.join); }
+  void Clear();
+
+  JobWorker& at(SessionId session) { return workers_.at(session); }
+  const JobWorker& at(SessionId session) const { return workers_.at(session); }
+  const JobWorker* Find(SessionId session) const;  // null: it is not in
+  bool contains(SessionId session) const { return workers_.contains(session); }
+  Map::iterator begin() { return workers_.begin(); }
+  Map::iterator end() { return workers_.end(); }
+  Map::const_iterator begin() const { return workers_.begin(); }
+  Map::const_iterator end() const { return workers_.end(); }
+  size_t size() const { return workers_.size(); }
+  bool empty() const { return workers_.empty(); }
+
+  // Whether it fits those who count (Admission::Check).
+  absl::Status Check(const v1::Join& join) const { return admission_.Check(join); }
+  bool Counts(const std::string& worker_id) const { return admission_.Contains(worker_id); }
+  size_t counted() const { return admission_.size(); }
+
+  // The stream has ended; its worker is in until it is taken, at `at` or when its end is explained.
+  void StreamEnded(SessionId session, absl::Time at, absl::string_view detail);
+  bool anyone_departs() const { return departing_ > 0; }
+  // In the order of their ends, whoever is explained or has waited long enough.
+  std::vector<SessionId> DueToDepart(absl::Time now) const;
+  absl::Time NextDeparture() const;
+
+ private:
+  Map workers_;
+  Admission admission_;
+  int32_t departing_ = 0;  // of workers_, those whose stream has ended
+};
+
+}  // namespace coordd
