@@ -34,8 +34,8 @@ class Barriers(Calls):
             raise self._error(f"Rank {self._rank_} successfully reached monitoredBarrier, but rank 0 has not answered within "
                               f"{seconds:g} s")
         if answer != b"":
-            raise self._error(f"Rank {self._rank_} successfully reached monitoredBarrier, but received errors while waiting for the "
-                              f"answer of rank 0: {answer.decode()}")
+            raise self._error(f"Rank {self._rank_} successfully reached monitoredBarrier, but received errors while waiting for "
+                              f"send/recv from rank 0: {answer.decode()}")
 
     def _answer(self, key: str, seconds: float, wait_all_ranks: bool) -> None:
         end, missing = time.monotonic() + seconds, []  # type: float, List[int]

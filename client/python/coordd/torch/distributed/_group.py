@@ -23,6 +23,9 @@ HAS_BACKEND = hasattr(c10d.Backend, "supports_reconfigure") and hasattr(c10d.Bac
 _DEFAULT_S = 1800.0
 
 
+_alive: List["Group"] = []  # torch's C++ does not keep the Python half
+
+
 class Group(Reductions, Exchanges, PointToPoint, Barriers):
     """All calls of torch.distributed, over a Channel."""
 
@@ -33,6 +36,7 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
         _watch_the_exit()
         self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001)), keeps_works=not KEEPS_WORKS)
         self._setup_point_to_point()
+        _alive.append(self)
 
     def getBackendName(self):
         return NAME
@@ -54,14 +58,19 @@ class Group(Reductions, Exchanges, PointToPoint, Barriers):
 
     def shutdown(self):
         """Leaves once the others do."""
-        self._lane.drain()
-        self._lane.end()
-        self._channel.leave()
+        if self in _alive:
+            self._lane.drain()
+        self._end(others_first=True)
 
     def abort(self):
         """Leaves at once: what the others have called fails."""
+        self._end(others_first=False)
+
+    def _end(self, others_first: bool) -> None:
         self._lane.end()
-        self._channel.leave(others_first=False)
+        self._channel.leave(others_first)
+        if self in _alive:
+            _alive.remove(self)
 
 
 class BackendOfTorch(Group, c10d.Backend):

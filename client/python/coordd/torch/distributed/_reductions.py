@@ -31,10 +31,10 @@ class Reductions(Calls):
         self._channel.allreduce(address, count, dtype, reduction.native)
 
     def _reduce_one(self, tensor: torch.Tensor, reduction: Reduction) -> None:
-        tensor = tensor.detach()
-        if tensor.is_sparse:
+        if tensor.is_sparse:  # its indices are not those of what detach() gives
             self._reduce_sparse(tensor, reduction)
         elif tensor.numel():
+            tensor = tensor.detach()
             own = dense(tensor)
             self._reduce_dense(own, reduction)
             write_back(own, tensor)

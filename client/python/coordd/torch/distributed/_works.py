@@ -15,20 +15,12 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from coordd import _library, _native
+from coordd.torch._futures import Promise
 from coordd.torch.distributed._errors import as_backend_error
 
 _asking = threading.local()
 _NOTHING: "Future[Any]" = Future()
 _NOTHING.set_result(None)
-
-
-def resolved(outcome: Callable[[], Any]) -> "tuple[Future[Any], Future[Any]]":
-    """(a future to complete with None; the future to hand out, which then holds what `outcome()` returns or raises).
-
-    An error has to be raised in a callback: of Future.set_exception() C++ sees no error, but a value that is an exception, and
-    DistributedDataParallel, which looks for tensors in it, ends with a crash or a message about a cast."""
-    trigger: "Future[Any]" = Future()
-    return trigger, trigger.then(lambda _: outcome())
 
 
 class Work(c10d.Work):
@@ -42,37 +34,37 @@ class Work(c10d.Work):
         self._failure: Optional[BaseException] = None
         self._complete = False
         self._state = threading.Lock()
-        self._futures: "Optional[tuple[Future[Any], Future[Any]]]" = None
+        self._promise: Optional[Promise] = None
         self._event: Optional[threading.Event] = None
 
     def finish(self, failure: Optional[BaseException] = None) -> None:
         """Once, by whoever has executed it."""
         with self._state:
             self._failure, self._complete = failure, True
-            futures, event = self._futures, self._event
+            promise, event = self._promise, self._event
         if event is not None:
             event.set()
-        if futures is not None:
-            futures[0].set_result(None)
+        if promise is not None:
+            self._keep(promise)
 
-    def _outcome(self) -> Any:
+    def _keep(self, promise: Promise) -> None:
         if self._failure is not None:
-            raise self._failure
-        return self._result
+            promise.set_exception(self._failure)
+        else:
+            promise.set_result(self._result)
 
     def get_future(self):
         if getattr(_asking, "active", False):
             _asking.found = self
             return _NOTHING
         with self._state:
-            first = self._futures is None
-            if first:
-                self._futures = resolved(self._outcome)
-            complete = self._complete
-        assert self._futures is not None
+            promise, complete = self._promise, self._complete
+            first = promise is None
+            if promise is None:
+                promise = self._promise = Promise()
         if first and complete:
-            self._futures[0].set_result(None)
-        return self._futures[1]
+            self._keep(promise)
+        return promise.future
 
     def _wait_for_event(self, timeout: timedelta) -> None:
         """For others to complete it. DistBackendError: not in time; it goes on."""
