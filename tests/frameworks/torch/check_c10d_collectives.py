@@ -191,20 +191,25 @@ def check_objects():
 def check_wrong_arguments_are_refused_by_a_sentence_and_nothing_is_left():
     rank, size = ranks()
     errors = (ValueError, RuntimeError)
-    refused(errors, "expected a rank of the group", lambda: dist.distributed_c10d._get_default_group().broadcast(torch.ones(1), size))
+    refused(errors, "expected a rank of the group", lambda: _group().broadcast([torch.ones(1)], _from(size)))
     refused(errors, "one block for each rank", lambda: dist.reduce_scatter_tensor(torch.empty(3), torch.empty(3 * size + 1)))
     refused(errors, "all_gather", lambda: dist.all_gather([torch.empty(1)] * (size + 1), torch.ones(1)))
-    refused(errors, "host memory", lambda: dist.distributed_c10d._get_default_group().allreduce([torch.ones(2, device="meta")])
-            if torch_version() < (2, 14) else _meta())
+    refused(errors, "host memory", lambda: _group().allreduce([torch.ones(2, device="meta")]))
     tensor = torch.ones(1)
     dist.all_reduce(tensor)
     equal(tensor, [float(size)])
 
 
-def _meta():
-    """torch itself asks which backend serves the device."""
+def _group():
+    """Ours, behind torch's, which asks itself which backend serves a device."""
     from coordd.torch.distributed._group import _alive
-    _alive[0].allreduce([torch.ones(2, device="meta")])
+    return _alive[0]
+
+
+def _from(root):
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    return options
 
 
 def check_groups_are_made_by_their_members_alone():

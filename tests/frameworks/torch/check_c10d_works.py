@@ -114,7 +114,7 @@ def check_receives_from_any_source():
 
 def check_objects_are_sent():
     rank, size = ranks()
-    if size == 1:
+    if size == 1 or not hasattr(dist, "send_object_list"):
         return
     if rank == 0:
         dist.send_object_list(["text", {"a": 1}], 1)
@@ -169,14 +169,14 @@ def check_a_wait_with_a_timeout_ends():
 
 def check_the_profiler_sees_our_events():
     rank, size = ranks()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.autograd.profiler.profile() as profile:
         dist.all_reduce(torch.ones(1))
         dist.barrier()
         if size > 1:
             work = dist.isend(torch.ones(1), (rank + 1) % size)
             dist.recv(torch.ones(1), (rank - 1) % size)
             work.wait()
-    names = {event.name for event in profile.events()}
+    names = {event.name for event in profile.function_events}
     assert {"coordd:all_reduce", "coordd:barrier"} <= names, names
     assert size == 1 or {"coordd:send", "coordd:recv"} <= names, names
 

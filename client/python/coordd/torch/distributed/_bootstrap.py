@@ -19,6 +19,7 @@ _TLS = {"tls_ca": "ca.crt", "tls_cert": "worker.crt", "tls_key": "worker.key"}
 
 _found: Dict[str, Any] = {}  # how this process reaches the coordd that it has found first
 _started: "List[subprocess.Popen[bytes]]" = []
+_of_parents: "List[subprocess.Popen[bytes]]" = []
 
 
 def join(store, rank: int, size: int, timeout_s: float) -> "tuple[_native.Worker, str]":
@@ -131,6 +132,7 @@ def forget_after_fork() -> None:
     """In the child: the coordd of its parent ends with the parent."""
     if _started:
         _found.clear()
+    _of_parents.extend(_started)
     _started.clear()
 
 
