@@ -7,6 +7,8 @@ Everything that torch.distributed offers for host memory, so DistributedDataPara
 coordrun its coordd is used; under torchrun, or any other launcher, rank 0 starts one. Errors are torch's DistBackendError with coordd's
 sentence, which names rank, host and cause.
 
+init_method="coordd://" has coordd keep what torch's stores keep, for groups of any backend; Store is what it gives.
+
 replace("gloo") has that name mean coordd, for programs that accept only names that they know.
 """
 
@@ -19,7 +21,8 @@ if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if
                       "later; coordd.torch and coordd.torch.ddp_hook serve this one")
 
 from coordd.torch.distributed._registration import register, replace  # noqa: E402
+from coordd.torch.distributed._store import Store, connect  # noqa: E402
 
 register()
 
-__all__ = ["register", "replace"]
+__all__ = ["Store", "connect", "register", "replace"]

@@ -40,6 +40,12 @@ def join(store, rank: int, size: int, timeout_s: float) -> "tuple[_native.Worker
                           on_failure="end", **options), job
 
 
+def use(coordinator: str) -> None:
+    """For groups that are made from now on, unless one is in use."""
+    if not _found:
+        _found["coordinator"] = coordinator
+
+
 def _known() -> Optional[Dict[str, Any]]:
     if _found:
         return dict(_found)

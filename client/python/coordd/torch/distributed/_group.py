@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from coordd import _ends
-from coordd.torch.distributed import _channel
+from coordd.torch.distributed import _channel, _store
 from coordd.torch.distributed._barriers import Barriers
 from coordd.torch.distributed._exchanges import Exchanges
 from coordd.torch.distributed._point_to_point import PointToPoint
@@ -165,8 +165,13 @@ def _watch_the_exit() -> None:
         import atexit
         import multiprocessing.util
         _watched.append(True)
-        atexit.register(_channel.leave_all)
-        multiprocessing.util.Finalize(None, _channel.leave_all, exitpriority=10)
+        atexit.register(_leave)
+        multiprocessing.util.Finalize(None, _leave, exitpriority=10)
+
+
+def _leave() -> None:
+    _channel.leave_all()
+    _store.leave()
 
 
 def _watch_again() -> None:

@@ -2,13 +2,14 @@
 
 import torch.distributed as dist
 
-from coordd.torch.distributed import _group, _works
+from coordd.torch.distributed import _group, _store, _works
 from coordd.torch.distributed._group import NAME
 
 
 def register() -> None:
     """Called by torch itself through the entry point "torch.distributed.backends", or by the import of the package."""
     _works.answer_for_holders()
+    _store.register()
     if NAME.upper() in getattr(dist.Backend, "_plugins", {}):
         return
     dist.Backend.register_backend(NAME, _group.create, extended_api=True, devices=["cpu"])
