@@ -199,6 +199,65 @@ class Launches(processes.TestCase):
             self.assert_nothing_left()
 
 
+    def test_an_unchanged_program_of_gloo_under_torch_backend(self):
+        text = UNCHANGED
+        plain = self.run_it(program("coordrun"), "-np", "2", "--", sys.executable, text=text)
+        ours = self.run_it(program("coordrun"), "--torch-backend", "coordd", "-np", "2", "--", sys.executable, text=text)
+        self.assertEqual(plain.count("over gloo"), 2, plain)
+        self.assertEqual(ours.count("over coordd"), 2, ours)
+        self.assertEqual(*({line.partition("weights ")[2] for line in run.splitlines() if "weights" in line} for run in (plain, ours)))
+
+    def test_torchrun_with_coordd_as_rendezvous(self):
+        coordd = self.coordd()
+        script = os.path.join(self.folder, "program.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(FAILS_ONCE)
+        agents = [self.start(processes.Process(
+            [sys.executable, "-m", "coordd.torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2",
+             "--monitor-interval", "0.2", "--rdzv-backend", "coordd", "--rdzv-endpoint", coordd.listen, "--rdzv-id", "test", script],
+            environment(TMPDIR=self.folder, FOLDER=self.folder))) for _ in range(2)]
+        for agent in agents:
+            self.assertEqual(agent.wait(PATIENCE_S), 0, agent.text())
+        together = "".join(agent.text() for agent in agents)
+        self.assertEqual(together.count("first sum 3.0"), 2, together)  # one of them then failed
+        self.assertEqual(together.count("second sum 3.0"), 2, together)
+        self.assertNotIn("RendezvousConnectionError", together)
+
+
+UNCHANGED = """
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2).double())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.full((2, 3), dist.get_rank() + step + 1.0).double()).sum().backward()
+    optimizer.step()
+group = dist.distributed_c10d._get_default_group()
+group = group._get_backend(torch.device("cpu")) if not type(group).__module__.startswith("coordd") else group
+print("over", "coordd" if type(group).__module__.startswith("coordd") else "gloo", "weights", model.module.weight.flatten().tolist(), flush=True)
+dist.destroy_process_group()
+"""
+
+FAILS_ONCE = """
+import os, torch, torch.distributed as dist
+import coordd.torch.distributed
+dist.init_process_group("coordd")
+tensor = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(tensor)
+failed = os.path.join(os.environ["FOLDER"], "failed")
+print("second" if os.path.exists(failed) else "first", "sum", tensor.item(), flush=True)
+dist.barrier()
+if dist.get_rank() == 1 and not os.path.exists(failed):
+    open(failed, "w").close()
+    os._exit(3)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
 class Refusal(unittest.TestCase):
     def test_a_torch_that_cannot_have_it_is_refused_by_a_sentence(self):
         try:
