@@ -29,7 +29,7 @@ def join(store, rank: int, size: int, timeout_s: float) -> "tuple[_native.Worker
     store.set(f"coordd/{turn}/host/{rank}", _host())
     key = f"coordd/{turn}/place"
     if rank == 0:
-        job = f"{os.environ.get('COORDD_JOB_ID') or 'torch'}"[:64]
+        job = _native.launch().job[:64] or "torch"
         place = {**(_known() or _start(store, turn, size)), "job": f"{job}.group-{os.urandom(8).hex()}"}
         store.set(key, json.dumps(place))
     place = json.loads(store.get(key))
@@ -125,8 +125,6 @@ def _start_coordd(listen: str, *options: str) -> str:
 def _program(name: str) -> str:
     beside = os.path.dirname(os.path.dirname(os.path.realpath(_library.library().path)))
     candidates = [*_programs.candidates(name), os.path.join(beside, "bin", name)]
-    if name == "coordd" and os.environ.get("COORDD_BINARY"):
-        candidates.insert(0, os.environ["COORDD_BINARY"])
     for path in candidates:
         if os.path.exists(path):
             return path
