@@ -10,11 +10,15 @@ from coordd.torch.distributed._lane import Lane
 from coordd.torch.distributed._ops import DTYPES
 from coordd.torch.distributed._works import Done, Work
 
+profiling = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+
 _MANY_NAMES = 1024  # operations with names of their own that may be under way at a time
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a contiguous copy."""
+    """The tensor, or a contiguous copy; of what is conjugated or negated when it is read, what it gives."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg().contiguous()
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
@@ -66,7 +70,7 @@ class Calls:
         """Runs it in the group's order. `opts` None: now."""
         self._sequence += 1
         start = self._lane.at_once if opts is None or self._blocks(opts) else self._lane.later
-        if not torch.autograd._profiler_enabled():
+        if not profiling():
             return self._note(start(run, result))
         with torch.autograd.profiler.record_function(f"coordd:{event}"):
             return self._note(start(run, result))

@@ -5,9 +5,11 @@
   WholeGroup      2.1 to 2.13: a subclass of ProcessGroup, which is the whole group
 """
 
+import os
 from datetime import timedelta
 from typing import Any, List
 
+import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
@@ -104,7 +106,7 @@ class BackendOfTorch(Group, c10d.Backend):
         return BackendOfTorch(store, ranks.index(self._rank_), len(ranks), timeout, opts)
 
 
-class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined]
+class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined,misc]
     def __init__(self, store, rank: int, size: int, timeout, name: str = ""):
         dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[attr-defined]
         self._name_, self._description = name, "undefined"
@@ -146,7 +148,7 @@ class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined]
 
 
 # Whether torch keeps the Python half of a Work for its C++ callers (PyWorkHolder).
-KEEPS_WORKS = tuple(int(part) for part in dist.torch.__version__.split("+")[0].split(".")[:2]) >= (2, 8)
+KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 8)
 
 
 def create(opts: Any, options: Any = None):
@@ -178,4 +180,4 @@ def _watch_again() -> None:
     _watched.clear()
 
 
-_channel.os.register_at_fork(after_in_child=_watch_again)
+os.register_at_fork(after_in_child=_watch_again)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from coordd import _native
-from coordd.torch.distributed._calls import Calls, dense, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, profiling, require_one, write_back
 from coordd.torch.distributed._works import Named, Several, Work
 
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 20e-6, 1e-3
@@ -134,7 +134,7 @@ class PointToPoint(Calls):
         return None
 
     def _begun(self, event: str, work: Work) -> Work:
-        if torch.autograd._profiler_enabled():
+        if profiling():
             with torch.autograd.profiler.record_function(f"coordd:{event}"):
                 pass
         return self._note(work)

@@ -1,13 +1,12 @@
 """Collectives that reduce."""
 
-from typing import Any, List, Optional
+from typing import Any, List
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from coordd.torch.distributed._calls import Calls, dense, require_host, require_one, write_back
+from coordd.torch.distributed._calls import Calls, dense, profiling, require_host, require_one, write_back
 from coordd.torch.distributed._ops import Reduction, check_reducible, flat_real, reduction_of
-from coordd.torch.distributed._works import Done
 
 _SMALL_BYTES = 64 * 1024  # what is copied into one buffer rather than reduced in several calls
 _SUM = reduction_of(torch.distributed.ReduceOp.SUM)
@@ -80,7 +79,8 @@ class Reductions(Calls):
         if len(tensors) == 1:
             tensor = tensors[0]
             if (self._blocks(opts) and tensor.is_cpu and tensor.dtype in self._fast_dtypes and reduction.native is not None
-                    and reduction.factor is None and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel() and not torch.autograd._profiler_enabled()):
+                    and reduction.factor is None and not tensor.is_sparse and tensor.is_contiguous() and tensor.numel()
+                    and not tensor.is_neg() and not profiling()):
                 return self._allreduce_now(tensor, reduction)
         require_host("all_reduce", tensors)
         for tensor in tensors:
@@ -95,7 +95,7 @@ class Reductions(Calls):
         try:
             if lane.idle():
                 self._sequence += 1
-                self._channel.allreduce(tensor.data_ptr(), tensor.numel(), self._fast_dtypes[tensor.dtype], reduction.native)
+                self._channel.allreduce(tensor.data_ptr(), tensor.numel(), self._fast_dtypes[tensor.dtype], reduction.native or 0)
                 return self._done
         finally:
             lane.lock.release()
@@ -176,4 +176,3 @@ class Reductions(Calls):
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    _done: Optional[Done]

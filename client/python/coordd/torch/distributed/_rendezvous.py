@@ -13,7 +13,7 @@ import os
 from datetime import timedelta
 from typing import Any, Optional
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.elastic.rendezvous import api
 
 from coordd import _native
@@ -55,7 +55,7 @@ class Rendezvous(api.RendezvousHandler):
             kind = api.RendezvousTimeoutError if error.code == "DEADLINE_EXCEEDED" else api.RendezvousConnectionError
             raise kind(f"coordd at {self._params.endpoint}: {error}") from None
         place = self._worker.place
-        store = dist.PrefixStore(f"torchrun/{place.generation}", Store(self._worker, timedelta(seconds=self._join_s)))
+        store: Any = PrefixStore(f"torchrun/{place.generation}", Store(self._worker, timedelta(seconds=self._join_s)))
         return self._as_torch_has_it(store, place.rank, place.size)
 
     def _join(self) -> _native.Worker:

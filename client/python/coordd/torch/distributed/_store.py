@@ -94,7 +94,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
             left = end - time.monotonic()
             status = self._get_value(self._worker.pointer, wire, buffer, _MAX_VALUE_BYTES, byref(size), max(min(left, _SLICE_S), 0.001))
             if status == 0:
-                return buffer[:size.value]
+                return buffer.raw[:size.value]
             if status != _DEADLINE_EXCEEDED:
                 raise self._failed(key)
             if left <= _SLICE_S:

@@ -5,6 +5,7 @@ the object itself, which forwards these two: is_completed(), result() and the li
 holder, which never completes. answer_for_holders() has them ask the object.
 """
 
+import ctypes
 import threading
 from datetime import timedelta
 from typing import Any, Callable, List, Optional
@@ -151,17 +152,18 @@ class Several(Work):
             pass  # the future has it
 
 
-_Completed = _library.ctypes.CFUNCTYPE(None, _library.c_void_p, _library.c_int32, _library.c_char_p)  # coordd_done_t
+_Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
 
 
 class Named(Work):
     """A named operation of the library, which progresses by itself: a send or a receive."""
 
-    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], None]] = None):
+    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], Any]] = None):
         super().__init__(result)
         self.source = source
         self._native, self._behind = native, behind
-        self._ends, self._callback = threading.Lock(), None
+        self._ends = threading.Lock()
+        self._callback: Any = None  # which the library may call
 
     def wait(self, timeout=timedelta(0)):
         if timeout and not self._complete and not self._native.done():
@@ -172,7 +174,7 @@ class Named(Work):
                 self._end()
         return self._checked()
 
-    def result_to(self, result: Any, behind: Callable[[], None]) -> None:
+    def result_to(self, result: Any, behind: Callable[[], Any]) -> None:
         """For a receive that was begun before it was known where to."""
         with self._ends:
             self._result, self._behind = result, behind
@@ -207,7 +209,7 @@ class Named(Work):
                     pass  # the future has it
 
             self._callback = _Completed(done)
-            _library.library().function("coordd_work_on_complete")(_library.c_void_p(self._native.pointers[0]), self._callback, None)
+            _library.library().function("coordd_work_on_complete")(ctypes.c_void_p(self._native.pointers[0]), self._callback, None)
         return future
 
 
