@@ -80,13 +80,6 @@ def check_layouts():
         equal(tensor, torch.full(tensor.shape, float(size - 1)))
 
 
-def check_negated_views():
-    rank, size = ranks()
-    negative = torch.full((2,), 1 + 2j).conj().imag
-    dist.all_reduce(negative)
-    equal(negative.resolve_neg(), torch.full((2,), -2.0 * size))
-
-
 def check_sparse():
     rank, size = ranks()
     tensor = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, 2.0], (size + 1,))
