@@ -12,7 +12,8 @@
 namespace coordd {
 namespace {
 
-constexpr char kModule[] = "coordd.horovod";
+constexpr absl::string_view kHorovodModule = "coordd.horovod";
+constexpr absl::string_view kTorchModule = "coordd.torch.distributed";
 
 // "python", "python3", "/usr/bin/python3.11", "pypy3".
 bool IsPython(absl::string_view program) {
@@ -46,33 +47,47 @@ size_t ScriptOf(const std::vector<std::string>& command) {
   return script;
 }
 
-}  // namespace
-
-bool ReadsProgramFromInput(const std::vector<std::string>& command) {
-  if (command.empty() || !IsPython(command[0])) return false;
-  size_t script = ScriptOf(command);
-  if (script + 1 < command.size() && command[script] == "-m" && command[script + 1] == kModule)
-    script += 2;
-  return script < command.size() && command[script] == "-";
-}
-
-absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command) {
+absl::StatusOr<std::vector<std::string>> UnderModule(const std::vector<std::string>& command,
+                                                     absl::string_view flag,
+                                                     absl::string_view module) {
   if (command.empty() || !IsPython(command[0])) {
-    return absl::InvalidArgumentError(absl::StrCat("--horovod: found the command \"",
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": found the command \"",
                                                    absl::StrJoin(command, " "),
                                                    "\", expected one that begins with python"));
   }
   const size_t script = ScriptOf(command);
   if (script >= command.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--horovod: found \"", absl::StrJoin(command, " "),
+        absl::StrCat(flag, ": found \"", absl::StrJoin(command, " "),
                      "\" without a script, expected python SCRIPT or python -m MODULE"));
   }
   std::vector<std::string> result(command.begin(),
                                   command.begin() + static_cast<std::ptrdiff_t>(script));
-  result.insert(result.end(), {"-m", kModule});
+  result.emplace_back("-m");
+  result.emplace_back(module);
   result.insert(result.end(), command.begin() + static_cast<std::ptrdiff_t>(script), command.end());
   return result;
+}
+
+}  // namespace
+
+bool ReadsProgramFromInput(const std::vector<std::string>& command) {
+  if (command.empty() || !IsPython(command[0])) return false;
+  size_t script = ScriptOf(command);
+  while (script + 1 < command.size() && command[script] == "-m" &&
+         (command[script + 1] == kHorovodModule || command[script + 1] == kTorchModule)) {
+    script += 2;
+  }
+  return script < command.size() && command[script] == "-";
+}
+
+absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command) {
+  return UnderModule(command, "--horovod", kHorovodModule);
+}
+
+absl::StatusOr<std::vector<std::string>> UnderTorchBackend(
+    const std::vector<std::string>& command) {
+  return UnderModule(command, "--torch-backend", kTorchModule);
 }
 
 }  // namespace coordd

@@ -1,5 +1,5 @@
-// What a command of Python's runs, and coordrun --horovod: what is run instead of `python
-// train.py`. PURE
+// What a command of Python's runs, and coordrun --horovod and --torch-backend: what is run instead
+// of `python train.py`. PURE
 #pragma once
 
 #include <string>
@@ -14,6 +14,9 @@ namespace coordd {
 // coordd.horovod train.py --lr 1"; "-m package" and "-c text" are kept behind it. INVALID_ARGUMENT:
 // the command is not python's, or it has no script.
 absl::StatusOr<std::vector<std::string>> UnderHorovod(const std::vector<std::string>& command);
+
+// The same with coordd.torch.distributed, which has torch.distributed's "gloo" mean coordd.
+absl::StatusOr<std::vector<std::string>> UnderTorchBackend(const std::vector<std::string>& command);
 
 // `python -`, also as UnderHorovod has it: the interpreter reads its program from stdin.
 bool ReadsProgramFromInput(const std::vector<std::string>& command);

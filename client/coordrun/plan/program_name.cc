@@ -46,8 +46,9 @@ constexpr Wrapper kWrappers[] = {
      .with_value = "-B --bind -H --home --env",
      .verb = "exec",
      .has_image = true},
-    // How --horovod runs a script.
+    // How --horovod and --torch-backend run a script.
     {.name = "coordd.horovod", .with_value = "", .is_python = true},
+    {.name = "coordd.torch.distributed", .with_value = "", .is_python = true},
 };
 constexpr Wrapper kPython = {
     .name = "python", .with_value = "-W -X --check-hash-based-pycs", .is_python = true};

@@ -201,6 +201,12 @@ void AddCoordinator(CLI::App& app, RunOptions* options) {
 void AddWorkers(CLI::App& app, RunOptions* options, std::vector<std::string>* variables) {
   app.add_flag("--horovod", options->horovod,
                "COMMAND is `python SCRIPT`, whose `import horovod` is to find coordd");
+  app.add_option_function<std::string>(
+         "--torch-backend", [options](const std::string&) { options->torch_backend = true; },
+         "coordd: COMMAND is `python SCRIPT`, whose torch.distributed is to use coordd where it "
+         "says \"gloo\" or nothing")
+      ->check(CLI::IsMember({"coordd"}))
+      ->type_name("BACKEND");
   app.add_option("--metrics", options->metrics,
                  "where each worker serves /metrics, auto (where coordd is reached from) or off "
                  "[auto for workers "
@@ -343,6 +349,11 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
   valid.Update(options.Validate());
   if (valid.ok() && options.horovod) {
     absl::StatusOr<std::vector<std::string>> command = UnderHorovod(options.command);
+    valid.Update(command.status());
+    if (command.ok()) options.command = *std::move(command);
+  }
+  if (valid.ok() && options.torch_backend) {
+    absl::StatusOr<std::vector<std::string>> command = UnderTorchBackend(options.command);
     valid.Update(command.status());
     if (command.ok()) options.command = *std::move(command);
   }

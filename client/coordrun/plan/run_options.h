@@ -33,6 +33,7 @@ struct RunOptions {
   int32_t first_rank = 0;            // COORDD_RANK of the first one here
   std::vector<std::string> command;  // program and arguments
   bool horovod = false;              // it is a Horovod script: see horovod_flag.h
+  bool torch_backend = false;        // its torch.distributed is to use coordd: the same
 
   std::string launcher;                         // a name of LauncherKind; empty: found out
   std::string hosts, hostfile;                  // -H h1:4,h2:4, or the path of a file

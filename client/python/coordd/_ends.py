@@ -9,15 +9,19 @@ import os
 import sys
 import threading
 import traceback
-from typing import Callable, Optional
+from typing import Callable, List, Optional
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _OF_CONTROL_FLOW = (StopIteration, StopAsyncIteration, GeneratorExit)
 
+_tellers: List[Callable[[str], None]] = []
+
 
 def tell_of_uncaught_errors(tell: Callable[[str], None]) -> None:
     """Has `tell("ValueError: bad batch (train.py, line 12, in step)")` called when such an error ends the program, before whatever
-    sys.excepthook does otherwise."""
+    sys.excepthook does otherwise. Several may ask, each once."""
+    if tell not in _tellers:
+        _tellers.append(tell)
     before = sys.excepthook
     if getattr(before, "of_coordd", False):
         return
@@ -25,7 +29,8 @@ def tell_of_uncaught_errors(tell: Callable[[str], None]) -> None:
     def hook(kind, value, trace):
         try:
             if _ends_the_program():
-                tell(describe(kind, value, trace))
+                for one in _tellers:
+                    one(describe(kind, value, trace))
         finally:
             before(kind, value, trace)
 

@@ -1,4 +1,5 @@
-"""Accelerate, transformers' Trainer and Lightning under coordrun -np 2: one model in two workers, not two models.
+"""Accelerate, transformers' Trainer and Lightning under coordrun -np 2: one model in two workers, not two models; also with coordd in
+gloo's place.
 
 Packages from PyPI, which tools/test-frameworks installs; a program whose package is missing is skipped.
 """
@@ -14,6 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirna
 from tests.support import processes
 from tests.support.processes import clean_environment, program
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 PATIENCE_S = 600  # their imports take seconds in every process
 
 ACCELERATE = """
@@ -82,14 +84,27 @@ def missing(*packages):
     return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
+def has_backend():
+    """Whether this torch lets Python define a backend."""
+    import torch
+    return tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 1)
+
+
 class TrainersTest(processes.TestCase):
     def trained(self, text, *arguments):
+        self.trained_with([], text, *arguments)
+        if has_backend():
+            self.trained_with(["--torch-backend", "coordd"], text, *arguments)
+
+    def trained_with(self, flags, text, *arguments):
         """Each worker's rank, world size, steps, workers whose weights it has seen, and whether these are equal."""
         script = os.path.join(self.folder, "program.py")
         with open(script, "w", encoding="utf-8") as file:
             file.write(text)
-        environment = clean_environment(TMPDIR=self.folder, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1")
-        run = self.start(processes.Process([program("coordrun"), "-np", "2", "--", sys.executable, script, *arguments], environment))
+        package = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(HERE))), "client", "python")
+        environment = clean_environment(TMPDIR=self.folder, HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", PYTHONPATH=package,
+                                        COORDD_LIBRARY=os.environ.get("COORDD_LIBRARY"))
+        run = self.start(processes.Process([program("coordrun"), *flags, "-np", "2", "--", sys.executable, script, *arguments], environment))
         self.assertEqual(run.wait(PATIENCE_S), 0, run.text())
         found = re.findall(r"trained (\d+) (\d+) (\d+) (\d+) (\w+)\n", run.text())
         self.assertEqual(len(found), 2, run.text())

@@ -5,39 +5,14 @@ Runs a program as python would, with ``import horovod`` finding coordd: in it, a
 flags (-np 4, -H, --min-np, --host-discovery-script, ...) it is `coordrun --horovod`, which takes them.
 """
 
-import io
 import os
-import runpy
 import socket
 import sys
-import types
 from typing import MutableMapping
 
 import coordd.horovod
+from coordd import _program
 from coordd.horovod.runner import _find_coordrun
-
-
-def _new_main(path=None) -> types.ModuleType:
-    main = types.ModuleType("__main__")
-    vars(main)["__builtins__"] = __builtins__
-    if path is not None:
-        main.__file__ = path
-    sys.modules["__main__"] = main
-    return main
-
-
-def _run_script(path: str) -> None:
-    sys.path[0] = os.path.dirname(os.path.realpath(path))
-    if os.path.isdir(path) or path.endswith((".zip", ".pyz")):
-        sys.path.pop(0)
-        runpy.run_path(path, run_name="__main__")
-        return
-    try:
-        with io.open_code(os.path.abspath(path)) as script:
-            source = script.read()
-    except OSError as error:
-        sys.exit(f"coordd.horovod: cannot open {path}: {error.strerror}")
-    exec(compile(source, path, "exec"), vars(_new_main(path)))
 
 
 def _tell_the_place(environment: MutableMapping[str, str]) -> None:
@@ -71,21 +46,7 @@ def main() -> None:
     paths = [coordd.horovod.SEARCH_PATH, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     _tell_the_place(os.environ)
-    if arguments[0] == "-m":
-        sys.argv = arguments[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    elif arguments[0] == "-c":
-        sys.argv = ["-c", *arguments[2:]]
-        sys.path[0] = ""
-        exec(compile(arguments[1], "<string>", "exec"), vars(_new_main()))
-    elif arguments[0] == "-":
-        sys.argv = arguments
-        sys.path[0] = ""
-        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec"), vars(_new_main()))
-    else:
-        sys.argv = arguments
-        _run_script(arguments[0])
+    _program.run(arguments, "coordd.horovod")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from coordd.process_sets import ProcessSet, global_process_set
 from coordd.torch import mpi_ops
+from coordd.torch._futures import Promise
 from coordd.torch._graphs import is_captured
 from coordd.torch._usage import owner_numbers
 from coordd.torch.compression import Compression
@@ -45,12 +46,12 @@ class _Completions:
         self._queue = None
         self._streams: Dict[torch.device, torch.cuda.Stream] = {}  # used by the thread alone
 
-    def add(self, handle: int, device: torch.device, finish, future) -> None:
+    def add(self, handle: int, device: torch.device, finish, promise: Promise) -> None:
         with self._lock:
             if self._queue is None:
                 self._queue = queue.SimpleQueue()
                 threading.Thread(target=self._run, args=(self._queue,), name="coordd-ddp", daemon=True).start()
-        self._queue.put((handle, device, finish, future))
+        self._queue.put((handle, device, finish, promise))
 
     def _on_stream(self, device: torch.device):
         """On a GPU a stream of this thread's own waits for the result, and the future carries that on to whoever waits for
@@ -63,14 +64,14 @@ class _Completions:
 
     def _run(self, pending) -> None:
         while True:
-            handle, device, finish, future = pending.get()
+            handle, device, finish, promise = pending.get()
             try:
                 with self._on_stream(device):
                     mpi_ops.synchronize(handle)
-                    future.set_result(finish())
+                    promise.set_result(finish())
             except Exception as failure:  # handed to whoever waits for the future
-                future.set_exception(failure)
-            del handle, finish, future
+                promise.set_exception(failure)
+            del handle, finish, promise
 
 
 _completions = _Completions()
@@ -86,7 +87,7 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
     handle = mpi_ops.allreduce_async_(submitted, name=f"{state.name}.bucket.{bucket.index()}", op=mpi_ops.Average,
                                       process_set=state.process_set)
     devices = [buffer.device] if buffer.is_cuda else None
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+    promise = Promise(devices)
 
     def finish() -> torch.Tensor:
         if submitted is not buffer:
@@ -95,10 +96,10 @@ def allreduce_hook(state: Optional[HookState], bucket: dist.GradBucket  # type: 
 
     if is_captured(buffer):  # a thread of ours, on a stream of its own, has no part in the capture
         mpi_ops.synchronize(handle)
-        future.set_result(finish())
-        return future
-    _completions.add(handle, buffer.device, finish, future)
-    return future
+        promise.set_result(finish())
+        return promise.future
+    _completions.add(handle, buffer.device, finish, promise)
+    return promise.future
 
 
 def register(model: torch.nn.parallel.DistributedDataParallel, name: str = "ddp",

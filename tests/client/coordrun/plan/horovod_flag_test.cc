@@ -33,6 +33,15 @@ TEST(HorovodFlag, KeepsModulesAndTexts) {
   EXPECT_EQ(Rewritten("python3 -c pass"), "python3 -m coordd.horovod -c pass");
 }
 
+TEST(HorovodFlag, PutsTheBackendOfTorchThereInTheSameWay) {
+  const auto result = UnderTorchBackend({"python3", "-u", "train.py", "--lr", "1"});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(absl::StrJoin(*result, " "), "python3 -u -m coordd.torch.distributed train.py --lr 1");
+  EXPECT_THAT(UnderTorchBackend({"./train.sh"}).status().message(),
+              HasSubstr("--torch-backend: found the command"));
+  EXPECT_TRUE(ReadsProgramFromInput({"python3", "-m", "coordd.torch.distributed", "-"}));
+}
+
 TEST(HorovodFlag, RefusesWhatIsNotPythonOrHasNoScript) {
   EXPECT_THAT(Rewritten("./train.sh"), HasSubstr("expected one that begins with python"));
   EXPECT_THAT(Rewritten("pythonic train.py"), HasSubstr("expected one that begins with python"));

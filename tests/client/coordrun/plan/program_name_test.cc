@@ -29,6 +29,7 @@ TEST(ProgramName, LooksBehindWhatStartsOtherPrograms) {
   EXPECT_EQ(NameOf("python -m torch.distributed.run --nnodes 2 train.py"), "train");
   EXPECT_EQ(NameOf("accelerate launch --num_processes 4 x.py"), "x");
   EXPECT_EQ(NameOf("python -m coordd.horovod train.py"), "train");
+  EXPECT_EQ(NameOf("python -m coordd.torch.distributed train.py"), "train");
   EXPECT_EQ(NameOf("python -m coordd.horovod -m pkg.mod"), "pkg.mod");
   EXPECT_EQ(NameOf("numactl -N 0 nice -n 5 python train.py"), "train");
   EXPECT_EQ(NameOf("singularity exec --nv -B /data image.sif python train.py"), "train");

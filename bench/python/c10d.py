@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""torch.distributed over coordd beside gloo, and beside commux where it is installed: the same calls in the same processes, in turn.
+
+    bench/python/c10d.py [--ranks 2] [--rounds 5] [--only PART] [--spinners 8]
+
+  --only       calls, async, groups, store, ddp or fsdp
+  --spinners N  beside N processes that spin: what a loaded machine makes of it
+
+For each row the medians of the rounds' lower quartiles, and how many times as long the other takes. Needs build/ and a torch from 2.1.
+"""
+
+import argparse
+import datetime
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "client", "python"))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+import coordd.torch.distributed  # noqa: E402
+
+
+def say(*words):
+    if dist.get_rank() == 0:
+        print(*words, flush=True)
+
+
+def seconds_of(call, times):
+    """Lower quartile."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - began)
+    return sorted(taken)[len(taken) // 4]
+
+
+def compare(what, calls, times, rounds):
+    """Prints a row. `calls`: by backend."""
+    taken = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            dist.barrier()
+            taken[name].append(seconds_of(call, times))
+    middle = {name: statistics.median(values) for name, values in taken.items()}
+    others = ", ".join(f"{name} {value * 1e6:.1f} us ({value / middle['coordd']:.1f} times)" for name, value in middle.items()
+                       if name != "coordd")
+    say(f"{what:<34} coordd {middle['coordd'] * 1e6:10.1f} us   {others}")
+
+
+def reduce_on(group, count, asynchronous=False):
+    tensor = torch.zeros(count)
+    if asynchronous:
+        return lambda: dist.all_reduce(tensor, group=group, async_op=True).wait()
+    return lambda: dist.all_reduce(tensor, group=group)
+
+
+def calls(groups, rounds):
+    for size, times in ((4, 400), (64 << 10, 200), (1 << 20, 50), (16 << 20, 10)):
+        compare(f"all_reduce {size} B", {name: reduce_on(group, size // 4) for name, group in groups.items()}, times, rounds)
+
+
+def asynchronous(groups, rounds):
+    for size, times in ((4, 400), (1 << 20, 50)):
+        compare(f"async all_reduce and wait, {size} B", {name: reduce_on(group, size // 4, True) for name, group in groups.items()},
+                times, rounds)
+    ours, tensors = groups["coordd"], [torch.zeros(1) for _ in range(200)]
+    began = time.perf_counter()
+    works = [dist.all_reduce(tensor, group=ours, async_op=True) for tensor in tensors]
+    said = time.perf_counter() - began
+    for work in works:
+        work.wait()
+    say(f"{'async all_reduce, the call alone':<34} coordd {said / len(tensors) * 1e6:10.1f} us")
+
+
+def new_groups(groups, rounds):
+    made = []
+
+    def make(name):
+        def call():
+            group = dist.new_group([0, 1], backend=name)
+            if dist.get_rank() < 2:
+                dist.barrier(group=group)
+            made.append(group)  # gloo's members must not end while others still connect
+        return call
+    compare("new_group of 2 and a barrier", {name: make(name) for name in groups}, 5, min(rounds, 3))
+
+
+def stores(groups, rounds):
+    from coordd.torch.distributed._group import _alive
+    ours = coordd.torch.distributed.Store(_alive[0]._channel.worker, datetime.timedelta(seconds=60))
+    port = [None]
+    if dist.get_rank() == 0:
+        server = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        port = [server.port]
+    dist.broadcast_object_list(port, 0)
+    theirs = dist.TCPStore("127.0.0.1", port[0], None, False) if dist.get_rank() else server
+    for store in (ours, theirs):
+        store.set("key", "value")
+    dist.barrier()
+    compare("store.get", {"coordd": lambda: ours.get("key"), "TCPStore": lambda: theirs.get("key")}, 200, rounds)
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(2040, 2040), nn.ReLU())))
+
+
+def step_of(one):
+    inputs = torch.randn(8, 2040)
+
+    def step():
+        for parameter in one.parameters():
+            parameter.grad = None
+        one(inputs).square().mean().backward()
+
+    return step
+
+
+def ddp(groups, rounds):
+    steps = {name: step_of(nn.parallel.DistributedDataParallel(model(), process_group=group, gradient_as_bucket_view=True))
+             for name, group in groups.items()}
+    steps["alone"] = step_of(model())
+    compare("DDP step, 25 M parameters", steps, 5, min(rounds, 3))
+
+
+def fsdp(groups, rounds):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    steps = {}
+    for name, group in groups.items():
+        mesh, one = DeviceMesh.from_group(group, "cpu"), model()
+        for layer in one:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        steps[name] = step_of(fully_shard(one, mesh=mesh))
+    compare("FSDP2 step, 25 M parameters", steps, 5, min(rounds, 3))
+
+
+PARTS = {"calls": calls, "async": asynchronous, "groups": new_groups, "store": stores, "ddp": ddp, "fsdp": fsdp}
+
+
+def be_rank(rank, size, folder, options):
+    torch.set_num_threads(1)
+    dist.init_process_group("coordd", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    groups = {"coordd": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
+    try:
+        import commux  # noqa: F401
+        groups["commux"] = dist.new_group(backend="commux")
+    except ImportError:
+        pass
+    say(f"torch {torch.__version__}, {size} ranks, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    for name, part in PARTS.items():
+        if options.only in ("", name):
+            part(groups, options.rounds)
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", choices=["", *PARTS])
+    parser.add_argument("--spinners", type=int, default=0)
+    options = parser.parse_args()
+    spinners, ranks = [], []
+    for _ in range(options.spinners):
+        pid = os.fork()
+        if pid == 0:
+            while os.getppid() != 1:
+                sum(range(100000))
+            os._exit(0)
+        spinners.append(pid)
+    with tempfile.TemporaryDirectory(prefix="coordd-bench-") as folder:
+        for rank in range(options.ranks):
+            pid = os.fork()
+            if pid == 0:
+                be_rank(rank, options.ranks, folder, options)
+            ranks.append(pid)
+        failed = [pid for pid in ranks if os.waitpid(pid, 0)[1] != 0]
+    for pid in spinners:
+        os.kill(pid, 9)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

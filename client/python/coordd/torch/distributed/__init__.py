@@ -1,0 +1,28 @@
+"""coordd as a backend of torch.distributed:
+
+    import coordd.torch.distributed                      # not needed where torch is 2.14 or later and the package is installed
+    torch.distributed.init_process_group("coordd")       # or "cpu:coordd,cuda:nccl"
+
+Everything that torch.distributed offers for host memory, so DistributedDataParallel, FSDP, DTensor and what is built on them. Under
+coordrun its coordd is used; under torchrun, or any other launcher, rank 0 starts one. Errors are torch's DistBackendError with coordd's
+sentence, which names rank, host and cause.
+
+init_method="coordd://" has coordd keep what torch's stores keep, for groups of any backend; Store is what it gives.
+
+replace("gloo") has that name mean coordd, for programs that accept only names that they know.
+"""
+
+import torch
+
+if not torch.distributed.is_available():
+    raise ImportError(f"coordd.torch.distributed: torch {torch.__version__} was built without torch.distributed")
+if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit()) < (2, 1):
+    raise ImportError(f"coordd.torch.distributed: torch {torch.__version__} does not let Python define a backend: expected 2.1 or "
+                      "later; coordd.torch and coordd.torch.ddp_hook serve this one")
+
+from coordd.torch.distributed._registration import register, replace  # noqa: E402
+from coordd.torch.distributed._store import Store, connect  # noqa: E402
+
+register()
+
+__all__ = ["Store", "connect", "register", "replace"]

@@ -1,0 +1,102 @@
+"""What all calls of a group have in common: what they ask of their arguments, and how they run."""
+
+import collections
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+
+import torch
+
+from coordd.torch.distributed._channel import Channel
+from coordd.torch.distributed._lane import Lane
+from coordd.torch.distributed._ops import DTYPES
+from coordd.torch.distributed._works import Done, Work
+
+profiling = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+
+_MANY_NAMES = 1024  # operations with names of their own that may be under way at a time
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy; of what is conjugated or negated when it is read, what it gives."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.resolve_conj().resolve_neg().contiguous()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def write_back(own: torch.Tensor, tensor: torch.Tensor) -> None:
+    """What dense() has made."""
+    if own is not tensor:
+        tensor.copy_(own)
+
+
+def require_host(what: str, *lists: Sequence[torch.Tensor]) -> None:
+    """RuntimeError: memory of a device."""
+    for tensors in lists:
+        for tensor in tensors:
+            if not tensor.is_cpu:
+                raise RuntimeError(f"{what}: a tensor on {tensor.device}, but this backend serves host memory: use "
+                                   '"cpu:coordd,cuda:nccl", or coordd.torch for tensors on GPUs')
+
+
+def require_one(what: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if len(tensors) != 1:
+        raise ValueError(f"{what}: a list of {len(tensors)} tensors: expected one")
+    require_host(what, tensors)
+    return tensors[0]
+
+
+class Calls:
+    """Base of the mixins. _setup() is called once."""
+
+    _fast_dtypes: Dict[torch.dtype, int] = DTYPES
+
+    def _setup(self, channel: Channel, keeps_works: bool) -> None:
+        self._channel = channel
+        self._rank_, self._size_ = channel.rank, channel.size
+        self._lane = Lane()
+        self._done = Done()
+        self._sequence = 0
+        self._coalescing: Optional[List[Work]] = None
+        self._names: Dict[Any, int] = collections.Counter()
+        # torch before 2.8 does not keep the Python half of a Work for its C++ callers: Work::wait() would then wait for ever. What
+        # is kept keeps its tensors too, so there are few, and only where it is needed.
+        self._kept: Deque[Work] = collections.deque(maxlen=256 if keeps_works else 0)
+
+    @staticmethod
+    def _blocks(opts: Any) -> bool:
+        """Whether the caller waits right after the call: torch before 2.8 does not say."""
+        return getattr(opts, "asyncOp", True) is False
+
+    def _submit(self, event: str, run: Callable[[], None], result: Any, opts: Any) -> Work:
+        """Runs it in the group's order. `opts` None: now."""
+        self._sequence += 1
+        start = self._lane.at_once if opts is None or self._blocks(opts) else self._lane.later
+        if not profiling():
+            return self._note(start(run, result))
+        with torch.autograd.profiler.record_function(f"coordd:{event}"):
+            return self._note(start(run, result))
+
+    def _note(self, work: Work) -> Work:
+        self._kept.append(work)
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return work
+
+    def _name(self, *kind: Any) -> str:
+        """The same on all ranks that call this as often."""
+        self._names[kind] += 1
+        return ".".join(map(str, (*kind, self._names[kind] % _MANY_NAMES)))
+
+    def _require_rank(self, what: str, role: str, rank: int) -> None:
+        if not 0 <= rank < self._size_:
+            raise ValueError(f"{what}: {role} {rank}: expected a rank of the group, 0 to {self._size_ - 1}")
+
+    def _require_blocks(self, what: str, large: torch.Tensor, small: torch.Tensor) -> None:
+        if large.numel() != small.numel() * self._size_:
+            raise ValueError(f"{what}: {large.numel()} elements and {small.numel()}: expected {self._size_} times as many, one "
+                             "block for each rank")
+        if large.dtype != small.dtype:
+            raise ValueError(f"{what}: tensors of {large.dtype} and of {small.dtype}: expected one dtype")
+
+    def _require_length(self, what: str, role: str, tensors: Sequence[torch.Tensor]) -> None:
+        if len(tensors) != self._size_:
+            raise ValueError(f"{what}: {len(tensors)} {role}: expected {self._size_}, one for each rank")

@@ -1,0 +1,190 @@
+"""Collectives that only move data."""
+
+from typing import List, Sequence
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from coordd.torch.distributed._calls import Calls, dense, require_host, require_one, write_back
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements one after the other, as bytes."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+class Exchanges(Calls):
+    """Mixin of a group."""
+
+    # --- from one
+
+    def broadcast(self, tensors, opts=c10d.BroadcastOptions()):
+        root = opts.rootRank
+        require_host("broadcast", tensors)
+        self._require_rank("broadcast", "root", root)
+
+        def run():
+            for tensor in tensors:
+                self._broadcast_one(tensor.detach(), root)
+
+        return self._submit("broadcast", run, tensors, opts)
+
+    def _broadcast_one(self, tensor: torch.Tensor, root: int) -> None:
+        if tensor.is_sparse:
+            raise ValueError("broadcast of a sparse tensor: expected a dense one")
+        if tensor.numel():
+            own = dense(tensor)
+            self._channel.broadcast(own, root)
+            if self._rank_ != root:
+                write_back(own, tensor)
+
+    def scatter(self, outputs, input_lists, opts=c10d.ScatterOptions()):
+        output, root = require_one("scatter", outputs), opts.rootRank
+        self._require_rank("scatter", "root", root)
+        if self._rank_ == root:
+            if len(input_lists) != 1:
+                raise ValueError(f"scatter: {len(input_lists)} lists of inputs on the root: expected one")
+            self._require_length("scatter", "inputs", input_lists[0])
+            require_host("scatter", input_lists[0])
+        elif len(input_lists):
+            raise ValueError(f"scatter: {len(input_lists)} lists of inputs on rank {self._rank_}, which is not the root: expected none")
+
+        def run():
+            everything = output.detach().new_empty((self._size_, *output.shape))
+            if self._rank_ == root:
+                for block, part in zip(everything, input_lists[0]):
+                    block.copy_(part.detach().reshape(block.shape))
+            self._broadcast_one(everything, root)
+            output.detach().copy_(everything[self._rank_])
+
+        return self._submit("scatter", run, outputs, opts)
+
+    # --- to one, or to all
+
+    def gather(self, output_lists, inputs, opts=c10d.GatherOptions()):
+        input_, root = require_one("gather", inputs), opts.rootRank
+        self._require_rank("gather", "root", root)
+        if self._rank_ == root:
+            if len(output_lists) != 1:
+                raise ValueError(f"gather: {len(output_lists)} lists of outputs on the root: expected one")
+            self._require_length("gather", "outputs", output_lists[0])
+            require_host("gather", output_lists[0])
+        elif len(output_lists):
+            raise ValueError(f"gather: {len(output_lists)} lists of outputs on rank {self._rank_}, which is not the root: expected none")
+
+        def run():
+            everyone = input_.detach().new_empty((self._size_, *input_.shape))
+            self._allgather_one(everyone, input_.detach())
+            if self._rank_ == root:
+                for output, part in zip(output_lists[0], everyone):
+                    output.detach().copy_(part.view(output.shape))
+
+        return self._submit("gather", run, output_lists, opts)
+
+    def _allgather_one(self, output: torch.Tensor, input_: torch.Tensor) -> None:
+        if not input_.numel():
+            return
+        into = output if output.is_contiguous() else torch.empty_like(output, memory_format=torch.contiguous_format)
+        self._channel.allgather(into, dense(input_))
+        write_back(into, output)
+
+    def all_gather_single(self, output, input_, opts=c10d.AllgatherOptions()):
+        return self.all_gather_single_coalesced([output], [input_], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=c10d.AllgatherOptions()):
+        require_host("all_gather", outputs, inputs)
+        for output, input_ in zip(outputs, inputs):
+            self._require_blocks("all_gather", output, input_)
+
+        def run():
+            for output, input_ in zip(outputs, inputs):
+                self._allgather_one(output.detach(), input_.detach())
+
+        return self._submit("_all_gather_base", run, outputs, opts)
+
+    def allgather(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        if len(output_lists) != len(inputs):
+            raise ValueError(f"all_gather: {len(output_lists)} lists of outputs for {len(inputs)} inputs: expected as many")
+        for outputs, input_ in zip(output_lists, inputs):
+            require_host("all_gather", outputs, [input_])
+            self._require_length("all_gather", "outputs", outputs)
+            for output in outputs:
+                if output.dtype != input_.dtype:
+                    raise ValueError(f"all_gather: an output of {output.dtype} for an input of {input_.dtype}: invalid tensor type")
+
+        def run():
+            for outputs, input_ in zip(output_lists, inputs):
+                self._allgather_list([one.detach() for one in outputs], input_.detach())
+
+        return self._submit("all_gather", run, output_lists, opts)
+
+    def _allgather_list(self, outputs: List[torch.Tensor], input_: torch.Tensor) -> None:
+        if len({output.numel() for output in outputs}) == 1:
+            everyone = input_.new_empty((self._size_, input_.numel()))
+            self._allgather_one(everyone, input_)
+            for output, part in zip(outputs, everyone):
+                output.copy_(part.view(output.shape))
+            return
+        for root, output in enumerate(outputs):  # of different sizes, which everybody knows
+            part = input_.contiguous() if root == self._rank_ else torch.empty_like(output, memory_format=torch.contiguous_format)
+            self._broadcast_one(part, root)
+            output.copy_(part.view(output.shape))
+
+    def allgather_coalesced(self, output_lists, inputs, opts=c10d.AllgatherOptions()):
+        # One list for each rank here, for each tensor in allgather.
+        return self.allgather([list(row) for row in zip(*output_lists)], inputs, opts)
+
+    # --- from all to all
+
+    def all_to_all_single(self, output, input_, output_splits, input_splits, opts=c10d.AllToAllOptions()):
+        require_host("all_to_all", [output], [input_])
+        sent = self._splits("input", input_, input_splits)
+        received = self._splits("output", output, output_splits)
+        even = not input_splits and not output_splits
+
+        def run():
+            into, out_of = output.detach(), dense(input_.detach())
+            own = dense(into)
+            if not even:
+                rows = [one * (max(out_of.numel(), 1) // max(out_of.size(0), 1)) * out_of.element_size() for one in sent]
+                back = [one * (max(own.numel(), 1) // max(own.size(0), 1)) * own.element_size() for one in received]
+                self._channel.exchange(self._name("torch.alltoall"), own.view(-1).view(torch.uint8), _bytes_of(out_of), rows, back)
+            elif out_of.numel():
+                self._channel.alltoall(own, out_of)
+            write_back(own, into)
+
+        return self._submit("all_to_all", run, [output], opts)
+
+    def _splits(self, role: str, tensor: torch.Tensor, splits: Sequence[int]) -> List[int]:
+        """Rows for each rank."""
+        rows = tensor.size(0) if tensor.dim() else 0
+        if not splits:
+            if rows % self._size_:
+                raise ValueError(f"all_to_all: {rows} rows of the {role} without splits: tensor's dim 0 does not divide equally "
+                                 f"across group size {self._size_}")
+            return [rows // self._size_] * self._size_
+        if len(splits) != self._size_ or sum(splits) != rows:
+            raise ValueError(f"all_to_all: {role} splits {list(splits)}: expected {self._size_} numbers that add up to {rows}: split "
+                             "sizes do not match total dim 0 size")
+        return list(splits)
+
+    def alltoall(self, outputs, inputs, opts=c10d.AllToAllOptions()):
+        require_host("all_to_all", outputs, inputs)
+        self._require_length("all_to_all", "outputs", outputs)
+        self._require_length("all_to_all", "inputs", inputs)
+
+        def run():
+            out_of = torch.cat([_bytes_of(one) for one in inputs])
+            sizes = [one.numel() * one.element_size() for one in outputs]
+            into = torch.empty(sum(sizes), dtype=torch.uint8)
+            self._channel.exchange(self._name("torch.alltoall"), into, out_of,
+                                   [one.numel() * one.element_size() for one in inputs], sizes)
+            for output, part in zip(outputs, into.split(sizes)):
+                if output.numel():
+                    output.detach().copy_(part.clone().view(output.dtype).view(output.shape))
+
+        return self._submit("all_to_all", run, outputs, opts)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    alltoall_base = all_to_all_single

@@ -1,0 +1,183 @@
+"""The two faces of a group. What Python may define differs between versions of torch:
+
+  BackendOfTorch  2.14 and later, whose C++ calls a Backend that is defined in Python (PyBackend); the ProcessGroup stays torch's, so
+                  that it may have another backend for another device
+  WholeGroup      2.1 to 2.13: a subclass of ProcessGroup, which is the whole group
+"""
+
+import os
+from datetime import timedelta
+from typing import Any, List
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from coordd import _ends
+from coordd.torch.distributed import _channel, _store
+from coordd.torch.distributed._barriers import Barriers
+from coordd.torch.distributed._exchanges import Exchanges
+from coordd.torch.distributed._point_to_point import PointToPoint
+from coordd.torch.distributed._reductions import Reductions
+
+NAME = "coordd"
+HAS_BACKEND = hasattr(c10d.Backend, "supports_reconfigure") and hasattr(c10d.Backend, "reconfigure")
+_DEFAULT_S = 1800.0
+
+
+_alive: List["Group"] = []  # torch's C++ does not keep the Python half
+
+
+class Group(Reductions, Exchanges, PointToPoint, Barriers):
+    """All calls of torch.distributed, over a Channel."""
+
+    def _begin(self, store, rank: int, size: int, timeout) -> None:
+        """Collective: all members."""
+        seconds = timeout.total_seconds() if timeout is not None else _DEFAULT_S
+        _ends.tell_of_uncaught_errors(_channel.fail_all)
+        _watch_the_exit()
+        self._setup(_channel.Channel(store, rank, size, max(seconds, 0.001)), keeps_works=not KEEPS_WORKS)
+        self._setup_point_to_point()
+        _alive.append(self)
+
+    def getBackendName(self):
+        return NAME
+
+    def name(self):
+        return NAME
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def _get_sequence_number_for_group(self):
+        return self._sequence
+
+    def _set_default_timeout(self, timeout):
+        """Of what has a timeout of its own; that of collectives was agreed on when the group was made."""
+        self._channel.timeout_s = timeout.total_seconds()
+
+    set_timeout = _set_default_timeout
+
+    def shutdown(self):
+        """Leaves once the others do."""
+        if self in _alive:
+            self._lane.drain()
+        self._end(others_first=True)
+
+    def abort(self):
+        """Leaves at once: what the others have called fails."""
+        self._end(others_first=False)
+
+    def _end(self, others_first: bool) -> None:
+        self._lane.end()
+        self._channel.leave(others_first)
+        if self in _alive:
+            _alive.remove(self)
+
+
+class BackendOfTorch(Group, c10d.Backend):
+    def __init__(self, store, rank: int, size: int, timeout, options=None):
+        c10d.Backend.__init__(self, rank, size)
+        self._options_ = options if isinstance(options, c10d.Backend.Options) else c10d.Backend.Options(
+            NAME, timeout=timeout or timedelta(seconds=_DEFAULT_S))
+        self._begin(store, rank, size, timeout)
+
+    @property
+    def options(self):
+        return self._options_
+
+    # All of them have to be here: torch asks Python for each, and what Python inherits asks torch again, for ever.
+    supports_coalescing = property(lambda self: True)
+    supports_splitting = property(lambda self: True)
+    supports_shrinking = property(lambda self: False)
+    supports_reconfigure = property(lambda self: False)
+    supports_window = property(lambda self: False)
+    supports_abort_hooks = property(lambda self: False)
+    _supports_time_estimate = property(lambda self: False)
+
+    def supports_tensor_alloc(self, device_index):
+        return False
+
+    def split(self, store, ranks: List[int], opts):
+        """Of split_group: the members alone make it."""
+        if self._rank_ not in ranks:
+            return None
+        timeout = getattr(opts, "_timeout", None) or timedelta(seconds=self._channel.timeout_s)
+        return BackendOfTorch(store, ranks.index(self._rank_), len(ranks), timeout, opts)
+
+
+class WholeGroup(Group, dist.ProcessGroup):  # type: ignore[name-defined,misc]
+    def __init__(self, store, rank: int, size: int, timeout, name: str = ""):
+        dist.ProcessGroup.__init__(self, rank, size)  # type: ignore[attr-defined]
+        self._name_, self._description = name, "undefined"
+        self._begin(store, rank, size, timeout)
+
+    def rank(self):
+        return self._rank_
+
+    def size(self):
+        return self._size_
+
+    getRank, getSize = rank, size
+
+    @property
+    def group_name(self):
+        return self._name_
+
+    pg_name = group_name
+
+    def _set_group_name(self, name):
+        self._name_ = name
+
+    setGroupName = _set_group_name
+
+    def getGroupName(self):
+        return self._name_
+
+    @property
+    def group_desc(self):
+        return self._description
+
+    def _set_group_desc(self, description):
+        self._description = description
+
+    setGroupDesc = _set_group_desc
+
+    def getGroupDesc(self):
+        return self._description
+
+
+# Whether torch keeps the Python half of a Work for its C++ callers (PyWorkHolder).
+KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) >= (2, 8)
+
+
+def create(opts: Any, options: Any = None):
+    """What torch calls on each member of a group."""
+    if HAS_BACKEND:
+        return BackendOfTorch(opts.store, opts.group_rank, opts.group_size, opts.timeout, options)
+    return WholeGroup(opts.store, opts.group_rank, opts.group_size, opts.timeout, str(opts.group_id))
+
+
+_watched: List[bool] = []
+
+
+def _watch_the_exit() -> None:
+    """Once in a process, also in one that multiprocessing has started, which ends without the handlers of atexit."""
+    if not _watched:
+        import atexit
+        import multiprocessing.util
+        _watched.append(True)
+        atexit.register(_leave)
+        multiprocessing.util.Finalize(None, _leave, exitpriority=10)
+
+
+def _leave() -> None:
+    _channel.leave_all()
+    _store.leave()
+
+
+def _watch_again() -> None:
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_watch_again)

@@ -1,0 +1,106 @@
+"""The order of a group: its collectives run one after the other, as they were called.
+
+Whoever waits for a call executes what is before it and the call itself; a thread executes what nobody waits for yet. Once the
+library has works of its own for this, they take the place of this file.
+"""
+
+import collections
+import threading
+from datetime import timedelta
+from typing import Any, Callable, Deque, Optional
+
+import torch
+
+from coordd.torch.distributed._works import Work
+
+
+class Call(Work):
+    """A collective in its group's order."""
+
+    def __init__(self, lane: "Lane", run: Callable[[], None], result: Any):
+        super().__init__(result)
+        self._lane: Lane = lane
+        self._run: Optional[Callable[[], None]] = run
+
+    def execute(self) -> None:
+        """Within the lane's lock."""
+        run, self._run = self._run, None
+        failure = None
+        try:
+            with torch.no_grad():
+                run()  # type: ignore[misc]
+        except BaseException as error:  # handed to whoever waits
+            failure = error
+        self.finish(failure)
+
+    def wait(self, timeout=timedelta(0)):
+        if not self._complete:
+            if timeout:
+                self._lane.need_thread()
+                self._wait_for_event(timeout)
+            else:
+                self._lane.drive(self)
+        return self._checked()
+
+
+class Lane:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held by whoever executes
+        self._queue: Deque[Call] = collections.deque()
+        self._wake = threading.Semaphore(0)
+        self._thread: Optional[threading.Thread] = None
+        self._starting = threading.Lock()
+        self._over = False
+
+    def idle(self) -> bool:
+        return not self._queue
+
+    def at_once(self, run: Callable[[], None], result: Any) -> Call:
+        """On this thread, behind what was called before."""
+        call = Call(self, run, result)
+        self._queue.append(call)
+        self.drive(call)
+        return call
+
+    def later(self, run: Callable[[], None], result: Any) -> Call:
+        call = Call(self, run, result)
+        self._queue.append(call)
+        if self._thread is None:
+            self.need_thread()
+        self._wake.release()
+        return call
+
+    def need_thread(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._over:
+                self._thread = threading.Thread(target=self._loop, name="coordd-c10d", daemon=True)
+                self._thread.start()
+                self._wake.release()
+
+    def drive(self, until: Call) -> None:
+        while not until._complete:
+            with self.lock:
+                while self._queue and not until._complete:
+                    self._queue.popleft().execute()
+
+    def drain(self) -> None:
+        """Executes what is left."""
+        while self._queue:
+            with self.lock:
+                if self._queue:
+                    self._queue.popleft().execute()
+
+    def end(self) -> None:
+        self._over = True
+        self._wake.release()
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.acquire()
+            if self._over and not self._queue:
+                return
+            with self.lock:
+                if self._queue:
+                    self._queue.popleft().execute()

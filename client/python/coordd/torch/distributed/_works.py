@@ -1,0 +1,245 @@
+"""Works: the futures that torch.distributed's calls return.
+
+C++ asks a Work that is defined in Python for wait() and get_future() only (PyWork). torch 2.14 and later hand a holder around instead of
+the object itself, which forwards these two: is_completed(), result() and the like, called on the holder, would answer for the
+holder, which never completes. answer_for_holders() has them ask the object.
+"""
+
+import ctypes
+import threading
+from datetime import timedelta
+from typing import Any, Callable, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.futures import Future
+
+from coordd import _library, _native
+from coordd.torch._futures import Promise
+from coordd.torch.distributed._errors import as_backend_error
+
+_asking = threading.local()
+_NOTHING: "Future[Any]" = Future()
+_NOTHING.set_result(None)
+
+
+class Work(c10d.Work):
+    """What all works have in common. Complete: finish() has been called."""
+
+    source = -1
+
+    def __init__(self, result: Any):
+        super().__init__()
+        self._result = result
+        self._failure: Optional[BaseException] = None
+        self._complete = False
+        self._state = threading.Lock()
+        self._promise: Optional[Promise] = None
+        self._event: Optional[threading.Event] = None
+
+    def finish(self, failure: Optional[BaseException] = None) -> None:
+        """Once, by whoever has executed it."""
+        with self._state:
+            self._failure, self._complete = failure, True
+            promise, event = self._promise, self._event
+        if event is not None:
+            event.set()
+        if promise is not None:
+            self._keep(promise)
+
+    def _keep(self, promise: Promise) -> None:
+        if self._failure is not None:
+            promise.set_exception(self._failure)
+        else:
+            promise.set_result(self._result)
+
+    def get_future(self):
+        if getattr(_asking, "active", False):
+            _asking.found = self
+            return _NOTHING
+        with self._state:
+            promise, complete = self._promise, self._complete
+            first = promise is None
+            if promise is None:
+                promise = self._promise = Promise()
+        if first and complete:
+            self._keep(promise)
+        return promise.future
+
+    def _wait_for_event(self, timeout: timedelta) -> None:
+        """For others to complete it. DistBackendError: not in time; it goes on."""
+        with self._state:
+            if self._event is None:
+                self._event = threading.Event()
+                if self._complete:
+                    self._event.set()
+        if not self._event.wait(timeout.total_seconds()):
+            raise dist.DistBackendError(  # type: ignore[attr-defined]
+                f"coordd: the timeout of {timeout.total_seconds():g} s of this wait is over; the work goes on [DEADLINE_EXCEEDED]")
+
+    def _checked(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def is_completed(self):
+        return self._complete
+
+    def is_success(self):
+        return self.is_completed() and self._failure is None
+
+    def exception(self):
+        return self._failure
+
+    def result(self):
+        self.wait()
+        return self._result
+
+    def synchronize(self):
+        self.wait()
+
+    def wait(self, timeout=timedelta(0)):
+        raise NotImplementedError
+
+    def _source_rank(self):
+        return self.source
+
+    source_rank = _source_rank
+
+
+class Done(Work):
+    """Of a call that has blocked."""
+
+    def __init__(self, result: Any = None):
+        super().__init__(result)
+        self._complete = True
+
+    def wait(self, timeout=timedelta(0)):
+        return True
+
+
+class Several(Work):
+    """Works that are waited for together."""
+
+    def __init__(self, works: List[Work]):
+        super().__init__([])
+        self._works = works
+
+    def wait(self, timeout=timedelta(0)):
+        failure = None
+        for work in self._works:
+            try:
+                work.wait(timeout)
+            except Exception as error:
+                failure = failure or error
+        if not self._complete:
+            self.finish(failure)
+        return self._checked()
+
+    def is_completed(self):
+        return self._complete or all(work.is_completed() for work in self._works)
+
+    def get_future(self):
+        if not getattr(_asking, "active", False) and not self._complete:
+            threading.Thread(target=self._wait_quietly, name="coordd-c10d-several", daemon=True).start()
+        return super().get_future()
+
+    def _wait_quietly(self):
+        try:
+            self.wait()
+        except Exception:
+            pass  # the future has it
+
+
+_Completed = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)  # coordd_done_t
+
+
+class Named(Work):
+    """A named operation of the library, which progresses by itself: a send or a receive."""
+
+    def __init__(self, native: _native.Work, result: Any, source: int = -1, behind: Optional[Callable[[], Any]] = None):
+        super().__init__(result)
+        self.source = source
+        self._native, self._behind = native, behind
+        self._ends = threading.Lock()
+        self._callback: Any = None  # which the library may call
+
+    def wait(self, timeout=timedelta(0)):
+        if timeout and not self._complete and not self._native.done():
+            self.get_future()
+            self._wait_for_event(timeout)
+        if not self._complete:
+            with self._ends:
+                self._end()
+        return self._checked()
+
+    def result_to(self, result: Any, behind: Callable[[], Any]) -> None:
+        """For a receive that was begun before it was known where to."""
+        with self._ends:
+            self._result, self._behind = result, behind
+
+    def _end(self) -> None:
+        if self._complete:
+            return
+        try:
+            self._native.wait()
+            if self._behind is not None:
+                with torch.no_grad():
+                    self._behind()
+        except Exception as error:
+            self.finish(as_backend_error(error))
+        else:
+            self.finish()
+
+    def is_completed(self):
+        if not self._complete and self._native.done():
+            with self._ends:
+                self._end()
+        return self._complete
+
+    def get_future(self):
+        future = super().get_future()
+        if future is not _NOTHING and not self._complete and self._callback is None:
+
+            def done(_user, _status, _message):
+                try:
+                    self.wait()
+                except Exception:
+                    pass  # the future has it
+
+            self._callback = _Completed(done)
+            _library.library().function("coordd_work_on_complete")(ctypes.c_void_p(self._native.pointers[0]), self._callback, None)
+        return future
+
+
+# --- torch's holder of a work ----------------------------------------------------------------------------------------
+
+
+def _behind_holder(holder) -> Optional[Work]:
+    """Our object behind a holder of torch's; None: it is a work of another backend."""
+    _asking.active, _asking.found = True, None
+    try:
+        holder.get_future()
+    except Exception:
+        return None  # of a backend without futures
+    finally:
+        _asking.active = False
+    return _asking.found
+
+
+def answer_for_holders() -> None:
+    """Has the methods that a holder does not forward ask our object, on works that are ours; those of others answer as before."""
+    if getattr(c10d.Work, "_coordd_answers", False):
+        return
+    for name in ("is_completed", "is_success", "exception", "result", "synchronize", "source_rank", "_source_rank"):
+        before = getattr(c10d.Work, name, None)
+        if before is None:
+            continue
+
+        def ask(self, *, _name=name, _before=before):
+            own = _behind_holder(self) if type(self) is c10d.Work else None
+            return _before(self) if own is None else getattr(own, _name)()
+
+        setattr(c10d.Work, name, ask)
+    c10d.Work._coordd_answers = True  # type: ignore[attr-defined]

@@ -1,0 +1,208 @@
+"""Asynchronous calls, sends and receives, and monitored_barrier. Run by c10d_ranks.py."""
+
+import datetime
+import time
+
+import torch
+import torch.distributed as dist
+
+from c10d_ranks import torch_version
+from check_c10d_collectives import equal, ranks, refused
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "does not happen"
+        time.sleep(0.001)
+
+
+def check_a_work_completes_without_a_wait_and_holds_its_result():
+    rank, size = ranks()
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    until(work.is_completed)
+    assert work.is_success()
+    equal(tensor, torch.full((3,), float(size)))
+    equal(work.result()[0], tensor)
+    assert work.exception() is None
+
+
+def check_futures():
+    rank, size = ranks()
+    doubled = dist.all_reduce(torch.ones(3), async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+    equal(doubled.wait(), torch.full((3,), 2.0 * size))
+    work = dist.all_gather([torch.empty(1) for _ in range(size)], torch.tensor([float(rank)]), async_op=True)
+    work.wait()
+    equal(work.get_future().wait()[0][size - 1], [size - 1.0])
+
+
+def check_blocking_and_asynchronous_calls_meet():
+    rank, size = ranks()
+    for turn in range(20):
+        tensor = torch.full((1000,), float(turn))
+        if (rank + turn) % 2:
+            dist.all_reduce(tensor)
+        else:
+            dist.all_reduce(tensor, async_op=True).wait()
+        equal(tensor[-1], float(turn * size))
+
+
+def check_ten_thousand_outstanding_works():
+    rank, size = ranks()
+    tensors = [torch.full((2,), float(number)) for number in range(10000)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works:
+        work.wait()
+    equal(torch.stack(tensors)[:, 0], torch.arange(10000.0) * size)
+
+
+def check_works_that_nobody_keeps():
+    rank, size = ranks()
+    tensors = [torch.ones(1000) for _ in range(100)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+        if size > 1:
+            dist.isend(torch.full((5000,), float(rank)), (rank + 1) % size, tag=9)
+    dist.barrier()
+    equal(torch.stack(tensors), torch.full((100, 1000), float(size)))
+    for _ in range(100 if size > 1 else 0):
+        received = torch.empty(5000)
+        dist.recv(received, (rank - 1) % size, tag=9)
+        equal(received, torch.full((5000,), float((rank - 1) % size)))
+
+
+def check_sends_and_receives():
+    rank, size = ranks()
+    if size == 1:
+        return
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for tag in (2, 1):  # received in another order than sent
+        dist.isend(torch.full((3,), float(10 * rank + tag)), right, tag=tag)
+    for tag in (1, 2):
+        received = torch.empty(6)[::2]
+        work = dist.irecv(received, left, tag=tag)
+        until(work.is_completed)
+        equal(received, torch.full((3,), float(10 * left + tag)))
+    sent, received = torch.full((2,), float(rank)), torch.empty(2)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, right), dist.P2POp(dist.irecv, received, left)]):
+        work.wait()
+    equal(received, torch.full((2,), float(left)))
+    nothing = torch.empty(0)
+    work = dist.isend(nothing, right)
+    dist.recv(nothing, left)
+    work.wait()
+
+
+def check_receives_from_any_source():
+    rank, size = ranks()
+    if size == 1:
+        return
+    for turn in range(2):
+        if rank == 0:
+            seen = []
+            for _ in range(size - 1):
+                received = torch.empty(4)
+                work = dist.irecv(received) if turn else None
+                source = dist.recv(received) if work is None else (work.wait(), work._source_rank())[1]
+                equal(received, torch.full((4,), float(source)))
+                seen.append(source)
+            assert sorted(seen) == list(range(1, size)), seen
+        else:
+            dist.send(torch.full((4,), float(rank)), 0)
+        dist.barrier()  # the next turn's messages may overtake
+
+
+def check_objects_are_sent():
+    rank, size = ranks()
+    if size == 1 or not hasattr(dist, "send_object_list"):
+        return
+    if rank == 0:
+        dist.send_object_list(["text", {"a": 1}], 1)
+    elif rank == 1:
+        values = [None, None]
+        dist.recv_object_list(values, 0)
+        assert values == ["text", {"a": 1}]
+
+
+def check_monitored_barrier_names_who_is_missing():
+    rank, size = ranks()
+    if size < 2 or torch_version() < (2, 14):
+        return
+    group = dist.distributed_c10d._get_default_group()
+    group.monitored_barrier(datetime.timedelta(seconds=60))
+    if rank == 0:
+        words = "Rank 1 failed to pass monitoredBarrier" if size == 2 else \
+            f"Ranks {', '.join(map(str, range(1, size)))} failed to pass monitoredBarrier"
+        refused(RuntimeError, words, lambda: group.monitored_barrier(datetime.timedelta(seconds=0.3), wait_all_ranks=True))
+    dist.barrier()
+    if rank != 0:  # finds what rank 0 has said
+        refused(RuntimeError, "failed to pass", lambda: group.monitored_barrier(datetime.timedelta(seconds=60)))
+
+
+def check_a_timeout_says_who_was_missing_and_that_it_is_one():
+    rank, size = ranks()
+    if size == 1:
+        return
+    group = dist.new_group(list(range(size)), timeout=datetime.timedelta(seconds=1))
+    dist.barrier(group=group)
+    if rank == 0:
+        refused(dist.DistBackendError, "the timeout of 1 s is over", lambda: dist.all_reduce(torch.ones(1), group=group))
+    dist.barrier()
+
+
+def check_a_wait_with_a_timeout_ends():
+    rank, size = ranks()
+    if size == 1:
+        return
+    tensor = torch.ones(1)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        refused(RuntimeError, "timeout", lambda: work.wait(datetime.timedelta(seconds=0.2)))
+        dist.distributed_c10d._get_default_group().send([torch.ones(1)], 1, 77).wait()
+        work.wait()
+    else:
+        if rank == 1:
+            dist.recv(torch.ones(1), 0, tag=77)
+        dist.all_reduce(tensor)
+    equal(tensor, [float(size)])
+
+
+def check_the_profiler_sees_our_events():
+    rank, size = ranks()
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(1))
+        dist.barrier()
+        if size > 1:
+            work = dist.isend(torch.ones(1), (rank + 1) % size)
+            dist.recv(torch.ones(1), (rank - 1) % size)
+            work.wait()
+    names = {event.name for event in profile.function_events}
+    assert {"coordd:all_reduce", "coordd:barrier"} <= names, names
+    assert size == 1 or {"coordd:send", "coordd:recv"} <= names, names
+
+
+def check_two_threads_with_a_group_each():
+    import threading
+    rank, size = ranks()
+    groups = [dist.new_group(list(range(size))) for _ in range(2)]
+    failures = []
+
+    def work(group, order):
+        try:
+            for turn in range(100):
+                tensor = torch.full((10,), float(turn))
+                dist.all_reduce(tensor, group=group)
+                equal(tensor[0], float(turn * size))
+        except BaseException as error:
+            failures.append(error)
+
+    pairs = list(zip(groups, range(2)))
+    threads = [threading.Thread(target=work, args=pair) for pair in (pairs if rank % 2 else pairs[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    for group in groups:
+        dist.destroy_process_group(group)
