@@ -11,9 +11,8 @@ MAX_SOURCES = 2
 STILL_LARGE = {
     "RunState": (27, 2),
     "Launcher": (28, 2),
-    "GenerationState": (26, 7),
     "ReadinessTable": (20, 4),
-    "JobState": (42, 10),
+    "JobState": (20, 10),
     "Session": (28, 2),
     "BatchJob": (25, 3),
     "Executor": (29, 2),
