@@ -38,13 +38,14 @@ WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
       lease_until_(now + options.lease) {}
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
-  std::visit([&](auto& event) { On(event, now, out); }, in);
+  const Turn turn{now, out};
+  std::visit([&](auto& event) { On(event, turn); }, in);
 }
 
-void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
   for (SubmittedTensor& tensor : in.tensors) {
     const std::string& name = tensor.spec->name;
-    if (in.again && TakeAgain(tensor, now, out)) continue;
+    if (in.again && TakeAgain(tensor, turn)) continue;
     // The last three are refused by Worker::Submit already; this keeps the state valid whatever
     // comes.
     absl::Status refused = end_;
@@ -60,14 +61,14 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
         by_name_.contains(TensorKey(tensor.spec->process_set, name)))
       refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
-      out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
+      turn.out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    if (!schedules_.empty() && TakeScheduled(tensor, now, out)) continue;
+    if (!schedules_.empty() && TakeScheduled(tensor, turn)) continue;
     const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
     if (joins) join_ = tensor.id;
-    Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
-    if (joins) FillSchedules(now, out);
+    Add(tensor.id, Pending{std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
+    if (joins) FillSchedules(turn);
   }
 }
 
@@ -86,7 +87,7 @@ int64_t WorkerState::pending_tensors() const {
   return static_cast<int64_t>(pending);
 }
 
-void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
   if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
@@ -94,24 +95,24 @@ void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffe
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
   if (!refused.ok()) {
-    out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
+    turn.out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
     return;
   }
   // What was submitted before the request reaches coordd before it: the set may be about to end.
-  Report(out);
+  Report(turn);
   v1::WorkerMessage message;
-  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), now);
-  Send(std::move(message), out);
+  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), turn.now);
+  Send(std::move(message), turn);
 }
 
 // long: a case for each kind of message
-void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
   const v1::CoordinatorMessage& message = in.message;
-  if (!IsOfThisSession(in, now, out)) return;
+  if (!IsOfThisSession(in, turn)) return;
   if (message.sequence() != received_sequence_ + 1) {
     ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
                                received_sequence_ + 1),
-                  out);
+                  turn);
     return;
   }
   received_sequence_ = message.sequence();
@@ -123,13 +124,13 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
       GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
                                   absl::StatusCode::kUnavailable),
-             now, out);
+             turn);
       return;
     case v1::CoordinatorMessage::kDrainNotice:
-      OnDrainNotice(message.drain_notice(), now, out);
+      OnDrainNotice(message.drain_notice(), turn);
       return;
     case v1::CoordinatorMessage::kLeaseAck:
-      OnLeaseAck(message.lease_ack(), now);
+      OnLeaseAck(message.lease_ack(), turn.now);
       return;
     default:
       break;
@@ -138,59 +139,58 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
   const bool next = message.generation() > ToInt(options_.generation);
   const bool begins = message.has_membership() || message.has_process_sets();
   if (next && begins && expects_next_ && message.epoch() == ToInt(epoch_)) {
-    OnNext(message, now, out);
+    OnNext(message, turn);
     return;
   }
   if (next || message.epoch() > ToInt(epoch_)) {
     ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
                                message.generation(), "; this worker is in epoch ", ToInt(epoch_),
                                ", generation ", ToInt(options_.generation)),
-                  out);
+                  turn);
     return;
   }
   position_ = message.position();
-  OnGenerationMessage(message, now, out);
+  OnGenerationMessage(message, turn);
   Log(std::move(in.message));
 }
 
-void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
-                                      std::vector<WorkerEffect>& out) {
+void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kPlan:
-      OnPlan(message.plan(), now, out);
+      OnPlan(message.plan(), turn);
       return;
     case v1::CoordinatorMessage::kTensorFailures:
-      OnFailures(message.tensor_failures(), out);
+      OnFailures(message.tensor_failures(), turn);
       return;
     case v1::CoordinatorMessage::kAbort:
-      OnAbort(message.abort(), now, out);
+      OnAbort(message.abort(), turn);
       return;
     case v1::CoordinatorMessage::kSchedule:
-      OnSchedule(message.schedule(), now, out);
+      OnSchedule(message.schedule(), turn);
       return;
     case v1::CoordinatorMessage::kFreeze:
-      OnFreeze(message.freeze(), out);
+      OnFreeze(message.freeze(), turn);
       return;
     case v1::CoordinatorMessage::kCut:
-      OnCut(message.cut(), now, out);
+      OnCut(message.cut(), turn);
       return;
     case v1::CoordinatorMessage::kTrace:
-      OnTrace(message.trace(), now, out);
+      OnTrace(message.trace(), turn);
       return;
     case v1::CoordinatorMessage::kNewcomers:
-      out.push_back(NewcomersWait{message.newcomers().waiting()});
+      turn.out.push_back(NewcomersWait{message.newcomers().waiting()});
       return;
     case v1::CoordinatorMessage::kProcessSetChange:
-      OnProcessSetChange(message.process_set_change(), out);
+      OnProcessSetChange(message.process_set_change(), turn);
       return;
     case v1::CoordinatorMessage::kResumed:
-      OnResumed(message.resumed(), now, out);
+      OnResumed(message.resumed(), turn);
       return;
     case v1::CoordinatorMessage::kMembership:
-      ProtocolError("coordd sent a second membership of one generation", out);
+      ProtocolError("coordd sent a second membership of one generation", turn);
       return;
     default:
-      ProtocolError("coordd sent a message of a kind that this version does not know", out);
+      ProtocolError("coordd sent a message of a kind that this version does not know", turn);
   }
 }
 
@@ -203,29 +203,28 @@ void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
   if (ack.coordd_ns() != 0) clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
 }
 
-void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
-                         std::vector<WorkerEffect>& out) {
+void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
   if (!end_.ok() || expects_next_) return;
   for (const v1::FusedBatch& batch : plan.batches()) {
     Executing executing;
-    const absl::Status status = PlanBatch(batch, now, executing, out);
+    const absl::Status status = PlanBatch(batch, executing, turn);
     if (!status.ok()) {
       // Its tensors are neither pending nor executing any more: they fail with the generation.
       for (auto& tensor : executing.tensors) awaiting_verdict_.push_back(std::move(tensor));
-      ProtocolError(status.message(), out);
+      ProtocolError(status.message(), turn);
       return;
     }
   }
   if (plan.bindings().empty()) return;
   if (const absl::Status status = LearnSlots(plan); !status.ok())
-    ProtocolError(status.message(), out);
+    ProtocolError(status.message(), turn);
 }
 
-void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(StreamEnded& in, const Turn& turn) {
   if (in.stream != stream_) return;  // one that was given up
   if (MayResume(in.status)) {
-    Detach(in.status, now, out);
+    Detach(in.status, turn);
     return;
   }
   const bool refused = link_ == Link::kResuming;
@@ -244,13 +243,13 @@ void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>&
             : GenerationEndedError(
                   options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
                   stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
-        now, out);
+        turn);
   }
   // coordd will say nothing more about who was lost.
-  if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
+  if (!awaiting_verdict_.empty()) verdict_deadline_ = turn.now;
 }
 
-void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(BatchDone& in, const Turn& turn) {
   const auto found = executing_.find(BatchKey{in.lane, in.sequence});
   COORDD_CHECK(found != executing_.end());
   Executing batch = std::move(found->second);
@@ -259,14 +258,14 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
   sequencer_.Complete(in.lane, in.sequence);
   if (!in.status.ok()) NoteInterrupted(key, in.has_result);
   if (left_behind_deadline_ != absl::InfiniteFuture())
-    left_behind_deadline_ = now + kLeftBehindWait;
+    left_behind_deadline_ = turn.now + kLeftBehindWait;
   if (in.status.ok()) {
-    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? now : in.ended_at);
+    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
     if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
     collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
     bytes_reduced_ += batch.bytes;
     ++batches_completed_;
-    if (tracing_.until_cycle > 0) EndTraceWhenComplete(now, out);
+    if (tracing_.until_cycle > 0) EndTraceWhenComplete(turn);
     return;
   }
   if (batch.overdue && !continues()) {
@@ -275,96 +274,96 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
       if (spec->name == batch.overdue_tensor)
         why = absl::DeadlineExceededError(
             absl::StrCat("still executing at its deadline; ", end_.message()));
-      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
+      turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     }
     return;
   }
   if (aborted_ && !continues()) {
     for (const auto& [id, spec] : batch.tensors)
-      out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
+      turn.out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
     return;
   }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
   if (local_failure_.ok() && !aborted_) {
     local_failure_ = in.status;
-    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
-    verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
+    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, turn);
+    verdict_deadline_ = stream_ended_ || !attached() ? turn.now : turn.now + kVerdictWait;
   }
   for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
 }
 
-void WorkerState::On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
   if (goodbye_.failing() && !left_)
     EndGeneration(
         absl::CancelledError(absl::StrCat("this rank's program has failed: ", goodbye_.failure())),
-        /*abort=*/false, out);
+        /*abort=*/false, turn);
   if (leaving_) return;
   leaving_ = true;
   const absl::Status why = absl::CancelledError("this worker is shutting down");
-  process_sets_.FailRequests(why, out);
-  for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
+  process_sets_.FailRequests(why, turn.out);
+  for (TensorId id : unreported_) Fail(pending_.find(id), why, turn);
   unreported_.clear();
   if (expects_next_) {
     for (const auto& [id, spec] : awaiting_verdict_)
-      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
+      turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     awaiting_verdict_.clear();
   }
   std::vector<TensorId> reported;
   for (const auto& [id, pending] : pending_)
     if (pending.withdrawn.ok()) reported.push_back(id);
-  Withdraw(reported, why, now, out);
+  Withdraw(reported, why, turn);
   for (auto& [id, scheduled] : schedules_) {
     scheduled.lane->Freeze();
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
+      turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
   }
-  if (ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+  if (ExecutesSchedule()) left_behind_deadline_ = turn.now + kLeftBehindWait;
 }
 
-void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(StopForced&, const Turn& turn) {
   leaving_ = true;
   EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
-                /*abort=*/true, out);
+                /*abort=*/true, turn);
   // Neither coordd nor the end of the stream is waited for.
   link_ = Link::kAttached;
   left_ = true;
   stream_ended_ = true;
-  verdict_deadline_ = now;
+  verdict_deadline_ = turn.now;
 }
 
-void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out) {
+void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) {
   const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
                           !leaving_ && !stream_ended_ && !absl::IsInternal(why);
   if (may_follow && continues()) {
-    Interrupt(why, out);
+    Interrupt(why, turn);
     return;
   }
   if (end_.ok() || (abort && !aborted_)) {
     // coordd is told of every failure, and then says what follows.
     expects_next_ = may_follow;
     end_ = expects_next_ ? GenerationChanged(why) : std::move(why);
-    out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
+    turn.out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
   }
   if (abort && !aborted_) {
     aborted_ = true;
-    out.push_back(AbortExecution{});
+    turn.out.push_back(AbortExecution{});
   }
-  FailEverything(out);
+  FailEverything(turn);
 }
 
-void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
+void WorkerState::FailEverything(const Turn& turn) {
   for (const auto& [id, pending] : pending_)
-    out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
+    turn.out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
   by_name_.clear();
   pending_.clear();
   join_ = TensorId{};
   deadlines_.clear();
-  process_sets_.FailRequests(end_, out);
+  process_sets_.FailRequests(end_, turn.out);
   unreported_.clear();
   for (auto& [id, scheduled] : schedules_) {
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
+      turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
   }
   scheduled_.clear();
   schedules_.clear();
@@ -376,22 +375,21 @@ void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
   for (const auto& [id, spec] : awaiting_verdict_)
-    out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
+    turn.out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
   awaiting_verdict_.clear();
   verdict_deadline_ = absl::InfiniteFuture();
 }
 
-void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out) {
-  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, out);
+void WorkerState::ProtocolError(absl::string_view what, const Turn& turn) {
+  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, turn);
   const absl::Status why =
       GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
-  if (expects_next_) return EndForGood(why, out);
-  EndGeneration(why, /*abort=*/true, out);
+  if (expects_next_) return EndForGood(why, turn);
+  EndGeneration(why, /*abort=*/true, turn);
 }
 
-void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,
-                       std::vector<WorkerEffect>& out) {
-  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
+void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status, const Turn& turn) {
+  turn.out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
   Erase(tensor);
 }
 

@@ -26,6 +26,7 @@
 #include "worker/protocol/received_log.h"
 #include "worker/protocol/scheduled_lane.h"
 #include "worker/protocol/slot_table.h"
+#include "worker/protocol/turn.h"
 #include "worker/protocol/worker_events.h"
 
 namespace coordd {
@@ -185,22 +186,21 @@ class WorkerState {
     absl::Duration next_question = kBlockedSilence;
   };
 
-  void On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(MembersMayChange& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(DrainAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
+  void On(TensorsSubmitted& in, const Turn& turn);
+  void On(ProcessSetAsked& in, const Turn& turn);
+  void On(CoordinatorSaid& in, const Turn& turn);
+  void On(StreamEnded& in, const Turn& turn);
+  void On(BatchDone& in, const Turn& turn);
+  void On(ProgramWaits& in, const Turn& turn);
+  void On(ConnectFailed& in, const Turn& turn);
+  void On(MembersMayChange& in, const Turn& turn);
+  void On(DrainAsked& in, const Turn& turn);
+  void On(LeaveRequested& in, const Turn& turn);
+  void On(StopForced& in, const Turn& turn);
 
   void OnLeaseAck(const v1::LeaseAck& ack, absl::Time now);
-  void OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
-                           std::vector<WorkerEffect>& out);
-  void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn);
+  void OnPlan(const v1::CollectivePlan& plan, const Turn& turn);
   // The pending tensor that a plan or a failure for this set means; end(): none.
   using PendingMap = std::map<TensorId, Pending>;
   PendingMap::iterator FindPending(ProcessSetId process_set, absl::string_view name);
@@ -213,23 +213,21 @@ class WorkerState {
   absl::Status LearnSlots(const v1::CollectivePlan& plan);
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
-  absl::Status PlanBatch(const v1::FusedBatch& batch, absl::Time now, Executing& executing,
-                         std::vector<WorkerEffect>& out);
+  absl::Status PlanBatch(const v1::FusedBatch& batch, Executing& executing, const Turn& turn);
   // Moves one of the batch's tensors from pending to executing.
-  void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
-                  LaunchBatch& launch);
+  void PlanTensor(PendingMap::iterator found, Executing& executing, LaunchBatch& launch,
+                  const Turn& turn);
   static void AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline, Executing& executing);
-  void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
-  void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
-  void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn);
+  void OnFailures(const v1::TensorFailures& failures, const Turn& turn);
+  void OnAbort(const v1::Abort& abort, const Turn& turn);
   void Add(TensorId id, Pending pending);  // to what no plan has named yet
 
   // worker_state_reforming.cc
   // What the next generation begins with, until all of it is there.
-  void OnNext(const v1::CoordinatorMessage& message, absl::Time now,
-              std::vector<WorkerEffect>& out);
+  void OnNext(const v1::CoordinatorMessage& message, const Turn& turn);
   void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                    absl::Time now, std::vector<WorkerEffect>& out);
+                    const Turn& turn);
   // Whether something was submitted for an older generation, whose end the program has to see.
   bool IsOutdated(Generation submitted_for) const {
     return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
@@ -237,117 +235,114 @@ class WorkerState {
   bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
     return IsOutdated(submitted_for) && !(continues() && OutlivesGeneration(spec));
   }
-  void AskForChange(std::vector<WorkerEffect>& out);
-  void OnDrainNotice(const v1::DrainNotice& notice, absl::Time now, std::vector<WorkerEffect>& out);
-  void SetDrain(absl::Time until, std::vector<WorkerEffect>& out);
-  void AskToLeave(absl::Time now, std::vector<WorkerEffect>& out);
+  void AskForChange(const Turn& turn);
+  void OnDrainNotice(const v1::DrainNotice& notice, const Turn& turn);
+  void SetDrain(absl::Time until, const Turn& turn);
+  void AskToLeave(const Turn& turn);
   bool is_to_leave() const {
     return drain_asked_.has_value() || drain_until_ != absl::InfiniteFuture();
   }
   // An Abort on which the members had agreed, once what was executing has ended.
-  void CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckAskedAbort(const Turn& turn);
   bool has_report() const {
     return !unreported_.empty() && (unreported_.size() > 1 || !JoinWaits());
   }
   bool report_is_due() const {
     return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
   }
-  void ReportRecovery(std::vector<WorkerEffect>& out);
+  void ReportRecovery(const Turn& turn);
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
   // The generation is over, and programs need not know: everything goes on in the next one.
-  void Interrupt(const absl::Status& why, std::vector<WorkerEffect>& out);
+  void Interrupt(const absl::Status& why, const Turn& turn);
   // Whether the tensor means the same in another generation.
   static bool OutlivesGeneration(const TensorSpec& spec);
   // Takes back what was launched and interrupted; whether that was possible.
-  bool TakeAgain(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
+  bool TakeAgain(SubmittedTensor& tensor, const Turn& turn);
   void NoteInterrupted(BatchKey batch, bool has_result);
   // No generation follows.
-  void EndForGood(absl::Status why, std::vector<WorkerEffect>& out);
+  void EndForGood(absl::Status why, const Turn& turn);
   // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
-  void GiveUp(absl::Status why, absl::Time now, std::vector<WorkerEffect>& out);
+  void GiveUp(absl::Status why, const Turn& turn);
   bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
   // worker_state_schedules.cc
-  void OnSchedule(const v1::Schedule& schedule, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnSchedule(const v1::Schedule& schedule, const Turn& turn);
   absl::StatusOr<std::vector<std::vector<TensorSpec>>> SchedulePart(
       const v1::Schedule& schedule) const;
-  void BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out);
-  void OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out);
+  void BeginSchedule(const Turn& turn);
+  void OnFreeze(const v1::Freeze& freeze, const Turn& turn);
   // Takes back what coordd has been told of this rank's join; whether it had been.
   bool TakeJoinBack();
   // Whether the join is not reported before a cut: behind that there may be what came before it.
   bool JoinWaits() const;
-  void OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnCut(const v1::Cut& cut, const Turn& turn);
   // Takes the tensor if it belongs to a schedule; whether it does.
   std::optional<ScheduledSlot> FindScheduled(const SharedSpec& spec);
-  bool TakeScheduled(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
-  void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
-                std::vector<WorkerEffect>& out);
-  void LaunchScheduled(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
-  void LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch, absl::Time now,
-                            std::vector<WorkerEffect>& out);
-  void FillSchedules(absl::Time now, std::vector<WorkerEffect>& out);
-  void BreakSchedule(ScheduledLane& lane, absl::string_view why, std::vector<WorkerEffect>& out);
-  void NoteStaged(std::vector<WorkerEffect>& out);
-  void SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out);
-  void RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out);
-  void CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out);
-  void CheckSilence(Scheduled& scheduled, absl::Time now, std::vector<WorkerEffect>& out);
-  void BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out);
-  void CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
+  bool TakeScheduled(SubmittedTensor& tensor, const Turn& turn);
+  void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, const Turn& turn);
+  void LaunchScheduled(ScheduledLane& lane, const Turn& turn);
+  void LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch,
+                            const Turn& turn);
+  void FillSchedules(const Turn& turn);
+  void BreakSchedule(ScheduledLane& lane, absl::string_view why, const Turn& turn);
+  void NoteStaged(const Turn& turn);
+  void SendScheduleFinished(int64_t id, const Turn& turn);
+  void RetireIfFinished(LaneId id, const Turn& turn);
+  void CheckSchedules(const Turn& turn);
+  void CheckSilence(Scheduled& scheduled, const Turn& turn);
+  void BreakForSilence(ScheduledLane& lane, const Turn& turn);
+  void CheckScheduleDeadlines(ScheduledLane& lane, const Turn& turn);
   void NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at);
   bool ExecutesSchedule() const;  // a batch of one
   ScheduledLane* FindSchedule(int64_t id);
 
   // worker_state_trace.cc
-  void OnTrace(const v1::Trace& trace, absl::Time now, std::vector<WorkerEffect>& out);
-  void AnswerTraceBegin(std::vector<WorkerEffect>& out);
-  void EndTraceWhenComplete(absl::Time now, std::vector<WorkerEffect>& out);
-  void EndTrace(bool send, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnTrace(const v1::Trace& trace, const Turn& turn);
+  void AnswerTraceBegin(const Turn& turn);
+  void EndTraceWhenComplete(const Turn& turn);
+  void EndTrace(bool send, const Turn& turn);
 
   // worker_state_resume.cc
   enum class Link { kAttached, kDetached, kResuming };
   bool MayResume(const absl::Status& ended) const;
-  void Detach(const absl::Status& why, absl::Time now, std::vector<WorkerEffect>& out);
-  void TryAgain(absl::Time now, std::vector<WorkerEffect>& out);
+  void Detach(const absl::Status& why, const Turn& turn);
+  void TryAgain(const Turn& turn);
   void Reattached(absl::Time now);
   // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
   // again.
-  bool IsOfThisSession(const CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void OnResumed(const v1::Resumed& resumed, absl::Time now, std::vector<WorkerEffect>& out);
-  void SendResume(absl::Time now, std::vector<WorkerEffect>& out);
+  bool IsOfThisSession(const CoordinatorSaid& in, const Turn& turn);
+  void OnResumed(const v1::Resumed& resumed, const Turn& turn);
+  void SendResume(const Turn& turn);
   std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
-  void ReportAnew(absl::Time now, std::vector<WorkerEffect>& out);
-  void ReportSchedulesAnew(std::vector<WorkerEffect>& out);
+  void ReportAnew(const Turn& turn);
+  void ReportSchedulesAnew(const Turn& turn);
   void Log(v1::CoordinatorMessage message);
   static bool NeedsEverybody(const TensorSpec& spec);
 
   // `abort`: also what is executing.
-  void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
-  void FailEverything(std::vector<WorkerEffect>& out);
-  void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
+  void EndGeneration(absl::Status why, bool abort, const Turn& turn);
+  void FailEverything(const Turn& turn);
+  void ProtocolError(absl::string_view what, const Turn& turn);
   // Fails a pending tensor and forgets it.
-  void Fail(PendingMap::iterator tensor, absl::Status status, std::vector<WorkerEffect>& out);
+  void Fail(PendingMap::iterator tensor, absl::Status status, const Turn& turn);
   SharedSpec Erase(PendingMap::iterator tensor);
   void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
-  void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, absl::Time now,
-                std::vector<WorkerEffect>& out);
-  void SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why, absl::Time now,
-                     std::vector<WorkerEffect>& out);
-  void WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out);
+  void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, const Turn& turn);
+  void SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why, const Turn& turn);
+  void WithdrawProcessSets(const Turn& turn);
 
   void NoticeSleep(absl::Time now);
-  void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
-  void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
-  void Report(std::vector<WorkerEffect>& out);
-  void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckDeadlines(const Turn& turn);
+  void CheckExecuting(const Turn& turn);
+  void Report(const Turn& turn);
+  void SendHeartbeat(const Turn& turn);
   void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
-  void LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out);
-  void LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out);
-  void SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out);
-  void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
+  void LeaveFailing(const Turn& turn);
+  void LeaveWhenDrained(const Turn& turn);
+  void SayGoodbye(const Turn& turn);
+  void Send(v1::WorkerMessage message, const Turn& turn);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                  std::optional<Suspect> suspect, std::vector<WorkerEffect>& out);
+                  std::optional<Suspect> suspect, const Turn& turn);
 
   WorkerStateOptions options_;  // of the generation
 

@@ -11,8 +11,8 @@
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
-absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
-                                    Executing& executing, std::vector<WorkerEffect>& out) {
+absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, Executing& executing,
+                                    const Turn& turn) {
   LaunchBatch launch;
   launch.lane = LaneId{batch.lane()};
   launch.sequence = batch.sequence();
@@ -25,7 +25,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
         " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
   }
   COORDD_ASSIGN_OR_RETURN(const std::vector<absl::string_view> names, NamesOf(batch));
-  launch.ready_at = now;
+  launch.ready_at = turn.now;
   executing.first_tensor = std::string(names.front());
   executing.process_set = launch.process_set;
   executing.deadline = absl::InfiniteFuture();
@@ -48,25 +48,26 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
       launch.tensors.push_back(TensorId{});
       launch.absent.push_back(*std::move(absent));
     } else {
-      PlanTensor(found, now, executing, launch);
+      PlanTensor(found, executing, launch, turn);
     }
   }
   COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
   executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
   const bool staged = launch.staged;
-  out.push_back(std::move(launch));
-  if (staged) NoteStaged(out);
+  turn.out.push_back(std::move(launch));
+  if (staged) NoteStaged(turn);
   return absl::OkStatus();
 }
 
-void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
-                             LaunchBatch& launch) {
+void WorkerState::PlanTensor(PendingMap::iterator found, Executing& executing, LaunchBatch& launch,
+                             const Turn& turn) {
   const Pending& pending = found->second;
   const TensorId id = found->first;
   launch.tensors.push_back(id);
-  launch.negotiation.push_back(now - pending.submitted_at);
+  launch.negotiation.push_back(turn.now - pending.submitted_at);
   // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
-  const absl::Time deadline = pending.withdrawn.ok() ? pending.deadline : now + kWithdrawalAnswer;
+  const absl::Time deadline =
+      pending.withdrawn.ok() ? pending.deadline : turn.now + kWithdrawalAnswer;
   AddExecuting(id, Erase(found), deadline, executing);
 }
 
@@ -151,7 +152,7 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
   return spec;
 }
 
-void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
+void WorkerState::OnFailures(const v1::TensorFailures& failures, const Turn& turn) {
   if (expects_next_) return;  // it is reported again
   for (const v1::TensorFailure& failure : failures.failures()) {
     const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
@@ -163,18 +164,17 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<Wor
       status = absl::Status(withdrawn.code(),
                             absl::StrCat(withdrawn.message(), "; ", failure.message()));
     }
-    Fail(found, std::move(status), out);
+    Fail(found, std::move(status), turn);
   }
 }
 
-void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
-                                     std::vector<WorkerEffect>& out) {
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn) {
   if (!end_.ok() || expects_next_) return;  // nobody will use it
   const std::optional<v1::ProcessSetChange> before =
       process_sets_.Announced(ProcessSetId{change.process_set()});
-  const absl::Status applied = process_sets_.OnChange(change, out);
+  const absl::Status applied = process_sets_.OnChange(change, turn.out);
   if (!applied.ok()) {
-    ProtocolError(applied.message(), out);
+    ProtocolError(applied.message(), turn);
     return;
   }
   last_process_set_ = std::max(last_process_set_, change.process_set());
@@ -192,7 +192,7 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
     const auto next = std::next(tensor);
     if (tensor->second.spec->process_set == ended) {
       std::erase(unreported_, tensor->first);
-      Fail(tensor, why, out);
+      Fail(tensor, why, turn);
     }
     tensor = next;
   }

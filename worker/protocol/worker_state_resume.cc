@@ -90,10 +90,10 @@ bool WorkerState::MayResume(const absl::Status& ended) const {
   return absl::IsUnavailable(ended) || absl::IsUnknown(ended);
 }
 
-void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
   if (attached()) {
-    EndTrace(/*send=*/false, now, out);  // nobody collects it any more
-    detached_since_ = now;
+    EndTrace(/*send=*/false, turn);  // nobody collects it any more
+    detached_since_ = turn.now;
     backoff_.Reset();
     tried_ = 0;
   }
@@ -104,39 +104,39 @@ void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<Wo
   arriving_.reset();
   detached_because_ = why;
   // A pause only when all addresses have been tried.
-  next_attempt_ = tried_ % options_.coordinators == 0 ? now + backoff_.Next() : now;
+  next_attempt_ = tried_ % options_.coordinators == 0 ? turn.now + backoff_.Next() : turn.now;
   // coordd will not say who was lost. (Of a generation that is over they come back in the next.)
-  if (!awaiting_verdict_.empty() && !expects_next_) verdict_deadline_ = now;
+  if (!awaiting_verdict_.empty() && !expects_next_) verdict_deadline_ = turn.now;
 }
 
-void WorkerState::TryAgain(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::TryAgain(const Turn& turn) {
   if (attached()) return;
-  if (now >= detached_since_ + options_.resume_timeout) {
+  if (turn.now >= detached_since_ + options_.resume_timeout) {
     GiveUp(GenerationEndedError(options_.generation,
                                 absl::StrCat("coordd did not come back within ",
                                              SecondsText(options_.resume_timeout), ": ",
                                              detached_because_.message()),
                                 absl::StatusCode::kUnavailable),
-           now, out);
+           turn);
     stream_ended_ = true;
     return;
   }
-  if (link_ != Link::kDetached || now < next_attempt_) return;
+  if (link_ != Link::kDetached || turn.now < next_attempt_) return;
   next_attempt_ = absl::InfiniteFuture();
   link_ = Link::kResuming;
   ++tried_;
   received_sequence_ = 0;
-  out.push_back(OpenStream{++stream_});
-  SendResume(now, out);
+  turn.out.push_back(OpenStream{++stream_});
+  SendResume(turn);
 }
 
-void WorkerState::SendResume(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::SendResume(const Turn& turn) {
   const absl::StatusOr<int64_t> answered = process_sets_.AnsweredRequests();
   if (!answered.ok()) {
     GiveUp(GenerationEndedError(
                options_.generation,
                absl::StrCat("this rank cannot come back to coordd: ", answered.status().message())),
-           now, out);
+           turn);
     return;
   }
   v1::WorkerMessage hello;
@@ -148,13 +148,13 @@ void WorkerState::SendResume(absl::Time now, std::vector<WorkerEffect>& out) {
   resume.set_position(log_.position());
   resume.set_cluster_id(options_.cluster_id);
   resume.set_rank(ToInt(options_.rank));
-  out.push_back(SendMessage{std::move(hello)});
+  turn.out.push_back(SendMessage{std::move(hello)});
   for (v1::ResumeReport& part : ResumeReports(*answered)) {
     v1::WorkerMessage message;
     message.set_epoch(ToInt(epoch_));
     message.set_generation(ToInt(options_.generation));
     *message.mutable_resume_report() = std::move(part);
-    out.push_back(SendMessage{std::move(message)});
+    turn.out.push_back(SendMessage{std::move(message)});
   }
 }
 
@@ -214,8 +214,7 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   return parts.Take();
 }
 
-bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, absl::Time now,
-                                  std::vector<WorkerEffect>& out) {
+bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const Turn& turn) {
   if (in.stream != stream_ || link_ == Link::kDetached) return false;
   const int64_t epoch = in.message.epoch();
   if (link_ == Link::kResuming && epoch < ToInt(epoch_)) {
@@ -223,7 +222,7 @@ bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, absl::Time now,
                options_.generation,
                absl::StrCat("coordd is in epoch ", epoch, ", before epoch ", ToInt(epoch_),
                             " in which this rank was: it has an older state")),
-           now, out);
+           turn);
     return false;
   }
   if (link_ == Link::kResuming) epoch_ = Epoch{epoch};
@@ -239,66 +238,65 @@ void WorkerState::Reattached(absl::Time now) {
   detached_because_ = absl::OkStatus();
 }
 
-void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
-                            std::vector<WorkerEffect>& out) {
+void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
   if (!end_.ok() && !expects_next_) return;
   if (link_ != Link::kResuming) {
-    ProtocolError("coordd resumed a session that was not interrupted", out);
+    ProtocolError("coordd resumed a session that was not interrupted", turn);
     return;
   }
   session_ = resumed.session();
   for (int64_t position : resumed.open_ends()) log_.Keep(position);
   incoming_.Clear();  // of a schedule that nobody has heard to its end
   slots_.Clear(resumed.slots());
-  Reattached(now);
+  Reattached(turn.now);
   // coordd tells whom it knows to leave; its word may have changed.
   if (drain_until_ != absl::InfiniteFuture() && !drain_asked_.has_value())
-    SetDrain(absl::InfiniteFuture(), out);
-  AskToLeave(now, out);
+    SetDrain(absl::InfiniteFuture(), turn);
+  AskToLeave(turn);
   if (expects_next_) {  // since it has said where it stands
     SendFailed(BatchKey{LaneId{0}, 0}, "", (continues() ? change_ : end_).message(), std::nullopt,
-               out);
+               turn);
     return;
   }
   if (const auto answered = process_sets_.AnsweredRequests(); !answered.ok()) {
-    ProtocolError(answered.status().message(), out);
+    ProtocolError(answered.status().message(), turn);
     return;
   }
-  ReportAnew(now, out);
+  ReportAnew(turn);
   const bool executes = std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
     return entry.second.lane->on_devices();  // its end will be said
   });
-  if (resumed.wants_schedule_finished() && !executes) SendScheduleFinished(0, out);
+  if (resumed.wants_schedule_finished() && !executes) SendScheduleFinished(0, turn);
 }
 
 // Everything that has no answer, in the order in which it was said.
-void WorkerState::ReportAnew(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::ReportAnew(const Turn& turn) {
   unreported_.clear();
   std::map<ProcessSetId, std::vector<TensorId>> withdrawn;
   for (const auto& [id, pending] : pending_) {
     if (id != join_) unreported_.push_back(id);
     if (!pending.withdrawn.ok()) withdrawn[pending.spec->process_set].push_back(id);
   }
-  Report(out);
-  for (v1::ProcessSetRequest& request : process_sets_.AskAnew(now)) {
+  Report(turn);
+  for (v1::ProcessSetRequest& request : process_sets_.AskAnew(turn.now)) {
     v1::WorkerMessage message;
     *message.mutable_process_set_request() = std::move(request);
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
   }
   // Who has joined asks for nothing more.
   if (ToInt(join_) != 0) {
     pending_.at(join_).reported = false;
     unreported_.push_back(join_);
   }
-  Report(out);
+  Report(turn);
   for (const auto& [set, tensors] : withdrawn) {
-    SendWithdrawn(tensors, pending_.at(tensors.front()).withdrawn.message(), now, out);
+    SendWithdrawn(tensors, pending_.at(tensors.front()).withdrawn.message(), turn);
   }
-  ReportSchedulesAnew(out);
-  AskForChange(out);
+  ReportSchedulesAnew(turn);
+  AskForChange(turn);
 }
 
-void WorkerState::ReportSchedulesAnew(std::vector<WorkerEffect>& out) {
+void WorkerState::ReportSchedulesAnew(const Turn& turn) {
   for (auto& [id, scheduled] : schedules_) {
     const ScheduledLane& lane = *scheduled.lane;
     v1::WorkerMessage message;
@@ -311,7 +309,7 @@ void WorkerState::ReportSchedulesAnew(std::vector<WorkerEffect>& out) {
     } else {
       continue;
     }
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
   }
 }
 

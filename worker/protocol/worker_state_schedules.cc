@@ -27,20 +27,19 @@ std::string WhatIsMissing(const ScheduledLane& lane) {
 
 }  // namespace
 
-void WorkerState::OnSchedule(const v1::Schedule& schedule, absl::Time now,
-                             std::vector<WorkerEffect>& out) {
+void WorkerState::OnSchedule(const v1::Schedule& schedule, const Turn& turn) {
   if (!end_.ok() || expects_next_) return;
   const bool first = incoming_.id() == 0;
   if (!first && (incoming_.id() != schedule.id() || incoming_.lane() != schedule.lane() ||
                  incoming_.process_set() != schedule.process_set())) {
     ProtocolError(
         absl::StrCat("coordd sent schedule ", schedule.id(), " within schedule ", incoming_.id()),
-        out);
+        turn);
     return;
   }
   last_schedule_ = std::max(last_schedule_, schedule.id());
   incoming_.MergeFrom(schedule);
-  if (!schedule.more()) BeginSchedule(now, out);
+  if (!schedule.more()) BeginSchedule(turn);
 }
 
 absl::StatusOr<std::vector<std::vector<TensorSpec>>> WorkerState::SchedulePart(
@@ -78,11 +77,11 @@ absl::StatusOr<std::vector<std::vector<TensorSpec>>> WorkerState::SchedulePart(
   return batches;
 }
 
-void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::BeginSchedule(const Turn& turn) {
   const v1::Schedule schedule = std::exchange(incoming_, v1::Schedule{});
   auto batches = SchedulePart(schedule);
   if (!batches.ok()) {
-    ProtocolError(batches.status().message(), out);
+    ProtocolError(batches.status().message(), turn);
     return;
   }
   const LaneId id{schedule.lane()};
@@ -101,7 +100,7 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
   if (leaving_) lane.Freeze();
   v1::WorkerMessage ack;
   ack.mutable_schedule_ack()->set_id(schedule.id());
-  Send(std::move(ack), out);
+  Send(std::move(ack), turn);
   // What has been submitted in the meantime: coordd forgets that it was reported.
   for (auto tensor = pending_.begin(); tensor != pending_.end();) {
     const auto next = std::next(tensor);
@@ -111,16 +110,16 @@ void WorkerState::BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out) 
       const TensorId tensor_id = tensor->first;
       std::erase(unreported_, tensor_id);
       if (!pending.withdrawn.ok()) {
-        Fail(tensor, pending.withdrawn, out);
+        Fail(tensor, pending.withdrawn, turn);
       } else {
         HeldTensor held{tensor_id, {}, pending.submitted_at, pending.deadline, {}};
         held.spec = Erase(tensor);
-        TakeInto(lane, slot->second.slot, std::move(held), now, out);
+        TakeInto(lane, slot->second.slot, std::move(held), turn);
       }
     }
     tensor = next;
   }
-  LaunchScheduled(lane, now, out);
+  LaunchScheduled(lane, turn);
 }
 
 std::optional<WorkerState::ScheduledSlot> WorkerState::FindScheduled(const SharedSpec& spec) {
@@ -132,8 +131,7 @@ std::optional<WorkerState::ScheduledSlot> WorkerState::FindScheduled(const Share
   return found->second;
 }
 
-bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
-                                std::vector<WorkerEffect>& out) {
+bool WorkerState::TakeScheduled(SubmittedTensor& tensor, const Turn& turn) {
   const TensorSpec& spec = *tensor.spec;
   const std::optional<ScheduledSlot> found = FindScheduled(tensor.spec);
   if (!found.has_value()) {
@@ -143,7 +141,7 @@ bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
       if (scheduled.lane->process_set() == spec.process_set && scheduled.lane->HasGroup(spec.group))
         BreakSchedule(*scheduled.lane,
                       absl::StrCat("tensor ", spec.name, " came as part of group ", spec.group),
-                      out);
+                      turn);
     }
     return false;
   }
@@ -152,62 +150,60 @@ bool WorkerState::TakeScheduled(SubmittedTensor& tensor, absl::Time now,
   const size_t slot = found->slot;
   if (!lane.Wants(slot)) return false;
   if (lane.Holds(slot)) {
-    out.push_back(
+    turn.out.push_back(
         FailTensor{tensor.id, ForTensor(spec.name, absl::AlreadyExistsError("pending already"))});
     return true;
   }
-  TakeInto(lane, slot, HeldTensor{tensor.id, std::move(tensor.spec), now, tensor.deadline, {}}, now,
-           out);
-  LaunchScheduled(lane, now, out);
-  RetireIfFinished(id, out);
+  TakeInto(lane, slot, HeldTensor{tensor.id, std::move(tensor.spec), turn.now, tensor.deadline, {}},
+           turn);
+  LaunchScheduled(lane, turn);
+  RetireIfFinished(id, turn);
   return true;
 }
 
-void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
-                           std::vector<WorkerEffect>& out) {
-  const absl::Status taken = lane.Take(slot, std::move(tensor), now);
+void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, const Turn& turn) {
+  const absl::Status taken = lane.Take(slot, std::move(tensor), turn.now);
   if (taken.ok()) return;
   if (!lane.cut()) {
-    BreakSchedule(lane, taken.message(), out);
+    BreakSchedule(lane, taken.message(), turn);
     return;
   }
   // Other ranks have launched it already.
   SendFailed(BatchKey{lane.lane(), lane.launched() + 1}, lane.spec(slot).name, taken.message(),
-             Suspect{options_.rank}, out);
+             Suspect{options_.rank}, turn);
   EndGeneration(GenerationEndedError(options_.generation, taken.message(), taken.code()),
-                /*abort=*/true, out);
+                /*abort=*/true, turn);
 }
 
-void WorkerState::LaunchScheduled(ScheduledLane& lane, absl::Time now,
-                                  std::vector<WorkerEffect>& out) {
+void WorkerState::LaunchScheduled(ScheduledLane& lane, const Turn& turn) {
   if (!end_.ok() || expects_next_ || leaving_) return;
   // A rank that has joined has no more data: what is missing up to the cut is absent.
   const bool joined = ToInt(join_) != 0 && lane.cut();
   while (auto batch = joined ? lane.NextWithAbsent() : lane.Next())
-    LaunchScheduledBatch(lane, *std::move(batch), now, out);
+    LaunchScheduledBatch(lane, *std::move(batch), turn);
 }
 
 // This rank has joined, and may not have come to the cut of schedules.
-void WorkerState::FillSchedules(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::FillSchedules(const Turn& turn) {
   std::vector<LaneId> lanes;
   for (const auto& [id, scheduled] : schedules_) lanes.push_back(id);
   for (LaneId id : lanes) {
-    LaunchScheduled(*schedules_.at(id).lane, now, out);
-    RetireIfFinished(id, out);
+    LaunchScheduled(*schedules_.at(id).lane, turn);
+    RetireIfFinished(id, turn);
   }
 }
 
 void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch,
-                                       absl::Time now, std::vector<WorkerEffect>& out) {
+                                       const Turn& turn) {
   LaunchBatch launch;
   launch.lane = lane.lane();
   launch.sequence = batch.sequence;
   launch.process_set = lane.process_set();
   Executing executing;
   executing.first_tensor = batch.tensors.front().spec->name;
-  launch.ready_at = now;
+  launch.ready_at = turn.now;
   launch.begins_cycle = lane.BeginsCycle(batch.sequence);
-  executing.launched_at = now;
+  executing.launched_at = turn.now;
   executing.process_set = launch.process_set;
   executing.deadline = absl::InfiniteFuture();
   for (HeldTensor& tensor : batch.tensors) {
@@ -220,25 +216,24 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
     }
     const bool in_time = tensor.withdrawn.ok();
     AddExecuting(tensor.id, std::move(tensor.spec),
-                 in_time ? tensor.deadline : now + kWithdrawalAnswer, executing);
-    launch.negotiation.push_back(now - tensor.submitted_at);
+                 in_time ? tensor.deadline : turn.now + kWithdrawalAnswer, executing);
+    launch.negotiation.push_back(turn.now - tensor.submitted_at);
   }
   // Never fails: the lane counts as the sequencer does.
   schedules_.at(launch.lane).staged = 0;
   COORDD_CHECK(sequencer_.Launch(launch.lane, launch.sequence).ok());
   executing_.emplace(BatchKey{launch.lane, launch.sequence}, std::move(executing));
-  out.push_back(std::move(launch));
+  turn.out.push_back(std::move(launch));
 }
 
-void WorkerState::BreakSchedule(ScheduledLane& lane, absl::string_view why,
-                                std::vector<WorkerEffect>& out) {
+void WorkerState::BreakSchedule(ScheduledLane& lane, absl::string_view why, const Turn& turn) {
   Scheduled& scheduled = schedules_.at(lane.lane());
   if (std::exchange(scheduled.broken, true) || lane.frozen()) return;
   scheduled.why = std::string(why);
   v1::WorkerMessage message;
   message.mutable_schedule_break()->set_id(lane.id());
   message.mutable_schedule_break()->set_reason(ShortenedText(why, kMaxReasonBytes));
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 ScheduledLane* WorkerState::FindSchedule(int64_t id) {
@@ -247,12 +242,12 @@ ScheduledLane* WorkerState::FindSchedule(int64_t id) {
   return nullptr;
 }
 
-void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out) {
+void WorkerState::OnFreeze(const v1::Freeze& freeze, const Turn& turn) {
   if (!end_.ok() || expects_next_) return;
   ScheduledLane* lane = FindSchedule(freeze.id());
   if (lane == nullptr || lane->cut()) {
     ProtocolError(absl::StrCat("coordd froze schedule ", freeze.id(), ", which is not in force"),
-                  out);
+                  turn);
     return;
   }
   to_ = lane->process_set();
@@ -262,7 +257,7 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& 
   message.mutable_freeze_reply()->set_id(freeze.id());
   message.mutable_freeze_reply()->set_launched(lane->launched());
   message.mutable_freeze_reply()->set_join_follows(TakeJoinBack());
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 bool WorkerState::TakeJoinBack() {
@@ -282,126 +277,125 @@ bool WorkerState::JoinWaits() const {
   });
 }
 
-void WorkerState::OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
   if (!end_.ok() || expects_next_) return;
   ScheduledLane* lane = FindSchedule(cut.id());
   if (lane == nullptr || !lane->frozen() || lane->cut()) {
-    ProtocolError(absl::StrCat("coordd cut schedule ", cut.id(), ", which it had not frozen"), out);
+    ProtocolError(absl::StrCat("coordd cut schedule ", cut.id(), ", which it had not frozen"),
+                  turn);
     return;
   }
   to_ = lane->process_set();
   absl::StatusOr<std::vector<HeldTensor>> behind = lane->Cut(cut.position());
   if (absl::IsInternal(behind.status())) {
-    ProtocolError(behind.status().message(), out);
+    ProtocolError(behind.status().message(), turn);
     return;
   }
   if (!behind.ok()) {
     // What other ranks have launched is not what this program submits.
     SendFailed(BatchKey{lane->lane(), lane->launched() + 1}, "", behind.status().message(),
-               Suspect{options_.rank}, out);
+               Suspect{options_.rank}, turn);
     EndGeneration(GenerationEndedError(options_.generation, behind.status().message(),
                                        behind.status().code()),
-                  /*abort=*/true, out);
+                  /*abort=*/true, turn);
     return;
   }
   for (HeldTensor& held : *behind) {
     if (!held.withdrawn.ok()) {
-      out.push_back(FailTensor{held.id, held.withdrawn});
+      turn.out.push_back(FailTensor{held.id, held.withdrawn});
       continue;
     }
     Add(held.id, Pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}});
   }
-  LaunchScheduled(*lane, now, out);
-  RetireIfFinished(lane->lane(), out);
+  LaunchScheduled(*lane, turn);
+  RetireIfFinished(lane->lane(), turn);
 }
 
-void WorkerState::RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out) {
+void WorkerState::RetireIfFinished(LaneId id, const Turn& turn) {
   const auto found = schedules_.find(id);
   if (found == schedules_.end() || !found->second.lane->cut()) return;
   const ScheduledLane& lane = *found->second.lane;
   // A rank that leaves launches nothing more; its goodbye ends the generation.
   if (!lane.finished() && !leaving_) return;
-  if (lane.finished() && lane.on_devices()) SendScheduleFinished(lane.id(), out);
+  if (lane.finished() && lane.on_devices()) SendScheduleFinished(lane.id(), turn);
   if (tracing_.lane == id) tracing_.until_cycle = 0;  // there are no more steps: coordd ends it
   absl::erase_if(scheduled_, [&](const auto& entry) { return entry.second.lane == &lane; });
   schedules_.erase(found);
   sequencer_.End(id);
-  out.push_back(EndLane{id});
+  turn.out.push_back(EndLane{id});
 }
 
-void WorkerState::NoteStaged(std::vector<WorkerEffect>& out) {
+void WorkerState::NoteStaged(const Turn& turn) {
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;
     if (!lane.on_devices() || lane.cut() || ++scheduled.staged < kStagedInARow) continue;
     BreakSchedule(lane,
                   absl::StrCat(kStagedInARow,
                                " batches of other tensors on devices came, and none of it between"),
-                  out);
+                  turn);
   }
 }
 
-void WorkerState::SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out) {
+void WorkerState::SendScheduleFinished(int64_t id, const Turn& turn) {
   v1::WorkerMessage message;
   message.mutable_schedule_finished()->set_id(id);
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
-void WorkerState::On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(ProgramWaits& in, const Turn& turn) {
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;
-    if (lane.held() == 0 || now - lane.waiting_since() < kBlockedSilence) continue;
+    if (lane.held() == 0 || turn.now - lane.waiting_since() < kBlockedSilence) continue;
     for (const HeldTensor* held : lane.AllHeld()) {
-      if (held->id == in.id) return BreakForSilence(lane, out);
+      if (held->id == in.id) return BreakForSilence(lane, turn);
     }
   }
 }
 
-void WorkerState::BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out) {
+void WorkerState::BreakForSilence(ScheduledLane& lane, const Turn& turn) {
   BreakSchedule(lane,
                 absl::StrCat("tensor ", lane.Oldest()->spec->name, " waits for ",
                              WhatIsMissing(lane), ", which the program has not submitted"),
-                out);
+                turn);
 }
 
-void WorkerState::CheckSilence(Scheduled& scheduled, absl::Time now,
-                               std::vector<WorkerEffect>& out) {
+void WorkerState::CheckSilence(Scheduled& scheduled, const Turn& turn) {
   ScheduledLane& lane = *scheduled.lane;
   if (scheduled.broken || lane.frozen() || lane.held() == 0) return;
   if (scheduled.silent_since != lane.waiting_since()) {
     scheduled.silent_since = lane.waiting_since();
     scheduled.next_question = kBlockedSilence;
   }
-  const absl::Duration silence = now - lane.waiting_since();
-  if (silence >= kScheduleSilence) return BreakForSilence(lane, out);
+  const absl::Duration silence = turn.now - lane.waiting_since();
+  if (silence >= kScheduleSilence) return BreakForSilence(lane, turn);
   if (silence < scheduled.next_question) return;
   scheduled.next_question = 2 * silence;
   for (const HeldTensor* held : lane.AllHeld()) question_.push_back(held->id);
 }
 
-void WorkerState::CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::CheckSchedules(const Turn& turn) {
   question_.clear();
-  if (now >= left_behind_deadline_) {
+  if (turn.now >= left_behind_deadline_) {
     left_behind_deadline_ = absl::InfiniteFuture();
     const absl::Status why =
         end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
     const bool waits = ExecutesSchedule() || (has_given_up_ && !executing_.empty());
-    if (waits) EndGeneration(why, /*abort=*/true, out);
+    if (waits) EndGeneration(why, /*abort=*/true, turn);
   }
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;
-    CheckSilence(scheduled, now, out);
-    CheckScheduleDeadlines(lane, now, out);
+    CheckSilence(scheduled, turn);
+    CheckScheduleDeadlines(lane, turn);
     if (!end_.ok() || expects_next_) return;  // the schedules are gone
   }
 }
 
-void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
-                                         std::vector<WorkerEffect>& out) {
-  if (lane.earliest_deadline() > now) return;
+void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, const Turn& turn) {
+  if (lane.earliest_deadline() > turn.now) return;
   for (HeldTensor* held : lane.AllHeld()) {
-    if (held->deadline > now) continue;
+    if (held->deadline > turn.now) continue;
     if (!held->withdrawn.ok() && !attached()) {
-      held->deadline = now + kWithdrawalAnswer;  // coordd cannot have answered
+      held->deadline = turn.now + kWithdrawalAnswer;  // coordd cannot have answered
       continue;
     }
     if (!held->withdrawn.ok()) {
@@ -412,16 +406,16 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now,
                            " was given up, and its schedule was not cut ",
                            SecondsText(kWithdrawalAnswer), " later: other ranks execute it"),
               absl::StatusCode::kUnavailable),
-          /*abort=*/true, out);
+          /*abort=*/true, turn);
       return;
     }
     const absl::Status why = absl::DeadlineExceededError(
-        absl::StrCat("its batch was not complete ", SecondsText(now - held->submitted_at),
+        absl::StrCat("its batch was not complete ", SecondsText(turn.now - held->submitted_at),
                      " after rank ", ToInt(options_.rank), " had submitted it, without ",
                      WhatIsMissing(lane), " (generation ", ToInt(options_.generation), ")"));
     held->withdrawn = ForTensor(held->spec->name, why);
-    held->deadline = now + kWithdrawalAnswer;
-    BreakSchedule(lane, held->withdrawn.message(), out);
+    held->deadline = turn.now + kWithdrawalAnswer;
+    BreakSchedule(lane, held->withdrawn.message(), turn);
   }
   lane.FindEarliestDeadline();
 }

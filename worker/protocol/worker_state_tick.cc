@@ -31,34 +31,35 @@ void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePositio
 
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
+  const Turn turn{now, out};
   NoticeSleep(now);
-  CheckDeadlines(now, out);
-  WithdrawProcessSets(now, out);
-  CheckExecuting(now, out);
-  CheckAskedAbort(now, out);
-  CheckSchedules(now, out);
+  CheckDeadlines(turn);
+  WithdrawProcessSets(turn);
+  CheckExecuting(turn);
+  CheckAskedAbort(turn);
+  CheckSchedules(turn);
   if (now >= verdict_deadline_) {
     // coordd has not said who died: what the data plane saw has to do.
     absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
     if (!end_.ok())
       why = absl::Status(end_.code(), absl::StrCat(end_.message(), "; ", local_failure_.message()));
-    EndGeneration(std::move(why), /*abort=*/true, out);
+    EndGeneration(std::move(why), /*abort=*/true, turn);
   }
-  TryAgain(now, out);
+  TryAgain(turn);
   if (now >= lease_until_ && counts_lease()) {
     const absl::Status silent = absl::UnavailableError(
         absl::StrCat("coordd has not answered this rank's heartbeats for ",
                      SecondsText(options_.lease), ": it may count the rank as lost"));
     if (MayResume(silent)) {
-      Detach(silent, now, out);
+      Detach(silent, turn);
     } else {
-      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), now, out);
+      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), turn);
     }
   }
-  Report(out);
-  ReportRecovery(out);
-  SendHeartbeat(now, out);
-  LeaveWhenDrained(now, out);
+  Report(turn);
+  ReportRecovery(turn);
+  SendHeartbeat(turn);
+  LeaveWhenDrained(turn);
 }
 
 absl::Time WorkerState::NextDeadline() const {
@@ -88,10 +89,10 @@ void WorkerState::NoticeSleep(absl::Time now) {
   if (slept) lease_until_ = std::max(lease_until_, now + options_.lease / 2);
 }
 
-void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::CheckDeadlines(const Turn& turn) {
   std::vector<TensorId> late;
   for (const auto& [deadline, id] : deadlines_) {
-    if (deadline > now) break;
+    if (deadline > turn.now) break;
     const Pending& pending = pending_.at(id);
     if (!pending.withdrawn.ok() && attached()) {
       EndGeneration(
@@ -100,55 +101,55 @@ void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out)
               absl::StrCat("coordd did not answer the withdrawal of tensor ", pending.spec->name,
                            " within ", SecondsText(kWithdrawalAnswer)),
               absl::StatusCode::kUnavailable),
-          /*abort=*/false, out);
+          /*abort=*/false, turn);
       return;
     }
     late.push_back(id);
   }
   // Others may wait for what coordd has not heard of yet: it is told, and that it is withdrawn.
-  if (!late.empty()) Report(out);
+  if (!late.empty()) Report(turn);
   for (TensorId id : late) {
     const auto tensor = pending_.find(id);
     if (!tensor->second.withdrawn.ok()) {
-      SetDeadline(tensor, now + kWithdrawalAnswer);  // coordd cannot have answered
+      SetDeadline(tensor, turn.now + kWithdrawalAnswer);  // coordd cannot have answered
       continue;
     }
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-        "not every rank had submitted it ", SecondsText(now - tensor->second.submitted_at),
+        "not every rank had submitted it ", SecondsText(turn.now - tensor->second.submitted_at),
         " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
     if (tensor->second.reported) {
-      Withdraw({id}, why, now, out);
+      Withdraw({id}, why, turn);
       continue;
     }
     std::erase(unreported_, id);
-    Fail(tensor, why, out);
+    Fail(tensor, why, turn);
   }
 }
 
 void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why,
-                           absl::Time now, std::vector<WorkerEffect>& out) {
+                           const Turn& turn) {
   for (TensorId id : tensors) {
     Pending& pending = pending_.at(id);
     pending.withdrawn = ForTensor(pending.spec->name, why);
   }
-  SendWithdrawn(tensors, why.message(), now, out);
+  SendWithdrawn(tensors, why.message(), turn);
 }
 
 void WorkerState::SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why,
-                                absl::Time now, std::vector<WorkerEffect>& out) {
+                                const Turn& turn) {
   v1::WorkerMessage message;
   int64_t bytes = 0;
   auto flush = [&] {
     if (bytes == 0) return;
     message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why, kMaxDetailBytes));
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
     message.Clear();
     bytes = 0;
   };
   for (TensorId id : tensors) {
     const auto tensor = pending_.find(id);
     const TensorSpec& spec = *tensor->second.spec;
-    SetDeadline(tensor, now + kWithdrawalAnswer);
+    SetDeadline(tensor, turn.now + kWithdrawalAnswer);
     // A message is about one set.
     if (message.tensors_withdrawn().process_set() != ToInt(spec.process_set)) flush();
     message.mutable_tensors_withdrawn()->set_process_set(ToInt(spec.process_set));
@@ -159,43 +160,43 @@ void WorkerState::SendWithdrawn(const std::vector<TensorId>& tensors, absl::stri
   flush();
 }
 
-void WorkerState::WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::WithdrawProcessSets(const Turn& turn) {
   absl::StatusOr<std::vector<v1::ProcessSetRequest>> due =
-      process_sets_.Withdraw(now, /*answerable=*/attached());
+      process_sets_.Withdraw(turn.now, /*answerable=*/attached());
   if (!due.ok()) {
     EndGeneration(
         GenerationEndedError(options_.generation, due.status().message(), due.status().code()),
-        /*abort=*/false, out);
+        /*abort=*/false, turn);
     return;
   }
   for (v1::ProcessSetRequest& request : *due) {
     v1::WorkerMessage message;
     *message.mutable_process_set_request() = std::move(request);
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
   }
 }
 
-void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::CheckExecuting(const Turn& turn) {
   if (aborted_) return;
   for (auto& [key, batch] : executing_) {
-    if (batch.deadline > now) continue;
+    if (batch.deadline > turn.now) continue;
     batch.overdue = true;
     const std::string what =
         absl::StrCat("tensor ", batch.overdue_tensor,
                      " was still executing at its deadline on rank ", ToInt(options_.rank));
-    SendFailed(key, batch.overdue_tensor, what, std::nullopt, out);
-    EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, out);
+    SendFailed(key, batch.overdue_tensor, what, std::nullopt, turn);
+    EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, turn);
     return;
   }
 }
 
-void WorkerState::Report(std::vector<WorkerEffect>& out) {
+void WorkerState::Report(const Turn& turn) {
   if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
   v1::WorkerMessage message;
   int64_t bytes = 0;
   const auto make_room = [&](int64_t size) {
     if (bytes > 0 && bytes + size > kMaxReportBytes) {
-      Send(std::move(message), out);
+      Send(std::move(message), turn);
       message.Clear();
       bytes = 0;
     }
@@ -228,20 +229,21 @@ void WorkerState::Report(std::vector<WorkerEffect>& out) {
   }
   unreported_.clear();
   if (waits) unreported_.push_back(join_);
-  if (bytes > 0) Send(std::move(message), out);
+  if (bytes > 0) Send(std::move(message), turn);
 }
 
-void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
-  heartbeat_lag_ = now - next_heartbeat_;
+void WorkerState::SendHeartbeat(const Turn& turn) {
+  if (turn.now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
+  heartbeat_lag_ = turn.now - next_heartbeat_;
   // Until coordd has answered for the first time its clock is not known: then a whole interval.
   next_heartbeat_ =
-      now + (clock_offset_.known() ? UntilNextHeartbeat(options_.heartbeat_interval, options_.size,
-                                                        options_.rank, now + clock_offset_.offset())
-                                   : options_.heartbeat_interval);
+      turn.now + (clock_offset_.known()
+                      ? UntilNextHeartbeat(options_.heartbeat_interval, options_.size,
+                                           options_.rank, turn.now + clock_offset_.offset())
+                      : options_.heartbeat_interval);
   v1::WorkerMessage message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
-  heartbeat.set_sent_ns(absl::ToUnixNanos(now));
+  heartbeat.set_sent_ns(absl::ToUnixNanos(turn.now));
   heartbeat.set_collectives_completed(collectives_completed_);
   heartbeat.set_bytes_reduced(bytes_reduced_);
   heartbeat.set_batches_completed(batches_completed_);
@@ -262,14 +264,14 @@ void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) 
     position.set_completed(lane.completed);
     const auto scheduled = schedules_.find(id);
     if (scheduled != schedules_.end()) {
-      TellOfSchedule(scheduled->second, now, position);
+      TellOfSchedule(scheduled->second, turn.now, position);
       continue;
     }
     const auto waiting = oldest.find(id);
     if (waiting == oldest.end()) continue;
-    SetWaiting(waiting->second->spec->name, now - waiting->second->submitted_at, position);
+    SetWaiting(waiting->second->spec->name, turn.now - waiting->second->submitted_at, position);
   }
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position) {
@@ -283,37 +285,37 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
 }
 
 // Of a failure coordd hears before the others can see that what they execute with this rank ends.
-void WorkerState::LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (!left_ && link_ != Link::kDetached) SayGoodbye(now, out);
+void WorkerState::LeaveFailing(const Turn& turn) {
+  if (!left_ && link_ != Link::kDetached) SayGoodbye(turn);
   const bool is_known = stream_ended_ || link_ == Link::kDetached;
   if (!is_known || (aborted_ && link_ != Link::kDetached)) return;
   StopForced stop;
-  On(stop, now, out);
+  On(stop, turn);
 }
 
-void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (leaving_ && goodbye_.failing()) LeaveFailing(now, out);
+void WorkerState::LeaveWhenDrained(const Turn& turn) {
+  if (leaving_ && goodbye_.failing()) LeaveFailing(turn);
   if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
-  if (end_.ok() && !stream_ended_ && goodbye_.Holds(now)) {
-    if (goodbye_.TakeFinished()) out.push_back(WorkFinished{});
+  if (end_.ok() && !stream_ended_ && goodbye_.Holds(turn.now)) {
+    if (goodbye_.TakeFinished()) turn.out.push_back(WorkFinished{});
     return;
   }
   if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
-  SayGoodbye(now, out);
+  SayGoodbye(turn);
   if (stream_ended_) {
     stopped_ = true;
-    out.push_back(Stopped{});
+    turn.out.push_back(Stopped{});
   }
 }
 
-void WorkerState::SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::SayGoodbye(const Turn& turn) {
   if (!left_) {
     left_ = true;
     asked_abort_.reset();
-    EndTrace(/*send=*/true, now, out);
+    EndTrace(/*send=*/true, turn);
     if (end_.ok()) {
       end_ = absl::CancelledError("this worker has left the job");
-      out.push_back(GenerationEnded{end_});
+      turn.out.push_back(GenerationEnded{end_});
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
@@ -323,20 +325,20 @@ void WorkerState::SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out) {
     message.mutable_leave()->set_batches_completed(batches_completed_);
     // Also to one that has not taken it back yet: there is nothing to be told.
     if (link_ == Link::kResuming) link_ = Link::kAttached;
-    Send(std::move(message), out);
-    out.push_back(CloseStream{});
+    Send(std::move(message), turn);
+    turn.out.push_back(CloseStream{});
   }
 }
 
-void WorkerState::Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out) {
+void WorkerState::Send(v1::WorkerMessage message, const Turn& turn) {
   if (stream_ended_ || !attached()) return;
   message.set_epoch(ToInt(epoch_));
   message.set_generation(ToInt(options_.generation));
-  out.push_back(SendMessage{std::move(message)});
+  turn.out.push_back(SendMessage{std::move(message)});
 }
 
 void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                             std::optional<Suspect> suspect, std::vector<WorkerEffect>& out) {
+                             std::optional<Suspect> suspect, const Turn& turn) {
   v1::WorkerMessage message;
   v1::CollectiveFailed& failed = *message.mutable_collective_failed();
   failed.set_lane(ToInt(batch.first));
@@ -345,7 +347,7 @@ void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::st
   failed.set_detail(ShortenedText(detail, kMaxDetailBytes));
   failed.set_suspect_rank(suspect.has_value() ? ToInt(suspect->rank) : -1);
   failed.set_suspect_silent(suspect.has_value() && suspect->silent);
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 }  // namespace coordd
