@@ -54,11 +54,10 @@ void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
     if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
-    if (refused.ok() && ToInt(join_) != 0)
+    if (refused.ok() && pending_.has_joined())
       refused = absl::FailedPreconditionError(
           "this rank has joined, expected nothing more until the join ends");
-    if (refused.ok() && !by_name_.empty() &&
-        by_name_.contains(TensorKey(tensor.spec->process_set, name)))
+    if (refused.ok() && pending_.Contains(tensor.spec->process_set, name))
       refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
       turn.out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
@@ -66,18 +65,9 @@ void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
     }
     if (!schedules_.empty() && TakeScheduled(tensor, turn)) continue;
     const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
-    if (joins) join_ = tensor.id;
-    Add(tensor.id, Pending{std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
+    pending_.Add(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
     if (joins) FillSchedules(turn);
   }
-}
-
-void WorkerState::Add(TensorId id, Pending pending) {
-  unreported_.push_back(id);
-  deadlines_.emplace(pending.deadline, id);
-  const auto added = pending_.emplace(id, std::move(pending));
-  const TensorSpec& spec = *added.first->second.spec;
-  by_name_.emplace(TensorKey(spec.process_set, spec.name), id);
 }
 
 int64_t WorkerState::pending_tensors() const {
@@ -91,7 +81,7 @@ void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
   if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
-  if (refused.ok() && ToInt(join_) != 0)
+  if (refused.ok() && pending_.has_joined())
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
   if (!refused.ok()) {
@@ -302,17 +292,16 @@ void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   leaving_ = true;
   const absl::Status why = absl::CancelledError("this worker is shutting down");
   process_sets_.FailRequests(why, turn.out);
-  for (TensorId id : unreported_) Fail(pending_.find(id), why, turn);
-  unreported_.clear();
+  pending_.FailUnreported(why, turn);
   if (expects_next_) {
     for (const auto& [id, spec] : awaiting_verdict_)
       turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     awaiting_verdict_.clear();
   }
   std::vector<TensorId> reported;
-  for (const auto& [id, pending] : pending_)
-    if (pending.withdrawn.ok()) reported.push_back(id);
-  Withdraw(reported, why, turn);
+  for (const auto& [id, tensor] : pending_.tensors())
+    if (tensor.withdrawn.ok()) reported.push_back(id);
+  SendAll(pending_.Withdraw(reported, why, turn.now), turn);
   for (auto& [id, scheduled] : schedules_) {
     scheduled.lane->Freeze();
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
@@ -353,14 +342,8 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) 
 }
 
 void WorkerState::FailEverything(const Turn& turn) {
-  for (const auto& [id, pending] : pending_)
-    turn.out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
-  by_name_.clear();
-  pending_.clear();
-  join_ = TensorId{};
-  deadlines_.clear();
+  pending_.FailAll(end_, turn);
   process_sets_.FailRequests(end_, turn.out);
-  unreported_.clear();
   for (auto& [id, scheduled] : schedules_) {
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
       turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
@@ -386,27 +369,6 @@ void WorkerState::ProtocolError(absl::string_view what, const Turn& turn) {
       GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
   if (expects_next_) return EndForGood(why, turn);
   EndGeneration(why, /*abort=*/true, turn);
-}
-
-void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status, const Turn& turn) {
-  turn.out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
-  Erase(tensor);
-}
-
-SharedSpec WorkerState::Erase(PendingMap::iterator tensor) {
-  Pending& pending = tensor->second;
-  if (tensor->first == join_) join_ = TensorId{};
-  by_name_.erase(TensorKey(pending.spec->process_set, pending.spec->name));
-  deadlines_.erase({pending.deadline, tensor->first});
-  SharedSpec spec = std::move(pending.spec);
-  pending_.erase(tensor);
-  return spec;
-}
-
-void WorkerState::SetDeadline(PendingMap::iterator tensor, absl::Time deadline) {
-  deadlines_.erase({tensor->second.deadline, tensor->first});
-  tensor->second.deadline = deadline;
-  deadlines_.emplace(deadline, tensor->first);
 }
 
 }  // namespace coordd

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "worker/protocol/clock_offset.h"
 #include "worker/protocol/cycle_marks.h"
 #include "worker/protocol/goodbye.h"
+#include "worker/protocol/pending_tensors.h"
 #include "worker/protocol/plan_sequencer.h"
 #include "worker/protocol/process_set_state.h"
 #include "worker/protocol/received_log.h"
@@ -31,8 +31,6 @@
 
 namespace coordd {
 
-// A message to coordd holds at most this much of tensors (session.proto).
-inline constexpr int64_t kMaxReportBytes = 256 << 10;
 // How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
 // dead process within milliseconds; the error then names host and cause.
 inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
@@ -136,7 +134,7 @@ class WorkerState {
   // OK while the generation is alive.
   const absl::Status& status() const { return end_; }
   int64_t pending_tensors() const;
-  int64_t unreported_tensors() const { return static_cast<int64_t>(unreported_.size()); }
+  int64_t unreported_tensors() const { return static_cast<int64_t>(pending_.unreported()); }
   int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
   // How late this rank comes to collectives, as coordd has told last.
   absl::Duration arrival_lag() const { return arrival_lag_; }
@@ -146,15 +144,6 @@ class WorkerState {
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
  private:
-  // Unique among what is pending; the name is that of the Pending.
-  using TensorKey = std::pair<ProcessSetId, absl::string_view>;
-  struct Pending {
-    SharedSpec spec;
-    absl::Time submitted_at;
-    absl::Time deadline;  // withdrawn: by when coordd has to answer
-    bool reported = false;
-    absl::Status withdrawn;  // why; OK: it is not
-  };
   struct Executing {
     std::vector<std::pair<TensorId, SharedSpec>> tensors;
     std::string first_tensor;    // by name, also when this rank has not submitted it
@@ -202,8 +191,7 @@ class WorkerState {
   void OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn);
   void OnPlan(const v1::CollectivePlan& plan, const Turn& turn);
   // The pending tensor that a plan or a failure for this set means; end(): none.
-  using PendingMap = std::map<TensorId, Pending>;
-  PendingMap::iterator FindPending(ProcessSetId process_set, absl::string_view name);
+  PendingTensors::iterator FindPending(ProcessSetId process_set, absl::string_view name);
   // The tensors of a batch. INTERNAL: it has none, or by slots that coordd has not given.
   absl::StatusOr<std::vector<absl::string_view>> NamesOf(const v1::FusedBatch& batch);
   // What a batch says about a tensor that this rank, which has joined, has not submitted. INTERNAL:
@@ -215,13 +203,12 @@ class WorkerState {
   // any more.
   absl::Status PlanBatch(const v1::FusedBatch& batch, Executing& executing, const Turn& turn);
   // Moves one of the batch's tensors from pending to executing.
-  void PlanTensor(PendingMap::iterator found, Executing& executing, LaunchBatch& launch,
+  void PlanTensor(PendingTensors::iterator found, Executing& executing, LaunchBatch& launch,
                   const Turn& turn);
   static void AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline, Executing& executing);
   void OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn);
   void OnFailures(const v1::TensorFailures& failures, const Turn& turn);
   void OnAbort(const v1::Abort& abort, const Turn& turn);
-  void Add(TensorId id, Pending pending);  // to what no plan has named yet
 
   // worker_state_reforming.cc
   // What the next generation begins with, until all of it is there.
@@ -245,7 +232,8 @@ class WorkerState {
   // An Abort on which the members had agreed, once what was executing has ended.
   void CheckAskedAbort(const Turn& turn);
   bool has_report() const {
-    return !unreported_.empty() && (unreported_.size() > 1 || !JoinWaits());
+    const size_t unreported = pending_.unreported();
+    return unreported > 0 && (unreported > 1 || !JoinWaits());
   }
   bool report_is_due() const {
     return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
@@ -271,8 +259,6 @@ class WorkerState {
       const v1::Schedule& schedule) const;
   void BeginSchedule(const Turn& turn);
   void OnFreeze(const v1::Freeze& freeze, const Turn& turn);
-  // Takes back what coordd has been told of this rank's join; whether it had been.
-  bool TakeJoinBack();
   // Whether the join is not reported before a cut: behind that there may be what came before it.
   bool JoinWaits() const;
   void OnCut(const v1::Cut& cut, const Turn& turn);
@@ -323,12 +309,6 @@ class WorkerState {
   void EndGeneration(absl::Status why, bool abort, const Turn& turn);
   void FailEverything(const Turn& turn);
   void ProtocolError(absl::string_view what, const Turn& turn);
-  // Fails a pending tensor and forgets it.
-  void Fail(PendingMap::iterator tensor, absl::Status status, const Turn& turn);
-  SharedSpec Erase(PendingMap::iterator tensor);
-  void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
-  void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, const Turn& turn);
-  void SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why, const Turn& turn);
   void WithdrawProcessSets(const Turn& turn);
 
   void NoticeSleep(absl::Time now);
@@ -341,19 +321,14 @@ class WorkerState {
   void LeaveWhenDrained(const Turn& turn);
   void SayGoodbye(const Turn& turn);
   void Send(v1::WorkerMessage message, const Turn& turn);
+  void SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Suspect> suspect, const Turn& turn);
 
   WorkerStateOptions options_;  // of the generation
 
-  // What no plan has named yet.
-  PendingMap pending_;  // by age
-  absl::flat_hash_map<TensorKey, TensorId> by_name_;
-  std::set<std::pair<absl::Time, TensorId>> deadlines_;
-  std::vector<TensorId> unreported_;  // in order of submission, but for a join: JoinWaits
+  PendingTensors pending_;
   SlotTable slots_;
-  TensorId join_;  // submitted and not ended; 0: this rank has data
-
   ProcessSetState process_sets_;
   PlanSequencer sequencer_;
   std::map<BatchKey, Executing> executing_;

@@ -59,16 +59,16 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, Executing& exec
   return absl::OkStatus();
 }
 
-void WorkerState::PlanTensor(PendingMap::iterator found, Executing& executing, LaunchBatch& launch,
-                             const Turn& turn) {
-  const Pending& pending = found->second;
+void WorkerState::PlanTensor(PendingTensors::iterator found, Executing& executing,
+                             LaunchBatch& launch, const Turn& turn) {
+  const PendingTensors::Tensor& pending = found->second;
   const TensorId id = found->first;
   launch.tensors.push_back(id);
   launch.negotiation.push_back(turn.now - pending.submitted_at);
   // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
   const absl::Time deadline =
       pending.withdrawn.ok() ? pending.deadline : turn.now + kWithdrawalAnswer;
-  AddExecuting(id, Erase(found), deadline, executing);
+  AddExecuting(id, pending_.Erase(found), deadline, executing);
 }
 
 void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline,
@@ -116,23 +116,21 @@ absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
   return absl::OkStatus();
 }
 
-WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
-                                                           absl::string_view name) {
-  auto found = by_name_.find(TensorKey(process_set, name));
-  if (found != by_name_.end()) return pending_.find(found->second);
+PendingTensors::iterator WorkerState::FindPending(ProcessSetId process_set,
+                                                  absl::string_view name) {
+  const auto found = pending_.Find(process_set, name);
   // Sends and receives are submitted to set 0 and executed in a set of the two ranks.
-  if (!process_sets_.IsForPair(process_set)) return pending_.end();
-  found = by_name_.find(TensorKey(ProcessSetId{}, name));
-  if (found == by_name_.end()) return pending_.end();
-  const auto pending = pending_.find(found->second);
-  const TensorSpec& spec = *pending->second.spec;
+  if (found != pending_.end() || !process_sets_.IsForPair(process_set)) return found;
+  const auto submitted = pending_.Find(ProcessSetId{}, name);
+  if (submitted == pending_.end()) return submitted;
+  const TensorSpec& spec = *submitted->second.spec;
   const bool meant = IsPairwise(spec.kind) && process_sets_.Contains(process_set, spec.peer_rank);
-  return meant ? pending : pending_.end();
+  return meant ? submitted : pending_.end();
 }
 
 absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index,
                                                    absl::string_view name) const {
-  if (ToInt(join_) == 0 || batch.specs_size() != batch.tensors_size()) {
+  if (!pending_.has_joined() || batch.specs_size() != batch.tensors_size()) {
     return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
                                             batch.sequence(),
                                             ", which this rank has not submitted"));
@@ -164,7 +162,7 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, const Turn& tur
       status = absl::Status(withdrawn.code(),
                             absl::StrCat(withdrawn.message(), "; ", failure.message()));
     }
-    Fail(found, std::move(status), turn);
+    pending_.Fail(found, std::move(status), turn);
   }
 }
 
@@ -188,14 +186,8 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const T
   log_.NoteEnded(*before);
   const absl::Status why = absl::FailedPreconditionError(
       absl::StrCat("process set ", ToInt(ended), " has been removed"));
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    if (tensor->second.spec->process_set == ended) {
-      std::erase(unreported_, tensor->first);
-      Fail(tensor, why, turn);
-    }
-    tensor = next;
-  }
+  pending_.FailThose([ended](const TensorSpec& spec) { return spec.process_set == ended; }, why,
+                     turn);
   sequencer_.End(LaneId{ToInt(ended)});
   slots_.Forget(ended);
 }

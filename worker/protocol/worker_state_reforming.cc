@@ -76,26 +76,15 @@ void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   // The lanes of schedules end with their generation.
   for (auto& [id, scheduled] : schedules_) {
     for (HeldTensor& held : scheduled.lane->TakeAllHeld()) {
-      Pending pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}};
-      pending.withdrawn = std::move(held.withdrawn);
-      Add(held.id, std::move(pending));
+      pending_.Add(held.id, {std::move(held.spec), held.submitted_at, held.deadline, false,
+                             std::move(held.withdrawn)});
     }
   }
   scheduled_.clear();
   schedules_.clear();
   log_.Clear();
-  unreported_.clear();
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    Pending& pending = tensor->second;
-    if (!pending.withdrawn.ok()) {
-      Fail(tensor, pending.withdrawn, turn);  // coordd's answer will not come
-    } else {
-      pending.reported = false;
-      unreported_.push_back(tensor->first);
-    }
-    tensor = next;
-  }
+  pending_.FailWithdrawn(turn);
+  pending_.ForgetReports();
   process_sets_.FailRequests(change_, turn.out);
   verdict_deadline_ = absl::InfiniteFuture();
 }
@@ -105,10 +94,7 @@ bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
     turn.out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
     return true;
   }
-  if (tensor.spec->kind == CollectiveKind::kJoin) join_ = tensor.id;
-  Add(tensor.id, Pending{std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
-  // It is older than what has come since.
-  std::sort(unreported_.begin(), unreported_.end());
+  pending_.AddInOrder(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
   return true;
 }
 
@@ -210,14 +196,8 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   turn.out.push_back(NewcomersWait{0});
   turn.out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
   // Behind it: whoever hears of the failure finds the new ranks.
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    if (!OutlivesGeneration(*tensor->second.spec)) {
-      std::erase(unreported_, tensor->first);
-      Fail(tensor, change_, turn);
-    }
-    tensor = next;
-  }
+  pending_.FailThose([](const TensorSpec& spec) { return !OutlivesGeneration(spec); }, change_,
+                     turn);
   AskToLeave(turn);
 }
 

@@ -271,27 +271,16 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
 
 // Everything that has no answer, in the order in which it was said.
 void WorkerState::ReportAnew(const Turn& turn) {
-  unreported_.clear();
-  std::map<ProcessSetId, std::vector<TensorId>> withdrawn;
-  for (const auto& [id, pending] : pending_) {
-    if (id != join_) unreported_.push_back(id);
-    if (!pending.withdrawn.ok()) withdrawn[pending.spec->process_set].push_back(id);
-  }
-  Report(turn);
+  pending_.ForgetReports();
+  // Who has joined asks for nothing more: the join is behind the requests.
+  SendAll(pending_.Report(slots_, /*join_waits=*/true), turn);
   for (v1::ProcessSetRequest& request : process_sets_.AskAnew(turn.now)) {
     v1::WorkerMessage message;
     *message.mutable_process_set_request() = std::move(request);
     Send(std::move(message), turn);
   }
-  // Who has joined asks for nothing more.
-  if (ToInt(join_) != 0) {
-    pending_.at(join_).reported = false;
-    unreported_.push_back(join_);
-  }
   Report(turn);
-  for (const auto& [set, tensors] : withdrawn) {
-    SendWithdrawn(tensors, pending_.at(tensors.front()).withdrawn.message(), turn);
-  }
+  SendAll(pending_.WithdrawAnew(turn.now), turn);
   ReportSchedulesAnew(turn);
   AskForChange(turn);
 }

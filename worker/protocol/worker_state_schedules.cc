@@ -102,22 +102,22 @@ void WorkerState::BeginSchedule(const Turn& turn) {
   ack.mutable_schedule_ack()->set_id(schedule.id());
   Send(std::move(ack), turn);
   // What has been submitted in the meantime: coordd forgets that it was reported.
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    Pending& pending = tensor->second;
-    const auto slot = scheduled_.find(TensorKey(pending.spec->process_set, pending.spec->name));
-    if (slot != scheduled_.end() && slot->second.lane == &lane) {
-      const TensorId tensor_id = tensor->first;
-      std::erase(unreported_, tensor_id);
-      if (!pending.withdrawn.ok()) {
-        Fail(tensor, pending.withdrawn, turn);
-      } else {
-        HeldTensor held{tensor_id, {}, pending.submitted_at, pending.deadline, {}};
-        held.spec = Erase(tensor);
-        TakeInto(lane, slot->second.slot, std::move(held), turn);
-      }
+  std::vector<std::pair<TensorId, size_t>> submitted;
+  for (const auto& [tensor_id, tensor] : pending_.tensors()) {
+    const auto slot = scheduled_.find(TensorKey(tensor.spec->process_set, tensor.spec->name));
+    if (slot != scheduled_.end() && slot->second.lane == &lane)
+      submitted.emplace_back(tensor_id, slot->second.slot);
+  }
+  for (const auto& [tensor_id, slot] : submitted) {
+    const auto tensor = pending_.Find(tensor_id);
+    const PendingTensors::Tensor& pending = tensor->second;
+    if (!pending.withdrawn.ok()) {
+      pending_.Fail(tensor, pending.withdrawn, turn);
+      continue;
     }
-    tensor = next;
+    HeldTensor held{tensor_id, {}, pending.submitted_at, pending.deadline, {}};
+    held.spec = pending_.Erase(tensor);
+    TakeInto(lane, slot, std::move(held), turn);
   }
   LaunchScheduled(lane, turn);
 }
@@ -178,7 +178,7 @@ void WorkerState::TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, 
 void WorkerState::LaunchScheduled(ScheduledLane& lane, const Turn& turn) {
   if (!end_.ok() || expects_next_ || leaving_) return;
   // A rank that has joined has no more data: what is missing up to the cut is absent.
-  const bool joined = ToInt(join_) != 0 && lane.cut();
+  const bool joined = pending_.has_joined() && lane.cut();
   while (auto batch = joined ? lane.NextWithAbsent() : lane.Next())
     LaunchScheduledBatch(lane, *std::move(batch), turn);
 }
@@ -256,22 +256,12 @@ void WorkerState::OnFreeze(const v1::Freeze& freeze, const Turn& turn) {
   v1::WorkerMessage message;
   message.mutable_freeze_reply()->set_id(freeze.id());
   message.mutable_freeze_reply()->set_launched(lane->launched());
-  message.mutable_freeze_reply()->set_join_follows(TakeJoinBack());
+  message.mutable_freeze_reply()->set_join_follows(pending_.TakeJoinBack());
   Send(std::move(message), turn);
 }
 
-bool WorkerState::TakeJoinBack() {
-  if (ToInt(join_) == 0) return false;
-  Pending& join = pending_.at(join_);
-  // A withdrawal has been said, and is answered.
-  if (!join.reported || !join.withdrawn.ok()) return false;
-  join.reported = false;
-  unreported_.push_back(join_);
-  return true;
-}
-
 bool WorkerState::JoinWaits() const {
-  if (ToInt(join_) == 0 || pending_.at(join_).reported) return false;
+  if (!pending_.join_is_unreported()) return false;
   return std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
     return entry.second.frozen && !entry.second.lane->cut();
   });
@@ -305,7 +295,7 @@ void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
       turn.out.push_back(FailTensor{held.id, held.withdrawn});
       continue;
     }
-    Add(held.id, Pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}});
+    pending_.Add(held.id, {std::move(held.spec), held.submitted_at, held.deadline, false, {}});
   }
   LaunchScheduled(*lane, turn);
   RetireIfFinished(lane->lane(), turn);

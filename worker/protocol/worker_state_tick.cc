@@ -5,17 +5,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/heartbeat_pace.h"
 #include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
 namespace {
 
-// Bounds of session.proto.
-constexpr size_t kMaxDetailBytes = 1024;
+// A bound of session.proto.
 constexpr size_t kMaxLanesPerHeartbeat = 256;
-// Framing around one tensor of a report: tag and length.
-constexpr int64_t kTensorFramingBytes = 8;
 
 void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
   to->set_seconds(absl::ToInt64Seconds(from));
@@ -72,9 +70,9 @@ absl::Time WorkerState::NextDeadline() const {
     if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
     if (counts_lease()) next = std::min(next, lease_until_);
   }
-  next = std::min({next, process_sets_.NextDeadline(), NextScheduleDeadline()});
+  next = std::min(
+      {next, process_sets_.NextDeadline(), NextScheduleDeadline(), pending_.next_deadline()});
   if (leaving_ && !left_) next = std::min(next, goodbye_.next_deadline());
-  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   if (!aborted_) {
     for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
   }
@@ -90,74 +88,36 @@ void WorkerState::NoticeSleep(absl::Time now) {
 }
 
 void WorkerState::CheckDeadlines(const Turn& turn) {
-  std::vector<TensorId> late;
-  for (const auto& [deadline, id] : deadlines_) {
-    if (deadline > turn.now) break;
-    const Pending& pending = pending_.at(id);
-    if (!pending.withdrawn.ok() && attached()) {
-      EndGeneration(
-          GenerationEndedError(
-              options_.generation,
-              absl::StrCat("coordd did not answer the withdrawal of tensor ", pending.spec->name,
-                           " within ", SecondsText(kWithdrawalAnswer)),
-              absl::StatusCode::kUnavailable),
-          /*abort=*/false, turn);
-      return;
-    }
-    late.push_back(id);
+  if (pending_.next_deadline() > turn.now) return;
+  const std::vector<TensorId> late = pending_.DueBy(turn.now);
+  for (TensorId id : late) {
+    const PendingTensors::Tensor& tensor = pending_.Find(id)->second;
+    if (tensor.withdrawn.ok() || !attached()) continue;
+    EndGeneration(GenerationEndedError(
+                      options_.generation,
+                      absl::StrCat("coordd did not answer the withdrawal of tensor ",
+                                   tensor.spec->name, " within ", SecondsText(kWithdrawalAnswer)),
+                      absl::StatusCode::kUnavailable),
+                  /*abort=*/false, turn);
+    return;
   }
   // Others may wait for what coordd has not heard of yet: it is told, and that it is withdrawn.
-  if (!late.empty()) Report(turn);
+  Report(turn);
   for (TensorId id : late) {
-    const auto tensor = pending_.find(id);
+    const auto tensor = pending_.Find(id);
     if (!tensor->second.withdrawn.ok()) {
-      SetDeadline(tensor, turn.now + kWithdrawalAnswer);  // coordd cannot have answered
+      pending_.SetDeadline(tensor, turn.now + kWithdrawalAnswer);  // coordd cannot have answered
       continue;
     }
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
         "not every rank had submitted it ", SecondsText(turn.now - tensor->second.submitted_at),
         " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
     if (tensor->second.reported) {
-      Withdraw({id}, why, turn);
-      continue;
+      SendAll(pending_.Withdraw({id}, why, turn.now), turn);
+    } else {
+      pending_.Fail(tensor, why, turn);
     }
-    std::erase(unreported_, id);
-    Fail(tensor, why, turn);
   }
-}
-
-void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why,
-                           const Turn& turn) {
-  for (TensorId id : tensors) {
-    Pending& pending = pending_.at(id);
-    pending.withdrawn = ForTensor(pending.spec->name, why);
-  }
-  SendWithdrawn(tensors, why.message(), turn);
-}
-
-void WorkerState::SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why,
-                                const Turn& turn) {
-  v1::WorkerMessage message;
-  int64_t bytes = 0;
-  auto flush = [&] {
-    if (bytes == 0) return;
-    message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why, kMaxDetailBytes));
-    Send(std::move(message), turn);
-    message.Clear();
-    bytes = 0;
-  };
-  for (TensorId id : tensors) {
-    const auto tensor = pending_.find(id);
-    const TensorSpec& spec = *tensor->second.spec;
-    SetDeadline(tensor, turn.now + kWithdrawalAnswer);
-    // A message is about one set.
-    if (message.tensors_withdrawn().process_set() != ToInt(spec.process_set)) flush();
-    message.mutable_tensors_withdrawn()->set_process_set(ToInt(spec.process_set));
-    message.mutable_tensors_withdrawn()->add_names(spec.name);
-    bytes += static_cast<int64_t>(spec.name.size()) + kTensorFramingBytes;
-    if (bytes > kMaxReportBytes / 2) flush();
-  }
-  flush();
 }
 
 void WorkerState::WithdrawProcessSets(const Turn& turn) {
@@ -192,44 +152,7 @@ void WorkerState::CheckExecuting(const Turn& turn) {
 
 void WorkerState::Report(const Turn& turn) {
   if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
-  v1::WorkerMessage message;
-  int64_t bytes = 0;
-  const auto make_room = [&](int64_t size) {
-    if (bytes > 0 && bytes + size > kMaxReportBytes) {
-      Send(std::move(message), turn);
-      message.Clear();
-      bytes = 0;
-    }
-    bytes += size;
-  };
-  // A join is behind what was submitted before it, which may have come back from a schedule.
-  const auto join = std::find(unreported_.begin(), unreported_.end(), join_);
-  const bool joins = join != unreported_.end();
-  const bool waits = joins && JoinWaits();
-  if (joins) unreported_.erase(join);
-  if (joins && !waits) unreported_.push_back(join_);
-  // Those that have slots first, which no join has; otherwise the order among different names is
-  // nobody's.
-  std::erase_if(unreported_, [this](TensorId id) {
-    Pending& pending = pending_.at(id);
-    pending.reported = true;
-    if (slots_.Report(*pending.spec)) return true;
-    slots_.Mention(pending.spec->process_set);
-    return false;
-  });
-  for (v1::CachedTensors& cached : slots_.Take()) {
-    make_room(static_cast<int64_t>(cached.ByteSizeLong()) + kTensorFramingBytes);
-    *message.mutable_tensors_ready()->add_cached() = std::move(cached);
-  }
-  for (TensorId id : unreported_) {
-    v1::TensorSpec spec;
-    ToProto(*pending_.at(id).spec, &spec);
-    make_room(static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes);
-    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
-  }
-  unreported_.clear();
-  if (waits) unreported_.push_back(join_);
-  if (bytes > 0) Send(std::move(message), turn);
+  if (pending_.unreported() > 0) SendAll(pending_.Report(slots_, JoinWaits()), turn);
 }
 
 void WorkerState::SendHeartbeat(const Turn& turn) {
@@ -250,10 +173,10 @@ void WorkerState::SendHeartbeat(const Turn& turn) {
   // A rank that waits for its first batch has a position too.
   std::map<LaneId, LaneProgress> lanes = {{LaneId{0}, {}}};
   for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
-  std::map<LaneId, const Pending*> oldest;  // pending_ is ordered by age
-  for (const auto& [id, pending] : pending_) {
-    const LaneId lane{ToInt(pending.spec->process_set)};
-    if (oldest.emplace(lane, &pending).second) lanes.try_emplace(lane, LaneProgress{lane});
+  std::map<LaneId, const PendingTensors::Tensor*> oldest;  // they are ordered by age
+  for (const auto& [id, tensor] : pending_.tensors()) {
+    const LaneId lane{ToInt(tensor.spec->process_set)};
+    if (oldest.emplace(lane, &tensor).second) lanes.try_emplace(lane, LaneProgress{lane});
   }
   for (const auto& [id, scheduled] : schedules_) lanes.try_emplace(id, LaneProgress{id});
   for (const auto& [id, lane] : lanes) {
@@ -319,7 +242,7 @@ void WorkerState::SayGoodbye(const Turn& turn) {
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
-    message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxDetailBytes));
+    message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxReasonBytes));
     message.mutable_leave()->set_drained(is_to_leave());
     message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
     message.mutable_leave()->set_batches_completed(batches_completed_);
@@ -337,6 +260,10 @@ void WorkerState::Send(v1::WorkerMessage message, const Turn& turn) {
   turn.out.push_back(SendMessage{std::move(message)});
 }
 
+void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn) {
+  for (v1::WorkerMessage& message : messages) Send(std::move(message), turn);
+}
+
 void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                              std::optional<Suspect> suspect, const Turn& turn) {
   v1::WorkerMessage message;
@@ -344,7 +271,7 @@ void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::st
   failed.set_lane(ToInt(batch.first));
   failed.set_sequence(batch.second);
   failed.set_tensor(tensor);
-  failed.set_detail(ShortenedText(detail, kMaxDetailBytes));
+  failed.set_detail(ShortenedText(detail, kMaxReasonBytes));
   failed.set_suspect_rank(suspect.has_value() ? ToInt(suspect->rank) : -1);
   failed.set_suspect_silent(suspect.has_value() && suspect->silent);
   Send(std::move(message), turn);
