@@ -197,11 +197,11 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
   if (!end_.ok() || expects_next_) return;
   for (const v1::FusedBatch& batch : plan.batches()) {
-    Executing executing;
+    LaunchedBatch executing;
     const absl::Status status = PlanBatch(batch, executing, turn);
     if (!status.ok()) {
       // Its tensors are neither pending nor executing any more: they fail with the generation.
-      for (auto& tensor : executing.tensors) awaiting_verdict_.push_back(std::move(tensor));
+      launched_.AwaitVerdict(std::move(executing.tensors));
       ProtocolError(status.message(), turn);
       return;
     }
@@ -236,25 +236,18 @@ void WorkerState::On(StreamEnded& in, const Turn& turn) {
         turn);
   }
   // coordd will say nothing more about who was lost.
-  if (!awaiting_verdict_.empty()) verdict_deadline_ = turn.now;
+  if (launched_.awaits_verdict()) launched_.SetVerdictDeadline(turn.now);
 }
 
 void WorkerState::On(BatchDone& in, const Turn& turn) {
-  const auto found = executing_.find(BatchKey{in.lane, in.sequence});
-  COORDD_CHECK(found != executing_.end());
-  Executing batch = std::move(found->second);
-  const BatchKey key = found->first;
-  executing_.erase(found);
-  sequencer_.Complete(in.lane, in.sequence);
-  if (!in.status.ok()) NoteInterrupted(key, in.has_result);
-  if (left_behind_deadline_ != absl::InfiniteFuture())
-    left_behind_deadline_ = turn.now + kLeftBehindWait;
+  const BatchKey key{in.lane, in.sequence};
+  LaunchedBatch batch = launched_.Complete(in, turn.now);
   if (in.status.ok()) {
     NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
     if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
-    collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
-    bytes_reduced_ += batch.bytes;
-    ++batches_completed_;
+    totals_.collectives += static_cast<int64_t>(batch.tensors.size());
+    totals_.bytes += batch.bytes;
+    ++totals_.batches;
     if (tracing_.until_cycle > 0) EndTraceWhenComplete(turn);
     return;
   }
@@ -274,12 +267,17 @@ void WorkerState::On(BatchDone& in, const Turn& turn) {
     return;
   }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
-  if (local_failure_.ok() && !aborted_) {
-    local_failure_ = in.status;
+  if (launched_.local_failure().ok() && !aborted_) {
+    launched_.NoteLocalFailure(in.status);
     SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, turn);
-    verdict_deadline_ = stream_ended_ || !attached() ? turn.now : turn.now + kVerdictWait;
+    AwaitVerdict(turn.now);
   }
-  for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
+  launched_.AwaitVerdict(std::move(batch.tensors));
+}
+
+// coordd is told of a failure here; it says who died, or what was seen here has to do.
+void WorkerState::AwaitVerdict(absl::Time now) {
+  launched_.SetVerdictDeadline(stream_ended_ || !attached() ? now : now + kVerdictWait);
 }
 
 void WorkerState::On(LeaveRequested& in, const Turn& turn) {
@@ -293,11 +291,7 @@ void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   const absl::Status why = absl::CancelledError("this worker is shutting down");
   process_sets_.FailRequests(why, turn.out);
   pending_.FailUnreported(why, turn);
-  if (expects_next_) {
-    for (const auto& [id, spec] : awaiting_verdict_)
-      turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
-    awaiting_verdict_.clear();
-  }
+  if (expects_next_) launched_.FailAwaiting(why, turn);
   std::vector<TensorId> reported;
   for (const auto& [id, tensor] : pending_.tensors())
     if (tensor.withdrawn.ok()) reported.push_back(id);
@@ -307,7 +301,7 @@ void WorkerState::On(LeaveRequested& in, const Turn& turn) {
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
       turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
   }
-  if (ExecutesSchedule()) left_behind_deadline_ = turn.now + kLeftBehindWait;
+  launched_.WatchSchedules(turn.now);
 }
 
 void WorkerState::On(StopForced&, const Turn& turn) {
@@ -318,7 +312,7 @@ void WorkerState::On(StopForced&, const Turn& turn) {
   link_ = Link::kAttached;
   left_ = true;
   stream_ended_ = true;
-  verdict_deadline_ = turn.now;
+  launched_.SetVerdictDeadline(turn.now);
 }
 
 void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) {
@@ -357,10 +351,8 @@ void WorkerState::FailEverything(const Turn& turn) {
   }
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
-  for (const auto& [id, spec] : awaiting_verdict_)
-    turn.out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
-  awaiting_verdict_.clear();
-  verdict_deadline_ = absl::InfiniteFuture();
+  launched_.FailAwaiting(end_, turn);
+  launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
 void WorkerState::ProtocolError(absl::string_view what, const Turn& turn) {

@@ -20,8 +20,8 @@
 #include "worker/protocol/clock_offset.h"
 #include "worker/protocol/cycle_marks.h"
 #include "worker/protocol/goodbye.h"
+#include "worker/protocol/launched_batches.h"
 #include "worker/protocol/pending_tensors.h"
-#include "worker/protocol/plan_sequencer.h"
 #include "worker/protocol/process_set_state.h"
 #include "worker/protocol/received_log.h"
 #include "worker/protocol/scheduled_lane.h"
@@ -31,9 +31,6 @@
 
 namespace coordd {
 
-// How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
-// dead process within milliseconds; the error then names host and cause.
-inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
 // A batch of a schedule was planned at once when it was found, so its tensors come close together.
 // When something waits on a schedule's lane and nothing more has come for this long, the program
 // does something else than it did: the schedule is broken. Too short costs a round trip, no error.
@@ -41,10 +38,6 @@ inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
 // The same when the program blocks on a tensor of the lane: another of its threads may still
 // submit. Whether it does is asked after this time, and again after twice, four times, … as long.
 inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
-// Once a member has left, what this rank has launched of a schedule may never be launched by
-// others. It is given up when no batch has completed for this long.
-inline constexpr absl::Duration kLeftBehindWait = absl::Seconds(5);
-
 // Once the members have agreed on a change, what executes ends by itself, since all have launched
 // it. A program that has agreed on nothing is aborted after this.
 inline constexpr absl::Duration kAskedAbortWait = absl::Seconds(1);
@@ -122,7 +115,7 @@ class WorkerState {
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
     return (has_report() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
-           report_is_due() || (asked_abort_.has_value() && executing_.empty());
+           report_is_due() || (asked_abort_.has_value() && launched_.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
   bool attached() const { return link_ == Link::kAttached; }
@@ -135,7 +128,7 @@ class WorkerState {
   const absl::Status& status() const { return end_; }
   int64_t pending_tensors() const;
   int64_t unreported_tensors() const { return static_cast<int64_t>(pending_.unreported()); }
-  int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
+  int64_t executing_batches() const { return static_cast<int64_t>(launched_.size()); }
   // How late this rank comes to collectives, as coordd has told last.
   absl::Duration arrival_lag() const { return arrival_lag_; }
   // coordd asks where the program is. Once.
@@ -144,20 +137,6 @@ class WorkerState {
   absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
 
  private:
-  struct Executing {
-    std::vector<std::pair<TensorId, SharedSpec>> tensors;
-    std::string first_tensor;    // by name, also when this rank has not submitted it
-    std::string overdue_tensor;  // whose deadline comes first
-    absl::Time launched_at;
-    absl::Time deadline;
-    int64_t bytes = 0;
-    bool overdue = false;
-    // Once it is complete, every member of the set has received what coordd has told them up to
-    // this position. 0: it may be complete without them.
-    int64_t proves = 0;
-    ProcessSetId process_set;
-  };
-  using BatchKey = std::pair<LaneId, int64_t>;
   struct ScheduledSlot {
     ScheduledLane* lane = nullptr;
     size_t slot = 0;
@@ -201,11 +180,10 @@ class WorkerState {
   absl::Status LearnSlots(const v1::CollectivePlan& plan);
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
-  absl::Status PlanBatch(const v1::FusedBatch& batch, Executing& executing, const Turn& turn);
+  absl::Status PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing, const Turn& turn);
   // Moves one of the batch's tensors from pending to executing.
-  void PlanTensor(PendingTensors::iterator found, Executing& executing, LaunchBatch& launch,
+  void PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing, LaunchBatch& launch,
                   const Turn& turn);
-  static void AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline, Executing& executing);
   void OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn);
   void OnFailures(const v1::TensorFailures& failures, const Turn& turn);
   void OnAbort(const v1::Abort& abort, const Turn& turn);
@@ -236,7 +214,7 @@ class WorkerState {
     return unreported > 0 && (unreported > 1 || !JoinWaits());
   }
   bool report_is_due() const {
-    return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
+    return reforms_ && !reported_ && !leaving_ && launched_.empty() && attached();
   }
   void ReportRecovery(const Turn& turn);
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
@@ -246,7 +224,8 @@ class WorkerState {
   static bool OutlivesGeneration(const TensorSpec& spec);
   // Takes back what was launched and interrupted; whether that was possible.
   bool TakeAgain(SubmittedTensor& tensor, const Turn& turn);
-  void NoteInterrupted(BatchKey batch, bool has_result);
+  // When coordd has to have said who is to blame for a failure here.
+  void AwaitVerdict(absl::Time now);
   // No generation follows.
   void EndForGood(absl::Status why, const Turn& turn);
   // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
@@ -278,8 +257,7 @@ class WorkerState {
   void CheckSilence(Scheduled& scheduled, const Turn& turn);
   void BreakForSilence(ScheduledLane& lane, const Turn& turn);
   void CheckScheduleDeadlines(ScheduledLane& lane, const Turn& turn);
-  void NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at);
-  bool ExecutesSchedule() const;  // a batch of one
+  void NoteMark(const BatchKey& key, const LaunchedBatch& batch, absl::Time ended_at);
   ScheduledLane* FindSchedule(int64_t id);
 
   // worker_state_trace.cc
@@ -330,15 +308,7 @@ class WorkerState {
   PendingTensors pending_;
   SlotTable slots_;
   ProcessSetState process_sets_;
-  PlanSequencer sequencer_;
-  std::map<BatchKey, Executing> executing_;
-  // Of each lane the first batch that failed, and up to which one the results are there all the
-  // same.
-  struct Interrupted {
-    int64_t first = 0;
-    int64_t held = 0;
-  };
-  std::map<LaneId, Interrupted> interrupted_;
+  LaunchedBatches launched_;
 
   std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
   absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
@@ -346,8 +316,6 @@ class WorkerState {
   std::vector<TensorId> question_;
   std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
   absl::Time asked_abort_deadline_;
-  absl::Time left_behind_deadline_ = absl::InfiniteFuture();
-  bool has_given_up_ = false;  // coordd: it will say nothing more
 
   struct Tracing {
     int64_t id = 0;  // 0: nothing is recorded for coordd
@@ -357,12 +325,6 @@ class WorkerState {
   };
   Tracing tracing_;
   ClockOffset clock_offset_;
-
-  // Tensors of batches that failed here, until coordd says who is to blame or until the next
-  // generation.
-  std::vector<std::pair<TensorId, SharedSpec>> awaiting_verdict_;
-  absl::Status local_failure_;
-  absl::Time verdict_deadline_ = absl::InfiniteFuture();
 
   absl::Status end_;
   bool aborted_ = false;  // AbortExecution was given
@@ -409,9 +371,12 @@ class WorkerState {
   absl::Duration heartbeat_lag_;
   absl::Duration arrival_lag_;
   bool stack_wanted_ = false;
-  int64_t collectives_completed_ = 0;
-  int64_t bytes_reduced_ = 0;
-  int64_t batches_completed_ = 0;
+  struct Totals {  // of all generations
+    int64_t collectives = 0;
+    int64_t bytes = 0;
+    int64_t batches = 0;
+  };
+  Totals totals_;
 };
 
 }  // namespace coordd

@@ -11,7 +11,7 @@
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
-absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, Executing& executing,
+absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing,
                                     const Turn& turn) {
   LaunchBatch launch;
   launch.lane = LaneId{batch.lane()};
@@ -28,7 +28,6 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, Executing& exec
   launch.ready_at = turn.now;
   executing.first_tensor = std::string(names.front());
   executing.process_set = launch.process_set;
-  executing.deadline = absl::InfiniteFuture();
   std::optional<TensorSpec> first;
   for (size_t i = 0; i < names.size(); ++i) {
     const auto found = FindPending(launch.process_set, names[i]);
@@ -51,15 +50,15 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, Executing& exec
       PlanTensor(found, executing, launch, turn);
     }
   }
-  COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
-  executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
+  const BatchKey key{launch.lane, launch.sequence};
+  COORDD_RETURN_IF_ERROR(launched_.Launch(key, std::move(executing)));
   const bool staged = launch.staged;
   turn.out.push_back(std::move(launch));
   if (staged) NoteStaged(turn);
   return absl::OkStatus();
 }
 
-void WorkerState::PlanTensor(PendingTensors::iterator found, Executing& executing,
+void WorkerState::PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing,
                              LaunchBatch& launch, const Turn& turn) {
   const PendingTensors::Tensor& pending = found->second;
   const TensorId id = found->first;
@@ -68,17 +67,7 @@ void WorkerState::PlanTensor(PendingTensors::iterator found, Executing& executin
   // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
   const absl::Time deadline =
       pending.withdrawn.ok() ? pending.deadline : turn.now + kWithdrawalAnswer;
-  AddExecuting(id, pending_.Erase(found), deadline, executing);
-}
-
-void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline,
-                               Executing& executing) {
-  if (HasPayload(spec->kind)) executing.bytes += SizeBytes(*spec);
-  if (deadline < executing.deadline) {
-    executing.deadline = deadline;
-    executing.overdue_tensor = spec->name;
-  }
-  executing.tensors.emplace_back(id, std::move(spec));
+  executing.Add(id, pending_.Erase(found), deadline);
 }
 
 absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::FusedBatch& batch) {
@@ -101,9 +90,9 @@ absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::Fu
 absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
   absl::flat_hash_map<TensorKey, SharedSpec> planned;
   for (const v1::FusedBatch& batch : plan.batches()) {
-    const auto executing = executing_.find({LaneId{batch.lane()}, batch.sequence()});
-    if (executing == executing_.end()) continue;
-    for (const auto& [id, spec] : executing->second.tensors)
+    const LaunchedBatch* launched = launched_.Find({LaneId{batch.lane()}, batch.sequence()});
+    if (launched == nullptr) continue;
+    for (const auto& [id, spec] : launched->tensors)
       planned.emplace(TensorKey(spec->process_set, spec->name), spec);
   }
   for (const v1::SlotBinding& binding : plan.bindings()) {
@@ -188,7 +177,7 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const T
       absl::StrCat("process set ", ToInt(ended), " has been removed"));
   pending_.FailThose([ended](const TensorSpec& spec) { return spec.process_set == ended; }, why,
                      turn);
-  sequencer_.End(LaneId{ToInt(ended)});
+  launched_.EndLane(LaneId{ToInt(ended)});
   slots_.Forget(ended);
 }
 

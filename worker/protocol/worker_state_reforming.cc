@@ -15,7 +15,7 @@ namespace coordd {
 
 void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
   const bool alive = end_.ok() && !expects_next_ && attached();
-  if (abort.asked() && abort.reforms() && alive && !executing_.empty() &&
+  if (abort.asked() && abort.reforms() && alive && !launched_.empty() &&
       !asked_abort_.has_value()) {
     asked_abort_ = abort;
     asked_abort_deadline_ = turn.now + kAskedAbortWait;
@@ -33,12 +33,12 @@ void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
   reports_sets_ = abort.report_process_sets();
   if (expects_next_ && !reforms_) EndForGood(why, turn);
   // What coordd has planned every rank launches; of a schedule some may have launched more.
-  if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = turn.now + kLeftBehindWait;
+  if (!abort.in_flight()) launched_.WatchSchedules(turn.now);
 }
 
 void WorkerState::CheckAskedAbort(const Turn& turn) {
   if (!asked_abort_.has_value()) return;
-  if (!executing_.empty() && turn.now < asked_abort_deadline_) return;
+  if (!launched_.empty() && turn.now < asked_abort_deadline_) return;
   v1::Abort abort = *std::exchange(asked_abort_, std::nullopt);
   abort.set_asked(false);
   OnAbort(abort, turn);
@@ -56,8 +56,7 @@ void WorkerState::EndForGood(absl::Status why, const Turn& turn) {
 void WorkerState::GiveUp(absl::Status why, const Turn& turn) {
   if (expects_next_) return EndForGood(std::move(why), turn);
   EndGeneration(std::move(why), /*abort=*/false, turn);
-  has_given_up_ = true;
-  left_behind_deadline_ = turn.now + kLeftBehindWait;
+  launched_.WatchAll(turn.now);
 }
 
 bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
@@ -86,7 +85,7 @@ void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   pending_.FailWithdrawn(turn);
   pending_.ForgetReports();
   process_sets_.FailRequests(change_, turn.out);
-  verdict_deadline_ = absl::InfiniteFuture();
+  launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
 bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
@@ -98,30 +97,13 @@ bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
   return true;
 }
 
-void WorkerState::NoteInterrupted(BatchKey batch, bool has_result) {
-  Interrupted& lane = interrupted_[batch.first];
-  lane.first = lane.first == 0 ? batch.second : std::min(lane.first, batch.second);
-  if (has_result) lane.held = std::max(lane.held, batch.second);
-}
-
 // Nothing of the old generation executes here any more: what is decided about it can be carried
 // out.
 void WorkerState::ReportRecovery(const Turn& turn) {
   if (!report_is_due()) return;
   reported_ = has_ended_ = true;
   v1::WorkerMessage message;
-  v1::RecoveryReport& report = *message.mutable_recovery_report();
-  std::map<LaneId, int64_t> launched = sequencer_.ended();
-  for (const LaneProgress& lane : sequencer_.Progress()) launched[lane.lane] = lane.launched;
-  for (const auto& [lane, last] : launched) {
-    v1::LaneReport& entry = *report.add_lanes();
-    entry.set_lane(ToInt(lane));
-    entry.set_launched(last);
-    const auto interrupted = interrupted_.find(lane);
-    const bool all = interrupted == interrupted_.end();
-    entry.set_completed(all ? last : interrupted->second.first - 1);
-    entry.set_held(all ? last : std::max(entry.completed(), interrupted->second.held));
-  }
+  launched_.Describe(*message.mutable_recovery_report());
   if (!reports_sets_) return Send(std::move(message), turn);
   v1::ProcessSets sets;
   sets.set_last_process_set(last_process_set_);
@@ -180,14 +162,10 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   // It was formed before coordd was started again, and this rank had not heard of it.
   if (link_ == Link::kResuming) Reattached(turn.now);
   process_sets_ = ProcessSetState(options_.rank, options_.size, options_.process_sets);
-  sequencer_ = PlanSequencer();
-  interrupted_.clear();
-  awaiting_verdict_.clear();  // they come back
+  launched_ = LaunchedBatches();  // what awaited a verdict comes back
   incoming_.Clear();
   slots_.Clear(options_.slots);
   question_.clear();
-  local_failure_ = absl::OkStatus();
-  verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
   aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
       false;
@@ -248,13 +226,13 @@ void WorkerState::SetDrain(absl::Time until, const Turn& turn) {
 
 // The data plane of this generation has not come into being.
 void WorkerState::On(ConnectFailed& in, const Turn& turn) {
-  if (in.generation != options_.generation || !end_.ok() || !local_failure_.ok()) return;
-  local_failure_ = absl::Status(
+  if (in.generation != options_.generation || !end_.ok() || !launched_.local_failure().ok()) return;
+  launched_.NoteLocalFailure(absl::Status(
       in.status.code(), absl::StrCat("the data plane of rank ", ToInt(options_.rank),
                                      in.was_connected ? " failed: " : " could not be connected: ",
-                                     in.status.message()));
-  SendFailed(BatchKey{LaneId{0}, 0}, "", local_failure_.message(), in.suspect, turn);
-  verdict_deadline_ = stream_ended_ || !attached() ? turn.now : turn.now + kVerdictWait;
+                                     in.status.message())));
+  SendFailed(BatchKey{LaneId{0}, 0}, "", launched_.local_failure().message(), in.suspect, turn);
+  AwaitVerdict(turn.now);
 }
 
 }  // namespace coordd

@@ -106,7 +106,7 @@ void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
   // A pause only when all addresses have been tried.
   next_attempt_ = tried_ % options_.coordinators == 0 ? turn.now + backoff_.Next() : turn.now;
   // coordd will not say who was lost. (Of a generation that is over they come back in the next.)
-  if (!awaiting_verdict_.empty() && !expects_next_) verdict_deadline_ = turn.now;
+  if (launched_.awaits_verdict() && !expects_next_) launched_.SetVerdictDeadline(turn.now);
 }
 
 void WorkerState::TryAgain(const Turn& turn) {
@@ -171,7 +171,7 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   first.set_last_process_set(last_process_set_);
   first.set_last_schedule(last_schedule_);
   first.set_answered_requests(answered_requests);
-  for (const LaneProgress& lane : sequencer_.Progress()) {
+  for (const LaneProgress& lane : launched_.Progress()) {
     v1::LanePosition& position = *parts.For(32).add_lanes();
     position.set_lane(ToInt(lane.lane));
     position.set_launched(lane.launched);

@@ -199,13 +199,12 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
   launch.lane = lane.lane();
   launch.sequence = batch.sequence;
   launch.process_set = lane.process_set();
-  Executing executing;
+  LaunchedBatch executing;
   executing.first_tensor = batch.tensors.front().spec->name;
   launch.ready_at = turn.now;
   launch.begins_cycle = lane.BeginsCycle(batch.sequence);
   executing.launched_at = turn.now;
   executing.process_set = launch.process_set;
-  executing.deadline = absl::InfiniteFuture();
   for (HeldTensor& tensor : batch.tensors) {
     launch.tensors.push_back(tensor.id);
     if (NeedsEverybody(*tensor.spec)) executing.proves = schedules_.at(launch.lane).position;
@@ -215,14 +214,14 @@ void WorkerState::LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane:
       continue;
     }
     const bool in_time = tensor.withdrawn.ok();
-    AddExecuting(tensor.id, std::move(tensor.spec),
-                 in_time ? tensor.deadline : turn.now + kWithdrawalAnswer, executing);
+    executing.Add(tensor.id, std::move(tensor.spec),
+                  in_time ? tensor.deadline : turn.now + kWithdrawalAnswer);
     launch.negotiation.push_back(turn.now - tensor.submitted_at);
   }
   // Never fails: the lane counts as the sequencer does.
   schedules_.at(launch.lane).staged = 0;
-  COORDD_CHECK(sequencer_.Launch(launch.lane, launch.sequence).ok());
-  executing_.emplace(BatchKey{launch.lane, launch.sequence}, std::move(executing));
+  const BatchKey key{launch.lane, launch.sequence};
+  COORDD_CHECK(launched_.Launch(key, std::move(executing)).ok());
   turn.out.push_back(std::move(launch));
 }
 
@@ -311,7 +310,7 @@ void WorkerState::RetireIfFinished(LaneId id, const Turn& turn) {
   if (tracing_.lane == id) tracing_.until_cycle = 0;  // there are no more steps: coordd ends it
   absl::erase_if(scheduled_, [&](const auto& entry) { return entry.second.lane == &lane; });
   schedules_.erase(found);
-  sequencer_.End(id);
+  launched_.EndLane(id);
   turn.out.push_back(EndLane{id});
 }
 
@@ -365,12 +364,10 @@ void WorkerState::CheckSilence(Scheduled& scheduled, const Turn& turn) {
 
 void WorkerState::CheckSchedules(const Turn& turn) {
   question_.clear();
-  if (turn.now >= left_behind_deadline_) {
-    left_behind_deadline_ = absl::InfiniteFuture();
+  if (launched_.TakeLeftBehind(turn.now)) {
     const absl::Status why =
         end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
-    const bool waits = ExecutesSchedule() || (has_given_up_ && !executing_.empty());
-    if (waits) EndGeneration(why, /*abort=*/true, turn);
+    EndGeneration(why, /*abort=*/true, turn);
   }
   for (auto& [id, scheduled] : schedules_) {
     ScheduledLane& lane = *scheduled.lane;
@@ -411,7 +408,7 @@ void WorkerState::CheckScheduleDeadlines(ScheduledLane& lane, const Turn& turn) 
 }
 
 absl::Time WorkerState::NextScheduleDeadline() const {
-  absl::Time next = left_behind_deadline_;
+  absl::Time next = launched_.left_behind_deadline();
   for (const auto& [id, scheduled] : schedules_) {
     const ScheduledLane& lane = *scheduled.lane;
     if (lane.held() == 0) continue;
@@ -424,17 +421,11 @@ absl::Time WorkerState::NextScheduleDeadline() const {
   return next;
 }
 
-void WorkerState::NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at) {
+void WorkerState::NoteMark(const BatchKey& key, const LaunchedBatch& batch, absl::Time ended_at) {
   if (ToInt(key.first) < kFirstScheduleLane) return;
   const auto scheduled = schedules_.find(key.first);
   if (scheduled == schedules_.end()) return;  // it was cut
   scheduled->second.marks->Ended(key.second, ended_at - batch.launched_at);
-}
-
-bool WorkerState::ExecutesSchedule() const {
-  return std::any_of(executing_.begin(), executing_.end(), [](const auto& entry) {
-    return ToInt(entry.first.first) >= kFirstScheduleLane;
-  });
 }
 
 }  // namespace coordd

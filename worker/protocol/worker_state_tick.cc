@@ -36,11 +36,13 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   CheckExecuting(turn);
   CheckAskedAbort(turn);
   CheckSchedules(turn);
-  if (now >= verdict_deadline_) {
+  if (now >= launched_.verdict_deadline()) {
     // coordd has not said who died: what the data plane saw has to do.
-    absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
+    absl::Status why =
+        GenerationEndedError(options_.generation, launched_.local_failure().message());
     if (!end_.ok())
-      why = absl::Status(end_.code(), absl::StrCat(end_.message(), "; ", local_failure_.message()));
+      why = absl::Status(end_.code(),
+                         absl::StrCat(end_.message(), "; ", launched_.local_failure().message()));
     EndGeneration(std::move(why), /*abort=*/true, turn);
   }
   TryAgain(turn);
@@ -62,7 +64,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
 
 absl::Time WorkerState::NextDeadline() const {
   if (stopped_) return absl::InfiniteFuture();
-  absl::Time next = verdict_deadline_;
+  absl::Time next = launched_.verdict_deadline();
   if (asked_abort_.has_value()) next = std::min(next, asked_abort_deadline_);
   if (!attached()) {
     next = std::min({next, next_attempt_, detached_since_ + options_.resume_timeout});
@@ -73,9 +75,7 @@ absl::Time WorkerState::NextDeadline() const {
   next = std::min(
       {next, process_sets_.NextDeadline(), NextScheduleDeadline(), pending_.next_deadline()});
   if (leaving_ && !left_) next = std::min(next, goodbye_.next_deadline());
-  if (!aborted_) {
-    for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
-  }
+  if (!aborted_) next = std::min(next, launched_.NextDeadline());
   return next;
 }
 
@@ -138,16 +138,14 @@ void WorkerState::WithdrawProcessSets(const Turn& turn) {
 
 void WorkerState::CheckExecuting(const Turn& turn) {
   if (aborted_) return;
-  for (auto& [key, batch] : executing_) {
-    if (batch.deadline > turn.now) continue;
-    batch.overdue = true;
-    const std::string what =
-        absl::StrCat("tensor ", batch.overdue_tensor,
-                     " was still executing at its deadline on rank ", ToInt(options_.rank));
-    SendFailed(key, batch.overdue_tensor, what, std::nullopt, turn);
-    EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, turn);
-    return;
-  }
+  const auto* overdue = launched_.TakeOverdue(turn.now);
+  if (overdue == nullptr) return;
+  const auto& [key, batch] = *overdue;
+  const std::string what =
+      absl::StrCat("tensor ", batch.overdue_tensor, " was still executing at its deadline on rank ",
+                   ToInt(options_.rank));
+  SendFailed(key, batch.overdue_tensor, what, std::nullopt, turn);
+  EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, turn);
 }
 
 void WorkerState::Report(const Turn& turn) {
@@ -167,12 +165,12 @@ void WorkerState::SendHeartbeat(const Turn& turn) {
   v1::WorkerMessage message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_sent_ns(absl::ToUnixNanos(turn.now));
-  heartbeat.set_collectives_completed(collectives_completed_);
-  heartbeat.set_bytes_reduced(bytes_reduced_);
-  heartbeat.set_batches_completed(batches_completed_);
+  heartbeat.set_collectives_completed(totals_.collectives);
+  heartbeat.set_bytes_reduced(totals_.bytes);
+  heartbeat.set_batches_completed(totals_.batches);
   // A rank that waits for its first batch has a position too.
   std::map<LaneId, LaneProgress> lanes = {{LaneId{0}, {}}};
-  for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
+  for (const LaneProgress& lane : launched_.Progress()) lanes[lane.lane] = lane;
   std::map<LaneId, const PendingTensors::Tensor*> oldest;  // they are ordered by age
   for (const auto& [id, tensor] : pending_.tensors()) {
     const LaneId lane{ToInt(tensor.spec->process_set)};
@@ -218,7 +216,7 @@ void WorkerState::LeaveFailing(const Turn& turn) {
 
 void WorkerState::LeaveWhenDrained(const Turn& turn) {
   if (leaving_ && goodbye_.failing()) LeaveFailing(turn);
-  if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
+  if (!leaving_ || !pending_.empty() || !launched_.empty() || launched_.awaits_verdict()) return;
   if (end_.ok() && !stream_ended_ && goodbye_.Holds(turn.now)) {
     if (goodbye_.TakeFinished()) turn.out.push_back(WorkFinished{});
     return;
@@ -244,8 +242,8 @@ void WorkerState::SayGoodbye(const Turn& turn) {
     message.mutable_leave()->set_reason("shut down by its program");
     message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxReasonBytes));
     message.mutable_leave()->set_drained(is_to_leave());
-    message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
-    message.mutable_leave()->set_batches_completed(batches_completed_);
+    message.mutable_leave()->set_bytes_reduced(totals_.bytes);
+    message.mutable_leave()->set_batches_completed(totals_.batches);
     // Also to one that has not taken it back yet: there is nothing to be told.
     if (link_ == Link::kResuming) link_ = Link::kAttached;
     Send(std::move(message), turn);
