@@ -12,30 +12,23 @@
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
-namespace {
-
-// Whoever waits for a coordd that takes over should not wait much longer for the next try; a
-// thousand ranks should not all come at once.
-BackoffOptions PausesOf(int32_t ranks) {
-  BackoffOptions pauses;
-  pauses.max = std::clamp(absl::Milliseconds(2) * ranks, absl::Milliseconds(500), pauses.max);
-  return pauses;
+CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options) {
+  CoordinatorSession::Terms terms;
+  terms.generation = options.generation;
+  terms.pace = {options.heartbeat_interval, options.lease, options.size, options.rank};
+  terms.lasting = !options.cluster_id.empty();
+  terms.resume_timeout = options.resume_timeout;
+  terms.coordinators = options.coordinators;
+  return terms;
 }
-
-}  // namespace
 
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
       slots_(options.slots),
       process_sets_(options.rank, options.size, options.process_sets),
-      epoch_(options.epoch),
-      session_(options.session),
-      last_process_set_(options.process_sets.last_process_set()),
-      random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
-      backoff_(PausesOf(options.size), random_),
-      received_sequence_(options.received_sequence),
-      next_heartbeat_(now),
-      lease_until_(now + options.lease) {}
+      session_(TermsOf(options), options.epoch, options.session, options.received_sequence,
+               options.seed ^ std::hash<std::string>()(options.join.worker_id()), now),
+      last_process_set_(options.process_sets.last_process_set()) {}
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
   const Turn turn{now, out};
@@ -99,13 +92,12 @@ void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
 void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
   const v1::CoordinatorMessage& message = in.message;
   if (!IsOfThisSession(in, turn)) return;
-  if (message.sequence() != received_sequence_ + 1) {
+  if (!session_.TakeSequence(message.sequence())) {
     ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
-                               received_sequence_ + 1),
+                               session_.received_sequence() + 1),
                   turn);
     return;
   }
-  received_sequence_ = message.sequence();
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
@@ -120,7 +112,7 @@ void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
       OnDrainNotice(message.drain_notice(), turn);
       return;
     case v1::CoordinatorMessage::kLeaseAck:
-      OnLeaseAck(message.lease_ack(), turn.now);
+      session_.heartbeats().OnAck(message.lease_ack(), turn.now);
       return;
     default:
       break;
@@ -128,15 +120,16 @@ void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
   if (message.generation() < ToInt(options_.generation)) return;  // refused by number
   const bool next = message.generation() > ToInt(options_.generation);
   const bool begins = message.has_membership() || message.has_process_sets();
-  if (next && begins && expects_next_ && message.epoch() == ToInt(epoch_)) {
+  if (next && begins && expects_next_ && message.epoch() == ToInt(session_.epoch())) {
     OnNext(message, turn);
     return;
   }
-  if (next || message.epoch() > ToInt(epoch_)) {
-    ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
-                               message.generation(), "; this worker is in epoch ", ToInt(epoch_),
-                               ", generation ", ToInt(options_.generation)),
-                  turn);
+  if (next || message.epoch() > ToInt(session_.epoch())) {
+    ProtocolError(
+        absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
+                     message.generation(), "; this worker is in epoch ", ToInt(session_.epoch()),
+                     ", generation ", ToInt(options_.generation)),
+        turn);
     return;
   }
   position_ = message.position();
@@ -184,15 +177,6 @@ void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, con
   }
 }
 
-void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
-  // Only what is counted from our own clock's reading is safe to assume.
-  const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
-  lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
-  arrival_lag_ = FromProto(ack.arrival_lag());
-  stack_wanted_ = stack_wanted_ || ack.wants_stack();
-  if (ack.coordd_ns() != 0) clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
-}
-
 void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
   if (!end_.ok() || expects_next_) return;
@@ -212,14 +196,13 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
 }
 
 void WorkerState::On(StreamEnded& in, const Turn& turn) {
-  if (in.stream != stream_) return;  // one that was given up
+  if (!session_.IsLatest(in.stream)) return;  // one that was given up
   if (MayResume(in.status)) {
     Detach(in.status, turn);
     return;
   }
-  const bool refused = link_ == Link::kResuming;
-  link_ = Link::kAttached;  // nothing more is tried
-  stream_ended_ = true;
+  const bool refused = session_.resuming();
+  session_.End();  // nothing more is tried
   if (!left_ && (end_.ok() || expects_next_)) {
     const absl::string_view detail = !in.status.ok() ? in.status.message()
                                      : refused       ? "it gives no reason"
@@ -277,7 +260,7 @@ void WorkerState::On(BatchDone& in, const Turn& turn) {
 
 // coordd is told of a failure here; it says who died, or what was seen here has to do.
 void WorkerState::AwaitVerdict(absl::Time now) {
-  launched_.SetVerdictDeadline(stream_ended_ || !attached() ? now : now + kVerdictWait);
+  launched_.SetVerdictDeadline(!session_.can_send() ? now : now + kVerdictWait);
 }
 
 void WorkerState::On(LeaveRequested& in, const Turn& turn) {
@@ -309,15 +292,14 @@ void WorkerState::On(StopForced&, const Turn& turn) {
   EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
                 /*abort=*/true, turn);
   // Neither coordd nor the end of the stream is waited for.
-  link_ = Link::kAttached;
+  session_.End();
   left_ = true;
-  stream_ended_ = true;
   launched_.SetVerdictDeadline(turn.now);
 }
 
 void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) {
   const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
-                          !leaving_ && !stream_ended_ && !absl::IsInternal(why);
+                          !leaving_ && !session_.ended() && !absl::IsInternal(why);
   if (may_follow && continues()) {
     Interrupt(why, turn);
     return;
@@ -345,10 +327,7 @@ void WorkerState::FailEverything(const Turn& turn) {
   scheduled_.clear();
   schedules_.clear();
   log_.Clear();
-  if (!expects_next_) {
-    if (link_ == Link::kDetached) stream_ended_ = true;  // there is nothing to come back for
-    link_ = Link::kAttached;
-  }
+  if (!expects_next_) session_.StopTrying();  // there is nothing to come back for
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
   launched_.FailAwaiting(end_, turn);

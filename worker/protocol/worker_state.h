@@ -13,11 +13,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/base/backoff.h"
-#include "common/base/random.h"
 #include "common/protocol/types.h"
 #include "worker/base/shared_spec.h"
-#include "worker/protocol/clock_offset.h"
+#include "worker/protocol/coordinator_session.h"
 #include "worker/protocol/cycle_marks.h"
 #include "worker/protocol/goodbye.h"
 #include "worker/protocol/launched_batches.h"
@@ -63,6 +61,8 @@ struct WorkerStateOptions {
   int32_t coordinators = 1;  // addresses at which it may come back: each try is for the next one
   uint64_t seed = 1;         // of the jitter between attempts
 };
+
+CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options);
 
 // PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
 // from the control thread (Tick, and what coordd says) and from those that submit or have ended a
@@ -118,7 +118,7 @@ class WorkerState {
            report_is_due() || (asked_abort_.has_value() && launched_.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
-  bool attached() const { return link_ == Link::kAttached; }
+  bool attached() const { return session_.attached(); }
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return stopped_; }
 
@@ -130,11 +130,11 @@ class WorkerState {
   int64_t unreported_tensors() const { return static_cast<int64_t>(pending_.unreported()); }
   int64_t executing_batches() const { return static_cast<int64_t>(launched_.size()); }
   // How late this rank comes to collectives, as coordd has told last.
-  absl::Duration arrival_lag() const { return arrival_lag_; }
+  absl::Duration arrival_lag() const { return session_.heartbeats().arrival_lag(); }
   // coordd asks where the program is. Once.
-  bool TakeStackWanted() { return std::exchange(stack_wanted_, false) && !leaving_; }
+  bool TakeStackWanted() { return session_.heartbeats().TakeStackWanted() && !leaving_; }
   // How late the last heartbeat was sent.
-  absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
+  absl::Duration heartbeat_lag() const { return session_.heartbeats().lag(); }
 
  private:
   struct ScheduledSlot {
@@ -166,7 +166,6 @@ class WorkerState {
   void On(LeaveRequested& in, const Turn& turn);
   void On(StopForced& in, const Turn& turn);
 
-  void OnLeaseAck(const v1::LeaseAck& ack, absl::Time now);
   void OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn);
   void OnPlan(const v1::CollectivePlan& plan, const Turn& turn);
   // The pending tensor that a plan or a failure for this set means; end(): none.
@@ -267,11 +266,9 @@ class WorkerState {
   void EndTrace(bool send, const Turn& turn);
 
   // worker_state_resume.cc
-  enum class Link { kAttached, kDetached, kResuming };
   bool MayResume(const absl::Status& ended) const;
   void Detach(const absl::Status& why, const Turn& turn);
   void TryAgain(const Turn& turn);
-  void Reattached(absl::Time now);
   // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
   // again.
   bool IsOfThisSession(const CoordinatorSaid& in, const Turn& turn);
@@ -289,7 +286,6 @@ class WorkerState {
   void ProtocolError(absl::string_view what, const Turn& turn);
   void WithdrawProcessSets(const Turn& turn);
 
-  void NoticeSleep(absl::Time now);
   void CheckDeadlines(const Turn& turn);
   void CheckExecuting(const Turn& turn);
   void Report(const Turn& turn);
@@ -298,7 +294,9 @@ class WorkerState {
   void LeaveFailing(const Turn& turn);
   void LeaveWhenDrained(const Turn& turn);
   void SayGoodbye(const Turn& turn);
-  void Send(v1::WorkerMessage message, const Turn& turn);
+  void Send(v1::WorkerMessage message, const Turn& turn) {
+    session_.Send(std::move(message), turn);
+  }
   void SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
                   std::optional<Suspect> suspect, const Turn& turn);
@@ -324,7 +322,6 @@ class WorkerState {
     int64_t from_cycle = 0, until_cycle = 0;  // 0: until coordd says so
   };
   Tracing tracing_;
-  ClockOffset clock_offset_;
 
   absl::Status end_;
   bool aborted_ = false;  // AbortExecution was given
@@ -344,33 +341,15 @@ class WorkerState {
   bool leaving_ = false;
   Goodbye goodbye_;    // that is to be said, when leaving
   bool left_ = false;  // Leave was sent
-  bool stream_ended_ = false;
   bool stopped_ = false;
 
-  Link link_ = Link::kAttached;
-  Epoch epoch_;
-  int64_t session_;
+  CoordinatorSession session_;
   int64_t position_ = 0;  // of the message at hand
   ProcessSetId to_;       // of the schedule that it freezes or cuts
   ReceivedLog log_;
   int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
   int64_t sets_position_ = 0;     // of the last addition or end of a set of which all hear
   int64_t last_schedule_ = 0;
-  Random random_;
-  Backoff backoff_;
-  absl::Time detached_since_;
-  absl::Status detached_because_;
-  absl::Time next_attempt_ = absl::InfiniteFuture();
-  int64_t tried_ = 0;   // addresses, since the connection was lost
-  int64_t stream_ = 0;  // the latest
-
-  int64_t received_sequence_;
-  absl::Time next_heartbeat_;
-  absl::Time lease_until_;
-  absl::Time last_tick_ = absl::InfiniteFuture();
-  absl::Duration heartbeat_lag_;
-  absl::Duration arrival_lag_;
-  bool stack_wanted_ = false;
   struct Totals {  // of all generations
     int64_t collectives = 0;
     int64_t bytes = 0;

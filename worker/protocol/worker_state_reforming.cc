@@ -22,8 +22,8 @@ void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
     return;
   }
   asked_abort_.reset();
-  if (link_ == Link::kResuming) {
-    Reattached(turn.now);  // there is nothing to resume, but a session
+  if (session_.resuming()) {
+    session_.Reattach(turn.now);  // there is nothing to resume, but a session
     reported_ = false;
   }
   const absl::Status why = GenerationEndedBy(options_.generation, abort);
@@ -152,15 +152,13 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   place->state.resume_timeout = options_.resume_timeout;
   place->state.seed = options_.seed;
   options_ = std::move(place->state);
-  session_ = options_.session;
   log_ = ReceivedLog();
   position_ = 0;
   last_process_set_ = options_.process_sets.last_process_set();
   sets_position_ = 0;
   last_schedule_ = 0;
   departures_.clear();
-  // It was formed before coordd was started again, and this rank had not heard of it.
-  if (link_ == Link::kResuming) Reattached(turn.now);
+  session_.EnterGeneration(TermsOf(options_), options_.session, turn.now);
   process_sets_ = ProcessSetState(options_.rank, options_.size, options_.process_sets);
   launched_ = LaunchedBatches();  // what awaited a verdict comes back
   incoming_.Clear();
@@ -169,8 +167,6 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
   aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
       false;
-  next_heartbeat_ = turn.now;
-  lease_until_ = std::max(lease_until_, turn.now + options_.lease);
   turn.out.push_back(NewcomersWait{0});
   turn.out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
   // Behind it: whoever hears of the failure finds the new ranks.

@@ -83,51 +83,32 @@ void WorkerState::Log(v1::CoordinatorMessage message) {
 }
 
 bool WorkerState::MayResume(const absl::Status& ended) const {
-  if (options_.cluster_id.empty() || stream_ended_ || goodbye_.failing()) return false;
+  if (goodbye_.failing()) return false;
   // A goodbye that was not answered is said again: or coordd would wait for this rank.
   if (!end_.ok() && !left_ && !expects_next_) return false;
-  // gRPC says UNKNOWN when a stream ends without trailers.
-  return absl::IsUnavailable(ended) || absl::IsUnknown(ended);
+  return session_.MayResume(ended);
 }
 
 void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
-  if (attached()) {
-    EndTrace(/*send=*/false, turn);  // nobody collects it any more
-    detached_since_ = turn.now;
-    backoff_.Reset();
-    tried_ = 0;
-  }
-  link_ = Link::kDetached;
+  if (attached()) EndTrace(/*send=*/false, turn);  // nobody collects it any more
+  session_.Detach(why, turn.now);
   asked_abort_.reset();  // as if it had not been heard: coordd says it again
   left_ = false;
   reforms_ = false;  // the next coordd says it again, or what has become of it
   arriving_.reset();
-  detached_because_ = why;
-  // A pause only when all addresses have been tried.
-  next_attempt_ = tried_ % options_.coordinators == 0 ? turn.now + backoff_.Next() : turn.now;
   // coordd will not say who was lost. (Of a generation that is over they come back in the next.)
   if (launched_.awaits_verdict() && !expects_next_) launched_.SetVerdictDeadline(turn.now);
 }
 
 void WorkerState::TryAgain(const Turn& turn) {
-  if (attached()) return;
-  if (turn.now >= detached_since_ + options_.resume_timeout) {
-    GiveUp(GenerationEndedError(options_.generation,
-                                absl::StrCat("coordd did not come back within ",
-                                             SecondsText(options_.resume_timeout), ": ",
-                                             detached_because_.message()),
+  if (session_.HasTimedOut(turn.now)) {
+    GiveUp(GenerationEndedError(options_.generation, session_.TimeoutText(),
                                 absl::StatusCode::kUnavailable),
            turn);
-    stream_ended_ = true;
+    session_.End();
     return;
   }
-  if (link_ != Link::kDetached || turn.now < next_attempt_) return;
-  next_attempt_ = absl::InfiniteFuture();
-  link_ = Link::kResuming;
-  ++tried_;
-  received_sequence_ = 0;
-  turn.out.push_back(OpenStream{++stream_});
-  SendResume(turn);
+  if (session_.TakeAttempt(turn)) SendResume(turn);
 }
 
 void WorkerState::SendResume(const Turn& turn) {
@@ -142,8 +123,8 @@ void WorkerState::SendResume(const Turn& turn) {
   v1::WorkerMessage hello;
   *hello.mutable_join() = options_.join;
   v1::Resume& resume = *hello.mutable_join()->mutable_resume();
-  resume.set_session(session_);
-  resume.set_epoch(ToInt(epoch_));
+  resume.set_session(session_.number());
+  resume.set_epoch(ToInt(session_.epoch()));
   resume.set_generation(ToInt(options_.generation));
   resume.set_position(log_.position());
   resume.set_cluster_id(options_.cluster_id);
@@ -151,8 +132,7 @@ void WorkerState::SendResume(const Turn& turn) {
   turn.out.push_back(SendMessage{std::move(hello)});
   for (v1::ResumeReport& part : ResumeReports(*answered)) {
     v1::WorkerMessage message;
-    message.set_epoch(ToInt(epoch_));
-    message.set_generation(ToInt(options_.generation));
+    session_.Stamp(message);
     *message.mutable_resume_report() = std::move(part);
     turn.out.push_back(SendMessage{std::move(message)});
   }
@@ -215,40 +195,23 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
 }
 
 bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const Turn& turn) {
-  if (in.stream != stream_ || link_ == Link::kDetached) return false;
-  const int64_t epoch = in.message.epoch();
-  if (link_ == Link::kResuming && epoch < ToInt(epoch_)) {
-    GiveUp(GenerationEndedError(
-               options_.generation,
-               absl::StrCat("coordd is in epoch ", epoch, ", before epoch ", ToInt(epoch_),
-                            " in which this rank was: it has an older state")),
-           turn);
-    return false;
-  }
-  if (link_ == Link::kResuming) epoch_ = Epoch{epoch};
-  return epoch >= ToInt(epoch_);  // of an earlier coordd: refused by number
-}
-
-// There is a session again.
-void WorkerState::Reattached(absl::Time now) {
-  link_ = Link::kAttached;
-  lease_until_ = now + options_.lease;
-  next_heartbeat_ = now;
-  clock_offset_ = ClockOffset();  // it may be another machine's
-  detached_because_ = absl::OkStatus();
+  const absl::StatusOr<bool> heard = session_.Hears(in.stream, in.message.epoch());
+  if (heard.ok()) return *heard;
+  GiveUp(GenerationEndedError(options_.generation, heard.status().message()), turn);
+  return false;
 }
 
 void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
   if (!end_.ok() && !expects_next_) return;
-  if (link_ != Link::kResuming) {
+  if (!session_.resuming()) {
     ProtocolError("coordd resumed a session that was not interrupted", turn);
     return;
   }
-  session_ = resumed.session();
+  session_.Resumed(resumed.session());
   for (int64_t position : resumed.open_ends()) log_.Keep(position);
   incoming_.Clear();  // of a schedule that nobody has heard to its end
   slots_.Clear(resumed.slots());
-  Reattached(turn.now);
+  session_.Reattach(turn.now);
   // coordd tells whom it knows to leave; its word may have changed.
   if (drain_until_ != absl::InfiniteFuture() && !drain_asked_.has_value())
     SetDrain(absl::InfiniteFuture(), turn);

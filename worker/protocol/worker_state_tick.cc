@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/heartbeat_pace.h"
 #include "common/protocol/proto_convert.h"
 #include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
@@ -30,7 +29,7 @@ void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePositio
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
   const Turn turn{now, out};
-  NoticeSleep(now);
+  session_.heartbeats().NoticeSleep(attached(), options_.lease, now);
   CheckDeadlines(turn);
   WithdrawProcessSets(turn);
   CheckExecuting(turn);
@@ -46,7 +45,7 @@ void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
     EndGeneration(std::move(why), /*abort=*/true, turn);
   }
   TryAgain(turn);
-  if (now >= lease_until_ && counts_lease()) {
+  if (now >= session_.heartbeats().lease_until() && counts_lease()) {
     const absl::Status silent = absl::UnavailableError(
         absl::StrCat("coordd has not answered this rank's heartbeats for ",
                      SecondsText(options_.lease), ": it may count the rank as lost"));
@@ -66,25 +65,14 @@ absl::Time WorkerState::NextDeadline() const {
   if (stopped_) return absl::InfiniteFuture();
   absl::Time next = launched_.verdict_deadline();
   if (asked_abort_.has_value()) next = std::min(next, asked_abort_deadline_);
-  if (!attached()) {
-    next = std::min({next, next_attempt_, detached_since_ + options_.resume_timeout});
-  } else {
-    if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
-    if (counts_lease()) next = std::min(next, lease_until_);
-  }
+  next = std::min(next, session_.NextDeadline());
+  if (session_.can_send() && !left_) next = std::min(next, session_.heartbeats().next_heartbeat());
+  if (counts_lease()) next = std::min(next, session_.heartbeats().lease_until());
   next = std::min(
       {next, process_sets_.NextDeadline(), NextScheduleDeadline(), pending_.next_deadline()});
   if (leaving_ && !left_) next = std::min(next, goodbye_.next_deadline());
   if (!aborted_) next = std::min(next, launched_.NextDeadline());
   return next;
-}
-
-// Half a lease without a turn, though heartbeats alone make for more: whatever coordd has said
-// meanwhile is still to be read, its refusal too.
-void WorkerState::NoticeSleep(absl::Time now) {
-  const bool slept = attached() && now - last_tick_ > options_.lease / 2;
-  last_tick_ = now;
-  if (slept) lease_until_ = std::max(lease_until_, now + options_.lease / 2);
 }
 
 void WorkerState::CheckDeadlines(const Turn& turn) {
@@ -154,14 +142,8 @@ void WorkerState::Report(const Turn& turn) {
 }
 
 void WorkerState::SendHeartbeat(const Turn& turn) {
-  if (turn.now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
-  heartbeat_lag_ = turn.now - next_heartbeat_;
-  // Until coordd has answered for the first time its clock is not known: then a whole interval.
-  next_heartbeat_ =
-      turn.now + (clock_offset_.known()
-                      ? UntilNextHeartbeat(options_.heartbeat_interval, options_.size,
-                                           options_.rank, turn.now + clock_offset_.offset())
-                      : options_.heartbeat_interval);
+  if (turn.now < session_.heartbeats().next_heartbeat() || !session_.can_send() || left_) return;
+  session_.heartbeats().Sent(session_.terms().pace, turn.now);
   v1::WorkerMessage message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
   heartbeat.set_sent_ns(absl::ToUnixNanos(turn.now));
@@ -207,9 +189,9 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
 
 // Of a failure coordd hears before the others can see that what they execute with this rank ends.
 void WorkerState::LeaveFailing(const Turn& turn) {
-  if (!left_ && link_ != Link::kDetached) SayGoodbye(turn);
-  const bool is_known = stream_ended_ || link_ == Link::kDetached;
-  if (!is_known || (aborted_ && link_ != Link::kDetached)) return;
+  if (!left_ && !session_.detached()) SayGoodbye(turn);
+  const bool is_known = session_.ended() || session_.detached();
+  if (!is_known || (aborted_ && !session_.detached())) return;
   StopForced stop;
   On(stop, turn);
 }
@@ -217,13 +199,13 @@ void WorkerState::LeaveFailing(const Turn& turn) {
 void WorkerState::LeaveWhenDrained(const Turn& turn) {
   if (leaving_ && goodbye_.failing()) LeaveFailing(turn);
   if (!leaving_ || !pending_.empty() || !launched_.empty() || launched_.awaits_verdict()) return;
-  if (end_.ok() && !stream_ended_ && goodbye_.Holds(turn.now)) {
+  if (end_.ok() && !session_.ended() && goodbye_.Holds(turn.now)) {
     if (goodbye_.TakeFinished()) turn.out.push_back(WorkFinished{});
     return;
   }
-  if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
+  if (session_.detached()) return;  // the goodbye waits for coordd
   SayGoodbye(turn);
-  if (stream_ended_) {
+  if (session_.ended()) {
     stopped_ = true;
     turn.out.push_back(Stopped{});
   }
@@ -245,17 +227,10 @@ void WorkerState::SayGoodbye(const Turn& turn) {
     message.mutable_leave()->set_bytes_reduced(totals_.bytes);
     message.mutable_leave()->set_batches_completed(totals_.batches);
     // Also to one that has not taken it back yet: there is nothing to be told.
-    if (link_ == Link::kResuming) link_ = Link::kAttached;
+    session_.StopResuming();
     Send(std::move(message), turn);
     turn.out.push_back(CloseStream{});
   }
-}
-
-void WorkerState::Send(v1::WorkerMessage message, const Turn& turn) {
-  if (stream_ended_ || !attached()) return;
-  message.set_epoch(ToInt(epoch_));
-  message.set_generation(ToInt(options_.generation));
-  turn.out.push_back(SendMessage{std::move(message)});
 }
 
 void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn) {

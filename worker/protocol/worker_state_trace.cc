@@ -51,11 +51,11 @@ void WorkerState::EndTraceWhenComplete(const Turn& turn) {
 void WorkerState::EndTrace(bool send, const Turn& turn) {
   if (tracing_.id == 0) return;
   TraceEnd end;
-  end.send = send && !stream_ended_ && attached();
-  end.chunk.set_epoch(ToInt(epoch_));
-  end.chunk.set_generation(ToInt(options_.generation));
+  end.send = send && session_.can_send();
+  session_.Stamp(end.chunk);
   end.chunk.mutable_trace_chunk()->set_id(tracing_.id);
-  end.clock = {clock_offset_.known(), clock_offset_.offset(), clock_offset_.error(turn.now)};
+  const ClockOffset& clock = session_.heartbeats().clock();
+  end.clock = {clock.known(), clock.offset(), clock.error(turn.now)};
   end.bytes_max = tracing_.bytes_max;
   const auto scheduled = schedules_.find(tracing_.lane);
   if (tracing_.until_cycle > 0 && scheduled != schedules_.end()) {
