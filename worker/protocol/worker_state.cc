@@ -56,18 +56,20 @@ void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
       turn.out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    if (!schedules_.empty() && TakeScheduled(tensor, turn)) continue;
+    if (!schedules_.empty()) {
+      std::optional<ScheduledWork::Fault> fault;
+      const bool taken = schedules_.Take(tensor, ForSchedules(turn), fault);
+      if (fault.has_value()) EndForFault(*fault, turn);
+      if (taken) continue;
+    }
     const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
     pending_.Add(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
-    if (joins) FillSchedules(turn);
+    if (joins) schedules_.Fill(ForSchedules(turn));
   }
 }
 
 int64_t WorkerState::pending_tensors() const {
-  size_t pending = pending_.size();
-  for (const auto& [id, scheduled] : schedules_)
-    pending += static_cast<size_t>(scheduled.lane->held());
-  return static_cast<int64_t>(pending);
+  return static_cast<int64_t>(pending_.size()) + schedules_.held();
 }
 
 void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
@@ -226,7 +228,7 @@ void WorkerState::On(BatchDone& in, const Turn& turn) {
   const BatchKey key{in.lane, in.sequence};
   LaunchedBatch batch = launched_.Complete(in, turn.now);
   if (in.status.ok()) {
-    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
+    schedules_.NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
     if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
     totals_.collectives += static_cast<int64_t>(batch.tensors.size());
     totals_.bytes += batch.bytes;
@@ -279,11 +281,7 @@ void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   for (const auto& [id, tensor] : pending_.tensors())
     if (tensor.withdrawn.ok()) reported.push_back(id);
   SendAll(pending_.Withdraw(reported, why, turn.now), turn);
-  for (auto& [id, scheduled] : schedules_) {
-    scheduled.lane->Freeze();
-    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
-  }
+  schedules_.Leave(why, turn);
   launched_.WatchSchedules(turn.now);
 }
 
@@ -320,12 +318,7 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) 
 void WorkerState::FailEverything(const Turn& turn) {
   pending_.FailAll(end_, turn);
   process_sets_.FailRequests(end_, turn.out);
-  for (auto& [id, scheduled] : schedules_) {
-    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      turn.out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
-  }
-  scheduled_.clear();
-  schedules_.clear();
+  schedules_.FailAll(end_, turn);
   log_.Clear();
   if (!expects_next_) session_.StopTrying();  // there is nothing to come back for
   // The verdict on what failed here before: only an abort of what executes says who died in it.

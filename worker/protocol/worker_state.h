@@ -16,26 +16,19 @@
 #include "common/protocol/types.h"
 #include "worker/base/shared_spec.h"
 #include "worker/protocol/coordinator_session.h"
-#include "worker/protocol/cycle_marks.h"
 #include "worker/protocol/goodbye.h"
 #include "worker/protocol/launched_batches.h"
 #include "worker/protocol/pending_tensors.h"
 #include "worker/protocol/process_set_state.h"
 #include "worker/protocol/received_log.h"
-#include "worker/protocol/scheduled_lane.h"
+#include "worker/protocol/scheduled_work.h"
 #include "worker/protocol/slot_table.h"
+#include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/turn.h"
 #include "worker/protocol/worker_events.h"
 
 namespace coordd {
 
-// A batch of a schedule was planned at once when it was found, so its tensors come close together.
-// When something waits on a schedule's lane and nothing more has come for this long, the program
-// does something else than it did: the schedule is broken. Too short costs a round trip, no error.
-inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
-// The same when the program blocks on a tensor of the lane: another of its threads may still
-// submit. Whether it does is asked after this time, and again after twice, four times, … as long.
-inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
 // Once the members have agreed on a change, what executes ends by itself, since all have launched
 // it. A program that has agreed on nothing is aborted after this.
 inline constexpr absl::Duration kAskedAbortWait = absl::Seconds(1);
@@ -77,9 +70,6 @@ CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options);
 // Names are unique per process set. A rank that has submitted a join has no more data until the
 // join ends on all ranks: plans may then name tensors that it has not submitted, with their specs.
 //
-// A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until
-// the schedule is cut and it is pending after all.
-//
 // Unless on_failure is kEnd, a generation that has lost a member is followed by another: everything
 // pending fails, what executes is aborted, and when nothing executes any more this rank reports
 // that (RecoveryReport) and waits for its place in the next one. What was submitted for the old one
@@ -95,7 +85,7 @@ CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options);
 // (again) what became of the last.
 //
 // Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time), worker_state_schedules.cc, worker_state_reforming.cc,
+// worker_state_tick.cc (time), worker_state_reforming.cc,
 // worker_state_resume.cc and worker_state_trace.cc.
 class WorkerState {
  public:
@@ -110,7 +100,7 @@ class WorkerState {
   absl::Time NextScheduleDeadline() const;
   // Whether a thread of the program waits for one of these, asked by the last Tick; of one that is,
   // ProgramWaits tells.
-  const std::vector<TensorId>& question() const { return question_; }
+  const std::vector<TensorId>& question() const { return schedules_.question(); }
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
@@ -137,23 +127,6 @@ class WorkerState {
   absl::Duration heartbeat_lag() const { return session_.heartbeats().lag(); }
 
  private:
-  struct ScheduledSlot {
-    ScheduledLane* lane = nullptr;
-    size_t slot = 0;
-  };
-  struct Scheduled {
-    std::unique_ptr<ScheduledLane> lane;
-    std::unique_ptr<CycleMarks> marks;
-    bool broken = false;   // coordd has been told
-    std::string why;       // it was broken
-    bool frozen = false;   // coordd has asked for it
-    int64_t position = 0;  // of its announcement
-    int64_t staged = 0;    // batches, on devices, since one of the lane was launched
-    // Whether somebody waits for what the lane holds, silent since then, is asked next.
-    absl::Time silent_since = absl::InfiniteFuture();
-    absl::Duration next_question = kBlockedSilence;
-  };
-
   void On(TensorsSubmitted& in, const Turn& turn);
   void On(ProcessSetAsked& in, const Turn& turn);
   void On(CoordinatorSaid& in, const Turn& turn);
@@ -219,8 +192,6 @@ class WorkerState {
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
   // The generation is over, and programs need not know: everything goes on in the next one.
   void Interrupt(const absl::Status& why, const Turn& turn);
-  // Whether the tensor means the same in another generation.
-  static bool OutlivesGeneration(const TensorSpec& spec);
   // Takes back what was launched and interrupted; whether that was possible.
   bool TakeAgain(SubmittedTensor& tensor, const Turn& turn);
   // When coordd has to have said who is to blame for a failure here.
@@ -231,33 +202,15 @@ class WorkerState {
   void GiveUp(absl::Status why, const Turn& turn);
   bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
-  // worker_state_schedules.cc
   void OnSchedule(const v1::Schedule& schedule, const Turn& turn);
-  absl::StatusOr<std::vector<std::vector<TensorSpec>>> SchedulePart(
-      const v1::Schedule& schedule) const;
-  void BeginSchedule(const Turn& turn);
   void OnFreeze(const v1::Freeze& freeze, const Turn& turn);
-  // Whether the join is not reported before a cut: behind that there may be what came before it.
-  bool JoinWaits() const;
   void OnCut(const v1::Cut& cut, const Turn& turn);
-  // Takes the tensor if it belongs to a schedule; whether it does.
-  std::optional<ScheduledSlot> FindScheduled(const SharedSpec& spec);
-  bool TakeScheduled(SubmittedTensor& tensor, const Turn& turn);
-  void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, const Turn& turn);
-  void LaunchScheduled(ScheduledLane& lane, const Turn& turn);
-  void LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch,
-                            const Turn& turn);
-  void FillSchedules(const Turn& turn);
-  void BreakSchedule(ScheduledLane& lane, absl::string_view why, const Turn& turn);
-  void NoteStaged(const Turn& turn);
-  void SendScheduleFinished(int64_t id, const Turn& turn);
-  void RetireIfFinished(LaneId id, const Turn& turn);
+  void EndForFault(const ScheduledWork::Fault& fault, const Turn& turn);
   void CheckSchedules(const Turn& turn);
-  void CheckSilence(Scheduled& scheduled, const Turn& turn);
-  void BreakForSilence(ScheduledLane& lane, const Turn& turn);
-  void CheckScheduleDeadlines(ScheduledLane& lane, const Turn& turn);
-  void NoteMark(const BatchKey& key, const LaunchedBatch& batch, absl::Time ended_at);
-  ScheduledLane* FindSchedule(int64_t id);
+  bool JoinWaits() const;
+  ScheduledWork::Context ForSchedules(const Turn& turn) {
+    return {turn, pending_, launched_, session_, leaving_};
+  }
 
   // worker_state_trace.cc
   void OnTrace(const v1::Trace& trace, const Turn& turn);
@@ -276,9 +229,7 @@ class WorkerState {
   void SendResume(const Turn& turn);
   std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
   void ReportAnew(const Turn& turn);
-  void ReportSchedulesAnew(const Turn& turn);
   void Log(v1::CoordinatorMessage message);
-  static bool NeedsEverybody(const TensorSpec& spec);
 
   // `abort`: also what is executing.
   void EndGeneration(absl::Status why, bool abort, const Turn& turn);
@@ -290,7 +241,8 @@ class WorkerState {
   void CheckExecuting(const Turn& turn);
   void Report(const Turn& turn);
   void SendHeartbeat(const Turn& turn);
-  void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
+  void TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
+                      v1::LanePosition& position);
   void LeaveFailing(const Turn& turn);
   void LeaveWhenDrained(const Turn& turn);
   void SayGoodbye(const Turn& turn);
@@ -308,10 +260,7 @@ class WorkerState {
   ProcessSetState process_sets_;
   LaunchedBatches launched_;
 
-  std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
-  absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
-  v1::Schedule incoming_;                                    // until its last part is here
-  std::vector<TensorId> question_;
+  ScheduledWork schedules_;
   std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
   absl::Time asked_abort_deadline_;
 
@@ -349,8 +298,7 @@ class WorkerState {
   ReceivedLog log_;
   int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
   int64_t sets_position_ = 0;     // of the last addition or end of a set of which all hear
-  int64_t last_schedule_ = 0;
-  struct Totals {  // of all generations
+  struct Totals {                 // of all generations
     int64_t collectives = 0;
     int64_t bytes = 0;
     int64_t batches = 0;

@@ -1,5 +1,5 @@
-// What WorkerState makes of coordd's plans, of tensors that failed and of process sets that
-// changed.
+// What WorkerState makes of coordd's plans and schedules, of tensors that failed and of process
+// sets that changed.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "worker/execute/worker_errors.h"
+#include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
@@ -54,7 +55,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& 
   COORDD_RETURN_IF_ERROR(launched_.Launch(key, std::move(executing)));
   const bool staged = launch.staged;
   turn.out.push_back(std::move(launch));
-  if (staged) NoteStaged(turn);
+  if (staged) schedules_.NoteStaged(ForSchedules(turn));
   return absl::OkStatus();
 }
 
@@ -179,6 +180,61 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const T
                      turn);
   launched_.EndLane(LaneId{ToInt(ended)});
   slots_.Forget(ended);
+}
+
+// Whether the join is not reported before a cut: behind that there may be what came before it.
+bool WorkerState::JoinWaits() const {
+  return pending_.join_is_unreported() && schedules_.AwaitsCut();
+}
+
+void WorkerState::OnSchedule(const v1::Schedule& schedule, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  const absl::Status status =
+      schedules_.OnSchedule(schedule, process_sets_, options_.size, position_, ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnFreeze(const v1::Freeze& freeze, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  to_ = schedules_.SetOf(freeze.id());
+  const absl::Status status = schedules_.OnFreeze(freeze, ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  to_ = schedules_.SetOf(cut.id());
+  const auto fault = schedules_.OnCut(cut, ForSchedules(turn));
+  if (fault.has_value()) EndForFault(*fault, turn);
+}
+
+// Other ranks execute what this one cannot, unless coordd contradicts itself.
+void WorkerState::EndForFault(const ScheduledWork::Fault& fault, const Turn& turn) {
+  if (absl::IsInternal(fault.why)) return ProtocolError(fault.why.message(), turn);
+  SendFailed(fault.batch, fault.tensor, fault.why.message(), Suspect{options_.rank}, turn);
+  EndGeneration(GenerationEndedError(options_.generation, fault.why.message(), fault.why.code()),
+                /*abort=*/true, turn);
+}
+
+void WorkerState::On(ProgramWaits& in, const Turn& turn) {
+  schedules_.OnProgramWaits(in.id, ForSchedules(turn));
+}
+
+void WorkerState::CheckSchedules(const Turn& turn) {
+  schedules_.ClearQuestion();
+  if (launched_.TakeLeftBehind(turn.now)) {
+    const absl::Status why =
+        end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
+    EndGeneration(why, /*abort=*/true, turn);
+  }
+  const absl::Status status = schedules_.Tick(ForSchedules(turn));
+  if (status.ok()) return;
+  EndGeneration(GenerationEndedError(options_.generation, status.message(), status.code()),
+                /*abort=*/true, turn);
+}
+
+absl::Time WorkerState::NextScheduleDeadline() const {
+  return std::min(launched_.left_behind_deadline(), schedules_.NextDeadline());
 }
 
 }  // namespace coordd

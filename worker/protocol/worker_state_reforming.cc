@@ -9,6 +9,7 @@
 #include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
 #include "worker/protocol/join_message.h"
+#include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
@@ -59,13 +60,6 @@ void WorkerState::GiveUp(absl::Status why, const Turn& turn) {
   launched_.WatchAll(turn.now);
 }
 
-bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
-  // Splits, roots, and who sends to whom, are about ranks that may be others now. (The new root of
-  // a broadcast could have what the old one has half overwritten.) So is what a set has agreed on.
-  return spec.kind != CollectiveKind::kAlltoall && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
-         ToInt(spec.process_set) == 0;
-}
-
 void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   if (expects_next_) return;
   aborted_ = expects_next_ = true;
@@ -73,14 +67,7 @@ void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   turn.out.push_back(AbortExecution{});
   turn.out.push_back(GenerationInterrupted{});
   // The lanes of schedules end with their generation.
-  for (auto& [id, scheduled] : schedules_) {
-    for (HeldTensor& held : scheduled.lane->TakeAllHeld()) {
-      pending_.Add(held.id, {std::move(held.spec), held.submitted_at, held.deadline, false,
-                             std::move(held.withdrawn)});
-    }
-  }
-  scheduled_.clear();
-  schedules_.clear();
+  schedules_.MoveTo(pending_);
   log_.Clear();
   pending_.FailWithdrawn(turn);
   pending_.ForgetReports();
@@ -156,14 +143,12 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   position_ = 0;
   last_process_set_ = options_.process_sets.last_process_set();
   sets_position_ = 0;
-  last_schedule_ = 0;
   departures_.clear();
   session_.EnterGeneration(TermsOf(options_), options_.session, turn.now);
   process_sets_ = ProcessSetState(options_.rank, options_.size, options_.process_sets);
   launched_ = LaunchedBatches();  // what awaited a verdict comes back
-  incoming_.Clear();
+  schedules_ = ScheduledWork();
   slots_.Clear(options_.slots);
-  question_.clear();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
   aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
       false;

@@ -38,23 +38,6 @@ class ReportParts {
 
 }  // namespace
 
-// Of what no rank can have completed before all members of the set have launched it.
-bool WorkerState::NeedsEverybody(const TensorSpec& spec) {
-  // What a device has been told to do counts as complete before it is done.
-  if (HasPayload(spec.kind) && spec.memory != MemoryKind::kHost) return false;
-  switch (spec.kind) {
-    case CollectiveKind::kAllreduce:
-      return SizeBytes(spec) > 0;
-    case CollectiveKind::kAllgather:  // of these two the sizes are exchanged
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kJoin:
-      return true;
-    default:
-      return false;
-  }
-}
-
 void WorkerState::Log(v1::CoordinatorMessage message) {
   if (message.position() == 0 || options_.cluster_id.empty() || !end_.ok() || expects_next_) return;
   if (message.position() <= log_.position()) return;  // of a coordd that counts wrongly
@@ -149,7 +132,7 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
     return parts.Take();
   }
   first.set_last_process_set(last_process_set_);
-  first.set_last_schedule(last_schedule_);
+  first.set_last_schedule(schedules_.last_id());
   first.set_answered_requests(answered_requests);
   for (const LaneProgress& lane : launched_.Progress()) {
     v1::LanePosition& position = *parts.For(32).add_lanes();
@@ -173,7 +156,7 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   }
   for (const auto& [id, set] : log_.ended())
     *parts.For(static_cast<int64_t>(set.ByteSizeLong())).add_process_sets() = set;
-  for (const auto& [id, scheduled] : schedules_) {
+  for (const auto& [id, scheduled] : schedules_.lanes()) {
     const ScheduledLane& lane = *scheduled.lane;
     if (lane.cut() || !process_sets_.IsFirstOf(lane.process_set())) continue;
     // In parts as small as a batch, as it may have come.
@@ -209,7 +192,7 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
   }
   session_.Resumed(resumed.session());
   for (int64_t position : resumed.open_ends()) log_.Keep(position);
-  incoming_.Clear();  // of a schedule that nobody has heard to its end
+  schedules_.ForgetIncoming();  // of a schedule that nobody has heard to its end
   slots_.Clear(resumed.slots());
   session_.Reattach(turn.now);
   // coordd tells whom it knows to leave; its word may have changed.
@@ -226,10 +209,9 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
     return;
   }
   ReportAnew(turn);
-  const bool executes = std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
-    return entry.second.lane->on_devices();  // its end will be said
-  });
-  if (resumed.wants_schedule_finished() && !executes) SendScheduleFinished(0, turn);
+  // The end of one that executes will be said.
+  if (resumed.wants_schedule_finished() && !schedules_.HasDeviceLane())
+    schedules_.SendFinished(0, ForSchedules(turn));
 }
 
 // Everything that has no answer, in the order in which it was said.
@@ -244,25 +226,8 @@ void WorkerState::ReportAnew(const Turn& turn) {
   }
   Report(turn);
   SendAll(pending_.WithdrawAnew(turn.now), turn);
-  ReportSchedulesAnew(turn);
+  schedules_.ReportAnew(ForSchedules(turn));
   AskForChange(turn);
-}
-
-void WorkerState::ReportSchedulesAnew(const Turn& turn) {
-  for (auto& [id, scheduled] : schedules_) {
-    const ScheduledLane& lane = *scheduled.lane;
-    v1::WorkerMessage message;
-    if (scheduled.frozen && !lane.cut()) {
-      message.mutable_freeze_reply()->set_id(lane.id());
-      message.mutable_freeze_reply()->set_launched(lane.launched());
-    } else if (scheduled.broken && !scheduled.frozen) {
-      message.mutable_schedule_break()->set_id(lane.id());
-      message.mutable_schedule_break()->set_reason(ShortenedText(scheduled.why, kMaxReasonBytes));
-    } else {
-      continue;
-    }
-    Send(std::move(message), turn);
-  }
 }
 
 }  // namespace coordd

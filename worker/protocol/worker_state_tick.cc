@@ -158,15 +158,15 @@ void WorkerState::SendHeartbeat(const Turn& turn) {
     const LaneId lane{ToInt(tensor.spec->process_set)};
     if (oldest.emplace(lane, &tensor).second) lanes.try_emplace(lane, LaneProgress{lane});
   }
-  for (const auto& [id, scheduled] : schedules_) lanes.try_emplace(id, LaneProgress{id});
+  for (const auto& [id, scheduled] : schedules_.lanes()) lanes.try_emplace(id, LaneProgress{id});
   for (const auto& [id, lane] : lanes) {
     if (static_cast<size_t>(heartbeat.lanes_size()) == kMaxLanesPerHeartbeat) break;
     v1::LanePosition& position = *heartbeat.add_lanes();
     position.set_lane(ToInt(id));
     position.set_launched(lane.launched);
     position.set_completed(lane.completed);
-    const auto scheduled = schedules_.find(id);
-    if (scheduled != schedules_.end()) {
+    const auto scheduled = schedules_.lanes().find(id);
+    if (scheduled != schedules_.lanes().end()) {
       TellOfSchedule(scheduled->second, turn.now, position);
       continue;
     }
@@ -177,7 +177,8 @@ void WorkerState::SendHeartbeat(const Turn& turn) {
   Send(std::move(message), turn);
 }
 
-void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position) {
+void WorkerState::TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
+                                 v1::LanePosition& position) {
   if (const HeldTensor* held = scheduled.lane->Oldest())
     SetWaiting(held->spec->name, now - held->submitted_at, position);
   for (const CycleMarks::Mark& mark : scheduled.marks->Take()) {

@@ -15,7 +15,7 @@ void WorkerState::OnTrace(const v1::Trace& trace, const Turn& turn) {
       turn.out.push_back(TraceBegin{trace.bytes_max()});
       return AnswerTraceBegin(turn);
     case v1::TRACE_ACTION_UNTIL:
-      if (trace.id() != tracing_.id || !schedules_.contains(tracing_.lane)) return;
+      if (trace.id() != tracing_.id || schedules_.Find(tracing_.lane) == nullptr) return;
       tracing_.from_cycle = trace.from_cycle();
       tracing_.until_cycle = trace.until_cycle();
       return EndTraceWhenComplete(turn);
@@ -32,9 +32,9 @@ void WorkerState::AnswerTraceBegin(const Turn& turn) {
   v1::TraceChunk& chunk = *message.mutable_trace_chunk();
   chunk.set_id(tracing_.id);
   chunk.set_begun(true);
-  const auto scheduled = schedules_.find(tracing_.lane);
-  if (scheduled != schedules_.end()) {
-    const ScheduledLane& lane = *scheduled->second.lane;
+  const ScheduledWork::Scheduled* scheduled = schedules_.Find(tracing_.lane);
+  if (scheduled != nullptr) {
+    const ScheduledLane& lane = *scheduled->lane;
     const int64_t batches = lane.batches_per_cycle();
     chunk.set_cycles((lane.launched() + batches - 1) / batches);
   }
@@ -42,9 +42,8 @@ void WorkerState::AnswerTraceBegin(const Turn& turn) {
 }
 
 void WorkerState::EndTraceWhenComplete(const Turn& turn) {
-  const auto scheduled = schedules_.find(tracing_.lane);
-  if (scheduled == schedules_.end() || scheduled->second.marks->cycles() < tracing_.until_cycle)
-    return;
+  const ScheduledWork::Scheduled* scheduled = schedules_.Find(tracing_.lane);
+  if (scheduled == nullptr || scheduled->marks->cycles() < tracing_.until_cycle) return;
   EndTrace(/*send=*/true, turn);
 }
 
@@ -57,10 +56,10 @@ void WorkerState::EndTrace(bool send, const Turn& turn) {
   const ClockOffset& clock = session_.heartbeats().clock();
   end.clock = {clock.known(), clock.offset(), clock.error(turn.now)};
   end.bytes_max = tracing_.bytes_max;
-  const auto scheduled = schedules_.find(tracing_.lane);
-  if (tracing_.until_cycle > 0 && scheduled != schedules_.end()) {
+  const ScheduledWork::Scheduled* scheduled = schedules_.Find(tracing_.lane);
+  if (tracing_.until_cycle > 0 && scheduled != nullptr) {
     end.lane = tracing_.lane;
-    end.batches_per_cycle = scheduled->second.lane->batches_per_cycle();
+    end.batches_per_cycle = scheduled->lane->batches_per_cycle();
     end.from_cycle = tracing_.from_cycle;
     end.until_cycle = tracing_.until_cycle;
   }
