@@ -12,39 +12,33 @@
 #include "worker/execute/worker_errors.h"
 
 namespace coordd {
-namespace {
-
-// Whoever waits for a coordd that takes over should not wait much longer for the next try; a
-// thousand ranks should not all come at once.
-BackoffOptions PausesOf(int32_t ranks) {
-  BackoffOptions pauses;
-  pauses.max = std::clamp(absl::Milliseconds(2) * ranks, absl::Milliseconds(500), pauses.max);
-  return pauses;
+CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options) {
+  CoordinatorSession::Terms terms;
+  terms.generation = options.generation;
+  terms.pace = {options.heartbeat_interval, options.lease, options.size, options.rank};
+  terms.lasting = !options.cluster_id.empty();
+  terms.resume_timeout = options.resume_timeout;
+  terms.coordinators = options.coordinators;
+  return terms;
 }
-
-}  // namespace
 
 WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
     : options_(options),
       slots_(options.slots),
       process_sets_(options.rank, options.size, options.process_sets),
-      epoch_(options.epoch),
-      session_(options.session),
-      last_process_set_(options.process_sets.last_process_set()),
-      random_(options.seed ^ std::hash<std::string>()(options.join.worker_id())),
-      backoff_(PausesOf(options.size), random_),
-      received_sequence_(options.received_sequence),
-      next_heartbeat_(now),
-      lease_until_(now + options.lease) {}
+      session_(TermsOf(options), options.epoch, options.session, options.received_sequence,
+               options.seed ^ std::hash<std::string>()(options.join.worker_id()), now),
+      last_process_set_(options.process_sets.last_process_set()) {}
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
-  std::visit([&](auto& event) { On(event, now, out); }, in);
+  const Turn turn{now, out};
+  std::visit([&](auto& event) { On(event, turn); }, in);
 }
 
-void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
   for (SubmittedTensor& tensor : in.tensors) {
     const std::string& name = tensor.spec->name;
-    if (in.again && TakeAgain(tensor, now, out)) continue;
+    if (in.again && TakeAgain(tensor, turn)) continue;
     // The last three are refused by Worker::Submit already; this keeps the state valid whatever
     // comes.
     absl::Status refused = end_;
@@ -53,68 +47,59 @@ void WorkerState::On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEff
     if (refused.ok() && !process_sets_.IsMember(tensor.spec->process_set))
       refused = absl::FailedPreconditionError(absl::StrCat(
           "process set ", ToInt(tensor.spec->process_set), " has been removed, or never was"));
-    if (refused.ok() && ToInt(join_) != 0)
+    if (refused.ok() && pending_.has_joined())
       refused = absl::FailedPreconditionError(
           "this rank has joined, expected nothing more until the join ends");
-    if (refused.ok() && !by_name_.empty() &&
-        by_name_.contains(TensorKey(tensor.spec->process_set, name)))
+    if (refused.ok() && pending_.Contains(tensor.spec->process_set, name))
       refused = absl::AlreadyExistsError("pending already");
     if (!refused.ok()) {
-      out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
+      turn.out.push_back(FailTensor{tensor.id, ForTensor(name, refused)});
       continue;
     }
-    if (!schedules_.empty() && TakeScheduled(tensor, now, out)) continue;
+    if (!schedules_.empty()) {
+      std::optional<ScheduledWork::Fault> fault;
+      const bool taken = schedules_.Take(tensor, ForSchedules(turn), fault);
+      if (fault.has_value()) EndForFault(*fault, turn);
+      if (taken) continue;
+    }
     const bool joins = tensor.spec->kind == CollectiveKind::kJoin;
-    if (joins) join_ = tensor.id;
-    Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
-    if (joins) FillSchedules(now, out);
+    pending_.Add(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
+    if (joins) schedules_.Fill(ForSchedules(turn));
   }
-}
-
-void WorkerState::Add(TensorId id, Pending pending) {
-  unreported_.push_back(id);
-  deadlines_.emplace(pending.deadline, id);
-  const auto added = pending_.emplace(id, std::move(pending));
-  const TensorSpec& spec = *added.first->second.spec;
-  by_name_.emplace(TensorKey(spec.process_set, spec.name), id);
 }
 
 int64_t WorkerState::pending_tensors() const {
-  size_t pending = pending_.size();
-  for (const auto& [id, scheduled] : schedules_)
-    pending += static_cast<size_t>(scheduled.lane->held());
-  return static_cast<int64_t>(pending);
+  return static_cast<int64_t>(pending_.size()) + schedules_.held();
 }
 
-void WorkerState::On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
   if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
-  if (refused.ok() && ToInt(join_) != 0)
+  if (refused.ok() && pending_.has_joined())
     refused = absl::FailedPreconditionError(
         "this rank has joined, expected no request for a process set until the join ends");
   if (!refused.ok()) {
-    out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
+    turn.out.push_back(ProcessSetAnswer{in.token, std::move(refused), ProcessSetId{}});
     return;
   }
   // What was submitted before the request reaches coordd before it: the set may be about to end.
-  Report(out);
+  Report(turn);
   v1::WorkerMessage message;
-  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), now);
-  Send(std::move(message), out);
+  *message.mutable_process_set_request() = process_sets_.Ask(std::move(in), turn.now);
+  Send(std::move(message), turn);
 }
 
 // long: a case for each kind of message
-void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
   const v1::CoordinatorMessage& message = in.message;
-  if (!IsOfThisSession(in, now, out)) return;
-  if (message.sequence() != received_sequence_ + 1) {
+  if (!IsOfThisSession(in, turn)) return;
+  if (!session_.TakeSequence(message.sequence())) {
     ProtocolError(absl::StrCat("coordd sent message ", message.sequence(), ", expected ",
-                               received_sequence_ + 1),
-                  out);
+                               session_.received_sequence() + 1),
+                  turn);
     return;
   }
-  received_sequence_ = message.sequence();
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting:
       return;  // news of a job that gathers; no part of a generation
@@ -123,13 +108,13 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
       if (message.shutdown().has_resume_within() && !options_.cluster_id.empty()) return;
       GiveUp(GenerationEndedError(options_.generation, StoppingText(message.shutdown()),
                                   absl::StatusCode::kUnavailable),
-             now, out);
+             turn);
       return;
     case v1::CoordinatorMessage::kDrainNotice:
-      OnDrainNotice(message.drain_notice(), now, out);
+      OnDrainNotice(message.drain_notice(), turn);
       return;
     case v1::CoordinatorMessage::kLeaseAck:
-      OnLeaseAck(message.lease_ack(), now);
+      session_.heartbeats().OnAck(message.lease_ack(), turn.now);
       return;
     default:
       break;
@@ -137,100 +122,89 @@ void WorkerState::On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffe
   if (message.generation() < ToInt(options_.generation)) return;  // refused by number
   const bool next = message.generation() > ToInt(options_.generation);
   const bool begins = message.has_membership() || message.has_process_sets();
-  if (next && begins && expects_next_ && message.epoch() == ToInt(epoch_)) {
-    OnNext(message, now, out);
+  if (next && begins && expects_next_ && message.epoch() == ToInt(session_.epoch())) {
+    OnNext(message, turn);
     return;
   }
-  if (next || message.epoch() > ToInt(epoch_)) {
-    ProtocolError(absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
-                               message.generation(), "; this worker is in epoch ", ToInt(epoch_),
-                               ", generation ", ToInt(options_.generation)),
-                  out);
+  if (next || message.epoch() > ToInt(session_.epoch())) {
+    ProtocolError(
+        absl::StrCat("coordd sent a message of epoch ", message.epoch(), ", generation ",
+                     message.generation(), "; this worker is in epoch ", ToInt(session_.epoch()),
+                     ", generation ", ToInt(options_.generation)),
+        turn);
     return;
   }
   position_ = message.position();
-  OnGenerationMessage(message, now, out);
+  OnGenerationMessage(message, turn);
   Log(std::move(in.message));
 }
 
-void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
-                                      std::vector<WorkerEffect>& out) {
+void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kPlan:
-      OnPlan(message.plan(), now, out);
+      OnPlan(message.plan(), turn);
       return;
     case v1::CoordinatorMessage::kTensorFailures:
-      OnFailures(message.tensor_failures(), out);
+      OnFailures(message.tensor_failures(), turn);
       return;
     case v1::CoordinatorMessage::kAbort:
-      OnAbort(message.abort(), now, out);
+      OnAbort(message.abort(), turn);
       return;
     case v1::CoordinatorMessage::kSchedule:
-      OnSchedule(message.schedule(), now, out);
+      OnSchedule(message.schedule(), turn);
       return;
     case v1::CoordinatorMessage::kFreeze:
-      OnFreeze(message.freeze(), out);
+      OnFreeze(message.freeze(), turn);
       return;
     case v1::CoordinatorMessage::kCut:
-      OnCut(message.cut(), now, out);
+      OnCut(message.cut(), turn);
       return;
     case v1::CoordinatorMessage::kTrace:
-      OnTrace(message.trace(), now, out);
+      OnTrace(message.trace(), turn);
       return;
     case v1::CoordinatorMessage::kNewcomers:
-      out.push_back(NewcomersWait{message.newcomers().waiting()});
+      turn.out.push_back(NewcomersWait{message.newcomers().waiting()});
       return;
     case v1::CoordinatorMessage::kProcessSetChange:
-      OnProcessSetChange(message.process_set_change(), out);
+      OnProcessSetChange(message.process_set_change(), turn);
       return;
     case v1::CoordinatorMessage::kResumed:
-      OnResumed(message.resumed(), now, out);
+      OnResumed(message.resumed(), turn);
       return;
     case v1::CoordinatorMessage::kMembership:
-      ProtocolError("coordd sent a second membership of one generation", out);
+      ProtocolError("coordd sent a second membership of one generation", turn);
       return;
     default:
-      ProtocolError("coordd sent a message of a kind that this version does not know", out);
+      ProtocolError("coordd sent a message of a kind that this version does not know", turn);
   }
 }
 
-void WorkerState::OnLeaseAck(const v1::LeaseAck& ack, absl::Time now) {
-  // Only what is counted from our own clock's reading is safe to assume.
-  const absl::Time seen = absl::FromUnixNanos(ack.echoed_sent_ns());
-  lease_until_ = std::max(lease_until_, std::min(seen, now) + FromProto(ack.lease()));
-  arrival_lag_ = FromProto(ack.arrival_lag());
-  stack_wanted_ = stack_wanted_ || ack.wants_stack();
-  if (ack.coordd_ns() != 0) clock_offset_.Answered(seen, now, absl::FromUnixNanos(ack.coordd_ns()));
-}
-
-void WorkerState::OnPlan(const v1::CollectivePlan& plan, absl::Time now,
-                         std::vector<WorkerEffect>& out) {
+void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
   if (!end_.ok() || expects_next_) return;
   for (const v1::FusedBatch& batch : plan.batches()) {
-    Executing executing;
-    const absl::Status status = PlanBatch(batch, now, executing, out);
+    LaunchedBatch executing;
+    const absl::Status status = PlanBatch(batch, executing, turn);
     if (!status.ok()) {
       // Its tensors are neither pending nor executing any more: they fail with the generation.
-      for (auto& tensor : executing.tensors) awaiting_verdict_.push_back(std::move(tensor));
-      ProtocolError(status.message(), out);
+      launched_.AwaitVerdict(std::move(executing.tensors));
+      ProtocolError(status.message(), turn);
       return;
     }
   }
   if (plan.bindings().empty()) return;
   if (const absl::Status status = LearnSlots(plan); !status.ok())
-    ProtocolError(status.message(), out);
+    ProtocolError(status.message(), turn);
 }
 
-void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out) {
-  if (in.stream != stream_) return;  // one that was given up
+void WorkerState::On(StreamEnded& in, const Turn& turn) {
+  if (!session_.IsLatest(in.stream)) return;  // one that was given up
   if (MayResume(in.status)) {
-    Detach(in.status, now, out);
+    Detach(in.status, turn);
     return;
   }
-  const bool refused = link_ == Link::kResuming;
-  link_ = Link::kAttached;  // nothing more is tried
-  stream_ended_ = true;
+  const bool refused = session_.resuming();
+  session_.End();  // nothing more is tried
   if (!left_ && (end_.ok() || expects_next_)) {
     const absl::string_view detail = !in.status.ok() ? in.status.message()
                                      : refused       ? "it gives no reason"
@@ -244,29 +218,22 @@ void WorkerState::On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>&
             : GenerationEndedError(
                   options_.generation, absl::StrCat("the connection to coordd has ended: ", detail),
                   stops ? absl::StatusCode::kUnavailable : absl::StatusCode::kAborted),
-        now, out);
+        turn);
   }
   // coordd will say nothing more about who was lost.
-  if (!awaiting_verdict_.empty()) verdict_deadline_ = now;
+  if (launched_.awaits_verdict()) launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out) {
-  const auto found = executing_.find(BatchKey{in.lane, in.sequence});
-  COORDD_CHECK(found != executing_.end());
-  Executing batch = std::move(found->second);
-  const BatchKey key = found->first;
-  executing_.erase(found);
-  sequencer_.Complete(in.lane, in.sequence);
-  if (!in.status.ok()) NoteInterrupted(key, in.has_result);
-  if (left_behind_deadline_ != absl::InfiniteFuture())
-    left_behind_deadline_ = now + kLeftBehindWait;
+void WorkerState::On(BatchDone& in, const Turn& turn) {
+  const BatchKey key{in.lane, in.sequence};
+  LaunchedBatch batch = launched_.Complete(in, turn.now);
   if (in.status.ok()) {
-    NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? now : in.ended_at);
+    schedules_.NoteMark(key, batch, in.ended_at == absl::InfinitePast() ? turn.now : in.ended_at);
     if (batch.proves > 0) log_.Settle(batch.process_set, batch.proves);
-    collectives_completed_ += static_cast<int64_t>(batch.tensors.size());
-    bytes_reduced_ += batch.bytes;
-    ++batches_completed_;
-    if (tracing_.until_cycle > 0) EndTraceWhenComplete(now, out);
+    totals_.collectives += static_cast<int64_t>(batch.tensors.size());
+    totals_.bytes += batch.bytes;
+    ++totals_.batches;
+    if (tracing_.until_cycle > 0) EndTraceWhenComplete(turn);
     return;
   }
   if (batch.overdue && !continues()) {
@@ -275,140 +242,97 @@ void WorkerState::On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& o
       if (spec->name == batch.overdue_tensor)
         why = absl::DeadlineExceededError(
             absl::StrCat("still executing at its deadline; ", end_.message()));
-      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
+      turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
     }
     return;
   }
   if (aborted_ && !continues()) {
     for (const auto& [id, spec] : batch.tensors)
-      out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
+      turn.out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
     return;
   }
   // The data plane noticed first. Others are told, and what coordd knows about the peer is awaited.
-  if (local_failure_.ok() && !aborted_) {
-    local_failure_ = in.status;
-    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, out);
-    verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
+  if (launched_.local_failure().ok() && !aborted_) {
+    launched_.NoteLocalFailure(in.status);
+    SendFailed(key, batch.first_tensor, in.status.message(), in.suspect, turn);
+    AwaitVerdict(turn.now);
   }
-  for (auto& tensor : batch.tensors) awaiting_verdict_.push_back(std::move(tensor));
+  launched_.AwaitVerdict(std::move(batch.tensors));
 }
 
-void WorkerState::On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out) {
+// coordd is told of a failure here; it says who died, or what was seen here has to do.
+void WorkerState::AwaitVerdict(absl::Time now) {
+  launched_.SetVerdictDeadline(!session_.can_send() ? now : now + kVerdictWait);
+}
+
+void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
   if (goodbye_.failing() && !left_)
     EndGeneration(
         absl::CancelledError(absl::StrCat("this rank's program has failed: ", goodbye_.failure())),
-        /*abort=*/false, out);
+        /*abort=*/false, turn);
   if (leaving_) return;
   leaving_ = true;
   const absl::Status why = absl::CancelledError("this worker is shutting down");
-  process_sets_.FailRequests(why, out);
-  for (TensorId id : unreported_) Fail(pending_.find(id), why, out);
-  unreported_.clear();
-  if (expects_next_) {
-    for (const auto& [id, spec] : awaiting_verdict_)
-      out.push_back(FailTensor{id, ForTensor(spec->name, why)});
-    awaiting_verdict_.clear();
-  }
+  process_sets_.FailRequests(why, turn.out);
+  pending_.FailUnreported(why, turn);
+  if (expects_next_) launched_.FailAwaiting(why, turn);
   std::vector<TensorId> reported;
-  for (const auto& [id, pending] : pending_)
-    if (pending.withdrawn.ok()) reported.push_back(id);
-  Withdraw(reported, why, now, out);
-  for (auto& [id, scheduled] : schedules_) {
-    scheduled.lane->Freeze();
-    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, why)});
-  }
-  if (ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+  for (const auto& [id, tensor] : pending_.tensors())
+    if (tensor.withdrawn.ok()) reported.push_back(id);
+  SendAll(pending_.Withdraw(reported, why, turn.now), turn);
+  schedules_.Leave(why, turn);
+  launched_.WatchSchedules(turn.now);
 }
 
-void WorkerState::On(StopForced&, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(StopForced&, const Turn& turn) {
   leaving_ = true;
   EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
-                /*abort=*/true, out);
+                /*abort=*/true, turn);
   // Neither coordd nor the end of the stream is waited for.
-  link_ = Link::kAttached;
+  session_.End();
   left_ = true;
-  stream_ended_ = true;
-  verdict_deadline_ = now;
+  launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out) {
+void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) {
   const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
-                          !leaving_ && !stream_ended_ && !absl::IsInternal(why);
+                          !leaving_ && !session_.ended() && !absl::IsInternal(why);
   if (may_follow && continues()) {
-    Interrupt(why, out);
+    Interrupt(why, turn);
     return;
   }
   if (end_.ok() || (abort && !aborted_)) {
     // coordd is told of every failure, and then says what follows.
     expects_next_ = may_follow;
     end_ = expects_next_ ? GenerationChanged(why) : std::move(why);
-    out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
+    turn.out.push_back(GenerationEnded{end_, /*for_good=*/!expects_next_});
   }
   if (abort && !aborted_) {
     aborted_ = true;
-    out.push_back(AbortExecution{});
+    turn.out.push_back(AbortExecution{});
   }
-  FailEverything(out);
+  FailEverything(turn);
 }
 
-void WorkerState::FailEverything(std::vector<WorkerEffect>& out) {
-  for (const auto& [id, pending] : pending_)
-    out.push_back(FailTensor{id, ForTensor(pending.spec->name, end_)});
-  by_name_.clear();
-  pending_.clear();
-  join_ = TensorId{};
-  deadlines_.clear();
-  process_sets_.FailRequests(end_, out);
-  unreported_.clear();
-  for (auto& [id, scheduled] : schedules_) {
-    for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
-      out.push_back(FailTensor{held.id, ForTensor(held.spec->name, end_)});
-  }
-  scheduled_.clear();
-  schedules_.clear();
+void WorkerState::FailEverything(const Turn& turn) {
+  pending_.FailAll(end_, turn);
+  process_sets_.FailRequests(end_, turn.out);
+  schedules_.FailAll(end_, turn);
   log_.Clear();
-  if (!expects_next_) {
-    if (link_ == Link::kDetached) stream_ended_ = true;  // there is nothing to come back for
-    link_ = Link::kAttached;
-  }
+  if (!expects_next_) session_.StopTrying();  // there is nothing to come back for
   // The verdict on what failed here before: only an abort of what executes says who died in it.
   if (!aborted_) return;
-  for (const auto& [id, spec] : awaiting_verdict_)
-    out.push_back(FailTensor{id, ForTensor(spec->name, end_)});
-  awaiting_verdict_.clear();
-  verdict_deadline_ = absl::InfiniteFuture();
+  launched_.FailAwaiting(end_, turn);
+  launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
-void WorkerState::ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out) {
-  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, out);
+void WorkerState::ProtocolError(absl::string_view what, const Turn& turn) {
+  SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, turn);
   const absl::Status why =
       GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);
-  if (expects_next_) return EndForGood(why, out);
-  EndGeneration(why, /*abort=*/true, out);
-}
-
-void WorkerState::Fail(PendingMap::iterator tensor, absl::Status status,
-                       std::vector<WorkerEffect>& out) {
-  out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, status)});
-  Erase(tensor);
-}
-
-SharedSpec WorkerState::Erase(PendingMap::iterator tensor) {
-  Pending& pending = tensor->second;
-  if (tensor->first == join_) join_ = TensorId{};
-  by_name_.erase(TensorKey(pending.spec->process_set, pending.spec->name));
-  deadlines_.erase({pending.deadline, tensor->first});
-  SharedSpec spec = std::move(pending.spec);
-  pending_.erase(tensor);
-  return spec;
-}
-
-void WorkerState::SetDeadline(PendingMap::iterator tensor, absl::Time deadline) {
-  deadlines_.erase({tensor->second.deadline, tensor->first});
-  tensor->second.deadline = deadline;
-  deadlines_.emplace(deadline, tensor->first);
+  if (expects_next_) return EndForGood(why, turn);
+  EndGeneration(why, /*abort=*/true, turn);
 }
 
 }  // namespace coordd

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,37 +13,21 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/base/backoff.h"
-#include "common/base/random.h"
 #include "common/protocol/types.h"
 #include "worker/base/shared_spec.h"
-#include "worker/protocol/clock_offset.h"
-#include "worker/protocol/cycle_marks.h"
+#include "worker/protocol/coordinator_session.h"
 #include "worker/protocol/goodbye.h"
-#include "worker/protocol/plan_sequencer.h"
+#include "worker/protocol/launched_batches.h"
+#include "worker/protocol/pending_tensors.h"
 #include "worker/protocol/process_set_state.h"
 #include "worker/protocol/received_log.h"
-#include "worker/protocol/scheduled_lane.h"
+#include "worker/protocol/scheduled_work.h"
 #include "worker/protocol/slot_table.h"
+#include "worker/protocol/tensor_traits.h"
+#include "worker/protocol/turn.h"
 #include "worker/protocol/worker_events.h"
 
 namespace coordd {
-
-// A message to coordd holds at most this much of tensors (session.proto).
-inline constexpr int64_t kMaxReportBytes = 256 << 10;
-// How long a batch that the data plane failed waits for coordd to say who died. coordd sees a
-// dead process within milliseconds; the error then names host and cause.
-inline constexpr absl::Duration kVerdictWait = absl::Seconds(1);
-// A batch of a schedule was planned at once when it was found, so its tensors come close together.
-// When something waits on a schedule's lane and nothing more has come for this long, the program
-// does something else than it did: the schedule is broken. Too short costs a round trip, no error.
-inline constexpr absl::Duration kScheduleSilence = absl::Milliseconds(250);
-// The same when the program blocks on a tensor of the lane: another of its threads may still
-// submit. Whether it does is asked after this time, and again after twice, four times, … as long.
-inline constexpr absl::Duration kBlockedSilence = absl::Milliseconds(5);
-// Once a member has left, what this rank has launched of a schedule may never be launched by
-// others. It is given up when no batch has completed for this long.
-inline constexpr absl::Duration kLeftBehindWait = absl::Seconds(5);
 
 // Once the members have agreed on a change, what executes ends by itself, since all have launched
 // it. A program that has agreed on nothing is aborted after this.
@@ -72,6 +55,8 @@ struct WorkerStateOptions {
   uint64_t seed = 1;         // of the jitter between attempts
 };
 
+CoordinatorSession::Terms TermsOf(const WorkerStateOptions& options);
+
 // PURE; `now` must not decrease between calls. Not thread-safe: Control calls it under its lock,
 // from the control thread (Tick, and what coordd says) and from those that submit or have ended a
 // batch.
@@ -84,9 +69,6 @@ struct WorkerStateOptions {
 //
 // Names are unique per process set. A rank that has submitted a join has no more data until the
 // join ends on all ranks: plans may then name tensors that it has not submitted, with their specs.
-//
-// A tensor of a schedule is not pending: its lane holds it until the batch is launched, or until
-// the schedule is cut and it is pending after all.
 //
 // Unless on_failure is kEnd, a generation that has lost a member is followed by another: everything
 // pending fails, what executes is aborted, and when nothing executes any more this rank reports
@@ -103,7 +85,7 @@ struct WorkerStateOptions {
 // (again) what became of the last.
 //
 // Implemented in worker_state.cc (what comes in), worker_state_plan.cc (plans),
-// worker_state_tick.cc (time), worker_state_schedules.cc, worker_state_reforming.cc,
+// worker_state_tick.cc (time), worker_state_reforming.cc,
 // worker_state_resume.cc and worker_state_trace.cc.
 class WorkerState {
  public:
@@ -118,15 +100,15 @@ class WorkerState {
   absl::Time NextScheduleDeadline() const;
   // Whether a thread of the program waits for one of these, asked by the last Tick; of one that is,
   // ProgramWaits tells.
-  const std::vector<TensorId>& question() const { return question_; }
+  const std::vector<TensorId>& question() const { return schedules_.question(); }
   // Whether Tick has something to do before the NextDeadline that was told before the last Step,
   // besides what that Step itself has named a deadline for.
   bool turn_due() const {
     return (has_report() && attached() && !expects_next_) || (leaving_ && !stopped_) ||
-           report_is_due() || (asked_abort_.has_value() && executing_.empty());
+           report_is_due() || (asked_abort_.has_value() && launched_.empty());
   }
   // Whether it has a session; false: its connection to coordd is lost, and it looks for another.
-  bool attached() const { return link_ == Link::kAttached; }
+  bool attached() const { return session_.attached(); }
   // The goodbye is said, or forced: Stopped was given, nothing will follow.
   bool stopped() const { return stopped_; }
 
@@ -135,75 +117,32 @@ class WorkerState {
   // OK while the generation is alive.
   const absl::Status& status() const { return end_; }
   int64_t pending_tensors() const;
-  int64_t unreported_tensors() const { return static_cast<int64_t>(unreported_.size()); }
-  int64_t executing_batches() const { return static_cast<int64_t>(executing_.size()); }
+  int64_t unreported_tensors() const { return static_cast<int64_t>(pending_.unreported()); }
+  int64_t executing_batches() const { return static_cast<int64_t>(launched_.size()); }
   // How late this rank comes to collectives, as coordd has told last.
-  absl::Duration arrival_lag() const { return arrival_lag_; }
+  absl::Duration arrival_lag() const { return session_.heartbeats().arrival_lag(); }
   // coordd asks where the program is. Once.
-  bool TakeStackWanted() { return std::exchange(stack_wanted_, false) && !leaving_; }
+  bool TakeStackWanted() { return session_.heartbeats().TakeStackWanted() && !leaving_; }
   // How late the last heartbeat was sent.
-  absl::Duration heartbeat_lag() const { return heartbeat_lag_; }
+  absl::Duration heartbeat_lag() const { return session_.heartbeats().lag(); }
 
  private:
-  // Unique among what is pending; the name is that of the Pending.
-  using TensorKey = std::pair<ProcessSetId, absl::string_view>;
-  struct Pending {
-    SharedSpec spec;
-    absl::Time submitted_at;
-    absl::Time deadline;  // withdrawn: by when coordd has to answer
-    bool reported = false;
-    absl::Status withdrawn;  // why; OK: it is not
-  };
-  struct Executing {
-    std::vector<std::pair<TensorId, SharedSpec>> tensors;
-    std::string first_tensor;    // by name, also when this rank has not submitted it
-    std::string overdue_tensor;  // whose deadline comes first
-    absl::Time launched_at;
-    absl::Time deadline;
-    int64_t bytes = 0;
-    bool overdue = false;
-    // Once it is complete, every member of the set has received what coordd has told them up to
-    // this position. 0: it may be complete without them.
-    int64_t proves = 0;
-    ProcessSetId process_set;
-  };
-  using BatchKey = std::pair<LaneId, int64_t>;
-  struct ScheduledSlot {
-    ScheduledLane* lane = nullptr;
-    size_t slot = 0;
-  };
-  struct Scheduled {
-    std::unique_ptr<ScheduledLane> lane;
-    std::unique_ptr<CycleMarks> marks;
-    bool broken = false;   // coordd has been told
-    std::string why;       // it was broken
-    bool frozen = false;   // coordd has asked for it
-    int64_t position = 0;  // of its announcement
-    int64_t staged = 0;    // batches, on devices, since one of the lane was launched
-    // Whether somebody waits for what the lane holds, silent since then, is asked next.
-    absl::Time silent_since = absl::InfiniteFuture();
-    absl::Duration next_question = kBlockedSilence;
-  };
+  void On(TensorsSubmitted& in, const Turn& turn);
+  void On(ProcessSetAsked& in, const Turn& turn);
+  void On(CoordinatorSaid& in, const Turn& turn);
+  void On(StreamEnded& in, const Turn& turn);
+  void On(BatchDone& in, const Turn& turn);
+  void On(ProgramWaits& in, const Turn& turn);
+  void On(ConnectFailed& in, const Turn& turn);
+  void On(MembersMayChange& in, const Turn& turn);
+  void On(DrainAsked& in, const Turn& turn);
+  void On(LeaveRequested& in, const Turn& turn);
+  void On(StopForced& in, const Turn& turn);
 
-  void On(TensorsSubmitted& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ProcessSetAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(StreamEnded& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(BatchDone& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ProgramWaits& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(MembersMayChange& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(DrainAsked& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(LeaveRequested& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void On(StopForced& in, absl::Time now, std::vector<WorkerEffect>& out);
-
-  void OnLeaseAck(const v1::LeaseAck& ack, absl::Time now);
-  void OnGenerationMessage(const v1::CoordinatorMessage& message, absl::Time now,
-                           std::vector<WorkerEffect>& out);
-  void OnPlan(const v1::CollectivePlan& plan, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn);
+  void OnPlan(const v1::CollectivePlan& plan, const Turn& turn);
   // The pending tensor that a plan or a failure for this set means; end(): none.
-  using PendingMap = std::map<TensorId, Pending>;
-  PendingMap::iterator FindPending(ProcessSetId process_set, absl::string_view name);
+  PendingTensors::iterator FindPending(ProcessSetId process_set, absl::string_view name);
   // The tensors of a batch. INTERNAL: it has none, or by slots that coordd has not given.
   absl::StatusOr<std::vector<absl::string_view>> NamesOf(const v1::FusedBatch& batch);
   // What a batch says about a tensor that this rank, which has joined, has not submitted. INTERNAL:
@@ -213,23 +152,19 @@ class WorkerState {
   absl::Status LearnSlots(const v1::CollectivePlan& plan);
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
-  absl::Status PlanBatch(const v1::FusedBatch& batch, absl::Time now, Executing& executing,
-                         std::vector<WorkerEffect>& out);
+  absl::Status PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing, const Turn& turn);
   // Moves one of the batch's tensors from pending to executing.
-  void PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
-                  LaunchBatch& launch);
-  static void AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline, Executing& executing);
-  void OnProcessSetChange(const v1::ProcessSetChange& change, std::vector<WorkerEffect>& out);
-  void OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out);
-  void OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out);
-  void Add(TensorId id, Pending pending);  // to what no plan has named yet
+  void PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing, LaunchBatch& launch,
+                  const Turn& turn);
+  void OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn);
+  void OnFailures(const v1::TensorFailures& failures, const Turn& turn);
+  void OnAbort(const v1::Abort& abort, const Turn& turn);
 
   // worker_state_reforming.cc
   // What the next generation begins with, until all of it is there.
-  void OnNext(const v1::CoordinatorMessage& message, absl::Time now,
-              std::vector<WorkerEffect>& out);
+  void OnNext(const v1::CoordinatorMessage& message, const Turn& turn);
   void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                    absl::Time now, std::vector<WorkerEffect>& out);
+                    const Turn& turn);
   // Whether something was submitted for an older generation, whose end the program has to see.
   bool IsOutdated(Generation submitted_for) const {
     return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
@@ -237,147 +172,97 @@ class WorkerState {
   bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
     return IsOutdated(submitted_for) && !(continues() && OutlivesGeneration(spec));
   }
-  void AskForChange(std::vector<WorkerEffect>& out);
-  void OnDrainNotice(const v1::DrainNotice& notice, absl::Time now, std::vector<WorkerEffect>& out);
-  void SetDrain(absl::Time until, std::vector<WorkerEffect>& out);
-  void AskToLeave(absl::Time now, std::vector<WorkerEffect>& out);
+  void AskForChange(const Turn& turn);
+  void OnDrainNotice(const v1::DrainNotice& notice, const Turn& turn);
+  void SetDrain(absl::Time until, const Turn& turn);
+  void AskToLeave(const Turn& turn);
   bool is_to_leave() const {
     return drain_asked_.has_value() || drain_until_ != absl::InfiniteFuture();
   }
   // An Abort on which the members had agreed, once what was executing has ended.
-  void CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out);
+  void CheckAskedAbort(const Turn& turn);
   bool has_report() const {
-    return !unreported_.empty() && (unreported_.size() > 1 || !JoinWaits());
+    const size_t unreported = pending_.unreported();
+    return unreported > 0 && (unreported > 1 || !JoinWaits());
   }
   bool report_is_due() const {
-    return reforms_ && !reported_ && !leaving_ && executing_.empty() && attached();
+    return reforms_ && !reported_ && !leaving_ && launched_.empty() && attached();
   }
-  void ReportRecovery(std::vector<WorkerEffect>& out);
+  void ReportRecovery(const Turn& turn);
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
   // The generation is over, and programs need not know: everything goes on in the next one.
-  void Interrupt(const absl::Status& why, std::vector<WorkerEffect>& out);
-  // Whether the tensor means the same in another generation.
-  static bool OutlivesGeneration(const TensorSpec& spec);
+  void Interrupt(const absl::Status& why, const Turn& turn);
   // Takes back what was launched and interrupted; whether that was possible.
-  bool TakeAgain(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
-  void NoteInterrupted(BatchKey batch, bool has_result);
+  bool TakeAgain(SubmittedTensor& tensor, const Turn& turn);
+  // When coordd has to have said who is to blame for a failure here.
+  void AwaitVerdict(absl::Time now);
   // No generation follows.
-  void EndForGood(absl::Status why, std::vector<WorkerEffect>& out);
+  void EndForGood(absl::Status why, const Turn& turn);
   // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
-  void GiveUp(absl::Status why, absl::Time now, std::vector<WorkerEffect>& out);
+  void GiveUp(absl::Status why, const Turn& turn);
   bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
-  // worker_state_schedules.cc
-  void OnSchedule(const v1::Schedule& schedule, absl::Time now, std::vector<WorkerEffect>& out);
-  absl::StatusOr<std::vector<std::vector<TensorSpec>>> SchedulePart(
-      const v1::Schedule& schedule) const;
-  void BeginSchedule(absl::Time now, std::vector<WorkerEffect>& out);
-  void OnFreeze(const v1::Freeze& freeze, std::vector<WorkerEffect>& out);
-  // Takes back what coordd has been told of this rank's join; whether it had been.
-  bool TakeJoinBack();
-  // Whether the join is not reported before a cut: behind that there may be what came before it.
+  void OnSchedule(const v1::Schedule& schedule, const Turn& turn);
+  void OnFreeze(const v1::Freeze& freeze, const Turn& turn);
+  void OnCut(const v1::Cut& cut, const Turn& turn);
+  void EndForFault(const ScheduledWork::Fault& fault, const Turn& turn);
+  void CheckSchedules(const Turn& turn);
   bool JoinWaits() const;
-  void OnCut(const v1::Cut& cut, absl::Time now, std::vector<WorkerEffect>& out);
-  // Takes the tensor if it belongs to a schedule; whether it does.
-  std::optional<ScheduledSlot> FindScheduled(const SharedSpec& spec);
-  bool TakeScheduled(SubmittedTensor& tensor, absl::Time now, std::vector<WorkerEffect>& out);
-  void TakeInto(ScheduledLane& lane, size_t slot, HeldTensor tensor, absl::Time now,
-                std::vector<WorkerEffect>& out);
-  void LaunchScheduled(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
-  void LaunchScheduledBatch(const ScheduledLane& lane, ScheduledLane::Batch batch, absl::Time now,
-                            std::vector<WorkerEffect>& out);
-  void FillSchedules(absl::Time now, std::vector<WorkerEffect>& out);
-  void BreakSchedule(ScheduledLane& lane, absl::string_view why, std::vector<WorkerEffect>& out);
-  void NoteStaged(std::vector<WorkerEffect>& out);
-  void SendScheduleFinished(int64_t id, std::vector<WorkerEffect>& out);
-  void RetireIfFinished(LaneId id, std::vector<WorkerEffect>& out);
-  void CheckSchedules(absl::Time now, std::vector<WorkerEffect>& out);
-  void CheckSilence(Scheduled& scheduled, absl::Time now, std::vector<WorkerEffect>& out);
-  void BreakForSilence(ScheduledLane& lane, std::vector<WorkerEffect>& out);
-  void CheckScheduleDeadlines(ScheduledLane& lane, absl::Time now, std::vector<WorkerEffect>& out);
-  void NoteMark(const BatchKey& key, const Executing& batch, absl::Time ended_at);
-  bool ExecutesSchedule() const;  // a batch of one
-  ScheduledLane* FindSchedule(int64_t id);
+  ScheduledWork::Context ForSchedules(const Turn& turn) {
+    return {turn, pending_, launched_, session_, leaving_};
+  }
 
   // worker_state_trace.cc
-  void OnTrace(const v1::Trace& trace, absl::Time now, std::vector<WorkerEffect>& out);
-  void AnswerTraceBegin(std::vector<WorkerEffect>& out);
-  void EndTraceWhenComplete(absl::Time now, std::vector<WorkerEffect>& out);
-  void EndTrace(bool send, absl::Time now, std::vector<WorkerEffect>& out);
+  void OnTrace(const v1::Trace& trace, const Turn& turn);
+  void AnswerTraceBegin(const Turn& turn);
+  void EndTraceWhenComplete(const Turn& turn);
+  void EndTrace(bool send, const Turn& turn);
 
   // worker_state_resume.cc
-  enum class Link { kAttached, kDetached, kResuming };
   bool MayResume(const absl::Status& ended) const;
-  void Detach(const absl::Status& why, absl::Time now, std::vector<WorkerEffect>& out);
-  void TryAgain(absl::Time now, std::vector<WorkerEffect>& out);
-  void Reattached(absl::Time now);
+  void Detach(const absl::Status& why, const Turn& turn);
+  void TryAgain(const Turn& turn);
   // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
   // again.
-  bool IsOfThisSession(const CoordinatorSaid& in, absl::Time now, std::vector<WorkerEffect>& out);
-  void OnResumed(const v1::Resumed& resumed, absl::Time now, std::vector<WorkerEffect>& out);
-  void SendResume(absl::Time now, std::vector<WorkerEffect>& out);
+  bool IsOfThisSession(const CoordinatorSaid& in, const Turn& turn);
+  void OnResumed(const v1::Resumed& resumed, const Turn& turn);
+  void SendResume(const Turn& turn);
   std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
-  void ReportAnew(absl::Time now, std::vector<WorkerEffect>& out);
-  void ReportSchedulesAnew(std::vector<WorkerEffect>& out);
+  void ReportAnew(const Turn& turn);
   void Log(v1::CoordinatorMessage message);
-  static bool NeedsEverybody(const TensorSpec& spec);
 
   // `abort`: also what is executing.
-  void EndGeneration(absl::Status why, bool abort, std::vector<WorkerEffect>& out);
-  void FailEverything(std::vector<WorkerEffect>& out);
-  void ProtocolError(absl::string_view what, std::vector<WorkerEffect>& out);
-  // Fails a pending tensor and forgets it.
-  void Fail(PendingMap::iterator tensor, absl::Status status, std::vector<WorkerEffect>& out);
-  SharedSpec Erase(PendingMap::iterator tensor);
-  void SetDeadline(PendingMap::iterator tensor, absl::Time deadline);
-  void Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why, absl::Time now,
-                std::vector<WorkerEffect>& out);
-  void SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why, absl::Time now,
-                     std::vector<WorkerEffect>& out);
-  void WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out);
+  void EndGeneration(absl::Status why, bool abort, const Turn& turn);
+  void FailEverything(const Turn& turn);
+  void ProtocolError(absl::string_view what, const Turn& turn);
+  void WithdrawProcessSets(const Turn& turn);
 
-  void NoticeSleep(absl::Time now);
-  void CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out);
-  void CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out);
-  void Report(std::vector<WorkerEffect>& out);
-  void SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out);
-  void TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position);
-  void LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out);
-  void LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out);
-  void SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out);
-  void Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out);
+  void CheckDeadlines(const Turn& turn);
+  void CheckExecuting(const Turn& turn);
+  void Report(const Turn& turn);
+  void SendHeartbeat(const Turn& turn);
+  void TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
+                      v1::LanePosition& position);
+  void LeaveFailing(const Turn& turn);
+  void LeaveWhenDrained(const Turn& turn);
+  void SayGoodbye(const Turn& turn);
+  void Send(v1::WorkerMessage message, const Turn& turn) {
+    session_.Send(std::move(message), turn);
+  }
+  void SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                  std::optional<Suspect> suspect, std::vector<WorkerEffect>& out);
+                  std::optional<Suspect> suspect, const Turn& turn);
 
   WorkerStateOptions options_;  // of the generation
 
-  // What no plan has named yet.
-  PendingMap pending_;  // by age
-  absl::flat_hash_map<TensorKey, TensorId> by_name_;
-  std::set<std::pair<absl::Time, TensorId>> deadlines_;
-  std::vector<TensorId> unreported_;  // in order of submission, but for a join: JoinWaits
+  PendingTensors pending_;
   SlotTable slots_;
-  TensorId join_;  // submitted and not ended; 0: this rank has data
-
   ProcessSetState process_sets_;
-  PlanSequencer sequencer_;
-  std::map<BatchKey, Executing> executing_;
-  // Of each lane the first batch that failed, and up to which one the results are there all the
-  // same.
-  struct Interrupted {
-    int64_t first = 0;
-    int64_t held = 0;
-  };
-  std::map<LaneId, Interrupted> interrupted_;
+  LaunchedBatches launched_;
 
-  std::map<LaneId, Scheduled> schedules_;  // in force, or cut and not executed up to the cut
-  absl::flat_hash_map<TensorKey, ScheduledSlot> scheduled_;  // names: those of the lanes' specs
-  v1::Schedule incoming_;                                    // until its last part is here
-  std::vector<TensorId> question_;
+  ScheduledWork schedules_;
   std::optional<v1::Abort> asked_abort_;  // to be heeded when nothing executes, or then
   absl::Time asked_abort_deadline_;
-  absl::Time left_behind_deadline_ = absl::InfiniteFuture();
-  bool has_given_up_ = false;  // coordd: it will say nothing more
 
   struct Tracing {
     int64_t id = 0;  // 0: nothing is recorded for coordd
@@ -386,13 +271,6 @@ class WorkerState {
     int64_t from_cycle = 0, until_cycle = 0;  // 0: until coordd says so
   };
   Tracing tracing_;
-  ClockOffset clock_offset_;
-
-  // Tensors of batches that failed here, until coordd says who is to blame or until the next
-  // generation.
-  std::vector<std::pair<TensorId, SharedSpec>> awaiting_verdict_;
-  absl::Status local_failure_;
-  absl::Time verdict_deadline_ = absl::InfiniteFuture();
 
   absl::Status end_;
   bool aborted_ = false;  // AbortExecution was given
@@ -412,36 +290,20 @@ class WorkerState {
   bool leaving_ = false;
   Goodbye goodbye_;    // that is to be said, when leaving
   bool left_ = false;  // Leave was sent
-  bool stream_ended_ = false;
   bool stopped_ = false;
 
-  Link link_ = Link::kAttached;
-  Epoch epoch_;
-  int64_t session_;
+  CoordinatorSession session_;
   int64_t position_ = 0;  // of the message at hand
   ProcessSetId to_;       // of the schedule that it freezes or cuts
   ReceivedLog log_;
   int32_t last_process_set_ = 0;  // the highest numbers that coordd has used
   int64_t sets_position_ = 0;     // of the last addition or end of a set of which all hear
-  int64_t last_schedule_ = 0;
-  Random random_;
-  Backoff backoff_;
-  absl::Time detached_since_;
-  absl::Status detached_because_;
-  absl::Time next_attempt_ = absl::InfiniteFuture();
-  int64_t tried_ = 0;   // addresses, since the connection was lost
-  int64_t stream_ = 0;  // the latest
-
-  int64_t received_sequence_;
-  absl::Time next_heartbeat_;
-  absl::Time lease_until_;
-  absl::Time last_tick_ = absl::InfiniteFuture();
-  absl::Duration heartbeat_lag_;
-  absl::Duration arrival_lag_;
-  bool stack_wanted_ = false;
-  int64_t collectives_completed_ = 0;
-  int64_t bytes_reduced_ = 0;
-  int64_t batches_completed_ = 0;
+  struct Totals {                 // of all generations
+    int64_t collectives = 0;
+    int64_t bytes = 0;
+    int64_t batches = 0;
+  };
+  Totals totals_;
 };
 
 }  // namespace coordd

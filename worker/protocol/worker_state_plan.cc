@@ -1,5 +1,5 @@
-// What WorkerState makes of coordd's plans, of tensors that failed and of process sets that
-// changed.
+// What WorkerState makes of coordd's plans and schedules, of tensors that failed and of process
+// sets that changed.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,11 +8,12 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/proto_convert.h"
 #include "worker/execute/worker_errors.h"
+#include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
-absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
-                                    Executing& executing, std::vector<WorkerEffect>& out) {
+absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing,
+                                    const Turn& turn) {
   LaunchBatch launch;
   launch.lane = LaneId{batch.lane()};
   launch.sequence = batch.sequence();
@@ -25,10 +26,9 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
         " on lane ", batch.lane(), ", expected a set of this rank on the lane of its number"));
   }
   COORDD_ASSIGN_OR_RETURN(const std::vector<absl::string_view> names, NamesOf(batch));
-  launch.ready_at = now;
+  launch.ready_at = turn.now;
   executing.first_tensor = std::string(names.front());
   executing.process_set = launch.process_set;
-  executing.deadline = absl::InfiniteFuture();
   std::optional<TensorSpec> first;
   for (size_t i = 0; i < names.size(); ++i) {
     const auto found = FindPending(launch.process_set, names[i]);
@@ -48,36 +48,27 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, absl::Time now,
       launch.tensors.push_back(TensorId{});
       launch.absent.push_back(*std::move(absent));
     } else {
-      PlanTensor(found, now, executing, launch);
+      PlanTensor(found, executing, launch, turn);
     }
   }
-  COORDD_RETURN_IF_ERROR(sequencer_.Launch(launch.lane, batch.sequence()));
-  executing_.emplace(BatchKey{launch.lane, batch.sequence()}, std::move(executing));
+  const BatchKey key{launch.lane, launch.sequence};
+  COORDD_RETURN_IF_ERROR(launched_.Launch(key, std::move(executing)));
   const bool staged = launch.staged;
-  out.push_back(std::move(launch));
-  if (staged) NoteStaged(out);
+  turn.out.push_back(std::move(launch));
+  if (staged) schedules_.NoteStaged(ForSchedules(turn));
   return absl::OkStatus();
 }
 
-void WorkerState::PlanTensor(PendingMap::iterator found, absl::Time now, Executing& executing,
-                             LaunchBatch& launch) {
-  const Pending& pending = found->second;
+void WorkerState::PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing,
+                             LaunchBatch& launch, const Turn& turn) {
+  const PendingTensors::Tensor& pending = found->second;
   const TensorId id = found->first;
   launch.tensors.push_back(id);
-  launch.negotiation.push_back(now - pending.submitted_at);
+  launch.negotiation.push_back(turn.now - pending.submitted_at);
   // A withdrawn tensor's own deadline has passed; it gets as long again as coordd's answer took.
-  const absl::Time deadline = pending.withdrawn.ok() ? pending.deadline : now + kWithdrawalAnswer;
-  AddExecuting(id, Erase(found), deadline, executing);
-}
-
-void WorkerState::AddExecuting(TensorId id, SharedSpec spec, absl::Time deadline,
-                               Executing& executing) {
-  if (HasPayload(spec->kind)) executing.bytes += SizeBytes(*spec);
-  if (deadline < executing.deadline) {
-    executing.deadline = deadline;
-    executing.overdue_tensor = spec->name;
-  }
-  executing.tensors.emplace_back(id, std::move(spec));
+  const absl::Time deadline =
+      pending.withdrawn.ok() ? pending.deadline : turn.now + kWithdrawalAnswer;
+  executing.Add(id, pending_.Erase(found), deadline);
 }
 
 absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::FusedBatch& batch) {
@@ -100,9 +91,9 @@ absl::StatusOr<std::vector<absl::string_view>> WorkerState::NamesOf(const v1::Fu
 absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
   absl::flat_hash_map<TensorKey, SharedSpec> planned;
   for (const v1::FusedBatch& batch : plan.batches()) {
-    const auto executing = executing_.find({LaneId{batch.lane()}, batch.sequence()});
-    if (executing == executing_.end()) continue;
-    for (const auto& [id, spec] : executing->second.tensors)
+    const LaunchedBatch* launched = launched_.Find({LaneId{batch.lane()}, batch.sequence()});
+    if (launched == nullptr) continue;
+    for (const auto& [id, spec] : launched->tensors)
       planned.emplace(TensorKey(spec->process_set, spec->name), spec);
   }
   for (const v1::SlotBinding& binding : plan.bindings()) {
@@ -115,23 +106,21 @@ absl::Status WorkerState::LearnSlots(const v1::CollectivePlan& plan) {
   return absl::OkStatus();
 }
 
-WorkerState::PendingMap::iterator WorkerState::FindPending(ProcessSetId process_set,
-                                                           absl::string_view name) {
-  auto found = by_name_.find(TensorKey(process_set, name));
-  if (found != by_name_.end()) return pending_.find(found->second);
+PendingTensors::iterator WorkerState::FindPending(ProcessSetId process_set,
+                                                  absl::string_view name) {
+  const auto found = pending_.Find(process_set, name);
   // Sends and receives are submitted to set 0 and executed in a set of the two ranks.
-  if (!process_sets_.IsForPair(process_set)) return pending_.end();
-  found = by_name_.find(TensorKey(ProcessSetId{}, name));
-  if (found == by_name_.end()) return pending_.end();
-  const auto pending = pending_.find(found->second);
-  const TensorSpec& spec = *pending->second.spec;
+  if (found != pending_.end() || !process_sets_.IsForPair(process_set)) return found;
+  const auto submitted = pending_.Find(ProcessSetId{}, name);
+  if (submitted == pending_.end()) return submitted;
+  const TensorSpec& spec = *submitted->second.spec;
   const bool meant = IsPairwise(spec.kind) && process_sets_.Contains(process_set, spec.peer_rank);
-  return meant ? pending : pending_.end();
+  return meant ? submitted : pending_.end();
 }
 
 absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, int index,
                                                    absl::string_view name) const {
-  if (ToInt(join_) == 0 || batch.specs_size() != batch.tensors_size()) {
+  if (!pending_.has_joined() || batch.specs_size() != batch.tensors_size()) {
     return absl::InternalError(absl::StrCat("coordd planned tensor ", name, " in batch ",
                                             batch.sequence(),
                                             ", which this rank has not submitted"));
@@ -151,7 +140,7 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
   return spec;
 }
 
-void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<WorkerEffect>& out) {
+void WorkerState::OnFailures(const v1::TensorFailures& failures, const Turn& turn) {
   if (expects_next_) return;  // it is reported again
   for (const v1::TensorFailure& failure : failures.failures()) {
     const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
@@ -163,18 +152,17 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, std::vector<Wor
       status = absl::Status(withdrawn.code(),
                             absl::StrCat(withdrawn.message(), "; ", failure.message()));
     }
-    Fail(found, std::move(status), out);
+    pending_.Fail(found, std::move(status), turn);
   }
 }
 
-void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
-                                     std::vector<WorkerEffect>& out) {
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn) {
   if (!end_.ok() || expects_next_) return;  // nobody will use it
   const std::optional<v1::ProcessSetChange> before =
       process_sets_.Announced(ProcessSetId{change.process_set()});
-  const absl::Status applied = process_sets_.OnChange(change, out);
+  const absl::Status applied = process_sets_.OnChange(change, turn.out);
   if (!applied.ok()) {
-    ProtocolError(applied.message(), out);
+    ProtocolError(applied.message(), turn);
     return;
   }
   last_process_set_ = std::max(last_process_set_, change.process_set());
@@ -188,16 +176,65 @@ void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change,
   log_.NoteEnded(*before);
   const absl::Status why = absl::FailedPreconditionError(
       absl::StrCat("process set ", ToInt(ended), " has been removed"));
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    if (tensor->second.spec->process_set == ended) {
-      std::erase(unreported_, tensor->first);
-      Fail(tensor, why, out);
-    }
-    tensor = next;
-  }
-  sequencer_.End(LaneId{ToInt(ended)});
+  pending_.FailThose([ended](const TensorSpec& spec) { return spec.process_set == ended; }, why,
+                     turn);
+  launched_.EndLane(LaneId{ToInt(ended)});
   slots_.Forget(ended);
+}
+
+// Whether the join is not reported before a cut: behind that there may be what came before it.
+bool WorkerState::JoinWaits() const {
+  return pending_.join_is_unreported() && schedules_.AwaitsCut();
+}
+
+void WorkerState::OnSchedule(const v1::Schedule& schedule, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  const absl::Status status =
+      schedules_.OnSchedule(schedule, process_sets_, options_.size, position_, ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnFreeze(const v1::Freeze& freeze, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  to_ = schedules_.SetOf(freeze.id());
+  const absl::Status status = schedules_.OnFreeze(freeze, ForSchedules(turn));
+  if (!status.ok()) ProtocolError(status.message(), turn);
+}
+
+void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
+  if (!end_.ok() || expects_next_) return;
+  to_ = schedules_.SetOf(cut.id());
+  const auto fault = schedules_.OnCut(cut, ForSchedules(turn));
+  if (fault.has_value()) EndForFault(*fault, turn);
+}
+
+// Other ranks execute what this one cannot, unless coordd contradicts itself.
+void WorkerState::EndForFault(const ScheduledWork::Fault& fault, const Turn& turn) {
+  if (absl::IsInternal(fault.why)) return ProtocolError(fault.why.message(), turn);
+  SendFailed(fault.batch, fault.tensor, fault.why.message(), Suspect{options_.rank}, turn);
+  EndGeneration(GenerationEndedError(options_.generation, fault.why.message(), fault.why.code()),
+                /*abort=*/true, turn);
+}
+
+void WorkerState::On(ProgramWaits& in, const Turn& turn) {
+  schedules_.OnProgramWaits(in.id, ForSchedules(turn));
+}
+
+void WorkerState::CheckSchedules(const Turn& turn) {
+  schedules_.ClearQuestion();
+  if (launched_.TakeLeftBehind(turn.now)) {
+    const absl::Status why =
+        end_.ok() ? absl::CancelledError("this worker is shutting down") : end_;
+    EndGeneration(why, /*abort=*/true, turn);
+  }
+  const absl::Status status = schedules_.Tick(ForSchedules(turn));
+  if (status.ok()) return;
+  EndGeneration(GenerationEndedError(options_.generation, status.message(), status.code()),
+                /*abort=*/true, turn);
+}
+
+absl::Time WorkerState::NextScheduleDeadline() const {
+  return std::min(launched_.left_behind_deadline(), schedules_.NextDeadline());
 }
 
 }  // namespace coordd

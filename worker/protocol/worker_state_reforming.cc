@@ -9,135 +9,89 @@
 #include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
 #include "worker/protocol/join_message.h"
+#include "worker/protocol/tensor_traits.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
 
-void WorkerState::OnAbort(const v1::Abort& abort, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
   const bool alive = end_.ok() && !expects_next_ && attached();
-  if (abort.asked() && abort.reforms() && alive && !executing_.empty() &&
+  if (abort.asked() && abort.reforms() && alive && !launched_.empty() &&
       !asked_abort_.has_value()) {
     asked_abort_ = abort;
-    asked_abort_deadline_ = now + kAskedAbortWait;
+    asked_abort_deadline_ = turn.now + kAskedAbortWait;
     return;
   }
   asked_abort_.reset();
-  if (link_ == Link::kResuming) {
-    Reattached(now);  // there is nothing to resume, but a session
+  if (session_.resuming()) {
+    session_.Reattach(turn.now);  // there is nothing to resume, but a session
     reported_ = false;
   }
   const absl::Status why = GenerationEndedBy(options_.generation, abort);
   departures_.assign(abort.departures().begin(), abort.departures().end());
-  EndGeneration(why, abort.in_flight(), out);
+  EndGeneration(why, abort.in_flight(), turn);
   reforms_ = expects_next_ && abort.reforms();
   reports_sets_ = abort.report_process_sets();
-  if (expects_next_ && !reforms_) EndForGood(why, out);
+  if (expects_next_ && !reforms_) EndForGood(why, turn);
   // What coordd has planned every rank launches; of a schedule some may have launched more.
-  if (!abort.in_flight() && ExecutesSchedule()) left_behind_deadline_ = now + kLeftBehindWait;
+  if (!abort.in_flight()) launched_.WatchSchedules(turn.now);
 }
 
-void WorkerState::CheckAskedAbort(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::CheckAskedAbort(const Turn& turn) {
   if (!asked_abort_.has_value()) return;
-  if (!executing_.empty() && now < asked_abort_deadline_) return;
+  if (!launched_.empty() && turn.now < asked_abort_deadline_) return;
   v1::Abort abort = *std::exchange(asked_abort_, std::nullopt);
   abort.set_asked(false);
-  OnAbort(abort, now, out);
+  OnAbort(abort, turn);
 }
 
-void WorkerState::EndForGood(absl::Status why, std::vector<WorkerEffect>& out) {
+void WorkerState::EndForGood(absl::Status why, const Turn& turn) {
   expects_next_ = reforms_ = false;
   end_ = std::move(why);
-  out.push_back(GenerationEnded{end_});
-  FailEverything(out);
+  turn.out.push_back(GenerationEnded{end_});
+  FailEverything(turn);
 }
 
 // What all ranks have launched ends by itself. But others may not have heard of it, or may not be
 // reached any more than coordd is.
-void WorkerState::GiveUp(absl::Status why, absl::Time now, std::vector<WorkerEffect>& out) {
-  if (expects_next_) return EndForGood(std::move(why), out);
-  EndGeneration(std::move(why), /*abort=*/false, out);
-  has_given_up_ = true;
-  left_behind_deadline_ = now + kLeftBehindWait;
+void WorkerState::GiveUp(absl::Status why, const Turn& turn) {
+  if (expects_next_) return EndForGood(std::move(why), turn);
+  EndGeneration(std::move(why), /*abort=*/false, turn);
+  launched_.WatchAll(turn.now);
 }
 
-bool WorkerState::OutlivesGeneration(const TensorSpec& spec) {
-  // Splits, roots, and who sends to whom, are about ranks that may be others now. (The new root of
-  // a broadcast could have what the old one has half overwritten.) So is what a set has agreed on.
-  return spec.kind != CollectiveKind::kAlltoall && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
-         ToInt(spec.process_set) == 0;
-}
-
-void WorkerState::Interrupt(const absl::Status& why, std::vector<WorkerEffect>& out) {
+void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   if (expects_next_) return;
   aborted_ = expects_next_ = true;
   change_ = GenerationChanged(why);
-  out.push_back(AbortExecution{});
-  out.push_back(GenerationInterrupted{});
+  turn.out.push_back(AbortExecution{});
+  turn.out.push_back(GenerationInterrupted{});
   // The lanes of schedules end with their generation.
-  for (auto& [id, scheduled] : schedules_) {
-    for (HeldTensor& held : scheduled.lane->TakeAllHeld()) {
-      Pending pending{std::move(held.spec), held.submitted_at, held.deadline, false, {}};
-      pending.withdrawn = std::move(held.withdrawn);
-      Add(held.id, std::move(pending));
-    }
-  }
-  scheduled_.clear();
-  schedules_.clear();
+  schedules_.MoveTo(pending_);
   log_.Clear();
-  unreported_.clear();
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    Pending& pending = tensor->second;
-    if (!pending.withdrawn.ok()) {
-      Fail(tensor, pending.withdrawn, out);  // coordd's answer will not come
-    } else {
-      pending.reported = false;
-      unreported_.push_back(tensor->first);
-    }
-    tensor = next;
-  }
-  process_sets_.FailRequests(change_, out);
-  verdict_deadline_ = absl::InfiniteFuture();
+  pending_.FailWithdrawn(turn);
+  pending_.ForgetReports();
+  process_sets_.FailRequests(change_, turn.out);
+  launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
-bool WorkerState::TakeAgain(SubmittedTensor& tensor, absl::Time now,
-                            std::vector<WorkerEffect>& out) {
+bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
   if (!OutlivesGeneration(*tensor.spec)) {
-    out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
+    turn.out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
     return true;
   }
-  if (tensor.spec->kind == CollectiveKind::kJoin) join_ = tensor.id;
-  Add(tensor.id, Pending{std::move(tensor.spec), now, tensor.deadline, false, {}});
-  // It is older than what has come since.
-  std::sort(unreported_.begin(), unreported_.end());
+  pending_.AddInOrder(tensor.id, {std::move(tensor.spec), turn.now, tensor.deadline, false, {}});
   return true;
-}
-
-void WorkerState::NoteInterrupted(BatchKey batch, bool has_result) {
-  Interrupted& lane = interrupted_[batch.first];
-  lane.first = lane.first == 0 ? batch.second : std::min(lane.first, batch.second);
-  if (has_result) lane.held = std::max(lane.held, batch.second);
 }
 
 // Nothing of the old generation executes here any more: what is decided about it can be carried
 // out.
-void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
+void WorkerState::ReportRecovery(const Turn& turn) {
   if (!report_is_due()) return;
   reported_ = has_ended_ = true;
   v1::WorkerMessage message;
-  v1::RecoveryReport& report = *message.mutable_recovery_report();
-  std::map<LaneId, int64_t> launched = sequencer_.ended();
-  for (const LaneProgress& lane : sequencer_.Progress()) launched[lane.lane] = lane.launched;
-  for (const auto& [lane, last] : launched) {
-    v1::LaneReport& entry = *report.add_lanes();
-    entry.set_lane(ToInt(lane));
-    entry.set_launched(last);
-    const auto interrupted = interrupted_.find(lane);
-    const bool all = interrupted == interrupted_.end();
-    entry.set_completed(all ? last : interrupted->second.first - 1);
-    entry.set_held(all ? last : std::max(entry.completed(), interrupted->second.held));
-  }
-  if (!reports_sets_) return Send(std::move(message), out);
+  launched_.Describe(*message.mutable_recovery_report());
+  if (!reports_sets_) return Send(std::move(message), turn);
   v1::ProcessSets sets;
   sets.set_last_process_set(last_process_set_);
   sets.set_position(sets_position_);
@@ -148,136 +102,118 @@ void WorkerState::ReportRecovery(std::vector<WorkerEffect>& out) {
   }
   for (v1::ProcessSets& part : InParts(sets, kProcessSetsBytes)) {
     *message.mutable_recovery_report()->mutable_process_sets() = std::move(part);
-    Send(std::exchange(message, {}), out);
+    Send(std::exchange(message, {}), turn);
   }
 }
 
-void WorkerState::OnNext(const v1::CoordinatorMessage& message, absl::Time now,
-                         std::vector<WorkerEffect>& out) {
+void WorkerState::OnNext(const v1::CoordinatorMessage& message, const Turn& turn) {
   if (message.has_membership()) {
     arriving_ = message;
     arriving_sets_.Clear();
     if (message.membership().process_sets_follow()) return;
   } else if (!arriving_.has_value() || message.generation() != arriving_->generation()) {
-    ProtocolError("coordd sent process sets of a generation without its membership", out);
+    ProtocolError("coordd sent process sets of a generation without its membership", turn);
     return;
   } else {
     AddPart(message.process_sets(), arriving_sets_);
     if (message.process_sets().more()) return;
   }
   const v1::CoordinatorMessage membership = *std::exchange(arriving_, std::nullopt);
-  OnMembership(membership, std::exchange(arriving_sets_, {}), now, out);
+  OnMembership(membership, std::exchange(arriving_sets_, {}), turn);
 }
 
 void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                               absl::Time now, std::vector<WorkerEffect>& out) {
+                               const Turn& turn) {
   if (left_) return;  // it crossed the goodbye
   // The coordd that has formed it may be one before the one that asks for another report.
   if (!has_ended_) {
     ProtocolError("coordd sent a membership before this rank had reported what became of the last",
-                  out);
+                  turn);
     return;
   }
   absl::StatusOr<MemberPlace> place = ParseMembership(message, sets);
-  if (!place.ok()) return EndForGood(place.status(), out);
-  EndTrace(/*send=*/false, now, out);
+  if (!place.ok()) return EndForGood(place.status(), turn);
+  EndTrace(/*send=*/false, turn);
   place->state.on_failure = options_.on_failure;
   place->state.join = std::move(options_.join);
   place->state.resume_timeout = options_.resume_timeout;
   place->state.seed = options_.seed;
   options_ = std::move(place->state);
-  session_ = options_.session;
   log_ = ReceivedLog();
   position_ = 0;
   last_process_set_ = options_.process_sets.last_process_set();
   sets_position_ = 0;
-  last_schedule_ = 0;
   departures_.clear();
-  // It was formed before coordd was started again, and this rank had not heard of it.
-  if (link_ == Link::kResuming) Reattached(now);
+  session_.EnterGeneration(TermsOf(options_), options_.session, turn.now);
   process_sets_ = ProcessSetState(options_.rank, options_.size, options_.process_sets);
-  sequencer_ = PlanSequencer();
-  interrupted_.clear();
-  awaiting_verdict_.clear();  // they come back
-  incoming_.Clear();
+  launched_ = LaunchedBatches();  // what awaited a verdict comes back
+  schedules_ = ScheduledWork();
   slots_.Clear(options_.slots);
-  question_.clear();
-  local_failure_ = absl::OkStatus();
-  verdict_deadline_ = left_behind_deadline_ = absl::InfiniteFuture();
   if (!continues()) change_ = std::exchange(end_, absl::OkStatus());
   aborted_ = expects_next_ = reforms_ = reports_sets_ = reported_ = has_ended_ = asked_for_change_ =
       false;
-  next_heartbeat_ = now;
-  lease_until_ = std::max(lease_until_, now + options_.lease);
-  out.push_back(NewcomersWait{0});
-  out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
+  turn.out.push_back(NewcomersWait{0});
+  turn.out.push_back(EnterGeneration{message, process_sets_.AskedFor()});
   // Behind it: whoever hears of the failure finds the new ranks.
-  for (auto tensor = pending_.begin(); tensor != pending_.end();) {
-    const auto next = std::next(tensor);
-    if (!OutlivesGeneration(*tensor->second.spec)) {
-      std::erase(unreported_, tensor->first);
-      Fail(tensor, change_, out);
-    }
-    tensor = next;
-  }
-  AskToLeave(now, out);
+  pending_.FailThose([](const TensorSpec& spec) { return !OutlivesGeneration(spec); }, change_,
+                     turn);
+  AskToLeave(turn);
 }
 
-void WorkerState::On(MembersMayChange& in, absl::Time, std::vector<WorkerEffect>& out) {
+void WorkerState::On(MembersMayChange& in, const Turn& turn) {
   // All ranks have come to this point: one speaks for them.
   if (in.generation != options_.generation || !end_.ok() || expects_next_ || leaving_) return;
   if (ToInt(options_.rank) != 0 || options_.on_failure == OnFailure::kEnd) return;
   asked_for_change_ = true;
-  AskForChange(out);
+  AskForChange(turn);
 }
 
-void WorkerState::AskForChange(std::vector<WorkerEffect>& out) {
+void WorkerState::AskForChange(const Turn& turn) {
   if (!asked_for_change_) return;
   v1::WorkerMessage message;
   message.mutable_change_members();
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 // Until coordd has said when, the process knows best.
-void WorkerState::On(DrainAsked& in, absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::On(DrainAsked& in, const Turn& turn) {
   if (options_.on_failure == OnFailure::kEnd || leaving_) return;
   in.until = std::min(drain_until_, in.until);
-  SetDrain(in.until, out);
+  SetDrain(in.until, turn);
   drain_asked_ = std::move(in);
-  AskToLeave(now, out);
+  AskToLeave(turn);
 }
 
 // Said again to another coordd, which may not have heard it.
-void WorkerState::AskToLeave(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::AskToLeave(const Turn& turn) {
   if (!drain_asked_.has_value() || leaving_) return;
   v1::WorkerMessage message;
-  ToProto(std::max(drain_asked_->until - now, absl::Milliseconds(1)),
+  ToProto(std::max(drain_asked_->until - turn.now, absl::Milliseconds(1)),
           message.mutable_drain_request()->mutable_grace());
   message.mutable_drain_request()->set_reason(
       ShortenedText(drain_asked_->reason, kMaxAskedByBytes));
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
-void WorkerState::OnDrainNotice(const v1::DrainNotice& notice, absl::Time now,
-                                std::vector<WorkerEffect>& out) {
+void WorkerState::OnDrainNotice(const v1::DrainNotice& notice, const Turn& turn) {
   if (notice.lifted()) drain_asked_.reset();
-  SetDrain(notice.lifted() ? absl::InfiniteFuture() : now + FromProto(notice.grace()), out);
+  SetDrain(notice.lifted() ? absl::InfiniteFuture() : turn.now + FromProto(notice.grace()), turn);
 }
 
-void WorkerState::SetDrain(absl::Time until, std::vector<WorkerEffect>& out) {
+void WorkerState::SetDrain(absl::Time until, const Turn& turn) {
   drain_until_ = until;
-  out.push_back(DrainNoticed{until});
+  turn.out.push_back(DrainNoticed{until});
 }
 
 // The data plane of this generation has not come into being.
-void WorkerState::On(ConnectFailed& in, absl::Time now, std::vector<WorkerEffect>& out) {
-  if (in.generation != options_.generation || !end_.ok() || !local_failure_.ok()) return;
-  local_failure_ = absl::Status(
+void WorkerState::On(ConnectFailed& in, const Turn& turn) {
+  if (in.generation != options_.generation || !end_.ok() || !launched_.local_failure().ok()) return;
+  launched_.NoteLocalFailure(absl::Status(
       in.status.code(), absl::StrCat("the data plane of rank ", ToInt(options_.rank),
                                      in.was_connected ? " failed: " : " could not be connected: ",
-                                     in.status.message()));
-  SendFailed(BatchKey{LaneId{0}, 0}, "", local_failure_.message(), in.suspect, out);
-  verdict_deadline_ = stream_ended_ || !attached() ? now : now + kVerdictWait;
+                                     in.status.message())));
+  SendFailed(BatchKey{LaneId{0}, 0}, "", launched_.local_failure().message(), in.suspect, turn);
+  AwaitVerdict(turn.now);
 }
 
 }  // namespace coordd

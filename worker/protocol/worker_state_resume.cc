@@ -38,23 +38,6 @@ class ReportParts {
 
 }  // namespace
 
-// Of what no rank can have completed before all members of the set have launched it.
-bool WorkerState::NeedsEverybody(const TensorSpec& spec) {
-  // What a device has been told to do counts as complete before it is done.
-  if (HasPayload(spec.kind) && spec.memory != MemoryKind::kHost) return false;
-  switch (spec.kind) {
-    case CollectiveKind::kAllreduce:
-      return SizeBytes(spec) > 0;
-    case CollectiveKind::kAllgather:  // of these two the sizes are exchanged
-    case CollectiveKind::kAlltoall:
-    case CollectiveKind::kBarrier:
-    case CollectiveKind::kJoin:
-      return true;
-    default:
-      return false;
-  }
-}
-
 void WorkerState::Log(v1::CoordinatorMessage message) {
   if (message.position() == 0 || options_.cluster_id.empty() || !end_.ok() || expects_next_) return;
   if (message.position() <= log_.position()) return;  // of a coordd that counts wrongly
@@ -83,78 +66,58 @@ void WorkerState::Log(v1::CoordinatorMessage message) {
 }
 
 bool WorkerState::MayResume(const absl::Status& ended) const {
-  if (options_.cluster_id.empty() || stream_ended_ || goodbye_.failing()) return false;
+  if (goodbye_.failing()) return false;
   // A goodbye that was not answered is said again: or coordd would wait for this rank.
   if (!end_.ok() && !left_ && !expects_next_) return false;
-  // gRPC says UNKNOWN when a stream ends without trailers.
-  return absl::IsUnavailable(ended) || absl::IsUnknown(ended);
+  return session_.MayResume(ended);
 }
 
-void WorkerState::Detach(const absl::Status& why, absl::Time now, std::vector<WorkerEffect>& out) {
-  if (attached()) {
-    EndTrace(/*send=*/false, now, out);  // nobody collects it any more
-    detached_since_ = now;
-    backoff_.Reset();
-    tried_ = 0;
-  }
-  link_ = Link::kDetached;
+void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
+  if (attached()) EndTrace(/*send=*/false, turn);  // nobody collects it any more
+  session_.Detach(why, turn.now);
   asked_abort_.reset();  // as if it had not been heard: coordd says it again
   left_ = false;
   reforms_ = false;  // the next coordd says it again, or what has become of it
   arriving_.reset();
-  detached_because_ = why;
-  // A pause only when all addresses have been tried.
-  next_attempt_ = tried_ % options_.coordinators == 0 ? now + backoff_.Next() : now;
   // coordd will not say who was lost. (Of a generation that is over they come back in the next.)
-  if (!awaiting_verdict_.empty() && !expects_next_) verdict_deadline_ = now;
+  if (launched_.awaits_verdict() && !expects_next_) launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::TryAgain(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (attached()) return;
-  if (now >= detached_since_ + options_.resume_timeout) {
-    GiveUp(GenerationEndedError(options_.generation,
-                                absl::StrCat("coordd did not come back within ",
-                                             SecondsText(options_.resume_timeout), ": ",
-                                             detached_because_.message()),
+void WorkerState::TryAgain(const Turn& turn) {
+  if (session_.HasTimedOut(turn.now)) {
+    GiveUp(GenerationEndedError(options_.generation, session_.TimeoutText(),
                                 absl::StatusCode::kUnavailable),
-           now, out);
-    stream_ended_ = true;
+           turn);
+    session_.End();
     return;
   }
-  if (link_ != Link::kDetached || now < next_attempt_) return;
-  next_attempt_ = absl::InfiniteFuture();
-  link_ = Link::kResuming;
-  ++tried_;
-  received_sequence_ = 0;
-  out.push_back(OpenStream{++stream_});
-  SendResume(now, out);
+  if (session_.TakeAttempt(turn)) SendResume(turn);
 }
 
-void WorkerState::SendResume(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::SendResume(const Turn& turn) {
   const absl::StatusOr<int64_t> answered = process_sets_.AnsweredRequests();
   if (!answered.ok()) {
     GiveUp(GenerationEndedError(
                options_.generation,
                absl::StrCat("this rank cannot come back to coordd: ", answered.status().message())),
-           now, out);
+           turn);
     return;
   }
   v1::WorkerMessage hello;
   *hello.mutable_join() = options_.join;
   v1::Resume& resume = *hello.mutable_join()->mutable_resume();
-  resume.set_session(session_);
-  resume.set_epoch(ToInt(epoch_));
+  resume.set_session(session_.number());
+  resume.set_epoch(ToInt(session_.epoch()));
   resume.set_generation(ToInt(options_.generation));
   resume.set_position(log_.position());
   resume.set_cluster_id(options_.cluster_id);
   resume.set_rank(ToInt(options_.rank));
-  out.push_back(SendMessage{std::move(hello)});
+  turn.out.push_back(SendMessage{std::move(hello)});
   for (v1::ResumeReport& part : ResumeReports(*answered)) {
     v1::WorkerMessage message;
-    message.set_epoch(ToInt(epoch_));
-    message.set_generation(ToInt(options_.generation));
+    session_.Stamp(message);
     *message.mutable_resume_report() = std::move(part);
-    out.push_back(SendMessage{std::move(message)});
+    turn.out.push_back(SendMessage{std::move(message)});
   }
 }
 
@@ -169,9 +132,9 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
     return parts.Take();
   }
   first.set_last_process_set(last_process_set_);
-  first.set_last_schedule(last_schedule_);
+  first.set_last_schedule(schedules_.last_id());
   first.set_answered_requests(answered_requests);
-  for (const LaneProgress& lane : sequencer_.Progress()) {
+  for (const LaneProgress& lane : launched_.Progress()) {
     v1::LanePosition& position = *parts.For(32).add_lanes();
     position.set_lane(ToInt(lane.lane));
     position.set_launched(lane.launched);
@@ -193,7 +156,7 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   }
   for (const auto& [id, set] : log_.ended())
     *parts.For(static_cast<int64_t>(set.ByteSizeLong())).add_process_sets() = set;
-  for (const auto& [id, scheduled] : schedules_) {
+  for (const auto& [id, scheduled] : schedules_.lanes()) {
     const ScheduledLane& lane = *scheduled.lane;
     if (lane.cut() || !process_sets_.IsFirstOf(lane.process_set())) continue;
     // In parts as small as a batch, as it may have come.
@@ -214,105 +177,57 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   return parts.Take();
 }
 
-bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, absl::Time now,
-                                  std::vector<WorkerEffect>& out) {
-  if (in.stream != stream_ || link_ == Link::kDetached) return false;
-  const int64_t epoch = in.message.epoch();
-  if (link_ == Link::kResuming && epoch < ToInt(epoch_)) {
-    GiveUp(GenerationEndedError(
-               options_.generation,
-               absl::StrCat("coordd is in epoch ", epoch, ", before epoch ", ToInt(epoch_),
-                            " in which this rank was: it has an older state")),
-           now, out);
-    return false;
-  }
-  if (link_ == Link::kResuming) epoch_ = Epoch{epoch};
-  return epoch >= ToInt(epoch_);  // of an earlier coordd: refused by number
+bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const Turn& turn) {
+  const absl::StatusOr<bool> heard = session_.Hears(in.stream, in.message.epoch());
+  if (heard.ok()) return *heard;
+  GiveUp(GenerationEndedError(options_.generation, heard.status().message()), turn);
+  return false;
 }
 
-// There is a session again.
-void WorkerState::Reattached(absl::Time now) {
-  link_ = Link::kAttached;
-  lease_until_ = now + options_.lease;
-  next_heartbeat_ = now;
-  clock_offset_ = ClockOffset();  // it may be another machine's
-  detached_because_ = absl::OkStatus();
-}
-
-void WorkerState::OnResumed(const v1::Resumed& resumed, absl::Time now,
-                            std::vector<WorkerEffect>& out) {
+void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
   if (!end_.ok() && !expects_next_) return;
-  if (link_ != Link::kResuming) {
-    ProtocolError("coordd resumed a session that was not interrupted", out);
+  if (!session_.resuming()) {
+    ProtocolError("coordd resumed a session that was not interrupted", turn);
     return;
   }
-  session_ = resumed.session();
+  session_.Resumed(resumed.session());
   for (int64_t position : resumed.open_ends()) log_.Keep(position);
-  incoming_.Clear();  // of a schedule that nobody has heard to its end
+  schedules_.ForgetIncoming();  // of a schedule that nobody has heard to its end
   slots_.Clear(resumed.slots());
-  Reattached(now);
+  session_.Reattach(turn.now);
   // coordd tells whom it knows to leave; its word may have changed.
   if (drain_until_ != absl::InfiniteFuture() && !drain_asked_.has_value())
-    SetDrain(absl::InfiniteFuture(), out);
-  AskToLeave(now, out);
+    SetDrain(absl::InfiniteFuture(), turn);
+  AskToLeave(turn);
   if (expects_next_) {  // since it has said where it stands
     SendFailed(BatchKey{LaneId{0}, 0}, "", (continues() ? change_ : end_).message(), std::nullopt,
-               out);
+               turn);
     return;
   }
   if (const auto answered = process_sets_.AnsweredRequests(); !answered.ok()) {
-    ProtocolError(answered.status().message(), out);
+    ProtocolError(answered.status().message(), turn);
     return;
   }
-  ReportAnew(now, out);
-  const bool executes = std::any_of(schedules_.begin(), schedules_.end(), [](const auto& entry) {
-    return entry.second.lane->on_devices();  // its end will be said
-  });
-  if (resumed.wants_schedule_finished() && !executes) SendScheduleFinished(0, out);
+  ReportAnew(turn);
+  // The end of one that executes will be said.
+  if (resumed.wants_schedule_finished() && !schedules_.HasDeviceLane())
+    schedules_.SendFinished(0, ForSchedules(turn));
 }
 
 // Everything that has no answer, in the order in which it was said.
-void WorkerState::ReportAnew(absl::Time now, std::vector<WorkerEffect>& out) {
-  unreported_.clear();
-  std::map<ProcessSetId, std::vector<TensorId>> withdrawn;
-  for (const auto& [id, pending] : pending_) {
-    if (id != join_) unreported_.push_back(id);
-    if (!pending.withdrawn.ok()) withdrawn[pending.spec->process_set].push_back(id);
-  }
-  Report(out);
-  for (v1::ProcessSetRequest& request : process_sets_.AskAnew(now)) {
+void WorkerState::ReportAnew(const Turn& turn) {
+  pending_.ForgetReports();
+  // Who has joined asks for nothing more: the join is behind the requests.
+  SendAll(pending_.Report(slots_, /*join_waits=*/true), turn);
+  for (v1::ProcessSetRequest& request : process_sets_.AskAnew(turn.now)) {
     v1::WorkerMessage message;
     *message.mutable_process_set_request() = std::move(request);
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
   }
-  // Who has joined asks for nothing more.
-  if (ToInt(join_) != 0) {
-    pending_.at(join_).reported = false;
-    unreported_.push_back(join_);
-  }
-  Report(out);
-  for (const auto& [set, tensors] : withdrawn) {
-    SendWithdrawn(tensors, pending_.at(tensors.front()).withdrawn.message(), now, out);
-  }
-  ReportSchedulesAnew(out);
-  AskForChange(out);
-}
-
-void WorkerState::ReportSchedulesAnew(std::vector<WorkerEffect>& out) {
-  for (auto& [id, scheduled] : schedules_) {
-    const ScheduledLane& lane = *scheduled.lane;
-    v1::WorkerMessage message;
-    if (scheduled.frozen && !lane.cut()) {
-      message.mutable_freeze_reply()->set_id(lane.id());
-      message.mutable_freeze_reply()->set_launched(lane.launched());
-    } else if (scheduled.broken && !scheduled.frozen) {
-      message.mutable_schedule_break()->set_id(lane.id());
-      message.mutable_schedule_break()->set_reason(ShortenedText(scheduled.why, kMaxReasonBytes));
-    } else {
-      continue;
-    }
-    Send(std::move(message), out);
-  }
+  Report(turn);
+  SendAll(pending_.WithdrawAnew(turn.now), turn);
+  schedules_.ReportAnew(ForSchedules(turn));
+  AskForChange(turn);
 }
 
 }  // namespace coordd

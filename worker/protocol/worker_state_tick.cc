@@ -3,19 +3,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/heartbeat_pace.h"
 #include "common/protocol/proto_convert.h"
+#include "common/protocol/protocol_bounds.h"
 #include "worker/execute/worker_errors.h"
 #include "worker/protocol/worker_state.h"
 
 namespace coordd {
 namespace {
 
-// Bounds of session.proto.
-constexpr size_t kMaxDetailBytes = 1024;
+// A bound of session.proto.
 constexpr size_t kMaxLanesPerHeartbeat = 256;
-// Framing around one tensor of a report: tag and length.
-constexpr int64_t kTensorFramingBytes = 8;
 
 void SetDuration(absl::Duration from, google::protobuf::Duration* to) {
   to->set_seconds(absl::ToInt64Seconds(from));
@@ -31,248 +28,157 @@ void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePositio
 
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
-  NoticeSleep(now);
-  CheckDeadlines(now, out);
-  WithdrawProcessSets(now, out);
-  CheckExecuting(now, out);
-  CheckAskedAbort(now, out);
-  CheckSchedules(now, out);
-  if (now >= verdict_deadline_) {
+  const Turn turn{now, out};
+  session_.heartbeats().NoticeSleep(attached(), options_.lease, now);
+  CheckDeadlines(turn);
+  WithdrawProcessSets(turn);
+  CheckExecuting(turn);
+  CheckAskedAbort(turn);
+  CheckSchedules(turn);
+  if (now >= launched_.verdict_deadline()) {
     // coordd has not said who died: what the data plane saw has to do.
-    absl::Status why = GenerationEndedError(options_.generation, local_failure_.message());
+    absl::Status why =
+        GenerationEndedError(options_.generation, launched_.local_failure().message());
     if (!end_.ok())
-      why = absl::Status(end_.code(), absl::StrCat(end_.message(), "; ", local_failure_.message()));
-    EndGeneration(std::move(why), /*abort=*/true, out);
+      why = absl::Status(end_.code(),
+                         absl::StrCat(end_.message(), "; ", launched_.local_failure().message()));
+    EndGeneration(std::move(why), /*abort=*/true, turn);
   }
-  TryAgain(now, out);
-  if (now >= lease_until_ && counts_lease()) {
+  TryAgain(turn);
+  if (now >= session_.heartbeats().lease_until() && counts_lease()) {
     const absl::Status silent = absl::UnavailableError(
         absl::StrCat("coordd has not answered this rank's heartbeats for ",
                      SecondsText(options_.lease), ": it may count the rank as lost"));
     if (MayResume(silent)) {
-      Detach(silent, now, out);
+      Detach(silent, turn);
     } else {
-      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), now, out);
+      GiveUp(GenerationEndedError(options_.generation, silent.message(), silent.code()), turn);
     }
   }
-  Report(out);
-  ReportRecovery(out);
-  SendHeartbeat(now, out);
-  LeaveWhenDrained(now, out);
+  Report(turn);
+  ReportRecovery(turn);
+  SendHeartbeat(turn);
+  LeaveWhenDrained(turn);
 }
 
 absl::Time WorkerState::NextDeadline() const {
   if (stopped_) return absl::InfiniteFuture();
-  absl::Time next = verdict_deadline_;
+  absl::Time next = launched_.verdict_deadline();
   if (asked_abort_.has_value()) next = std::min(next, asked_abort_deadline_);
-  if (!attached()) {
-    next = std::min({next, next_attempt_, detached_since_ + options_.resume_timeout});
-  } else {
-    if (!stream_ended_ && !left_) next = std::min(next, next_heartbeat_);
-    if (counts_lease()) next = std::min(next, lease_until_);
-  }
-  next = std::min({next, process_sets_.NextDeadline(), NextScheduleDeadline()});
+  next = std::min(next, session_.NextDeadline());
+  if (session_.can_send() && !left_) next = std::min(next, session_.heartbeats().next_heartbeat());
+  if (counts_lease()) next = std::min(next, session_.heartbeats().lease_until());
+  next = std::min(
+      {next, process_sets_.NextDeadline(), NextScheduleDeadline(), pending_.next_deadline()});
   if (leaving_ && !left_) next = std::min(next, goodbye_.next_deadline());
-  if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
-  if (!aborted_) {
-    for (const auto& [key, batch] : executing_) next = std::min(next, batch.deadline);
-  }
+  if (!aborted_) next = std::min(next, launched_.NextDeadline());
   return next;
 }
 
-// Half a lease without a turn, though heartbeats alone make for more: whatever coordd has said
-// meanwhile is still to be read, its refusal too.
-void WorkerState::NoticeSleep(absl::Time now) {
-  const bool slept = attached() && now - last_tick_ > options_.lease / 2;
-  last_tick_ = now;
-  if (slept) lease_until_ = std::max(lease_until_, now + options_.lease / 2);
-}
-
-void WorkerState::CheckDeadlines(absl::Time now, std::vector<WorkerEffect>& out) {
-  std::vector<TensorId> late;
-  for (const auto& [deadline, id] : deadlines_) {
-    if (deadline > now) break;
-    const Pending& pending = pending_.at(id);
-    if (!pending.withdrawn.ok() && attached()) {
-      EndGeneration(
-          GenerationEndedError(
-              options_.generation,
-              absl::StrCat("coordd did not answer the withdrawal of tensor ", pending.spec->name,
-                           " within ", SecondsText(kWithdrawalAnswer)),
-              absl::StatusCode::kUnavailable),
-          /*abort=*/false, out);
-      return;
-    }
-    late.push_back(id);
+void WorkerState::CheckDeadlines(const Turn& turn) {
+  if (pending_.next_deadline() > turn.now) return;
+  const std::vector<TensorId> late = pending_.DueBy(turn.now);
+  for (TensorId id : late) {
+    const PendingTensors::Tensor& tensor = pending_.Find(id)->second;
+    if (tensor.withdrawn.ok() || !attached()) continue;
+    EndGeneration(GenerationEndedError(
+                      options_.generation,
+                      absl::StrCat("coordd did not answer the withdrawal of tensor ",
+                                   tensor.spec->name, " within ", SecondsText(kWithdrawalAnswer)),
+                      absl::StatusCode::kUnavailable),
+                  /*abort=*/false, turn);
+    return;
   }
   // Others may wait for what coordd has not heard of yet: it is told, and that it is withdrawn.
-  if (!late.empty()) Report(out);
+  Report(turn);
   for (TensorId id : late) {
-    const auto tensor = pending_.find(id);
+    const auto tensor = pending_.Find(id);
     if (!tensor->second.withdrawn.ok()) {
-      SetDeadline(tensor, now + kWithdrawalAnswer);  // coordd cannot have answered
+      pending_.SetDeadline(tensor, turn.now + kWithdrawalAnswer);  // coordd cannot have answered
       continue;
     }
     const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-        "not every rank had submitted it ", SecondsText(now - tensor->second.submitted_at),
+        "not every rank had submitted it ", SecondsText(turn.now - tensor->second.submitted_at),
         " after rank ", ToInt(options_.rank), " (generation ", ToInt(options_.generation), ")"));
     if (tensor->second.reported) {
-      Withdraw({id}, why, now, out);
-      continue;
+      SendAll(pending_.Withdraw({id}, why, turn.now), turn);
+    } else {
+      pending_.Fail(tensor, why, turn);
     }
-    std::erase(unreported_, id);
-    Fail(tensor, why, out);
   }
 }
 
-void WorkerState::Withdraw(const std::vector<TensorId>& tensors, const absl::Status& why,
-                           absl::Time now, std::vector<WorkerEffect>& out) {
-  for (TensorId id : tensors) {
-    Pending& pending = pending_.at(id);
-    pending.withdrawn = ForTensor(pending.spec->name, why);
-  }
-  SendWithdrawn(tensors, why.message(), now, out);
-}
-
-void WorkerState::SendWithdrawn(const std::vector<TensorId>& tensors, absl::string_view why,
-                                absl::Time now, std::vector<WorkerEffect>& out) {
-  v1::WorkerMessage message;
-  int64_t bytes = 0;
-  auto flush = [&] {
-    if (bytes == 0) return;
-    message.mutable_tensors_withdrawn()->set_reason(ShortenedText(why, kMaxDetailBytes));
-    Send(std::move(message), out);
-    message.Clear();
-    bytes = 0;
-  };
-  for (TensorId id : tensors) {
-    const auto tensor = pending_.find(id);
-    const TensorSpec& spec = *tensor->second.spec;
-    SetDeadline(tensor, now + kWithdrawalAnswer);
-    // A message is about one set.
-    if (message.tensors_withdrawn().process_set() != ToInt(spec.process_set)) flush();
-    message.mutable_tensors_withdrawn()->set_process_set(ToInt(spec.process_set));
-    message.mutable_tensors_withdrawn()->add_names(spec.name);
-    bytes += static_cast<int64_t>(spec.name.size()) + kTensorFramingBytes;
-    if (bytes > kMaxReportBytes / 2) flush();
-  }
-  flush();
-}
-
-void WorkerState::WithdrawProcessSets(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::WithdrawProcessSets(const Turn& turn) {
   absl::StatusOr<std::vector<v1::ProcessSetRequest>> due =
-      process_sets_.Withdraw(now, /*answerable=*/attached());
+      process_sets_.Withdraw(turn.now, /*answerable=*/attached());
   if (!due.ok()) {
     EndGeneration(
         GenerationEndedError(options_.generation, due.status().message(), due.status().code()),
-        /*abort=*/false, out);
+        /*abort=*/false, turn);
     return;
   }
   for (v1::ProcessSetRequest& request : *due) {
     v1::WorkerMessage message;
     *message.mutable_process_set_request() = std::move(request);
-    Send(std::move(message), out);
+    Send(std::move(message), turn);
   }
 }
 
-void WorkerState::CheckExecuting(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::CheckExecuting(const Turn& turn) {
   if (aborted_) return;
-  for (auto& [key, batch] : executing_) {
-    if (batch.deadline > now) continue;
-    batch.overdue = true;
-    const std::string what =
-        absl::StrCat("tensor ", batch.overdue_tensor,
-                     " was still executing at its deadline on rank ", ToInt(options_.rank));
-    SendFailed(key, batch.overdue_tensor, what, std::nullopt, out);
-    EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, out);
-    return;
-  }
+  const auto* overdue = launched_.TakeOverdue(turn.now);
+  if (overdue == nullptr) return;
+  const auto& [key, batch] = *overdue;
+  const std::string what =
+      absl::StrCat("tensor ", batch.overdue_tensor, " was still executing at its deadline on rank ",
+                   ToInt(options_.rank));
+  SendFailed(key, batch.overdue_tensor, what, std::nullopt, turn);
+  EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, turn);
 }
 
-void WorkerState::Report(std::vector<WorkerEffect>& out) {
+void WorkerState::Report(const Turn& turn) {
   if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
-  v1::WorkerMessage message;
-  int64_t bytes = 0;
-  const auto make_room = [&](int64_t size) {
-    if (bytes > 0 && bytes + size > kMaxReportBytes) {
-      Send(std::move(message), out);
-      message.Clear();
-      bytes = 0;
-    }
-    bytes += size;
-  };
-  // A join is behind what was submitted before it, which may have come back from a schedule.
-  const auto join = std::find(unreported_.begin(), unreported_.end(), join_);
-  const bool joins = join != unreported_.end();
-  const bool waits = joins && JoinWaits();
-  if (joins) unreported_.erase(join);
-  if (joins && !waits) unreported_.push_back(join_);
-  // Those that have slots first, which no join has; otherwise the order among different names is
-  // nobody's.
-  std::erase_if(unreported_, [this](TensorId id) {
-    Pending& pending = pending_.at(id);
-    pending.reported = true;
-    if (slots_.Report(*pending.spec)) return true;
-    slots_.Mention(pending.spec->process_set);
-    return false;
-  });
-  for (v1::CachedTensors& cached : slots_.Take()) {
-    make_room(static_cast<int64_t>(cached.ByteSizeLong()) + kTensorFramingBytes);
-    *message.mutable_tensors_ready()->add_cached() = std::move(cached);
-  }
-  for (TensorId id : unreported_) {
-    v1::TensorSpec spec;
-    ToProto(*pending_.at(id).spec, &spec);
-    make_room(static_cast<int64_t>(spec.ByteSizeLong()) + kTensorFramingBytes);
-    *message.mutable_tensors_ready()->add_tensors() = std::move(spec);
-  }
-  unreported_.clear();
-  if (waits) unreported_.push_back(join_);
-  if (bytes > 0) Send(std::move(message), out);
+  if (pending_.unreported() > 0) SendAll(pending_.Report(slots_, JoinWaits()), turn);
 }
 
-void WorkerState::SendHeartbeat(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (now < next_heartbeat_ || stream_ended_ || left_ || !attached()) return;
-  heartbeat_lag_ = now - next_heartbeat_;
-  // Until coordd has answered for the first time its clock is not known: then a whole interval.
-  next_heartbeat_ =
-      now + (clock_offset_.known() ? UntilNextHeartbeat(options_.heartbeat_interval, options_.size,
-                                                        options_.rank, now + clock_offset_.offset())
-                                   : options_.heartbeat_interval);
+void WorkerState::SendHeartbeat(const Turn& turn) {
+  if (turn.now < session_.heartbeats().next_heartbeat() || !session_.can_send() || left_) return;
+  session_.heartbeats().Sent(session_.terms().pace, turn.now);
   v1::WorkerMessage message;
   v1::Heartbeat& heartbeat = *message.mutable_heartbeat();
-  heartbeat.set_sent_ns(absl::ToUnixNanos(now));
-  heartbeat.set_collectives_completed(collectives_completed_);
-  heartbeat.set_bytes_reduced(bytes_reduced_);
-  heartbeat.set_batches_completed(batches_completed_);
+  heartbeat.set_sent_ns(absl::ToUnixNanos(turn.now));
+  heartbeat.set_collectives_completed(totals_.collectives);
+  heartbeat.set_bytes_reduced(totals_.bytes);
+  heartbeat.set_batches_completed(totals_.batches);
   // A rank that waits for its first batch has a position too.
   std::map<LaneId, LaneProgress> lanes = {{LaneId{0}, {}}};
-  for (const LaneProgress& lane : sequencer_.Progress()) lanes[lane.lane] = lane;
-  std::map<LaneId, const Pending*> oldest;  // pending_ is ordered by age
-  for (const auto& [id, pending] : pending_) {
-    const LaneId lane{ToInt(pending.spec->process_set)};
-    if (oldest.emplace(lane, &pending).second) lanes.try_emplace(lane, LaneProgress{lane});
+  for (const LaneProgress& lane : launched_.Progress()) lanes[lane.lane] = lane;
+  std::map<LaneId, const PendingTensors::Tensor*> oldest;  // they are ordered by age
+  for (const auto& [id, tensor] : pending_.tensors()) {
+    const LaneId lane{ToInt(tensor.spec->process_set)};
+    if (oldest.emplace(lane, &tensor).second) lanes.try_emplace(lane, LaneProgress{lane});
   }
-  for (const auto& [id, scheduled] : schedules_) lanes.try_emplace(id, LaneProgress{id});
+  for (const auto& [id, scheduled] : schedules_.lanes()) lanes.try_emplace(id, LaneProgress{id});
   for (const auto& [id, lane] : lanes) {
     if (static_cast<size_t>(heartbeat.lanes_size()) == kMaxLanesPerHeartbeat) break;
     v1::LanePosition& position = *heartbeat.add_lanes();
     position.set_lane(ToInt(id));
     position.set_launched(lane.launched);
     position.set_completed(lane.completed);
-    const auto scheduled = schedules_.find(id);
-    if (scheduled != schedules_.end()) {
-      TellOfSchedule(scheduled->second, now, position);
+    const auto scheduled = schedules_.lanes().find(id);
+    if (scheduled != schedules_.lanes().end()) {
+      TellOfSchedule(scheduled->second, turn.now, position);
       continue;
     }
     const auto waiting = oldest.find(id);
     if (waiting == oldest.end()) continue;
-    SetWaiting(waiting->second->spec->name, now - waiting->second->submitted_at, position);
+    SetWaiting(waiting->second->spec->name, turn.now - waiting->second->submitted_at, position);
   }
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
-void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LanePosition& position) {
+void WorkerState::TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
+                                 v1::LanePosition& position) {
   if (const HeldTensor* held = scheduled.lane->Oldest())
     SetWaiting(held->spec->name, now - held->submitted_at, position);
   for (const CycleMarks::Mark& mark : scheduled.marks->Take()) {
@@ -283,69 +189,66 @@ void WorkerState::TellOfSchedule(Scheduled& scheduled, absl::Time now, v1::LaneP
 }
 
 // Of a failure coordd hears before the others can see that what they execute with this rank ends.
-void WorkerState::LeaveFailing(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (!left_ && link_ != Link::kDetached) SayGoodbye(now, out);
-  const bool is_known = stream_ended_ || link_ == Link::kDetached;
-  if (!is_known || (aborted_ && link_ != Link::kDetached)) return;
+void WorkerState::LeaveFailing(const Turn& turn) {
+  if (!left_ && !session_.detached()) SayGoodbye(turn);
+  const bool is_known = session_.ended() || session_.detached();
+  if (!is_known || (aborted_ && !session_.detached())) return;
   StopForced stop;
-  On(stop, now, out);
+  On(stop, turn);
 }
 
-void WorkerState::LeaveWhenDrained(absl::Time now, std::vector<WorkerEffect>& out) {
-  if (leaving_ && goodbye_.failing()) LeaveFailing(now, out);
-  if (!leaving_ || !pending_.empty() || !executing_.empty() || !awaiting_verdict_.empty()) return;
-  if (end_.ok() && !stream_ended_ && goodbye_.Holds(now)) {
-    if (goodbye_.TakeFinished()) out.push_back(WorkFinished{});
+void WorkerState::LeaveWhenDrained(const Turn& turn) {
+  if (leaving_ && goodbye_.failing()) LeaveFailing(turn);
+  if (!leaving_ || !pending_.empty() || !launched_.empty() || launched_.awaits_verdict()) return;
+  if (end_.ok() && !session_.ended() && goodbye_.Holds(turn.now)) {
+    if (goodbye_.TakeFinished()) turn.out.push_back(WorkFinished{});
     return;
   }
-  if (link_ == Link::kDetached) return;  // the goodbye waits for coordd
-  SayGoodbye(now, out);
-  if (stream_ended_) {
+  if (session_.detached()) return;  // the goodbye waits for coordd
+  SayGoodbye(turn);
+  if (session_.ended()) {
     stopped_ = true;
-    out.push_back(Stopped{});
+    turn.out.push_back(Stopped{});
   }
 }
 
-void WorkerState::SayGoodbye(absl::Time now, std::vector<WorkerEffect>& out) {
+void WorkerState::SayGoodbye(const Turn& turn) {
   if (!left_) {
     left_ = true;
     asked_abort_.reset();
-    EndTrace(/*send=*/true, now, out);
+    EndTrace(/*send=*/true, turn);
     if (end_.ok()) {
       end_ = absl::CancelledError("this worker has left the job");
-      out.push_back(GenerationEnded{end_});
+      turn.out.push_back(GenerationEnded{end_});
     }
     v1::WorkerMessage message;
     message.mutable_leave()->set_reason("shut down by its program");
-    message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxDetailBytes));
+    message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxReasonBytes));
     message.mutable_leave()->set_drained(is_to_leave());
-    message.mutable_leave()->set_bytes_reduced(bytes_reduced_);
-    message.mutable_leave()->set_batches_completed(batches_completed_);
+    message.mutable_leave()->set_bytes_reduced(totals_.bytes);
+    message.mutable_leave()->set_batches_completed(totals_.batches);
     // Also to one that has not taken it back yet: there is nothing to be told.
-    if (link_ == Link::kResuming) link_ = Link::kAttached;
-    Send(std::move(message), out);
-    out.push_back(CloseStream{});
+    session_.StopResuming();
+    Send(std::move(message), turn);
+    turn.out.push_back(CloseStream{});
   }
 }
 
-void WorkerState::Send(v1::WorkerMessage message, std::vector<WorkerEffect>& out) {
-  if (stream_ended_ || !attached()) return;
-  message.set_epoch(ToInt(epoch_));
-  message.set_generation(ToInt(options_.generation));
-  out.push_back(SendMessage{std::move(message)});
+void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn) {
+  for (v1::WorkerMessage& message : messages) Send(std::move(message), turn);
 }
 
 void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                             std::optional<Suspect> suspect, std::vector<WorkerEffect>& out) {
+                             std::optional<Suspect> suspect, const Turn& turn) {
   v1::WorkerMessage message;
   v1::CollectiveFailed& failed = *message.mutable_collective_failed();
   failed.set_lane(ToInt(batch.first));
   failed.set_sequence(batch.second);
   failed.set_tensor(tensor);
-  failed.set_detail(ShortenedText(detail, kMaxDetailBytes));
+  failed.set_detail(ShortenedText(detail, kMaxReasonBytes));
   failed.set_suspect_rank(suspect.has_value() ? ToInt(suspect->rank) : -1);
   failed.set_suspect_silent(suspect.has_value() && suspect->silent);
-  Send(std::move(message), out);
+  Send(std::move(message), turn);
 }
 
 }  // namespace coordd

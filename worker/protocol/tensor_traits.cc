@@ -1,0 +1,28 @@
+#include "worker/protocol/tensor_traits.h"
+
+namespace coordd {
+
+bool NeedsEverybody(const TensorSpec& spec) {
+  // What a device has been told to do counts as complete before it is done.
+  if (HasPayload(spec.kind) && spec.memory != MemoryKind::kHost) return false;
+  switch (spec.kind) {
+    case CollectiveKind::kAllreduce:
+      return SizeBytes(spec) > 0;
+    case CollectiveKind::kAllgather:  // of these two the sizes are exchanged
+    case CollectiveKind::kAlltoall:
+    case CollectiveKind::kBarrier:
+    case CollectiveKind::kJoin:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool OutlivesGeneration(const TensorSpec& spec) {
+  // Splits, roots, and who sends to whom, are about ranks that may be others now. (The new root of
+  // a broadcast could have what the old one has half overwritten.) So is what a set has agreed on.
+  return spec.kind != CollectiveKind::kAlltoall && !HasRoot(spec.kind) && !IsPairwise(spec.kind) &&
+         ToInt(spec.process_set) == 0;
+}
+
+}  // namespace coordd

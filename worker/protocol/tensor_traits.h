@@ -1,0 +1,13 @@
+// What the kind of a tensor means when coordd or a member is lost. PURE
+#pragma once
+
+#include "common/protocol/tensor_spec.h"
+
+namespace coordd {
+
+// Of what no rank can have completed before all members of the set have launched it.
+bool NeedsEverybody(const TensorSpec& spec);
+// Whether the tensor means the same in another generation.
+bool OutlivesGeneration(const TensorSpec& spec);
+
+}  // namespace coordd
