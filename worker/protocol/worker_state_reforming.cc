@@ -137,6 +137,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   place->state.on_failure = options_.on_failure;
   place->state.join = std::move(options_.join);
   place->state.resume_timeout = options_.resume_timeout;
+  place->state.coordinators = options_.coordinators;
   place->state.seed = options_.seed;
   options_ = std::move(place->state);
   log_ = ReceivedLog();

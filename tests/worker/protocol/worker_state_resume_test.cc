@@ -214,11 +214,8 @@ TEST_F(DetachedTest, TriesOftenEnoughForAJobOfItsSize) {
   EXPECT_LE(longest, absl::Milliseconds(510));
 }
 
-TEST(DetachedWithTwoAddresses, TriesOneBehindTheOtherBeforeItWaits) {
-  WorkerStateOptions options = Member::LastingOptions(OnFailure::kEnd);
-  options.coordinators = 2;
-  Member member(kStart, options);
-  int64_t stream = 0;
+// Of a member with two addresses of coordd that has just lost its stream.
+void ExpectTriesOneBehindTheOther(Member& member, int64_t stream) {
   auto opens = [&](absl::Duration later) {
     member.Clear();
     member.Turn(StreamEnded{absl::UnavailableError("Socket closed"), stream});
@@ -235,6 +232,23 @@ TEST(DetachedWithTwoAddresses, TriesOneBehindTheOtherBeforeItWaits) {
   EXPECT_FALSE(opens(absl::Milliseconds(40))) << "a longer pause";
   member.Advance(absl::Milliseconds(70));
   EXPECT_THAT(member.All<OpenStream>(), SizeIs(1));
+}
+
+TEST(DetachedWithTwoAddresses, TriesOneBehindTheOtherBeforeItWaits) {
+  WorkerStateOptions options = Member::LastingOptions(OnFailure::kEnd);
+  options.coordinators = 2;
+  Member member(kStart, options);
+  ExpectTriesOneBehindTheOther(member, 0);
+}
+
+TEST(DetachedWithTwoAddresses, DoesSoInTheNextGenerationToo) {
+  WorkerStateOptions options = Member::LastingOptions(OnFailure::kRaise);
+  options.coordinators = 2;
+  Member member(kStart, options);
+  member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost: its stream ended",
+               /*in_flight=*/true, /*reforms=*/true);
+  member.NextGeneration(/*rank=*/0, /*size=*/2);
+  ExpectTriesOneBehindTheOther(member, 0);
 }
 
 TEST_F(DetachedTest, ARefusalIsFinalAndSaysWhy) {
