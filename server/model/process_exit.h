@@ -11,9 +11,10 @@
 namespace coordd {
 
 // How long the end of a member's stream waits for the launcher to tell why, when one has started
-// the member: it learns of the end in the same moment, and is a message away. Members in the middle
-// of a collective stand still meanwhile.
-inline constexpr absl::Duration kExitWait = absl::Milliseconds(100);
+// the member: as a rule it learns of the end within milliseconds, and is a message away. But the
+// kernel closes the sockets of a large process first, and on a busy machine takes some hundred
+// milliseconds to end it. Members in the middle of a collective stand still meanwhile.
+inline constexpr absl::Duration kExitWait = absl::Milliseconds(500);
 
 // Exits in a request, as large as a launcher sends them; well below gRPC's 1 MiB.
 inline constexpr int kMaxExits = 1024;

@@ -217,12 +217,14 @@ void WorkerState::SayGoodbye(const Turn& turn) {
     left_ = true;
     asked_abort_.reset();
     EndTrace(/*send=*/true, turn);
-    if (end_.ok()) {
+    const bool lives = end_.ok();
+    if (lives) {
       end_ = absl::CancelledError("this worker has left the job");
       turn.out.push_back(GenerationEnded{end_});
     }
     v1::WorkerMessage message;
-    message.mutable_leave()->set_reason("shut down by its program");
+    message.mutable_leave()->set_reason(lives ? "shut down by its program"
+                                              : "after the generation had ended");
     message.mutable_leave()->set_failure(ShortenedText(goodbye_.failure(), kMaxReasonBytes));
     message.mutable_leave()->set_drained(is_to_leave());
     message.mutable_leave()->set_bytes_reduced(totals_.bytes);
