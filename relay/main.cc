@@ -20,6 +20,7 @@
 #include "common/base/status_macros.h"
 #include "common/base/usage_failure.h"
 #include "common/base/version.h"
+#include "common/grpc/grpc_log.h"
 #include "common/launch/host_identity.h"
 #include "relay/relay_server.h"
 
@@ -109,6 +110,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }
   if (flags.dies_with_parent) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  RouteGrpcLogUnlessWanted(ReadEnvironment());
   const auto options = OptionsOf(flags);
   if (!options.ok()) {
     fprintf(stderr, "coordd-relay: %s\n", std::string(options.status().message()).c_str());

@@ -17,6 +17,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/base/unix_path.h"
 #include "common/base/version.h"
+#include "common/grpc/own_certificate.h"
 #include "coordd/v1/session.grpc.pb.h"
 #include "relay/node_stream.h"
 #include "relay/worker_stream.h"
@@ -185,7 +186,7 @@ absl::Status RelayServerOptions::Validate() const {
   }
   if (coordinators.empty())
     return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT of a coordd");
-  return tls.Validate();
+  return CheckOwnCertificate(tls, TlsSide::kClient);
 }
 
 absl::StatusOr<std::unique_ptr<RelayServer>> RelayServer::Start(const RelayServerOptions& options,

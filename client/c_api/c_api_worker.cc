@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/base/version.h"
+#include "common/grpc/grpc_log.h"
 #include "common/launch/launch_facts.h"
 #include "common/machine/build_info.h"
 #include "worker/api/options_from_environment.h"
@@ -48,6 +49,7 @@ Environment Overlay(const coordd_options_t& options, Environment environment) {
 absl::StatusOr<WorkerOptions> ToWorkerOptions(const coordd_options_t& options) {
   const Environment environment =
       Overlay(options, options.ignore_environment != 0 ? Environment() : ReadEnvironment());
+  RouteGrpcLogUnlessWanted(environment);
   COORDD_ASSIGN_OR_RETURN(WorkerOptions result, WorkerOptionsFrom(environment, ThisLaunchFacts()));
   // Who looks at no variable gets no coordd unasked.
   const bool named = options.coordinator != nullptr && *options.coordinator != '\0';

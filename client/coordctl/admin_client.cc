@@ -12,7 +12,10 @@
 #include "common/base/mutex.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/coordinator_failure.h"
+#include "common/grpc/coordinator_probe.h"
 #include "common/grpc/grpc_status.h"
+#include "common/net/address.h"
 #include "coordd/v1/admin.grpc.pb.h"
 
 namespace coordd {
@@ -24,6 +27,14 @@ namespace {
 constexpr int kTriesMax = 100;
 constexpr BackoffOptions kPauses = {.initial = absl::Milliseconds(10),
                                     .max = absl::Milliseconds(250)};
+
+// What answers does so at once; a mute port has to be told from a slow one.
+constexpr absl::Duration kProbeWithin = absl::Seconds(2);
+
+absl::Status Spoken(const Target& target, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("coordd at ", target.address, ": ", status.message()));
+}
 
 void WaitUntil(Clock& clock, absl::Time end) {
   Mutex mu;
@@ -65,31 +76,33 @@ absl::StatusOr<Reply> Ask(const Target& target, absl::Duration timeout, const Re
   Backoff backoff(kPauses, random);
   const absl::Time begin = clock.Now();
   const absl::Time end = begin + std::max(timeout, target.tries_for);
-  absl::Status closed;  // the last that a try was told so
+  const absl::StatusOr<HostPort> address = ParseHostPort(target.address);
+  CoordinatorFailure failure([&] {
+    return address.ok() ? ProbeCoordinator(*address, target.tls, kProbeWithin, clock)
+                        : absl::OkStatus();
+  });
+  bool was_closed = false;
   for (int tries = 1;; ++tries) {
     const absl::Duration given = std::min(timeout, end - clock.Now());
     absl::StatusOr<Reply> reply = AskOnce(target, given, request, method);
     if (reply.ok()) return reply;
+    if (!absl::IsUnavailable(reply.status()) && !IsOfTheWay(reply.status()))
+      return Spoken(target, reply.status());
+    const absl::Status why = failure.Explain(reply.status());
+    if (absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why)) return why;
     const absl::Time next = clock.Now() + backoff.Next();
     const bool is_closed = WasTurnedAway(reply.status());
-    if (is_closed) closed = reply.status();
+    was_closed = was_closed || is_closed;
     if (is_closed && tries < kTriesMax && next < end) {
       WaitUntil(clock, next);
       continue;
     }
     // The last try may have had too little time to tell anything.
-    const bool is_late =
-        absl::IsDeadlineExceeded(reply.status()) && !closed.ok() && given < timeout;
-    const absl::Status status = ForPeople(is_late ? closed : reply.status());
-    return absl::Status(
-        status.code(),
-        absl::StrCat("coordd at ", target.address, target.tls.enabled() ? " (TLS): " : ": ",
-                     status.message(),
-                     (is_closed || is_late) && tries > 1
-                         ? absl::StrCat(" (it closed each of ", tries, " connections within ",
-                                        DurationText(clock.Now() - begin),
-                                        ", as it does where more come than it lets in)")
-                         : ""));
+    const bool is_late = absl::IsDeadlineExceeded(reply.status()) && was_closed && given < timeout;
+    if (!(is_closed || is_late) || tries == 1) return Spoken(target, why);
+    return Spoken(target, absl::UnavailableError(absl::StrCat(
+                              why.message(), " (it closed each of ", tries, " connections within ",
+                              DurationText(clock.Now() - begin), ")")));
   }
 }
 

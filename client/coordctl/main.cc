@@ -28,6 +28,8 @@
 #include "common/base/utf8.h"
 #include "common/base/version.h"
 #include "common/grpc/certs.h"
+#include "common/grpc/grpc_log.h"
+#include "common/grpc/own_certificate.h"
 #include "common/launch/auto_coordinator.h"
 #include "common/launch/connection_file.h"
 #include "common/launch/host_identity.h"
@@ -109,7 +111,7 @@ absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment&
   if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
   if (absl::IsNotFound(target.status()) && !unusable.ok()) return unusable;
   if (!target.ok()) return target;
-  COORDD_RETURN_IF_ERROR(target->tls.Validate());
+  COORDD_RETURN_IF_ERROR(CheckOwnCertificate(target->tls, TlsSide::kClient));
   target->tries_for = kTriesFor;
   return target;
 }
@@ -440,6 +442,7 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? kOk : kUsage;
   }
   const Environment environment = ReadEnvironment();
+  RouteGrpcLogUnlessWanted(environment);
   if (status->parsed()) return ShowState(arguments, environment, StatusText, StateJson);
   if (jobs->parsed()) return ShowState(arguments, environment, JobsText, JobsJson);
   if (app.got_subcommand("events")) return Events(arguments, environment);

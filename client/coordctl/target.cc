@@ -3,6 +3,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
+#include "common/net/address.h"
 
 namespace coordd {
 namespace {
@@ -29,12 +31,25 @@ Target Named(const std::string& address, const TargetRequest& request,
   return {address, given};
 }
 
+absl::Status CheckAddress(const char* name, const std::string& text) {
+  const absl::Status parsed = ParseHostPort(text).status();
+  return parsed.ok() ? parsed
+                     : absl::InvalidArgumentError(absl::StrCat(name, ": ", parsed.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live) {
-  if (!request.coordinator.empty()) return Named(request.coordinator, request, environment, live);
+  if (request.coordinator.has_value()) {
+    // Perhaps of a variable that is not set: what was meant is not whatever runs here.
+    if (request.coordinator->empty())
+      return absl::InvalidArgumentError("--coordinator is empty, expected HOST:PORT");
+    COORDD_RETURN_IF_ERROR(CheckAddress("--coordinator", *request.coordinator));
+    return Named(*request.coordinator, request, environment, live);
+  }
   if (const std::string address = Variable(environment, "COORDD_ADDR"); !address.empty()) {
+    COORDD_RETURN_IF_ERROR(CheckAddress("COORDD_ADDR", address));
     return Named(address, request, environment, live);
   }
   if (live.empty()) {

@@ -1,6 +1,7 @@
 // Which coordd an operator means: values in, values out.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,15 +22,15 @@ struct Target {
 };
 
 struct TargetRequest {
-  std::string coordinator;  // --coordinator; empty: not given
-  TlsFiles tls;             // --tls-...; empty: not given
+  std::optional<std::string> coordinator;  // --coordinator; nothing: not given
+  TlsFiles tls;                            // --tls-...; empty: not given
 };
 
 // The one that is named, by option or by COORDD_ADDR; else the only one that runs on this machine
 // (`live`: their connection files). Certificates are those of the options; else those of
 // COORDD_TLS_*, which also stand in for single options that are not given; else those that the
 // connection file names, if it runs on this machine. NOT_FOUND: none runs. FAILED_PRECONDITION:
-// several do; names them.
+// several do; names them. INVALID_ARGUMENT: what is named is no HOST:PORT.
 absl::StatusOr<Target> ChooseTarget(const TargetRequest& request, const Environment& environment,
                                     absl::Span<const Connection> live);
 

@@ -55,9 +55,39 @@ bool WasTurnedAway(const absl::Status& status) {
          });
 }
 
+bool IsOfTheWay(const absl::Status& status) {
+  if (absl::IsDeadlineExceeded(status))
+    return absl::StartsWith(status.message(), "Deadline Exceeded");
+  if (!absl::IsUnavailable(status)) return false;
+  constexpr absl::string_view kBegins[] = {kFailedToConnect,
+                                           "DNS resolution failed",
+                                           "Socket closed",
+                                           "recvmsg",
+                                           "sendmsg",
+                                           "Connection reset",
+                                           "Broken pipe",
+                                           "Endpoint closing",
+                                           "FD shutdown",
+                                           "Trying to connect an",
+                                           "Failed parsing",
+                                           "GOAWAY",
+                                           "Connect",
+                                           "the coordd there speaks",
+                                           "connections to all backends failing"};
+  return absl::c_any_of(kBegins, [&status](absl::string_view words) {
+    return absl::StartsWith(status.message(), words);
+  });
+}
+
+bool IsRefused(const absl::Status& status) {
+  return IsOfTheWay(status) && absl::StrContains(status.message(), "Connection refused");
+}
+
 absl::Status ForPeople(const absl::Status& status) {
   constexpr absl::string_view kNoTls = "the coordd there speaks no TLS";
   const absl::string_view said = status.message();
+  if (absl::IsDeadlineExceeded(status) && IsOfTheWay(status))
+    return absl::DeadlineExceededError("it has not answered in time");
   if (!absl::IsUnavailable(status)) return status;
   if (absl::StartsWith(said, kNoTls)) {
     return absl::UnavailableError(said.substr(0, said.rfind(" (")));
@@ -73,7 +103,9 @@ absl::Status ForPeople(const absl::Status& status) {
         "its certificates and those given here do not fit: expected files of one `coordctl certs` "
         "(--tls-ca, --tls-cert, --tls-key or COORDD_TLS_*)");
   }
-  if (!absl::StartsWith(said, kFailedToConnect)) return status;
+  if (!IsOfTheWay(status)) return status;
+  if (!absl::StartsWith(said, kFailedToConnect))
+    return absl::UnavailableError("its connection has ended");
   const size_t colon = said.rfind(": ");
   return absl::UnavailableError(absl::StrCat(
       "it cannot be reached", colon == absl::string_view::npos ? "" : said.substr(colon)));

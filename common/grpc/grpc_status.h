@@ -18,6 +18,10 @@ bool IsCertificateTrouble(const absl::Status& status);
 // Whether a connection failed because the other side closed it before the call was on it, as coordd
 // does where more come than it lets in: another try may get in. Never where nobody listens.
 bool WasTurnedAway(const absl::Status& status);
+// Whether `status` is of the way to coordd, in gRPC's words, and not of what coordd answered.
+bool IsOfTheWay(const absl::Status& status);
+// Whether nobody listens there.
+bool IsRefused(const absl::Status& status);
 // The status of a call to coordd at its end, for people: what kept it from being reached in one
 // sentence, instead of gRPC's words. Others as they are.
 absl::Status ForPeople(const absl::Status& status);

@@ -52,6 +52,7 @@ std::string HostPort::ToString() const {
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   absl::string_view host, port;
+  if (absl::StrContains(text, "://")) return BadAddress(text, "is a URL");
   if (!text.empty() && text.front() == '[') {
     const size_t close = text.find(']');
     if (close == absl::string_view::npos) return BadAddress(text, "has no ]");

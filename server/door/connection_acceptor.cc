@@ -24,7 +24,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/log.h"
 #include "common/base/thread.h"
-#include "server/door/grpc_log.h"
+#include "common/grpc/grpc_log.h"
 #include "server/door/socket_progress.h"
 
 namespace coordd {

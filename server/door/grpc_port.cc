@@ -18,8 +18,8 @@
 #include "common/base/memory_limit.h"
 #include "common/base/mutex.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/grpc_log.h"
 #include "server/door/connection_acceptor.h"
-#include "server/door/grpc_log.h"
 #include "server/door/own_port_probe.h"
 #include "server/metrics/server_metrics.h"
 

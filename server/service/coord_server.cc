@@ -14,6 +14,7 @@
 #include "common/base/tsan_annotations.h"
 #include "common/base/version.h"
 #include "common/grpc/certs.h"
+#include "common/grpc/own_certificate.h"
 #include "common/launch/connection_file.h"
 #include "common/net/http_server.h"
 #include "common/net/own_address.h"
@@ -226,7 +227,7 @@ class GrpcCoordServer final : public CoordServer {
 
 absl::Status CoordServerOptions::Validate() const {
   COORDD_RETURN_IF_ERROR(decisions.Validate());
-  COORDD_RETURN_IF_ERROR(tls.Validate());
+  COORDD_RETURN_IF_ERROR(CheckOwnCertificate(tls, TlsSide::kServer));
   COORDD_RETURN_IF_ERROR(store.Validate());
   if (!IsLoopback(listen.host) && !tls.enabled() && !insecure) {
     return absl::InvalidArgumentError(absl::StrCat(

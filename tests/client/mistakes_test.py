@@ -230,7 +230,8 @@ class CredentialsTest(MistakesCase):
         status, text = self.run_command(program("coordctl"), "status", "--coordinator", coordd.listen, "--tls-cert", theirs[0],
                                         "--tls-key", theirs[1], "--tls-ca", theirs[2], environment=self.environment)
         self.assertEqual(status, 1, text)
-        self.assertRegex(text, "its certificates and those given here do not fit: expected files of one `coordctl certs`")
+        self.assertIn(f"the certificate of coordd at {coordd.listen} is not of the authority in {theirs[2]}: expected files of one "
+                      "`coordctl certs`", text)
         status, text = self.run_command(program("coordctl"), "status", *NOWHERE, environment=self.environment)
         self.assertEqual(status, 1, text)
         self.assertEqual(text, "coordctl: coordd at 127.0.0.1:1: it cannot be reached: Connection refused\n")

@@ -183,8 +183,8 @@ class DoorTest(processes.TestCase):
             door.shutdown(socket.SHUT_RDWR)
             turning_away.join()
         self.assertEqual(status, 1, text)
-        self.assertRegex(text, rf"^coordctl: coordd at {address}: it cannot be reached: .* \(it closed each of \d+ connections "
-                               r"within [\d.]+m?s, as it does where more come than it lets in\)\n$")
+        self.assertRegex(text, rf"^coordctl: coordd at {address}: it closes the connection without a word: it is no coordd, or one to "
+                               r"which more come than it lets in \(it closed each of \d+ connections within [\d.]+m?s\)\n$")
         self.assertGreater(int(re.search(r"each of (\d+)", text).group(1)), 1)
 
     def test_nobody_at_the_port_is_told_at_once(self):

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/unix_path.h"
+#include "common/grpc/own_certificate.h"
 #include "common/protocol/protocol_bounds.h"
 #include "worker/api/invalid_option.h"
 
@@ -68,7 +69,7 @@ absl::Status WorkerOptions::Validate() const {
   if (fusion_buffer_bytes < kMinFusionBytes || fusion_buffer_bytes > kMaxFusionBytes)
     return InvalidOption("the size of a fusion buffer", absl::StrCat(fusion_buffer_bytes, " bytes"),
                          absl::StrCat(kMinFusionBytes, " to ", kMaxFusionBytes));
-  return tls.enabled() ? tls.Validate() : absl::OkStatus();
+  return CheckOwnCertificate(tls, TlsSide::kClient);
 }
 
 }  // namespace coordd

@@ -8,9 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/environment.h"
 #include "common/base/log.h"
 #include "common/base/usage_failure.h"
 #include "common/base/version.h"
+#include "common/grpc/grpc_log.h"
 #include "common/launch/launch_facts.h"
 #include "worker/api/environment_table.h"
 #include "worker/api/options_from_environment.h"
@@ -132,6 +134,9 @@ ParsedFlags ParseWorkerFlags(int argc, char** argv, Environment environment) {
   if (selftest->parsed()) command.kind = WorkerCommand::Kind::kSelftest;
   if (allreduce->parsed()) command.kind = WorkerCommand::Kind::kAllreduce;
   command.selftest.json = command.json;
+  if (app.count("--coordinator") > 0 && Variable(environment, "COORDD_ADDR").empty())
+    return Usage("--coordinator is empty, expected HOST:PORT");
+  RouteGrpcLogUnlessWanted(environment);
   absl::StatusOr<WorkerOptions> options = WorkerOptionsFrom(environment, ThisLaunchFacts());
   if (!options.ok()) return Usage(options.status().message());
   command.options = *std::move(options);

@@ -3,11 +3,11 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/backoff.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/coordinator_failure.h"
 #include "common/grpc/grpc_status.h"
 #include "common/protocol/process_set_parts.h"
 #include "common/protocol/proto_convert.h"
@@ -61,19 +61,29 @@ void Take(ControlEvent event, Attempt& attempt) {
   }
 }
 
-absl::Status Refused(const JoinRequest& request, const absl::Status& why) {
-  return absl::UnauthenticatedError(
-      absl::StrCat("job ", request.join.job(), " cannot be joined: the certificates of coordd at ",
-                   request.coordinator,
-                   " and of this worker do not fit (COORDD_TLS_CA, "
-                   "COORDD_TLS_CERT, COORDD_TLS_KEY): ",
-                   why.message()));
-}
-
 absl::Status NotReached(const JoinRequest& request, const absl::Status& last) {
   return absl::UnavailableError(absl::StrCat("job ", request.join.job(),
                                              " could not be joined in time, coordd at ",
                                              request.coordinator, ": ", last.message()));
+}
+
+bool IsFinal(const absl::Status& status) {
+  return absl::IsFailedPrecondition(status) || absl::IsUnauthenticated(status);
+}
+
+absl::Status Final(const JoinRequest& request, const absl::Status& why) {
+  return absl::Status(
+      why.code(), absl::StrCat("job ", request.join.job(), " cannot be joined: ", why.message()));
+}
+
+// Nothing has come until the deadline.
+absl::Status Late(const JoinRequest& request, const Attempt& attempt, CoordinatorFailure& failure) {
+  if (attempt.received == 0) {
+    const absl::Status why = failure.Explain(absl::DeadlineExceededError("Deadline Exceeded"));
+    return IsFinal(why) ? Final(request, why) : NotReached(request, why);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("job ", request.join.job(), " has not started in time: ", attempt.gathering));
 }
 
 }  // namespace
@@ -83,7 +93,7 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
   Backoff backoff(BackoffOptions{}, random);
   absl::Time asking_since = clock.Now();
   bool told = false;
-  absl::Status last = absl::UnavailableError("it has not answered");
+  CoordinatorFailure failure(request.probe);
   while (true) {
     std::unique_ptr<CoordinatorLink> link = make_link();
     link->Start({.on_message =
@@ -106,26 +116,22 @@ absl::StatusOr<JoinedSession> JoinSession(const JoinRequest& request, const Link
       for (ControlEvent& event : inbox.TakeAll(request.deadline)) Take(std::move(event), attempt);
       if (attempt.is_complete || attempt.ended.has_value() || clock.Now() < request.deadline)
         continue;
-      if (attempt.received == 0) return NotReached(request, last);
-      return absl::DeadlineExceededError(absl::StrCat(
-          "job ", request.join.job(), " has not started in time: ", attempt.gathering));
+      return Late(request, attempt, failure);
     }
     if (attempt.is_complete)
       return JoinedSession{std::move(link), *std::move(attempt.membership),
                            std::move(attempt.process_sets), std::move(attempt.early)};
     if (!absl::IsUnavailable(*attempt.ended)) return *attempt.ended;
-    // Of several coordds, another one may do.
-    const bool only = !absl::StrContains(request.coordinator, ',');
-    if (only && attempt.received == 0 && IsCertificateTrouble(*attempt.ended))
-      return Refused(request, *attempt.ended);
+    const absl::Status why =
+        attempt.received == 0 ? failure.Explain(*attempt.ended) : ForPeople(*attempt.ended);
+    if (IsFinal(why)) return Final(request, why);
     // It had been let in, and its stream has broken: coordd may not know that yet, nor for long.
     if (attempt.received > 0) asking_since = clock.Now();
     const absl::Time next = clock.Now() + backoff.Next();
-    last = *attempt.ended;
-    if (next >= request.deadline) return NotReached(request, last);
+    if (next >= request.deadline) return NotReached(request, why);
     if (!told) {
       COORDD_LOG(kInfo, "job ", request.join.job(), " cannot be joined yet, asking coordd at ",
-                 request.coordinator, " again: ", attempt.ended->message());
+                 request.coordinator, " again: ", why.message());
       told = true;
     }
     // The stream has ended, so that nothing comes in: this is a wait until `next`. An attempt that

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/grpc/coordinator_probe.h"
 #include "common/machine/build_info.h"
 #include "worker/coordinator/auto_coordinator.h"
 #include "worker/coordinator/coordinator_channels.h"
@@ -18,6 +19,9 @@
 namespace coordd {
 
 namespace {
+
+// What answers does so at once; a mute port has to be told from a slow one.
+constexpr absl::Duration kProbeWithin = absl::Seconds(2);
 
 // One process speaks for all: what launchers said is the same story on each rank.
 void LogLaunch(const LaunchPlace& launch) {
@@ -59,6 +63,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(const WorkerOptions& wante
       CoordinatorChannels::Open(std::move(addresses), options.tls, options.node_session));
   WorkerSeams seams;
   seams.make_link = [channels] { return channels->NewLink(); };
+  if (options.further_coordinators.empty()) {
+    seams.probe_coordinator = [options, &clock] {
+      return ProbeCoordinator(options.coordinator, options.tls, kProbeWithin, clock);
+    };
+  }
   seams.store =
       NewGrpcStore([channels] { return channels->Current(); }, {options.job, options.token}, clock);
   seams.make_backend = [options, &clock](const GroupLayout& layout) {

@@ -55,6 +55,7 @@ absl::Status WorkerImpl::Start() {
   request.join = MakeJoin(options_, ThisHost(options_.node_id), metrics_address_, getpid(), random);
   request.coordinator = options_.coordinator.ToString();
   request.deadline = clock_.Now() + options_.join_timeout;
+  request.probe = runtime_->seams.probe_coordinator;
   COORDD_ASSIGN_OR_RETURN(JoinedSession session, JoinSession(request, runtime_->seams.make_link,
                                                              runtime_->inbox, clock_, random));
   return StartRuntime(std::move(request.join), std::move(session));

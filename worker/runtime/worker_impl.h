@@ -30,6 +30,7 @@ class WorkerMetrics;
 // What of a worker is replaced in tests. Worker::Start uses gRPC and the real backends.
 struct WorkerSeams {
   LinkFactory make_link;
+  std::function<absl::Status()> probe_coordinator;  // of JoinRequest; may be nullptr
   std::unique_ptr<Store> store;
   std::function<absl::StatusOr<std::unique_ptr<CollectiveBackend>>(const GroupLayout&)>
       make_backend;

@@ -12,6 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/base/token_file.h"
 #include "common/grpc/certs.h"
+#include "common/grpc/coordinator_probe.h"
+#include "common/grpc/own_certificate.h"
 #include "common/net/address.h"
 #include "common/net/own_address.h"
 
@@ -33,13 +35,26 @@ TlsFiles TlsOf(const RunOptions& options, const Environment& environment) {
           .ca = Variable(environment, "COORDD_TLS_CA")};
 }
 
+// What answers does so at once.
+constexpr absl::Duration kProbeWithin = absl::Seconds(2);
 // So that no two runs are taken for one another.
 constexpr int kLaunchIdBytes = 8;
 
+// What no waiting mends is said once, and not by each worker. Workers of other hosts may see what
+// this one does not, and coordd may be on its way up: the rest is theirs to find out.
+absl::Status CheckNamed(const std::string& coordinator, const TlsFiles& tls, Clock& clock) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(coordinator);
+  if (!address.ok()) return absl::OkStatus();  // RunOptions::Validate has said so
+  const absl::Status found = ProbeCoordinator(*address, tls, kProbeWithin, clock);
+  return absl::IsFailedPrecondition(found) || absl::IsUnauthenticated(found) ? found
+                                                                             : absl::OkStatus();
+}
+
 absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std::string& directory,
-                      const Environment& environment, Rendezvous* rendezvous) {
+                      const Environment& environment, Clock& clock, Rendezvous* rendezvous) {
   rendezvous->address = options.coordinator;
   rendezvous->tls = TlsOf(options, environment);
+  COORDD_RETURN_IF_ERROR(CheckNamed(options.coordinator, rendezvous->tls, clock));
   if (rendezvous->token_file.empty()) {
     rendezvous->token_file = Variable(environment, "COORDD_TOKEN_FILE");
   }
@@ -61,7 +76,8 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 }  // namespace
 
 absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
-  if (!options.coordinator.empty()) COORDD_RETURN_IF_ERROR(TlsOf(options, environment).Validate());
+  if (!options.coordinator.empty())
+    COORDD_RETURN_IF_ERROR(CheckOwnCertificate(TlsOf(options, environment), TlsSide::kClient));
   if (!options.token_file.empty()) return CheckTokenFile("--token-file", options.token_file);
   const std::string variable = Variable(environment, "COORDD_TOKEN_FILE");
   if (options.coordinator.empty() || variable.empty()) return absl::OkStatus();
@@ -94,7 +110,7 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
                          plan.launcher == LauncherKind::kSrun;
   if (sees_ends) rendezvous.launch_id = SecretHex(kLaunchIdBytes);
   if (!options.coordinator.empty()) {
-    COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, &rendezvous));
+    COORDD_RETURN_IF_ERROR(UseNamed(options, plan, directory, environment, clock, &rendezvous));
     return result;
   }
   if (rendezvous.token_file.empty()) {

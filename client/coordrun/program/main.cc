@@ -24,6 +24,7 @@
 #include "common/base/standard_streams.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grpc/grpc_log.h"
 #include "common/launch/launch_facts.h"
 #include "common/launch/launcher_detect.h"
 
@@ -77,6 +78,7 @@ int Main(int argc, char** argv) {
   RunFlags flags = ParseRunFlags(std::vector<std::string>(argv + 1, argv + argc));
   if (flags.exit) return *flags.exit;
   const Environment environment = ReadEnvironment();
+  RouteGrpcLogUnlessWanted(environment);
   Clock& clock = Clock::Real();
   if (flags.agent) return RunAgent(environment, clock);
   RunOptions& options = flags.options;

@@ -46,6 +46,18 @@ TEST(ChooseTarget, ANamedOneBringsItsCertificatesWhenItRunsHere) {
   EXPECT_FALSE(elsewhere->tls.enabled());
 }
 
+TEST(ChooseTarget, TakesNothingThatIsNoAddressAndNoEmptyOneForNone) {
+  const Connection live[] = {Running("127.0.0.1:1")};
+  for (const char* text : {"", "127.0.0.1", "127.0.0.1:", "http://127.0.0.1:1"}) {
+    EXPECT_THAT(ChooseTarget({.coordinator = text, .tls = {}}, {}, live),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("--coordinator"), HasSubstr("HOST:PORT"))))
+        << text;
+  }
+  EXPECT_THAT(ChooseTarget({}, {{"COORDD_ADDR", "launch"}}, live),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("COORDD_ADDR")));
+}
+
 TEST(ChooseTarget, GivenCertificatesWin) {
   const auto target = ChooseTarget({.coordinator = "127.0.0.1:2", .tls = kMine}, {},
                                    {Running("127.0.0.1:2", kTheirs)});

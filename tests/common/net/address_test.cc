@@ -46,7 +46,7 @@ TEST(ParseHostPort, SaysWhatIsWrong) {
                                                        {"[::1", "has no ]"},
                                                        {"[host]:1", "no IPv6"},
                                                        {"ho st:1", "character in its host"},
-                                                       {"http://h:1", "more than one colon"}};
+                                                       {"http://h:1", "is a URL"}};
   for (const auto& [text, why] : cases) {
     const absl::StatusOr<HostPort> parsed = ParseHostPort(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;

@@ -22,6 +22,7 @@ class JoinSessionTest : public ::testing::Test {
     request.join.set_job("test");
     request.coordinator = "launch:29650";
     request.deadline = Clock::Real().Now() + timeout;
+    request.probe = probe_;
     Random random(1);
     return JoinSession(
         request, [this] { return std::make_unique<FakeCoordinatorLink>(coordinator_); }, inbox_,
@@ -42,6 +43,7 @@ class JoinSessionTest : public ::testing::Test {
   }
 
   FakeCoordinator coordinator_;
+  std::function<absl::Status()> probe_;
   ControlInbox inbox_{16, Clock::Real()};
 };
 
@@ -129,6 +131,25 @@ TEST_F(JoinSessionTest, RemembersTheReasonWhileAnotherAttemptIsNotAnswered) {
   };
   EXPECT_THAT(Join(absl::Milliseconds(300)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("connection refused")));
+}
+
+TEST_F(JoinSessionTest, IsFinalWhereTheProbeSaysThatWaitingIsNoUse) {
+  coordinator_.on_start = [this] {
+    coordinator_.End(absl::UnavailableError("failed to connect to all addresses; last error: x"));
+  };
+  probe_ = [] { return absl::FailedPreconditionError("what listens there is no coordd"); };
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                               "job test cannot be joined: what listens there is no coordd"));
+  EXPECT_EQ(coordinator_.streams(), 1);
+}
+
+TEST_F(JoinSessionTest, EndsWithWhatCoorddSaidAndNotWithHowALaterTryWasClosed) {
+  coordinator_.on_start = [this] {
+    coordinator_.End(
+        absl::UnavailableError(coordinator_.streams() == 1 ? "coordd is full" : "Socket closed"));
+  };
+  EXPECT_THAT(Join(absl::Milliseconds(300)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("coordd is full")));
 }
 
 TEST_F(JoinSessionTest, SaysSinceWhenItAsks) {

@@ -1,4 +1,4 @@
-#include "server/door/grpc_log.h"
+#include "common/grpc/grpc_log.h"
 
 #include <grpc/support/log.h>
 
@@ -38,6 +38,12 @@ void OnLine(gpr_log_func_args* line) {
 }  // namespace
 
 void RouteGrpcLog() { gpr_set_log_function(&OnLine); }
+
+void RouteGrpcLogUnlessWanted(const Environment& environment) {
+  const bool wanted = !Variable(environment, "GRPC_VERBOSITY").empty() ||
+                      !Variable(environment, "GRPC_TRACE").empty();
+  if (!wanted) RouteGrpcLog();
+}
 
 void OnFailedHandshake(std::function<void(const std::string& why)> call) {
   MutexLock lock(&TheListener().mu);

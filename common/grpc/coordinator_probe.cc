@@ -1,0 +1,341 @@
+#include "common/grpc/coordinator_probe.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/base/owned_fd.h"
+#include "common/base/status_macros.h"
+#include "common/grpc/tls_handles.h"
+
+namespace coordd {
+namespace {
+
+// HTTP/2's preface and an empty SETTINGS frame (RFC 9113, 3.4 and 6.5).
+constexpr absl::string_view kHello("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
+// A frame's head: enough to tell what is spoken.
+constexpr size_t kHeadBytes = 9;
+constexpr size_t kReadBytes = 16 << 10;
+constexpr int kMaxHandshakeTurns = 1000;
+
+enum class Spoken { kHttp2, kHttp1, kTls, kOther, kClosed, kNothing };
+
+Spoken WhatIs(absl::string_view head, bool closed) {
+  if (head.empty()) return closed ? Spoken::kClosed : Spoken::kNothing;
+  // Servers of HTTP/1.0 answer an unknown version with nothing but a page.
+  if (absl::StartsWith(head, "HTTP/") || head[0] == '<') return Spoken::kHttp1;
+  if (head.size() >= 2 && (head[0] == 0x15 || head[0] == 0x16) && head[1] == 3) return Spoken::kTls;
+  return head.size() >= 4 && head[0] == 0 && head[3] == 4 ? Spoken::kHttp2 : Spoken::kOther;
+}
+
+// A TCP connection that waits until a deadline at most.
+class Wire {
+ public:
+  static absl::StatusOr<Wire> Connect(const HostPort& address, absl::Time deadline, Clock& clock) {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    if (const int error =
+            getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found);
+        error != 0) {
+      return absl::UnavailableError(absl::StrCat("the host name ", address.host,
+                                                 " is not known here: ", gai_strerror(error)));
+    }
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+    int error = 0;
+    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+      Wire wire(deadline, clock);
+      wire.fd_ = OwnedFd(socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (wire.fd_.get() < 0) {
+        error = errno;
+        continue;
+      }
+      error = connect(wire.fd_.get(), one->ai_addr, one->ai_addrlen) == 0 ? 0 : errno;
+      if (error == EINPROGRESS) error = wire.Await(POLLOUT) ? wire.TakeError() : ETIMEDOUT;
+      if (error == 0) return wire;
+    }
+    return absl::UnavailableError(absl::StrCat("it cannot be reached: ", std::strerror(error)));
+  }
+
+  // False: the other side has gone, or does not read.
+  bool Send(absl::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent > 0) {
+        bytes.remove_prefix(static_cast<size_t>(sent));
+      } else if ((errno != EAGAIN && errno != EINTR) || !Await(POLLOUT)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Nothing: the other side has closed, or is silent until the deadline.
+  std::string Receive() {
+    std::string bytes(kReadBytes, '\0');
+    while (Await(POLLIN)) {
+      const ssize_t got = recv(fd_.get(), bytes.data(), bytes.size(), 0);
+      if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      closed_ = got <= 0;
+      bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
+      return bytes;
+    }
+    return "";
+  }
+
+  bool closed() const { return closed_; }
+
+ private:
+  Wire(absl::Time deadline, Clock& clock) : deadline_(deadline), clock_(&clock) {}
+
+  bool Await(short events) {
+    for (;;) {
+      const absl::Duration left = deadline_ - clock_->Now();
+      if (left <= absl::ZeroDuration()) return false;
+      pollfd one = {fd_.get(), events, 0};
+      const int ready = poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+      if (ready > 0) return true;
+      if (ready < 0 && errno != EINTR) return false;
+    }
+  }
+
+  int TakeError() {
+    int error = 0;
+    socklen_t size = sizeof(error);
+    return getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+  }
+
+  OwnedFd fd_;
+  absl::Time deadline_;
+  Clock* clock_;
+  bool closed_ = false;
+};
+
+absl::StatusOr<Spoken> AskPlain(const HostPort& address, absl::Time deadline, Clock& clock) {
+  COORDD_ASSIGN_OR_RETURN(Wire wire, Wire::Connect(address, deadline, clock));
+  std::string head;
+  wire.Send(kHello);  // who sends no more may have answered
+  while (head.size() < kHeadBytes) {
+    const std::string more = wire.Receive();
+    if (more.empty()) break;
+    head += more;
+  }
+  return WhatIs(head, wire.closed());
+}
+
+absl::Status NoCoordd(const HostPort& address, absl::string_view why) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("what listens at ", address.ToString(), " is no coordd: ", why));
+}
+
+absl::Status Verdict(Spoken spoken, const HostPort& address, bool with_tls) {
+  switch (spoken) {
+    case Spoken::kHttp2:
+      if (!with_tls) return absl::OkStatus();
+      return absl::FailedPreconditionError(absl::StrCat(
+          "coordd at ", address.ToString(),
+          " speaks no TLS: leave out --tls-ca, --tls-cert, --tls-key and COORDD_TLS_*, or start it "
+          "with --tls-cert, --tls-key and --tls-ca"));
+    case Spoken::kHttp1:
+      return NoCoordd(address,
+                      "it answers as an HTTP server (coordd's status page has a port of its own)");
+    case Spoken::kTls:
+      if (with_tls) return NoCoordd(address, "it speaks TLS, and no gRPC over it");
+      return absl::FailedPreconditionError(
+          absl::StrCat("what listens at ", address.ToString(),
+                       " speaks TLS: give --tls-ca, --tls-cert and --tls-key, or COORDD_TLS_CA, "
+                       "COORDD_TLS_CERT and COORDD_TLS_KEY"));
+    case Spoken::kOther:
+      return NoCoordd(address, "it answers in another protocol than gRPC");
+    case Spoken::kClosed:
+      return absl::UnavailableError(
+          "it closes the connection without a word: it is no coordd, or one to which more come "
+          "than it lets in");
+    case Spoken::kNothing:
+      break;
+  }
+  return absl::UnavailableError(
+      "it takes connections and says nothing: it is no coordd, or one that hangs");
+}
+
+// A client's side of TLS over a Wire, through memory, so that no write raises SIGPIPE.
+class TlsTalk {
+ public:
+  TlsTalk(Wire wire, SSL_CTX* context) : wire_(std::move(wire)), ssl_(SSL_new(context)) {
+    if (ssl_ == nullptr) return;
+    in_ = BIO_new(BIO_s_mem());
+    out_ = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl_.get(), in_, out_);  // which owns them now
+    SSL_set_connect_state(ssl_.get());
+  }
+
+  SSL* ssl() { return ssl_.get(); }
+  bool closed() const { return wire_.closed(); }
+
+  // `turn` until it returns over 0. False: an error of TLS's, or the other side has gone, or is
+  // silent.
+  template <typename Turn>
+  bool Do(Turn turn) {
+    for (int i = 0; i < kMaxHandshakeTurns; ++i) {
+      ERR_clear_error();
+      const int done = turn(ssl_.get());
+      const int error = SSL_get_error(ssl_.get(), done);
+      const bool is_fatal = done <= 0 && error != SSL_ERROR_WANT_READ;
+      if (is_fatal) reason_ = ERR_GET_REASON(ERR_peek_error());
+      char* data = nullptr;
+      const long size = BIO_get_mem_data(out_, &data);
+      if (size > 0) wire_.Send({data, static_cast<size_t>(size)});
+      BIO_reset(out_);
+      if (done > 0) return true;
+      if (is_fatal) return false;
+      const std::string more = wire_.Receive();
+      if (more.empty()) return false;
+      BIO_write(in_, more.data(), static_cast<int>(more.size()));
+    }
+    return false;
+  }
+
+  // OpenSSL's number of what failed; 0: nothing of TLS's.
+  int reason() const { return reason_; }
+
+ private:
+  Wire wire_;
+  TlsOwned<SSL> ssl_;
+  BIO* in_ = nullptr;   // ssl_'s
+  BIO* out_ = nullptr;  // ssl_'s
+  int reason_ = 0;
+};
+
+TlsOwned<SSL_CTX> ContextOf(const TlsFiles& tls) {
+  static constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+  TlsOwned<SSL_CTX> context(SSL_CTX_new(TLS_client_method()));
+  if (context == nullptr || SSL_CTX_load_verify_file(context.get(), tls.ca.c_str()) != 1 ||
+      SSL_CTX_use_certificate_chain_file(context.get(), tls.cert.c_str()) != 1 ||
+      SSL_CTX_use_PrivateKey_file(context.get(), tls.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_set_alpn_protos(context.get(), kHttp2, sizeof(kHttp2)) != 0) {
+    return nullptr;
+  }
+  X509_STORE_set_flags(SSL_CTX_get_cert_store(context.get()),
+                       X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  return context;
+}
+
+void ExpectName(SSL* ssl, const std::string& host) {
+  unsigned char address[sizeof(in6_addr)];
+  const bool is_address = inet_pton(AF_INET, host.c_str(), address) == 1 ||
+                          inet_pton(AF_INET6, host.c_str(), address) == 1;
+  if (is_address) {
+    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str());
+    return;
+  }
+  SSL_set1_host(ssl, host.c_str());
+  SSL_set_tlsext_host_name(ssl, host.c_str());
+}
+
+absl::Status CertificateRefused(long error, const HostPort& address, const TlsFiles& tls) {
+  const std::string whose = absl::StrCat("the certificate of coordd at ", address.ToString());
+  if (error == X509_V_ERR_HOSTNAME_MISMATCH || error == X509_V_ERR_IP_ADDRESS_MISMATCH) {
+    return absl::UnauthenticatedError(absl::StrCat(
+        whose, " is for other names than ", address.host,
+        ": expected one of those, or a certificate with it (coordctl certs DIR --name ",
+        address.host, ")"));
+  }
+  const std::string said = X509_verify_cert_error_string(error);
+  if (error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID ||
+      error == X509_V_ERR_INVALID_PURPOSE) {
+    return absl::UnauthenticatedError(absl::StrCat(whose, " is not accepted here: ", said));
+  }
+  return absl::UnauthenticatedError(absl::StrCat(whose, " is not of the authority in ", tls.ca,
+                                                 ": expected files of one `coordctl certs` (", said,
+                                                 ")"));
+}
+
+absl::Status OursRefused(absl::string_view said, const HostPort& address, const TlsFiles& tls) {
+  return absl::UnauthenticatedError(
+      absl::StrCat("coordd at ", address.ToString(), " does not take the certificate in ", tls.cert,
+                   ": expected one of the authority that it was given with --tls-ca", said));
+}
+
+std::string SaidBy(int reason) {
+  const char* said = ERR_reason_error_string(ERR_PACK(ERR_LIB_SSL, 0, reason));
+  return said == nullptr ? "" : absl::StrCat(" (", said, ")");
+}
+
+// Nothing: it does not answer in TLS, or as a coordd without it does.
+std::optional<absl::Status> AskTls(const HostPort& address, const TlsFiles& tls,
+                                   absl::Time deadline, Clock& clock) {
+  const TlsOwned<SSL_CTX> context = ContextOf(tls);
+  ERR_clear_error();
+  if (context == nullptr)
+    return absl::UnavailableError("it cannot be reached: TLS is set up wrong");
+  absl::StatusOr<Wire> wire = Wire::Connect(address, deadline, clock);
+  if (!wire.ok()) return wire.status();
+  TlsTalk talk(*std::move(wire), context.get());
+  if (talk.ssl() == nullptr) return std::nullopt;
+  ExpectName(talk.ssl(), address.host);
+  if (!talk.Do([](SSL* ssl) { return SSL_do_handshake(ssl); })) {
+    const long verified = SSL_get_verify_result(talk.ssl());
+    if (verified != X509_V_OK) return CertificateRefused(verified, address, tls);
+    const int reason = talk.reason();
+    // A crowded coordd may end it here: nothing is known then of what it speaks.
+    if (reason == 0)
+      return Verdict(talk.closed() ? Spoken::kClosed : Spoken::kNothing, address, true);
+    // A coordd without TLS says no_application_protocol; any other alert is of one with it.
+    if (reason > SSL_AD_REASON_OFFSET &&
+        reason != SSL_AD_REASON_OFFSET + SSL_AD_NO_APPLICATION_PROTOCOL) {
+      return absl::UnavailableError(absl::StrCat("its TLS handshake fails", SaidBy(reason)));
+    }
+    return std::nullopt;
+  }
+  std::string head(kHeadBytes, '\0');
+  size_t got = 0;
+  talk.Do([](SSL* ssl) { return SSL_write(ssl, kHello.data(), static_cast<int>(kHello.size())); });
+  const bool answered = talk.Do([&](SSL* ssl) {
+    const int more = SSL_read(ssl, head.data() + got, static_cast<int>(head.size() - got));
+    if (more > 0) got += static_cast<size_t>(more);
+    return more;
+  });
+  head.resize(got);
+  if (answered) {
+    const Spoken spoken = WhatIs(head, false);
+    return spoken == Spoken::kHttp2 ? absl::OkStatus() : Verdict(spoken, address, true);
+  }
+  if (talk.reason() >= SSL_AD_REASON_OFFSET) {
+    return OursRefused(SaidBy(talk.reason()), address, tls);
+  }
+  if (!talk.closed()) return Verdict(Spoken::kNothing, address, true);
+  return absl::AbortedError(OursRefused("", address, tls).message());
+}
+
+}  // namespace
+
+absl::Status ProbeCoordinator(const HostPort& address, const TlsFiles& tls, absl::Duration within,
+                              Clock& clock) {
+  if (tls.enabled()) {
+    const std::optional<absl::Status> said = AskTls(address, tls, clock.Now() + within, clock);
+    ERR_clear_error();
+    if (said.has_value()) return *said;
+  }
+  COORDD_ASSIGN_OR_RETURN(const Spoken spoken, AskPlain(address, clock.Now() + within, clock));
+  return Verdict(spoken, address, tls.enabled());
+}
+
+}  // namespace coordd

@@ -1,0 +1,56 @@
+#include "common/grpc/own_certificate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "common/grpc/certs.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_directory.h"
+
+namespace coordd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OwnCertificateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeCertificates(ours_.path(), {}).ok());
+    ASSERT_TRUE(MakeCertificates(theirs_.path(), {}).ok());
+  }
+
+  const TempDirectory ours_, theirs_;
+};
+
+TEST_F(OwnCertificateTest, IsGoodForTheSideThatItWasMadeFor) {
+  EXPECT_THAT(CheckOwnCertificate(WorkerTlsFiles(ours_.path()), TlsSide::kClient), IsOk());
+  EXPECT_THAT(CheckOwnCertificate(ServerTlsFiles(ours_.path()), TlsSide::kServer), IsOk());
+  EXPECT_THAT(CheckOwnCertificate({}, TlsSide::kServer), IsOk());
+}
+
+TEST_F(OwnCertificateTest, IsRefusedForTheOther) {
+  EXPECT_THAT(CheckOwnCertificate(WorkerTlsFiles(ours_.path()), TlsSide::kServer),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not for servers")));
+  EXPECT_THAT(CheckOwnCertificate(ServerTlsFiles(ours_.path()), TlsSide::kClient),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not for clients")));
+}
+
+TEST_F(OwnCertificateTest, IsOfTheAuthorityThatIsGivenWithIt) {
+  TlsFiles files = WorkerTlsFiles(theirs_.path());
+  files.ca = ours_ / "ca.crt";
+  EXPECT_THAT(CheckOwnCertificate(files, TlsSide::kClient),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(files.cert + " is not of the authority in " + files.ca)));
+}
+
+TEST_F(OwnCertificateTest, OrOfOneOfSeveral) {
+  TlsFiles files = WorkerTlsFiles(theirs_.path());
+  files.ca = ours_ / "both.crt";
+  std::ofstream(files.ca) << FileText(ours_ / "ca.crt") << FileText(theirs_ / "ca.crt");
+  EXPECT_THAT(CheckOwnCertificate(files, TlsSide::kClient), IsOk());
+}
+
+}  // namespace
+}  // namespace coordd
