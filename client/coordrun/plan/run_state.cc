@@ -94,7 +94,7 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
   // Where others have come to their end, nobody waits for one that was not even started.
-  if (EnoughAreLeft() || (end.unreached && SomeAreThrough())) {
+  if (EnoughAreLeft() || (end.unreached && some_are_through())) {
     lost_.push_back(local_rank);
     PlanRestart(worker, now);
     return;
@@ -126,14 +126,14 @@ bool RunState::RestartsAreDue() const {
 bool RunState::HostsMayCome() const {
   const auto hostless = [](const Worker& worker) { return worker.away && !worker.drained; };
   return hosts_change_ && phase_ == Phase::kRunning && alive_ == 0 && !RestartsAreDue() &&
-         !SomeAreThrough() && std::any_of(workers_.begin(), workers_.end(), hostless);
+         !some_are_through() && std::any_of(workers_.begin(), workers_.end(), hostless);
 }
 
 void RunState::NoteNobodyIsLeft(absl::Time now) {
   if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + elastic_timeout_);
 }
 
-bool RunState::SomeAreThrough() const {
+bool RunState::some_are_through() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.end && worker.end->ok() && !worker.away && !worker.unused;
   });
@@ -141,7 +141,7 @@ bool RunState::SomeAreThrough() const {
 
 // Of the slot alone: others on its host go on, and are used again.
 void RunState::PlanRestart(Worker& worker, absl::Time now) {
-  if (restarts_left_ == 0 || SomeAreThrough()) return;
+  if (restarts_left_ == 0 || some_are_through()) return;
   --restarts_left_;
   constexpr int32_t kMostDoublings = 20;
   constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
@@ -159,7 +159,7 @@ void RunState::AddSlot(absl::Time now) {
 
 void RunState::SlotCame(int32_t local_rank, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
-  if (!worker.away || phase_ != Phase::kRunning || SomeAreThrough()) return;
+  if (!worker.away || phase_ != Phase::kRunning || some_are_through()) return;
   if (!worker.end) {
     worker.comes_back = true;
     return;
@@ -210,7 +210,7 @@ void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
   worker.started = now;
   ++worker.restarts;
   ++alive_;
-  std::erase(lost_, local_rank);
+  if (std::erase(lost_, local_rank) > 0) ++repaired_;
 }
 
 void RunState::RestartFailed(int32_t local_rank, absl::Time now) {
@@ -250,11 +250,11 @@ bool RunState::only_restarted_are_alive() const {
   for (const Worker& worker : workers_) {
     if (!worker.end && worker.restarts == 0 && !worker.late) return false;
   }
-  return SomeAreThrough() && alive_ > 0;
+  return some_are_through() && alive_ > 0;
 }
 
 bool RunState::deserted() const {
-  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !SomeAreThrough();
+  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !some_are_through();
 }
 
 void RunState::Finish(absl::Time now) {
