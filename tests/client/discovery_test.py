@@ -62,25 +62,25 @@ class DiscoveryTest(processes.TestCase):
         self.assert_says(run, r"\[0\] epoch +5 ")
         # Added.
         self.there_are("localhost:2", "127.0.0.2:1")
-        self.assert_says(run, r"host 127\.0\.0\.2 is there: rank 2")
-        self.assert_says(run, r"rank 2 is started \(host 127\.0\.0\.2\)")
+        self.assert_says(run, r"host 127\.0\.0\.2 is there: slot 2")
+        self.assert_says(run, r"slot 2 is started \(host 127\.0\.0\.2\)")
         self.assert_says(run, r": 3 workers go on")
         # SIGKILL: the slot is used again, whether the others have gone on without it by then or not.
         victim, changes = self.pid_of(run, 2), self.changes_to(run, 3)
         os.kill(victim, signal.SIGKILL)
         self.assert_says(run, rf"rank 2 \(host 127\.0\.0\.2, pid {victim}\) was killed by SIGKILL")
-        self.assert_says(run, r"rank 2 is started again \(host 127\.0\.0\.2\)")
+        self.assert_says(run, r"slot 2 is started again \(host 127\.0\.0\.2\)")
         self.assert_says(run, r": 3 workers go on", changes + 1)
         # Removed, and no failure.
         changes = self.changes_to(run, 2)
         self.there_are("127.0.0.2:1", "localhost:1")
-        self.assert_says(run, r"host localhost is gone: rank 1")
+        self.assert_says(run, r"host localhost has fewer slots: slot 1 \(pid \d+\)")
         self.assert_says(run, r": 2 workers go on", changes + 1)
         self.assertEqual(run.text().count("; 2 workers go on"), 1, "rank 1 is none of those lost")
         # It comes back.
         changes = self.changes_to(run, 3)
         self.there_are("127.0.0.2:1", "localhost:2")
-        self.assert_says(run, r"rank 1 is started again")
+        self.assert_says(run, r"slot 1 is started again")
         self.assert_says(run, r": 3 workers go on", changes + 1)
         # A script that fails changes nothing.
         os.unlink(self.hosts)
@@ -96,8 +96,8 @@ class DiscoveryTest(processes.TestCase):
                                worker=f'if [ "$COORDD_RANK" = 1 ] && mkdir {once}; then echo bad >&2; exit 3; fi; {WORKER} 3')
         self.assertEqual(run.wait(), 0, run.text())
         self.assertRegex(run.text(), r"rank 1 .*exited with status 3 after .* \(last on stderr: bad\); 1 worker goes on")
-        self.assertIn("rank 1 is started again", run.text())
-        self.assertIn("all workers exited with status 0", run.text())
+        self.assertIn("slot 1 is started again", run.text())
+        self.assertIn("all workers exited with status 0; 1 was lost and started again", run.text())
 
     def test_it_ends_when_nobody_is_left(self):
         self.there_are("localhost:2")
@@ -158,15 +158,36 @@ class DiscoveryTest(processes.TestCase):
         self.assertLess(len(run.text()), 10_000)
         self.assert_nothing_left()
 
+    def test_a_drained_slot_goes_before_one_with_a_worker(self):
+        self.environment["XDG_RUNTIME_DIR"] = self.folder  # for coordctl: no other coordd is there
+        self.there_are("localhost:3")
+        run = self.discovering("--min-np", "2", "--max-np", "3", "--job", "shrinks", worker=f"{WORKER} 100000")
+        self.assert_says(run, r"\[0\] epoch +5 ")
+        status, text = self.run_command(program("coordctl"), "drain", "1", environment=self.environment)
+        self.assertEqual(status, 0, text)
+        self.assert_says(run, r"\(.*pid \d+\) was asked to leave and exited with status 0 after .*; 2 workers go on")
+        asked = self.asked()
+        self.there_are("localhost:2")
+        self.assertTrue(wait_for(lambda: self.asked() >= asked + 4), run.text())
+        self.assertNotIn("has fewer slots", run.text())
+        self.assertNotIn("worker is left", run.text())
+        # One more is one too few.
+        os.kill(self.pid_of(run, 0), signal.SIGKILL)
+        self.assert_says(run, r"1 worker is left, --min-np 2: waiting up to 600 s for another")
+        self.assert_says(run, r"0 is started again")
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.wait(), 130)
+        self.assert_nothing_left()
+
     def test_other_hosts_are_waited_for_when_all_are_gone_and_what_is_lost_is_said(self):
         self.there_are("localhost:1")
         run = self.discovering("--max-np", "1", "--drain-grace", "1", worker=f"{WORKER} 100000")
         self.assert_says(run, r"\[0\] epoch +5 ")
         self.there_are()
-        self.assert_says(run, r"host localhost is gone: rank 0")
+        self.assert_says(run, r"host localhost is gone: slot 0 \(pid \d+\)")
         self.assert_says(run, r"nobody is left; hosts are waited for")
         self.there_are("127.0.0.2:1")
-        self.assert_says(run, r"rank 1 is started \(host 127\.0\.0\.2\)")
+        self.assert_says(run, r"slot 1 is started \(host 127\.0\.0\.2\)")
         self.assert_says(run, r"no member with state is left: generation \d+ .* begins anew; the steps of \d+ batch")
         run.signal(signal.SIGINT)
         self.assertEqual(run.wait(), 130)

@@ -42,6 +42,11 @@ class HorovodRunTest(processes.TestCase):
             status, results, text = self.results(expression)
             self.assertEqual((status, results), (0, "['0/2!', '1/2!']"), text)
 
+    def test_the_job_is_called_after_the_function(self):
+        status, results, text = self.results('run(place, np=1)')
+        self.assertEqual((status, results), (0, "['0/1']"), text)
+        self.assertIn("coordrun: job program.place, 1 worker", text)
+
     def test_the_others_go_on_without_one_that_fails(self):
         status, results, text = self.results('run(only_others, ("1",), np=3, min_np=1, max_np=3)')
         self.assertEqual((status, results), (0, "['0/3', '2/3']"), text)

@@ -125,6 +125,46 @@ class DiscoveryScriptTest(MistakesCase):
         self.assertNotIn("--insecure", text)
 
 
+class WrongFlagTest(MistakesCase):
+    def test_a_job_that_coordd_does_not_take_is_refused_before_anything_starts(self):
+        for job in ("a b", "a\nb", "a\x1b[2Jb"):
+            text = self.assert_usage("--job", job, "--", "true", says=r"--job is 'a.*b': expected 1 to 128 letters")
+            self.assertEqual(text.count("\n"), 1, text)
+            self.assertNotIn("\x1b", text)
+        self.environment["COORDD_JOB_ID"] = "a\nb"
+        text = self.assert_usage(*NOWHERE, "--", "true", says="COORDD_JOB_ID is 'a.x0ab': expected")
+        self.assertEqual(text.count("\n"), 1, text)
+
+    def test_a_status_page_beyond_loopback_needs_a_word_of_coordruns(self):
+        self.assert_usage("--http", "0.0.0.0:0", "--", "true", says="expected 127.0.0.1:0, or --insecure-http besides")
+        status, text = self.coordrun("--http", "0.0.0.0:0", "--insecure-http", "--", "true")
+        self.assertEqual(status, 0, text)
+
+    def test_what_the_user_says_to_coordd_wins(self):
+        status, text = self.coordrun("--coordd-arg=--log-level=info", "--coordd-arg=--store=memory", "--", "true")
+        self.assertEqual(status, 0, text)
+        self.assertIn("state: memory", text)  # of the level info
+        self.assert_usage("--coordd-arg=--listen=127.0.0.1:0", "--", "true", says="expected coordrun's own --listen instead")
+
+    def test_a_key_that_is_not_there_and_variables_that_are_none(self):
+        self.assert_usage("-i", "/nonexistent", "-H", "localhost", "--", "true",
+                          says=r"--ssh-identity-file is /nonexistent, which cannot be read \(No such file")
+        self.assert_usage("-x", "NOSUCH", "--", "true", says="-x NOSUCH: is not set; expected -x NOSUCH=VALUE")
+        self.assert_usage("-x", "A B=3", "--", "true", says="-x A B=3: expected NAME or NAME=VALUE")
+
+    def test_scripts_whose_names_cannot_be_spelled_are_jobs_of_their_own(self):
+        jobs = set()
+        for name in ("тест", "тема"):
+            script = os.path.join(self.folder, f"{name}.sh")
+            with open(script, "w", encoding="ascii") as file:
+                file.write("#!/bin/sh\n")
+            os.chmod(script, 0o755)
+            status, text = self.coordrun(script)
+            self.assertEqual(status, 0, text)
+            jobs.update(re.findall(r"coordrun: job (-{8}[0-9a-f]{8}),", text))
+        self.assertEqual(len(jobs), 2, jobs)
+
+
 class StartTimeoutTest(MistakesCase):
     def with_coordd(self, script, *arguments):
         """coordrun beside a coordd of this script, whose real one is "$real"."""

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -39,7 +40,8 @@ absl::Status WorkerOptions::Validate() const {
         "the node's relay (COORDD_NODE_SESSION)", absl::StrCat("\"", node_session, "\""),
         absl::StrCat("unix: and a path from / on of at most ", kUnixPathBytesMax, " bytes"));
   if (!IsName(job, kMaxJobNameBytes))
-    return InvalidOption("the job's name (COORDD_JOB_ID)", absl::StrCat("\"", job, "\""),
+    return InvalidOption("the job's name (COORDD_JOB_ID)",
+                         absl::StrCat("\"", absl::CHexEscape(job), "\""),
                          "1 to 128 letters, digits, '.', '_' or '-'");
   if (std::ssize(token) > kMaxTokenBytes)
     return InvalidOption("the job's token (COORDD_TOKEN_FILE)",

@@ -53,41 +53,33 @@ std::string CoordinatorProgram() {
 
 std::vector<std::string> CoordinatorCommand(const std::string& program, const RunOptions& options,
                                             const CoordinatorSetup& setup, int ready_fd) {
-  std::vector<std::string> command = {program,
-                                      "--listen",
-                                      setup.listen,
-                                      "--http",
-                                      setup.http,
-                                      "--ready-fd",
-                                      absl::StrCat(ready_fd),
-                                      "--log-level",
-                                      "warning",
-                                      "--store",
-                                      setup.store};
+  std::vector<std::string> command = {program};
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (CoorddArgument(options, name)) return;  // that of --coordd-arg wins
+    command.push_back(name);
+    command.push_back(value);
+  };
+  add("--listen", setup.listen);
+  add("--http", setup.http);
+  add("--ready-fd", absl::StrCat(ready_fd));
+  add("--log-level", "warning");
+  add("--store", setup.store);
   const TlsFiles& tls = setup.tls;
   if (tls.enabled()) {
-    for (const std::string& argument :
-         {std::string("--tls-cert"), tls.cert, std::string("--tls-key"), tls.key,
-          std::string("--tls-ca"), tls.ca}) {
-      command.push_back(argument);
-    }
+    add("--tls-cert", tls.cert);
+    add("--tls-key", tls.key);
+    add("--tls-ca", tls.ca);
   }
-  if (!options.port_range.empty()) {
-    command.push_back("--port-range");
-    command.push_back(options.port_range);
-  }
+  if (!options.port_range.empty()) add("--port-range", options.port_range);
+  if (options.insecure_http && !CoorddArgument(options, "--insecure-http"))
+    command.emplace_back("--insecure-http");
   if (options.min_np > 0) {
     // The first generation has all that come; that --min-np are there is no reason to go without
     // the slower ones.
-    command.push_back("--settling-window");
     const bool grows = !options.discovery_script.empty();  // who comes later is taken in then
-    command.push_back(grows ? kGrowingSettlingWindow : kElasticSettlingWindow);
-    command.push_back("--reform-timeout");
-    command.push_back(absl::FormatDuration(options.elastic_timeout));
-    if (options.reset_limit > 0) {
-      command.push_back("--reset-limit");
-      command.push_back(absl::StrCat(options.reset_limit));
-    }
+    add("--settling-window", grows ? kGrowingSettlingWindow : kElasticSettlingWindow);
+    add("--reform-timeout", absl::FormatDuration(options.elastic_timeout));
+    if (options.reset_limit > 0) add("--reset-limit", absl::StrCat(options.reset_limit));
   }
   command.insert(command.end(), options.coordd_arguments.begin(), options.coordd_arguments.end());
   return command;

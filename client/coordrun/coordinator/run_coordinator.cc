@@ -3,10 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "client/coordrun/plan/launch_address.h"
 #include "client/coordrun/plan/program_name.h"
+#include "client/coordrun/plan/worker_environment.h"
 #include "client/coordrun/process/run_directory.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
@@ -66,6 +69,15 @@ absl::Status UseNamed(const RunOptions& options, const RunPlan& plan, const std:
   return absl::OkStatus();
 }
 
+// Of what ssh expands itself (~, %d) only ssh knows what it is.
+absl::Status CheckIdentity(const std::string& file) {
+  const bool expands = !file.empty() && (file[0] == '~' || file.find('%') != std::string::npos);
+  if (file.empty() || expands || access(file.c_str(), R_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("--ssh-identity-file is ", file,
+                                          ", which cannot be read (", std::strerror(errno),
+                                          "): expected the file of a private key"));
+}
+
 // Addresses first, since only they are tried by agents; the names are for the certificate.
 absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
                                                      const std::string& listen_host) {
@@ -76,6 +88,9 @@ absl::StatusOr<std::vector<std::string>> ServerNames(const RunOptions& options,
 }  // namespace
 
 absl::Status CheckCredentials(const RunOptions& options, const Environment& environment) {
+  COORDD_RETURN_IF_ERROR(CheckVariables(options, environment));
+  COORDD_RETURN_IF_ERROR(CheckIdentity(options.ssh_identity));
+  COORDD_RETURN_IF_ERROR(CheckJobName("COORDD_JOB_ID", JobName(options, environment)));
   if (!options.coordinator.empty())
     COORDD_RETURN_IF_ERROR(CheckOwnCertificate(TlsOf(options, environment), TlsSide::kClient));
   if (!options.token_file.empty()) return CheckTokenFile("--token-file", options.token_file);
@@ -124,7 +139,8 @@ absl::StatusOr<RunCoordinator> SetUpCoordinator(const RunOptions& options, const
   setup.listen = listen;
   setup.http = options.http;
   if (setup.http == RunOptions().http) setup.http = HostPort{LoopbackAddress(), 0}.ToString();
-  setup.store = absl::StrCat("sqlite:", directory, "/state");
+  setup.store =
+      CoorddArgument(options, "--store").value_or(absl::StrCat("sqlite:", directory, "/state"));
   if (options.tls) {
     const std::string certificates = directory + "/tls";
     CertOptions certs;

@@ -43,7 +43,7 @@ constexpr SshFailure kSshFailures[] = {
      "old key with ssh-keygen -R; else somebody may be in between"},
     {"Host key verification failed",
      "its key is not known here: log in once with ssh and look at the fingerprint, or add the key "
-     "to known_hosts"},
+     "to known_hosts (another file: --launcher-arg=-oUserKnownHostsFile=FILE)"},
     {"Permission denied",
      "it refuses the login: expected a key that works without a password (ssh-copy-id; "
      "--ssh-identity-file)"},

@@ -9,7 +9,7 @@
 namespace coordd {
 
 HostAnswers::Verdict HostAnswers::Judge(const absl::StatusOr<std::vector<HostSlots>>& answer,
-                                        absl::Time now) {
+                                        absl::Time now, int64_t drained) {
   Verdict verdict;
   if (!answer.ok()) {
     const std::string problem(answer.status().message());
@@ -23,16 +23,17 @@ HostAnswers::Verdict HostAnswers::Judge(const absl::StatusOr<std::vector<HostSlo
   }
   problem_.clear();
   const int64_t slots = SlotsOf(*answer);
-  if (slots >= least_) {
+  if (slots - drained >= least_) {
     few_since_ = absl::InfiniteFuture();
     verdict.take = true;
     return verdict;
   }
   if (few_since_ == absl::InfiniteFuture()) {
-    verdict.say = absl::StrCat("--host-discovery-script names ", slots,
-                               slots == 1 ? " slot" : " slots", ", fewer than --min-np ", least_,
-                               ": the hosts stay as they are, unless it says so for ",
-                               absl::FormatDuration(kBelievedAfter));
+    verdict.say = absl::StrCat(
+        "--host-discovery-script names ", slots, slots == 1 ? " slot" : " slots",
+        drained > 0 ? absl::StrCat(", ", drained, " of them drained") : "",
+        ", fewer than --min-np ", least_, ": the hosts stay as they are, unless it says so for ",
+        absl::FormatDuration(kBelievedAfter));
   }
   few_since_ = std::min(few_since_, now);
   verdict.take = now - few_since_ >= kBelievedAfter;

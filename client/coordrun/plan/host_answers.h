@@ -31,7 +31,10 @@ class HostAnswers {
     bool take = false;  // the hosts are as the answer has them; else they stay as they are
     std::string say;    // for people; empty: nothing
   };
-  Verdict Judge(const absl::StatusOr<std::vector<HostSlots>>& answer, absl::Time now);
+  // `drained`: slots of the answer in which nobody is started, since who was there was asked to
+  // leave.
+  Verdict Judge(const absl::StatusOr<std::vector<HostSlots>>& answer, absl::Time now,
+                int64_t drained = 0);
 
  private:
   const int32_t least_;

@@ -89,6 +89,12 @@ int32_t WhoseWords(const RunState& state, const RunReport& report) {
   return *state.first_failure();
 }
 
+std::string RepairedText(const RunState& state) {
+  if (state.repaired() == 0) return "";
+  if (state.repaired() == 1) return "; 1 was lost and started again";
+  return absl::StrCat("; ", state.repaired(), " times one was lost and started again");
+}
+
 std::string TailText(const RunOptions& options, const RunReport& report, int32_t worker) {
   const std::deque<std::string>& tail = report.tails[static_cast<size_t>(worker)];
   std::string out;
@@ -146,9 +152,10 @@ std::string EndingText(const RunOptions& options, const RunState& state, const R
     return absl::StrCat("no worker is left: their hosts are gone, and no others came within ",
                         absl::FormatDuration(options.elastic_timeout), " (--elastic-timeout)");
   }
-  if (state.lost().empty()) return "all workers exited with status 0";
+  if (state.lost().empty())
+    return absl::StrCat("all workers exited with status 0", RepairedText(state));
   return absl::StrCat(state.lost().size(), state.lost().size() == 1 ? " was" : " were",
-                      " lost, the others exited with status 0");
+                      " lost, the others exited with status 0", RepairedText(state));
 }
 
 std::string LossText(const RunOptions& options, const RunState& state, const RunReport& report,
@@ -167,6 +174,23 @@ std::string DrainText(const RunOptions& options, const RunState& state, const Ru
   return absl::StrCat(RankText(options, report, worker), " was asked to leave and ",
                       gone.end->ToString(), " after ", Seconds(gone.ran), "; ", state.alive(),
                       state.alive() == 1 ? " worker goes on" : " workers go on");
+}
+
+std::string WaitingText(const RunOptions& options, const RunState& state) {
+  if (state.awaits_hosts()) {
+    return absl::StrCat("nobody is left; hosts are waited for, ",
+                        absl::FormatDuration(options.elastic_timeout), " (--elastic-timeout)");
+  }
+  // Of a job with workers of other coordruns, only coordd knows how many there are.
+  const bool is_whole_job = options.first_rank == 0 && options.size <= options.np;
+  const int32_t missing = options.min_np - state.alive();
+  if (!is_whole_job || state.alive() == 0 || missing <= 0 || state.ending() ||
+      state.some_are_through())
+    return "";
+  return absl::StrCat(state.alive(), state.alive() == 1 ? " worker is" : " workers are",
+                      " left, --min-np ", options.min_np, ": waiting up to ",
+                      absl::ToDoubleSeconds(options.elastic_timeout), " s for ",
+                      missing == 1 ? "another" : absl::StrCat(missing, " others"));
 }
 
 bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,

@@ -42,6 +42,10 @@ std::string LossText(const RunOptions& options, const RunState& state, const Run
 std::string DrainText(const RunOptions& options, const RunState& state, const RunReport& report,
                       int32_t worker);
 
+// "1 worker is left, --min-np 2: waiting up to 600 s for another": what the run waits for; empty:
+// it goes on, or ends.
+std::string WaitingText(const RunOptions& options, const RunState& state);
+
 // Whether coordd knows that this worker, by its launch id, was asked to leave.
 bool WasAskedToLeave(const v1::ServerState& state, const std::string& job,
                      const std::string& launch);

@@ -191,6 +191,8 @@ void AddCoordinator(CLI::App& app, RunOptions* options) {
   app.add_option("--http", options->http, "its status page and metrics, or off")
       ->type_name("HOST:PORT")
       ->capture_default_str();
+  app.add_flag("--insecure-http", options->insecure_http,
+               "--http may be beyond loopback: whoever reaches it reads what jobs there are");
   app.add_flag("!--no-tls", options->tls, "no TLS between workers and it; on loopback only");
   app.add_option("--coordd-arg", options->coordd_arguments,
                  "one more argument for it, e.g. --coordd-arg=--stall-abort=60 (may be repeated)")
@@ -356,6 +358,14 @@ RunFlags ParseRunFlags(const std::vector<std::string>& arguments) {
     absl::StatusOr<std::vector<std::string>> command = UnderTorchBackend(options.command);
     valid.Update(command.status());
     if (command.ok()) options.command = *std::move(command);
+  }
+  const bool fixed = options.discovery_script.empty() && options.max_np > 0;
+  if (fixed && (!options.np_given || options.np != options.max_np)) {
+    const std::string least =
+        options.min_np > 0 ? absl::StrCat(" --min-np ", options.min_np) : std::string();
+    options.notes.push_back(absl::StrCat("no --host-discovery-script: --max-np ", options.max_np,
+                                         " has no effect; -np ", options.max_np, least, " starts ",
+                                         options.max_np));
   }
   if (!valid.ok()) flags.exit = Refuse(valid);
   return flags;

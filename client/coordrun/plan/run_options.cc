@@ -1,16 +1,25 @@
 #include "client/coordrun/plan/run_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/coordrun/plan/launcher_kind.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 #include "common/net/address.h"
 #include "common/protocol/protocol_bounds.h"
 
 namespace coordd {
 namespace {
+
+// FNV-1a, 32 bits: the same in all builds.
+uint32_t Fnv1a(absl::string_view text) {
+  uint32_t hash = 2166136261U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+  return hash;
+}
 
 absl::Status CheckAddress(const char* option, const std::string& text, bool may_be_off) {
   if (may_be_off && text == "off") return absl::OkStatus();
@@ -47,6 +56,33 @@ absl::Status CheckElastic(const RunOptions& options) {
                      ": expected a positive number and one that is not smaller"));
   }
   return absl::OkStatus();
+}
+
+// What coordrun has to know of its coordd, or decides from flags of its own.
+absl::Status CheckCoorddArguments(const RunOptions& options) {
+  for (const char* name : {"--listen", "--ready-fd", "--tls-cert", "--tls-key", "--tls-ca"}) {
+    if (!CoorddArgument(options, name)) continue;
+    const bool has_own = name == absl::string_view("--listen");
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordd-arg gives coordd's ", name, ", which coordrun decides: expected ",
+                     has_own ? "coordrun's own --listen" : "no such argument", " instead"));
+  }
+  return absl::OkStatus();
+}
+
+// Before coordd refuses it.
+absl::Status CheckHttp(const RunOptions& options) {
+  COORDD_RETURN_IF_ERROR(CheckAddress("--http", options.http, true));
+  const bool trusted = options.insecure_http || CoorddArgument(options, "--insecure-http") ||
+                       CoorddArgument(options, "--insecure");
+  if (options.http == "off" || trusted || !options.coordinator.empty()) return absl::OkStatus();
+  const HostPort http = ParseHostPort(options.http).value_or(HostPort());
+  if (IsLoopback(http.host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--http is ", options.http,
+      ", where whoever reaches it reads the names, hosts and states of all jobs, without TLS or a "
+      "password: expected 127.0.0.1:",
+      http.port, ", or --insecure-http besides, if the network itself is trusted"));
 }
 
 }  // namespace
@@ -87,7 +123,9 @@ absl::Status RunOptions::Validate() const {
     }
   }
   if (!listen.empty()) COORDD_RETURN_IF_ERROR(CheckAddress("--listen", listen, false));
-  COORDD_RETURN_IF_ERROR(CheckAddress("--http", http, true));
+  if (!job.empty()) COORDD_RETURN_IF_ERROR(CheckJobName("--job", job));
+  COORDD_RETURN_IF_ERROR(CheckHttp(*this));
+  COORDD_RETURN_IF_ERROR(CheckCoorddArguments(*this));
   if (!metrics.empty() && metrics != "auto")
     COORDD_RETURN_IF_ERROR(CheckAddress("--metrics", metrics, true));
   if (!tls && coordinator.empty() && !listen.empty() && !IsLoopback(ParseHostPort(listen)->host)) {
@@ -99,18 +137,51 @@ absl::Status RunOptions::Validate() const {
 }
 
 std::string JobNameFrom(const std::string& program) {
-  std::string name = program.substr(program.find_last_of('/') + 1).substr(0, kMaxJobNameBytes);
+  const std::string file = program.substr(program.find_last_of('/') + 1);
+  std::string name = file.substr(0, kMaxJobNameBytes);
+  bool foreign = false;
   for (char& c : name) {
+    foreign = foreign || !absl::ascii_isascii(static_cast<unsigned char>(c));
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_') c = '-';
   }
-  return name.empty() ? "job" : name;
+  if (!foreign) return name.empty() ? "job" : name;
+  // The same wherever the file lies, since all coordruns of a job have to come to one name.
+  const std::string hash = absl::StrCat(absl::Hex(Fnv1a(file), absl::kZeroPad8));
+  return name.substr(0, kMaxJobNameBytes - hash.size()) + hash;
+}
+
+absl::Status CheckJobName(absl::string_view source, const std::string& job) {
+  const bool fits = !job.empty() && job.size() <= kMaxJobNameBytes &&
+                    std::all_of(job.begin(), job.end(), [](char c) {
+                      return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' ||
+                             c == '_' || c == '-';
+                    });
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, " is '", PrintableText(ShortenedText(job, kMaxJobNameBytes)),
+                   "': expected 1 to ", kMaxJobNameBytes, " letters, digits, '.', '_' or '-'"));
+}
+
+std::optional<std::string> CoorddArgument(const RunOptions& options, absl::string_view name) {
+  const std::vector<std::string>& all = options.coordd_arguments;
+  for (size_t i = 0; i < all.size(); ++i) {
+    absl::string_view rest = all[i];
+    if (!absl::ConsumePrefix(&rest, name)) continue;
+    if (rest.empty()) return i + 1 < all.size() ? all[i + 1] : "";
+    if (absl::ConsumePrefix(&rest, "=")) return std::string(rest);
+  }
+  return std::nullopt;
 }
 
 absl::Status ParseVariable(const std::string& text, RunOptions* options) {
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals);
-  if (name.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("-x ", text, ": expected NAME or NAME=VALUE"));
+  const bool is_name = !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (!is_name) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-x ", PrintableText(text), ": expected NAME or NAME=VALUE, with a name without spaces"));
   }
   std::optional<std::string> value;
   if (equals != std::string::npos) value = text.substr(equals + 1);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/grpc/tls.h"
 
@@ -57,6 +58,7 @@ struct RunOptions {
   std::string job;                   // empty: COORDD_JOB_ID with --coordinator, else ProgramName
   std::string listen;                // of the coordd that is started; empty: see ListenAddress
   std::string http = "127.0.0.1:0";  // its status page; "off"
+  bool insecure_http = false;        // may be beyond loopback
   std::vector<std::string> coordd_arguments;
   bool tls = true;    // for the coordd that is started
   bool keep = false;  // it stays up when the workers have ended
@@ -87,8 +89,16 @@ struct RunOptions {
   absl::Status Validate() const;
 };
 
-// A program's file name with what a job's name may not have replaced: "train.py", "job".
+// A program's file name with what a job's name may not have replaced: "train.py", "job". Names in
+// other alphabets differ by a hash: "--------1c4f03be".
 std::string JobNameFrom(const std::string& program);
+
+// What coordd takes for the name of a job. INVALID_ARGUMENT: begins with `source`, as "--job".
+absl::Status CheckJobName(absl::string_view source, const std::string& job);
+
+// The value that --coordd-arg gives coordd's option `name`, such as "--store": it wins over
+// coordrun's own. Nothing: it gives none.
+std::optional<std::string> CoorddArgument(const RunOptions& options, absl::string_view name);
 
 // "NAME=VALUE" or "NAME". INVALID_ARGUMENT.
 absl::Status ParseVariable(const std::string& text, RunOptions* options);

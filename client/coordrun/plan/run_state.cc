@@ -94,8 +94,8 @@ void RunState::WorkerEnded(int32_t local_rank, const ProcessEnd& end, absl::Time
   if (end.ok()) CancelRestarts();
   if (end.ok() || phase_ != Phase::kRunning) return;
   // Where others have come to their end, nobody waits for one that was not even started.
-  if (EnoughAreLeft() || (end.unreached && SomeAreThrough())) {
-    lost_.push_back(local_rank);
+  if (EnoughAreLeft() || (end.unreached && some_are_through())) {
+    losses_.without.push_back(local_rank);
     PlanRestart(worker, now);
     return;
   }
@@ -126,14 +126,14 @@ bool RunState::RestartsAreDue() const {
 bool RunState::HostsMayCome() const {
   const auto hostless = [](const Worker& worker) { return worker.away && !worker.drained; };
   return hosts_change_ && phase_ == Phase::kRunning && alive_ == 0 && !RestartsAreDue() &&
-         !SomeAreThrough() && std::any_of(workers_.begin(), workers_.end(), hostless);
+         !some_are_through() && std::any_of(workers_.begin(), workers_.end(), hostless);
 }
 
 void RunState::NoteNobodyIsLeft(absl::Time now) {
   if (HostsMayCome()) hosts_by_ = std::min(hosts_by_, now + elastic_timeout_);
 }
 
-bool RunState::SomeAreThrough() const {
+bool RunState::some_are_through() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
     return worker.end && worker.end->ok() && !worker.away && !worker.unused;
   });
@@ -141,7 +141,7 @@ bool RunState::SomeAreThrough() const {
 
 // Of the slot alone: others on its host go on, and are used again.
 void RunState::PlanRestart(Worker& worker, absl::Time now) {
-  if (restarts_left_ == 0 || SomeAreThrough()) return;
+  if (restarts_left_ == 0 || some_are_through()) return;
   --restarts_left_;
   constexpr int32_t kMostDoublings = 20;
   constexpr absl::Duration kForgivenAfter = absl::Minutes(10);
@@ -159,7 +159,7 @@ void RunState::AddSlot(absl::Time now) {
 
 void RunState::SlotCame(int32_t local_rank, absl::Time now) {
   Worker& worker = workers_[static_cast<size_t>(local_rank)];
-  if (!worker.away || phase_ != Phase::kRunning || SomeAreThrough()) return;
+  if (!worker.away || phase_ != Phase::kRunning || some_are_through()) return;
   if (!worker.end) {
     worker.comes_back = true;
     return;
@@ -175,7 +175,7 @@ void RunState::SlotWent(int32_t local_rank, absl::Time now, absl::Duration leave
   worker.away = true;
   worker.comes_back = false;
   worker.restart_at = absl::InfiniteFuture();
-  std::erase(lost_, local_rank);  // it would not be started again anyway
+  std::erase(losses_.without, local_rank);  // it would not be started again anyway
   if (worker.end || phase_ != Phase::kRunning) return NoteNobodyIsLeft(now);
   worker.term_at = now + leaves_within;
   Terminate(local_rank, now);
@@ -210,7 +210,7 @@ void RunState::WorkerRestarted(int32_t local_rank, absl::Time now) {
   worker.started = now;
   ++worker.restarts;
   ++alive_;
-  std::erase(lost_, local_rank);
+  if (std::erase(losses_.without, local_rank) > 0) ++losses_.repaired;
 }
 
 void RunState::RestartFailed(int32_t local_rank, absl::Time now) {
@@ -250,17 +250,17 @@ bool RunState::only_restarted_are_alive() const {
   for (const Worker& worker : workers_) {
     if (!worker.end && worker.restarts == 0 && !worker.late) return false;
   }
-  return SomeAreThrough() && alive_ > 0;
+  return some_are_through() && alive_ > 0;
 }
 
 bool RunState::deserted() const {
-  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !SomeAreThrough();
+  return (hosts_change_ || any_drained()) && all_ended() && !first_failure_ && !some_are_through();
 }
 
 void RunState::Finish(absl::Time now) {
   if (phase_ != Phase::kRunning) return;
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (!workers_[i].end) lost_.push_back(static_cast<int32_t>(i));
+    if (!workers_[i].end) losses_.without.push_back(static_cast<int32_t>(i));
   }
   signals_.push_back(SIGTERM);
   Enter(Phase::kTerminating, now);
@@ -328,7 +328,7 @@ int RunState::exit_status() const {
     return std::max(worker.end->shell_status(), 1);
   }
   if (!job_end_.empty()) {
-    const int32_t last = lost_.empty() ? -1 : lost_.back();
+    const int32_t last = losses_.without.empty() ? -1 : losses_.without.back();
     const auto* end = last < 0 ? nullptr : &workers_[static_cast<size_t>(last)].end;
     return end != nullptr && end->has_value() ? std::max((*end)->shell_status(), 1) : 1;
   }

@@ -100,9 +100,12 @@ class RunState {
   // What the program of the first failure has said, as "ValueError: bad batch"; empty: nothing.
   const std::string& failure_says() const { return failure_says_; }
   // Without whom the run went on, in the order of their ends.
-  const std::vector<int32_t>& lost() const { return lost_; }
+  const std::vector<int32_t>& lost() const { return losses_.without; }
+  // Losses after which somebody was started in the same place.
+  int32_t repaired() const { return losses_.repaired; }
   int32_t alive() const { return alive_; }
   bool any_drained() const;
+  bool some_are_through() const;  // have ended well
   // Some have ended well, and all that are alive were started later than the first.
   bool only_restarted_are_alive() const;
   // Nobody has ended well, and nobody is to blame: hosts came and went, or workers were asked to
@@ -127,7 +130,6 @@ class RunState {
   // Whether nobody is left since hosts are gone, and others may come.
   bool HostsMayCome() const;
   void NoteNobodyIsLeft(absl::Time now);
-  bool SomeAreThrough() const;
   // SIGTERM, if it is due.
   void Terminate(int32_t local_rank, absl::Time now);
   void PlanRestart(Worker& worker, absl::Time now);
@@ -147,7 +149,11 @@ class RunState {
   std::vector<int> signals_;
   std::vector<std::pair<int32_t, int>> single_signals_;
   int32_t restarts_left_;
-  std::vector<int32_t> lost_;
+  struct Losses {
+    std::vector<int32_t> without;  // the run goes on, in the order of their ends
+    int32_t repaired = 0;          // after which somebody was started in the same place
+  };
+  Losses losses_;
   std::optional<int32_t> first_failure_;
   absl::Time blame_end_ = absl::InfiniteFuture();
   bool blame_is_final_ = false;

@@ -18,21 +18,6 @@ namespace {
 
 constexpr int32_t kMaxSlotsOfHost = 4096;
 
-// "host b: slots of ranks 2, 3 are there".
-std::vector<std::string> Sentences(const std::vector<Slot>& slots,
-                                   const std::vector<int32_t>& workers, const char* what) {
-  std::map<std::string, std::vector<int32_t>> by_host;
-  for (const int32_t worker : workers)
-    by_host[slots[static_cast<size_t>(worker)].host].push_back(worker);
-  std::vector<std::string> sentences;
-  for (const auto& [host, ranks] : by_host) {
-    sentences.push_back(absl::StrCat("host ", host, " ", what,
-                                     ranks.size() == 1 ? ": rank " : ": ranks ",
-                                     absl::StrJoin(ranks, ", ")));
-  }
-  return sentences;
-}
-
 absl::Status LineError(absl::string_view line, absl::string_view expected) {
   constexpr size_t kShown = 80;
   return absl::InvalidArgumentError(
@@ -91,36 +76,116 @@ void SlotBook::Drained(int32_t worker) {
   slot.drained = true;
 }
 
-SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts) {
+std::vector<int32_t> SlotBook::SlotsOn(const std::string& host, bool drained) const {
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    const bool is_such = drained ? slot.drained : slot.wanted;
+    if (is_such && slot.host == host) found.push_back(static_cast<int32_t>(i));
+  }
+  return found;
+}
+
+void SlotBook::Shrink(const std::string& host, int32_t room, const std::set<int32_t>& empty,
+                      SlotChange* change) {
+  // Who goes first stands last.
+  std::vector<int32_t> taken = SlotsOn(host, /*drained=*/false);
+  std::stable_partition(taken.begin(), taken.end(),
+                        [&empty](int32_t worker) { return empty.count(worker) == 0; });
+  while (taken.size() > static_cast<size_t>(room)) {
+    change->end.push_back(taken.back());
+    slots_[static_cast<size_t>(taken.back())].wanted = false;
+    taken.pop_back();
+  }
+  std::vector<int32_t> drained = SlotsOn(host, /*drained=*/true);
+  while (taken.size() + drained.size() > static_cast<size_t>(room)) {
+    slots_[static_cast<size_t>(drained.back())].drained = false;
+    drained.pop_back();
+  }
+}
+
+int64_t SlotBook::DrainedOf(absl::Span<const HostSlots> hosts) const {
+  int64_t count = 0;
+  for (const HostSlots& host : hosts) {
+    const auto taken = static_cast<int32_t>(SlotsOn(host.host, /*drained=*/false).size());
+    const auto drained = static_cast<int32_t>(SlotsOn(host.host, /*drained=*/true).size());
+    count += std::clamp(std::max(host.slots, 1) - taken, 0, drained);
+  }
+  return count;
+}
+
+int32_t SlotBook::LocalRankOf(int32_t worker) const {
+  const Slot& own = slots_[static_cast<size_t>(worker)];
+  if (own.local_rank < own.local_size) return own.local_rank;
+  int32_t place = 0;  // among those whose own number is none of the host's any more
+  std::set<int32_t> taken;
+  for (const int32_t other : SlotsOn(own.host, /*drained=*/false)) {
+    const int32_t number = slots_[static_cast<size_t>(other)].local_rank;
+    if (number < own.local_size) {
+      taken.insert(number);
+    } else if (other < worker) {
+      ++place;
+    }
+  }
+  for (int32_t number = 0; number < own.local_size; ++number)
+    if (taken.count(number) == 0 && place-- == 0) return number;
+  return own.local_size - 1;
+}
+
+SlotChange SlotBook::Update(absl::Span<const HostSlots> hosts, const std::set<int32_t>& empty) {
   SlotChange change;
   std::map<std::string, int32_t> room;
+  for (const Slot& slot : slots_) room[slot.host] = 0;
   for (const HostSlots& host : hosts) room[host.host] = std::max(host.slots, 1);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
-    const auto host = room.find(slot.host);
-    const bool there = host != room.end() && slot.local_rank < host->second;
-    if (there) slot.local_size = host->second;
-    if (slot.wanted && !there) change.end.push_back(static_cast<int32_t>(i));
-    slot.wanted = slot.wanted && there;
-    slot.drained = slot.drained && there;
-  }
+  for (const auto& [host, slots] : room) Shrink(host, slots, empty, &change);
+  std::sort(change.end.begin(), change.end.end());
+  for (Slot& slot : slots_) slot.local_size = std::max(room[slot.host], 1);
   int32_t count = wanted();
   for (const HostSlots& host : hosts) {
-    for (int32_t local = 0; local < std::max(host.slots, 1); ++local) {
+    const int32_t slots = std::max(host.slots, 1);
+    auto free = slots - static_cast<int32_t>(SlotsOn(host.host, /*drained=*/false).size() +
+                                             SlotsOn(host.host, /*drained=*/true).size());
+    for (int32_t local = 0; local < slots && free > 0; ++local) {
       if (most_ > 0 && count >= most_) break;
       const int32_t index = IndexOf(host, local);
       Slot& slot = slots_[static_cast<size_t>(index)];
       if (slot.wanted || slot.drained) continue;
       slot.wanted = true;
-      slot.local_size = std::max(host.slots, 1);
+      slot.local_size = slots;
       change.start.push_back(index);
       ++count;
+      --free;
     }
   }
-  change.sentences = Sentences(slots_, change.start, "is there");
-  for (std::string& gone : Sentences(slots_, change.end, "is gone"))
-    change.sentences.push_back(std::move(gone));
   return change;
+}
+
+std::vector<std::string> SlotSentences(const SlotChange& change, absl::Span<const Slot> slots,
+                                       absl::Span<const HostSlots> hosts,
+                                       absl::Span<const pid_t> pids) {
+  std::vector<std::string> sentences;
+  const auto add = [&](const std::vector<int32_t>& workers, bool ended) {
+    std::map<std::string, std::vector<std::string>> by_host;
+    for (const int32_t worker : workers) {
+      const auto index = static_cast<size_t>(worker);
+      const pid_t pid = ended && index < pids.size() ? pids[index] : 0;
+      by_host[slots[index].host].push_back(
+          absl::StrCat(worker, pid == 0 ? "" : absl::StrCat(" (pid ", pid, ")")));
+    }
+    for (const auto& [host, names] : by_host) {
+      const bool stays = std::any_of(hosts.begin(), hosts.end(),
+                                     [&](const HostSlots& there) { return there.host == host; });
+      sentences.push_back(absl::StrCat("host ", host,
+                                       !ended  ? " is there"
+                                       : stays ? " has fewer slots"
+                                               : " is gone",
+                                       names.size() == 1 ? ": slot " : ": slots ",
+                                       absl::StrJoin(names, ", ")));
+    }
+  };
+  add(change.start, /*ended=*/false);
+  add(change.end, /*ended=*/true);
+  return sentences;
 }
 
 absl::StatusOr<std::vector<HostSlots>> ParseDiscovered(const std::string& text,

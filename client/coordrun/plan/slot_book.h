@@ -2,7 +2,10 @@
 // which. PURE
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,9 +25,8 @@ struct Slot {
 };
 
 struct SlotChange {
-  std::vector<int32_t> start;          // slots that are wanted from now on
-  std::vector<int32_t> end;            // slots that were
-  std::vector<std::string> sentences;  // what has happened, for people
+  std::vector<int32_t> start;  // slots that are wanted from now on
+  std::vector<int32_t> end;    // slots that were
 };
 
 // Not thread-safe: one owner.
@@ -34,8 +36,16 @@ class SlotBook {
   explicit SlotBook(int32_t most) : most_(most) {}
 
   // `hosts`: all that there are now, in the order in which they are to be filled. Whoever is there
-  // stays as long as its slot does.
-  SlotChange Update(absl::Span<const HostSlots> hosts);
+  // stays as long as its host has a slot for it: of a host with fewer slots than before the drained
+  // ones go first, then those of `empty`, in which nobody is, then the last ones.
+  SlotChange Update(absl::Span<const HostSlots> hosts, const std::set<int32_t>& empty = {});
+
+  // How many of `hosts`' slots Update would leave drained: nobody is started there.
+  int64_t DrainedOf(absl::Span<const HostSlots> hosts) const;
+
+  // The number on its host that a worker gets which is started in this slot now: the slot's own, or
+  // one that is free where the host has fewer slots by now.
+  int32_t LocalRankOf(int32_t worker) const;
 
   // The worker of this slot was asked to leave, and has.
   void Drained(int32_t worker);
@@ -45,10 +55,21 @@ class SlotBook {
 
  private:
   int32_t IndexOf(const HostSlots& host, int32_t local_rank);
+  // Of this host, wanted or drained.
+  std::vector<int32_t> SlotsOn(const std::string& host, bool drained) const;
+  void Shrink(const std::string& host, int32_t room, const std::set<int32_t>& empty,
+              SlotChange* change);
 
   const int32_t most_;
   std::vector<Slot> slots_;
 };
+
+// "host b is there: slot 2", "host a is gone: slot 1 (pid 4711)", "host a has fewer slots: ...";
+// for people, a sentence for each host of `change`, which Update has given. `pids`: of the slots'
+// workers; 0: not known.
+std::vector<std::string> SlotSentences(const SlotChange& change, absl::Span<const Slot> slots,
+                                       absl::Span<const HostSlots> hosts,
+                                       absl::Span<const pid_t> pids);
 
 // What a discovery script prints: "host" or "host:slots" a line, as an item of -H, where a host
 // alone has `slots_per_host`. Comments begin with '#'; hosts without slots, and those that were

@@ -66,8 +66,18 @@ Environment PlaceVariables(const WorkerPlace& place) {
           {"COORDD_LOCAL_SIZE", absl::StrCat(place.local_size)}};
 }
 
+absl::Status CheckVariables(const RunOptions& options, const Environment& inherited) {
+  for (const auto& [name, value] : options.variables) {
+    if (value || inherited.count(name) > 0) continue;
+    return absl::NotFoundError(
+        absl::StrCat("-x ", name, ": is not set; expected -x ", name, "=VALUE"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Rendezvous& rendezvous,
                                             const Environment& inherited) {
+  COORDD_RETURN_IF_ERROR(CheckVariables(options, inherited));
   Environment environment = {{"COORDD_ADDR", rendezvous.address},
                              {"COORDD_JOB_ID", rendezvous.job},
                              {"COORDD_TOKEN_FILE", rendezvous.token_file},
@@ -86,12 +96,7 @@ absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Ren
   for (const auto& [name, value] : inherited)
     if (OfOuterTorchrun(name)) environment[name] = "";
   for (const auto& [name, value] : options.variables) {
-    const auto found = inherited.find(name);
-    if (!value && found == inherited.end()) {
-      return absl::NotFoundError(
-          absl::StrCat("-x ", name, ": is not set; expected -x ", name, "=VALUE"));
-    }
-    environment[name] = value ? *value : found->second;
+    environment[name] = value ? *value : inherited.at(name);
   }
   return environment;
 }

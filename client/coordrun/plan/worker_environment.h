@@ -41,6 +41,9 @@ Environment PlaceVariables(const WorkerPlace& place);
 absl::StatusOr<Environment> CommonVariables(const RunOptions& options, const Rendezvous& rendezvous,
                                             const Environment& inherited);
 
+// NOT_FOUND: -x names a variable that `inherited` lacks.
+absl::Status CheckVariables(const RunOptions& options, const Environment& inherited);
+
 // The environment of worker `local_rank` of this run, on this machine: coordrun's own (`inherited`)
 // with the variables that coordrun decides (see --help) and those of -x. `master`: of torch's
 // variables. NOT_FOUND: as above.

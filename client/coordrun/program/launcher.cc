@@ -18,6 +18,7 @@
 #include "client/coordrun/crews/crew_factory.h"
 #include "client/coordrun/plan/coordinator_view.h"
 #include "client/coordrun/plan/first_failure.h"
+#include "client/coordrun/plan/run_flags.h"
 #include "client/coordrun/plan/thread_share.h"
 #include "client/coordrun/plan/torch_variables.h"
 #include "client/coordrun/process/read_lines.h"
@@ -36,6 +37,8 @@ constexpr absl::Duration kCoordinatorStop = absl::Seconds(3);
 constexpr absl::Duration kDrain = absl::Seconds(1);
 // The loop stands still meanwhile.
 constexpr absl::Duration kViewTimeout = absl::Milliseconds(500);
+// For a coordd that is named to say how it wants to be spoken to.
+constexpr absl::Duration kFirstLookTimeout = absl::Seconds(3);
 // At the end of a run, when nothing else is to be done: it says who was lost.
 constexpr absl::Duration kLastViewTimeout = absl::Seconds(5);
 // At the end of a run, for coordd to hear how the last workers have ended.
@@ -107,6 +110,12 @@ Launcher::Launcher(const RunOptions& options, const RunPlan& plan, std::string d
 
 int Launcher::Run() {
   absl::Status prepared = Prepare();
+  if (const absl::Status fits = prepared.ok() ? CheckCoordinator() : absl::OkStatus(); !fits.ok()) {
+    RemoveMarker();
+    output_.Say(absl::StrCat("coordrun: ", fits.message()));
+    KillEverything();
+    return kExitUsage;
+  }
   if (prepared.ok()) prepared = ConnectCrew();
   RemoveMarker();
   if (prepared.ok()) {
@@ -185,6 +194,17 @@ absl::Status Launcher::Prepare() {
   return absl::OkStatus();
 }
 
+absl::Status Launcher::CheckCoordinator() const {
+  if (options_.coordinator.empty()) return absl::OkStatus();
+  const Rendezvous& rendezvous = coordinator_.rendezvous;
+  const auto state =
+      FetchState({rendezvous.address, rendezvous.tls}, rendezvous.job, kFirstLookTimeout);
+  // That its way of speaking is another one (TLS, certificates, no coordd at all) stays so.
+  const absl::Status& status = state.status();
+  const bool is_final = absl::IsFailedPrecondition(status) || absl::IsUnauthenticated(status);
+  return is_final ? status : absl::OkStatus();
+}
+
 absl::Status Launcher::ConnectCrew() {
   COORDD_RETURN_IF_ERROR(crew_->Connect(clock_.Now()));
   const absl::Time deadline = clock_.Now() + options_.start_timeout;
@@ -240,7 +260,8 @@ absl::Status Launcher::StartWorkers() {
 }
 
 void Launcher::RunWorkers() {
-  bool told = false, told_of_waiting = false;
+  bool told = false;
+  std::string told_of_waiting;
   while (!state_->all_ended()) {
     const absl::Time look = discovery_ ? discovery_->NextDeadline() : absl::InfiniteFuture();
     Turn(std::min({state_->NextDeadline(), crew_->NextDeadline(), early_look_, look}));
@@ -248,12 +269,10 @@ void Launcher::RunWorkers() {
     LookForEarlyExit(clock_.Now());
     state_->Tick(clock_.Now());
     RestartWorkers();
-    if (state_->awaits_hosts() && !told_of_waiting) {
-      output_.Say(absl::StrCat("coordrun: nobody is left; hosts are waited for, ",
-                               absl::FormatDuration(options_.elastic_timeout),
-                               " (--elastic-timeout)"));
-    }
-    told_of_waiting = state_->awaits_hosts();
+    const std::string waiting = WaitingText(options_, *state_);
+    if (!waiting.empty() && waiting != told_of_waiting)
+      output_.Say(absl::StrCat("coordrun: ", waiting));
+    told_of_waiting = waiting;
     if (state_->ending() && state_->blame_is_final() && !state_->all_ended() && !told) {
       told = true;
       // While they still wait: who is missing is the answer to most questions.
@@ -453,32 +472,6 @@ bool Launcher::RestartCoordinator(const ProcessEnd& end) {
   output_.Say(absl::StrCat("coordrun: coordd ", end.ToString(), " and was started again after ",
                            absl::ToInt64Milliseconds(coordinator_since_ - died), " ms"));
   return true;
-}
-
-void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
-                             const std::string& launch) {
-  const auto index = static_cast<size_t>(worker);
-  report_.pids[index] = pid;
-  report_.hosts[index] = host;
-  launches_[index] = launch;
-  tails_[index] = TailLines(kTailLines);  // what it says in this life
-}
-
-void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
-  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
-  output_.WorkerSaid(worker, stream, piece);
-}
-
-void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
-  ReportExit(worker, end);
-  const auto index = static_cast<size_t>(worker);
-  const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
-  // What coordd makes of it is asked for all that end in one turn.
-  if (elastic && !state_->ending() && !launches_[index].empty()) {
-    ended_.emplace_back(worker, end);
-  } else {
-    TellEnd(worker, end, /*drained=*/false);
-  }
 }
 
 void Launcher::Notice(absl::string_view sentence) { output_.Say(sentence); }

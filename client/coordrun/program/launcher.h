@@ -40,7 +40,8 @@ class Launcher : private CrewEvents {
            Environment environment, Clock& clock);
 
   // Blocks until everything that it started has ended. Returns coordrun's exit status: RunState's;
-  // 126 or 127 when the command cannot be run; 1 when the run cannot be prepared.
+  // 126 or 127 when the command cannot be run; 2 when the named coordd speaks another way; 1 when
+  // the run cannot be prepared.
   int Run();
 
  private:
@@ -52,6 +53,9 @@ class Launcher : private CrewEvents {
   void Notice(absl::string_view sentence) override;
 
   absl::Status Prepare();
+  // Whether the coordd of --coordinator speaks as this run does; one that is not there yet may
+  // come.
+  absl::Status CheckCoordinator() const;
   absl::Status ConnectCrew();
   absl::Status Check();
   absl::Status StartWorkers();
@@ -90,6 +94,7 @@ class Launcher : private CrewEvents {
   void RestartWorkers();
   // What a discovery script has said.
   void TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts);
+  std::set<int32_t> EmptySlots(const std::vector<HostSlots>& hosts) const;
   HostRanks PlaceOf(int32_t worker) const;
   void LookForEarlyExit(absl::Time now);
   void RemoveMarker();

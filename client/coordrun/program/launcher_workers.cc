@@ -23,6 +23,32 @@ constexpr absl::Duration kAfterEviction = absl::Seconds(1);
 
 }  // namespace
 
+void Launcher::WorkerStarted(int32_t worker, const std::string& host, pid_t pid,
+                             const std::string& launch) {
+  const auto index = static_cast<size_t>(worker);
+  report_.pids[index] = pid;
+  report_.hosts[index] = host;
+  launches_[index] = launch;
+  tails_[index] = TailLines(kTailLines);  // what it says in this life
+}
+
+void Launcher::WorkerSaid(int32_t worker, Stream stream, const Piece& piece) {
+  if (stream == Stream::kErr) tails_[static_cast<size_t>(worker)].Add(piece);
+  output_.WorkerSaid(worker, stream, piece);
+}
+
+void Launcher::WorkerEnded(int32_t worker, const ProcessEnd& end) {
+  ReportExit(worker, end);
+  const auto index = static_cast<size_t>(worker);
+  const bool elastic = options_.min_np > 0 || discovery_ != nullptr;
+  // What coordd makes of it is asked for all that end in one turn.
+  if (elastic && !state_->ending() && !launches_[index].empty()) {
+    ended_.emplace_back(worker, end);
+  } else {
+    TellEnd(worker, end, /*drained=*/false);
+  }
+}
+
 void Launcher::StartReporter() {
   const Rendezvous& rendezvous = coordinator_.rendezvous;
   if (rendezvous.launch_id.empty()) return;
@@ -145,10 +171,11 @@ void Launcher::RestartWorkers() {
         host.empty() ? absl::StrCat("pid ", report_.pids[index]) : absl::StrCat("host ", host);
     const RunState::Worker& course = state_->workers()[index];
     const char* again = course.late && course.restarts == 1 ? "" : " again";
-    output_.Say(started.ok() ? absl::StrCat("coordrun: rank ", options_.first_rank + worker,
-                                            " is started", again, " (", where, ")")
-                             : absl::StrCat("coordrun: rank ", options_.first_rank + worker,
-                                            " is not started again: ", started.message()));
+    const std::string who =
+        absl::StrCat(discovery_ == nullptr ? "coordrun: rank " : "coordrun: slot ",
+                     options_.first_rank + worker);
+    output_.Say(started.ok() ? absl::StrCat(who, " is started", again, " (", where, ")")
+                             : absl::StrCat(who, " is not started again: ", started.message()));
   }
 }
 
@@ -159,16 +186,32 @@ HostRanks Launcher::PlaceOf(int32_t worker) const {
           .here = IsHere(options_, slot.host, ThisHost("").hostname),
           .first_rank = worker,
           .count = 1,
-          .first_local = slot.local_rank,
+          .first_local = slots_.LocalRankOf(worker),
           .local_size = slot.local_size};
 }
 
+// Nobody is in them, or only somebody who was asked to leave, of which coordd is asked where it
+// matters.
+std::set<int32_t> Launcher::EmptySlots(const std::vector<HostSlots>& hosts) const {
+  std::set<int32_t> empty;
+  for (size_t i = 0; i < state_->workers().size(); ++i)
+    if (state_->workers()[i].end) empty.insert(static_cast<int32_t>(i));
+  if (SlotBook(slots_).Update(hosts, empty).end.empty()) return empty;
+  const auto view = FetchView(kJudgeTimeout);
+  for (size_t i = 0; view && i < launches_.size(); ++i) {
+    if (!launches_[i].empty() && WasAskedToLeave(*view, report_.job, launches_[i]))
+      empty.insert(static_cast<int32_t>(i));
+  }
+  return empty;
+}
+
 void Launcher::TakeHosts(const absl::StatusOr<std::vector<HostSlots>>& hosts) {
-  const HostAnswers::Verdict verdict = answers_.Judge(hosts, clock_.Now());
+  const HostAnswers::Verdict verdict =
+      answers_.Judge(hosts, clock_.Now(), hosts.ok() ? slots_.DrainedOf(*hosts) : 0);
   if (!verdict.say.empty()) output_.Say(absl::StrCat("coordrun: ", verdict.say));
   if (!verdict.take || state_->ending()) return;
-  const SlotChange change = slots_.Update(*hosts);
-  for (const std::string& sentence : change.sentences)
+  const SlotChange change = slots_.Update(*hosts, EmptySlots(*hosts));
+  for (const std::string& sentence : SlotSentences(change, slots_.slots(), *hosts, report_.pids))
     output_.Say(absl::StrCat("coordrun: ", sentence));
   const absl::Time now = clock_.Now();
   while (state_->workers().size() < slots_.slots().size()) {

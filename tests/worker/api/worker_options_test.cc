@@ -28,6 +28,8 @@ TEST(WorkerOptions, AreChecked) {
   options = Valid();
   options.job = "a/b";
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a/b")));
+  options.job = "a\nb";  // for a terminal
+  EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a\\nb")));
   options = Valid();
   options.min_workers = 4;
   options.max_workers = 2;

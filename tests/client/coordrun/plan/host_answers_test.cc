@@ -33,6 +33,14 @@ TEST(HostAnswers, TooFewSlotsAreBelievedWhenTheScriptSaysSoForAWhile) {
   EXPECT_TRUE(answers.Judge(Slots(1), AnswerTime(11)).take);
 }
 
+TEST(HostAnswers, DrainedSlotsAreNoneToGoOnWith) {
+  HostAnswers answers(2);
+  EXPECT_TRUE(answers.Judge(Slots(3), AnswerTime(0), /*drained=*/1).take);
+  const HostAnswers::Verdict few = answers.Judge(Slots(3), AnswerTime(1), /*drained=*/2);
+  EXPECT_FALSE(few.take);
+  EXPECT_THAT(few.say, HasSubstr("names 3 slots, 2 of them drained, fewer than --min-np 2"));
+}
+
 TEST(HostAnswers, AGapIsForgotten) {
   HostAnswers answers(2);
   EXPECT_FALSE(answers.Judge(Slots(0), AnswerTime(0)).take);

@@ -119,6 +119,39 @@ TEST_F(RunReportTest, IsOneLineWhenAllIsWell) {
             "coordrun: job train, 3 workers, 2.5 s: all workers exited with status 0");
 }
 
+TEST_F(RunReportTest, RemembersALossThatWasRepaired) {
+  options_.min_np = 2;
+  options_.max_restarts = 2;
+  RunState state(options_, kStart);
+  for (int again = 0; again < 2; ++again) {
+    state.WorkerEnded(1, {.code = 0, .signal = SIGKILL}, kStart + absl::Minutes(again));
+    EXPECT_THAT(state.TakeRestarts(kStart + absl::Minutes(again) + absl::Seconds(30)),
+                ElementsAre(1));
+    state.WorkerRestarted(1, kStart + absl::Minutes(again) + absl::Seconds(30));
+    if (again > 0) continue;
+    EXPECT_EQ(state.repaired(), 1);
+  }
+  EndAll(state, {}, {}, {});
+  EXPECT_THAT(
+      SummaryText(options_, state, report_),
+      HasSubstr("all workers exited with status 0; 2 times one was lost and started again"));
+}
+
+TEST_F(RunReportTest, SaysWhatAJobWithTooFewWorkersWaitsFor) {
+  options_.min_np = 3;
+  options_.discovery_script = "hosts";
+  RunState state(options_, kStart);
+  EXPECT_EQ(WaitingText(options_, state), "");
+  state.WorkerEnded(1, {.code = 0, .signal = SIGKILL}, kStart);
+  EXPECT_EQ(WaitingText(options_, state),
+            "2 workers are left, --min-np 3: waiting up to 600 s for another");
+  state.WorkerEnded(2, {.code = 0, .signal = SIGKILL}, kStart);
+  EXPECT_EQ(WaitingText(options_, state),
+            "1 worker is left, --min-np 3: waiting up to 600 s for 2 others");
+  state.WorkerEnded(0, {}, kStart);
+  EXPECT_EQ(WaitingText(options_, state), "");
+}
+
 TEST_F(RunReportTest, CountsRanksFromTheFirstOneHere) {
   options_.size = 6;
   options_.first_rank = 3;

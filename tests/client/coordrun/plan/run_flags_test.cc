@@ -214,6 +214,47 @@ TEST(RunFlags, TakesHorovodsFlagsForHostsThatComeAndGo) {
   EXPECT_THAT(options.command, ElementsAre("python", "train.py"));
 }
 
+void ExpectRefused(const std::vector<std::string>& arguments, const std::string& says) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_THAT(ParseRunFlags(arguments).exit, Optional(2));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(says));
+}
+
+TEST(RunFlags, RefusesAJobThatCoorddDoesNotTake) {
+  ExpectRefused({"--job", "a b", "true"}, "--job is 'a b': expected 1 to 128 letters, digits");
+  ExpectRefused({"--job", "a\nb\x1b[2J", "true"}, "--job is 'a\\x0ab\\x1b[2J': expected");
+  ExpectRefused({"--job", std::string(129, 'a'), "true"}, "expected 1 to 128 letters");
+  EXPECT_EQ(Parsed({"--job", "a.B-1_", "true"}).job, "a.B-1_");
+}
+
+TEST(RunFlags, AStatusPageBeyondLoopbackNeedsAWord) {
+  ExpectRefused({"--http", "0.0.0.0:7", "true"}, "expected 127.0.0.1:7, or --insecure-http");
+  EXPECT_TRUE(Parsed({"--http", "0.0.0.0:0", "--insecure-http", "true"}).insecure_http);
+  Parsed({"--http", "0.0.0.0:0", "--coordd-arg=--insecure-http", "true"});
+  Parsed({"--http", "off", "true"});
+}
+
+TEST(RunFlags, WhatCoordrunDecidesOfItsCoorddIsNotForCoorddArg) {
+  ExpectRefused({"--coordd-arg=--listen=0.0.0.0:1", "true"}, "expected coordrun's own --listen");
+  ExpectRefused({"--coordd-arg=--ready-fd=3", "true"}, "--ready-fd");
+  Parsed({"--coordd-arg=--log-level=info", "true"});
+}
+
+TEST(RunFlags, AVariablesNameHasNoSpaces) {
+  ExpectRefused({"-x", "A B=3", "true"}, "-x A B=3: expected NAME or NAME=VALUE");
+  ExpectRefused({"-x", "=3", "true"}, "-x =3: expected NAME or NAME=VALUE");
+  EXPECT_THAT(Parsed({"-x", "A=b c", "true"}).variables, ElementsAre(Pair("A", "b c")));
+}
+
+TEST(RunFlags, AMaximumWithoutAScriptIsTold) {
+  const RunOptions options =
+      Parsed({"-np", "2", "--min-np", "2", "--max-np", "4", "-H", "localhost:4", "true"});
+  EXPECT_THAT(options.notes, ElementsAre("no --host-discovery-script: --max-np 4 has no effect; "
+                                         "-np 4 --min-np 2 starts 4"));
+  EXPECT_THAT(Parsed({"-np", "2", "--min-np", "1", "--max-np", "2", "true"}).notes,
+              ::testing::IsEmpty());
+}
+
 TEST(RunFlags, RefusesWhatContradictsAScript) {
   const std::vector<std::string> script = {"--host-discovery-script", "./hosts.sh"};
   for (const std::vector<std::string>& more : {std::vector<std::string>{"-H", "a:1"},

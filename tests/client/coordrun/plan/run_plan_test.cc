@@ -38,7 +38,10 @@ TEST(SlotBook, KeepsWhoIsThereAndFillsHostsInOrder) {
   EXPECT_THAT(gone.end, ElementsAre(1));
   EXPECT_THAT(gone.start, ElementsAre(3));
   EXPECT_EQ(book.slots()[3].host, "c");
-  EXPECT_THAT(gone.sentences, ElementsAre("host c is there: rank 3", "host a is gone: rank 1"));
+  EXPECT_THAT(SlotSentences(gone, book.slots(), Found("c:1\nb:2\na:1"), {17, 18, 19, 20}),
+              ElementsAre("host c is there: slot 3", "host a has fewer slots: slot 1 (pid 18)"));
+  EXPECT_THAT(SlotSentences(gone, book.slots(), Found("c:1\nb:2"), {}),
+              ElementsAre("host c is there: slot 3", "host a is gone: slot 1"));
   // A host that comes back has its slots again.
   EXPECT_THAT(book.Update(Found("b:2")).end, ElementsAre(0, 3));
   EXPECT_THAT(book.Update(Found("b:2\na:4")).start, ElementsAre(0));
@@ -56,6 +59,37 @@ TEST(SlotBook, ADrainedSlotIsUsedAgainWhenItsHostComesAnew) {
   EXPECT_THAT(book.Update(Found("a:1\nb:1")).start, IsEmpty());
   EXPECT_THAT(book.Update(Found("b:1")).end, IsEmpty());
   EXPECT_THAT(book.Update(Found("a:1\nb:1")).start, ElementsAre(0));
+}
+
+TEST(SlotBook, OfAHostWithFewerSlotsTheEmptyOnesGoFirst) {
+  SlotBook book(3);
+  EXPECT_THAT(book.Update(Found("a:3")).start, ElementsAre(0, 1, 2));
+  book.Drained(1);
+  EXPECT_EQ(book.DrainedOf(Found("a:3")), 1);
+  EXPECT_EQ(book.DrainedOf(Found("a:2")), 0);
+  const SlotChange fewer = book.Update(Found("a:2"));
+  EXPECT_THAT(fewer.end, IsEmpty());
+  EXPECT_THAT(fewer.start, IsEmpty());
+  EXPECT_EQ(book.wanted(), 2);
+  // The host has the numbers 0 and 1.
+  EXPECT_EQ(book.LocalRankOf(0), 0);
+  EXPECT_EQ(book.LocalRankOf(2), 1);
+  // Who is waited for in vain goes before who is there.
+  EXPECT_THAT(book.Update(Found("a:1"), {0}).end, ElementsAre(0));
+  EXPECT_EQ(book.LocalRankOf(2), 0);
+  // What comes back has no slot twice.
+  EXPECT_THAT(book.Update(Found("a:3")).start, ElementsAre(0, 1));
+  EXPECT_THAT(book.Update(Found("a:2")).end, ElementsAre(2));
+}
+
+TEST(SlotBook, ADrainedSlotIsNoneThatIsFilled) {
+  SlotBook book(0);
+  book.Update(Found("a:2\nb:2"));
+  book.Drained(0);
+  book.Drained(1);
+  EXPECT_EQ(book.DrainedOf(Found("a:2\nb:2")), 2);
+  EXPECT_EQ(book.DrainedOf(Found("a:1\nb:2")), 1);
+  EXPECT_EQ(book.DrainedOf(Found("b:2\nc:2")), 0);
 }
 
 RunOptions Options() {

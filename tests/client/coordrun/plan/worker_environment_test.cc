@@ -158,6 +158,25 @@ TEST(JobNameFrom, IsTheProgramsNameAsAJobMayBeNamed) {
   EXPECT_EQ(JobNameFrom(std::string(200, 'a')).size(), 128u);
 }
 
+TEST(JobNameFrom, NamesInOtherAlphabetsDiffer) {
+  const std::string test = JobNameFrom("/a/\xd1\x82\xd0\xb5\xd1\x81\xd1\x82");
+  EXPECT_THAT(test, ::testing::MatchesRegex("--------[0-9a-f]{8}"));
+  EXPECT_EQ(JobNameFrom("/b/\xd1\x82\xd0\xb5\xd1\x81\xd1\x82"), test);
+  EXPECT_NE(JobNameFrom("/a/\xd1\x82\xd0\xb5\xd0\xbc\xd0\xb0"), test);
+}
+
+TEST(CoordinatorCommand, WhatTheUserSaysWins) {
+  RunOptions options = RunOf(1);
+  options.http = "off";
+  options.insecure_http = true;
+  options.coordd_arguments = {"--log-level=info", "--store", "memory"};
+  EXPECT_THAT(CoordinatorCommand(
+                  "coordd", options,
+                  {.listen = "127.0.0.1:0", .http = "off", .store = "sqlite:d", .tls = {}}, 7),
+              ElementsAre("coordd", "--listen", "127.0.0.1:0", "--http", "off", "--ready-fd", "7",
+                          "--insecure-http", "--log-level=info", "--store", "memory"));
+}
+
 TEST(CoordinatorCommand, NamesEveryAddressAndFile) {
   RunOptions options = RunOf(1);
   options.http = "off";

@@ -3,11 +3,13 @@
 import multiprocessing.spawn
 import os
 import pickle
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from typing import Any, Callable, List, Optional, Sequence
 
 from coordd.exceptions import HorovodInternalError, InvalidArgumentError
@@ -55,7 +57,7 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
     with tempfile.TemporaryDirectory(prefix=".coordd-run-", dir=_shared_folder(hosts, hostfile, host_discovery_script)) as folder:
         with open(os.path.join(folder, "call"), "wb") as call:
             call.write(_pickled((func, tuple(args), kwargs or {})))
-        command = [coordrun, *flags, "--", executable or sys.executable, "-m", "coordd.horovod", "-m",
+        command = [coordrun, *flags, "--job", _job_name(func), "--", executable or sys.executable, "-m", "coordd.horovod", "-m",
                    "coordd.horovod.runner.task", folder]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         status = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
@@ -68,6 +70,18 @@ def run(func: Callable, args=(), kwargs: Optional[dict] = None, num_proc: Option
     if status != 0 or not results or (expected and len(results) != (num_proc or np)):
         raise HorovodInternalError(f"run: coordrun ended with status {status}; {len(results)}{expected} ranks have a result")
     return [results[rank] for rank in sorted(results)]
+
+
+def _job_name(func: Callable) -> str:
+    """What the job is called: "train.main" for a function main of train.py."""
+    module = getattr(func, "__module__", None) or type(func).__module__
+    if module == "__main__":
+        module = os.path.splitext(os.path.basename(sys.argv[0]))[0].strip("-") or "python"
+    name = f"{module}.{getattr(func, '__qualname__', None) or type(func).__qualname__}"
+    name = name.replace("<locals>.", "").replace("<lambda>", "lambda")
+    plain = re.sub(r"[^A-Za-z0-9._-]", "-", name)
+    # What cannot be spelled differs all the same.
+    return plain if plain == name and len(name) <= 128 else f"{plain[:119]}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
 
 def _coordrun_flags(given: dict) -> List[str]:
