@@ -98,7 +98,8 @@ TEST(ChooseTarget, AnOptionBeatsItsVariableAndAVariableTheFile) {
   const Connection live[] = {Running("127.0.0.1:1", kTheirs)};
   const Environment environment = {
       {"COORDD_TLS_CA", "env.ca"}, {"COORDD_TLS_CERT", "env.crt"}, {"COORDD_TLS_KEY", "env.key"}};
-  for (const std::string coordinator : {"127.0.0.1:1", ""}) {
+  for (const auto& coordinator :
+       {std::optional<std::string>("127.0.0.1:1"), std::optional<std::string>()}) {
     EXPECT_EQ(ChooseTarget({.coordinator = coordinator, .tls = kMine}, environment, live)->tls.ca,
               "my.ca");
     EXPECT_EQ(ChooseTarget({.coordinator = coordinator, .tls = {}}, environment, live)->tls.ca,

@@ -32,21 +32,15 @@ TEST(ParsePortRange, TakesTwoEndsOrOnePort) {
 }
 
 TEST(ParseHostPort, SaysWhatIsWrong) {
-  const std::pair<const char*, const char*> cases[] = {{"", "has no port"},
-                                                       {"host", "has no port"},
-                                                       {":1", "has no host"},
-                                                       {"host:", "not a number from 0 to 65535"},
-                                                       {"host:65536", "65535"},
-                                                       {"host:-1", "65535"},
-                                                       {"host:+1", "65535"},
-                                                       {"host: 1", "65535"},
-                                                       {"host:1x", "65535"},
-                                                       {"::1:80", "more than one colon"},
-                                                       {"[::1]", "has no port"},
-                                                       {"[::1", "has no ]"},
-                                                       {"[host]:1", "no IPv6"},
-                                                       {"ho st:1", "character in its host"},
-                                                       {"http://h:1", "is a URL"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "has no port"},       {"host", "has no port"},
+      {":1", "has no host"},     {"host:", "not a number from 0 to 65535"},
+      {"host:65536", "65535"},   {"host:-1", "65535"},
+      {"host:+1", "65535"},      {"host: 1", "65535"},
+      {"host:1x", "65535"},      {"::1:80", "more than one colon"},
+      {"[::1]", "has no port"},  {"[::1", "has no ]"},
+      {"[host]:1", "no IPv6"},   {"ho st:1", "character in its host"},
+      {"http://h:1", "is a URL"}};
   for (const auto& [text, why] : cases) {
     const absl::StatusOr<HostPort> parsed = ParseHostPort(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
