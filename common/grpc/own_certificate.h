@@ -9,8 +9,9 @@ namespace coordd {
 enum class TlsSide { kServer, kClient };
 
 // TlsFiles::Validate, and then what the other side will ask of our certificate: that it is valid
-// now, is made for this side, names somebody, and is of the authority in `files.ca`, as all
-// certificates of one coordd are. INVALID_ARGUMENT: one sentence that names the file.
+// now, is made for this side, and, of a server, names somebody. Not whose it is: servers and
+// clients may have authorities of their own, and `files.ca` is the other side's. INVALID_ARGUMENT:
+// one sentence that names the file.
 absl::Status CheckOwnCertificate(const TlsFiles& files, TlsSide side);
 
 }  // namespace coordd

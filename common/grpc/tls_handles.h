@@ -17,9 +17,6 @@ struct TlsFreer {
   void operator()(X509_EXTENSION* p) const { X509_EXTENSION_free(p); }
   void operator()(BIO* p) const { BIO_free(p); }
   void operator()(BIGNUM* p) const { BN_free(p); }
-  void operator()(X509_STORE* p) const { X509_STORE_free(p); }
-  void operator()(X509_STORE_CTX* p) const { X509_STORE_CTX_free(p); }
-  void operator()(STACK_OF(X509) * p) const { sk_X509_pop_free(p, X509_free); }
   void operator()(SSL_CTX* p) const { SSL_CTX_free(p); }
   void operator()(SSL* p) const { SSL_free(p); }
 };

@@ -108,16 +108,19 @@ class ConnectingTest(processes.TestCase):
 
     # Certificates.
 
-    def test_a_certificate_of_another_authority_than_its_own_is_final_before_anybody_is_asked(self):
+    def test_a_certificate_of_another_authority_than_coordds_is_final(self):
         tls, others = self.certificates(), self.certificates("others")
-        mixed = self.files(tls, others)
-        said = f"TLS certificate {others}/worker.crt is not of the authority in {tls}/ca.crt"
-        for ask, status in ((self.worker, 2), (self.coordctl, 2), (self.coordrun, 2)):
+        coordd = self.tls_coordd(tls)
+        said = f"coordd at {coordd.listen} does not take the certificate in {others}/worker.crt"
+        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 1)):
             with self.subTest(ask=ask.__name__):
-                self.assert_hears(ask("127.0.0.1:1", **mixed), status, said)
-        relay = self.run_command(program("coordd-relay"), "--coordinator", "127.0.0.1:1", "--listen", f"unix:{self.folder}/relay",
-                                 environment=processes.clean_environment(**mixed))
-        self.assert_hears(relay, 2, said)
+                self.assert_hears(ask(coordd.listen, **self.files(tls, others)), status, said)
+
+    def test_servers_and_clients_may_have_authorities_of_their_own(self):
+        servers, clients = self.certificates("servers"), self.certificates("clients")
+        coordd = self.coordd("--tls-cert", f"{servers}/server.crt", "--tls-key", f"{servers}/server.key", "--tls-ca", f"{clients}/ca.crt")
+        status, text = self.coordctl(coordd.listen, **self.files(servers, clients))
+        self.assertEqual(status, 0, text)
 
     def test_a_certificate_for_servers_is_none_for_a_worker(self):
         tls = self.certificates()
@@ -173,8 +176,8 @@ class ConnectingTest(processes.TestCase):
             threading.Thread(target=serve, args=(client,), daemon=True).start()
 
     def test_coordd_starts_with_no_certificate_that_its_clients_refuse(self):
-        tls, others = self.certificates(), self.certificates("others")
-        for cert, said in ((f"{tls}/worker", "is not for servers"), (f"{others}/server", f"is not of the authority in {tls}/ca.crt")):
+        tls = self.certificates()
+        for cert, said in ((f"{tls}/worker", "is not for servers"),):
             status, text = self.run_command(program("coordd"), "--listen", "127.0.0.1:0", "--store", "memory", "--tls-ca", f"{tls}/ca.crt",
                                             "--tls-cert", f"{cert}.crt", "--tls-key", f"{cert}.key")
             self.assertEqual(status, 2, text)
