@@ -1,8 +1,10 @@
 // coordctl: what operators ask and make.
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,10 +15,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/coordctl/admin_client.h"
+#include "client/coordctl/ask_for_jobs.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
+#include "client/coordctl/target_by_job.h"
 #include "client/coordctl/trace_report.h"
 #include "client/coordctl/whoami.h"
 #include "common/base/atomic_file.h"
@@ -108,6 +112,10 @@ absl::StatusOr<Target> FindTarget(const Arguments& arguments, const Environment&
       live.push_back(std::move(service));
   }
   absl::StatusOr<Target> target = ChooseTarget(arguments.target, environment, live);
+  if (absl::IsFailedPrecondition(target.status())) {
+    const std::string& job = arguments.job.empty() ? arguments.dismiss.job : arguments.job;
+    target = ChooseByJob(job, AskForJobs(live));
+  }
   if (absl::IsNotFound(target.status()) && !directory.ok()) return directory.status();
   if (absl::IsNotFound(target.status()) && !unusable.ok()) return unusable;
   if (!target.ok()) return target;
@@ -156,6 +164,14 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   request.set_job(arguments.job);
   request.set_seconds(arguments.seconds);
   request.set_steps(arguments.seconds > 0 ? 0 : arguments.steps);
+  // Of a job that hangs, what it hangs in may be gone when coordd has ended it.
+  const absl::StatusOr<v1::ServerState> before = FetchState(*target, arguments.job, kTimeout);
+  if (!arguments.json && before.ok() && !before->jobs().empty()) {
+    const std::string span = request.steps() > 0 ? absl::StrCat(request.steps(), " steps")
+                                                 : absl::StrCat(request.seconds(), " s");
+    std::fprintf(stderr, "coordctl: recording %s of job %s...\n", span.c_str(),
+                 PrintableText(arguments.job).c_str());
+  }
   const absl::StatusOr<v1::TraceReply> reply = FetchTrace(*target, request, kTraceTimeout);
   if (!reply.ok()) {
     return Report(reply.status(), absl::IsNotFound(reply.status()) ? kNoJob : kFailed);
@@ -165,6 +181,13 @@ int Trace(const Arguments& arguments, const Environment& environment) {
   const absl::Status written = WriteTimeline(file, TimelineOf(*reply));
   if (!written.ok()) return Report(written, kFailed);
   const TraceSummary summary = Summarize(*reply);
+  if (!arguments.json && NothingExecuted(summary)) {
+    const absl::StatusOr<v1::ServerState> now = FetchState(*target, arguments.job, kTimeout);
+    const std::string waits = StallsText(now.ok() ? *now : v1::ServerState());
+    const std::string waited = StallsText(before.ok() ? *before : v1::ServerState());
+    Print(NothingText(summary, waits.empty() ? waited : waits));
+    return kOk;
+  }
   arguments.json ? PrintJson(ToJson(summary, file)) : Print(ToText(summary, file));
   return kOk;
 }
@@ -226,13 +249,25 @@ ExitCode DismissFailure(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) ? kRefused : kFailed;
 }
 
+// USER is not set in containers and services: as `id -un` has it.
+Environment WithUser(Environment environment) {
+  if (!Variable(environment, "USER").empty() || !Variable(environment, "LOGNAME").empty())
+    return environment;
+  passwd entry = {}, *found = nullptr;
+  std::array<char, 16384> strings{};
+  const bool known = getpwuid_r(geteuid(), &entry, strings.data(), strings.size(), &found) == 0 &&
+                     found != nullptr && entry.pw_name != nullptr;
+  environment["USER"] = known ? std::string(entry.pw_name) : absl::StrCat("uid ", geteuid());
+  return environment;
+}
+
 int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environment& environment) {
   const absl::StatusOr<Target> target = FindTarget(arguments, environment);
   if (!target.ok()) return ReportNoTarget(target.status());
   DismissArguments asked = arguments.dismiss;
   asked.action = action;
   absl::StatusOr<v1::DismissReply> reply = DismissWorkers(
-      *target, DismissRequestFrom(asked, environment, ThisHost("").hostname), kTimeout);
+      *target, DismissRequestFrom(asked, WithUser(environment), ThisHost("").hostname), kTimeout);
   if (!reply.ok()) return Report(reply.status(), DismissFailure(reply.status()));
   PrintEither(
       arguments.json, *reply, [](const auto& message) { return ToJson(message, /*pretty=*/false); },

@@ -253,6 +253,13 @@ std::string StallText(const v1::StalledTensor& stall) {
                       "; ranks missing: ", RanksText(stall.missing_ranks(), stall.missing_count()));
 }
 
+std::string StallsText(const v1::ServerState& state) {
+  std::vector<std::string> texts;
+  for (const v1::JobState& job : state.jobs())
+    for (const v1::StalledTensor& stall : job.stalled()) texts.push_back(StallText(stall));
+  return absl::StrJoin(texts, "; ");
+}
+
 std::string RankRunsText(const std::vector<int32_t>& ranks) {
   std::vector<std::string> runs;
   for (size_t first = 0, next = 0; first < ranks.size(); first = next) {

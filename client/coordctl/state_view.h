@@ -19,6 +19,9 @@ std::string DepartureText(const v1::Departure& departure);
 // "stalled for 12 s: grad/17 (process set 3); ranks in: 0, 1; ranks missing: 2, 3".
 std::string StallText(const v1::StalledTensor& stall);
 
+// Those of all jobs, "; " between them; empty: none.
+std::string StallsText(const v1::ServerState& state);
+
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.
 std::string StatusText(const v1::ServerState& state);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/coordctl/state_view.h"
 #include "common/base/utf8.h"
 #include "common/protocol/chrome_trace.h"
 #include "common/protocol/tensor_spec.h"
@@ -216,6 +217,22 @@ TraceSummary Summarize(const v1::TraceReply& reply) {
       100 * latest->last_in >= kOftenPercent * latest->collectives)
     summary.latest_rank = latest->rank;
   return summary;
+}
+
+bool NothingExecuted(const TraceSummary& summary) {
+  return std::all_of(summary.ranks.begin(), summary.ranks.end(), [](const RankSummary& rank) {
+    return rank.batches == 0 && rank.dropped == 0;
+  });
+}
+
+std::string NothingText(const TraceSummary& summary, absl::string_view stalls) {
+  return absl::StrCat("job ", summary.job, ", generation ", summary.generation, ", ", summary.size,
+                      summary.size == 1 ? " rank" : " ranks", ": nothing was executed in ",
+                      DurationText(summary.seconds), "; ",
+                      stalls.empty() ? "`coordctl status` and `coordctl events` tell what its "
+                                       "ranks do"
+                                     : stalls,
+                      summary.note.empty() ? "" : absl::StrCat(" (", summary.note, ")"), "\n");
 }
 
 std::string ToText(const TraceSummary& summary, absl::string_view file) {

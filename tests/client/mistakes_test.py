@@ -146,6 +146,21 @@ class WrongFlagTest(MistakesCase):
         self.assertIn("state: memory", text)  # of the level info
         self.assert_usage("--coordd-arg=--listen=127.0.0.1:0", "--", "true", says="expected coordrun's own --listen instead")
 
+    def test_a_coordd_that_wants_tls_is_found_before_the_workers_start(self):
+        certificates = os.path.join(self.folder, "certificates")
+        status, text = self.run_command(program("coordctl"), "certs", certificates, environment=self.environment)
+        self.assertEqual(status, 0, text)
+        def tls(side):
+            pairs = (("cert", f"{side}.crt"), ("key", f"{side}.key"), ("ca", "ca.crt"))
+            return [word for flag, name in pairs for word in (f"--tls-{flag}", os.path.join(certificates, name))]
+
+        coordd = self.coordd(*tls("server"))
+        text = self.assert_usage("--coordinator", coordd.listen, "--", "echo", "ran", says="this coordd wants TLS: give --tls-ca")
+        self.assertNotIn("ran", text)
+        status, text = self.coordrun("--coordinator", coordd.listen, *tls("worker"), "--", "echo", "ran")
+        self.assertEqual(status, 0, text)
+        self.assertIn("[0] ran", text)
+
     def test_a_key_that_is_not_there_and_variables_that_are_none(self):
         self.assert_usage("-i", "/nonexistent", "-H", "localhost", "--", "true",
                           says=r"--ssh-identity-file is /nonexistent, which cannot be read \(No such file")

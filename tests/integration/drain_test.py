@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import signal
 
@@ -185,8 +186,11 @@ class DrainUnderCoordrunTest(processes.TestCase):
 
     def test_drained_by_an_operator(self):
         run = self.started("-np", "3", "--min-np", "2")
-        status, text = self.run_command(program("coordctl"), "drain", "0", environment=self.environment)
+        nameless = {name: value for name, value in self.environment.items() if name not in ("USER", "LOGNAME")}
+        status, text = self.run_command(program("coordctl"), "drain", "0", environment=nameless)
         self.assertEqual(status, 0, text)
+        status, text = self.run_command(program("coordctl"), "events", environment=self.environment)
+        self.assertIn(f"operator {pwd.getpwuid(os.geteuid()).pw_name}@", text)
         self.assert_says(run, r"rank 0 \(pid \d+\) was asked to leave and exited with status 0")
         status, text = self.run_command(program("coordctl"), "drain", "0", environment=self.environment)
         self.assertEqual(status, 5, text)

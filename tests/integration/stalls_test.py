@@ -1,5 +1,7 @@
 """A tensor that some ranks have submitted and others have not: everybody who looks can see it."""
 
+import os
+
 from tests.support import processes
 from tests.support.processes import program, wait_for
 
@@ -25,6 +27,40 @@ class StallsTest(processes.TestCase):
         for worker in workers:
             self.assertEqual(worker.ask("wait layer3.weight"), "ok 4 4")
         self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 0))
+
+    def test_a_trace_of_a_job_that_hangs_says_what_it_waits_for(self):
+        coordd = self.coordd("--stall-warning", "200ms")
+        environment = processes.clean_environment(XDG_RUNTIME_DIR=coordd.runtime)
+        workers = self.workers(coordd, 3)
+        for worker in workers[:2]:
+            self.assertEqual(worker.ask("submit grad float32 10 1"), "ok")
+        self.assertTrue(wait_for(lambda: coordd.metric("coordd_stalled_tensors") == 1), coordd.text())
+        status, text = self.run_command(program("coordctl"), "trace", "test", "--seconds", "0.5", "--output",
+                                        os.path.join(self.folder, "trace.json"), environment=environment)
+        self.assertEqual(status, 0, text)
+        self.assertIn("coordctl: recording 0.5 s of job test...", text)
+        self.assertRegex(text, r"3 ranks: nothing was executed in .* s; stalled for .*: grad; ranks in: 0, 1; ranks missing: 2")
+        self.assertNotIn("came last in", text)
+        self.assertEqual(workers[2].ask("submit grad float32 10 1"), "ok")
+        for worker in workers:
+            self.assertEqual(worker.ask("wait grad"), "ok 3 3")
+
+    def test_of_several_coordds_the_one_with_the_job_is_asked(self):
+        environment = processes.clean_environment(XDG_RUNTIME_DIR=self.folder)
+        coordds = [self.coordd(environment=environment) for _ in range(2)]
+        for coordd, job in zip(coordds, ("train", "eval")):
+            self.workers(coordd, 1, job=job)
+        status, text = self.run_command(program("coordctl"), "status", environment=environment)
+        self.assertEqual(status, 3, text)
+        for coordd, job in zip(coordds, ("train", "eval")):
+            self.assertRegex(text, rf"{coordd.listen} \(pid \d+, job {job}\)")
+        for job in ("train", "eval"):
+            status, text = self.run_command(program("coordctl"), "status", job, environment=environment)
+            self.assertEqual(status, 0, text)
+            self.assertIn(f"job {job}", text)
+        status, text = self.run_command(program("coordctl"), "status", "other", environment=environment)
+        self.assertEqual(status, 3, text)
+        self.assertIn("none has a job other", text)
 
     def test_after_stall_abort_every_rank_gets_an_error_and_the_job_goes_on(self):
         coordd = self.coordd("--stall-warning", "500ms", "--stall-abort", "1s")

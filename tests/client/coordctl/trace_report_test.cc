@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "client/coordctl/state_view.h"
 #include "common/protocol/protocol_bounds.h"
 #include "coordd/v1/trace.pb.h"
 
@@ -54,6 +55,33 @@ v1::TraceRank* AddRank(v1::TraceReply* reply, const std::vector<v1::TraceBatch>&
   for (const v1::TraceBatch& batch : batches) *part.add_batches() = batch;
   rank->add_batches(part.SerializeAsString());
   return rank;
+}
+
+TEST(TraceReport, OfAJobThatHangsItSaysWhatItWaitsFor) {
+  v1::TraceReply reply;
+  reply.set_job("train");
+  reply.set_generation(2);
+  reply.set_size(2);
+  reply.set_seconds(30);
+  AddRank(&reply, {});
+  AddRank(&reply, {});
+  const TraceSummary summary = Summarize(reply);
+  EXPECT_TRUE(NothingExecuted(summary));
+  v1::ServerState state;
+  EXPECT_EQ(StallsText(state), "");
+  v1::StalledTensor* stall = state.add_jobs()->add_stalled();
+  stall->set_name("grad");
+  stall->set_waiting_seconds(12);
+  stall->add_ready_ranks(0);
+  stall->set_ready_count(1);
+  stall->add_missing_ranks(1);
+  stall->set_missing_count(1);
+  EXPECT_EQ(NothingText(summary, StallsText(state)),
+            "job train, generation 2, 2 ranks: nothing was executed in 30 s; stalled for 12 s: "
+            "grad; ranks in: 0; ranks missing: 1\n");
+  EXPECT_THAT(NothingText(summary, ""), HasSubstr("`coordctl status`"));
+  AddRank(&reply, {Batch(1, {.exchange = 1})});
+  EXPECT_FALSE(NothingExecuted(Summarize(reply)));
 }
 
 // Rank 1 comes 30 ms late to each of three steps of 100 ms. Its clock is a second behind coordd's.

@@ -1,0 +1,25 @@
+// Which of several coordds on a machine is meant, by the jobs that they have. PURE
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/coordctl/target.h"
+#include "common/launch/connection_file.h"
+
+namespace coordd {
+
+struct RunningCoordinator {
+  Connection connection;
+  bool answers = false;
+  std::vector<std::string> jobs;  // of one that answers
+};
+
+// The only one that has `job`. FAILED_PRECONDITION: `job` is empty, or none or several have it;
+// says which job each of them has.
+absl::StatusOr<Target> ChooseByJob(const std::string& job,
+                                   absl::Span<const RunningCoordinator> running);
+
+}  // namespace coordd
