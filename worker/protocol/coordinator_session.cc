@@ -37,7 +37,7 @@ void CoordinatorSession::EnterGeneration(const Terms& terms, int64_t session, ab
   heartbeats_.EnterGeneration(terms_.pace.lease, now);
 }
 
-void CoordinatorSession::Send(v1::WorkerMessage message, const Turn& turn) const {
+void CoordinatorSession::Send(v1::WorkerMessage message, const WorkerTurn& turn) const {
   if (!can_send()) return;
   Stamp(message);
   turn.out.push_back(SendMessage{std::move(message)});
@@ -92,7 +92,7 @@ std::string CoordinatorSession::TimeoutText() const {
                       detached_because_.message());
 }
 
-bool CoordinatorSession::TakeAttempt(const Turn& turn) {
+bool CoordinatorSession::TakeAttempt(const WorkerTurn& turn) {
   if (!detached() || turn.now < next_attempt_) return false;
   next_attempt_ = absl::InfiniteFuture();
   link_ = Link::kResuming;

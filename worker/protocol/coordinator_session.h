@@ -47,7 +47,7 @@ class CoordinatorSession {
   bool can_send() const { return link_ == Link::kAttached; }
 
   // Nothing while there is nobody to hear it.
-  void Send(v1::WorkerMessage message, const Turn& turn) const;
+  void Send(v1::WorkerMessage message, const WorkerTurn& turn) const;
   void Stamp(v1::WorkerMessage& message) const;
 
   // Whether what came on this stream, from a coordd of this epoch, is of the session at hand;
@@ -65,7 +65,7 @@ class CoordinatorSession {
   bool HasTimedOut(absl::Time now) const;
   std::string TimeoutText() const;  // one phrase
   // Opens the next stream if it is time to; the resume has to follow.
-  bool TakeAttempt(const Turn& turn);
+  bool TakeAttempt(const WorkerTurn& turn);
   void Resumed(int64_t session) { session_ = session; }
   // There is a session again.
   void Reattach(absl::Time now);

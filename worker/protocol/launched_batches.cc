@@ -84,7 +84,7 @@ void LaunchedBatches::AwaitVerdict(LaunchedBatch::Tensors tensors) {
   for (auto& tensor : tensors) awaiting_verdict_.push_back(std::move(tensor));
 }
 
-void LaunchedBatches::FailAwaiting(const absl::Status& why, const Turn& turn) {
+void LaunchedBatches::FailAwaiting(const absl::Status& why, const WorkerTurn& turn) {
   for (const auto& [id, spec] : awaiting_verdict_)
     turn.out.push_back(FailTensor{id, ForTensor(spec->name, why)});
   awaiting_verdict_.clear();

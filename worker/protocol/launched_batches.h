@@ -75,7 +75,7 @@ class LaunchedBatches {
   // generation.
   void AwaitVerdict(LaunchedBatch::Tensors tensors);
   bool awaits_verdict() const { return !awaiting_verdict_.empty(); }
-  void FailAwaiting(const absl::Status& why, const Turn& turn);
+  void FailAwaiting(const absl::Status& why, const WorkerTurn& turn);
   // What the data plane saw first; OK: nothing has failed here.
   const absl::Status& local_failure() const { return local_failure_; }
   void NoteLocalFailure(absl::Status failure) { local_failure_ = std::move(failure); }

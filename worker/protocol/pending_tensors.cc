@@ -67,22 +67,22 @@ SharedSpec PendingTensors::Erase(iterator tensor) {
   return spec;
 }
 
-void PendingTensors::Fail(iterator tensor, const absl::Status& why, const Turn& turn) {
+void PendingTensors::Fail(iterator tensor, const absl::Status& why, const WorkerTurn& turn) {
   turn.out.push_back(FailTensor{tensor->first, ForTensor(tensor->second.spec->name, why)});
   Erase(tensor);
 }
 
-void PendingTensors::FailAll(const absl::Status& why, const Turn& turn) {
+void PendingTensors::FailAll(const absl::Status& why, const WorkerTurn& turn) {
   for (const auto& [id, tensor] : tensors_)
     turn.out.push_back(FailTensor{id, ForTensor(tensor.spec->name, why)});
   *this = PendingTensors();
 }
 
-void PendingTensors::FailUnreported(const absl::Status& why, const Turn& turn) {
+void PendingTensors::FailUnreported(const absl::Status& why, const WorkerTurn& turn) {
   for (TensorId id : std::vector<TensorId>(unreported_)) Fail(tensors_.find(id), why, turn);
 }
 
-void PendingTensors::FailWithdrawn(const Turn& turn) {
+void PendingTensors::FailWithdrawn(const WorkerTurn& turn) {
   for (auto tensor = tensors_.begin(); tensor != tensors_.end();) {
     const auto next = std::next(tensor);
     if (!tensor->second.withdrawn.ok()) Fail(tensor, tensor->second.withdrawn, turn);

@@ -48,12 +48,12 @@ class PendingTensors {
   // The same for one that is older than what has come since it was launched.
   void AddInOrder(TensorId id, Tensor tensor);
   SharedSpec Erase(iterator tensor);
-  void Fail(iterator tensor, const absl::Status& why, const Turn& turn);
-  void FailAll(const absl::Status& why, const Turn& turn);
-  void FailUnreported(const absl::Status& why, const Turn& turn);
+  void Fail(iterator tensor, const absl::Status& why, const WorkerTurn& turn);
+  void FailAll(const absl::Status& why, const WorkerTurn& turn);
+  void FailUnreported(const absl::Status& why, const WorkerTurn& turn);
   // Those for which `which(spec)` holds.
   template <typename F>
-  void FailThose(F which, const absl::Status& why, const Turn& turn) {
+  void FailThose(F which, const absl::Status& why, const WorkerTurn& turn) {
     for (auto tensor = tensors_.begin(); tensor != tensors_.end();) {
       const auto next = std::next(tensor);
       if (which(*tensor->second.spec)) Fail(tensor, why, turn);
@@ -62,7 +62,7 @@ class PendingTensors {
   }
 
   // Those that are withdrawn, each with its own reason: coordd's answer will not come.
-  void FailWithdrawn(const Turn& turn);
+  void FailWithdrawn(const WorkerTurn& turn);
 
   iterator Find(TensorId id) { return tensors_.find(id); }
   iterator Find(ProcessSetId process_set, absl::string_view name);

@@ -409,7 +409,7 @@ absl::Time ScheduledWork::NextDeadline() const {
   return next;
 }
 
-void ScheduledWork::Leave(const absl::Status& why, const Turn& turn) {
+void ScheduledWork::Leave(const absl::Status& why, const WorkerTurn& turn) {
   for (auto& [id, scheduled] : lanes_) {
     scheduled.lane->Freeze();
     for (const HeldTensor& held : scheduled.lane->TakeAllHeld())
@@ -417,7 +417,7 @@ void ScheduledWork::Leave(const absl::Status& why, const Turn& turn) {
   }
 }
 
-void ScheduledWork::FailAll(const absl::Status& why, const Turn& turn) {
+void ScheduledWork::FailAll(const absl::Status& why, const WorkerTurn& turn) {
   Leave(why, turn);
   slots_.clear();
   lanes_.clear();

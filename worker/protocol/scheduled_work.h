@@ -44,7 +44,7 @@ class ScheduledWork {
  public:
   // What a call may use and change besides the schedules.
   struct Context {
-    const Turn& turn;
+    const WorkerTurn& turn;
     PendingTensors& pending;
     LaunchedBatches& launched;
     const CoordinatorSession& session;
@@ -100,8 +100,8 @@ class ScheduledWork {
 
   // --- ends ---
   // Nothing is launched any more; what is held fails.
-  void Leave(const absl::Status& why, const Turn& turn);
-  void FailAll(const absl::Status& why, const Turn& turn);
+  void Leave(const absl::Status& why, const WorkerTurn& turn);
+  void FailAll(const absl::Status& why, const WorkerTurn& turn);
   // The lanes end with their generation; what they hold is pending.
   void MoveTo(PendingTensors& pending);
 

@@ -10,7 +10,7 @@ namespace coordd {
 
 // The time of a step or of a tick, and where its effects go, in order. Lives for one call of
 // WorkerState and is never kept.
-struct Turn {
+struct WorkerTurn {
   absl::Time now;
   std::vector<WorkerEffect>& out;
 };

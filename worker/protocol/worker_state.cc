@@ -31,11 +31,11 @@ WorkerState::WorkerState(const WorkerStateOptions& options, absl::Time now)
       last_process_set_(options.process_sets.last_process_set()) {}
 
 void WorkerState::Step(WorkerEvent in, absl::Time now, std::vector<WorkerEffect>& out) {
-  const Turn turn{now, out};
+  const WorkerTurn turn{now, out};
   std::visit([&](auto& event) { On(event, turn); }, in);
 }
 
-void WorkerState::On(TensorsSubmitted& in, const Turn& turn) {
+void WorkerState::On(TensorsSubmitted& in, const WorkerTurn& turn) {
   for (SubmittedTensor& tensor : in.tensors) {
     const std::string& name = tensor.spec->name;
     if (in.again && TakeAgain(tensor, turn)) continue;
@@ -72,7 +72,7 @@ int64_t WorkerState::pending_tensors() const {
   return static_cast<int64_t>(pending_.size()) + schedules_.held();
 }
 
-void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
+void WorkerState::On(ProcessSetAsked& in, const WorkerTurn& turn) {
   absl::Status refused = end_;
   if (leaving_) refused = absl::CancelledError("this worker is shutting down");
   if (refused.ok() && (expects_next_ || IsOutdated(in.generation))) refused = change_;
@@ -91,7 +91,7 @@ void WorkerState::On(ProcessSetAsked& in, const Turn& turn) {
 }
 
 // long: a case for each kind of message
-void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
+void WorkerState::On(CoordinatorSaid& in, const WorkerTurn& turn) {
   const v1::CoordinatorMessage& message = in.message;
   if (!IsOfThisSession(in, turn)) return;
   if (!session_.TakeSequence(message.sequence())) {
@@ -139,7 +139,8 @@ void WorkerState::On(CoordinatorSaid& in, const Turn& turn) {
   Log(std::move(in.message));
 }
 
-void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn) {
+void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message,
+                                      const WorkerTurn& turn) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kPlan:
       OnPlan(message.plan(), turn);
@@ -179,7 +180,7 @@ void WorkerState::OnGenerationMessage(const v1::CoordinatorMessage& message, con
   }
 }
 
-void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
+void WorkerState::OnPlan(const v1::CollectivePlan& plan, const WorkerTurn& turn) {
   // Planned before coordd knew that the generation was over for this rank: nobody will finish it.
   if (!end_.ok() || expects_next_) return;
   for (const v1::FusedBatch& batch : plan.batches()) {
@@ -197,7 +198,7 @@ void WorkerState::OnPlan(const v1::CollectivePlan& plan, const Turn& turn) {
     ProtocolError(status.message(), turn);
 }
 
-void WorkerState::On(StreamEnded& in, const Turn& turn) {
+void WorkerState::On(StreamEnded& in, const WorkerTurn& turn) {
   if (!session_.IsLatest(in.stream)) return;  // one that was given up
   if (MayResume(in.status)) {
     Detach(in.status, turn);
@@ -224,7 +225,7 @@ void WorkerState::On(StreamEnded& in, const Turn& turn) {
   if (launched_.awaits_verdict()) launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::On(BatchDone& in, const Turn& turn) {
+void WorkerState::On(BatchDone& in, const WorkerTurn& turn) {
   const BatchKey key{in.lane, in.sequence};
   LaunchedBatch batch = launched_.Complete(in, turn.now);
   if (in.status.ok()) {
@@ -265,7 +266,7 @@ void WorkerState::AwaitVerdict(absl::Time now) {
   launched_.SetVerdictDeadline(!session_.can_send() ? now : now + kVerdictWait);
 }
 
-void WorkerState::On(LeaveRequested& in, const Turn& turn) {
+void WorkerState::On(LeaveRequested& in, const WorkerTurn& turn) {
   goodbye_.Request(in, /*may_fail=*/end_.ok() || options_.on_failure != OnFailure::kEnd);
   if (goodbye_.failing() && !left_)
     EndGeneration(
@@ -285,7 +286,7 @@ void WorkerState::On(LeaveRequested& in, const Turn& turn) {
   launched_.WatchSchedules(turn.now);
 }
 
-void WorkerState::On(StopForced&, const Turn& turn) {
+void WorkerState::On(StopForced&, const WorkerTurn& turn) {
   leaving_ = true;
   EndGeneration(absl::CancelledError("this worker was shut down before its collectives had ended"),
                 /*abort=*/true, turn);
@@ -295,7 +296,7 @@ void WorkerState::On(StopForced&, const Turn& turn) {
   launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) {
+void WorkerState::EndGeneration(absl::Status why, bool abort, const WorkerTurn& turn) {
   const bool may_follow = options_.on_failure != OnFailure::kEnd && abort && end_.ok() &&
                           !leaving_ && !session_.ended() && !absl::IsInternal(why);
   if (may_follow && continues()) {
@@ -315,7 +316,7 @@ void WorkerState::EndGeneration(absl::Status why, bool abort, const Turn& turn) 
   FailEverything(turn);
 }
 
-void WorkerState::FailEverything(const Turn& turn) {
+void WorkerState::FailEverything(const WorkerTurn& turn) {
   pending_.FailAll(end_, turn);
   process_sets_.FailRequests(end_, turn.out);
   schedules_.FailAll(end_, turn);
@@ -327,7 +328,7 @@ void WorkerState::FailEverything(const Turn& turn) {
   launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
-void WorkerState::ProtocolError(absl::string_view what, const Turn& turn) {
+void WorkerState::ProtocolError(absl::string_view what, const WorkerTurn& turn) {
   SendFailed(BatchKey{LaneId{0}, 0}, "", what, std::nullopt, turn);
   const absl::Status why =
       GenerationEndedError(options_.generation, what, absl::StatusCode::kInternal);

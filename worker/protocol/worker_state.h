@@ -127,20 +127,20 @@ class WorkerState {
   absl::Duration heartbeat_lag() const { return session_.heartbeats().lag(); }
 
  private:
-  void On(TensorsSubmitted& in, const Turn& turn);
-  void On(ProcessSetAsked& in, const Turn& turn);
-  void On(CoordinatorSaid& in, const Turn& turn);
-  void On(StreamEnded& in, const Turn& turn);
-  void On(BatchDone& in, const Turn& turn);
-  void On(ProgramWaits& in, const Turn& turn);
-  void On(ConnectFailed& in, const Turn& turn);
-  void On(MembersMayChange& in, const Turn& turn);
-  void On(DrainAsked& in, const Turn& turn);
-  void On(LeaveRequested& in, const Turn& turn);
-  void On(StopForced& in, const Turn& turn);
+  void On(TensorsSubmitted& in, const WorkerTurn& turn);
+  void On(ProcessSetAsked& in, const WorkerTurn& turn);
+  void On(CoordinatorSaid& in, const WorkerTurn& turn);
+  void On(StreamEnded& in, const WorkerTurn& turn);
+  void On(BatchDone& in, const WorkerTurn& turn);
+  void On(ProgramWaits& in, const WorkerTurn& turn);
+  void On(ConnectFailed& in, const WorkerTurn& turn);
+  void On(MembersMayChange& in, const WorkerTurn& turn);
+  void On(DrainAsked& in, const WorkerTurn& turn);
+  void On(LeaveRequested& in, const WorkerTurn& turn);
+  void On(StopForced& in, const WorkerTurn& turn);
 
-  void OnGenerationMessage(const v1::CoordinatorMessage& message, const Turn& turn);
-  void OnPlan(const v1::CollectivePlan& plan, const Turn& turn);
+  void OnGenerationMessage(const v1::CoordinatorMessage& message, const WorkerTurn& turn);
+  void OnPlan(const v1::CollectivePlan& plan, const WorkerTurn& turn);
   // The pending tensor that a plan or a failure for this set means; end(): none.
   PendingTensors::iterator FindPending(ProcessSetId process_set, absl::string_view name);
   // The tensors of a batch. INTERNAL: it has none, or by slots that coordd has not given.
@@ -152,19 +152,20 @@ class WorkerState {
   absl::Status LearnSlots(const v1::CollectivePlan& plan);
   // INTERNAL: what is wrong with the batch; `executing` then holds the tensors that are not pending
   // any more.
-  absl::Status PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing, const Turn& turn);
+  absl::Status PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing,
+                         const WorkerTurn& turn);
   // Moves one of the batch's tensors from pending to executing.
   void PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing, LaunchBatch& launch,
-                  const Turn& turn);
-  void OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn);
-  void OnFailures(const v1::TensorFailures& failures, const Turn& turn);
-  void OnAbort(const v1::Abort& abort, const Turn& turn);
+                  const WorkerTurn& turn);
+  void OnProcessSetChange(const v1::ProcessSetChange& change, const WorkerTurn& turn);
+  void OnFailures(const v1::TensorFailures& failures, const WorkerTurn& turn);
+  void OnAbort(const v1::Abort& abort, const WorkerTurn& turn);
 
   // worker_state_reforming.cc
   // What the next generation begins with, until all of it is there.
-  void OnNext(const v1::CoordinatorMessage& message, const Turn& turn);
+  void OnNext(const v1::CoordinatorMessage& message, const WorkerTurn& turn);
   void OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                    const Turn& turn);
+                    const WorkerTurn& turn);
   // Whether something was submitted for an older generation, whose end the program has to see.
   bool IsOutdated(Generation submitted_for) const {
     return ToInt(submitted_for) != 0 && submitted_for < options_.generation;
@@ -172,15 +173,15 @@ class WorkerState {
   bool IsOutdated(Generation submitted_for, const TensorSpec& spec) const {
     return IsOutdated(submitted_for) && !(continues() && OutlivesGeneration(spec));
   }
-  void AskForChange(const Turn& turn);
-  void OnDrainNotice(const v1::DrainNotice& notice, const Turn& turn);
-  void SetDrain(absl::Time until, const Turn& turn);
-  void AskToLeave(const Turn& turn);
+  void AskForChange(const WorkerTurn& turn);
+  void OnDrainNotice(const v1::DrainNotice& notice, const WorkerTurn& turn);
+  void SetDrain(absl::Time until, const WorkerTurn& turn);
+  void AskToLeave(const WorkerTurn& turn);
   bool is_to_leave() const {
     return drain_asked_.has_value() || drain_until_ != absl::InfiniteFuture();
   }
   // An Abort on which the members had agreed, once what was executing has ended.
-  void CheckAskedAbort(const Turn& turn);
+  void CheckAskedAbort(const WorkerTurn& turn);
   bool has_report() const {
     const size_t unreported = pending_.unreported();
     return unreported > 0 && (unreported > 1 || !JoinWaits());
@@ -188,70 +189,70 @@ class WorkerState {
   bool report_is_due() const {
     return reforms_ && !reported_ && !leaving_ && launched_.empty() && attached();
   }
-  void ReportRecovery(const Turn& turn);
+  void ReportRecovery(const WorkerTurn& turn);
   bool continues() const { return options_.on_failure == OnFailure::kContinue; }
   // The generation is over, and programs need not know: everything goes on in the next one.
-  void Interrupt(const absl::Status& why, const Turn& turn);
+  void Interrupt(const absl::Status& why, const WorkerTurn& turn);
   // Takes back what was launched and interrupted; whether that was possible.
-  bool TakeAgain(SubmittedTensor& tensor, const Turn& turn);
+  bool TakeAgain(SubmittedTensor& tensor, const WorkerTurn& turn);
   // When coordd has to have said who is to blame for a failure here.
   void AwaitVerdict(absl::Time now);
   // No generation follows.
-  void EndForGood(absl::Status why, const Turn& turn);
+  void EndForGood(absl::Status why, const WorkerTurn& turn);
   // Nothing more can come from coordd: the end of this generation, or of waiting for the next.
-  void GiveUp(absl::Status why, const Turn& turn);
+  void GiveUp(absl::Status why, const WorkerTurn& turn);
   bool counts_lease() const { return (end_.ok() || (expects_next_ && !leaving_)) && attached(); }
 
-  void OnSchedule(const v1::Schedule& schedule, const Turn& turn);
-  void OnFreeze(const v1::Freeze& freeze, const Turn& turn);
-  void OnCut(const v1::Cut& cut, const Turn& turn);
-  void EndForFault(const ScheduledWork::Fault& fault, const Turn& turn);
-  void CheckSchedules(const Turn& turn);
+  void OnSchedule(const v1::Schedule& schedule, const WorkerTurn& turn);
+  void OnFreeze(const v1::Freeze& freeze, const WorkerTurn& turn);
+  void OnCut(const v1::Cut& cut, const WorkerTurn& turn);
+  void EndForFault(const ScheduledWork::Fault& fault, const WorkerTurn& turn);
+  void CheckSchedules(const WorkerTurn& turn);
   bool JoinWaits() const;
-  ScheduledWork::Context ForSchedules(const Turn& turn) {
+  ScheduledWork::Context ForSchedules(const WorkerTurn& turn) {
     return {turn, pending_, launched_, session_, leaving_};
   }
 
   // worker_state_trace.cc
-  void OnTrace(const v1::Trace& trace, const Turn& turn);
-  void AnswerTraceBegin(const Turn& turn);
-  void EndTraceWhenComplete(const Turn& turn);
-  void EndTrace(bool send, const Turn& turn);
+  void OnTrace(const v1::Trace& trace, const WorkerTurn& turn);
+  void AnswerTraceBegin(const WorkerTurn& turn);
+  void EndTraceWhenComplete(const WorkerTurn& turn);
+  void EndTrace(bool send, const WorkerTurn& turn);
 
   // worker_state_resume.cc
   bool MayResume(const absl::Status& ended) const;
-  void Detach(const absl::Status& why, const Turn& turn);
-  void TryAgain(const Turn& turn);
+  void Detach(const absl::Status& why, const WorkerTurn& turn);
+  void TryAgain(const WorkerTurn& turn);
   // Whether the message is of the session at hand; adopts the epoch of a coordd that was started
   // again.
-  bool IsOfThisSession(const CoordinatorSaid& in, const Turn& turn);
-  void OnResumed(const v1::Resumed& resumed, const Turn& turn);
-  void SendResume(const Turn& turn);
+  bool IsOfThisSession(const CoordinatorSaid& in, const WorkerTurn& turn);
+  void OnResumed(const v1::Resumed& resumed, const WorkerTurn& turn);
+  void SendResume(const WorkerTurn& turn);
   std::vector<v1::ResumeReport> ResumeReports(int64_t answered_requests) const;
-  void ReportAnew(const Turn& turn);
+  void ReportAnew(const WorkerTurn& turn);
   void Log(v1::CoordinatorMessage message);
 
   // `abort`: also what is executing.
-  void EndGeneration(absl::Status why, bool abort, const Turn& turn);
-  void FailEverything(const Turn& turn);
-  void ProtocolError(absl::string_view what, const Turn& turn);
-  void WithdrawProcessSets(const Turn& turn);
+  void EndGeneration(absl::Status why, bool abort, const WorkerTurn& turn);
+  void FailEverything(const WorkerTurn& turn);
+  void ProtocolError(absl::string_view what, const WorkerTurn& turn);
+  void WithdrawProcessSets(const WorkerTurn& turn);
 
-  void CheckDeadlines(const Turn& turn);
-  void CheckExecuting(const Turn& turn);
-  void Report(const Turn& turn);
-  void SendHeartbeat(const Turn& turn);
+  void CheckDeadlines(const WorkerTurn& turn);
+  void CheckExecuting(const WorkerTurn& turn);
+  void Report(const WorkerTurn& turn);
+  void SendHeartbeat(const WorkerTurn& turn);
   void TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time now,
                       v1::LanePosition& position);
-  void LeaveFailing(const Turn& turn);
-  void LeaveWhenDrained(const Turn& turn);
-  void SayGoodbye(const Turn& turn);
-  void Send(v1::WorkerMessage message, const Turn& turn) {
+  void LeaveFailing(const WorkerTurn& turn);
+  void LeaveWhenDrained(const WorkerTurn& turn);
+  void SayGoodbye(const WorkerTurn& turn);
+  void Send(v1::WorkerMessage message, const WorkerTurn& turn) {
     session_.Send(std::move(message), turn);
   }
-  void SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn);
+  void SendAll(std::vector<v1::WorkerMessage> messages, const WorkerTurn& turn);
   void SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                  std::optional<Suspect> suspect, const Turn& turn);
+                  std::optional<Suspect> suspect, const WorkerTurn& turn);
 
   WorkerStateOptions options_;  // of the generation
 

@@ -13,7 +13,7 @@
 
 namespace coordd {
 absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& executing,
-                                    const Turn& turn) {
+                                    const WorkerTurn& turn) {
   LaunchBatch launch;
   launch.lane = LaneId{batch.lane()};
   launch.sequence = batch.sequence();
@@ -60,7 +60,7 @@ absl::Status WorkerState::PlanBatch(const v1::FusedBatch& batch, LaunchedBatch& 
 }
 
 void WorkerState::PlanTensor(PendingTensors::iterator found, LaunchedBatch& executing,
-                             LaunchBatch& launch, const Turn& turn) {
+                             LaunchBatch& launch, const WorkerTurn& turn) {
   const PendingTensors::Tensor& pending = found->second;
   const TensorId id = found->first;
   launch.tensors.push_back(id);
@@ -140,7 +140,7 @@ absl::StatusOr<TensorSpec> WorkerState::AbsentSpec(const v1::FusedBatch& batch, 
   return spec;
 }
 
-void WorkerState::OnFailures(const v1::TensorFailures& failures, const Turn& turn) {
+void WorkerState::OnFailures(const v1::TensorFailures& failures, const WorkerTurn& turn) {
   if (expects_next_) return;  // it is reported again
   for (const v1::TensorFailure& failure : failures.failures()) {
     const auto found = FindPending(ProcessSetId{failure.process_set()}, failure.name());
@@ -156,7 +156,7 @@ void WorkerState::OnFailures(const v1::TensorFailures& failures, const Turn& tur
   }
 }
 
-void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const Turn& turn) {
+void WorkerState::OnProcessSetChange(const v1::ProcessSetChange& change, const WorkerTurn& turn) {
   if (!end_.ok() || expects_next_) return;  // nobody will use it
   const std::optional<v1::ProcessSetChange> before =
       process_sets_.Announced(ProcessSetId{change.process_set()});
@@ -187,21 +187,21 @@ bool WorkerState::JoinWaits() const {
   return pending_.join_is_unreported() && schedules_.AwaitsCut();
 }
 
-void WorkerState::OnSchedule(const v1::Schedule& schedule, const Turn& turn) {
+void WorkerState::OnSchedule(const v1::Schedule& schedule, const WorkerTurn& turn) {
   if (!end_.ok() || expects_next_) return;
   const absl::Status status =
       schedules_.OnSchedule(schedule, process_sets_, options_.size, position_, ForSchedules(turn));
   if (!status.ok()) ProtocolError(status.message(), turn);
 }
 
-void WorkerState::OnFreeze(const v1::Freeze& freeze, const Turn& turn) {
+void WorkerState::OnFreeze(const v1::Freeze& freeze, const WorkerTurn& turn) {
   if (!end_.ok() || expects_next_) return;
   to_ = schedules_.SetOf(freeze.id());
   const absl::Status status = schedules_.OnFreeze(freeze, ForSchedules(turn));
   if (!status.ok()) ProtocolError(status.message(), turn);
 }
 
-void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
+void WorkerState::OnCut(const v1::Cut& cut, const WorkerTurn& turn) {
   if (!end_.ok() || expects_next_) return;
   to_ = schedules_.SetOf(cut.id());
   const auto fault = schedules_.OnCut(cut, ForSchedules(turn));
@@ -209,18 +209,18 @@ void WorkerState::OnCut(const v1::Cut& cut, const Turn& turn) {
 }
 
 // Other ranks execute what this one cannot, unless coordd contradicts itself.
-void WorkerState::EndForFault(const ScheduledWork::Fault& fault, const Turn& turn) {
+void WorkerState::EndForFault(const ScheduledWork::Fault& fault, const WorkerTurn& turn) {
   if (absl::IsInternal(fault.why)) return ProtocolError(fault.why.message(), turn);
   SendFailed(fault.batch, fault.tensor, fault.why.message(), Suspect{options_.rank}, turn);
   EndGeneration(GenerationEndedError(options_.generation, fault.why.message(), fault.why.code()),
                 /*abort=*/true, turn);
 }
 
-void WorkerState::On(ProgramWaits& in, const Turn& turn) {
+void WorkerState::On(ProgramWaits& in, const WorkerTurn& turn) {
   schedules_.OnProgramWaits(in.id, ForSchedules(turn));
 }
 
-void WorkerState::CheckSchedules(const Turn& turn) {
+void WorkerState::CheckSchedules(const WorkerTurn& turn) {
   schedules_.ClearQuestion();
   if (launched_.TakeLeftBehind(turn.now)) {
     const absl::Status why =

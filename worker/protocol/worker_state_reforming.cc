@@ -14,7 +14,7 @@
 
 namespace coordd {
 
-void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
+void WorkerState::OnAbort(const v1::Abort& abort, const WorkerTurn& turn) {
   const bool alive = end_.ok() && !expects_next_ && attached();
   if (abort.asked() && abort.reforms() && alive && !launched_.empty() &&
       !asked_abort_.has_value()) {
@@ -37,7 +37,7 @@ void WorkerState::OnAbort(const v1::Abort& abort, const Turn& turn) {
   if (!abort.in_flight()) launched_.WatchSchedules(turn.now);
 }
 
-void WorkerState::CheckAskedAbort(const Turn& turn) {
+void WorkerState::CheckAskedAbort(const WorkerTurn& turn) {
   if (!asked_abort_.has_value()) return;
   if (!launched_.empty() && turn.now < asked_abort_deadline_) return;
   v1::Abort abort = *std::exchange(asked_abort_, std::nullopt);
@@ -45,7 +45,7 @@ void WorkerState::CheckAskedAbort(const Turn& turn) {
   OnAbort(abort, turn);
 }
 
-void WorkerState::EndForGood(absl::Status why, const Turn& turn) {
+void WorkerState::EndForGood(absl::Status why, const WorkerTurn& turn) {
   expects_next_ = reforms_ = false;
   end_ = std::move(why);
   turn.out.push_back(GenerationEnded{end_});
@@ -54,13 +54,13 @@ void WorkerState::EndForGood(absl::Status why, const Turn& turn) {
 
 // What all ranks have launched ends by itself. But others may not have heard of it, or may not be
 // reached any more than coordd is.
-void WorkerState::GiveUp(absl::Status why, const Turn& turn) {
+void WorkerState::GiveUp(absl::Status why, const WorkerTurn& turn) {
   if (expects_next_) return EndForGood(std::move(why), turn);
   EndGeneration(std::move(why), /*abort=*/false, turn);
   launched_.WatchAll(turn.now);
 }
 
-void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
+void WorkerState::Interrupt(const absl::Status& why, const WorkerTurn& turn) {
   if (expects_next_) return;
   aborted_ = expects_next_ = true;
   change_ = GenerationChanged(why);
@@ -75,7 +75,7 @@ void WorkerState::Interrupt(const absl::Status& why, const Turn& turn) {
   launched_.SetVerdictDeadline(absl::InfiniteFuture());
 }
 
-bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
+bool WorkerState::TakeAgain(SubmittedTensor& tensor, const WorkerTurn& turn) {
   if (!OutlivesGeneration(*tensor.spec)) {
     turn.out.push_back(FailTensor{tensor.id, ForTensor(tensor.spec->name, change_)});
     return true;
@@ -86,7 +86,7 @@ bool WorkerState::TakeAgain(SubmittedTensor& tensor, const Turn& turn) {
 
 // Nothing of the old generation executes here any more: what is decided about it can be carried
 // out.
-void WorkerState::ReportRecovery(const Turn& turn) {
+void WorkerState::ReportRecovery(const WorkerTurn& turn) {
   if (!report_is_due()) return;
   reported_ = has_ended_ = true;
   v1::WorkerMessage message;
@@ -106,7 +106,7 @@ void WorkerState::ReportRecovery(const Turn& turn) {
   }
 }
 
-void WorkerState::OnNext(const v1::CoordinatorMessage& message, const Turn& turn) {
+void WorkerState::OnNext(const v1::CoordinatorMessage& message, const WorkerTurn& turn) {
   if (message.has_membership()) {
     arriving_ = message;
     arriving_sets_.Clear();
@@ -123,7 +123,7 @@ void WorkerState::OnNext(const v1::CoordinatorMessage& message, const Turn& turn
 }
 
 void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::ProcessSets& sets,
-                               const Turn& turn) {
+                               const WorkerTurn& turn) {
   if (left_) return;  // it crossed the goodbye
   // The coordd that has formed it may be one before the one that asks for another report.
   if (!has_ended_) {
@@ -161,7 +161,7 @@ void WorkerState::OnMembership(const v1::CoordinatorMessage& message, const v1::
   AskToLeave(turn);
 }
 
-void WorkerState::On(MembersMayChange& in, const Turn& turn) {
+void WorkerState::On(MembersMayChange& in, const WorkerTurn& turn) {
   // All ranks have come to this point: one speaks for them.
   if (in.generation != options_.generation || !end_.ok() || expects_next_ || leaving_) return;
   if (ToInt(options_.rank) != 0 || options_.on_failure == OnFailure::kEnd) return;
@@ -169,7 +169,7 @@ void WorkerState::On(MembersMayChange& in, const Turn& turn) {
   AskForChange(turn);
 }
 
-void WorkerState::AskForChange(const Turn& turn) {
+void WorkerState::AskForChange(const WorkerTurn& turn) {
   if (!asked_for_change_) return;
   v1::WorkerMessage message;
   message.mutable_change_members();
@@ -177,7 +177,7 @@ void WorkerState::AskForChange(const Turn& turn) {
 }
 
 // Until coordd has said when, the process knows best.
-void WorkerState::On(DrainAsked& in, const Turn& turn) {
+void WorkerState::On(DrainAsked& in, const WorkerTurn& turn) {
   if (options_.on_failure == OnFailure::kEnd || leaving_) return;
   in.until = std::min(drain_until_, in.until);
   SetDrain(in.until, turn);
@@ -186,7 +186,7 @@ void WorkerState::On(DrainAsked& in, const Turn& turn) {
 }
 
 // Said again to another coordd, which may not have heard it.
-void WorkerState::AskToLeave(const Turn& turn) {
+void WorkerState::AskToLeave(const WorkerTurn& turn) {
   if (!drain_asked_.has_value() || leaving_) return;
   v1::WorkerMessage message;
   ToProto(std::max(drain_asked_->until - turn.now, absl::Milliseconds(1)),
@@ -196,18 +196,18 @@ void WorkerState::AskToLeave(const Turn& turn) {
   Send(std::move(message), turn);
 }
 
-void WorkerState::OnDrainNotice(const v1::DrainNotice& notice, const Turn& turn) {
+void WorkerState::OnDrainNotice(const v1::DrainNotice& notice, const WorkerTurn& turn) {
   if (notice.lifted()) drain_asked_.reset();
   SetDrain(notice.lifted() ? absl::InfiniteFuture() : turn.now + FromProto(notice.grace()), turn);
 }
 
-void WorkerState::SetDrain(absl::Time until, const Turn& turn) {
+void WorkerState::SetDrain(absl::Time until, const WorkerTurn& turn) {
   drain_until_ = until;
   turn.out.push_back(DrainNoticed{until});
 }
 
 // The data plane of this generation has not come into being.
-void WorkerState::On(ConnectFailed& in, const Turn& turn) {
+void WorkerState::On(ConnectFailed& in, const WorkerTurn& turn) {
   if (in.generation != options_.generation || !end_.ok() || !launched_.local_failure().ok()) return;
   launched_.NoteLocalFailure(absl::Status(
       in.status.code(), absl::StrCat("the data plane of rank ", ToInt(options_.rank),

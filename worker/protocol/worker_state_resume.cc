@@ -72,7 +72,7 @@ bool WorkerState::MayResume(const absl::Status& ended) const {
   return session_.MayResume(ended);
 }
 
-void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
+void WorkerState::Detach(const absl::Status& why, const WorkerTurn& turn) {
   if (attached()) EndTrace(/*send=*/false, turn);  // nobody collects it any more
   session_.Detach(why, turn.now);
   asked_abort_.reset();  // as if it had not been heard: coordd says it again
@@ -83,7 +83,7 @@ void WorkerState::Detach(const absl::Status& why, const Turn& turn) {
   if (launched_.awaits_verdict() && !expects_next_) launched_.SetVerdictDeadline(turn.now);
 }
 
-void WorkerState::TryAgain(const Turn& turn) {
+void WorkerState::TryAgain(const WorkerTurn& turn) {
   if (session_.HasTimedOut(turn.now)) {
     GiveUp(GenerationEndedError(options_.generation, session_.TimeoutText(),
                                 absl::StatusCode::kUnavailable),
@@ -94,7 +94,7 @@ void WorkerState::TryAgain(const Turn& turn) {
   if (session_.TakeAttempt(turn)) SendResume(turn);
 }
 
-void WorkerState::SendResume(const Turn& turn) {
+void WorkerState::SendResume(const WorkerTurn& turn) {
   const absl::StatusOr<int64_t> answered = process_sets_.AnsweredRequests();
   if (!answered.ok()) {
     GiveUp(GenerationEndedError(
@@ -177,14 +177,14 @@ std::vector<v1::ResumeReport> WorkerState::ResumeReports(int64_t answered_reques
   return parts.Take();
 }
 
-bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const Turn& turn) {
+bool WorkerState::IsOfThisSession(const CoordinatorSaid& in, const WorkerTurn& turn) {
   const absl::StatusOr<bool> heard = session_.Hears(in.stream, in.message.epoch());
   if (heard.ok()) return *heard;
   GiveUp(GenerationEndedError(options_.generation, heard.status().message()), turn);
   return false;
 }
 
-void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
+void WorkerState::OnResumed(const v1::Resumed& resumed, const WorkerTurn& turn) {
   if (!end_.ok() && !expects_next_) return;
   if (!session_.resuming()) {
     ProtocolError("coordd resumed a session that was not interrupted", turn);
@@ -215,7 +215,7 @@ void WorkerState::OnResumed(const v1::Resumed& resumed, const Turn& turn) {
 }
 
 // Everything that has no answer, in the order in which it was said.
-void WorkerState::ReportAnew(const Turn& turn) {
+void WorkerState::ReportAnew(const WorkerTurn& turn) {
   pending_.ForgetReports();
   // Who has joined asks for nothing more: the join is behind the requests.
   SendAll(pending_.Report(slots_, /*join_waits=*/true), turn);

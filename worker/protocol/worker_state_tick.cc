@@ -28,7 +28,7 @@ void SetWaiting(const std::string& tensor, absl::Duration since, v1::LanePositio
 
 void WorkerState::Tick(absl::Time now, std::vector<WorkerEffect>& out) {
   if (stopped_) return;
-  const Turn turn{now, out};
+  const WorkerTurn turn{now, out};
   session_.heartbeats().NoticeSleep(attached(), options_.lease, now);
   CheckDeadlines(turn);
   WithdrawProcessSets(turn);
@@ -75,7 +75,7 @@ absl::Time WorkerState::NextDeadline() const {
   return next;
 }
 
-void WorkerState::CheckDeadlines(const Turn& turn) {
+void WorkerState::CheckDeadlines(const WorkerTurn& turn) {
   if (pending_.next_deadline() > turn.now) return;
   const std::vector<TensorId> late = pending_.DueBy(turn.now);
   for (TensorId id : late) {
@@ -108,7 +108,7 @@ void WorkerState::CheckDeadlines(const Turn& turn) {
   }
 }
 
-void WorkerState::WithdrawProcessSets(const Turn& turn) {
+void WorkerState::WithdrawProcessSets(const WorkerTurn& turn) {
   absl::StatusOr<std::vector<v1::ProcessSetRequest>> due =
       process_sets_.Withdraw(turn.now, /*answerable=*/attached());
   if (!due.ok()) {
@@ -124,7 +124,7 @@ void WorkerState::WithdrawProcessSets(const Turn& turn) {
   }
 }
 
-void WorkerState::CheckExecuting(const Turn& turn) {
+void WorkerState::CheckExecuting(const WorkerTurn& turn) {
   if (aborted_) return;
   const auto* overdue = launched_.TakeOverdue(turn.now);
   if (overdue == nullptr) return;
@@ -136,12 +136,12 @@ void WorkerState::CheckExecuting(const Turn& turn) {
   EndGeneration(GenerationEndedError(options_.generation, what), /*abort=*/true, turn);
 }
 
-void WorkerState::Report(const Turn& turn) {
+void WorkerState::Report(const WorkerTurn& turn) {
   if (expects_next_ || !attached()) return;  // in the next generation, or to the next coordd
   if (pending_.unreported() > 0) SendAll(pending_.Report(slots_, JoinWaits()), turn);
 }
 
-void WorkerState::SendHeartbeat(const Turn& turn) {
+void WorkerState::SendHeartbeat(const WorkerTurn& turn) {
   if (turn.now < session_.heartbeats().next_heartbeat() || !session_.can_send() || left_) return;
   session_.heartbeats().Sent(session_.terms().pace, turn.now);
   v1::WorkerMessage message;
@@ -189,7 +189,7 @@ void WorkerState::TellOfSchedule(ScheduledWork::Scheduled& scheduled, absl::Time
 }
 
 // Of a failure coordd hears before the others can see that what they execute with this rank ends.
-void WorkerState::LeaveFailing(const Turn& turn) {
+void WorkerState::LeaveFailing(const WorkerTurn& turn) {
   if (!left_ && !session_.detached()) SayGoodbye(turn);
   const bool is_known = session_.ended() || session_.detached();
   if (!is_known || (aborted_ && !session_.detached())) return;
@@ -197,7 +197,7 @@ void WorkerState::LeaveFailing(const Turn& turn) {
   On(stop, turn);
 }
 
-void WorkerState::LeaveWhenDrained(const Turn& turn) {
+void WorkerState::LeaveWhenDrained(const WorkerTurn& turn) {
   if (leaving_ && goodbye_.failing()) LeaveFailing(turn);
   if (!leaving_ || !pending_.empty() || !launched_.empty() || launched_.awaits_verdict()) return;
   if (end_.ok() && !session_.ended() && goodbye_.Holds(turn.now)) {
@@ -212,7 +212,7 @@ void WorkerState::LeaveWhenDrained(const Turn& turn) {
   }
 }
 
-void WorkerState::SayGoodbye(const Turn& turn) {
+void WorkerState::SayGoodbye(const WorkerTurn& turn) {
   if (!left_) {
     left_ = true;
     asked_abort_.reset();
@@ -236,12 +236,12 @@ void WorkerState::SayGoodbye(const Turn& turn) {
   }
 }
 
-void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const Turn& turn) {
+void WorkerState::SendAll(std::vector<v1::WorkerMessage> messages, const WorkerTurn& turn) {
   for (v1::WorkerMessage& message : messages) Send(std::move(message), turn);
 }
 
 void WorkerState::SendFailed(BatchKey batch, const std::string& tensor, absl::string_view detail,
-                             std::optional<Suspect> suspect, const Turn& turn) {
+                             std::optional<Suspect> suspect, const WorkerTurn& turn) {
   v1::WorkerMessage message;
   v1::CollectiveFailed& failed = *message.mutable_collective_failed();
   failed.set_lane(ToInt(batch.first));

@@ -5,7 +5,7 @@
 
 namespace coordd {
 
-void WorkerState::OnTrace(const v1::Trace& trace, const Turn& turn) {
+void WorkerState::OnTrace(const v1::Trace& trace, const WorkerTurn& turn) {
   switch (trace.action()) {
     case v1::TRACE_ACTION_BEGIN:
       tracing_ = Tracing();
@@ -27,7 +27,7 @@ void WorkerState::OnTrace(const v1::Trace& trace, const Turn& turn) {
   }
 }
 
-void WorkerState::AnswerTraceBegin(const Turn& turn) {
+void WorkerState::AnswerTraceBegin(const WorkerTurn& turn) {
   v1::WorkerMessage message;
   v1::TraceChunk& chunk = *message.mutable_trace_chunk();
   chunk.set_id(tracing_.id);
@@ -41,13 +41,13 @@ void WorkerState::AnswerTraceBegin(const Turn& turn) {
   Send(std::move(message), turn);
 }
 
-void WorkerState::EndTraceWhenComplete(const Turn& turn) {
+void WorkerState::EndTraceWhenComplete(const WorkerTurn& turn) {
   const ScheduledWork::Scheduled* scheduled = schedules_.Find(tracing_.lane);
   if (scheduled == nullptr || scheduled->marks->cycles() < tracing_.until_cycle) return;
   EndTrace(/*send=*/true, turn);
 }
 
-void WorkerState::EndTrace(bool send, const Turn& turn) {
+void WorkerState::EndTrace(bool send, const WorkerTurn& turn) {
   if (tracing_.id == 0) return;
   TraceEnd end;
   end.send = send && session_.can_send();

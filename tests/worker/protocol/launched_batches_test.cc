@@ -79,7 +79,7 @@ TEST(LaunchedBatches, WhatFailedHereWaitsForTheVerdict) {
   launched.AwaitVerdict(BatchOf(4, "a").tensors);
   EXPECT_TRUE(launched.awaits_verdict());
   std::vector<WorkerEffect> effects;
-  launched.FailAwaiting(absl::AbortedError("rank 2 died"), Turn{kStart, effects});
+  launched.FailAwaiting(absl::AbortedError("rank 2 died"), WorkerTurn{kStart, effects});
   ASSERT_EQ(effects.size(), 1u);
   EXPECT_EQ(std::get<FailTensor>(effects[0]).id, TensorId{4});
   EXPECT_FALSE(launched.awaits_verdict());

@@ -45,7 +45,7 @@ class PendingTensorsTest : public ::testing::Test {
 
   SlotTable slots_;
   std::vector<WorkerEffect> effects_;
-  Turn turn_{kStart, effects_};
+  WorkerTurn turn_{kStart, effects_};
   PendingTensors pending_;
 };
 

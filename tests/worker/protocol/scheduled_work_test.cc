@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 class ScheduledWorkTest : public ::testing::Test {
  protected:
   ScheduledWork::Context At(absl::Time now) {
-    turn_.emplace(Turn{now, effects_});
+    turn_.emplace(WorkerTurn{now, effects_});
     return {*turn_, pending_, launched_, session_};
   }
   // Each name is a batch.
