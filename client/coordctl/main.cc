@@ -1,10 +1,8 @@
 // coordctl: what operators ask and make.
-#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +16,7 @@
 #include "client/coordctl/ask_for_jobs.h"
 #include "client/coordctl/dismiss_view.h"
 #include "client/coordctl/events_view.h"
+#include "client/coordctl/own_user.h"
 #include "client/coordctl/state_view.h"
 #include "client/coordctl/target.h"
 #include "client/coordctl/target_by_job.h"
@@ -247,18 +246,6 @@ ExitCode DismissFailure(const absl::Status& status) {
   if (absl::IsInvalidArgument(status)) return kUsage;
   if (absl::IsNotFound(status)) return kNoJob;
   return absl::IsFailedPrecondition(status) ? kRefused : kFailed;
-}
-
-// USER is not set in containers and services: as `id -un` has it.
-Environment WithUser(Environment environment) {
-  if (!Variable(environment, "USER").empty() || !Variable(environment, "LOGNAME").empty())
-    return environment;
-  passwd entry = {}, *found = nullptr;
-  std::array<char, 16384> strings{};
-  const bool known = getpwuid_r(geteuid(), &entry, strings.data(), strings.size(), &found) == 0 &&
-                     found != nullptr && entry.pw_name != nullptr;
-  environment["USER"] = known ? std::string(entry.pw_name) : absl::StrCat("uid ", geteuid());
-  return environment;
 }
 
 int Dismiss(const Arguments& arguments, v1::DismissAction action, const Environment& environment) {

@@ -58,7 +58,7 @@ class ScheduledWorkTest : public ::testing::Test {
   }
 
   std::vector<WorkerEffect> effects_;
-  std::optional<Turn> turn_;
+  std::optional<WorkerTurn> turn_;
   ProcessSetState sets_{Rank{0}, 3};
   PendingTensors pending_;
   LaunchedBatches launched_;
