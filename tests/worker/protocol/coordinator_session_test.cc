@@ -19,7 +19,7 @@ CoordinatorSession::Terms LastingTerms() {
 
 class CoordinatorSessionTest : public ::testing::Test {
  protected:
-  Turn At(absl::Time now) { return WorkerTurn{now, effects_}; }
+  WorkerTurn At(absl::Time now) { return WorkerTurn{now, effects_}; }
   void Detach(absl::Time now) { session_.Detach(absl::UnavailableError("broken"), now); }
   bool Sends() {
     const size_t before = effects_.size();
