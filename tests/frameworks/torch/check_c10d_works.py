@@ -37,6 +37,20 @@ def check_futures():
     equal(work.get_future().wait()[0][size - 1], [size - 1.0])
 
 
+def check_a_callback_may_call_and_wait():
+    rank, size = ranks()
+
+    def again(done):
+        """As hooks of DistributedDataParallel do it, PowerSGD's for one."""
+        return dist.all_reduce(done.value()[0] * 3, async_op=True).get_future().wait()[0]
+
+    works = [dist.all_reduce(torch.ones(2), async_op=True) for _ in range(4)]
+    chained = works[-1].get_future().then(again)
+    for work in works:
+        work.wait()
+    equal(chained.wait(), torch.full((2,), 3.0 * size * size))
+
+
 def check_blocking_and_asynchronous_calls_meet():
     rank, size = ranks()
     for turn in range(20):

@@ -22,8 +22,8 @@ class Call(Work):
         self._lane: Lane = lane
         self._run: Optional[Callable[[], None]] = run
 
-    def execute(self) -> None:
-        """Within the lane's lock."""
+    def execute(self) -> Callable[[], None]:
+        """Within the lane's lock. What is returned is called without it: callbacks may call collectives of the group, and wait."""
         run, self._run = self._run, None
         failure = None
         try:
@@ -31,7 +31,7 @@ class Call(Work):
                 run()  # type: ignore[misc]
         except BaseException as error:  # handed to whoever waits
             failure = error
-        self.finish(failure)
+        return self.settle(failure)
 
     def wait(self, timeout=timedelta(0)):
         if not self._complete:
@@ -81,16 +81,19 @@ class Lane:
 
     def drive(self, until: Call) -> None:
         while not until._complete:
-            with self.lock:
-                while self._queue and not until._complete:
-                    self._queue.popleft().execute()
+            self._execute_next()
 
     def drain(self) -> None:
         """Executes what is left."""
         while self._queue:
-            with self.lock:
-                if self._queue:
-                    self._queue.popleft().execute()
+            self._execute_next()
+
+    def _execute_next(self) -> None:
+        """If there is one; others execute what is before."""
+        with self.lock:
+            tell = self._queue.popleft().execute() if self._queue else None
+        if tell is not None:
+            tell()
 
     def end(self) -> None:
         self._over = True
@@ -101,6 +104,4 @@ class Lane:
             self._wake.acquire()
             if self._over and not self._queue:
                 return
-            with self.lock:
-                if self._queue:
-                    self._queue.popleft().execute()
+            self._execute_next()

@@ -39,14 +39,17 @@ class Work(c10d.Work):
         self._event: Optional[threading.Event] = None
 
     def finish(self, failure: Optional[BaseException] = None) -> None:
-        """Once, by whoever has executed it."""
+        """Once, by whoever has executed it. Callbacks of the future run in it."""
+        self.settle(failure)()
+
+    def settle(self, failure: Optional[BaseException] = None) -> Callable[[], None]:
+        """The same without callbacks, which the returned function calls: for who holds a lock that they may want."""
         with self._state:
             self._failure, self._complete = failure, True
             promise, event = self._promise, self._event
         if event is not None:
             event.set()
-        if promise is not None:
-            self._keep(promise)
+        return (lambda: None) if promise is None else (lambda: self._keep(promise))
 
     def _keep(self, promise: Promise) -> None:
         if self._failure is not None:
