@@ -117,13 +117,13 @@ def check_receives_from_any_source():
             seen = []
             for _ in range(size - 1):
                 received = torch.empty(4)
-                work = dist.irecv(received) if turn else None
-                source = dist.recv(received) if work is None else (work.wait(), work._source_rank())[1]
+                work = dist.irecv(received, tag=7) if turn else None
+                source = dist.recv(received, tag=7) if work is None else (work.wait(), work._source_rank())[1]
                 equal(received, torch.full((4,), float(source)))
                 seen.append(source)
             assert sorted(seen) == list(range(1, size)), seen
         else:
-            dist.send(torch.full((4,), float(rank)), 0)
+            dist.send(torch.full((4,), float(rank)), 0, tag=7)  # all messages of such a tag have one size
         dist.barrier()  # the next turn's messages may overtake
 
 

@@ -31,7 +31,7 @@ class Call(Work):
                 run()  # type: ignore[misc]
         except BaseException as error:  # handed to whoever waits
             failure = error
-        return self.settle(failure)
+        return self.settle(failure) or _nothing
 
     def wait(self, timeout=timedelta(0)):
         if not self._complete:
@@ -44,14 +44,15 @@ class Call(Work):
 
 
 class Lane:
-    """Thread-safe."""
+    """Thread-safe. It has a thread that is free to execute whenever somebody may wait for what only that does: a callback runs on the
+    thread that has executed its call, and may wait itself for another call of the group."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # held by whoever executes
         self._queue: Deque[Call] = collections.deque()
         self._wake = threading.Semaphore(0)
-        self._thread: Optional[threading.Thread] = None
-        self._starting = threading.Lock()
+        self._threads = threading.Lock()
+        self._free = 0  # threads that are in no callback
         self._over = False
 
     def idle(self) -> bool:
@@ -67,33 +68,34 @@ class Lane:
     def later(self, run: Callable[[], None], result: Any) -> Call:
         call = Call(self, run, result)
         self._queue.append(call)
-        if self._thread is None:
+        if self._free == 0:
             self.need_thread()
         self._wake.release()
         return call
 
     def need_thread(self) -> None:
-        with self._starting:
-            if self._thread is None and not self._over:
-                self._thread = threading.Thread(target=self._loop, name="coordd-c10d", daemon=True)
-                self._thread.start()
-                self._wake.release()
+        with self._threads:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        if self._free == 0 and not self._over:
+            self._free += 1
+            threading.Thread(target=self._loop, name="coordd-c10d", daemon=True).start()
+            self._wake.release()
 
     def drive(self, until: Call) -> None:
         while not until._complete:
-            self._execute_next()
+            self._execute_next()()
 
     def drain(self) -> None:
         """Executes what is left."""
         while self._queue:
-            self._execute_next()
+            self._execute_next()()
 
-    def _execute_next(self) -> None:
-        """If there is one; others execute what is before."""
+    def _execute_next(self) -> Callable[[], None]:
+        """If there is one; others execute what is before. Returns what runs its callbacks."""
         with self.lock:
-            tell = self._queue.popleft().execute() if self._queue else None
-        if tell is not None:
-            tell()
+            return self._queue.popleft().execute() if self._queue else _nothing
 
     def end(self) -> None:
         self._over = True
@@ -103,5 +105,21 @@ class Lane:
         while True:
             self._wake.acquire()
             if self._over and not self._queue:
+                self._wake.release()  # for others
                 return
-            self._execute_next()
+            tell = self._execute_next()
+            if tell is _nothing:
+                continue
+            with self._threads:
+                self._free -= 1
+                if self._queue:
+                    self._start_thread()
+            tell()
+            with self._threads:
+                if self._free > 0:
+                    return  # another has taken this one's place
+                self._free += 1
+
+
+def _nothing() -> None:
+    """Of a call without callbacks."""

@@ -40,16 +40,18 @@ class Work(c10d.Work):
 
     def finish(self, failure: Optional[BaseException] = None) -> None:
         """Once, by whoever has executed it. Callbacks of the future run in it."""
-        self.settle(failure)()
+        tell = self.settle(failure)
+        if tell is not None:
+            tell()
 
-    def settle(self, failure: Optional[BaseException] = None) -> Callable[[], None]:
-        """The same without callbacks, which the returned function calls: for who holds a lock that they may want."""
+    def settle(self, failure: Optional[BaseException] = None) -> Optional[Callable[[], None]]:
+        """The same without callbacks, which the returned function calls, if there are any: for who holds a lock that they may want."""
         with self._state:
             self._failure, self._complete = failure, True
             promise, event = self._promise, self._event
         if event is not None:
             event.set()
-        return (lambda: None) if promise is None else (lambda: self._keep(promise))
+        return None if promise is None else (lambda: self._keep(promise))
 
     def _keep(self, promise: Promise) -> None:
         if self._failure is not None:
