@@ -112,7 +112,7 @@ class ConnectingTest(processes.TestCase):
         tls, others = self.certificates(), self.certificates("others")
         coordd = self.tls_coordd(tls)
         said = f"coordd at {coordd.listen} does not take the certificate in {others}/worker.crt"
-        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 1)):
+        for ask, status in ((self.worker, 3), (self.coordctl, 1), (self.coordrun, 2)):
             with self.subTest(ask=ask.__name__):
                 self.assert_hears(ask(coordd.listen, **self.files(tls, others)), status, said)
 

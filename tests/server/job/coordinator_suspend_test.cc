@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "server/model/process_exit.h"
 #include "tests/server/support/durability_fixture.h"
 
 namespace coordd {
@@ -243,7 +244,7 @@ TEST_F(CoordinatorSuspendTest, WhoseLauncherKnowsNothingComesBack) {
   Form(/*launched=*/true);
   Sleep();
   Ends(2);
-  EXPECT_THAT(Text(PassInTurns(absl::Milliseconds(200)), Event::Kind::kJobRestored),
+  EXPECT_THAT(Text(PassInTurns(2 * kExitWait), Event::Kind::kJobRestored),
               HasSubstr("taken up anew"));
   Resume(11, 0);
   EXPECT_THAT(Resumed(Resume(12, 1)), ElementsAre(11, 12));

@@ -247,7 +247,7 @@ TEST(DetachedWithTwoAddresses, DoesSoInTheNextGenerationToo) {
   Member member(kStart, options);
   member.Abort(v1::DEPARTURE_CAUSE_CONNECTION_LOST, "was lost: its stream ended",
                /*in_flight=*/true, /*reforms=*/true);
-  member.NextGeneration(/*rank=*/0, /*size=*/2);
+  member.NextGeneration(/*rank=*/0, /*size=*/2, /*sets_follow=*/false, options.cluster_id);
   ExpectTriesOneBehindTheOther(member, 0);
 }
 

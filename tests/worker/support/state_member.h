@@ -143,7 +143,9 @@ class Member {
     return message;
   }
   // This rank is the given one of so many in the next generation.
-  void NextGeneration(int32_t rank, int32_t size, bool sets_follow = false) {
+  // `cluster_id`: of the coordd that may be started again; empty: it remembers nothing.
+  void NextGeneration(int32_t rank, int32_t size, bool sets_follow = false,
+                      const std::string& cluster_id = "") {
     ++generation_;
     batch_sequence_ = 0;
     v1::CoordinatorMessage message = Message();
@@ -152,6 +154,8 @@ class Member {
     message.mutable_membership()->add_nodes()->set_nodes(1);
     message.mutable_membership()->mutable_nodes(0)->set_ranks_per_node(size);
     message.mutable_membership()->set_process_sets_follow(sets_follow);
+    if (!cluster_id.empty()) message.mutable_membership()->set_session(77);
+    message.mutable_membership()->set_cluster_id(cluster_id);
     Say(std::move(message));
   }
   void SayProcessSet(int32_t number, const std::vector<int32_t>& ranks, int32_t last,
