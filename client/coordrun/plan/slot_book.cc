@@ -173,8 +173,9 @@ std::vector<std::string> SlotSentences(const SlotChange& change, absl::Span<cons
           absl::StrCat(worker, pid == 0 ? "" : absl::StrCat(" (pid ", pid, ")")));
     }
     for (const auto& [host, names] : by_host) {
-      const bool stays = std::any_of(hosts.begin(), hosts.end(),
-                                     [&](const HostSlots& there) { return there.host == host; });
+      const bool stays =
+          std::any_of(hosts.begin(), hosts.end(),
+                      [&name = host](const HostSlots& there) { return there.host == name; });
       sentences.push_back(absl::StrCat("host ", host,
                                        !ended  ? " is there"
                                        : stays ? " has fewer slots"
