@@ -27,7 +27,7 @@ using ::testing::SizeIs;
 
 class CurrentGenerationTest : public ::testing::Test {
  protected:
-  const ServerOptions options_;
+  const ServerOptions options_ = {};
   CurrentGeneration current_{
       {"train", Epoch{1}, Generation{3}}, options_, {SessionId{5}, SessionId{6}}, false};
 };
