@@ -124,7 +124,7 @@ def _start_coordd(listen: str, *options: str) -> str:
 
 def _program(name: str) -> str:
     beside = os.path.dirname(os.path.dirname(os.path.realpath(_library.library().path)))
-    candidates = [*_programs.candidates(name), os.path.join(beside, "bin", name)]
+    candidates = [os.path.join(beside, "bin", name), *_programs.candidates(name)]  # of the library's build first
     for path in candidates:
         if os.path.exists(path):
             return path
