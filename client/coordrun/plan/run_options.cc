@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/coordrun/plan/launcher_kind.h"
+#include "common/base/stable_hash.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 #include "common/net/address.h"
@@ -13,13 +14,6 @@
 
 namespace coordd {
 namespace {
-
-// FNV-1a, 32 bits: the same in all builds.
-uint32_t Fnv1a(absl::string_view text) {
-  uint32_t hash = 2166136261U;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  return hash;
-}
 
 absl::Status CheckAddress(const char* option, const std::string& text, bool may_be_off) {
   if (may_be_off && text == "off") return absl::OkStatus();
@@ -146,7 +140,7 @@ std::string JobNameFrom(const std::string& program) {
   }
   if (!foreign) return name.empty() ? "job" : name;
   // The same wherever the file lies, since all coordruns of a job have to come to one name.
-  const std::string hash = absl::StrCat(absl::Hex(Fnv1a(file), absl::kZeroPad8));
+  const std::string hash = absl::StrCat(absl::Hex(StableHash(file) >> 32, absl::kZeroPad8));
   return name.substr(0, kMaxJobNameBytes - hash.size()) + hash;
 }
 

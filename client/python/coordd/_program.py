@@ -31,6 +31,17 @@ def _run_script(path: str, who: str) -> None:
     exec(compile(source, path, "exec"), vars(_new_main(path)))
 
 
+def arguments_or_help(usage: str) -> List[str]:
+    """Those of this process, as run() takes them. Exits behind `usage`: with 0 if it was asked for, with 2 if there are too few."""
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--"]:
+        del arguments[0]
+    if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
+        print(usage.strip())
+        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    return arguments
+
+
 def run(arguments: List[str], who: str) -> None:
     """SCRIPT, -m MODULE, -c TEXT or -, each with its arguments; in the place of `who`."""
     if arguments[0] == "-m":

@@ -7,7 +7,6 @@ flags (-np 4, -H, --min-np, --host-discovery-script, ...) it is `coordrun --horo
 
 import os
 import socket
-import sys
 from typing import MutableMapping
 
 import coordd.horovod
@@ -33,12 +32,7 @@ def _tell_the_place(environment: MutableMapping[str, str]) -> None:
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--"]:
-        del arguments[0]
-    if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
-        print(__doc__.strip())
-        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    arguments = _program.arguments_or_help(__doc__)
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         coordrun = _find_coordrun()
         os.execv(coordrun, [coordrun, "--horovod", *arguments])

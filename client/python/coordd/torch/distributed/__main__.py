@@ -4,19 +4,12 @@ Runs a program as python would, whose torch.distributed uses coordd where it say
 `coordrun --torch-backend coordd -np 4 -- python SCRIPT`.
 """
 
-import sys
-
 from coordd import _program
 from coordd.torch import distributed
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--"]:
-        del arguments[0]
-    if not arguments or arguments[0] in ("-h", "--help") or (arguments[0] in ("-m", "-c") and len(arguments) < 2):
-        print(__doc__.strip())
-        sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
+    arguments = _program.arguments_or_help(__doc__)
     distributed.replace("gloo")
     _program.run(arguments, "coordd.torch.distributed")
 

@@ -1,4 +1,5 @@
-"""barrier, and monitored_barrier, which says who is missing."""
+"""barrier, and monitored_barrier, which says who is missing. Its sentences begin with the words that torch's own tests, and programs
+that look for them, expect of a backend."""
 
 import time
 from datetime import timedelta
