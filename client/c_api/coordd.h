@@ -63,7 +63,7 @@ extern "C" {
 #endif
 
 /* Revision of this header. Grows when something is added; nothing is ever taken away. */
-#define COORDD_ABI_VERSION 16
+#define COORDD_ABI_VERSION 17
 
 /* Revision of the library that is loaded, and its version, e.g. "0.1.0". */
 COORDD_API uint32_t coordd_abi_version(void);
@@ -464,23 +464,6 @@ COORDD_API coordd_status_t coordd_work_on_complete(coordd_work_t* work, coordd_d
  * goes on. NULL is allowed. */
 COORDD_API void coordd_work_release(coordd_work_t* work);
 
-/* --- small values for the other members ------------------------------------------------------
- *
- * A key-value store of the job. Keys: 1 to 256 bytes of text. Values: up to 64 KiB of any bytes.
- * Every call: INVALID_ARGUMENT beyond a bound, UNAVAILABLE coordd cannot be reached. */
-
-COORDD_API coordd_status_t coordd_store_set(coordd_worker_t* worker, const char* key,
-                                            const void* value, size_t size_bytes,
-                                            double timeout_seconds);
-/* Waits until somebody has set the key. *size_bytes receives the size of the value, also when the
- * buffer is too small for it (OUT_OF_RANGE). DEADLINE_EXCEEDED: nobody did. */
-COORDD_API coordd_status_t coordd_store_get(coordd_worker_t* worker, const char* key, void* buffer,
-                                            size_t capacity_bytes, size_t* size_bytes,
-                                            double timeout_seconds);
-/* A missing key counts as 0; *sum (may be NULL) receives the new value. */
-COORDD_API coordd_status_t coordd_store_add(coordd_worker_t* worker, const char* key, int64_t delta,
-                                            int64_t* sum, double timeout_seconds);
-
 /* --- what is in this build ------------------------------------------------------------------- */
 
 /* A line for each component, "[X] UCX 1.13.1 (built), 1.13.1 (loaded)" or "[ ] NCCL: why not"; with
@@ -495,5 +478,6 @@ COORDD_API const char* coordd_check_build(int32_t json);
 #include "comm.h"        /* collectives without names */
 #include "leaving.h"     /* ends of programs */
 #include "memory.h"      /* memory that takes part without a copy */
+#include "store.h"       /* small values for the other members */
 
 #endif /* COORDD_COORDD_H_ */

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
@@ -20,6 +22,17 @@ class InMemoryStore final : public Store {
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override;
   absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override;
+  absl::StatusOr<std::optional<std::string>> CompareSet(absl::string_view key,
+                                                        std::optional<std::string> expected,
+                                                        std::string desired,
+                                                        absl::Time deadline) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, std::string value,
+                                 absl::Time deadline) override;
+  absl::StatusOr<bool> Delete(absl::string_view key, absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(const std::vector<std::string>& keys,
+                                                               bool values,
+                                                               absl::Time deadline) override;
+  absl::StatusOr<int64_t> Count(absl::string_view prefix, absl::Time deadline) override;
 
  private:
   Clock& clock_;
@@ -37,6 +50,17 @@ class PrefixStore final : public Store {
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override;
   absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override;
+  absl::StatusOr<std::optional<std::string>> CompareSet(absl::string_view key,
+                                                        std::optional<std::string> expected,
+                                                        std::string desired,
+                                                        absl::Time deadline) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, std::string value,
+                                 absl::Time deadline) override;
+  absl::StatusOr<bool> Delete(absl::string_view key, absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(const std::vector<std::string>& keys,
+                                                               bool values,
+                                                               absl::Time deadline) override;
+  absl::StatusOr<int64_t> Count(absl::string_view prefix, absl::Time deadline) override;
 
  private:
   const std::string prefix_;

@@ -44,9 +44,14 @@ void KvState::Close(Generation generation, Effects& effects) {
     }
   }
   for (auto it = values_.lower_bound(prefix);
-       it != values_.end() && absl::StartsWith(it->first, prefix); it = values_.erase(it)) {
-    bytes_ -= CostOf(it->first, it->second);
-  }
+       it != values_.end() && absl::StartsWith(it->first, prefix);)
+    it = Erase(it);
+}
+
+std::map<std::string, std::string>::iterator KvState::Erase(
+    std::map<std::string, std::string>::iterator it) {
+  bytes_ -= CostOf(it->first, it->second);
+  return values_.erase(it);
 }
 
 void KvState::Call(const StoreCall& call, Effects& effects) {
@@ -62,6 +67,16 @@ void KvState::Call(const StoreCall& call, Effects& effects) {
     reply.status = Add(*add, reply.number, woken);
   } else if (const auto* prefix = std::get_if<StoreDeletePrefix>(&call.request)) {
     reply.status = DeletePrefix(prefix->prefix, reply.number);
+  } else if (const auto* compare = std::get_if<StoreCompareSet>(&call.request)) {
+    reply.status = CompareSet(*compare, reply, woken);
+  } else if (const auto* append = std::get_if<StoreAppend>(&call.request)) {
+    reply.status = Append(*append, reply.number, woken);
+  } else if (const auto* one = std::get_if<StoreDelete>(&call.request)) {
+    reply.status = Delete(*one, reply.number);
+  } else if (const auto* look = std::get_if<StoreLook>(&call.request)) {
+    reply.status = Look(*look, reply.found);
+  } else if (const auto* count = std::get_if<StoreCount>(&call.request)) {
+    reply.number = Count(count->prefix);
   }
   effects.outgoing.push_back(std::move(reply));
   for (Outgoing& out : woken.outgoing) effects.outgoing.push_back(std::move(out));
@@ -136,13 +151,16 @@ absl::Status KvState::CheckRoom(absl::string_view key, size_t value_bytes) const
   return absl::OkStatus();
 }
 
+absl::Status KvState::CheckValue(absl::string_view key, size_t value_bytes) const {
+  if (value_bytes <= static_cast<size_t>(Store::kMaxValueBytes)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("value of key ", key, " has ", value_bytes,
+                                                 " bytes, expected at most ",
+                                                 Store::kMaxValueBytes));
+}
+
 absl::Status KvState::Set(const StoreSet& set, Effects& effects) {
   COORDD_RETURN_IF_ERROR(CheckKey(set.key));
-  if (set.value.size() > static_cast<size_t>(Store::kMaxValueBytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("value of key ", set.key, " has ",
-                                                   set.value.size(), " bytes, expected at most ",
-                                                   Store::kMaxValueBytes));
-  }
+  COORDD_RETURN_IF_ERROR(CheckValue(set.key, set.value.size()));
   COORDD_RETURN_IF_ERROR(CheckRoom(set.key, set.value.size()));
   Put(set.key, set.value, effects);
   return absl::OkStatus();
@@ -171,11 +189,80 @@ absl::Status KvState::DeletePrefix(absl::string_view prefix, int64_t& deleted) {
   // "gen/" alone is no key, but as a prefix it means the keys of the current generation.
   if (prefix != kGenerationScope) COORDD_RETURN_IF_ERROR(CheckKey(prefix));
   for (auto it = values_.lower_bound(std::string(prefix));
-       it != values_.end() && absl::StartsWith(it->first, prefix); it = values_.erase(it)) {
-    bytes_ -= CostOf(it->first, it->second);
-    ++deleted;
+       it != values_.end() && absl::StartsWith(it->first, prefix); ++deleted)
+    it = Erase(it);
+  return absl::OkStatus();
+}
+
+absl::Status KvState::CompareSet(const StoreCompareSet& request, StoreReply& reply,
+                                 Effects& effects) {
+  COORDD_RETURN_IF_ERROR(CheckKey(request.key));
+  COORDD_RETURN_IF_ERROR(CheckValue(request.key, request.desired.size()));
+  const auto it = values_.find(request.key);
+  const bool is_expected =
+      it == values_.end() ? !request.expected.has_value() : request.expected == it->second;
+  if (is_expected) {
+    COORDD_RETURN_IF_ERROR(CheckRoom(request.key, request.desired.size()));
+    Put(request.key, request.desired, effects);
+    reply.found.emplace_back(request.desired);
+  } else if (it == values_.end()) {
+    reply.found.emplace_back();
+  } else {
+    reply.found.emplace_back(it->second);
   }
   return absl::OkStatus();
+}
+
+absl::Status KvState::Append(const StoreAppend& append, int64_t& bytes, Effects& effects) {
+  COORDD_RETURN_IF_ERROR(CheckKey(append.key));
+  const auto it = values_.find(append.key);
+  std::string value = it == values_.end() ? append.value : it->second + append.value;
+  COORDD_RETURN_IF_ERROR(CheckValue(append.key, value.size()));
+  COORDD_RETURN_IF_ERROR(CheckRoom(append.key, value.size()));
+  bytes = static_cast<int64_t>(value.size());
+  Put(append.key, std::move(value), effects);
+  return absl::OkStatus();
+}
+
+absl::Status KvState::Delete(const StoreDelete& request, int64_t& deleted) {
+  COORDD_RETURN_IF_ERROR(CheckKey(request.key));
+  const auto it = values_.find(request.key);
+  if (it == values_.end()) return absl::OkStatus();
+  Erase(it);
+  deleted = 1;
+  return absl::OkStatus();
+}
+
+absl::Status KvState::Look(const StoreLook& look,
+                           std::vector<std::optional<std::string>>& found) const {
+  if (look.keys.size() > Store::kMaxLookKeys) {
+    return absl::InvalidArgumentError(absl::StrCat(look.keys.size(),
+                                                   " keys in one look, expected at "
+                                                   "most ",
+                                                   Store::kMaxLookKeys));
+  }
+  int64_t bytes = 0;
+  for (const std::string& key : look.keys) {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    const auto it = values_.find(key);
+    if (it != values_.end() && look.values) bytes += CostOf("", it->second);
+    if (bytes > Store::kMaxLookBytes && !found.empty()) break;
+    if (it == values_.end()) {
+      found.emplace_back();
+    } else {
+      found.emplace_back(look.values ? it->second : "");
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t KvState::Count(absl::string_view prefix) const {
+  int64_t count = 0;
+  for (auto it = values_.lower_bound(std::string(prefix));
+       it != values_.end() && absl::StartsWith(it->first, prefix); ++it) {
+    count += absl::StartsWith(it->first, kGenerationScope) ? 0 : 1;
+  }
+  return count;
 }
 
 void KvState::Get(CallId call, const StoreGet& get, Effects& effects) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +56,16 @@ class KvState {
   absl::Status Set(const StoreSet& set, Effects& effects);
   absl::Status Add(const StoreAdd& add, int64_t& sum, Effects& effects);
   absl::Status DeletePrefix(absl::string_view prefix, int64_t& deleted);
+  absl::Status CompareSet(const StoreCompareSet& request, StoreReply& reply, Effects& effects);
+  absl::Status Append(const StoreAppend& append, int64_t& bytes, Effects& effects);
+  absl::Status Delete(const StoreDelete& request, int64_t& deleted);
+  absl::Status Look(const StoreLook& look, std::vector<std::optional<std::string>>& found) const;
+  int64_t Count(absl::string_view prefix) const;
+  absl::Status CheckValue(absl::string_view key, size_t value_bytes) const;
   void Get(CallId call, const StoreGet& get, Effects& effects);
   void Put(const std::string& key, std::string value, Effects& effects);
+  std::map<std::string, std::string>::iterator Erase(
+      std::map<std::string, std::string>::iterator it);
 
   const std::string job_;
   const KvBounds bounds_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -58,10 +59,30 @@ struct StoreAdd {
 struct StoreDeletePrefix {
   std::string prefix;
 };
+struct StoreCompareSet {
+  std::string key;
+  std::optional<std::string> expected;  // nullopt: the key is to be missing
+  std::string desired;
+};
+struct StoreAppend {
+  std::string key, value;
+};
+struct StoreDelete {
+  std::string key;
+};
+struct StoreLook {
+  std::vector<std::string> keys;
+  bool values = false;
+};
+struct StoreCount {
+  std::string prefix;
+};
 struct StoreCall {
   CallId call;
   std::string job, token;
-  std::variant<StoreSet, StoreGet, StoreAdd, StoreDeletePrefix> request;
+  std::variant<StoreGet, StoreSet, StoreAdd, StoreDeletePrefix, StoreCompareSet, StoreAppend,
+               StoreDelete, StoreLook, StoreCount>
+      request;
 };
 struct TraceCall {
   CallId call;
@@ -108,7 +129,9 @@ struct StoreReply {
   CallId call;
   absl::Status status = {};
   std::string value = {};  // Get
-  int64_t number = 0;      // Add: the sum; DeletePrefix: how many
+  // Add: the sum; DeletePrefix, Delete, Count: how many; Append: bytes.
+  int64_t number = 0;
+  std::vector<std::optional<std::string>> found = {};  // Look; CompareSet: of its key
 };
 struct TraceAnswer {
   CallId call;

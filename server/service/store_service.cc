@@ -18,6 +18,25 @@ size_t BytesOf(const StoreSet& set) { return set.key.size() + set.value.size(); 
 size_t BytesOf(const StoreGet& get) { return get.key.size(); }
 size_t BytesOf(const StoreAdd& add) { return add.key.size(); }
 size_t BytesOf(const StoreDeletePrefix& all) { return all.prefix.size(); }
+size_t BytesOf(const StoreCompareSet& set) {
+  return set.key.size() + set.desired.size() +
+         (set.expected.has_value() ? set.expected->size() : 0);
+}
+size_t BytesOf(const StoreAppend& append) { return append.key.size() + append.value.size(); }
+size_t BytesOf(const StoreDelete& one) { return one.key.size(); }
+size_t BytesOf(const StoreLook& look) {
+  size_t bytes = 0;
+  for (const std::string& key : look.keys) bytes += key.size() + 2;
+  return bytes;
+}
+size_t BytesOf(const StoreCount& count) { return count.prefix.size(); }
+
+// Whether memory of coordd's is to be kept for it.
+bool Keeps(const decltype(StoreCall::request)& request) {
+  return std::holds_alternative<StoreSet>(request) || std::holds_alternative<StoreAdd>(request) ||
+         std::holds_alternative<StoreCompareSet>(request) ||
+         std::holds_alternative<StoreAppend>(request);
+}
 
 }  // namespace
 
@@ -80,6 +99,52 @@ grpc::ServerUnaryReactor* StoreService::DeletePrefix(grpc::CallbackServerContext
       [response](StoreReply& reply) { response->set_deleted(static_cast<int32_t>(reply.number)); });
 }
 
+grpc::ServerUnaryReactor* StoreService::CompareSet(grpc::CallbackServerContext* context,
+                                                   const v1::CompareSetRequest* request,
+                                                   v1::CompareSetResponse* response) {
+  StoreCompareSet compare{request->key(), std::nullopt, request->desired()};
+  if (request->has_expected()) compare.expected = request->expected();
+  return Start(context, "compare_set", request->caller(), std::move(compare),
+               [response](StoreReply& reply) {
+                 std::optional<std::string>& value = reply.found.front();
+                 if (value.has_value()) response->set_value(*std::move(value));
+               });
+}
+
+grpc::ServerUnaryReactor* StoreService::Append(grpc::CallbackServerContext* context,
+                                               const v1::AppendRequest* request,
+                                               v1::AppendResponse* response) {
+  return Start(context, "append", request->caller(), StoreAppend{request->key(), request->value()},
+               [response](StoreReply& reply) { response->set_size_bytes(reply.number); });
+}
+
+grpc::ServerUnaryReactor* StoreService::Delete(grpc::CallbackServerContext* context,
+                                               const v1::DeleteRequest* request,
+                                               v1::DeleteResponse* response) {
+  return Start(context, "delete", request->caller(), StoreDelete{request->key()},
+               [response](StoreReply& reply) { response->set_deleted(reply.number > 0); });
+}
+
+grpc::ServerUnaryReactor* StoreService::Look(grpc::CallbackServerContext* context,
+                                             const v1::LookRequest* request,
+                                             v1::LookResponse* response) {
+  StoreLook look{{request->keys().begin(), request->keys().end()}, request->values()};
+  return Start(context, "look", request->caller(), std::move(look), [response](StoreReply& reply) {
+    for (std::optional<std::string>& one : reply.found) {
+      v1::LookResponse::Found& found = *response->add_found();
+      found.set_is_there(one.has_value());
+      if (one.has_value()) found.set_value(*std::move(one));
+    }
+  });
+}
+
+grpc::ServerUnaryReactor* StoreService::Count(grpc::CallbackServerContext* context,
+                                              const v1::CountRequest* request,
+                                              v1::CountResponse* response) {
+  return Start(context, "count", request->caller(), StoreCount{request->prefix()},
+               [response](StoreReply& reply) { response->set_keys(reply.number); });
+}
+
 grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* context,
                                               const char* method, const v1::StoreCaller& caller,
                                               decltype(StoreCall::request) request,
@@ -89,9 +154,7 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
   absl::Status refuse;
   if (context->deadline() == std::chrono::system_clock::time_point::max())
     refuse = absl::InvalidArgumentError("a call of the store needs a deadline; this one has none");
-  const bool keeps =
-      std::holds_alternative<StoreSet>(request) || std::holds_alternative<StoreAdd>(request);
-  if (keeps && refuse.ok()) refuse = memory_.Room(bytes);
+  if (refuse.ok() && Keeps(request)) refuse = memory_.Room(bytes);
   CallId id;
   Call* call = nullptr;
   {

@@ -42,6 +42,21 @@ class StoreService final : public v1::Store::CallbackService {
   grpc::ServerUnaryReactor* DeletePrefix(grpc::CallbackServerContext* context,
                                          const v1::DeletePrefixRequest* request,
                                          v1::DeletePrefixResponse* response) override;
+  grpc::ServerUnaryReactor* CompareSet(grpc::CallbackServerContext* context,
+                                       const v1::CompareSetRequest* request,
+                                       v1::CompareSetResponse* response) override;
+  grpc::ServerUnaryReactor* Append(grpc::CallbackServerContext* context,
+                                   const v1::AppendRequest* request,
+                                   v1::AppendResponse* response) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
+                                   const v1::DeleteRequest* request,
+                                   v1::DeleteResponse* response) override;
+  grpc::ServerUnaryReactor* Look(grpc::CallbackServerContext* context,
+                                 const v1::LookRequest* request,
+                                 v1::LookResponse* response) override;
+  grpc::ServerUnaryReactor* Count(grpc::CallbackServerContext* context,
+                                  const v1::CountRequest* request,
+                                  v1::CountResponse* response) override;
 
   // Hands the call to the coordinator, or refuses it.
   grpc::ServerUnaryReactor* Start(grpc::CallbackServerContext* context, const char* method,

@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -120,6 +122,94 @@ TEST_P(StoreTest, TakesAValueOfExactlyTheBound) {
   const std::string value(Store::kMaxValueBytes, 'v');
   ASSERT_THAT(store_->Set("key", value, Soon()), IsOk());
   EXPECT_THAT(store_->Get("key", Soon()), IsOkAndHolds(value));
+}
+
+TEST_P(StoreTest, ComparesAndSetsInOneStep) {
+  EXPECT_THAT(store_->CompareSet("key", "x", "first", Soon()), IsOkAndHolds(std::nullopt));
+  EXPECT_THAT(store_->CompareSet("key", std::nullopt, "first", Soon()),
+              IsOkAndHolds(std::optional<std::string>("first")));
+  EXPECT_THAT(store_->CompareSet("key", std::nullopt, "second", Soon()),
+              IsOkAndHolds(std::optional<std::string>("first")));
+  EXPECT_THAT(store_->CompareSet("key", "first", "second", Soon()),
+              IsOkAndHolds(std::optional<std::string>("second")));
+  EXPECT_THAT(store_->Get("key", Soon()), IsOkAndHolds("second"));
+  EXPECT_THAT(store_->CompareSet("key", "", "third", Soon()),
+              IsOkAndHolds(std::optional<std::string>("second")));
+}
+
+TEST_P(StoreTest, OneOfManyWhoCompareWins) {
+  std::atomic<int> won = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.push_back(StartThread("claimer", [this, i, &won] {
+      const std::string mine = absl::StrCat(i);
+      const auto now = store_->CompareSet("owner", std::nullopt, mine, Soon());
+      if (now.ok() && *now == mine) ++won;
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(won, 1);
+}
+
+TEST_P(StoreTest, AReaderWakesByWhateverMakesItsKey) {
+  absl::StatusOr<std::string> compared = absl::UnknownError("not read"), appended = compared;
+  std::thread first = StartThread("reader", [&] { compared = store_->Get("compared", Soon()); });
+  std::thread second = StartThread("reader", [&] { appended = store_->Get("appended", Soon()); });
+  EXPECT_THAT(store_->CompareSet("compared", std::nullopt, "here", Soon()), IsOk());
+  EXPECT_THAT(store_->Append("appended", "here", Soon()), IsOkAndHolds(4));
+  first.join();
+  second.join();
+  EXPECT_THAT(compared, IsOkAndHolds("here"));
+  EXPECT_THAT(appended, IsOkAndHolds("here"));
+}
+
+TEST_P(StoreTest, AppendsUpToTheBound) {
+  EXPECT_THAT(store_->Append("log", "ab", Soon()), IsOkAndHolds(2));
+  EXPECT_THAT(store_->Append("log", "cd", Soon()), IsOkAndHolds(4));
+  EXPECT_THAT(store_->Get("log", Soon()), IsOkAndHolds("abcd"));
+  EXPECT_THAT(store_->Append("log", std::string(Store::kMaxValueBytes - 3, 'x'), Soon()),
+              StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("log")));
+  EXPECT_THAT(store_->Get("log", Soon()), IsOkAndHolds("abcd"));
+}
+
+TEST_P(StoreTest, DeletesOneKey) {
+  ASSERT_THAT(store_->Set("one", "x", Soon()), IsOk());
+  ASSERT_THAT(store_->Set("one/more", "x", Soon()), IsOk());
+  EXPECT_THAT(store_->Delete("one", Soon()), IsOkAndHolds(true));
+  EXPECT_THAT(store_->Delete("one", Soon()), IsOkAndHolds(false));
+  EXPECT_THAT(store_->Look({"one", "one/more"}, /*values=*/true, Soon()),
+              IsOkAndHolds(::testing::ElementsAre(std::nullopt, "x")));
+}
+
+TEST_P(StoreTest, LooksWithoutWaiting) {
+  ASSERT_THAT(store_->Set("a", "1", Soon()), IsOk());
+  ASSERT_THAT(store_->Set("empty", "", Soon()), IsOk());
+  EXPECT_THAT(store_->Look({"empty", "missing", "a"}, /*values=*/true, Soon()),
+              IsOkAndHolds(::testing::ElementsAre("", std::nullopt, "1")));
+  EXPECT_THAT(store_->Look({"empty", "missing", "a"}, /*values=*/false, Soon()),
+              IsOkAndHolds(::testing::ElementsAre("", std::nullopt, "")));
+  EXPECT_THAT(store_->Look({}, /*values=*/true, Soon()), IsOkAndHolds(::testing::IsEmpty()));
+}
+
+TEST_P(StoreTest, LooksAtMoreThanOneAnswerHolds) {
+  const std::string value(Store::kMaxValueBytes, 'v');
+  std::vector<std::string> keys;
+  for (int i = 0; i < 7; ++i) {
+    keys.push_back(absl::StrCat("large/", i));
+    ASSERT_THAT(store_->Set(keys.back(), value, Soon()), IsOk());
+  }
+  EXPECT_THAT(store_->Look(keys, /*values=*/true, Soon()),
+              IsOkAndHolds(::testing::AllOf(::testing::SizeIs(7), ::testing::Each(value))));
+  for (size_t i = 0; i < Store::kMaxLookKeys; ++i) keys.push_back(absl::StrCat("none/", i));
+  EXPECT_THAT(store_->Look(keys, /*values=*/false, Soon()),
+              IsOkAndHolds(::testing::SizeIs(7 + Store::kMaxLookKeys)));
+}
+
+TEST_P(StoreTest, CountsKeysByPrefix) {
+  EXPECT_THAT(store_->Count("", Soon()), IsOkAndHolds(0));
+  for (const char* key : {"a/1", "a/2", "b/1"}) ASSERT_THAT(store_->Set(key, "x", Soon()), IsOk());
+  EXPECT_THAT(store_->Count("a/", Soon()), IsOkAndHolds(2));
+  EXPECT_THAT(store_->Count("", Soon()), IsOkAndHolds(3));
 }
 
 }  // namespace coordd

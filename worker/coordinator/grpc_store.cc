@@ -24,6 +24,12 @@ constexpr absl::Duration kMaxWait = absl::Hours(24);
 // How often a call that waits for a connection asks whether coordd is somewhere else by now.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(200);
 
+absl::Status CheckValue(absl::string_view key, size_t bytes) {
+  if (static_cast<int64_t>(bytes) <= Store::kMaxValueBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("store value of ", bytes, " bytes for ", key,
+                                                 ", expected at most ", Store::kMaxValueBytes));
+}
+
 absl::Status CheckKey(absl::string_view key) {
   if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
     return absl::InvalidArgumentError(
@@ -39,10 +45,7 @@ class GrpcStore final : public Store {
 
   absl::Status Set(absl::string_view key, std::string value, absl::Time deadline) override {
     COORDD_RETURN_IF_ERROR(CheckKey(key));
-    if (static_cast<int64_t>(value.size()) > kMaxValueBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("store value of ", value.size(), " bytes for ",
-                                                     key, ", expected at most ", kMaxValueBytes));
-    }
+    COORDD_RETURN_IF_ERROR(CheckValue(key, value.size()));
     v1::SetRequest request;
     Sign(request.mutable_caller());
     request.set_key(std::string(key));
@@ -93,6 +96,95 @@ class GrpcStore final : public Store {
     return Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
       return stub.DeletePrefix(context, request, &response);
     });
+  }
+
+  absl::StatusOr<std::optional<std::string>> CompareSet(absl::string_view key,
+                                                        std::optional<std::string> expected,
+                                                        std::string desired,
+                                                        absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    COORDD_RETURN_IF_ERROR(CheckValue(key, desired.size()));
+    v1::CompareSetRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    if (expected.has_value()) request.set_expected(*std::move(expected));
+    request.set_desired(std::move(desired));
+    v1::CompareSetResponse response;
+    // Again, where its answer was lost: then the value is the desired one already, which is what
+    // the caller hears.
+    COORDD_RETURN_IF_ERROR(
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.CompareSet(context, request, &response);
+        }));
+    if (!response.has_value()) return std::nullopt;
+    return std::move(*response.mutable_value());
+  }
+
+  absl::StatusOr<int64_t> Append(absl::string_view key, std::string value,
+                                 absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    COORDD_RETURN_IF_ERROR(CheckValue(key, value.size()));
+    v1::AppendRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    request.set_value(std::move(value));
+    v1::AppendResponse response;
+    COORDD_RETURN_IF_ERROR(Once(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+      return stub.Append(context, request, &response);
+    }));
+    return response.size_bytes();
+  }
+
+  absl::StatusOr<bool> Delete(absl::string_view key, absl::Time deadline) override {
+    COORDD_RETURN_IF_ERROR(CheckKey(key));
+    v1::DeleteRequest request;
+    Sign(request.mutable_caller());
+    request.set_key(std::string(key));
+    v1::DeleteResponse response;
+    COORDD_RETURN_IF_ERROR(
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Delete(context, request, &response);
+        }));
+    return response.deleted();
+  }
+
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(const std::vector<std::string>& keys,
+                                                               bool values,
+                                                               absl::Time deadline) override {
+    std::vector<std::optional<std::string>> found;
+    while (found.size() < keys.size()) {
+      v1::LookRequest request;
+      Sign(request.mutable_caller());
+      request.set_values(values);
+      for (size_t at = found.size(); at < keys.size() && at < found.size() + kMaxLookKeys; ++at) {
+        COORDD_RETURN_IF_ERROR(CheckKey(keys[at]));
+        request.add_keys(keys[at]);
+      }
+      v1::LookResponse response;
+      COORDD_RETURN_IF_ERROR(
+          Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+            return stub.Look(context, request, &response);
+          }));
+      if (response.found_size() < 1 || response.found_size() > request.keys_size())
+        return absl::InternalError("coordd has answered for other keys than it was asked for");
+      for (v1::LookResponse::Found& one : *response.mutable_found()) {
+        found.emplace_back();
+        if (one.is_there()) found.back() = std::move(*one.mutable_value());
+      }
+    }
+    return found;
+  }
+
+  absl::StatusOr<int64_t> Count(absl::string_view prefix, absl::Time deadline) override {
+    v1::CountRequest request;
+    Sign(request.mutable_caller());
+    request.set_prefix(std::string(prefix));
+    v1::CountResponse response;
+    COORDD_RETURN_IF_ERROR(
+        Repeat(deadline, [&](v1::Store::Stub& stub, grpc::ClientContext* context) {
+          return stub.Count(context, request, &response);
+        }));
+    return response.keys();
   }
 
  private:

@@ -9,6 +9,11 @@ namespace coordd {
 
 absl::Status RememberingStore::Set(absl::string_view key, std::string value, absl::Time deadline) {
   COORDD_RETURN_IF_ERROR(store_.Set(key, value, deadline));
+  Remember(key, std::move(value));
+  return absl::OkStatus();
+}
+
+void RememberingStore::Remember(absl::string_view key, std::string value) {
   MutexLock lock(&mu_);
   const int64_t cost = static_cast<int64_t>(key.size() + value.size());
   auto entry = entries_.find(std::string(key));
@@ -16,11 +21,10 @@ absl::Status RememberingStore::Set(absl::string_view key, std::string value, abs
     bytes_ -= static_cast<int64_t>(key.size() + entry->second.value.size());
   if (bytes_ + cost > kMaxBytes) {
     if (entry != entries_.end()) entries_.erase(entry);
-    return absl::OkStatus();
+    return;
   }
   bytes_ += cost;
   entries_[std::string(key)] = Entry{false, std::move(value), 0};
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> RememberingStore::Get(absl::string_view key, absl::Time deadline) {
@@ -48,6 +52,45 @@ absl::Status RememberingStore::DeletePrefix(absl::string_view prefix, absl::Time
   COORDD_RETURN_IF_ERROR(store_.DeletePrefix(prefix, deadline));
   Erase(prefix);
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<std::string>> RememberingStore::CompareSet(
+    absl::string_view key, std::optional<std::string> expected, std::string desired,
+    absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(std::optional<std::string> now,
+                          store_.CompareSet(key, std::move(expected), desired, deadline));
+  if (now == desired) Remember(key, std::move(desired));
+  return now;
+}
+
+absl::StatusOr<int64_t> RememberingStore::Append(absl::string_view key, std::string value,
+                                                 absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const int64_t bytes, store_.Append(key, std::move(value), deadline));
+  EraseKey(key);
+  return bytes;
+}
+
+absl::StatusOr<bool> RememberingStore::Delete(absl::string_view key, absl::Time deadline) {
+  COORDD_ASSIGN_OR_RETURN(const bool was_there, store_.Delete(key, deadline));
+  EraseKey(key);
+  return was_there;
+}
+
+absl::StatusOr<std::vector<std::optional<std::string>>> RememberingStore::Look(
+    const std::vector<std::string>& keys, bool values, absl::Time deadline) {
+  return store_.Look(keys, values, deadline);
+}
+
+absl::StatusOr<int64_t> RememberingStore::Count(absl::string_view prefix, absl::Time deadline) {
+  return store_.Count(prefix, deadline);
+}
+
+void RememberingStore::EraseKey(absl::string_view key) {
+  MutexLock lock(&mu_);
+  const auto entry = entries_.find(std::string(key));
+  if (entry == entries_.end()) return;
+  bytes_ -= static_cast<int64_t>(entry->first.size() + entry->second.value.size());
+  entries_.erase(entry);
 }
 
 void RememberingStore::Forget(absl::string_view prefix) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace coordd {
 
 // A decorator. Thread-safe. What was set or added through it, and not deleted through it since, is
 // remembered, up to a bound; a worker that comes back to a coordd that was started again tells it
-// (ResumeReport.stored). What one rank deletes and another has set is there again then.
+// (ResumeReport.stored). What one rank deletes and another has set is there again then. A value
+// that was appended to is not remembered.
 class RememberingStore final : public Store {
  public:
   // Of keys and values: what a rank publishes of itself is some kilobytes. Beyond, keys are not
@@ -27,6 +29,17 @@ class RememberingStore final : public Store {
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override;
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta, absl::Time deadline) override;
   absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) override;
+  absl::StatusOr<std::optional<std::string>> CompareSet(absl::string_view key,
+                                                        std::optional<std::string> expected,
+                                                        std::string desired,
+                                                        absl::Time deadline) override;
+  absl::StatusOr<int64_t> Append(absl::string_view key, std::string value,
+                                 absl::Time deadline) override;
+  absl::StatusOr<bool> Delete(absl::string_view key, absl::Time deadline) override;
+  absl::StatusOr<std::vector<std::optional<std::string>>> Look(const std::vector<std::string>& keys,
+                                                               bool values,
+                                                               absl::Time deadline) override;
+  absl::StatusOr<int64_t> Count(absl::string_view prefix, absl::Time deadline) override;
 
   std::vector<v1::StoredKey> Stored() const;
   // Of keys that coordd has deleted by itself. Empty: nothing.
@@ -39,7 +52,9 @@ class RememberingStore final : public Store {
     int64_t sum = 0;
   };
 
+  void Remember(absl::string_view key, std::string value);
   void Erase(absl::string_view prefix);
+  void EraseKey(absl::string_view key);
 
   // Thread-safe by itself.
   Store& store_;

@@ -404,22 +404,6 @@ static void TestRefusals(void) {
   }
 }
 
-static void TestStore(void) {
-  char value[8] = "";
-  size_t bytes = 0;
-  int64_t sum = 0;
-  if (rank == 0) CHECK_OK(coordd_store_set(worker, "greeting", "hello", 5, 10));
-  CHECK_ERROR(coordd_store_get(worker, "greeting", value, 2, &bytes, 10), COORDD_OUT_OF_RANGE,
-              "greeting");
-  CHECK(bytes == 5);
-  CHECK_OK(coordd_store_get(worker, "greeting", value, sizeof(value), &bytes, 10));
-  CHECK(bytes == 5 && memcmp(value, "hello", 5) == 0);
-  CHECK_OK(coordd_store_add(worker, "count", 2, &sum, 10));
-  CHECK(sum >= 2 && sum <= 2 * size);
-  CHECK(coordd_store_get(worker, "never", value, sizeof(value), &bytes, 0.05) ==
-        COORDD_DEADLINE_EXCEEDED);
-}
-
 static void TestFork(void) {
   float value = 1;
   int status = -1;
@@ -481,7 +465,6 @@ int main(void) {
   TestAlltoall();
   TestWorks();
   TestRefusals();
-  TestStore();
   TestFork();
   TestEnd();
   printf("c_api_test: all good on rank %d of %d\n", rank, size);

@@ -82,14 +82,63 @@ def check_prefixes_and_several_keys():
     assert own.multi_get([f"a/{rank}", f"b/{rank}"]) == [b"1", b"2"]
     if torch_version() >= (2, 14):
         assert inner.multi_get(["key"]) == [b"value"]
-        assert not inner.delete_key("key") and inner.get("key") == b"value"
+        assert inner.delete_key("key") and not inner.delete_key("key") and not own.check([f"outer/{rank}/key"])
 
 
-def check_what_coordd_has_not_is_said():
+def check_one_step_of_compare_set():
+    rank, size = ranks()
     own = store()
-    refused(NotImplementedError, "coordd's store has no such call yet", lambda: own.compare_set("key", "a", "b"))
-    refused(NotImplementedError, "does not count keys yet", own.num_keys)
-    assert not own.delete_key("key")
+    key = f"compared/{rank}"
+    assert own.compare_set(key, "wrong", "first") == b"wrong" and not own.check([key])  # as torch's stores say it
+    assert own.compare_set(key, "", "first") == b"first"
+    assert own.compare_set(key, "", "second") == b"first"
+    assert own.compare_set(key, "first", "") == b""
+    assert own.compare_set(key, "", "third") == b"third"
+    large = bytes(200000)
+    assert own.compare_set(key, "third", large) == large and own.get(key) == large
+    refused(ValueError, "at most 65536 can be compared", lambda: own.compare_set(key, large, "x"))
+    dist.barrier()
+    winners = [None] * size
+    dist.all_gather_object(winners, own.compare_set("owner", "", f"rank {rank}") == f"rank {rank}".encode())
+    assert winners.count(True) == 1
+    if torch_version() >= (2, 14):
+        inner = dist.PrefixStore(f"inner/{rank}", own)
+        assert inner.compare_set("key", "", "value") == b"value" and own.get(f"inner/{rank}/key") == b"value"
+
+
+def check_appending_and_deleting():
+    rank, size = ranks()
+    own = store()
+    key = f"appended/{rank}"
+    own.append(key, "ab")
+    own.append(key, "cd")
+    assert own.get(key) == b"abcd"
+    refused(RuntimeError, "expected at most 65536", lambda: own.append(key, bytes(64 * 1024)))
+    assert own.delete_key(key) and not own.delete_key(key) and not own.check([key])
+    dist.barrier()
+    before = own.num_keys()
+    dist.barrier()
+    own.set(f"counted/{rank}", bytes(200000))  # whose parts are no keys of their own
+    dist.barrier()
+    assert own.num_keys() == before + size
+    dist.barrier()
+    assert own.delete_key(f"counted/{rank}")
+    dist.barrier()
+    assert own.num_keys() == before
+
+
+def check_many_keys_at_once():
+    rank, size = ranks()
+    own = store()
+    keys = [f"many/{rank}/{index}" for index in range(2000)]
+    own.multi_set(keys[:20], [bytes([index]) * 60000 for index in range(20)])
+    for key in keys[20:]:
+        own.set(key, key)
+    assert own.check(keys)
+    found = own.multi_get(keys)
+    assert found[:20] == [bytes([index]) * 60000 for index in range(20)] and found[20:] == [key.encode() for key in keys[20:]]
+    own.set_timeout(datetime.timedelta(seconds=0.3))
+    refused(RuntimeError, "nobody has set 'never/there'", lambda: own.multi_get(["many/0/0", "never/there"]))
 
 
 def check_gloo_over_our_store():

@@ -258,7 +258,23 @@ Inbound RandomMessages::StoreRequest(CallId number) {
                  .request = StoreGet{}};
   const std::string scope = Below(2) == 0 ? "" : absl::StrCat("gen/", Below(5), "/");
   const std::string key = absl::StrCat(scope, "k", Below(4));
-  switch (Below(4)) {
+  switch (Below(9)) {
+    case 4:
+      call.request =
+          StoreCompareSet{key, Below(2) == 0 ? std::nullopt : std::optional<std::string>("v"), "w"};
+      break;
+    case 5:
+      call.request = StoreAppend{key, "v"};
+      break;
+    case 6:
+      call.request = StoreDelete{key};
+      break;
+    case 7:
+      call.request = StoreLook{{key, absl::StrCat("k", Below(4))}, Below(2) == 0};
+      break;
+    case 8:
+      call.request = StoreCount{scope};
+      break;
     case 0:
       call.request = StoreSet{key, "v"};
       break;

@@ -5,7 +5,7 @@ import hashlib
 import os
 import re
 import time
-from ctypes import POINTER, byref, c_char_p, c_double, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 from datetime import timedelta
 from typing import Any, Dict, List, Optional
 from urllib.parse import parse_qs, urlparse
@@ -17,21 +17,38 @@ from coordd import _library, _native
 from coordd.exceptions import CoorddError
 from coordd.torch.distributed import _bootstrap
 
-_DEADLINE_EXCEEDED = _library.STATUS["DEADLINE_EXCEEDED"]
+_DEADLINE_EXCEEDED, _NOT_FOUND, _OUT_OF_RANGE = (_library.STATUS[name] for name in ("DEADLINE_EXCEEDED", "NOT_FOUND", "OUT_OF_RANGE"))
 _MAX_KEY_BYTES, _MAX_VALUE_BYTES = 256, 64 * 1024
 _PART = b"\0coordd value in parts "
+_PREFIX = b"torch/"
 _SLICE_S = 0.25  # how often a wait lets Ctrl-C through
-_LOOK_S = 0.1  # an answer of coordd to a question that does not wait
 _DEFAULT = timedelta(seconds=300)
 _StoreError = getattr(dist, "DistStoreError", RuntimeError)
 
 
 def _wire_key(key: str) -> bytes:
     """The key; of a longer one its begin, and a hash of all of it."""
-    encoded = b"torch/" + key.encode()
+    encoded = _PREFIX + key.encode()
     if len(encoded) <= _MAX_KEY_BYTES:
         return encoded
     return encoded[:180].decode(errors="ignore").encode() + b"#" + hashlib.sha256(encoded).hexdigest().encode()
+
+
+def _wire_keys(keys):
+    return (c_char_p * max(len(keys), 1))(*[_wire_key(key) for key in keys])
+
+
+def _bytes(value) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _part_key(name: str, index: int) -> bytes:
+    return f"torch-part/{name}/{index}".encode()
+
+
+def _parts_of(value: bytes) -> List[bytes]:
+    name, count = value[len(_PART):].decode().split()
+    return [_part_key(name, index) for index in range(int(count))]
 
 
 _alive: "List[Store]" = []  # torch's C++ does not keep the Python half
@@ -40,8 +57,7 @@ _alive: "List[Store]" = []  # torch's C++ does not keep the Python half
 class Store(dist.Store):  # type: ignore[name-defined]
     """Values of any size under keys of any length, for the members of a job. Thread-safe.
 
-    coordd has no compare_set, no deletion and no count of keys yet: compare_set() and num_keys() raise NotImplementedError, and
-    delete_key() deletes nothing, which it says by False."""
+    compare_set() compares values of at most 64 KiB, and append() makes none that is larger."""
 
     def __init__(self, worker: _native.Worker, timeout: timedelta = _DEFAULT):
         super().__init__()
@@ -54,6 +70,19 @@ class Store(dist.Store):  # type: ignore[name-defined]
         self._get_value.argtypes = [c_void_p, c_char_p, c_void_p, c_size_t, POINTER(c_size_t), c_double]
         self._add_to = library.function("coordd_store_add")
         self._add_to.argtypes = [c_void_p, c_char_p, c_int64, POINTER(c_int64), c_double]
+        self._compare = library.function("coordd_store_compare_set")
+        self._compare.argtypes = [c_void_p, c_char_p, c_char_p, c_size_t, c_char_p, c_size_t, c_void_p, c_size_t, POINTER(c_size_t),
+                                  c_double]
+        self._append_to = library.function("coordd_store_append")
+        self._append_to.argtypes = [c_void_p, c_char_p, c_char_p, c_size_t, POINTER(c_size_t), c_double]
+        self._delete = library.function("coordd_store_delete")
+        self._delete.argtypes = [c_void_p, c_char_p, POINTER(c_int32), c_double]
+        self._are_there = library.function("coordd_store_check")
+        self._are_there.argtypes = [c_void_p, POINTER(c_char_p), c_size_t, POINTER(c_int32), c_double]
+        self._get_all = library.function("coordd_store_get_all")
+        self._get_all.argtypes = [c_void_p, POINTER(c_char_p), c_size_t, c_void_p, c_size_t, POINTER(c_size_t), c_double]
+        self._count = library.function("coordd_store_count")
+        self._count.argtypes = [c_void_p, c_char_p, POINTER(c_int64), c_double]
 
     @property
     def timeout(self):
@@ -75,16 +104,29 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(key)
 
     def set(self, key, value):
-        value = value.encode() if isinstance(value, str) else bytes(value)
-        wire = _wire_key(key)
-        if len(value) > _MAX_VALUE_BYTES or value.startswith(_PART):
-            name = os.urandom(8).hex()
-            count = -(-len(value) // _MAX_VALUE_BYTES)
-            for index in range(count):  # before the key itself, which says that they are there
-                part = value[index * _MAX_VALUE_BYTES:(index + 1) * _MAX_VALUE_BYTES]
-                self._put(key, f"torch-part/{name}/{index}".encode(), part)
-            value = _PART + f"{name} {count}".encode()
-        self._put(key, wire, value)
+        self._put(key, _wire_key(key), self._in_parts(key, _bytes(value)))
+
+    def _in_parts(self, key: str, value: bytes) -> bytes:
+        """What is to stand under the key: the value, or where its parts are, which are stored before it."""
+        if len(value) <= _MAX_VALUE_BYTES and not value.startswith(_PART):
+            return value
+        name = os.urandom(8).hex()
+        count = -(-len(value) // _MAX_VALUE_BYTES)
+        for index in range(count):
+            self._put(key, _part_key(name, index), value[index * _MAX_VALUE_BYTES:(index + 1) * _MAX_VALUE_BYTES])
+        return _PART + f"{name} {count}".encode()
+
+    def _whole(self, key: str, value: bytes) -> bytes:
+        """The value of what stands under the key."""
+        if not value.startswith(_PART):
+            return value
+        return b"".join(self._wait_for(key, part, _DEFAULT.total_seconds()) or b"" for part in _parts_of(value))
+
+    def _delete_wire(self, key: str, wire: bytes) -> bool:
+        deleted = c_int32()
+        if self._delete(self._worker.pointer, wire, byref(deleted), self._limit.total_seconds()) != 0:
+            raise self._failed(key)
+        return deleted.value != 0
 
     def _wait_for(self, key: str, wire: bytes, seconds: float) -> Optional[bytes]:
         """None: nobody has set it in time."""
@@ -102,11 +144,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
 
     def _get(self, key: str, seconds: float) -> Optional[bytes]:
         value = self._wait_for(key, _wire_key(key), seconds)
-        if value is None or not value.startswith(_PART):
-            return value
-        name, count = value[len(_PART):].decode().split()
-        parts = [self._wait_for(key, f"torch-part/{name}/{index}".encode(), _DEFAULT.total_seconds()) for index in range(int(count))]
-        return b"".join(part or b"" for part in parts)
+        return None if value is None else self._whole(key, value)
 
     def get(self, key):
         value = self._get(key, self._limit.total_seconds())
@@ -120,10 +158,52 @@ class Store(dist.Store):  # type: ignore[name-defined]
             raise self._failed(key)
         return total.value
 
+    def append(self, key, value):
+        value = _bytes(value)
+        if self._append_to(self._worker.pointer, _wire_key(key), value, len(value), None, self._limit.total_seconds()) != 0:
+            raise self._failed(key)
+
+    def compare_set(self, key, expected_value, desired_value):
+        expected, desired = _bytes(expected_value), _bytes(desired_value)
+        if len(expected) > _MAX_VALUE_BYTES:
+            raise ValueError(f"compare_set of the key {key!r}: the expected value has {len(expected)} bytes, at most {_MAX_VALUE_BYTES} "
+                             "can be compared")
+        buffer, size = ctypes.create_string_buffer(_MAX_VALUE_BYTES), c_size_t()
+        wire, stored = _wire_key(key), self._in_parts(key, desired)
+        # As torch's stores have it: an empty value is expected of a key that is missing, too.
+        for wanted in ([None, b""] if not expected else [expected]):
+            status = self._compare(self._worker.pointer, wire, wanted, len(wanted or b""), stored, len(stored), buffer,
+                                   _MAX_VALUE_BYTES, byref(size), self._limit.total_seconds())
+            if status == _NOT_FOUND:
+                return expected
+            if status != 0:
+                raise self._failed(key)
+            if size.value == 0 and stored and wanted is None:
+                continue  # it is there, and empty
+            break
+        return self._whole(key, buffer.raw[:size.value])
+
+    def delete_key(self, key):
+        wire = _wire_key(key)
+        value = self._wait_for(key, wire, 0.001) if self.check([key]) else None
+        if value is not None and value.startswith(_PART):
+            for part in _parts_of(value):
+                self._delete_wire(key, part)
+        return self._delete_wire(key, wire)
+
     # --- several
 
     def check(self, keys):
-        return all(self._wait_for(key, _wire_key(key), _LOOK_S) is not None for key in keys)
+        there = c_int32()
+        if self._are_there(self._worker.pointer, _wire_keys(keys), len(keys), byref(there), self._limit.total_seconds()) != 0:
+            raise self._failed(", ".join(keys))
+        return there.value != 0
+
+    def num_keys(self):
+        count = c_int64()
+        if self._count(self._worker.pointer, _PREFIX, byref(count), self._limit.total_seconds()) != 0:
+            raise _StoreError(f"coordd: keys cannot be counted: {_library.library().last_error()}")
+        return count.value
 
     def wait(self, keys, timeout=None):
         limit = self._limit if timeout is None else timeout
@@ -134,25 +214,28 @@ class Store(dist.Store):  # type: ignore[name-defined]
                                   f"set {key!r}")
 
     def multi_get(self, keys):
-        return [self.get(key) for key in keys]
+        self.wait(keys)  # so that Ctrl-C gets through
+        wires, sizes, room = _wire_keys(keys), (c_size_t * max(len(keys), 1))(), _MAX_VALUE_BYTES
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            status = self._get_all(self._worker.pointer, wires, len(keys), buffer, room, sizes, self._limit.total_seconds())
+            if status != _OUT_OF_RANGE:
+                break
+            room = sum(sizes)
+        if status != 0:
+            raise self._failed(", ".join(keys))
+        values, at = [], 0
+        for key, size in zip(keys, sizes):
+            values.append(self._whole(key, buffer.raw[at:at + size]))
+            at += size
+        return values
 
     def multi_set(self, keys, values):
         for key, value in zip(keys, values):
             self.set(key, value)
 
     def has_extended_api(self):
-        return False
-
-    # --- what coordd has not
-
-    def delete_key(self, key):
-        return False
-
-    def compare_set(self, key, expected_value, desired_value):
-        raise NotImplementedError(f"compare_set of the key {key!r}: coordd's store has no such call yet")
-
-    def num_keys(self):
-        raise NotImplementedError("num_keys: coordd's store does not count keys yet")
+        return True
 
     # As C++ asks for them.
     deleteKey, getNumKeys, hasExtendedApi, setTimeout = delete_key, num_keys, has_extended_api, set_timeout
