@@ -1,4 +1,4 @@
-// Who runs this program. (io)
+// The user that runs this program. (io)
 #pragma once
 
 #include "common/base/environment.h"

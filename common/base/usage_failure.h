@@ -7,8 +7,8 @@
 
 namespace coordd {
 
-// As CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has the largest of all numbers,
-// in three hundred digits.
+// A validator in the place of CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has
+// the largest of all numbers, in three hundred digits.
 inline CLI::Validator NumberThat(bool (*holds)(double), const std::string& expected,
                                  const std::string& type) {
   return CLI::Validator(

@@ -9,8 +9,8 @@
 namespace coordd {
 
 absl::Status FromGrpc(const grpc::Status& status);
-// Of a call to coordd. Where the connection failed because this side speaks TLS and the other does
-// not, it says so first.
+// The status of a call to coordd. Where the connection failed because this side speaks TLS and the
+// other does not, it says so first.
 absl::Status FromCoordd(const grpc::Status& status);
 // Whether a connection failed by what another try meets again: the two certificates do not fit, or
 // one side speaks no TLS. In the words of gRPC and of its TLS library.

@@ -14,7 +14,7 @@ class ServerCredentials;
 
 namespace coordd {
 
-// PEM files. All set, or all empty (no TLS).
+// Paths of PEM files. All are set, or all are empty (no TLS).
 struct TlsFiles {
   std::string cert;  // this side's certificate chain
   std::string key;   // its private key; refused when others than the owner can read it

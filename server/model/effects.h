@@ -80,7 +80,8 @@ struct CallCancelled {  // its deadline passed or its caller went away: no reply
 };
 struct StopRequested {
   std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
-  // It is started again on its state within this time, and its jobs go on. 0: it is their end.
+  // coordd is started again on its state within this time, and its jobs go on. 0: its end is their
+  // end.
   absl::Duration resume_within = absl::ZeroDuration();
 };
 struct Persisted {  // the answer to a Persist that asked for one

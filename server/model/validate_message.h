@@ -29,9 +29,9 @@ absl::Status ValidateDismiss(const v1::DismissRequest& request);
 
 absl::Status ValidateJobName(absl::string_view name);
 
-// At most `bytes` of `text`, never half a UTF-8 character.
+// The first `bytes` of `text` at most, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);
-// On one line: control characters, which could forge lines of a log, become spaces.
+// The text on one line: control characters, which could forge lines of a log, become spaces.
 std::string OneLine(absl::string_view text);
 
 }  // namespace coordd

@@ -30,7 +30,7 @@ absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 // For measurements: which algorithms a rank would use between nodes. kHierarchical: wherever it is
 // possible.
 enum class HostAlgorithm : uint8_t { kAuto, kFlat, kHierarchical };
-// "auto", "flat", "hierarchical"; else nothing.
+// Reads "auto", "flat" or "hierarchical"; nullopt: something else.
 std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
 
 // Where the ranks of a group are.
@@ -51,10 +51,10 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
 // Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
 bool HasHierarchy(CollectiveKind kind, bool even);
 
-// Of an allreduce of a slice among one rank of each node, in one buffer.
+// The schedule of an allreduce of a slice among one rank of each node, in one buffer.
 Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
 
-// Of a reduce of a slice among one rank of each node.
+// The schedule of a reduce of a slice among one rank of each node.
 Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
                          int64_t element_bytes);
 

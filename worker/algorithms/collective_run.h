@@ -25,7 +25,8 @@ struct RunBuffers {
   absl::Span<std::byte> segments;  // CollectiveRun::SegmentScratchBytes
 };
 
-// Who takes part: which rank of the transport each rank of the schedule is. Empty: the same.
+// Who takes part: which rank of the transport each rank of the schedule is. When it is empty, the
+// numbers are the same.
 using RunMembers = absl::Span<const Rank>;
 
 struct RunOptions {
@@ -46,10 +47,10 @@ class CollectiveRun final : public LaneRun {
   CollectiveRun(const CollectiveRun&) = delete;
   CollectiveRun& operator=(const CollectiveRun&) = delete;
 
-  // How much `segments` a schedule needs: none if it does not combine what it receives.
+  // The size of `segments` that a schedule needs; 0 if it does not combine what it receives.
   static int64_t SegmentScratchBytes(const Schedule& schedule, const RunOptions& options);
 
-  // Posts what can be posted; completes steps.
+  // Posts what can be posted, and completes steps.
   bool Advance() override;
   void Fail(absl::Status status) override;
   bool finished() const override {

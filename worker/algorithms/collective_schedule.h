@@ -47,7 +47,7 @@ struct ReceiveOp {
   std::optional<Slice> operand;
 };
 
-// `to` = op(first, second), or a copy of `first`. Sizes are equal.
+// Sets `to` to op(first, second), or to a copy of `first`. Sizes are equal.
 struct LocalOp {
   Slice to;
   Slice first;
@@ -89,11 +89,11 @@ std::vector<ByteRange> SplitEvenly(int64_t size_bytes, int32_t parts, int64_t el
 // Adjacent ranges of the given sizes.
 std::vector<ByteRange> RangesOf(absl::Span<const int64_t> sizes_bytes);
 
-// How schedules are built: transfers and copies of zero bytes are left out, on both sides.
+// These build schedules. Transfers and copies of zero bytes are left out, on both sides.
 void AddSend(Step& step, Rank to, Slice from);
 void AddReceive(Step& step, Rank from, Slice to, std::optional<Slice> operand = std::nullopt);
 void AddLocal(Step& step, Slice to, Slice first, std::optional<Slice> second = std::nullopt);
-// Leaves out a step in which nothing happens.
+// Appends a step, unless nothing happens in it.
 void AddStep(Schedule& schedule, Step step);
 
 // `rank` modulo `world_size`, also for negative numbers.

@@ -21,7 +21,8 @@ namespace coordd {
 // kInput of `size_bytes`; kOutput, of the same size, on the root only.
 Schedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_bytes);
 
-// The same. `blocks`: one per rank, together the vector, equal on all ranks.
+// The reduce by exchanges. kInput and kOutput are as above. `blocks`: one per rank, together the
+// vector, equal on all ranks.
 Schedule ScatterGatherReduce(Rank self, Rank root, absl::Span<const ByteRange> blocks);
 
 // Each rank sends its block of `own_bytes` to the root, which receives all of them at once: one

@@ -20,10 +20,10 @@ class ArenaAllocator {
     int64_t size_bytes = 0;
   };
 
-  // Of [begin, end), both multiples of the granularity.
+  // Allocates from [begin, end), both multiples of the granularity.
   ArenaAllocator(int64_t begin, int64_t end);
 
-  // At least one byte, rounded up; nullopt: there is no such gap.
+  // Allocates at least one byte, rounded up; nullopt: there is no such gap.
   std::optional<Block> Allocate(int64_t size_bytes);
   // REQUIRES: `offset_bytes` is that of a block; which is returned.
   Block Free(int64_t offset_bytes);

@@ -34,7 +34,7 @@ class CoordinatorChannels {
   // A link over Next; or through the relay, where somebody listens there and the link before, if it
   // went through it too, has brought something.
   std::unique_ptr<CoordinatorLink> NewLink();
-  // Where coordd was last looked for.
+  // The channel to where coordd was last looked for.
   std::shared_ptr<grpc::Channel> Current() const;
 
  private:

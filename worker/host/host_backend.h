@@ -26,7 +26,7 @@
 namespace coordd {
 
 struct HostBackendOptions {
-  // For tests and measurements: instead of the table's choice, on all ranks alike.
+  // For tests and measurements: the algorithm instead of the table's choice, on all ranks alike.
   std::optional<Algorithm> allreduce = {};
   // Where one rank wants flat ones, all of the job have them; else where one wants hierarchical
   // ones.

@@ -65,7 +65,8 @@ struct CollectiveArgs {
   std::vector<OutputPart> output_parts;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
-  // All members' blocks are of one size, and all members know: an alltoall's need not be told.
+  // Whether all members' blocks are of one size, and all members know: an alltoall's need not be
+  // told.
   bool equal_blocks = false;
   // Of a reduction of floating point: what each element of the result is still to be multiplied
   // with (a postscale factor, an average's divisor). A backend that does so in passing, while the
@@ -90,7 +91,7 @@ struct CollectiveArgs {
   OnStream before, behind;
 };
 
-// What is done with after Abort.
+// The status of a collective that is started after Abort.
 inline absl::Status CollectivesAborted() {
   return absl::AbortedError("the generation's collectives were aborted");
 }
@@ -113,7 +114,7 @@ class CollectiveBackend {
     return false;
   }
 
-  // As Transport::Connect.
+  // Connects as Transport::Connect does, with its errors.
   virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;
 
   // A subset of the ranks that executes collectives of its own, on lanes of its own. Every member
@@ -138,7 +139,7 @@ class CollectiveBackend {
       LaneId /*lane*/, absl::Span<const Rank> /*ranks*/) {
     return nullptr;
   }
-  // Nothing runs on it any more; its last collective ended well.
+  // Closes a lane on which nothing runs any more, and whose last collective ended well.
   virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
 
   // Where memory comes from that the node's ranks have mapped; to be used once connected, if it has

@@ -35,7 +35,7 @@ struct alignas(64) Doorbell {
   std::atomic<uint32_t> listens;  // somebody sleeps, or looks once more before it does
   std::atomic<uint32_t> rung;     // the futex: since the listener's last look
 
-  // To be called behind the store that somebody may wait for.
+  // Rings. To be called behind the store that somebody may wait for.
   void Ring() {
     // The compiler does not change the order, either.
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -58,7 +58,7 @@ static_assert(sizeof(Doorbell) == 64 && std::atomic<uint32_t>::is_always_lock_fr
 // How a thread may wait, for what it waits for.
 struct BellUse {
   Doorbell* bell = nullptr;  // nullptr: it has to poll
-  // All that it waits for rings the bell; else it has to poll, too.
+  // Whether all that the thread waits for rings the bell; else it has to poll, too.
   bool suffices = false;
 };
 

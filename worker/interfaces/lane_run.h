@@ -22,8 +22,8 @@ class LaneRun {
   virtual bool finished() const = 0;
   virtual const absl::Status& status() const = 0;
 
-  // Of what happens on memory that the ranks of a node share: whether nothing goes on before the
-  // next step of this member of the group.
+  // Whether nothing goes on before the next step of this member of the group, in a run on memory
+  // that the ranks of a node share.
   virtual bool WaitsFor(int32_t /*member*/) const { return false; }
   // Who rings the bell of the group's node: the members before each of their steps, or with kForAll
   // whoever this run can wait for at all.

@@ -71,7 +71,8 @@ class Transport {
   // Moves what can be moved without waiting; returns whether anything happened.
   virtual bool Progress() = 0;
 
-  // Progress is about not to be called for a while: the next one looks whether a peer has gone.
+  // Told when Progress is about not to be called for a while: the next one looks whether a peer has
+  // gone.
   virtual void LookAtPeers() {}
 
   // Thread-safe, idempotent: from the next Progress on, everything pending and everything new ends

@@ -26,8 +26,8 @@
 namespace coordd {
 
 struct NodeArenaOptions {
-  // Of one rank's arena; 0: as much as the machine has memory, or as the limits of the process
-  // allow. Pages exist once they are touched. Ranks may differ.
+  // The size of one rank's arena; 0: as much as the machine has memory, or as the limits of the
+  // process allow. Pages exist once they are touched. Ranks may differ.
   int64_t size_bytes = 0;
   // A node on which a rank cannot have an arena, or not map the others', is an error; else its
   // ranks have none. Then little is too little, and where the address space is limited it is left
@@ -74,13 +74,14 @@ class NodeArena {
   NodeBoard own_board() const { return NodeBoard(own_.data()); }
   // Memory of the program's own in arenas; nullptr: none can be mapped.
   NodeFiles* files() { return files_.has_value() ? &*files_ : nullptr; }
-  // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.
+  // Allocates from the own arena, 64-byte aligned. RESOURCE_EXHAUSTED.
   absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
-  // The same, of what is kept for the staging of lanes: there is room however much is allocated.
+  // Allocates from what is kept for the staging of lanes: there is room however much else is
+  // allocated.
   absl::StatusOr<absl::Span<std::byte>> AllocateStaging(int64_t size_bytes);
   // Gives the pages back. REQUIRES: allocated here; no other rank uses it any more.
   void Free(absl::Span<std::byte> block);
-  // The same where other ranks may still use it: its range is not given out again. What they write
+  // Frees a block that other ranks may still use: its range is not given out again. What they write
   // takes pages anew.
   void GiveBackPages(absl::Span<std::byte> block);
   // From now on only this process has these bytes, as they are at this moment; the range is not
@@ -96,7 +97,7 @@ class NodeArena {
  private:
   absl::StatusOr<ShmSegment> Create(int32_t local_ranks, int32_t self) const;
   absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
-  // What of it this rank cannot map; empty: nothing.
+  // Maps the peers' arenas. Returns what this rank cannot map; empty when that is nothing.
   std::string MapAll(std::vector<ShmPeer>& peers, Rank first);
   absl::StatusOr<absl::Span<std::byte>> AllocateFrom(std::optional<ArenaAllocator>& allocator,
                                                      int64_t size_bytes)

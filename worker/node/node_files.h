@@ -52,7 +52,7 @@ class NodeFiles {
   void Forget(absl::Span<std::byte> bytes);
 
  private:
-  // Of one Map, in this process, by rank of the node.
+  // What one Map has mapped in this process, by rank of the node.
   struct Mapped {
     int64_t number = 0;
     std::vector<absl::Span<std::byte>> files;

@@ -19,7 +19,7 @@ using NodeMemory = absl::Span<std::byte>;
 // a time runs many lanes, or the lane's own.
 enum class LaneBell : uint8_t { kOfRank, kOfLane };
 
-// One thread. `members`' memory outlives it.
+// One thread uses it. The memory of `members` outlives it.
 class NodeLane {
  public:
   // The board says where a member's blocks are in its post.
@@ -44,7 +44,7 @@ class NodeLane {
   // What this member says with `step`, to be filled before Reach(step). REQUIRES: all have reached
   // step - 1.
   std::byte* Payload(int64_t step) { return own_entry_->posts[step % 2].payload; }
-  // Wakes those who sleep.
+  // Says that this member has reached the step, and wakes those who sleep.
   void Reach(int64_t step) {
     own_entry_->posts[step % 2].step.store(step, std::memory_order_release);
     for (const Member& member : members_) {
@@ -77,7 +77,7 @@ class NodeLane {
   // happened. To be called again until it has.
   bool Release();
 
-  // Where this member's thread may wait for the others.
+  // The bell at which this member's thread may wait for the others.
   Doorbell& bell() const { return *own_bell_; }
 
  private:

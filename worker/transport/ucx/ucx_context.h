@@ -28,7 +28,7 @@ class UcxContext {
                                          const UcxTransportOptions& options,
                                          const GroupLayout& layout);
 
-  // Active messages of this number go to `handler` with `argument`, from the worker's progress.
+  // Gives active messages of this number to `handler` with `argument`, from the worker's progress.
   absl::Status Handle(unsigned number, ucp_am_recv_callback_t handler, void* argument);
 
   ucp_worker_h worker() const { return worker_; }
@@ -41,7 +41,7 @@ class UcxContext {
   absl::StatusOr<std::string> Address() const;
 
  private:
-  // False: not by the deadline.
+  // Flushes. False: it was not done by the deadline.
   bool Flush(Clock& clock, absl::Time deadline);
 
   const UcxFunctions* ucx_ = nullptr;
