@@ -52,15 +52,16 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
 bool HasHierarchy(CollectiveKind kind, bool even);
 
 // The schedule of an allreduce of a slice among one rank of each node, in one buffer.
-Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
+TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes,
+                                   int64_t element_bytes);
 
 // The schedule of a reduce of a slice among one rank of each node.
-Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
-                         int64_t element_bytes);
+TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                                 int64_t element_bytes);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
 // args.kind, and none of kHierarchical, kSlices and kLeaders.
-Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                      int32_t world_size);
+TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                              int32_t world_size);
 
 }  // namespace coordd

@@ -69,7 +69,7 @@ class LeaderRun final : public LaneRun {
  private:
   bool is_leader() const { return lane_ == nullptr || lane_->self() == leaders_.leader; }
   ByteRange PartOf(int32_t node) const;
-  Schedule MakeSchedule() const;
+  TransferSchedule MakeSchedule() const;
   void BeginGathering();
   void BeginAcross();
   void BeginGiving();
@@ -90,7 +90,7 @@ class LeaderRun final : public LaneRun {
   CollectiveArgs inside_args_;  // of what the node does
   bool gathers_ = false;        // else what it does is to give the result to its members
   std::optional<NodeInlineRun> inside_;
-  Schedule schedule_;  // until it begins; of a leader
+  TransferSchedule schedule_;  // until it begins; of a leader
   std::optional<CollectiveRun> across_;
   absl::Status status_;
 };
