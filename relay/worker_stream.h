@@ -32,7 +32,7 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // Reads on, when NodeStream::Said had no room.
   void ReadNext();
   void Send(grpc::ByteBuffer message);
-  // After what was sent before. The first call counts.
+  // Ends the stream after what was sent before. The first call counts.
   void Close(const absl::Status& status);
 
   StreamId id() const { return id_; }

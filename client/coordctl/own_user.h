@@ -5,8 +5,8 @@
 
 namespace coordd {
 
-// With USER as `id -un` has it where neither that nor LOGNAME is set, as in containers and
-// services; "uid 1234" where the user has no name.
+// The environment with USER set, as `id -un` has it, where neither that nor LOGNAME is set, as in
+// containers and services; "uid 1234" where the user has no name.
 Environment WithUser(Environment environment);
 
 }  // namespace coordd

@@ -48,7 +48,7 @@ class BoundedQueue {
     return true;
   }
 
-  // For what must not be lost and is bounded elsewhere (a stop request, the end of a session):
+  // Queues what must not be lost and is bounded elsewhere (a stop request, the end of a session):
   // ignores the capacity. False only when the queue is closed.
   bool PushUnbounded(T&& value) {
     {

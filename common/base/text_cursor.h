@@ -10,7 +10,7 @@
 
 namespace coordd {
 
-// One owner. The text outlives it.
+// One thread owns it. The text outlives it.
 class TextCursor {
  public:
   // `what` names the text in errors: "the host list".

@@ -32,8 +32,8 @@ struct TlsFiles {
 // 1.3 only, so do all who talk to it.
 void AcceptTls13Only();
 
-// Without TLS: insecure credentials. Certificates on both sides otherwise, and the client checks
-// the server's name.
+// The credentials of a server. Without TLS they are insecure. Otherwise both sides show
+// certificates, and the client checks the server's name.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(
     const TlsFiles& files);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFrom(

@@ -25,7 +25,8 @@ struct HostSlots {
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
-// All functions here: INVALID_ARGUMENT, one sentence that points at the column (and line).
+// All functions here return INVALID_ARGUMENT with one sentence that points at the column (and
+// line).
 
 // Slurm's, Flux's, pdsh's and Intel's bracket notation, separated by commas or white space:
 // "nid[001140-001141,003],a[1-2]b[3-4]", in the order in which scontrol show hostnames prints it.

@@ -129,7 +129,7 @@ struct DismissAnswer {
 using Outgoing =
     std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer, DismissAnswer>;
 
-// To be stored, in the order in which they were made. What depends on it being stored waits for the
+// Changes to be stored, in the order in which they were made. What depends on them waits for the
 // answer; nothing else does.
 struct Persist {
   std::string job;

@@ -42,8 +42,8 @@ struct StateStoreOptions {
   std::string owner = {};
 };
 
-// By how much numbers grow when state is adopted whose end may be missing: more than anybody starts
-// a coordd, or forms generations, between two backups.
+// How much numbers grow when state is adopted whose end may be missing: more than anybody starts a
+// coordd, or forms generations, between two backups.
 inline constexpr int64_t kAdoptionStride = 1'000'000;
 
 // Open is called once, before anything else; then Commit by one thread. The destructor gives the

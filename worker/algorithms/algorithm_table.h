@@ -27,7 +27,7 @@ enum class Algorithm : uint8_t {
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
-// For measurements: which algorithms a rank would use between nodes. kHierarchical: wherever it is
+// Which algorithms a rank would use between nodes, for measurements. kHierarchical: wherever it is
 // possible.
 enum class HostAlgorithm : uint8_t { kAuto, kFlat, kHierarchical };
 // Reads "auto", "flat" or "hierarchical"; nullopt: something else.

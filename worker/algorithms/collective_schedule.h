@@ -81,7 +81,8 @@ inline BufferRange RangeIn(BufferRole buffer, ByteRange range) {
 inline const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
   return blocks[static_cast<size_t>(ToInt(rank))];
 }
-// From the start of the first to the end of the last of adjacent ranges. REQUIRES: not empty.
+// The range from the start of the first to the end of the last of adjacent ranges. REQUIRES: not
+// empty.
 ByteRange Hull(absl::Span<const ByteRange> adjacent);
 
 // `parts` adjacent ranges over `size_bytes`, multiples of `element_bytes`, that differ by at most

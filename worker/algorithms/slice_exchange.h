@@ -26,13 +26,13 @@ inline bool HasExchange(CollectiveKind kind) {
 
 // Where a rank's slices go.
 struct AcrossNodes {
-  // By node: the rank of the transport that has the same number among its node's members as this
-  // one among its own. It outlives what is done with it.
+  // The rank, by node, of the transport that has the same number among its node's members as this
+  // one among its own. The span outlives what is done with it.
   RunMembers ranks;
   int32_t self = 0;         // index of the own node
   int32_t root = 0;         // of a broadcast or a reduce: of the root's node
   int32_t root_member = 0;  // and its number among that node's members
-  // So many members of each node, the first ones, have slices; 0: all. Where a node has more, the
+  // How many members of each node, the first ones, have slices; 0: all. Where a node has more, the
   // others exchange nothing.
   int32_t carriers = 0;
   bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
@@ -80,8 +80,9 @@ class SliceExchange final : public LaneRun {
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
-  // Instead: all of the input and output of the arguments, of an allreduce, a broadcast or a
-  // reduce, which it cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
+  // Exchanges, in the place of pieces, all of the input and output of the arguments, of an
+  // allreduce, a broadcast or a reduce. They are cut into slices of `slice_bytes`, at most
+  // slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const override { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
   // The size of the slices of a buffer, each of which goes from input to output as soon as it can.

@@ -105,8 +105,9 @@ class Worker {
   // have come to a point at which the members may change and have agreed to it (ChangeMembers, for
   // the others): they go on as the next generation. When the time is over it is evicted.
   virtual std::optional<absl::Duration> drain_left() const = 0;
-  // This process has to end within `grace`: drain_left tells so from then on, and a Shutdown is no
-  // end of the job. FAILED_PRECONDITION: with WorkerOptions::on_failure kEnd it would be.
+  // Says that this process has to end within `grace`: drain_left tells so from then on, and a
+  // Shutdown is no end of the job. FAILED_PRECONDITION: with WorkerOptions::on_failure kEnd it
+  // would be.
   virtual absl::Status AskToLeave(absl::Duration grace, const std::string& reason) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
@@ -117,8 +118,8 @@ class Worker {
   // What can be executed at once this thread executes itself, while it waits.
   virtual absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                               absl::Time deadline) = 0;
-  // All or nothing: planned together, same generation. One process set, a name, and as many buffers
-  // as specs; `timeout` as in Submission.
+  // Submits a group, all or nothing: its tensors are planned together, in the same generation. It
+  // has one process set, a name, and as many buffers as specs; `timeout` as in Submission.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       PreparedGroup& group, std::vector<TensorBuffers> buffers, absl::Duration timeout) = 0;
   // Submits a group that was not prepared. The timeout is that of the first tensor.

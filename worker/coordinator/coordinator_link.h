@@ -21,8 +21,8 @@ class CoordinatorLink {
   // destroy the link.
   struct Callbacks {
     std::function<void(v1::CoordinatorMessage)> on_message;
-    // Once, last: the status with which coordd ended the stream, OK after a Leave. UNAVAILABLE:
-    // coordd cannot be reached or the connection broke.
+    // Called once, last, with the status with which coordd ended the stream, OK after a Leave.
+    // UNAVAILABLE: coordd cannot be reached or the connection broke.
     std::function<void(absl::Status)> on_closed;
   };
 

@@ -74,7 +74,7 @@ struct CollectiveArgs {
   // asked for. Valid until `done`.
   double scale = 1.0;
   bool* scaled = nullptr;
-  // For texts (checking_backend.h): what lies so many bytes behind the output's start, as in
+  // Names for texts (checking_backend.h) what lies so many bytes behind the output's start, as in
   // "tensor a, element 3". Empty: nobody says. Valid until `done`.
   std::function<std::string(int64_t offset_bytes)> element_at;
 
@@ -142,8 +142,8 @@ class CollectiveBackend {
   // Closes a lane on which nothing runs any more, and whose last collective ended well.
   virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
 
-  // Where memory comes from that the node's ranks have mapped; to be used once connected, if it has
-  // any memories then. nullptr: nothing is.
+  // The arena from which memory comes that the node's ranks have mapped; to be used once connected,
+  // if it has any memories then. nullptr: there is none.
   virtual std::shared_ptr<NodeArena> arena() const { return nullptr; }
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
@@ -151,8 +151,8 @@ class CollectiveBackend {
   // that connects late, or the last bytes in a full socket, may still need this side to move.
   virtual bool Progress() = 0;
 
-  // For the owner, when Progress has found nothing to do: where it may sleep until there is. None:
-  // it has to poll.
+  // Where the owner may sleep until there is something to do, when Progress has found nothing.
+  // None: it has to poll.
   virtual BellUse Bell() { return {}; }
 
   // Memory that takes part in collectives without a staging copy, for fusion buffers; 64-byte

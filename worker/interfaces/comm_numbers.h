@@ -1,4 +1,4 @@
-// Which lanes of a generation are comms' on this rank.
+// The lanes of a generation that are comms' on this rank.
 #pragma once
 
 #include <algorithm>

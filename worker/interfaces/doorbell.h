@@ -42,11 +42,11 @@ struct alignas(64) Doorbell {
     if (listens.load(std::memory_order_relaxed) != 0) RingListener();
   }
 
-  // For who waits: Listen, a look at what it waits for, a Sleep that is short, a look; then again
-  // and again Sleep and a look; then StopListening.
+  // A waiter calls Listen, looks at what it waits for, sleeps shortly and looks; then again and
+  // again it calls Sleep and looks; then StopListening.
   void Listen();
-  // Until there is a ring since the last Listen or Sleep, or earlier; returns whether that was
-  // before the time was over.
+  // Sleeps until there is a ring since the last Listen or Sleep, or earlier; returns whether that
+  // was before the time was over.
   bool Sleep(int64_t nanoseconds_max, const WaitCalls& calls = WaitCalls::Real());
   void StopListening() { listens.store(0, std::memory_order_relaxed); }
 

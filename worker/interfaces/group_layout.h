@@ -22,8 +22,8 @@ class GroupLayout {
   GroupLayout(Rank self, std::vector<NodeRun> nodes);
   // The layout of `size` ranks on one node.
   static GroupLayout OneNode(Rank self, int32_t size) { return GroupLayout(self, {{1, size}}); }
-  // Where the given ranks are, counted from 0 in their order. REQUIRES: strictly increasing ranks
-  // of this layout, `self` among them.
+  // The layout of the given ranks, counted from 0 in their order. REQUIRES: strictly increasing
+  // ranks of this layout, `self` among them.
   GroupLayout Subgroup(absl::Span<const Rank> members) const;
 
   Rank self() const { return self_; }

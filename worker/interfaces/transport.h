@@ -80,7 +80,7 @@ class Transport {
   virtual void Abort() = 0;
 };
 
-// For a transport that copies what it receives: what a Receive into `landing` calls for `taken`.
+// What a Receive into `landing` calls for `taken`, in a transport that copies what it receives.
 Transport::Done TakenFrom(absl::Span<const std::byte> landing, Transport::Taken taken);
 
 }  // namespace coordd

@@ -42,7 +42,7 @@ struct NodeArenaOptions {
 // (HostBackend). One thread connects; what follows, and Abort: any.
 class NodeArena {
  public:
-  // Less does not do: the board has half of it, and fusion buffers would not fit.
+  // The smallest arena: the board has half of it, and in less fusion buffers would not fit.
   static constexpr int64_t kSizeBytesMin = int64_t{128} << 20;
   // Of an arena that is large enough what lanes have their staging in, which they cannot do
   // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board, and 4 MiB for
@@ -68,8 +68,8 @@ class NodeArena {
   // Ends a Connect that waits.
   void Abort() { aborted_.store(true, std::memory_order_release); }
 
-  // By rank of the node, in rank order, this one's among them. Empty before Connect, and where the
-  // node's ranks have no arenas: then the rest is not to be called.
+  // The ranks' memories in rank order of the node, this one's among them. Empty before Connect, and
+  // where the node's ranks have no arenas: then the rest is not to be called.
   const std::vector<NodeMemory>& memories() const { return memories_; }
   NodeBoard own_board() const { return NodeBoard(own_.data()); }
   // Memory of the program's own in arenas; nullptr: none can be mapped.
@@ -84,8 +84,8 @@ class NodeArena {
   // Frees a block that other ranks may still use: its range is not given out again. What they write
   // takes pages anew.
   void GiveBackPages(absl::Span<std::byte> block);
-  // From now on only this process has these bytes, as they are at this moment; the range is not
-  // given out again. RESOURCE_EXHAUSTED: nothing has changed.
+  // Makes these bytes private, as they are at this moment: from now on only this process has them.
+  // The range is not given out again. RESOURCE_EXHAUSTED: nothing has changed.
   absl::Status MakePrivate(absl::Span<std::byte> block);
 
   // What is asked of the kernel: no more than the machine's memory beside staging, than a file may

@@ -54,9 +54,10 @@ class NodeMover {
 
   // Shows `piece` of private memory to the others; returns how many bytes that took.
   int64_t Stage(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
-  // Where what is exchanged of an allreduce, a broadcast or a reduce is: `operation` is all of it.
+  // The range that is exchanged of an allreduce, a broadcast or a reduce; `operation` is all of it.
   absl::Span<std::byte> SliceOf(const NodeOperation& operation) const;
-  // At most `size_bytes` of an operation of `step`, from `begin` on; returns how many it has done.
+  // Performs at most `size_bytes` of an operation of `step`, from `begin` on; returns how many it
+  // has done.
   int64_t Perform(const NodeOperation& operation, int64_t step, int64_t begin, int64_t size_bytes);
 
  private:
@@ -80,7 +81,7 @@ class NodeMover {
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   void Combine(int64_t begin, int64_t size_bytes);
   void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);
-  // Where in a member's staging memory its results of a step lie, behind what it shows.
+  // The place in a member's staging memory of its results of a step, behind what it shows.
   int64_t MadeAt(int64_t step) const { return (2 + step % 2) * mode_->buffer_bytes; }
 
   // Constant after construction.

@@ -32,8 +32,8 @@ class DeviceKernels {
   // Rows per launch: as many as fit into the arguments of one. More are split.
   static constexpr size_t kRowsPerLaunch = 128;
 
-  // All of them, once for each device of a runtime (DeviceRuntime::FunctionsOf). UNAVAILABLE: the
-  // driver's words, such as for a device that is too old (before Volta).
+  // Loads all kernels, once for each device of a runtime (DeviceRuntime::FunctionsOf). UNAVAILABLE:
+  // the driver's words, such as for a device that is too old (before Volta).
   static absl::StatusOr<DeviceKernels> Load(DeviceRuntime& runtime, int32_t device);
 
   absl::Status Copy(absl::Span<const DeviceRow> rows, CudaStream stream) const;

@@ -35,8 +35,9 @@ class UcxContext {
   // Over TCP, what UCX sends and receives in one part, without a rendezvous and without a copy on
   // the sender's side, label and padding aside; 0: it is not known that this is TCP.
   int64_t message_bytes_max() const { return message_bytes_max_; }
-  // Before it is destroyed, its endpoints being closed: looks for up to a second whether the worker
-  // can end. If not, it and the context stay until the process ends, and this has none any more.
+  // To be called before it is destroyed, with its endpoints closed: looks for up to a second
+  // whether the worker can end. If not, it and the context stay until the process ends, and this
+  // object has none any more.
   void End(Clock& clock);
   absl::StatusOr<std::string> Address() const;
 
