@@ -25,8 +25,11 @@ absl::Status ForWorkers(const absl::Status& status) {
 }  // namespace
 
 NodeStream::NodeStream(const RelayOptions& options, v1::NodeHello hello, Clock& clock,
-                       std::function<void()> wake)
-    : clock_(clock), wake_(std::move(wake)), state_(options, std::move(hello)) {}
+                       std::function<void()> wake, std::shared_ptr<void> alive)
+    : alive_(std::move(alive)),
+      clock_(clock),
+      wake_(std::move(wake)),
+      state_(options, std::move(hello)) {}
 
 void NodeStream::Begin(std::shared_ptr<NodeStream> self, std::shared_ptr<grpc::Channel> channel) {
   channel_ = std::move(channel);

@@ -22,12 +22,13 @@ class WorkerStream;
 
 // Thread-safe. One node session: begins with the first worker, and when it has ended so have the
 // streams of its workers, who look for coordd anew. Lives until gRPC's OnDone and until the last
-// shared_ptr is gone.
+// shared_ptr is gone, which may be on a thread of gRPC's.
 class NodeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   // `wake`: BatchDue has changed. No lock of this is held when it is called.
+  // `alive`: is let go when all else of the stream is gone.
   NodeStream(const RelayOptions& options, v1::NodeHello hello, Clock& clock,
-             std::function<void()> wake);
+             std::function<void()> wake, std::shared_ptr<void> alive);
 
   void Begin(std::shared_ptr<NodeStream> self, std::shared_ptr<grpc::Channel> channel);
   // Adds a worker. False: the stream to coordd has ended, and the caller ends the worker's stream
@@ -54,7 +55,8 @@ class NodeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Deliver(const v1::NodeReplies& replies);
 
-  // Constant after Begin.
+  // Constant after Begin. The first member is destroyed last.
+  const std::shared_ptr<void> alive_;
   Clock& clock_;
   const std::function<void()> wake_;
   std::shared_ptr<grpc::Channel> channel_;

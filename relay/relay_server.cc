@@ -31,8 +31,7 @@ constexpr int kMaxMessageBytes = (1 << 20) - 4096;  // as coordd, with room for 
 constexpr int kMinPingIntervalMs = 4000;  // workers ping every 5 s, a little early at times
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
-// The thread that sends what has waited long enough. Node sessions outlive the server by their last
-// callbacks, so this does too.
+// Wakes the thread that sends what has waited long enough.
 class Waker {
  public:
   void Wake() {
@@ -62,6 +61,33 @@ class Waker {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
+// Counts the node sessions that are not destroyed yet.
+class NodeStreamCount {
+ public:
+  // For one of them: it counts until the last copy is gone.
+  std::shared_ptr<void> NewToken() {
+    MutexLock lock(&mu_);
+    ++alive_;
+    return {nullptr, [this](void* /*nothing*/) { Forget(); }};
+  }
+  void AwaitNone() {
+    MutexLock lock(&mu_);
+    while (alive_ > 0) changed_.Wait(&mu_);
+  }
+
+ private:
+  void Forget() {
+    MutexLock lock(&mu_);
+    --alive_;
+    // Under the lock: who waits for it must not free the variable in between.
+    changed_.NotifyAll();
+  }
+
+  Mutex mu_;
+  CondVar changed_;
+  int alive_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
 class GrpcRelayServer final
     : public RelayServer,
       public v1::Coordinator::WithRawCallbackMethod_Session<v1::Coordinator::Service> {
@@ -79,15 +105,20 @@ class GrpcRelayServer final
     {
       MutexLock lock(&mu_);
       stopping_ = true;
-      current = current_;
+      current = std::move(current_);
     }
-    waker_->Stop();
+    waker_.Stop();
     if (flusher_.joinable()) flusher_.join();
     if (current != nullptr) current->Cancel();
+    current.reset();
     if (server_ != nullptr) {
       server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
       server_->Wait();
     }
+    // A node session lets its channel go on a thread of gRPC's. Were that the last channel or
+    // server of the process, gRPC would end its threads there, and that thread would use what it
+    // has freed.
+    node_streams_.AwaitNone();
     COORDD_TSAN_ACQUIRE(this);
   }
 
@@ -136,8 +167,8 @@ class GrpcRelayServer final
   }
 
   void BeginLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    current_ = std::make_shared<NodeStream>(options_.decisions, hello_, clock_,
-                                            [waker = waker_] { waker->Wake(); });
+    current_ = std::make_shared<NodeStream>(
+        options_.decisions, hello_, clock_, [this] { waker_.Wake(); }, node_streams_.NewToken());
     current_->Begin(current_, channels_->Next());
   }
 
@@ -148,7 +179,7 @@ class GrpcRelayServer final
 
   void FlushWhatIsDue() {
     absl::Time due = absl::InfiniteFuture();
-    while (waker_->Await(clock_, due)) {
+    while (waker_.Await(clock_, due)) {
       const std::shared_ptr<NodeStream> current = Current();
       if (current == nullptr) continue;
       current->Flush();
@@ -165,8 +196,8 @@ class GrpcRelayServer final
   // Thread-safe by itself.
   const std::shared_ptr<CoordinatorChannels> channels_;
   Clock& clock_;
-
-  const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
+  Waker waker_;
+  NodeStreamCount node_streams_;
 
   // Guarded by mu_. NodeStream's own lock is taken inside it, never around it.
   mutable Mutex mu_;

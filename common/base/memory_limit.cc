@@ -70,6 +70,8 @@ size_t BufferQuota() {
   return std::min(quota, std::max(kLeast, (limit - std::min(limit, taken)) / 6));
 }
 
+size_t ResidentBytes() { return OwnPages().resident * static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
 absl::Status RoomToBegin() {
   constexpr size_t kNeeded = kThreadsNeed;
   void* room =

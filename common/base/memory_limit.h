@@ -14,6 +14,9 @@ namespace coordd {
 // afterwards that its quota is exceeded, by up to as much again.
 size_t BufferQuota();
 
+// Memory of this process that is not swapped out, bytes.
+size_t ResidentBytes();
+
 // RESOURCE_EXHAUSTED: the address space (ulimit -v) has no room for the threads and buffers with
 // which a coordd begins; where it runs out among them, gRPC ends the process without a word.
 absl::Status RoomToBegin();

@@ -13,6 +13,13 @@ namespace {
 // gRPC's words, whatever kept it from that.
 constexpr absl::string_view kFailedToConnect = "failed to connect to all addresses";
 
+// Whether the other side's gRPC, not coordd, has ended a stream for want of memory, or by an error
+// of its own (RFC 9113, 7: ENHANCE_YOUR_CALM, INTERNAL_ERROR): another one may be served.
+bool IsResetInNeed(const absl::Status& status) {
+  return (absl::IsResourceExhausted(status) || absl::IsInternal(status)) &&
+         absl::StartsWith(status.message(), "Received RST_STREAM with error code ");
+}
+
 }  // namespace
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -21,6 +28,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
 
 absl::Status FromCoordd(const grpc::Status& status) {
   absl::Status plain = FromGrpc(status);
+  if (IsResetInNeed(plain)) return absl::UnavailableError(plain.message());
   if (!absl::IsUnavailable(plain)) return plain;
   // Of OpenSSL: what a server without TLS answers is no record of it; coordd's answer is an alert.
   for (const char* said : {"wrong version number", "WRONG_VERSION_NUMBER",

@@ -129,6 +129,15 @@ size_t ConnectionAcceptor::connections() {
   return gate_.open();
 }
 
+std::vector<Backlog> ConnectionAcceptor::all() {
+  std::vector<Backlog> all;
+  MutexLock lock(&mu_);
+  all.reserve(handed_.size());
+  for (const auto& [fd, one] : handed_)
+    all.push_back({.fd = fd, .cookie = one.cookie, .peer = one.peer});
+  return all;
+}
+
 absl::Status ConnectionAcceptor::Room() {
   MutexLock lock(&mu_);
   if (gate_.full()) SweepLocked();

@@ -20,6 +20,7 @@
 #include "common/base/owned_fd.h"
 #include "common/net/listening_sockets.h"
 #include "server/door/connection_gate.h"
+#include "server/door/flood_watch.h"
 #include "server/door/http2_refusal.h"
 #include "server/door/made_transports.h"
 
@@ -48,6 +49,7 @@ class ConnectionAcceptor {
 
   // Connections that were let in and are open, as of now.
   size_t connections();
+  std::vector<Backlog> all();  // the same; `bytes` is 0
   // UNAVAILABLE: the next connection would be refused, and why.
   absl::Status Room();
   std::string FullText() const;  // for one connection too many

@@ -90,6 +90,8 @@ const char* RefusalName(Refusal why) {
       return "descriptors";
     case Refusal::kUnfinished:
       return "unfinished";
+    case Refusal::kEndless:
+      return "endless";
   }
   return "";
 }

@@ -20,7 +20,9 @@
 #include "common/base/status_macros.h"
 #include "common/grpc/grpc_log.h"
 #include "server/door/connection_acceptor.h"
+#include "server/door/flood_guard.h"
 #include "server/door/own_port_probe.h"
+#include "server/door/read_bytes.h"
 #include "server/metrics/server_metrics.h"
 
 namespace coordd {
@@ -30,6 +32,8 @@ namespace {
 constexpr int kMaxMessageBytes = 1 << 20;  // the protocol's largest is 256 KiB
 constexpr int kMaxStreamsPerConnection = 1024;
 constexpr size_t kMemoryQuotaBytes = size_t{2} << 30;  // gRPC's buffers, all connections
+// Of it, before gRPC would make room by ending streams of whoever it meets first.
+constexpr size_t kFloodShare = 2;
 constexpr int kHandshakeTimeoutMs = 5000;
 // A worker whose machine has vanished is noticed after the lease at the latest; the transport's own
 // pings free its connection.
@@ -140,7 +144,7 @@ class AcceptingGrpcPort final : public GrpcPort {
   ~AcceptingGrpcPort() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Start(const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                     const std::vector<grpc::Service*>& services) {
+                     const std::vector<grpc::Service*>& services, ReadBytes& read) {
     grpc::EnableDefaultHealthCheckService(false);  // which would say that all is well
     if (tls_) refusing_ = std::make_unique<RefusingServer>(acceptor_.FullText(), credentials);
     grpc::EnableDefaultHealthCheckService(true);
@@ -155,11 +159,13 @@ class AcceptingGrpcPort final : public GrpcPort {
     ConnectionAcceptor::Calls calls;
     calls.let_in = [this](int fd) { HandOver(*handover_, fd); };
     if (tls_) calls.let_in_to_refuse = [this](int fd) { refusing_->LetIn(fd); };
-    calls.refused = [this](Refusal why) {
-      metrics_.OnConnectionRefused(RefusalName(why));
-      refused_[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
-    };
-    return acceptor_.Start(std::move(calls));
+    calls.refused = [this](Refusal why) { Count(why); };
+    COORDD_RETURN_IF_ERROR(acceptor_.Start(std::move(calls)));
+    flood_guard_ = std::make_unique<FloodGuard>(
+        read, memory_quota_ / kFloodShare, clock_,
+        FloodGuard::Calls{.connections = [this] { return acceptor_.all(); },
+                          .ended = [this] { Count(Refusal::kEndless); }});
+    return absl::OkStatus();
   }
 
   HostPort address() const override { return address_; }
@@ -193,6 +199,7 @@ class AcceptingGrpcPort final : public GrpcPort {
 
   void Shutdown(absl::Duration grace) override {
     if (tls_) OnFailedHandshake(nullptr);
+    flood_guard_.reset();
     acceptor_.Stop();
     refusing_.reset();
     if (server_ != nullptr)
@@ -201,6 +208,11 @@ class AcceptingGrpcPort final : public GrpcPort {
   }
 
  private:
+  void Count(Refusal why) {
+    metrics_.OnConnectionRefused(RefusalName(why));
+    refused_[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+  }
+
   void Build(const std::shared_ptr<grpc::ServerCredentials>& credentials,
              const std::vector<grpc::Service*>& services) {
     grpc::ServerBuilder builder;
@@ -208,8 +220,7 @@ class AcceptingGrpcPort final : public GrpcPort {
     for (grpc::Service* service : services) builder.RegisterService(service);
     RefuseCompression(builder);
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    builder.SetResourceQuota(
-        grpc::ResourceQuota("coordd").Resize(std::min(kMemoryQuotaBytes, BufferQuota())));
+    builder.SetResourceQuota(grpc::ResourceQuota("coordd").Resize(memory_quota_));
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
@@ -224,11 +235,13 @@ class AcceptingGrpcPort final : public GrpcPort {
   // Constant after Start.
   const HostPort address_, own_address_;
   const bool tls_;
+  const size_t memory_quota_ = std::min(kMemoryQuotaBytes, BufferQuota());
   Clock& clock_;
   ServerMetrics& metrics_;
   std::unique_ptr<RefusingServer> refusing_;
   std::unique_ptr<ExternalConnectionAcceptor> handover_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<FloodGuard> flood_guard_;
 
   // Thread-safe by itself.
   ConnectionAcceptor acceptor_;
@@ -257,15 +270,15 @@ absl::StatusOr<ListeningSockets> Listen(const GrpcPortOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcPort>> GrpcPort::Open(
-    const GrpcPortOptions& options, const std::vector<grpc::Service*>& services, Clock& clock,
-    ServerMetrics& metrics) {
+    const GrpcPortOptions& options, const std::vector<grpc::Service*>& services, ReadBytes& read,
+    Clock& clock, ServerMetrics& metrics) {
   COORDD_ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFrom(options.tls));
   COORDD_ASSIGN_OR_RETURN(ListeningSockets listening, Listen(options));
   const Descriptors descriptors = CountDescriptors();
   const ConnectionBounds bounds = BoundsFor(descriptors.max, descriptors.in_use + kOpenedLater);
   auto port = std::make_unique<AcceptingGrpcPort>(std::move(listening), options.tls.enabled(),
                                                   bounds, clock, metrics);
-  COORDD_RETURN_IF_ERROR(port->Start(credentials, services));
+  COORDD_RETURN_IF_ERROR(port->Start(credentials, services, read));
   return port;
 }
 

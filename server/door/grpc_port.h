@@ -20,6 +20,7 @@ class Service;
 
 namespace coordd {
 
+class ReadBytes;
 class ServerMetrics;
 
 struct GrpcPortOptions {
@@ -31,11 +32,12 @@ struct GrpcPortOptions {
 // Thread-safe but for Shutdown and the destructor, which its owner calls.
 class GrpcPort {
  public:
-  // Serves when it returns. `services`, `clock` and `metrics` outlive it. UNAVAILABLE: the address
-  // cannot be had; INVALID_ARGUMENT: TLS files.
+  // Serves when it returns. `services`, which count in `read` what they read, `read`, `clock` and
+  // `metrics` outlive it. UNAVAILABLE: the address cannot be had; INVALID_ARGUMENT: TLS files.
   static absl::StatusOr<std::unique_ptr<GrpcPort>> Open(const GrpcPortOptions& options,
                                                         const std::vector<grpc::Service*>& services,
-                                                        Clock& clock, ServerMetrics& metrics);
+                                                        ReadBytes& read, Clock& clock,
+                                                        ServerMetrics& metrics);
   virtual ~GrpcPort() = default;
 
   virtual HostPort address() const = 0;  // with the port that was picked

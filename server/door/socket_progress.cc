@@ -40,6 +40,15 @@ uint64_t BytesReceived(int fd) {
   return size < kEnd ? UINT64_MAX : info.tcpi_bytes_received;
 }
 
+uint64_t BytesTaken(int fd) {
+  int unread = 0;
+  // In this order: what arrives in between is not counted.
+  const uint64_t received = BytesReceived(fd);
+  if (received == UINT64_MAX || ioctl(fd, SIOCINQ, &unread) != 0 || unread < 0) return 0;
+  const auto waiting = static_cast<uint64_t>(unread);
+  return received > waiting ? received - waiting : 0;
+}
+
 bool ClientIsAwaited(int fd, uint64_t asked) {
   tcp_info info;
   socklen_t size = 0;

@@ -56,8 +56,8 @@ class GrpcCoordServer final : public CoordServer {
         writer_(
             *state_.store, clock, metrics_,
             [this](Persisted&& answer) { coordinator_.inbox().Push(Inbound(std::move(answer))); }),
-        sessions_(clock, coordinator_.inbox(), metrics_),
-        store_(coordinator_.inbox(), metrics_),
+        sessions_(clock, read_bytes_, coordinator_.inbox(), metrics_),
+        store_(read_bytes_, coordinator_.inbox(), metrics_),
         admin_(coordinator_.inbox(), coordinator_.events(),
                [this](v1::ServerState* state) { Complete(state); }) {}
 
@@ -145,7 +145,7 @@ class GrpcCoordServer final : public CoordServer {
     COORDD_ASSIGN_OR_RETURN(
         port_,
         GrpcPort::Open({.listen = options_.listen, .ports = options_.ports, .tls = options_.tls},
-                       {&sessions_, &store_, &admin_}, clock_, metrics_));
+                       {&sessions_, &store_, &admin_}, read_bytes_, clock_, metrics_));
     MutexLock lock(&mu_);
     listen_address_ = port_->address();
     listening_ = port_.get();
@@ -206,6 +206,7 @@ class GrpcCoordServer final : public CoordServer {
   ServerMetrics metrics_;
   Coordinator coordinator_;
   StateWriter writer_;
+  ReadBytes read_bytes_;
   SessionService sessions_;
   StoreService store_;
   AdminService admin_;

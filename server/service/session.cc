@@ -39,12 +39,14 @@ WakeRule::Report ReportOf(SessionId stream, const std::vector<Inbound>& in) {
 
 }  // namespace
 
-Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
-                 ServerMetrics& metrics, std::function<void(SessionId)> on_done)
+Session::Session(Kind kind, SessionId id, grpc::CallbackServerContext* context,
+                 ReadBytes::Counter read, Inbox& inbox, ServerMetrics& metrics,
+                 std::function<void(SessionId)> on_done)
     : kind_(kind),
       id_(id),
       on_done_(std::move(on_done)),
       context_(context),
+      read_(std::move(read)),
       inbox_(inbox),
       metrics_(metrics),
       members_(ToInt(id)) {}
@@ -273,6 +275,7 @@ void Session::ReadNext() {
 
 void Session::OnReadDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&incoming_);
+  if (ok) read_.Add(incoming_.Length());
   if (ok) {
     Take();
   } else {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/protocol/member_runs.h"
+#include "server/door/read_bytes.h"
 #include "server/job/coordinator_state.h"
 #include "server/members/node_members.h"
 #include "server/metrics/server_metrics.h"
@@ -48,8 +49,8 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
 
   // `on_done` is called with the id when gRPC has let go of the stream. Of a node session `id` is
   // its number among all sessions.
-  Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, Inbox& inbox,
-          ServerMetrics& metrics, std::function<void(SessionId)> on_done);
+  Session(Kind kind, SessionId id, grpc::CallbackServerContext* context, ReadBytes::Counter read,
+          Inbox& inbox, ServerMetrics& metrics, std::function<void(SessionId)> on_done);
 
   // Begins to read; `self` keeps it until OnDone.
   void Begin(std::shared_ptr<Session> self);
@@ -123,6 +124,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   const SessionId id_;
   const std::function<void(SessionId)> on_done_;
   grpc::CallbackServerContext* const context_;  // valid until OnDone
+  ReadBytes::Counter read_;                     // by its connection
 
   // Thread-safe by itself.
   Inbox& inbox_;

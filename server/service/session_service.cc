@@ -22,8 +22,8 @@ MemberRuns RunsOf(std::vector<int32_t>::iterator begin, std::vector<int32_t>::it
 
 }  // namespace
 
-SessionService::SessionService(Clock& clock, Inbox& inbox, ServerMetrics& metrics)
-    : clock_(clock), inbox_(inbox), metrics_(metrics) {}
+SessionService::SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics)
+    : clock_(clock), read_(read), inbox_(inbox), metrics_(metrics) {}
 
 SessionService::Reactor* SessionService::Session(grpc::CallbackServerContext* context) {
   return Open(/*of_node=*/false, context);
@@ -37,6 +37,7 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
   const absl::Time deadline = clock_.Now() + kTimeout;
   const auto kind = of_node ? WorkerSession::Kind::kNode : WorkerSession::Kind::kWorker;
   std::shared_ptr<WorkerSession> session;
+  ReadBytes::Counter read = read_.Of(context->peer());
   absl::Status refuse;
   {
     MutexLock lock(&mu_);
@@ -44,7 +45,7 @@ SessionService::Reactor* SessionService::Open(bool of_node, grpc::CallbackServer
     if (refuse.ok() && sessions_.size() >= kMaxSessions)
       refuse = absl::ResourceExhaustedError(absl::StrCat("coordd has ", kMaxSessions, " sessions"));
     const SessionId id{++last_id_};
-    session = std::make_shared<WorkerSession>(kind, id, context, inbox_, metrics_,
+    session = std::make_shared<WorkerSession>(kind, id, context, std::move(read), inbox_, metrics_,
                                               [this](SessionId gone) { Forget(gone); });
     sessions_.emplace(id, session);
     node_sessions_ += of_node ? 1 : 0;

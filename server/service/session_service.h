@@ -27,7 +27,7 @@ class SessionService final
   // Twice the workers of the largest job: they may all reconnect while their old streams die.
   static constexpr size_t kMaxSessions = 1 << 18;
 
-  SessionService(Clock& clock, Inbox& inbox, ServerMetrics& metrics);
+  SessionService(Clock& clock, ReadBytes& read, Inbox& inbox, ServerMetrics& metrics);
 
   // For whoever has the turn; see CoordinatorOutlets. What goes to node sessions goes out at the
   // end of its turn (Tick), together.
@@ -57,6 +57,7 @@ class SessionService final
 
   // Thread-safe by itself.
   Clock& clock_;
+  ReadBytes& read_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
 

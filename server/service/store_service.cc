@@ -4,12 +4,22 @@
 
 #include <chrono>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/tsan_annotations.h"
 #include "common/grpc/grpc_status.h"
 
 namespace coordd {
+namespace {
+
+// The keys and values of a request.
+size_t BytesOf(const StoreSet& set) { return set.key.size() + set.value.size(); }
+size_t BytesOf(const StoreGet& get) { return get.key.size(); }
+size_t BytesOf(const StoreAdd& add) { return add.key.size(); }
+size_t BytesOf(const StoreDeletePrefix& all) { return all.prefix.size(); }
+
+}  // namespace
 
 // Whoever takes it out of StoreService::waiting_ answers it; Answer is its last use there.
 class StoreService::Call final : public grpc::ServerUnaryReactor {
@@ -74,13 +84,14 @@ grpc::ServerUnaryReactor* StoreService::Start(grpc::CallbackServerContext* conte
                                               const char* method, const v1::StoreCaller& caller,
                                               decltype(StoreCall::request) request,
                                               std::function<void(StoreReply&)> fill) {
+  const size_t bytes = std::visit([](const auto& one) { return BytesOf(one); }, request);
+  read_.Of(context->peer()).Add(bytes);
   absl::Status refuse;
   if (context->deadline() == std::chrono::system_clock::time_point::max())
     refuse = absl::InvalidArgumentError("a call of the store needs a deadline; this one has none");
-  if (const auto* set = std::get_if<StoreSet>(&request); set != nullptr && refuse.ok())
-    refuse = memory_.Room(set->key.size() + set->value.size());
-  if (const auto* add = std::get_if<StoreAdd>(&request); add != nullptr && refuse.ok())
-    refuse = memory_.Room(add->key.size());
+  const bool keeps =
+      std::holds_alternative<StoreSet>(request) || std::holds_alternative<StoreAdd>(request);
+  if (keeps && refuse.ok()) refuse = memory_.Room(bytes);
   CallId id;
   Call* call = nullptr;
   {

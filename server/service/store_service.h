@@ -8,6 +8,7 @@
 #include "common/base/memory_limit.h"
 #include "common/base/mutex.h"
 #include "coordd/v1/store.grpc.pb.h"
+#include "server/door/read_bytes.h"
 #include "server/job/coordinator_state.h"
 #include "server/metrics/server_metrics.h"
 #include "server/service/inbox.h"
@@ -20,7 +21,8 @@ class StoreService final : public v1::Store::CallbackService {
   // A generation of the largest job may wait for each other's addresses all at once.
   static constexpr size_t kMaxWaitingCalls = 1 << 18;
 
-  StoreService(Inbox& inbox, ServerMetrics& metrics) : inbox_(inbox), metrics_(metrics) {}
+  StoreService(ReadBytes& read, Inbox& inbox, ServerMetrics& metrics)
+      : read_(read), inbox_(inbox), metrics_(metrics) {}
 
   // For the coordinator thread.
   void CarryOut(StoreReply&& reply);
@@ -51,6 +53,7 @@ class StoreService final : public v1::Store::CallbackService {
   void Cancel(CallId id);
 
   // Thread-safe by itself.
+  ReadBytes& read_;
   Inbox& inbox_;
   ServerMetrics& metrics_;
   MemoryGuard memory_;

@@ -279,6 +279,23 @@ class DoorTest(processes.TestCase):
         self.assertLess(resident_mib(coordd.pid) - before, 30)
         self.joins(coordd, "after-it")
 
+    @unittest.skipUnless(can_show_control_groups(), "no mount namespaces here: they need root, or unshare --map-root-user")
+    def test_messages_that_do_not_end_cost_their_connection(self):
+        coordd = self.coordd(wrapper=in_control_group(GROUP_MIB << 20))
+        bound = GROUP_MIB / 4
+        workers = self.workers(coordd, 2)
+        stranger = Connection(coordd.listen).greeted()
+        host, port = stranger.socket.getsockname()
+        sent = stranger.send_endless("/coordd.v1.Store/Set", streams=800, size=1 << 20, seconds=processes.PATIENCE_S)
+        stranger.close()
+        self.assertTrue(wait_for(lambda: f"a connection of {host}:{port} was ended: it has sent" in coordd.text()), sent)
+        self.assertEqual(coordd.metric("coordd_connections_refused_total", reason="endless"), 1)
+        self.assertLess(sent / MIB, 3 * bound)
+        for worker in workers:
+            worker.tell("barrier")
+        self.assertEqual({worker.answer() for worker in workers}, {"ok"})
+        self.joins(coordd, "after-it")
+
     def assert_stores_no_more_than(self, coordd, bound):
         """Clients store as much as they may, until one hears that coordd keeps the rest of its `bound` for itself."""
         value = bytes(60000)  # with its frame it fits into a stream's window

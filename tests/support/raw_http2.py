@@ -1,8 +1,10 @@
 """HTTP/2 by hand, for what no client of gRPC's would send. RFC 9113 and 7541, without Huffman or a dynamic table."""
 
 import gzip
+import select
 import socket
 import struct
+import time
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
@@ -47,6 +49,7 @@ class Connection:
         self.received = b""
         self.stream = -1
         self.window = 65535  # bytes that may be sent before the other side takes some
+        self.windows = {}  # of each stream whose window matters
 
     def send(self, kind, flags, stream, payload=b""):
         self.socket.sendall(frame(kind, flags, stream, payload))
@@ -59,8 +62,11 @@ class Connection:
                 if len(self.received) < 9 + size:
                     break
                 kind, flags, payload = self.received[3], self.received[4], self.received[9:9 + size]
-                if kind == WINDOW_UPDATE and self.received[5:9] == bytes(4):
+                stream = int.from_bytes(self.received[5:9], "big")
+                if kind == WINDOW_UPDATE and stream == 0:
                     self.window += int.from_bytes(payload, "big")
+                elif kind == WINDOW_UPDATE and stream in self.windows:
+                    self.windows[stream] += int.from_bytes(payload, "big")
                 if kind == SETTINGS and not flags & ACK:
                     self.send(SETTINGS, ACK, 0)
                 if kind == PING and not flags & ACK:
@@ -99,6 +105,39 @@ class Connection:
             if kind == HEADERS and flags & END_STREAM or kind == GOAWAY:
                 break
         return found
+
+    def send_endless(self, path, streams, size, seconds):
+        """On so many streams of `path` a message of `size` bytes, whose last byte never comes, as fast as the other side takes
+        them, until it closes the connection or the time is over. The bytes that were sent."""
+        end, total, chunk = time.monotonic() + seconds, 0, bytes(16384)
+        first = struct.pack(">BI", 0, size)
+        left = {}
+        for stream in range(1, 2 * streams, 2):
+            self.windows[stream], left[stream] = 65535, size - 1
+            self.send(HEADERS, END_HEADERS, stream, call_headers(path))
+            self.send(DATA, 0, stream, first)
+            self.window, self.windows[stream] = self.window - len(first), self.windows[stream] - len(first)
+        arriving = self.frames()
+        try:
+            while left and time.monotonic() < end:
+                burst = b""
+                for stream in list(left):
+                    take = min(left[stream], self.windows[stream], self.window, len(chunk))
+                    if take <= 0:
+                        continue
+                    burst += frame(DATA, 0, stream, chunk[:take])
+                    total, self.window = total + take, self.window - take
+                    self.windows[stream], left[stream] = self.windows[stream] - take, left[stream] - take
+                    if not left[stream]:
+                        del left[stream]
+                self.socket.sendall(burst)
+                if not burst and next(arriving, None) is None:
+                    break
+                while select.select([self.socket], [], [], 0)[0] and next(arriving, None) is not None:
+                    pass
+        except OSError:  # closed, or nothing came for long
+            pass
+        return total
 
     def close(self):
         self.socket.close()

@@ -46,7 +46,9 @@ void Take(ControlEvent event, Attempt& attempt) {
   } else if (message.has_waiting()) {
     const v1::Waiting& waiting = message.waiting();
     attempt.gathering =
-        absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined");
+        waiting.reason().empty()
+            ? absl::StrCat(waiting.joined(), " of ", waiting.min_workers(), " workers have joined")
+            : waiting.reason();
   } else if (message.has_membership()) {
     attempt.is_complete = !message.membership().process_sets_follow();
     attempt.membership = std::move(message);

@@ -29,5 +29,17 @@ TEST(WasTurnedAway, IsNothingThatWasConnected) {
   EXPECT_FALSE(WasTurnedAway(absl::UnavailableError("Socket closed")));
 }
 
+TEST(FromCoordd, WhatGrpcEndsInNeedIsTriedAgain) {
+  for (const auto code : {grpc::StatusCode::RESOURCE_EXHAUSTED, grpc::StatusCode::INTERNAL})
+    EXPECT_TRUE(absl::IsUnavailable(FromCoordd({code, "Received RST_STREAM with error code 11"})));
+}
+
+TEST(FromCoordd, WhatCoorddSaysIsKept) {
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      FromCoordd({grpc::StatusCode::RESOURCE_EXHAUSTED, "coordd has 262144 sessions"})));
+  EXPECT_TRUE(absl::IsCancelled(
+      FromCoordd({grpc::StatusCode::CANCELLED, "Received RST_STREAM with error code 8"})));
+}
+
 }  // namespace
 }  // namespace coordd

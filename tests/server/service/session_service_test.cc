@@ -73,7 +73,8 @@ class SessionServiceTest : public testing::Test {
   prometheus::Registry registry_;
   ServerMetrics metrics_{registry_, clock_.Now()};
   Coordinator coordinator_{ServerOptions(), Epoch(7), clock_, metrics_};
-  SessionService service_{clock_, coordinator_.inbox(), metrics_};
+  ReadBytes read_;
+  SessionService service_{clock_, read_, coordinator_.inbox(), metrics_};
   std::unique_ptr<grpc::Server> server_;
   HostPort address_;
 };

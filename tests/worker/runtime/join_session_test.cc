@@ -171,6 +171,18 @@ TEST_F(JoinSessionTest, SaysHowManyCame) {
                        AllOf(HasSubstr("job test"), HasSubstr("3 of 4 workers"))));
 }
 
+TEST_F(JoinSessionTest, SaysAtItsDeadlineWhatCoorddWaitsFor) {
+  coordinator_.on_start = [this] {
+    v1::CoordinatorMessage message = Waiting(4);
+    message.mutable_waiting()->set_reason("generation 7 could not be stored: the disk is full");
+    coordinator_.Say(message);
+  };
+  EXPECT_THAT(Join(absl::Milliseconds(20)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       "job test has not started in time: generation 7 could not be stored: the "
+                       "disk is full"));
+}
+
 TEST_F(JoinSessionTest, ReportsARefusalAsItIsWithoutTryingAgain) {
   coordinator_.on_start = [this] {
     coordinator_.End(absl::UnauthenticatedError("wrong token for job test"));

@@ -1,0 +1,89 @@
+#include "server/door/flood_guard.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/base/log.h"
+#include "common/base/memory_limit.h"
+#include "common/base/thread.h"
+#include "server/door/read_bytes.h"
+#include "server/door/socket_progress.h"
+
+namespace coordd {
+namespace {
+
+// Between two looks at the memory, which cost microseconds. A client on the same machine sends some
+// 50 MiB meanwhile.
+constexpr absl::Duration kEvery = absl::Milliseconds(50);
+constexpr absl::Duration kForgetEvery = absl::Seconds(30);
+
+}  // namespace
+
+FloodGuard::FloodGuard(ReadBytes& read, uint64_t bytes_max, Clock& clock, Calls calls)
+    : read_(read), clock_(clock), calls_(std::move(calls)), watch_(bytes_max) {
+  thread_ = StartThread("flood", [this] { Run(); });
+}
+
+FloodGuard::~FloodGuard() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    changed_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void FloodGuard::Run() {
+  absl::Time forget = clock_.Now() + kForgetEvery;
+  while (true) {
+    {
+      MutexLock lock(&mu_);
+      clock_.Await(
+          &mu_, &changed_, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; },
+          clock_.Now() + kEvery);
+      if (stopping_) return;
+    }
+    if (watch_.IsLookDue(ResidentBytes())) Look();
+    if (clock_.Now() < forget) continue;
+    forget = clock_.Now() + kForgetEvery;
+    ForgetGone();
+  }
+}
+
+void FloodGuard::Look() {
+  std::vector<Backlog> all = calls_.connections();
+  // What was ended is closed, and its memory free, once gRPC has come to it.
+  std::erase_if(all, [this](const Backlog& one) { return ended_.contains(one.cookie); });
+  for (Backlog& one : all) {
+    // In this order: what is read in between counts for the client.
+    const uint64_t taken = BytesTaken(one.fd);
+    const uint64_t whole = read_.Total(one.peer);
+    one.bytes = SocketCookie(one.fd) == one.cookie && taken > whole ? taken - whole : 0;
+  }
+  for (const Backlog& one : watch_.WhoEnds(std::move(all))) End(one);
+}
+
+void FloodGuard::End(const Backlog& one) {
+  EndConnection(one.fd, one.cookie);
+  ended_.insert(one.cookie);
+  calls_.ended();
+  if (const auto more = limit_.Pass(clock_.Now()); more.has_value()) {
+    COORDD_LOG(kWarning, "a connection of ", one.peer, " was ended: it has sent ", one.bytes >> 20,
+               " MiB of messages that do not end, more than any other, and together they are more "
+               "than this process may keep",
+               *more);
+  }
+}
+
+void FloodGuard::ForgetGone() {
+  absl::flat_hash_set<std::string> open;
+  absl::flat_hash_set<uint64_t> ended;
+  for (Backlog& one : calls_.connections()) {
+    if (ended_.contains(one.cookie)) ended.insert(one.cookie);
+    open.insert(std::move(one.peer));
+  }
+  ended_ = std::move(ended);
+  read_.Keep(open);
+}
+
+}  // namespace coordd
