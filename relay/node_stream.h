@@ -31,15 +31,17 @@ class NodeStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
              std::function<void()> wake, std::shared_ptr<void> alive);
 
   void Begin(std::shared_ptr<NodeStream> self, std::shared_ptr<grpc::Channel> channel);
-  // False: it has ended, and the worker's stream is to be ended by the caller with the status.
+  // Adds a worker. False: the stream to coordd has ended, and the caller ends the worker's stream
+  // with the status.
   bool Add(const std::shared_ptr<WorkerStream>& worker, absl::Status* why);
 
-  // What a worker sends; whether it may go on. If not, its ReadNext is called.
+  // Takes what a worker has sent; returns whether the worker may go on. If not, its ReadNext is
+  // called later.
   bool Said(StreamId worker, std::string message);
   void Ended(StreamId worker);
 
   absl::Time BatchDue() const;
-  // Sends what is due.
+  // Sends the batch that is due.
   void Flush();
   void Cancel();
   bool ended() const;

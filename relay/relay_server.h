@@ -27,7 +27,7 @@ struct RelayServerOptions {
   absl::Status Validate() const;
 };
 
-// One owner.
+// One thread owns it.
 class RelayServer {
  public:
   // Takes workers when it returns. `clock` outlives it. INVALID_ARGUMENT as Validate; UNAVAILABLE:

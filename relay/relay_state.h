@@ -25,10 +25,10 @@ struct RelayOptions {
   // How long what one worker has said waits for what the others say. In a round all ranks of a node
   // report within some tens of microseconds, if there are cores for them.
   absl::Duration hold = absl::Microseconds(100);
-  // Of one batch: half of what coordd takes at most, as messages and as words of members.
+  // The size of one batch: half of what coordd takes at most, as messages and as words of members.
   size_t batch_bytes = 512 << 10;
   int64_t batch_words = 1 << 15;
-  // Beyond it nothing more is read from workers until some has gone to coordd.
+  // Beyond so many bytes nothing more is read from workers until some has gone to coordd.
   size_t pending_bytes = 8 << 20;
 };
 
@@ -36,7 +36,7 @@ struct RelayOptions {
 // so do the streams of all workers.
 class RelayState {
  public:
-  // To one worker, in order.
+  // What goes to one worker, in order.
   struct ToWorker {
     StreamId stream;
     const std::string* message = nullptr;  // nullptr: its stream ends, with `status`
@@ -47,9 +47,10 @@ class RelayState {
   // The job is that of the first Join.
   RelayState(const RelayOptions& options, v1::NodeHello hello);
 
-  // What a worker has sent. Its first word is a Join, and makes it a member.
+  // Takes what a worker has sent. Its first word is a Join, and makes it a member.
   void Said(StreamId stream, std::string message, absl::Time now);
-  // Its stream has ended, which coordd is told if it has heard of it and has not ended it itself.
+  // A worker's stream has ended. coordd is told if it has heard of the worker and has not ended the
+  // stream itself.
   void Ended(StreamId stream, absl::string_view detail, absl::Time now);
 
   // When a batch should go: at once if all members have something to say. InfiniteFuture: there is

@@ -20,7 +20,7 @@ class NodeStream;
 // and until the last shared_ptr is gone.
 class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  // What a worker may leave unread, as with coordd.
+  // How many messages a worker may leave unread, as with coordd.
   static constexpr size_t kMaxOutboxMessages = 4096;
   static constexpr size_t kMaxOutboxBytes = 64 << 20;
 
@@ -29,10 +29,10 @@ class WorkerStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // Begins to read; `self` keeps it until OnDone. `to` hears what comes, and the end once; nullptr:
   // nobody does, and it is to be closed.
   void Begin(std::shared_ptr<WorkerStream> self, std::shared_ptr<NodeStream> to);
-  // Goes on, when NodeStream::Said had no room.
+  // Reads on, when NodeStream::Said had no room.
   void ReadNext();
   void Send(grpc::ByteBuffer message);
-  // After what was sent before. The first call counts.
+  // Ends the stream after what was sent before. The first call counts.
   void Close(const absl::Status& status);
 
   StreamId id() const { return id_; }

@@ -20,24 +20,33 @@ failures=()
 
 say() { printf '%s\n' "$*"; }
 
+# minutes_left DONE ALL SECONDS: how long what is left takes, if it goes on as in these seconds; nothing before ten of them.
+minutes_left() {
+  if [ "$1" -eq 0 ] || [ "$1" -eq "$2" ] || [ "$3" -lt 10 ]; then return; fi
+  local seconds=$((($2 - $1) * $3 / $1))
+  if [ $seconds -lt 60 ]; then echo ", less than a minute left"; else echo ", about $(((seconds + 30) / 60)) min left"; fi
+}
+
 # Reads ninja's "[12/345] Building ..." and prints how far it is: one line that moves on a terminal, else a line
 # every tenth. Everything goes to the file $1 as well. (Not awk: Debian's reads ahead, and shows nothing for a minute.)
 show_progress() {
-  local moving=0 tenth=0 shown=0 line percent
+  local moving=0 tenth=0 shown=0 line percent left start=$SECONDS
   if [ -t 1 ]; then moving=1; fi
   while IFS= read -r line || [ -n "$line" ]; do
     printf '%s\n' "$line"
     [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || continue
     percent=$((100 * BASH_REMATCH[1] / BASH_REMATCH[2]))
     if [ $moving -eq 1 ]; then
-      printf '\r      %3d %% of %d steps ' "$percent" "${BASH_REMATCH[2]}" >&3
+      left=$(minutes_left "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start)))
+      printf '\r      %3d %% of %d steps%-27s' "$percent" "${BASH_REMATCH[2]}" "$left" >&3
       shown=1
     elif [ "${BASH_REMATCH[2]}" -ge 20 ] && [ $((percent / 10)) -gt $tenth ]; then
       tenth=$((percent / 10))
-      printf '      %3d %% of %d steps\n' "$percent" "${BASH_REMATCH[2]}" >&3
+      left=$(minutes_left "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start)))
+      printf '      %3d %% of %d steps%s\n' "$percent" "${BASH_REMATCH[2]}" "$left" >&3
     fi
   done 3>&1 >"$1"
-  if [ $shown -eq 1 ]; then printf '\r                              \r'; fi
+  if [ $shown -eq 1 ]; then printf '\r%60s\r' ''; fi
 }
 
 # build FOLDER [TARGET...]: with progress; the log is $logs/FOLDER.log, whose errors are shown when it fails.

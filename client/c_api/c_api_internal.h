@@ -35,7 +35,8 @@ struct coordd_worker {
   explicit coordd_worker(std::unique_ptr<coordd::Worker> w)
       : worker(std::move(w)), metrics_address(worker->metrics_address()) {}
 
-  // 0, 1, ..., and from 0 again: names that repeat are recognised.
+  // The number of the next unnamed barrier: 0, 1, ..., and from 0 again, so that names that repeat
+  // are recognised.
   int64_t CountUnnamedBarrier(int32_t process_set) {
     constexpr int64_t kMaxUnnamedBarriers = 64;  // of one set, under way on this rank
     coordd::MutexLock lock(&mu);
@@ -52,7 +53,7 @@ struct coordd_work {  // constant after construction
 
 namespace coordd {
 
-// A worker that is about to be freed.
+// Drops the held goodbye of a worker that is about to be freed.
 void ForgetHeldGoodbye(Worker* worker);
 
 // Keeps the text for coordd_last_error() of this thread and returns the code. REQUIRES: !ok().

@@ -25,7 +25,7 @@ absl::Status SubmitOne(coordd_worker_t* worker, const coordd_tensor_t* tensor, c
                        const coordd_call_options_t* options, coordd_work_t** work,
                        absl::Duration wait = absl::ZeroDuration());
 
-// The same of a group.
+// Submits `count` tensors as one group: they complete or fail together.
 absl::Status SubmitMany(coordd_worker_t* worker, const char* name, const coordd_tensor_t* tensors,
                         size_t count, const Call& call, const coordd_call_options_t* options,
                         coordd_work_t** works);
@@ -39,7 +39,7 @@ coordd_status_t Async(coordd_worker_t* worker, const coordd_tensor_t* tensor, co
                       const coordd_call_options_t* options, coordd_work_t** work);
 coordd_status_t Blocking(coordd_worker_t* worker, const coordd_tensor_t* tensor, const Call& call,
                          const coordd_call_options_t* options, coordd_work_t** work);
-// Waits for so long at most; *work receives what is not a success.
+// Submits and waits for so long at most; *work receives what is not a success.
 coordd_status_t BlockingFor(coordd_worker_t* worker, const coordd_tensor_t* tensor,
                             const Call& call, const coordd_call_options_t* options,
                             double timeout_seconds, coordd_work_t** work);

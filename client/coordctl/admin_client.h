@@ -23,7 +23,7 @@ absl::StatusOr<v1::ServerState> FetchState(const Target& target, const std::stri
 absl::StatusOr<v1::TraceReply> FetchTrace(const Target& target, const v1::TraceRequest& request,
                                           absl::Duration timeout);
 
-// What has happened. Statuses: those of Admin.GetEvents.
+// Fetches what has happened. Statuses: those of Admin.GetEvents.
 absl::StatusOr<v1::EventList> FetchEvents(const Target& target, const v1::GetEventsRequest& request,
                                           absl::Duration timeout);
 

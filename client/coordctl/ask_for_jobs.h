@@ -9,7 +9,7 @@
 
 namespace coordd {
 
-// One after the other: blocks up to 2 s for each that does not answer.
+// Asks one after the other: blocks up to 2 s for each that does not answer.
 std::vector<RunningCoordinator> AskForJobs(absl::Span<const Connection> live);
 
 }  // namespace coordd

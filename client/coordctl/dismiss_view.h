@@ -17,7 +17,7 @@ struct DismissArguments {
   bool force = false;
 };
 
-// `hostname`: of this machine.
+// The request that the arguments ask for. `hostname`: the name of this machine.
 v1::DismissRequest DismissRequestFrom(const DismissArguments& arguments,
                                       const Environment& environment, const std::string& hostname);
 

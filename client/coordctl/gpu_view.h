@@ -7,7 +7,7 @@
 
 namespace coordd {
 
-// A line for each rank that has told, in the order of their ranks; empty: none has.
+// A line for each rank that has told how its GPU is, in the order of ranks; empty when none has.
 std::string GpuHealthText(const v1::JobState& job);
 
 }  // namespace coordd

@@ -1,12 +1,12 @@
-// Who runs this program. (io)
+// The user that runs this program. (io)
 #pragma once
 
 #include "common/base/environment.h"
 
 namespace coordd {
 
-// With USER as `id -un` has it where neither that nor LOGNAME is set, as in containers and
-// services; "uid 1234" where the user has no name.
+// The environment with USER set, as `id -un` has it, where neither that nor LOGNAME is set, as in
+// containers and services; "uid 1234" where the user has no name.
 Environment WithUser(Environment environment);
 
 }  // namespace coordd

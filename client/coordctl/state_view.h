@@ -19,20 +19,20 @@ std::string DepartureText(const v1::Departure& departure);
 // "stalled for 12 s: grad/17 (process set 3); ranks in: 0, 1; ranks missing: 2, 3".
 std::string StallText(const v1::StalledTensor& stall);
 
-// Those of all jobs, "; " between them; empty: none.
+// The stalls of all jobs, with "; " between them; empty when there is none.
 std::string StallsText(const v1::ServerState& state);
 
 // Everything about each job: phase, generation, ranks by node with what each does, stalls,
 // departures.
 std::string StatusText(const v1::ServerState& state);
-// "0-3, 8" of ranks in order.
+// Ranks, in order, as "0-3, 8".
 std::string RankRunsText(const std::vector<int32_t>& ranks);
 // The GPUs of a job and how the tensors on them travel, ranks that say the same together; empty:
 // there are none.
 std::string DevicesText(const v1::JobState& job);
 // One line for each job.
 std::string JobsText(const v1::ServerState& state);
-// The same as a JSON array.
+// All jobs as a JSON array.
 std::string JobsJson(const v1::ServerState& state);
 
 }  // namespace coordd

@@ -45,11 +45,12 @@ struct TraceSummary {
 };
 
 TraceSummary Summarize(const v1::TraceReply& reply);
-// No rank has executed anything while it was recorded, so that there is nothing to show.
+// Whether no rank has executed anything while it was recorded, so that there is nothing to show.
 bool NothingExecuted(const TraceSummary& summary);
-// What is said then. `stalls`: what the job waits for, StallsText; empty: nothing that is known.
+// What is said when nothing was executed. `stalls`: what the job waits for (StallsText); empty when
+// nothing is known.
 std::string NothingText(const TraceSummary& summary, absl::string_view stalls);
-// For people; `file`: where the timeline is.
+// The summary for people; `file`: where the timeline is.
 std::string ToText(const TraceSummary& summary, absl::string_view file);
 std::string ToJson(const TraceSummary& summary, absl::string_view file);
 

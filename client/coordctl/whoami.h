@@ -9,7 +9,7 @@ namespace coordd {
 
 // `coordinator`: one sentence on how a worker here would find its coordd; empty: left out.
 std::string WhoamiText(const LaunchPlace& place, const std::string& coordinator);
-// The same as a JSON object; numbers that are not known are null.
+// The same place as a JSON object; numbers that are not known are null.
 std::string WhoamiJson(const LaunchPlace& place, const std::string& coordinator);
 
 }  // namespace coordd

@@ -11,7 +11,8 @@
 
 namespace coordd {
 
-// Of a queue that never refuses (PushUnbounded), since what enters it is bounded elsewhere.
+// The capacity of a queue that never refuses (PushUnbounded), since what enters it is bounded
+// elsewhere.
 inline constexpr size_t kInboxCapacity = 4096;
 
 // Thread-safe; any number of producers and consumers. Whoever pushes says at that place what "full"
@@ -47,7 +48,7 @@ class BoundedQueue {
     return true;
   }
 
-  // For what must not be lost and is bounded elsewhere (a stop request, the end of a session):
+  // Queues what must not be lost and is bounded elsewhere (a stop request, the end of a session):
   // ignores the capacity. False only when the queue is closed.
   bool PushUnbounded(T&& value) {
     {
@@ -66,7 +67,7 @@ class BoundedQueue {
     TakeAll(deadline, taken);
     return taken;
   }
-  // The same into what has memory already. What is in it is replaced.
+  // Takes everything into a vector that has memory already, whose contents are replaced.
   void TakeAll(absl::Time deadline, std::vector<T>& taken) {
     {
       MutexLock lock(&mu_);

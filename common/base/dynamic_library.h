@@ -14,7 +14,7 @@ class DynamicLibrary {
  public:
   // `name`: a file name for the loader's search or a path. NOT_FOUND: the loader's own sentence.
   static absl::StatusOr<DynamicLibrary> Open(const std::string& name);
-  // Only a copy that this process has loaded already. NOT_FOUND.
+  // Opens only a copy that this process has loaded already. NOT_FOUND: there is none.
   static absl::StatusOr<DynamicLibrary> OpenLoaded(const std::string& name);
 
   DynamicLibrary(DynamicLibrary&& other) noexcept : handle_(other.handle_) {

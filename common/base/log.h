@@ -9,7 +9,7 @@ namespace coordd {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Set once by main (default kInfo, and "coordd" as the program). Thread-safe.
+// The level is set once by main (default kInfo, and "coordd" as the program). Thread-safe.
 void SetLogLevel(LogLevel level);
 void SetLogProgram(absl::string_view program);
 bool LogEnabled(LogLevel level);

@@ -14,7 +14,7 @@ namespace coordd {
 // for. `kind` names it in errors, e.g. "connection file". NOT_FOUND: there is none;
 // FAILED_PRECONDITION: another user's; UNAVAILABLE: it cannot be read.
 absl::StatusOr<std::string> ReadOwnFile(const std::string& path, absl::string_view kind);
-// The same of a file that has to be `owner`'s.
+// Reads the first 64 KiB of a file as ReadOwnFile does, but the file has to be `owner`'s.
 absl::StatusOr<std::string> ReadFileOf(uid_t owner, const std::string& path,
                                        absl::string_view kind);
 

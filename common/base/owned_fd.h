@@ -20,7 +20,7 @@ class OwnedFd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Gives it away: somebody else closes it.
+  // Gives the descriptor away: somebody else closes it.
   int Release() { return std::exchange(fd_, -1); }
   void Close() {
     if (fd_ >= 0) close(fd_);

@@ -10,10 +10,10 @@
 
 namespace coordd {
 
-// One owner. The text outlives it.
+// One thread owns it. The text outlives it.
 class TextCursor {
  public:
-  // `what`: what the text is, for errors: "the host list".
+  // `what` names the text in errors: "the host list".
   TextCursor(absl::string_view what, absl::string_view text) : what_(what), text_(text) {}
 
   bool AtEnd() const { return position_ >= text_.size(); }
@@ -44,7 +44,7 @@ class TextCursor {
     return ErrorAt(position_, found, expected);
   }
   absl::Status ErrorAt(size_t position, absl::string_view found, absl::string_view expected) const;
-  // What is here, quoted, for `found`: "'['", "the end".
+  // What is at this position, quoted, for `found`: "'['", "the end".
   std::string Here() const;
 
  private:

@@ -12,7 +12,8 @@ namespace coordd {
 // "COORDD_TOKEN_FILE". INVALID_ARGUMENT: it cannot be read, is empty or a folder, or is a regular
 // file that others than its owner can reach. A pipe is read as it is (`<(pass show job)`).
 absl::StatusOr<std::string> ReadTokenFile(absl::string_view named_by, const std::string& path);
-// The same where others will read it. A pipe is not read, since it would be empty for them.
+// Checks the file as ReadTokenFile does, where others will read it. A pipe is not read, since it
+// would be empty for them.
 absl::Status CheckTokenFile(absl::string_view named_by, const std::string& path);
 
 }  // namespace coordd

@@ -7,7 +7,7 @@
 
 namespace coordd {
 
-// 107: the kernel has 108 bytes for it, with the zero at its end.
+// 107 bytes: the kernel has 108 bytes for a path, with the zero at its end.
 inline constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 
 }  // namespace coordd

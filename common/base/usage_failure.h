@@ -7,8 +7,8 @@
 
 namespace coordd {
 
-// As CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has the largest of all numbers,
-// in three hundred digits.
+// A validator in the place of CLI::PositiveNumber and CLI::NonNegativeNumber, whose sentence has
+// the largest of all numbers, in three hundred digits.
 inline CLI::Validator NumberThat(bool (*holds)(double), const std::string& expected,
                                  const std::string& type) {
   return CLI::Validator(
@@ -27,8 +27,8 @@ inline CLI::Validator ZeroOrMore() {
                     "NONNEGATIVE");
 }
 
-// For CLI::App::failure_message: "coordctl: 'stat' is neither an option nor a command of it,
-// expected status, jobs".
+// What CLI::App::failure_message prints: "coordctl: 'stat' is neither an option nor a command of
+// it, expected status, jobs".
 inline std::string UsageFailure(const CLI::App* app, const CLI::Error& error) {
   std::string text = error.what();
   const std::vector<std::string> unknown = app->remaining();

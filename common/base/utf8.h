@@ -10,7 +10,7 @@
 namespace coordd {
 
 bool IsUtf8(absl::string_view text);
-// At most `max_bytes` of `text`, whole characters; what is not UTF-8 becomes '?'.
+// The first `max_bytes` of `text` at most, in whole characters; what is not UTF-8 becomes '?'.
 std::string ShortenedText(absl::string_view text, size_t max_bytes);
 
 // `text` as a terminal may have it, whoever has written it: control characters, marks that reorder
@@ -18,7 +18,8 @@ std::string ShortenedText(absl::string_view text, size_t max_bytes);
 // of `kept` stay, such as "\n" where lines are meant.
 std::string PrintableText(absl::string_view text, absl::string_view kept = {});
 
-// JSON text whose strings hold such characters, as equal JSON that holds them as \u escapes.
+// Rewrites JSON text whose strings hold such characters as equal JSON that holds them as \u
+// escapes.
 std::string PrintableJson(absl::string_view json);
 
 }  // namespace coordd

@@ -8,7 +8,7 @@
 
 namespace coordd {
 
-// For one thread.
+// One thread uses an object.
 class CoordinatorFailure {
  public:
   // `probe`: as ProbeCoordinator, of the one address that is tried; nullptr: none, as where another

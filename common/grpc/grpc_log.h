@@ -8,9 +8,11 @@
 
 namespace coordd {
 
-// From now on they are lines of ours at level debug. Once for the process; again does nothing.
+// Makes gRPC's lines ours, at level debug, from now on and for the whole process; calling it again
+// does nothing.
 void RouteGrpcLog();
-// The same for a client, unless its user has asked gRPC to speak (GRPC_VERBOSITY, GRPC_TRACE).
+// Routes gRPC's log in a client, unless its user has asked gRPC to speak (GRPC_VERBOSITY,
+// GRPC_TRACE).
 void RouteGrpcLogUnlessWanted(const Environment& environment);
 
 // Called for each TLS handshake that fails for what the other side presents, with what OpenSSL says
@@ -18,7 +20,8 @@ void RouteGrpcLogUnlessWanted(const Environment& environment);
 // time; nullptr: nobody.
 void OnFailedHandshake(std::function<void(const std::string& why)> call);
 
-// For people: "error:0A000086:SSL routines::certificate verify failed" and its like.
+// What OpenSSL says of a handshake ("error:0A000086:SSL routines::certificate verify failed" and
+// its like), in words for people.
 std::string HandshakeFailureText(const std::string& openssl);
 
 }  // namespace coordd

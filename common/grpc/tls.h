@@ -14,7 +14,7 @@ class ServerCredentials;
 
 namespace coordd {
 
-// PEM files. All set, or all empty (no TLS).
+// Paths of PEM files. All are set, or all are empty (no TLS).
 struct TlsFiles {
   std::string cert;  // this side's certificate chain
   std::string key;   // its private key; refused when others than the owner can read it
@@ -32,8 +32,8 @@ struct TlsFiles {
 // 1.3 only, so do all who talk to it.
 void AcceptTls13Only();
 
-// Without TLS: insecure credentials. Certificates on both sides otherwise, and the client checks
-// the server's name.
+// The credentials of a server. Without TLS they are insecure. Otherwise both sides show
+// certificates, and the client checks the server's name.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsFrom(
     const TlsFiles& files);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ChannelCredentialsFrom(

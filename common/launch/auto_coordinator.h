@@ -22,7 +22,7 @@ namespace coordd {
 // clients (32768 and up on most systems; a taken one is passed over), above those of services.
 constexpr uint16_t kAutoPortBase = 20000;
 constexpr uint16_t kAutoPortCount = 20000;
-// Ports that are tried from the rule's own on.
+// How many ports are tried, from the rule's own on.
 constexpr uint16_t kAutoPortTries = 100;
 
 struct AutoSettings {

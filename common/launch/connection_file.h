@@ -28,8 +28,9 @@ absl::StatusOr<std::string> ConnectionDirectory(const Environment& environment);
 absl::Status WriteConnectionFile(const std::string& path, const Connection& connection);
 absl::StatusOr<Connection> ReadConnectionFile(const std::string& path);
 
-// Those in `directory` whose process is alive; files of dead ones are removed. `unusable` (may be
-// null) receives what is wrong with the first file that cannot be read or holds no connection.
+// The connections in `directory` whose process is alive; files of dead ones are removed. `unusable`
+// (may be null) receives what is wrong with the first file that cannot be read or holds no
+// connection.
 std::vector<Connection> LiveConnections(const std::string& directory,
                                         absl::Status* unusable = nullptr);
 

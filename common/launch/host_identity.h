@@ -13,7 +13,7 @@ struct HostIdentity {
   std::string node_id;
 };
 
-// `node_id_override`: COORDD_NODE_ID or empty.
+// The identity of this host. `node_id_override`: COORDD_NODE_ID, or empty.
 HostIdentity ThisHost(const std::string& node_id_override);
 
 }  // namespace coordd

@@ -11,12 +11,12 @@
 
 namespace coordd {
 
-// Bounds of an expansion: a[0-999999999]b[0-9] is an error, not the end of the memory.
+// The bounds of an expansion: a[0-999999999]b[0-9] is an error, not the end of the memory.
 constexpr size_t kMaxHosts = size_t{1} << 20;
 constexpr size_t kMaxHostListBytes = size_t{64} << 20;  // of all names together
 constexpr size_t kMaxHostNameBytes = 253;               // DNS
 
-// A host and what it has room for.
+// A host and for how many workers it has room.
 struct HostSlots {
   std::string host;
   int32_t slots = 0;      // 0: not said
@@ -25,7 +25,8 @@ struct HostSlots {
   friend bool operator==(const HostSlots&, const HostSlots&) = default;
 };
 
-// All functions here: INVALID_ARGUMENT, one sentence that points at the column (and line).
+// All functions here return INVALID_ARGUMENT with one sentence that points at the column (and
+// line).
 
 // Slurm's, Flux's, pdsh's and Intel's bracket notation, separated by commas or white space:
 // "nid[001140-001141,003],a[1-2]b[3-4]", in the order in which scontrol show hostnames prints it.
@@ -36,7 +37,7 @@ absl::StatusOr<std::vector<std::string>> ExpandHostList(absl::string_view text);
 // become a range. ExpandHostList gives the same hosts in the same order.
 std::string CompressHostList(absl::Span<const std::string> hosts);
 
-// SLURM_TASKS_PER_NODE: "4(x2),3" is 4, 4, 3.
+// Reads SLURM_TASKS_PER_NODE: "4(x2),3" is 4, 4, 3.
 absl::StatusOr<std::vector<int32_t>> ExpandTasksPerNode(absl::string_view text);
 
 // horovodrun -H, mpirun -H: "node1:4,node2:4"; without ":n" slots are not said; "[::1]:4". The host
@@ -44,7 +45,7 @@ absl::StatusOr<std::vector<int32_t>> ExpandTasksPerNode(absl::string_view text);
 // more.
 absl::StatusOr<std::vector<HostSlots>> ParseHostsOption(absl::string_view text);
 
-// LSB_MCPU_HOSTS: "grid03 1 grid05 4".
+// Reads LSB_MCPU_HOSTS: "grid03 1 grid05 4".
 absl::StatusOr<std::vector<HostSlots>> ParseHostCounts(absl::string_view text);
 
 // LSB_HOSTS, and the first words of a file with a host for each slot or rank: PBS_NODEFILE,
@@ -58,13 +59,13 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostPerSlotFile(absl::string_view te
 // fine; repeated hosts add up.
 absl::StatusOr<std::vector<HostSlots>> ParseHostFile(absl::string_view text);
 
-// "8x4x2": GPUs, nodes, racks, aisles; 1 to 8 factors of at least 1.
+// Reads "8x4x2": GPUs, nodes, racks, aisles; 1 to 8 factors of at least 1.
 absl::StatusOr<std::vector<int32_t>> ParseTopologyShape(absl::string_view text);
 
-// Lower case, without domain; addresses as they are.
+// The name in lower case, without its domain; addresses stay as they are.
 std::string ShortHostName(absl::string_view host);
-// The same machine by its names: "node1", "node1.cluster", and "node1-ib0" (a name of one of its
-// interfaces) are.
+// Whether two names are of one machine: "node1", "node1.cluster" and "node1-ib0" (a name of one of
+// its interfaces) are.
 bool SameHost(absl::string_view a, absl::string_view b);
 
 }  // namespace coordd

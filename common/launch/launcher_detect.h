@@ -49,8 +49,9 @@ struct LaunchPlace {
   // Whether the launcher starts one process on each node (Kubernetes, AWS Batch): rank and size are
   // then those of nodes.
   bool node_level = false;
-  // Not empty: this process is none of the launcher's, though it runs inside of an allocation of
-  // several (a batch script's body, salloc without srun). The sentence says what to do.
+  // If it is not empty, this process is none of the launcher's, though it runs inside of an
+  // allocation of several (a batch script's body, salloc without srun). The sentence says what to
+  // do.
   std::string not_a_rank;
 
   // Whether COORDD_RANK and those with it are those of the process that has started this launcher,

@@ -52,7 +52,7 @@ struct LauncherRule {
   std::string (*finish)(const Environment&, const LaunchFacts&, LaunchPlace&) = nullptr;
 };
 
-// In the order of precedence.
+// All rules, in the order of precedence.
 absl::Span<const LauncherRule> LauncherRules();
 
 }  // namespace coordd

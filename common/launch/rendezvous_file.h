@@ -26,7 +26,7 @@ struct RendezvousRecord {
 // not ours or others may write to it; UNAVAILABLE.
 absl::Status MakePrivateDirectories(const std::string& path);
 
-// JSON, mode 0600, written whole or not at all.
+// Writes JSON with mode 0600, whole or not at all.
 absl::Status WriteRendezvousFile(const std::string& path, const RendezvousRecord& record);
 
 // NOT_FOUND: it is not there (yet). FAILED_PRECONDITION: it belongs to somebody else.

@@ -32,10 +32,10 @@ bool IsBuiltIn(absl::string_view component);
 // its version was tried.
 std::string ToLine(const Component& component);
 
-// An array of objects with the names of Component's members.
+// The components as a JSON array of objects with the names of Component's members.
 std::string ComponentsToJson(const std::vector<Component>& components);
 
-// 22809 is "2.28.9", 2708 is "2.7.8": as ncclGetVersion counts.
+// A version as ncclGetVersion counts, in words: 22809 is "2.28.9", 2708 is "2.7.8".
 std::string NcclVersionText(int number);
 
 }  // namespace coordd

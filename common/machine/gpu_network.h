@@ -18,10 +18,10 @@ struct GpuNetwork {
   bool peer_to_peer = true;  // GPUs may reach each other (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL)
 };
 
-// `sys`: where the kernel's /sys is.
+// Looks at this machine. `sys`: where the kernel's /sys is.
 GpuNetwork LookForGpuNetwork(const Environment& environment, const std::string& sys = "/sys");
 
-// "mlx5_0 port 1 (InfiniBand)", of those that are up.
+// The RDMA ports that are up: "mlx5_0 port 1 (InfiniBand)".
 std::vector<std::string> ActiveRdmaPorts(const std::string& sys = "/sys");
 
 // Names under which NCCL looks for a plugin that is its network (NCCL_NET_PLUGIN); empty: for none.

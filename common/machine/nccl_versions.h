@@ -6,15 +6,16 @@ namespace coordd {
 inline constexpr char kNcclLibrary[] = "libnccl.so.2";
 inline constexpr char kNcclVariable[] = "COORDD_NCCL_LIBRARY";
 
-// 2.18.0: the first with everything that is required.
+// 2.18.0, the first version with everything that is required.
 inline constexpr int kNcclVersionMin = 21800;
 // 2.19.3: before, an abort beside a call of another thread is known to hang (NVIDIA/nccl issue
 // 992).
 inline constexpr int kNcclVersionAborts = 21903;
-// 2.24.0: the first with the types of float8.
+// 2.24.0, the first version with the types of float8.
 inline constexpr int kNcclVersionFloat8 = 22400;
 
-// Used where they are there; the table of components names those that a library lacks.
+// Functions that are used where a library has them; the table of components names those that it
+// lacks.
 inline constexpr const char* kNcclLaterFunctions[] = {"ncclCommInitRankScalable",
                                                       "ncclCommRegister",
                                                       "ncclCommDeregister",

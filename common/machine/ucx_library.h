@@ -12,7 +12,7 @@
 namespace coordd {
 
 inline constexpr char kUcxLibrary[] = "libucp.so.0";
-// A wheel's own copy, under the name that tools/build-wheel gives it.
+// The name of a wheel's own copy, which tools/build-wheel gives it.
 inline constexpr char kUcxPrivateLibrary[] = "libucp-coordd.so.0";
 inline constexpr char kUcxVariable[] = "COORDD_UCX_LIBRARY";
 

@@ -15,7 +15,7 @@ struct HostPort {
   std::string host;   // a name or an address, without brackets
   uint16_t port = 0;  // 0: let the system choose
 
-  // Brackets around IPv6 addresses.
+  // The address as text, with brackets around IPv6 addresses.
   std::string ToString() const;
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };

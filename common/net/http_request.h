@@ -12,7 +12,7 @@ struct HttpRequest {
   std::string method;
   std::string path;   // not decoded; "/metrics"
   std::string query;  // what stands behind '?', not decoded
-  // Of the target, or else of the header Host, as it was sent.
+  // The host of the target, or else of the header Host, as it was sent.
   std::optional<std::string> host;
 };
 

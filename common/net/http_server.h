@@ -26,7 +26,8 @@ using HttpHandler = std::function<HttpResponse(const std::string& query)>;
 struct HttpServerOptions {
   HostPort address;                // port 0 picks one
   std::optional<PortRange> ports;  // ... of these
-  // Open at once. Whoever has not sent a request makes room for the next one.
+  // How many connections are open at once. Whoever has not sent a request makes room for the next
+  // one.
   size_t connections_max = 64;
 };
 

@@ -24,11 +24,12 @@ class ListeningSockets {
   ListeningSockets& operator=(ListeningSockets&&) = default;
 
   const std::vector<OwnedFd>& sockets() const { return sockets_; }  // not blocking
-  // As it was asked for, with the port that was picked.
+  // The address as it was asked for, with the port that was picked.
   const HostPort& address() const { return address_; }
-  // Numeric, of the first socket; of all addresses: of this machine. For connections to ourselves.
+  // The numeric address of the first socket, for connections to ourselves. Where it listens at all
+  // addresses, it is one of this machine.
   const HostPort& own_address() const { return own_address_; }
-  // Nobody on another machine reaches any of them.
+  // Whether nobody on another machine reaches any of the sockets.
   bool loopback() const { return loopback_; }
 
  private:

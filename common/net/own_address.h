@@ -8,7 +8,8 @@
 
 namespace coordd {
 
-// 127.0.0.1, or ::1 where this machine has no address of IPv4, not even that one.
+// Loopback's address: 127.0.0.1, or ::1 where this machine has no address of IPv4, not even that
+// one.
 std::string LoopbackAddress();
 
 // 0.0.0.0 and ::, which are for those who listen: where they are reached on this machine. Any other

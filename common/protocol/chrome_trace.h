@@ -27,7 +27,7 @@ struct BatchPhases {
   int64_t submitted, ready, started, launched, ended, done;
 };
 
-// "allreduce" -> "ALLREDUCE".
+// The name of a phase: "allreduce" becomes "ALLREDUCE".
 std::string PhaseName(absl::string_view prefix, v1::CollectiveKind kind);
 
 // One for each rank: a process of the timeline. A lane is a track, or several when batches of it
@@ -75,7 +75,7 @@ class ChromeTrace {
   int64_t cycle_end_ns_ = 0;  // of negotiated batches that overlap in time
 };
 
-// A string of JSON, with its quotes.
+// The text as a string of JSON, with its quotes.
 std::string JsonString(absl::string_view text);
 
 }  // namespace coordd

@@ -14,7 +14,7 @@ namespace coordd {
 // one moment, in groups of this size: cheaper, and never so many that a plan waits for them. And
 // the groups follow each other in an interval that grows with the job.
 inline constexpr int32_t kHeartbeatGroup = 64;
-// Of one job, as far as its interval may grow.
+// Heartbeats a second of one job, as far as its interval may grow.
 inline constexpr int32_t kHeartbeatsPerSecond = 128;
 
 inline absl::Duration HeartbeatInterval(absl::Duration shortest, absl::Duration longest,

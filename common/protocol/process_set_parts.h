@@ -9,10 +9,11 @@
 
 namespace coordd {
 
-// In messages of at most `bytes` each, or of one set; one at least.
+// Divides the sets into messages of at most `bytes` each, or of one set; there is one message at
+// least.
 std::vector<v1::ProcessSets> InParts(const v1::ProcessSets& sets, int64_t bytes);
 
-// Appends the next part.
+// Appends the next part to the whole.
 void AddPart(const v1::ProcessSets& part, v1::ProcessSets& whole);
 
 // INVALID_ARGUMENT: numbers or ranks that are none, or not in order; names the set. `size`: of the

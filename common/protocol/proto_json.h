@@ -14,10 +14,10 @@ namespace coordd {
 
 std::string ToJson(const google::protobuf::Message& message, bool pretty);
 
-// JOB_PHASE_RUNNING of enum JobPhase -> "running", as it is there.
+// The enumerator's name without its prefix: JOB_PHASE_RUNNING of enum JobPhase becomes "running".
 std::string EnumeratorName(const google::protobuf::EnumValueDescriptor& value);
 
-// Likewise; of one that this version does not know, its number.
+// The name of an enumerator; of one that this version does not know, its number.
 template <typename Enum>
 std::string EnumeratorName(Enum value) {
   const auto* known = google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value);

@@ -41,7 +41,7 @@ inline constexpr int64_t kMaxLastWordBytes = 256;       // a line of stderr in a
 // A message of TensorsReady or TensorsWithdrawn, serialised. A thousand specs exceed 64 KiB; gRPC's
 // own bound of a message is 1 MiB here.
 inline constexpr int64_t kMaxTensorsReadyBytes = 256 << 10;
-// Of ProcessSets in one message.
+// The size of ProcessSets in one message.
 inline constexpr int64_t kProcessSetsBytes = 256 << 10;
 // Numbers of process sets are below it, removed ones included: a worker has two lanes for each set
 // (worker/interfaces/lanes.h).
@@ -50,7 +50,7 @@ inline constexpr int32_t kProcessSetNumbers = 61 << 12;
 // of pairs.
 inline constexpr int64_t kMaxProcessSets = 15 << 14;
 static_assert(kMaxProcessSets < kProcessSetNumbers);
-// Over all sets of a job that were asked for: 64 MiB of rank numbers.
+// The members of all sets of a job that were asked for: 64 MiB of rank numbers.
 inline constexpr int64_t kMaxProcessSetMembers = 1 << 24;
 // What coordd puts in one CollectivePlan or TensorFailures before it starts another message.
 inline constexpr int64_t kPlanMessageBytes = 256 << 10;

@@ -14,7 +14,7 @@
 
 namespace coordd {
 
-// What coordd proposes unless it is told otherwise, and the most that a worker agrees to.
+// How many slots coordd proposes unless it is told otherwise, and the most that a worker agrees to.
 inline constexpr int64_t kDefaultSlots = 4096;
 inline constexpr int64_t kMaxSlots = 1 << 16;
 
@@ -50,7 +50,8 @@ class SlotDictionary {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? 0 : found->second;
   }
-  // All numbers up to this one; how many these are. Calls `forget` with each entry.
+  // Forgets all numbers up to this one, and returns how many these are. Calls `forget` with each
+  // entry.
   template <typename F>
   int64_t ForgetUpTo(int64_t slot, F forget) {
     int64_t forgotten = 0;
@@ -81,7 +82,7 @@ struct SlotBits {
 };
 SlotBits PackSlots(absl::Span<const int64_t> slots);  // REQUIRES: at least one, all at least 1
 
-// Calls `each` with every slot, in order, until it returns false; whether it never did.
+// Calls `each` with every slot, in order, until it returns false; returns whether it never did.
 template <typename F>
 bool ForEachSlot(int64_t first, absl::string_view bits, F each) {
   for (size_t byte = 0; byte < bits.size(); ++byte) {

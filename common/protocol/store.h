@@ -31,9 +31,9 @@ class Store {
 
   virtual absl::Status Set(absl::string_view key, std::string value,
                            absl::Time deadline) = 0;  // overwrites
-  // Waits for the key. DEADLINE_EXCEEDED: nobody set it by `deadline`.
+  // Waits for the key and returns its value. DEADLINE_EXCEEDED: nobody set it by `deadline`.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
-  // A missing key counts as 0; returns the sum.
+  // Adds to the number under the key, where a missing key counts as 0; returns the sum.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t delta,
                                       absl::Time deadline) = 0;
   virtual absl::Status DeletePrefix(absl::string_view prefix, absl::Time deadline) = 0;

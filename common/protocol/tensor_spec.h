@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxRefusalBytes = 1024;
 inline constexpr int32_t kMaxGroupSize =
     65536;  // one group per model; the largest known have some 10,000 tensors
 
-// What a join is called on every rank: there is one at a time.
+// The name of a join on every rank: there is one at a time.
 inline constexpr char kJoinName[] = "join";
 
 struct TensorSpec {
@@ -48,12 +48,13 @@ struct TensorSpec {
 };
 
 int64_t NumElements(absl::Span<const int64_t> shape);
-// Bytes of this rank's input.
+// The size of this rank's input, in bytes.
 int64_t SizeBytes(const TensorSpec& spec);
 bool Reduces(CollectiveKind kind);     // allreduce, reducescatter and reduce
 bool HasRoot(CollectiveKind kind);     // broadcast, reduce and gather
 bool IsPairwise(CollectiveKind kind);  // send and receive
-// No rank ends it before every rank has begun it. A root or a sender needs nobody.
+// Whether no rank ends the collective before every rank has begun it. A root or a sender needs
+// nobody.
 bool NeedsEveryRank(CollectiveKind kind);
 bool HasPayload(CollectiveKind kind);               // all but barrier and join
 bool FirstDimensionMayDiffer(CollectiveKind kind);  // by rank: allgather, gather and alltoall

@@ -91,10 +91,10 @@ constexpr bool IsFloat8(DataType dtype) {
   return dtype == DataType::kFloat8E4m3fn || dtype == DataType::kFloat8E5m2;
 }
 
-// Bytes of one element.
+// The size of one element, in bytes.
 int64_t SizeOf(DataType dtype);
 
-// "float32", "average", "allreduce", "host": the names in messages, metrics and command lines.
+// The names in messages, metrics and command lines: "float32", "average", "allreduce", "host".
 absl::string_view Name(DataType dtype);
 absl::string_view Name(ReduceOp op);  // kNone: "none"
 absl::string_view Name(CollectiveKind kind);

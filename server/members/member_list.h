@@ -16,7 +16,8 @@ class MemberList {
   explicit MemberList(std::vector<Rank> ranks);  // REQUIRES: strictly increasing, not empty
 
   int32_t size() const { return size_; }
-  // Its position; -1: no member. At every report of every rank: not a call where all are members.
+  // The position of a rank; -1 when it is no member. It is asked at every report of every rank, so
+  // it is no call where all are members.
   int32_t IndexOf(Rank rank) const {
     if (!ranks_.empty()) return Search(rank);
     return rank.value >= 0 && rank.value < size_ ? rank.value : -1;

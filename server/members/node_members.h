@@ -19,7 +19,8 @@ namespace coordd {
 // its own: what differs is how its words came here.
 class NodeMembers {
  public:
-  // As many ranks as one node may have, and twice that while they all come again.
+  // The members that may be open: as many ranks as one node may have, and twice that while they all
+  // come again.
   static constexpr size_t kMaxOpen = 8192;
   // Messages times members of one batch: what a turn of the coordinator may cost.
   static constexpr int64_t kMaxWordsPerBatch = 1 << 16;
@@ -34,8 +35,8 @@ class NodeMembers {
   // is dropped.
   absl::Status Take(const v1::NodeMessages& batch, std::vector<Inbound>& in,
                     std::vector<std::pair<int32_t, absl::Status>>& refused);
-  // Of those whose end has not been said before the last batch: the state may have heard that, or
-  // not.
+  // The members whose end had not been said before the last batch: the state may have heard of it,
+  // or not.
   std::vector<SessionId> MayBeOpen() const;
 
   SessionId IdOf(int32_t member) const { return SessionId{kMemberBit | node_ << 24 | member}; }
@@ -50,7 +51,7 @@ class NodeMembers {
   const std::string& hostname() const { return hello_.hostname(); }  // for people
   bool said_hello() const { return said_hello_; }
   size_t size() const { return open_.size(); }
-  // Another number: another member may be here than before.
+  // A number that changes when another member may be here than before.
   int64_t changes() const { return changes_; }
 
  private:

@@ -11,7 +11,7 @@
 
 namespace coordd {
 
-// A few neighbours among them, for what concerns all of these at once. Immutable.
+// A few neighbours among the ranks, for what concerns all of these at once. Immutable.
 class RankSlice {
  public:
   RankSlice(const MemberList& members, absl::Span<const Rank> ranks);  // REQUIRES: not empty

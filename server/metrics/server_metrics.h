@@ -31,7 +31,7 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // Whoever has the coordinator's turn.
+  // Called by whoever has the coordinator's turn.
   void OnEvent(const Event& event);
   void OnTurn(absl::Duration took);
 
@@ -39,7 +39,7 @@ class ServerMetrics {
   void OnStateCommit(absl::StatusCode code, absl::Duration took);
   void SetStateWritable(bool writable);
 
-  // Sessions.
+  // What sessions count.
   enum class Drop { kOutboxFull, kNoJoin, kNotParsable };
   void AddSessions(int64_t delta);  // of workers, also through a node session
   void AddNodeSessions(int64_t delta);
@@ -53,12 +53,12 @@ class ServerMetrics {
   void OnConnectionRefused(const char* why);
   void SetConnections(size_t open, size_t max);
 
-  // Store and HTTP. `method` and `path` are ours, never the client's.
+  // What the store and HTTP count. `method` and `path` are ours, never the client's.
   void OnStoreCallStarted();
   void OnStoreCallEnded(absl::string_view method, absl::StatusCode code);
   void OnHttpRequest(absl::string_view path, int status);
 
-  // Before each scrape: what is a state rather than an event.
+  // Called before each scrape, with what is a state rather than an event.
   void SetState(const v1::ServerState& state);
   void SetInboxMessages(size_t count);
 

@@ -7,7 +7,7 @@
 
 namespace coordd {
 
-// 32 bytes.
+// The SHA-256 of `bytes`, as 32 bytes.
 std::string Sha256(absl::string_view bytes);
 
 }  // namespace coordd

@@ -101,7 +101,8 @@ struct CallCancelled {  // its deadline passed or its caller went away: no reply
 };
 struct StopRequested {
   std::string reason;  // one sentence, e.g. "coordd is stopping (SIGTERM)"
-  // It is started again on its state within this time, and its jobs go on. 0: it is their end.
+  // coordd is started again on its state within this time, and its jobs go on. 0: its end is their
+  // end.
   absl::Duration resume_within = absl::ZeroDuration();
 };
 struct Persisted {  // the answer to a Persist that asked for one
@@ -151,7 +152,7 @@ struct DismissAnswer {
 using Outgoing =
     std::variant<Deliver, CloseSession, StoreReply, TraceAnswer, ExitsAnswer, DismissAnswer>;
 
-// To be stored, in the order in which they were made. What depends on it being stored waits for the
+// Changes to be stored, in the order in which they were made. What depends on them waits for the
 // answer; nothing else does.
 struct Persist {
   std::string job;

@@ -16,8 +16,8 @@ namespace coordd {
 // Enough for a day of a job that loses a worker every minute; some 2 MiB.
 inline constexpr size_t kEventsKept = 8192;
 
-// As operators see it. UNSPECIFIED: they do not, since it comes with every step (plans) or in
-// floods (messages that were dropped).
+// The kind of an event as operators see it. UNSPECIFIED: they do not see it, since it comes with
+// every step (plans) or in floods (messages that were dropped).
 v1::EventKind KindOf(Event::Kind kind);
 // Whether somebody should look at it: a warning in the log.
 bool IsWarning(const Event& event);
@@ -27,7 +27,7 @@ class EventLog {
  public:
   explicit EventLog(Epoch epoch) : epoch_(epoch) {}
 
-  // Keeps it, if operators see it.
+  // Keeps the event, if operators see it.
   void Add(const Event& event, absl::Time now);
   v1::EventList Read(const v1::GetEventsRequest& request) const;
 
@@ -37,7 +37,7 @@ class EventLog {
 
   // Guarded by mu_.
   mutable Mutex mu_;
-  // Shared, so that the coordinator thread waits for pointers to be copied only.
+  // The events are shared, so that the coordinator thread waits for pointers to be copied only.
   std::deque<std::shared_ptr<const v1::JobEvent>> events_ ABSL_GUARDED_BY(mu_);
   int64_t last_number_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -12,7 +12,7 @@
 
 namespace coordd {
 
-// What CoordinatorState starts from. Empty: a coordd that remembers nothing.
+// What CoordinatorState starts from. It is empty for a coordd that remembers nothing.
 struct RestoredState {
   std::string cluster_id;
   Epoch epoch;

@@ -19,11 +19,11 @@ inline constexpr absl::Duration kExitWait = absl::Milliseconds(500);
 // Exits in a request, as large as a launcher sends them; well below gRPC's 1 MiB.
 inline constexpr int kMaxExits = 1024;
 
-// "it was killed by SIGKILL; last on stderr: out of memory"; one line.
+// The exit in one line: "it was killed by SIGKILL; last on stderr: out of memory".
 std::string ExitText(const v1::ProcessExit& exit);
 // How an error message continues after "rank 2 (host node3, pid 4711) ".
 std::string LossText(const v1::ProcessExit& exit);
-// It ended by itself, with status 0.
+// Whether the process ended by itself, with status 0.
 bool EndedWell(const v1::ProcessExit& exit);
 
 // INVALID_ARGUMENT: names the field, what was found and what was expected.

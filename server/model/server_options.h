@@ -24,7 +24,7 @@ struct ServerOptions {
   // How long the survivors of a generation wait for min_workers to be there again. Ten minutes: a
   // node is restarted and its processes are started in less. Then the job ends.
   absl::Duration reform_timeout = absl::Minutes(10);
-  // Generations that follow the first one of a job; then a loss is its end. 0: no limit.
+  // How many generations may follow the first one of a job; then a loss is its end. 0: no limit.
   int32_t reset_limit = 0;
 
   absl::Duration heartbeat_interval = absl::Seconds(2);

@@ -31,18 +31,19 @@ struct StoredState {
 struct StateStoreOptions {
   // Names state that is made now; SecretHex(16) of main's. REQUIRES: not empty.
   std::string new_cluster_id = {};
-  // What the state's id must be; empty: any. State that is made now gets it.
+  // What the state's id must be; empty: any. State that is made now gets this id.
   std::string expected_cluster_id = {};
   // Takes over state that was copied, restored or has lost its end: the epoch grows by
   // kAdoptionStride, and the caller adds as much to every generation, so that what the missing part
   // has said stays in the past. Nothing where nothing is wrong.
   bool adopt = false;
-  // For whoever is refused, and for operators: "pid 4711 on host a1, gRPC 10.0.0.1:29650".
+  // Who uses the state, for whoever is refused and for operators: "pid 4711 on host a1, gRPC
+  // 10.0.0.1:29650".
   std::string owner = {};
 };
 
-// By how much numbers grow when state is adopted whose end may be missing: more than anybody starts
-// a coordd, or forms generations, between two backups.
+// How much numbers grow when state is adopted whose end may be missing: more than anybody starts a
+// coordd, or forms generations, between two backups.
 inline constexpr int64_t kAdoptionStride = 1'000'000;
 
 // Open is called once, before anything else; then Commit by one thread. The destructor gives the
@@ -50,7 +51,8 @@ inline constexpr int64_t kAdoptionStride = 1'000'000;
 class StateStore {
  public:
   static constexpr size_t kMaxKeyBytes = 256;
-  // Of one Commit. etcd takes 128 operations and 1.5 MiB, of which its own framing needs some.
+  // The writes of one Commit. etcd takes 128 operations and 1.5 MiB, of which its own framing needs
+  // some.
   static constexpr size_t kMaxWrites = 100;
   static constexpr size_t kMaxCommitBytes = size_t{1} << 20;
 
@@ -74,7 +76,7 @@ class StateStore {
   //   any other            this object takes nothing more: every later Commit returns the same
   virtual absl::Status Commit(absl::Span<const StateWrite> writes) = 0;
 
-  // "memory", "sqlite:/var/lib/coordd", "etcd:10.0.0.1:2379,10.0.0.2:2379".
+  // The store's name: "memory", "sqlite:/var/lib/coordd", "etcd:10.0.0.1:2379,10.0.0.2:2379".
   virtual std::string name() const = 0;
 };
 

@@ -11,12 +11,14 @@
 
 namespace coordd {
 
-// All of a Join but what depends on other workers. Protocol version and resume are not judged here.
+// Checks all of a Join but what depends on other workers. Protocol version and resume are not
+// judged here.
 absl::Status ValidateJoin(const v1::Join& join);
 absl::Status ValidateHeartbeat(const v1::Heartbeat& heartbeat);
 absl::Status ValidateTensorsReady(const v1::TensorsReady& ready);
 absl::Status ValidateTensorsWithdrawn(const v1::TensorsWithdrawn& withdrawn);
-// Which ranks there are is judged when all have asked (process_sets.h).
+// Checks a request for a process set. Which ranks there are is judged when all have asked
+// (process_sets.h).
 absl::Status ValidateProcessSetRequest(const v1::ProcessSetRequest& request);
 absl::Status ValidateCollectiveFailed(const v1::CollectiveFailed& failed);
 absl::Status ValidateScheduleBreak(const v1::ScheduleBreak& message);
@@ -24,14 +26,15 @@ absl::Status ValidateTraceChunk(const v1::TraceChunk& chunk);
 absl::Status ValidateRecoveryReport(const v1::RecoveryReport& report);
 absl::Status ValidateLeave(const v1::Leave& leave);
 absl::Status ValidateDrainRequest(const v1::DrainRequest& request);
-// Which job, workers and time are meant can be told; whether there are such is judged elsewhere.
+// Checks that it can be told which job, workers and time are meant; whether there are such is
+// judged elsewhere.
 absl::Status ValidateDismiss(const v1::DismissRequest& request);
 
 absl::Status ValidateJobName(absl::string_view name);
 
-// At most `bytes` of `text`, never half a UTF-8 character.
+// The first `bytes` of `text` at most, never half a UTF-8 character.
 std::string Truncated(absl::string_view text, size_t bytes);
-// On one line: control characters, which could forge lines of a log, become spaces.
+// The text on one line: control characters, which could forge lines of a log, become spaces.
 std::string OneLine(absl::string_view text);
 
 }  // namespace coordd

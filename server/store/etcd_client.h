@@ -41,7 +41,8 @@ class EtcdClient {
 
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> GrantLease(absl::Duration ttl,
                                                               absl::Duration timeout);
-  // How long it lasts from when etcd answered; zero: there is no such lease any more.
+  // Renews the lease. Returns how long it lasts from when etcd answered; zero: there is no such
+  // lease any more.
   absl::StatusOr<absl::Duration> KeepLease(int64_t id, absl::Duration timeout);
   absl::Status RevokeLease(int64_t id, absl::Duration timeout);
   absl::StatusOr<etcdserverpb::RangeResponse> Range(const etcdserverpb::RangeRequest& request,

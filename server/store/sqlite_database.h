@@ -35,7 +35,7 @@ class SqliteDatabase {
   absl::Status Run(const char* sql, absl::string_view first, absl::string_view second = {},
                    absl::string_view third = {});
 
-  // For each row of a statement of three columns without parameters.
+  // Runs a statement of three columns without parameters, and calls for each of its rows.
   absl::Status ForEachRow(
       const char* sql,
       const std::function<void(absl::string_view, absl::string_view, absl::string_view)>& row);

@@ -46,7 +46,8 @@ class StateDirectory {
   const std::string& path() const { return path_; }
   const Witness& found() const { return found_; }  // when it was locked
 
-  // Survives the process, not the machine: it is not synced, so it is never ahead of what was.
+  // Notes how far the file has come. The note survives the process, not the machine: it is not
+  // synced, so it is never ahead of what was.
   absl::Status Note(const Witness& witness);
 
  private:

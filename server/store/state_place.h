@@ -65,7 +65,8 @@ struct OpenedState {
   std::shared_ptr<StateLoss> loss;
 };
 
-// StateStore::Open's codes; DATA_LOSS also for records that cannot be read. `clock` outlives it.
+// Opens the state. The codes are StateStore::Open's, and DATA_LOSS also for records that cannot be
+// read. `clock` outlives it.
 absl::StatusOr<OpenedState> OpenState(const StatePlace& place, const StateStoreOptions& options,
                                       Clock& clock);
 

@@ -33,7 +33,8 @@ struct EtcdStateOptions {
   std::vector<HostPort> endpoints;
   std::string prefix = "coordd/";
   TlsFiles tls;
-  // How long after its last sign of life a leader is one; whole seconds. What a fail-over takes.
+  // How long after its last sign of life a leader still is one, in whole seconds: what a fail-over
+  // takes.
   absl::Duration lease = absl::Seconds(5);
 };
 
@@ -47,7 +48,7 @@ class EtcdStateStore final : public StateStore {
   EtcdStateStore(EtcdStateOptions etcd, StateStoreOptions options, Clock& clock);
   ~EtcdStateStore() override;
 
-  // ALREADY_EXISTS: somebody leads; try again to take over from it.
+  // Opens the state and leads. ALREADY_EXISTS: somebody leads; try again to take over from it.
   absl::StatusOr<StoredState> Open(std::function<void(absl::Status)> lost) override;
   absl::Status Commit(absl::Span<const StateWrite> writes) override;
   std::string name() const override;
@@ -61,7 +62,7 @@ class EtcdStateStore final : public StateStore {
   absl::StatusOr<v1::EtcdMeta> ReadMeta();
   absl::Status CheckMeta(const v1::EtcdMeta& meta) const;
   absl::StatusOr<std::map<std::string, std::string>> ReadRecords();
-  // Adds to a transaction that it holds while we lead.
+  // Adds to a transaction the condition that we lead.
   void Guard(etcdserverpb::TxnRequest* txn) const;
   void PutMeta(const v1::EtcdMeta& meta, etcdserverpb::TxnRequest* txn) const;
   void KeepLease();  // the thread

@@ -18,7 +18,7 @@ namespace coordd {
 // how far it had come: a flipped bit, a copy, an older copy and a lost end are noticed and refused.
 class SqliteStateStore final : public StateStore {
  public:
-  // `vfs`: for tests that make the disk fail; empty: SQLite's own.
+  // `vfs` is for tests that make the disk fail; empty: SQLite's own.
   SqliteStateStore(std::string directory, StateStoreOptions options, std::string vfs = {});
   ~SqliteStateStore() override;
 
@@ -30,10 +30,10 @@ class SqliteStateStore final : public StateStore {
   using Records = std::map<std::string, std::string>;
 
   std::string file() const { return path_ + "/state.db"; }
-  // Makes an empty file where there is none. False: there is one.
+  // Makes an empty file where there is none. False: there is one already.
   absl::StatusOr<bool> MakeFile();
   absl::StatusOr<Records> ReadRecords();
-  // What speaks against using it, in one sentence; empty: nothing.
+  // What speaks against using the file, in one sentence; empty when nothing does.
   absl::StatusOr<std::string> Suspicion(const Records& records);
   absl::StatusOr<StoredState> Take(Records records, bool made, bool adopted);
   absl::Status Write(absl::Span<const StateWrite> writes);

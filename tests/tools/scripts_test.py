@@ -199,6 +199,27 @@ class ScriptsTest(unittest.TestCase):
         self.assertEqual(status, 2)
         self.assertIn("'many'", text)
 
+    def in_lib(self, command, text=""):
+        run = subprocess.run(["bash", "-c", f'. "{os.path.join(TOOLS, "lib.sh")}"; {command}'], input=text, capture_output=True, text=True)
+        self.assertEqual(run.stderr, "")
+        return run.stdout
+
+    def test_how_long_a_build_goes_on_is_told_after_ten_seconds(self):
+        for done, seconds, said in ((0, 60, ""), (10, 9, ""), (25, 60, ", about 3 min left"), (90, 300, ", less than a minute left"),
+                                    (60, 120, ", about 1 min left"), (100, 300, "")):
+            with self.subTest(done=done, seconds=seconds):
+                self.assertEqual(self.in_lib(f"minutes_left {done} 100 {seconds}").strip(), said)
+
+    def test_a_build_says_how_far_it_is_and_its_log_has_every_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            lines = "".join(f"[{step}/40] Building x{step}\n" for step in range(1, 41))
+            said = self.in_lib(f'show_progress "{log}"', lines)
+            with open(log, encoding="utf-8") as written:
+                self.assertEqual(written.read(), lines)
+        self.assertEqual(said.split("\n")[0].strip(), "10 % of 40 steps")
+        self.assertEqual(said.count("% of 40 steps"), 10)
+
 
 if __name__ == "__main__":
     unittest.main()

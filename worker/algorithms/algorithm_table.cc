@@ -69,17 +69,17 @@ constexpr Row kTable[] = {
 };
 
 // One rank: the result is the input.
-Schedule LocalCopy(const CollectiveArgs& args) {
-  Schedule schedule;
-  Step copy;
+TransferSchedule LocalCopy(const CollectiveArgs& args) {
+  TransferSchedule schedule;
+  AlgorithmStep copy;
   const int64_t size_bytes = static_cast<int64_t>(args.input.size());
   AddLocal(copy, {BufferRole::kOutput, 0, size_bytes}, {BufferRole::kInput, 0, size_bytes});
   AddStep(schedule, std::move(copy));
   return schedule;
 }
 
-Schedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                       int32_t world_size) {
+TransferSchedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                               int32_t world_size) {
   const int64_t size_bytes = static_cast<int64_t>(args.input.size());
   const int64_t element_bytes = SizeOf(args.dtype);
   switch (algorithm) {
@@ -93,8 +93,8 @@ Schedule MakeAllreduce(Algorithm algorithm, const CollectiveArgs& args, Rank sel
   }
 }
 
-Schedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                    int32_t world_size) {
+TransferSchedule MakeReduce(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                            int32_t world_size) {
   const int64_t size_bytes = static_cast<int64_t>(args.input.size());
   if (algorithm == Algorithm::kBinomialTree)
     return BinomialReduce(self, world_size, args.root, size_bytes);
@@ -140,7 +140,8 @@ bool HasHierarchy(CollectiveKind kind, bool even) {
 
 // The steps of a ring, of which there are two for each node, count more with many nodes than the
 // bytes that others send twice where their number is no power of two.
-Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes) {
+TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes,
+                                   int64_t element_bytes) {
   constexpr int32_t kNodesOfARing = 8;
   if (nodes > kNodesOfARing || std::has_single_bit(static_cast<uint32_t>(nodes)))
     return HalvingDoublingAllreduce(self, nodes, size_bytes, element_bytes);
@@ -149,15 +150,15 @@ Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t
 
 // Beyond a few nodes the bytes that a tree has into its root, N for each of its steps, count more
 // than the messages of the other way.
-Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
-                         int64_t element_bytes) {
+TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                                 int64_t element_bytes) {
   constexpr int32_t kNodesOfATree = 4;
   if (nodes <= kNodesOfATree) return BinomialReduce(self, nodes, root, size_bytes);
   return ScatterGatherReduce(self, root, SplitEvenly(size_bytes, nodes, element_bytes));
 }
 
-Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                      int32_t world_size) {
+TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                              int32_t world_size) {
   if (algorithm == Algorithm::kLocalCopy) return LocalCopy(args);
   switch (args.kind) {
     case CollectiveKind::kAllreduce:

@@ -27,10 +27,10 @@ enum class Algorithm : uint8_t {
 };
 absl::string_view Name(Algorithm algorithm);  // "ring": for logs and benches
 
-// For measurements: which algorithms a rank would use between nodes. kHierarchical: wherever it is
+// Which algorithms a rank would use between nodes, for measurements. kHierarchical: wherever it is
 // possible.
 enum class HostAlgorithm : uint8_t { kAuto, kFlat, kHierarchical };
-// "auto", "flat", "hierarchical"; else nothing.
+// Reads "auto", "flat" or "hierarchical"; nullopt: something else.
 std::optional<HostAlgorithm> HostAlgorithmFromName(absl::string_view name);
 
 // Where the ranks of a group are.
@@ -51,16 +51,17 @@ Algorithm ChooseAlgorithm(CollectiveKind kind, int64_t size_bytes, int32_t world
 // Whether there is one on mapped memory (kHierarchical) for ranks of several nodes, `even` or not.
 bool HasHierarchy(CollectiveKind kind, bool even);
 
-// Of an allreduce of a slice among one rank of each node, in one buffer.
-Schedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes, int64_t element_bytes);
+// The schedule of an allreduce of a slice among one rank of each node, in one buffer.
+TransferSchedule MakeSliceSchedule(Rank self, int32_t nodes, int64_t size_bytes,
+                                   int64_t element_bytes);
 
-// Of a reduce of a slice among one rank of each node.
-Schedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
-                         int64_t element_bytes);
+// The schedule of a reduce of a slice among one rank of each node.
+TransferSchedule MakeSliceReduce(Rank self, int32_t nodes, Rank root, int64_t size_bytes,
+                                 int64_t element_bytes);
 
 // The schedule of `self` for valid `args` (collective_args.h). REQUIRES: `algorithm` is one for
 // args.kind, and none of kHierarchical, kSlices and kLeaders.
-Schedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
-                      int32_t world_size);
+TransferSchedule MakeSchedule(Algorithm algorithm, const CollectiveArgs& args, Rank self,
+                              int32_t world_size);
 
 }  // namespace coordd

@@ -14,7 +14,7 @@ namespace {
 // two of them, few enough that its queues stay short.
 constexpr int32_t kMaxPostedSegments = 4;
 
-absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const Slice& slice) {
+absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const BufferRange& slice) {
   COORDD_CHECK(slice.offset_bytes >= 0 && slice.size_bytes >= 0 &&
                slice.offset_bytes + slice.size_bytes <= static_cast<int64_t>(buffer.size()));
   return buffer.subspan(static_cast<size_t>(slice.offset_bytes),
@@ -23,7 +23,7 @@ absl::Span<std::byte> SubspanOf(absl::Span<std::byte> buffer, const Slice& slice
 
 }  // namespace
 
-CollectiveRun::CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag,
+CollectiveRun::CollectiveRun(TransferSchedule schedule, DataType dtype, ReduceOp op, Tag tag,
                              RunBuffers buffers, Transport& transport, RunOptions options,
                              RunMembers members)
     : schedule_(std::move(schedule)),
@@ -37,9 +37,10 @@ CollectiveRun::CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag
   COORDD_CHECK(options_.segment_bytes > 0 && options_.segment_bytes % 8 == 0);
 }
 
-int64_t CollectiveRun::SegmentScratchBytes(const Schedule& schedule, const RunOptions& options) {
+int64_t CollectiveRun::SegmentScratchBytes(const TransferSchedule& schedule,
+                                           const RunOptions& options) {
   int64_t largest_bytes = 0;
-  for (const Step& step : schedule.steps) {
+  for (const AlgorithmStep& step : schedule.steps) {
     for (const ReceiveOp& receive : step.receives) {
       if (receive.operand) largest_bytes = std::max(largest_bytes, receive.to.size_bytes);
     }
@@ -51,7 +52,7 @@ int64_t CollectiveRun::SegmentScratchBytes(const Schedule& schedule, const RunOp
 bool CollectiveRun::Advance() {
   bool moved = false;
   while (status_.ok() && step_ < schedule_.steps.size()) {
-    const Step& step = schedule_.steps[step_];
+    const AlgorithmStep& step = schedule_.steps[step_];
     if (!step_started_) StartStep();
     moved |= PostReceives(step);
     moved |= PostSends(step);
@@ -69,7 +70,7 @@ void CollectiveRun::Fail(absl::Status status) {
 }
 
 void CollectiveRun::StartStep() {
-  const Step& step = schedule_.steps[step_];
+  const AlgorithmStep& step = schedule_.steps[step_];
   sends_.assign(step.sends.size(), Transfer());
   for (size_t i = 0; i < step.sends.size(); ++i)
     sends_[i].segments = SegmentsOf(step.sends[i].from.size_bytes);
@@ -79,12 +80,12 @@ void CollectiveRun::StartStep() {
   step_started_ = true;
 }
 
-bool CollectiveRun::PostSends(const Step& step) {
+bool CollectiveRun::PostSends(const AlgorithmStep& step) {
   bool moved = false;
   for (size_t i = 0; i < step.sends.size(); ++i) {
     Transfer& transfer = sends_[i];
     while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
-      const Slice part = Segment(step.sends[i].from, transfer.posted);
+      const BufferRange part = Segment(step.sends[i].from, transfer.posted);
       ++transfer.posted;
       ++in_flight_;
       transport_.Send(OnTransport(step.sends[i].to), tag_, Read(part),
@@ -95,14 +96,14 @@ bool CollectiveRun::PostSends(const Step& step) {
   return moved;
 }
 
-bool CollectiveRun::PostReceives(const Step& step) {
+bool CollectiveRun::PostReceives(const AlgorithmStep& step) {
   bool moved = false;
   for (size_t i = 0; i < step.receives.size(); ++i) {
     const ReceiveOp& receive = step.receives[i];
     Transfer& transfer = receives_[i];
     while (transfer.posted < transfer.segments && transfer.in_flight() < kMaxPostedSegments) {
       const int64_t segment = transfer.posted;
-      const Slice part = Segment(receive.to, segment);
+      const BufferRange part = Segment(receive.to, segment);
       if (receive.operand) {
         bool& busy = scratch_segment_busy_[static_cast<size_t>(segment % 2)];
         if (busy) break;
@@ -132,7 +133,7 @@ bool CollectiveRun::StepDone() const {
          std::all_of(receives_.begin(), receives_.end(), done);
 }
 
-void CollectiveRun::RunLocals(const Step& step) {
+void CollectiveRun::RunLocals(const AlgorithmStep& step) {
   for (const LocalOp& local : step.locals) {
     const std::byte* first = Read(local.first).data();
     std::byte* to = Write(local.to).data();
@@ -160,7 +161,7 @@ void CollectiveRun::OnOperand(size_t index, int64_t segment,
                               absl::StatusOr<const std::byte*> bytes) {
   if (bytes.ok()) {
     const ReceiveOp& receive = schedule_.steps[step_].receives[index];
-    const Slice part = Segment(receive.to, segment);
+    const BufferRange part = Segment(receive.to, segment);
     Combine(part, *bytes, Read(Segment(*receive.operand, segment)).data());
     scratch_segment_busy_[static_cast<size_t>(segment % 2)] = false;
   }
@@ -172,13 +173,13 @@ int64_t CollectiveRun::SegmentsOf(int64_t size_bytes) const {
   return std::max<int64_t>(1, (size_bytes + options_.segment_bytes - 1) / options_.segment_bytes);
 }
 
-Slice CollectiveRun::Segment(const Slice& slice, int64_t segment) const {
+BufferRange CollectiveRun::Segment(const BufferRange& slice, int64_t segment) const {
   const int64_t begin = segment * options_.segment_bytes;
   return {slice.buffer, slice.offset_bytes + begin,
           std::min(options_.segment_bytes, slice.size_bytes - begin)};
 }
 
-absl::Span<const std::byte> CollectiveRun::Read(const Slice& slice) const {
+absl::Span<const std::byte> CollectiveRun::Read(const BufferRange& slice) const {
   if (slice.buffer != BufferRole::kInput) return Write(slice);
   COORDD_CHECK(slice.offset_bytes >= 0 && slice.offset_bytes + slice.size_bytes <=
                                               static_cast<int64_t>(buffers_.input.size()));
@@ -186,7 +187,7 @@ absl::Span<const std::byte> CollectiveRun::Read(const Slice& slice) const {
                                 static_cast<size_t>(slice.size_bytes));
 }
 
-absl::Span<std::byte> CollectiveRun::Write(const Slice& slice) const {
+absl::Span<std::byte> CollectiveRun::Write(const BufferRange& slice) const {
   COORDD_CHECK(slice.buffer != BufferRole::kInput);
   return SubspanOf(slice.buffer == BufferRole::kOutput ? buffers_.output : buffers_.scratch, slice);
 }
@@ -196,7 +197,7 @@ absl::Span<std::byte> CollectiveRun::ScratchSegment(int64_t segment, int64_t siz
                    {BufferRole::kScratch, (segment % 2) * options_.segment_bytes, size_bytes});
 }
 
-void CollectiveRun::Combine(const Slice& to, const std::byte* first,
+void CollectiveRun::Combine(const BufferRange& to, const std::byte* first,
                             const std::byte* second) const {
   Reduce(dtype_, op_, Write(to).data(), first, second, to.size_bytes / SizeOf(dtype_));
 }

@@ -21,11 +21,12 @@ namespace coordd {
 struct RunBuffers {
   absl::Span<const std::byte> input;
   absl::Span<std::byte> output;
-  absl::Span<std::byte> scratch;   // Schedule::scratch_bytes
+  absl::Span<std::byte> scratch;   // TransferSchedule::scratch_bytes
   absl::Span<std::byte> segments;  // CollectiveRun::SegmentScratchBytes
 };
 
-// Who takes part: which rank of the transport each rank of the schedule is. Empty: the same.
+// Who takes part: which rank of the transport each rank of the schedule is. When it is empty, the
+// numbers are the same.
 using RunMembers = absl::Span<const Rank>;
 
 struct RunOptions {
@@ -41,15 +42,15 @@ class CollectiveRun final : public LaneRun {
  public:
   // `transport` and what `members` points to outlive the run. `tag` names the collective on its
   // lane.
-  CollectiveRun(Schedule schedule, DataType dtype, ReduceOp op, Tag tag, RunBuffers buffers,
+  CollectiveRun(TransferSchedule schedule, DataType dtype, ReduceOp op, Tag tag, RunBuffers buffers,
                 Transport& transport, RunOptions options = {}, RunMembers members = {});
   CollectiveRun(const CollectiveRun&) = delete;
   CollectiveRun& operator=(const CollectiveRun&) = delete;
 
-  // How much `segments` a schedule needs: none if it does not combine what it receives.
-  static int64_t SegmentScratchBytes(const Schedule& schedule, const RunOptions& options);
+  // The size of `segments` that a schedule needs; 0 if it does not combine what it receives.
+  static int64_t SegmentScratchBytes(const TransferSchedule& schedule, const RunOptions& options);
 
-  // Posts what can be posted; completes steps.
+  // Posts what can be posted, and completes steps.
   bool Advance() override;
   void Fail(absl::Status status) override;
   bool finished() const override {
@@ -68,10 +69,10 @@ class CollectiveRun final : public LaneRun {
   };
 
   void StartStep();
-  bool PostSends(const Step& step);
-  bool PostReceives(const Step& step);
+  bool PostSends(const AlgorithmStep& step);
+  bool PostReceives(const AlgorithmStep& step);
   bool StepDone() const;
-  void RunLocals(const Step& step);
+  void RunLocals(const AlgorithmStep& step);
   void OnSent(size_t index, absl::Status status);
   void OnReceived(size_t index, absl::Status status);
   void OnOperand(size_t index, int64_t segment, absl::StatusOr<const std::byte*> bytes);
@@ -80,14 +81,14 @@ class CollectiveRun final : public LaneRun {
     return members_.empty() ? rank : members_[static_cast<size_t>(ToInt(rank))];
   }
   int64_t SegmentsOf(int64_t size_bytes) const;
-  Slice Segment(const Slice& slice, int64_t segment) const;
-  absl::Span<const std::byte> Read(const Slice& slice) const;
-  absl::Span<std::byte> Write(const Slice& slice) const;
+  BufferRange Segment(const BufferRange& slice, int64_t segment) const;
+  absl::Span<const std::byte> Read(const BufferRange& slice) const;
+  absl::Span<std::byte> Write(const BufferRange& slice) const;
   absl::Span<std::byte> ScratchSegment(int64_t segment, int64_t size_bytes) const;
-  void Combine(const Slice& to, const std::byte* first, const std::byte* second) const;
+  void Combine(const BufferRange& to, const std::byte* first, const std::byte* second) const;
 
   // Constant after construction.
-  const Schedule schedule_;
+  const TransferSchedule schedule_;
   const DataType dtype_;
   const ReduceOp op_;
   const Tag tag_;

@@ -34,19 +34,21 @@ std::vector<ByteRange> RangesOf(absl::Span<const int64_t> sizes_bytes) {
   return ranges;
 }
 
-void AddSend(Step& step, Rank to, Slice from) {
+void AddSend(AlgorithmStep& step, Rank to, BufferRange from) {
   if (from.size_bytes > 0) step.sends.push_back({to, from});
 }
 
-void AddReceive(Step& step, Rank from, Slice to, std::optional<Slice> operand) {
+void AddReceive(AlgorithmStep& step, Rank from, BufferRange to,
+                std::optional<BufferRange> operand) {
   if (to.size_bytes > 0) step.receives.push_back({from, to, operand});
 }
 
-void AddLocal(Step& step, Slice to, Slice first, std::optional<Slice> second) {
+void AddLocal(AlgorithmStep& step, BufferRange to, BufferRange first,
+              std::optional<BufferRange> second) {
   if (to.size_bytes > 0) step.locals.push_back({to, first, second});
 }
 
-void AddStep(Schedule& schedule, Step step) {
+void AddStep(TransferSchedule& schedule, AlgorithmStep step) {
   if (step.sends.empty() && step.receives.empty() && step.locals.empty()) return;
   schedule.steps.push_back(std::move(step));
 }

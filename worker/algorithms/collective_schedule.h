@@ -6,10 +6,9 @@
 // Rules that every schedule keeps (tests/worker/algorithms/schedule_test.cc simulates all of them):
 //   - All sends and receives of a step may run at the same time, in any order; the local operations
 //     follow when all of them are done, in their order; then comes the next step.
-//   - In a step a rank sends at most one message to, and receives at most one from, each other
-//   rank,
-//     and none to itself. The n-th message from a to b is the n-th that b expects from a, of the
-//     same size.
+//   - In a step a rank sends at most one message to each other rank, receives at most one from it,
+//     and sends none to itself. The n-th message from a to b is the n-th that b expects from a, of
+//     the same size.
 //   - What a step receives overlaps nothing that it sends, also when input and output are the same
 //     memory. At most one receive of a step combines.
 //   - kInput is never written, unless it is the same memory as kOutput.
@@ -26,16 +25,17 @@ namespace coordd {
 
 enum class BufferRole : uint8_t { kInput, kOutput, kScratch };
 
-struct Slice {
+// A range of one of the buffers.
+struct BufferRange {
   BufferRole buffer = BufferRole::kOutput;
   int64_t offset_bytes = 0;
   int64_t size_bytes = 0;
-  friend bool operator==(const Slice&, const Slice&) = default;
+  friend bool operator==(const BufferRange&, const BufferRange&) = default;
 };
 
 struct SendOp {
   Rank to;
-  Slice from;
+  BufferRange from;
 };
 
 // Without `operand`: `to` is what arrives. With it: `to` = op(what arrives, operand), element by
@@ -43,25 +43,27 @@ struct SendOp {
 // size of `to` and is equal to it or apart from it.
 struct ReceiveOp {
   Rank from;
-  Slice to;
-  std::optional<Slice> operand;
+  BufferRange to;
+  std::optional<BufferRange> operand;
 };
 
-// `to` = op(first, second), or a copy of `first`. Sizes are equal.
+// Sets `to` to op(first, second), or to a copy of `first`. Sizes are equal.
 struct LocalOp {
-  Slice to;
-  Slice first;
-  std::optional<Slice> second;
+  BufferRange to;
+  BufferRange first;
+  std::optional<BufferRange> second;
 };
 
-struct Step {
+// What a rank does before it waits for everything again.
+struct AlgorithmStep {
   std::vector<SendOp> sends;
   std::vector<ReceiveOp> receives;
   std::vector<LocalOp> locals;
 };
 
-struct Schedule {
-  std::vector<Step> steps;
+// What one rank does in one collective.
+struct TransferSchedule {
+  std::vector<AlgorithmStep> steps;
   int64_t scratch_bytes = 0;  // of kScratch
 };
 
@@ -72,14 +74,15 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-inline Slice SliceOf(BufferRole buffer, ByteRange range) {
+inline BufferRange RangeIn(BufferRole buffer, ByteRange range) {
   return {buffer, range.offset_bytes, range.size_bytes};
 }
 // REQUIRES: one block per rank.
 inline const ByteRange& BlockOf(absl::Span<const ByteRange> blocks, Rank rank) {
   return blocks[static_cast<size_t>(ToInt(rank))];
 }
-// From the start of the first to the end of the last of adjacent ranges. REQUIRES: not empty.
+// The range from the start of the first to the end of the last of adjacent ranges. REQUIRES: not
+// empty.
 ByteRange Hull(absl::Span<const ByteRange> adjacent);
 
 // `parts` adjacent ranges over `size_bytes`, multiples of `element_bytes`, that differ by at most
@@ -89,12 +92,14 @@ std::vector<ByteRange> SplitEvenly(int64_t size_bytes, int32_t parts, int64_t el
 // Adjacent ranges of the given sizes.
 std::vector<ByteRange> RangesOf(absl::Span<const int64_t> sizes_bytes);
 
-// How schedules are built: transfers and copies of zero bytes are left out, on both sides.
-void AddSend(Step& step, Rank to, Slice from);
-void AddReceive(Step& step, Rank from, Slice to, std::optional<Slice> operand = std::nullopt);
-void AddLocal(Step& step, Slice to, Slice first, std::optional<Slice> second = std::nullopt);
-// Leaves out a step in which nothing happens.
-void AddStep(Schedule& schedule, Step step);
+// These build schedules. Transfers and copies of zero bytes are left out, on both sides.
+void AddSend(AlgorithmStep& step, Rank to, BufferRange from);
+void AddReceive(AlgorithmStep& step, Rank from, BufferRange to,
+                std::optional<BufferRange> operand = std::nullopt);
+void AddLocal(AlgorithmStep& step, BufferRange to, BufferRange first,
+              std::optional<BufferRange> second = std::nullopt);
+// Appends a step, unless nothing happens in it.
+void AddStep(TransferSchedule& schedule, AlgorithmStep step);
 
 // `rank` modulo `world_size`, also for negative numbers.
 inline Rank Wrapped(int32_t rank, int32_t world_size) {

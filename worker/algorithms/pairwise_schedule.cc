@@ -12,41 +12,41 @@ constexpr int32_t kPeersAtOnce = 8;
 
 }  // namespace
 
-Schedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
-                          absl::Span<const ByteRange> output_blocks) {
+TransferSchedule PairwiseAlltoall(Rank self, absl::Span<const ByteRange> input_blocks,
+                                  absl::Span<const ByteRange> output_blocks) {
   const int32_t size = static_cast<int32_t>(input_blocks.size());
-  Schedule schedule;
+  TransferSchedule schedule;
   for (int32_t first = 1; first < size; first += kPeersAtOnce) {
-    Step step;
+    AlgorithmStep step;
     for (int32_t s = first; s < std::min(size, first + kPeersAtOnce); ++s) {
       const Rank to = Wrapped(ToInt(self) + s, size);
       const Rank from = Wrapped(ToInt(self) - s, size);
-      AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(input_blocks, to)));
-      AddReceive(step, from, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, from)));
+      AddSend(step, to, RangeIn(BufferRole::kInput, BlockOf(input_blocks, to)));
+      AddReceive(step, from, RangeIn(BufferRole::kOutput, BlockOf(output_blocks, from)));
     }
     AddStep(schedule, std::move(step));
   }
-  Step copy;
-  AddLocal(copy, SliceOf(BufferRole::kOutput, BlockOf(output_blocks, self)),
-           SliceOf(BufferRole::kInput, BlockOf(input_blocks, self)));
+  AlgorithmStep copy;
+  AddLocal(copy, RangeIn(BufferRole::kOutput, BlockOf(output_blocks, self)),
+           RangeIn(BufferRole::kInput, BlockOf(input_blocks, self)));
   AddStep(schedule, std::move(copy));
   return schedule;
 }
 
-Schedule PairwiseReduceScatter(Rank self, absl::Span<const ByteRange> blocks) {
+TransferSchedule PairwiseReduceScatter(Rank self, absl::Span<const ByteRange> blocks) {
   const int32_t size = static_cast<int32_t>(blocks.size());
-  const Slice own = SliceOf(BufferRole::kInput, BlockOf(blocks, self));
-  const Slice result{BufferRole::kOutput, 0, own.size_bytes};
-  Schedule schedule;
+  const BufferRange own = RangeIn(BufferRole::kInput, BlockOf(blocks, self));
+  const BufferRange result{BufferRole::kOutput, 0, own.size_bytes};
+  TransferSchedule schedule;
   for (int32_t s = 1; s < size; ++s) {
     const Rank to = Wrapped(ToInt(self) + s, size);
-    Step step;
-    AddSend(step, to, SliceOf(BufferRole::kInput, BlockOf(blocks, to)));
+    AlgorithmStep step;
+    AddSend(step, to, RangeIn(BufferRole::kInput, BlockOf(blocks, to)));
     AddReceive(step, Wrapped(ToInt(self) - s, size), result, s == 1 ? own : result);
     AddStep(schedule, std::move(step));
   }
   if (size == 1) {
-    Step copy;
+    AlgorithmStep copy;
     AddLocal(copy, result, own);
     AddStep(schedule, std::move(copy));
   }

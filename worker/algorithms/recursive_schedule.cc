@@ -32,41 +32,42 @@ Folding FoldingOf(Rank self, int32_t world_size) {
 }
 
 // Before the core. Returns where this rank's operand is afterwards.
-BufferRole AppendFold(Rank self, const Folding& folding, ByteRange all, Schedule& schedule) {
+BufferRole AppendFold(Rank self, const Folding& folding, ByteRange all,
+                      TransferSchedule& schedule) {
   const int32_t rank = ToInt(self);
   if (rank >= 2 * folding.folded) return BufferRole::kInput;
-  Step step;
+  AlgorithmStep step;
   if (folding.sits_out) {
-    AddSend(step, Rank{rank + 1}, SliceOf(BufferRole::kInput, all));
+    AddSend(step, Rank{rank + 1}, RangeIn(BufferRole::kInput, all));
   } else {
-    AddReceive(step, Rank{rank - 1}, SliceOf(BufferRole::kOutput, all),
-               SliceOf(BufferRole::kInput, all));
+    AddReceive(step, Rank{rank - 1}, RangeIn(BufferRole::kOutput, all),
+               RangeIn(BufferRole::kInput, all));
   }
   AddStep(schedule, std::move(step));
   return BufferRole::kOutput;
 }
 
 // After the core.
-void AppendUnfold(Rank self, const Folding& folding, ByteRange all, Schedule& schedule) {
+void AppendUnfold(Rank self, const Folding& folding, ByteRange all, TransferSchedule& schedule) {
   const int32_t rank = ToInt(self);
   if (rank >= 2 * folding.folded) return;
-  Step step;
+  AlgorithmStep step;
   if (folding.sits_out) {
-    AddReceive(step, Rank{rank + 1}, SliceOf(BufferRole::kOutput, all));
+    AddReceive(step, Rank{rank + 1}, RangeIn(BufferRole::kOutput, all));
   } else {
-    AddSend(step, Rank{rank - 1}, SliceOf(BufferRole::kOutput, all));
+    AddSend(step, Rank{rank - 1}, RangeIn(BufferRole::kOutput, all));
   }
   AddStep(schedule, std::move(step));
 }
 
 void AppendDoublingCore(const Folding& folding, BufferRole operand, ByteRange all,
-                        Schedule& schedule) {
-  const Slice scratch{BufferRole::kScratch, 0, all.size_bytes};
-  const Slice output = SliceOf(BufferRole::kOutput, all);
+                        TransferSchedule& schedule) {
+  const BufferRange scratch{BufferRole::kScratch, 0, all.size_bytes};
+  const BufferRange output = RangeIn(BufferRole::kOutput, all);
   for (int32_t distance = 1; distance < folding.core_size; distance *= 2) {
     const int32_t partner = folding.core_rank ^ distance;
-    const Slice own = SliceOf(operand, all);
-    Step step;
+    const BufferRange own = RangeIn(operand, all);
+    AlgorithmStep step;
     AddSend(step, folding.RankOf(partner), own);
     AddReceive(step, folding.RankOf(partner), scratch);
     // Both partners combine in the same order.
@@ -81,7 +82,7 @@ void AppendDoublingCore(const Folding& folding, BufferRole operand, ByteRange al
 }
 
 void AppendHalvingDoublingCore(const Folding& folding, BufferRole operand,
-                               absl::Span<const ByteRange> blocks, Schedule& schedule) {
+                               absl::Span<const ByteRange> blocks, TransferSchedule& schedule) {
   // Invariant: this rank is responsible for `count` blocks from `first`, a multiple of count.
   int32_t first = 0;
   int32_t count = folding.core_size;
@@ -92,10 +93,10 @@ void AppendHalvingDoublingCore(const Folding& folding, BufferRole operand,
     const int32_t kept = upper ? first + count : first;
     const int32_t given = upper ? first : first + count;
     const ByteRange kept_bytes = Hull(blocks.subspan(kept, count));
-    Step step;
-    AddSend(step, folding.RankOf(partner), SliceOf(operand, Hull(blocks.subspan(given, count))));
-    AddReceive(step, folding.RankOf(partner), SliceOf(BufferRole::kOutput, kept_bytes),
-               SliceOf(operand, kept_bytes));
+    AlgorithmStep step;
+    AddSend(step, folding.RankOf(partner), RangeIn(operand, Hull(blocks.subspan(given, count))));
+    AddReceive(step, folding.RankOf(partner), RangeIn(BufferRole::kOutput, kept_bytes),
+               RangeIn(operand, kept_bytes));
     AddStep(schedule, std::move(step));
     first = kept;
     operand = BufferRole::kOutput;
@@ -103,11 +104,11 @@ void AppendHalvingDoublingCore(const Folding& folding, BufferRole operand,
   for (; count < folding.core_size; count *= 2) {
     const int32_t partner = folding.core_rank ^ count;
     const int32_t theirs = first ^ count;
-    Step step;
+    AlgorithmStep step;
     AddSend(step, folding.RankOf(partner),
-            SliceOf(BufferRole::kOutput, Hull(blocks.subspan(first, count))));
+            RangeIn(BufferRole::kOutput, Hull(blocks.subspan(first, count))));
     AddReceive(step, folding.RankOf(partner),
-               SliceOf(BufferRole::kOutput, Hull(blocks.subspan(theirs, count))));
+               RangeIn(BufferRole::kOutput, Hull(blocks.subspan(theirs, count))));
     AddStep(schedule, std::move(step));
     first &= ~count;
   }
@@ -115,12 +116,12 @@ void AppendHalvingDoublingCore(const Folding& folding, BufferRole operand,
 
 }  // namespace
 
-Schedule RecursiveDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
-                                    int64_t element_bytes) {
+TransferSchedule RecursiveDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
+                                            int64_t element_bytes) {
   COORDD_CHECK(world_size > 1 && size_bytes % element_bytes == 0);
   const Folding folding = FoldingOf(self, world_size);
   const ByteRange all{0, size_bytes};
-  Schedule schedule;
+  TransferSchedule schedule;
   schedule.scratch_bytes = size_bytes;
   const BufferRole operand = AppendFold(self, folding, all, schedule);
   if (!folding.sits_out) AppendDoublingCore(folding, operand, all, schedule);
@@ -128,12 +129,12 @@ Schedule RecursiveDoublingAllreduce(Rank self, int32_t world_size, int64_t size_
   return schedule;
 }
 
-Schedule HalvingDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
-                                  int64_t element_bytes) {
+TransferSchedule HalvingDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
+                                          int64_t element_bytes) {
   COORDD_CHECK(world_size > 1);
   const Folding folding = FoldingOf(self, world_size);
   const ByteRange all{0, size_bytes};
-  Schedule schedule;
+  TransferSchedule schedule;
   const BufferRole operand = AppendFold(self, folding, all, schedule);
   if (!folding.sits_out) {
     AppendHalvingDoublingCore(folding, operand,

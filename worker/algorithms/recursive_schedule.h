@@ -14,13 +14,13 @@ namespace coordd {
 // Everything is exchanged with each partner: log2 q steps, N log2 q bytes. The fewest steps there
 // are, for messages whose latency counts. Needs N bytes of kScratch. Partners combine the same two
 // operands, the lower ranks' first, so all ranks end with the same bits.
-Schedule RecursiveDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
-                                    int64_t element_bytes);
+TransferSchedule RecursiveDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
+                                            int64_t element_bytes);
 
 // Reduce-scatter by recursive halving, then allgather by recursive doubling: 2 log2 q steps,
 // 2 N (q - 1) / q bytes. Each block is combined on one rank and then copied, so all ranks end with
 // the same bits.
-Schedule HalvingDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
-                                  int64_t element_bytes);
+TransferSchedule HalvingDoublingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
+                                          int64_t element_bytes);
 
 }  // namespace coordd

@@ -16,16 +16,18 @@ namespace coordd {
 // Out of kInput, rank r ends with block r combined over all ranks, at its place in kOutput; other
 // places of kOutput hold partial results. `blocks`: one per rank, equal on all ranks. REQUIRES:
 // more than one rank.
-void AppendRingReduceScatter(Rank self, absl::Span<const ByteRange> blocks, Schedule& schedule);
+void AppendRingReduceScatter(Rank self, absl::Span<const ByteRange> blocks,
+                             TransferSchedule& schedule);
 
 // Rank r holds block r, `own`; all end with all blocks in kOutput.
-void AppendRingAllgather(Rank self, absl::Span<const ByteRange> blocks, Slice own,
-                         Schedule& schedule);
+void AppendRingAllgather(Rank self, absl::Span<const ByteRange> blocks, BufferRange own,
+                         TransferSchedule& schedule);
 
 // kInput and kOutput of `size_bytes`.
-Schedule RingAllreduce(Rank self, int32_t world_size, int64_t size_bytes, int64_t element_bytes);
+TransferSchedule RingAllreduce(Rank self, int32_t world_size, int64_t size_bytes,
+                               int64_t element_bytes);
 
 // kInput: this rank's block; kOutput: all blocks.
-Schedule RingAllgather(Rank self, absl::Span<const ByteRange> blocks);
+TransferSchedule RingAllgather(Rank self, absl::Span<const ByteRange> blocks);
 
 }  // namespace coordd

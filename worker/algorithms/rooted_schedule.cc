@@ -4,16 +4,16 @@
 
 namespace coordd {
 
-Schedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_bytes) {
+TransferSchedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_bytes) {
   // Counted from the root, the children of v are v plus each power of two below its lowest bit;
   // each of them is combined in, the nearest first, and the sum goes to v without that bit.
   const int32_t v = ToInt(Wrapped(ToInt(self) - ToInt(root), world_size));
   auto rank_of = [&](int32_t index) { return Wrapped(index + ToInt(root), world_size); };
-  const Slice partial{v == 0 ? BufferRole::kOutput : BufferRole::kScratch, 0, size_bytes};
-  Slice combined{BufferRole::kInput, 0, size_bytes};
-  Schedule schedule;
+  const BufferRange partial{v == 0 ? BufferRole::kOutput : BufferRole::kScratch, 0, size_bytes};
+  BufferRange combined{BufferRole::kInput, 0, size_bytes};
+  TransferSchedule schedule;
   for (int32_t distance = 1; distance < world_size; distance *= 2) {
-    Step step;
+    AlgorithmStep step;
     if ((v & distance) != 0) {
       AddSend(step, rank_of(v - distance), combined);
       AddStep(schedule, std::move(step));
@@ -28,37 +28,38 @@ Schedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_b
   return schedule;
 }
 
-Schedule ScatterGatherReduce(Rank self, Rank root, absl::Span<const ByteRange> blocks) {
+TransferSchedule ScatterGatherReduce(Rank self, Rank root, absl::Span<const ByteRange> blocks) {
   const int32_t size = static_cast<int32_t>(blocks.size());
   auto block_of = [&](Rank rank) { return blocks[static_cast<size_t>(ToInt(rank))]; };
-  const Slice own = SliceOf(BufferRole::kInput, block_of(self));
-  Slice combined = SliceOf(BufferRole::kOutput, block_of(self));
-  Schedule schedule;
+  const BufferRange own = RangeIn(BufferRole::kInput, block_of(self));
+  BufferRange combined = RangeIn(BufferRole::kOutput, block_of(self));
+  TransferSchedule schedule;
   if (self != root) {
     combined = {BufferRole::kScratch, 0, own.size_bytes};
     schedule.scratch_bytes = own.size_bytes;
   }
   for (int32_t s = 1; s < size; ++s) {
     const Rank to = Wrapped(ToInt(self) + s, size);
-    Step step;
-    AddSend(step, to, SliceOf(BufferRole::kInput, block_of(to)));
+    AlgorithmStep step;
+    AddSend(step, to, RangeIn(BufferRole::kInput, block_of(to)));
     AddReceive(step, Wrapped(ToInt(self) - s, size), combined, s == 1 ? own : combined);
     AddStep(schedule, std::move(step));
   }
-  Step gather;
+  AlgorithmStep gather;
   for (int32_t s = 1; s < size; ++s) {
     const Rank from = Wrapped(ToInt(root) + s, size);
-    if (self == root) AddReceive(gather, from, SliceOf(BufferRole::kOutput, block_of(from)));
+    if (self == root) AddReceive(gather, from, RangeIn(BufferRole::kOutput, block_of(from)));
     if (self == from) AddSend(gather, root, combined);
   }
   AddStep(schedule, std::move(gather));
   return schedule;
 }
 
-Schedule DirectGather(Rank self, Rank root, int64_t own_bytes, absl::Span<const ByteRange> blocks) {
-  const Slice own{BufferRole::kInput, 0, own_bytes};
-  Schedule schedule;
-  Step step;
+TransferSchedule DirectGather(Rank self, Rank root, int64_t own_bytes,
+                              absl::Span<const ByteRange> blocks) {
+  const BufferRange own{BufferRole::kInput, 0, own_bytes};
+  TransferSchedule schedule;
+  AlgorithmStep step;
   if (self != root) {
     AddSend(step, root, own);
   } else {
@@ -67,9 +68,9 @@ Schedule DirectGather(Rank self, Rank root, int64_t own_bytes, absl::Span<const 
     for (int32_t s = 1; s < size; ++s) {
       const Rank from = Wrapped(ToInt(root) + s, size);
       AddReceive(step, from,
-                 SliceOf(BufferRole::kOutput, blocks[static_cast<size_t>(ToInt(from))]));
+                 RangeIn(BufferRole::kOutput, blocks[static_cast<size_t>(ToInt(from))]));
     }
-    AddLocal(step, SliceOf(BufferRole::kOutput, blocks[static_cast<size_t>(ToInt(root))]), own);
+    AddLocal(step, RangeIn(BufferRole::kOutput, blocks[static_cast<size_t>(ToInt(root))]), own);
   }
   AddStep(schedule, std::move(step));
   return schedule;

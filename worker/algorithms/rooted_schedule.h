@@ -19,15 +19,17 @@ namespace coordd {
 // root needs memory for a p-th of the vector only.
 
 // kInput of `size_bytes`; kOutput, of the same size, on the root only.
-Schedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_bytes);
+TransferSchedule BinomialReduce(Rank self, int32_t world_size, Rank root, int64_t size_bytes);
 
-// The same. `blocks`: one per rank, together the vector, equal on all ranks.
-Schedule ScatterGatherReduce(Rank self, Rank root, absl::Span<const ByteRange> blocks);
+// The reduce by exchanges. kInput and kOutput are as above. `blocks`: one per rank, together the
+// vector, equal on all ranks.
+TransferSchedule ScatterGatherReduce(Rank self, Rank root, absl::Span<const ByteRange> blocks);
 
 // Each rank sends its block of `own_bytes` to the root, which receives all of them at once: one
 // step, N (p - 1) / p bytes into the root, which no algorithm undercuts; a tree would have fewer
 // messages there and send most bytes several times. kInput: this rank's block; kOutput: on the root
 // all `blocks`, which are empty elsewhere.
-Schedule DirectGather(Rank self, Rank root, int64_t own_bytes, absl::Span<const ByteRange> blocks);
+TransferSchedule DirectGather(Rank self, Rank root, int64_t own_bytes,
+                              absl::Span<const ByteRange> blocks);
 
 }  // namespace coordd

@@ -18,8 +18,8 @@ constexpr int64_t kLineBytes = 64;
 // Of a buffer that is cut: some of them fit the second-level cache.
 constexpr int64_t kSliceBytesMin = int64_t{64} << 10, kSliceBytesMax = int64_t{256} << 10;
 
-Schedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
-                    absl::Span<const ByteRange> parts) {
+TransferSchedule ScheduleOf(const CollectiveArgs& args, AcrossNodes across, int64_t slice_bytes,
+                            absl::Span<const ByteRange> parts) {
   const Rank self{across.self};
   const int32_t nodes = static_cast<int32_t>(across.ranks.size());
   switch (args.kind) {
@@ -56,7 +56,7 @@ int64_t PartialBytes(const CollectiveArgs& args, const AcrossNodes& across, int6
 }
 
 // Of any slice up to `slice_bytes`; segments lie behind the schedule's own.
-int64_t ScratchBytes(const Schedule& schedule, const RunOptions& options) {
+int64_t ScratchBytes(const TransferSchedule& schedule, const RunOptions& options) {
   return RoundedUp(schedule.scratch_bytes) +
          RoundedUp(CollectiveRun::SegmentScratchBytes(schedule, options));
 }
@@ -112,7 +112,7 @@ void SliceExchange::Begin(int64_t piece, absl::Span<const std::byte> input,
   Piece& at = pieces_[IndexOf(piece)];
   COORDD_CHECK(!at.run.has_value() && at.number < piece);
   at.number = piece;
-  Schedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(input.size()), parts);
+  TransferSchedule schedule = ScheduleOf(args_, across_, static_cast<int64_t>(input.size()), parts);
   const int64_t begin =
       kInFlight * partial_each_ + static_cast<int64_t>(IndexOf(piece)) * scratch_each_;
   const auto scratch =

@@ -26,13 +26,13 @@ inline bool HasExchange(CollectiveKind kind) {
 
 // Where a rank's slices go.
 struct AcrossNodes {
-  // By node: the rank of the transport that has the same number among its node's members as this
-  // one among its own. It outlives what is done with it.
+  // The rank, by node, of the transport that has the same number among its node's members as this
+  // one among its own. The span outlives what is done with it.
   RunMembers ranks;
   int32_t self = 0;         // index of the own node
   int32_t root = 0;         // of a broadcast or a reduce: of the root's node
   int32_t root_member = 0;  // and its number among that node's members
-  // So many members of each node, the first ones, have slices; 0: all. Where a node has more, the
+  // How many members of each node, the first ones, have slices; 0: all. Where a node has more, the
   // others exchange nothing.
   int32_t carriers = 0;
   bool carries = true;  // whether this one is among them; else `ranks` only tells how many nodes
@@ -60,9 +60,10 @@ class SliceExchange final : public LaneRun {
   bool has_root() const { return across_.self == across_.root; }
   int32_t root_member() const { return across_.root_member; }
   int32_t carriers() const { return across_.carriers; }
-  // How much `scratch` it needs.
+  // The size of `scratch` that the exchange needs.
   int64_t scratch_bytes() const { return kInFlight * (partial_each_ + scratch_each_); }
-  // 64-byte aligned, valid until it is destroyed. To be called before the first Begin.
+  // Gives the exchange its scratch: 64-byte aligned, valid until the exchange is destroyed. To be
+  // called before the first Begin.
   void Use(absl::Span<std::byte> scratch) { scratch_ = scratch; }
 
   // The slice of piece `piece`, and where its result goes, which may be the same memory, and of a
@@ -73,17 +74,18 @@ class SliceExchange final : public LaneRun {
   // reducescatter, where in the input the part for each node is, and `output` is for the own one.
   void Begin(int64_t piece, absl::Span<const std::byte> input, absl::Span<std::byte> output,
              absl::Span<const ByteRange> parts = {});
-  // Of a reducescatter: memory for its input, slice_bytes_max for each node, until the next piece
-  // with the same tag begins. Of a reduce: for one slice.
+  // Memory of the exchange's. For a reducescatter: its input, slice_bytes_max for each node, until
+  // the next piece with the same tag begins. For a reduce: one slice.
   absl::Span<std::byte> Partial(int64_t piece) const;
   // REQUIRES: it has begun, or was left out.
   bool Ended(int64_t piece) const;
 
-  // Instead: all of the input and output of the arguments, of an allreduce, a broadcast or a
-  // reduce, which it cuts into slices of `slice_bytes`, at most slice_bytes_max and whole elements.
+  // Exchanges, in the place of pieces, all of the input and output of the arguments, of an
+  // allreduce, a broadcast or a reduce. They are cut into slices of `slice_bytes`, at most
+  // slice_bytes_max and whole elements.
   void BeginAll(int64_t slice_bytes);
   bool finished() const override { return idle() && (!status_.ok() || next_ == pieces_of_all_); }
-  // Of so many bytes, each of which goes from input to output as soon as it can.
+  // The size of the slices of a buffer, each of which goes from input to output as soon as it can.
   static int64_t SliceBytesFor(int64_t size_bytes);
 
   bool Advance() override;

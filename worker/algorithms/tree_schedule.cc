@@ -5,34 +5,34 @@
 
 namespace coordd {
 
-Schedule BinomialBroadcast(Rank self, int32_t world_size, Rank root, int64_t size_bytes) {
-  const Slice value{BufferRole::kOutput, 0, size_bytes};
+TransferSchedule BinomialBroadcast(Rank self, int32_t world_size, Rank root, int64_t size_bytes) {
+  const BufferRange value{BufferRole::kOutput, 0, size_bytes};
   // Counted from the root, the parent of v is v without its lowest bit; its children are v plus
   // each power of two below that bit.
   const int32_t v = ToInt(Wrapped(ToInt(self) - ToInt(root), world_size));
   auto rank_of = [&](int32_t index) { return Wrapped(index + ToInt(root), world_size); };
   int32_t reach = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(world_size)));
-  Schedule schedule;
+  TransferSchedule schedule;
   if (v != 0) {
     reach = v & -v;
-    Step step;
+    AlgorithmStep step;
     AddReceive(step, rank_of(v - reach), value);
     AddStep(schedule, std::move(step));
   }
   for (int32_t distance = reach / 2; distance > 0; distance /= 2) {
     if (v + distance >= world_size) continue;
-    Step step;
+    AlgorithmStep step;
     AddSend(step, rank_of(v + distance), value);
     AddStep(schedule, std::move(step));
   }
   return schedule;
 }
 
-Schedule DisseminationBarrier(Rank self, int32_t world_size) {
-  const Slice nothing{BufferRole::kOutput, 0, 0};
-  Schedule schedule;
+TransferSchedule DisseminationBarrier(Rank self, int32_t world_size) {
+  const BufferRange nothing{BufferRole::kOutput, 0, 0};
+  TransferSchedule schedule;
   for (int32_t distance = 1; distance < world_size; distance *= 2) {
-    Step step;
+    AlgorithmStep step;
     // Not AddSend and AddReceive: here the empty message is the point.
     step.sends.push_back({Wrapped(ToInt(self) + distance, world_size), nothing});
     step.receives.push_back({Wrapped(ToInt(self) - distance, world_size), nothing, std::nullopt});

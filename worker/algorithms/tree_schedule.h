@@ -9,11 +9,11 @@ namespace coordd {
 // Binomial tree from `root` (Thakur, Rabenseifner and Gropp, IJHPCA 2005): ceil(log2 p) steps on
 // the longest path, N bytes on each of its edges; the largest subtree is served first. kOutput
 // holds the value on the root and gets it elsewhere.
-Schedule BinomialBroadcast(Rank self, int32_t world_size, Rank root, int64_t size_bytes);
+TransferSchedule BinomialBroadcast(Rank self, int32_t world_size, Rank root, int64_t size_bytes);
 
 // Dissemination barrier (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
 // IJPP 1988): ceil(log2 p) steps, one empty message per step and rank. In step k a rank signals the
 // one 2^k after it and waits for the one 2^k before it.
-Schedule DisseminationBarrier(Rank self, int32_t world_size);
+TransferSchedule DisseminationBarrier(Rank self, int32_t world_size);
 
 }  // namespace coordd

@@ -34,7 +34,7 @@ class Comm {
  public:
   virtual ~Comm() = default;
 
-  // Its place among the members, and how many they are.
+  // This rank's place among the members, and how many they are.
   virtual int32_t rank() const = 0;
   virtual int32_t size() const = 0;
 

@@ -24,13 +24,13 @@ struct VariableRow {
   absl::string_view more;     // further sentences for the page, or nothing
 };
 
-// All of them; those of one group stand together.
+// All variables; those of one group stand together.
 absl::Span<const VariableRow> VariableTable();
 
 // REQUIRES: the table has a variable of this name.
 const VariableRow& VariableNamed(absl::string_view name);
 
-// docs/reference/environment.md, as a whole.
+// The whole text of docs/reference/environment.md.
 std::string EnvironmentPage();
 
 }  // namespace coordd

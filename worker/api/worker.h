@@ -54,7 +54,7 @@ struct Placement {
   bool homogeneous = false;  // all nodes have as many ranks
 };
 
-// Must not block, wait for a Work or end the worker; may submit.
+// A callback must not block, wait for a Work or end the worker; it may submit.
 using GenerationCallback = std::function<void(const Placement&)>;
 
 // Thread-safe. After fork() a child's calls fail with FAILED_PRECONDITION and its destructor does
@@ -69,8 +69,9 @@ class Worker {
 
   virtual ~Worker() = default;  // Shutdown
 
-  // Of the generation that the program knows: it changes when AwaitGeneration says so; with
-  // WorkerOptions::on_failure kContinue, as soon as this rank has heard of the next one.
+  // Where this rank is in the generation that the program knows. It changes when AwaitGeneration
+  // says so; with WorkerOptions::on_failure kContinue, as soon as this rank has heard of the next
+  // one.
   virtual Placement placement() const = 0;
   virtual std::string metrics_address() const = 0;  // "host:port" as announced; empty: off
   // OK while the generation is alive; afterwards why it is not: the error of every further call,
@@ -104,23 +105,24 @@ class Worker {
   // have come to a point at which the members may change and have agreed to it (ChangeMembers, for
   // the others): they go on as the next generation. When the time is over it is evicted.
   virtual std::optional<absl::Duration> drain_left() const = 0;
-  // This process has to end within `grace`: drain_left tells so from then on, and a Shutdown is no
-  // end of the job. FAILED_PRECONDITION: with WorkerOptions::on_failure kEnd it would be.
+  // Says that this process has to end within `grace`: drain_left tells so from then on, and a
+  // Shutdown is no end of the job. FAILED_PRECONDITION: with WorkerOptions::on_failure kEnd it
+  // would be.
   virtual absl::Status AskToLeave(absl::Duration grace, const std::string& reason) = 0;
 
   // Returns once queued; the buffers belong to the runtime until the Work is done. Statuses:
   // INVALID_ARGUMENT a bad spec or buffer; ALREADY_EXISTS a tensor of this name is pending here;
   // the generation's end, as status(); RESOURCE_EXHAUSTED too many tensors are pending here.
   virtual absl::StatusOr<std::shared_ptr<Work>> Submit(Submission submission) = 0;
-  // The same, then waits until `deadline` at most: returns the Work whether or not it is done. What
-  // can be executed at once this thread executes itself, while it waits.
+  // Submits, then waits until `deadline` at most, and returns the Work whether or not it is done.
+  // What can be executed at once this thread executes itself, while it waits.
   virtual absl::StatusOr<std::shared_ptr<Work>> SubmitAndWait(Submission submission,
                                                               absl::Time deadline) = 0;
-  // All or nothing: planned together, same generation. One process set, a name, and as many buffers
-  // as specs; `timeout` as in Submission.
+  // Submits a group, all or nothing: its tensors are planned together, in the same generation. It
+  // has one process set, a name, and as many buffers as specs; `timeout` as in Submission.
   virtual absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       PreparedGroup& group, std::vector<TensorBuffers> buffers, absl::Duration timeout) = 0;
-  // The same for what is submitted once. The timeout is that of the first.
+  // Submits a group that was not prepared. The timeout is that of the first tensor.
   absl::StatusOr<std::vector<std::shared_ptr<Work>>> SubmitGroup(
       const std::string& name, std::vector<Submission> submissions);
 
@@ -167,8 +169,9 @@ class Worker {
   // cannot, and whose; DEADLINE_EXCEEDED: who did not come; RESOURCE_EXHAUSTED; the generation's
   // end.
   virtual absl::StatusOr<void*> RegisterMemory(const FileRange& file, absl::Duration timeout) = 0;
-  // As collective. REQUIRES: as FreeMemory. INVALID_ARGUMENT: it is not what RegisterMemory has
-  // returned. With any other error the memory is gone, too.
+  // Ends what RegisterMemory began; it is as collective as that. REQUIRES: as FreeMemory.
+  // INVALID_ARGUMENT: it is not what RegisterMemory has returned. With any other error the memory
+  // is gone, too.
   virtual absl::Status UnregisterMemory(void* memory, absl::Duration timeout) = 0;
   // Whether these bytes take part without a copy. INVALID_ARGUMENT: private pages, which nobody can
   // map; FAILED_PRECONDITION: of AllocateMemory or RegisterMemory, but private, and why.
@@ -201,14 +204,15 @@ class Worker {
   // Waits for what is planned, fails the rest with CANCELLED, says goodbye. Idempotent. `timeout`
   // bounds it all.
   virtual absl::Status Shutdown(absl::Duration timeout) = 0;
-  // The same but for the goodbye, which another call says, or nobody for as long as `hold`: then
-  // it is said. For a program of which it is not known yet whether it ends well.
+  // Finishes all work without the goodbye, which another call says. If nobody does for as long as
+  // `hold`, it is said. For a program of which it is not known yet whether it ends well.
   virtual absl::Status FinishWork(absl::Duration hold, absl::Duration timeout) = 0;
   // Instead of a goodbye: the program ends by this error, one sentence ("ValueError: bad batch").
   // coordd and the others hear of it, for whom this rank is lost as if its process had been killed;
   // what is executing here is aborted. After a goodbye it does nothing.
   virtual absl::Status Fail(const std::string& failure, absl::Duration timeout) = 0;
-  // As Fail: the process exits with this status, which is not 0.
+  // Says, as Fail does, that the program has failed: the process exits with this status, which is
+  // not 0.
   virtual absl::Status FailByExit(int status, absl::Duration timeout) = 0;
 };
 

@@ -13,13 +13,13 @@ ArenaAllocator::ArenaAllocator(int64_t begin, int64_t end) {
   if (begin < end) free_[begin] = end - begin;
 }
 
-std::optional<ArenaAllocator::Block> ArenaAllocator::Allocate(int64_t size_bytes) {
+std::optional<ArenaAllocator::Allocation> ArenaAllocator::Allocate(int64_t size_bytes) {
   const int64_t wanted_bytes = std::max<int64_t>(size_bytes, 1);
   auto gap = std::find_if(free_.begin(), free_.end(),
                           [&](const auto& range) { return range.second >= wanted_bytes; });
   if (gap == free_.end()) return std::nullopt;
   const int64_t pages = (wanted_bytes + kGranularityBytes - 1) / kGranularityBytes;
-  const Block block{gap->first, pages * kGranularityBytes};
+  const Allocation block{gap->first, pages * kGranularityBytes};
   const int64_t left_bytes = gap->second - block.size_bytes;
   free_.erase(gap);
   if (left_bytes > 0) free_[block.offset_bytes + block.size_bytes] = left_bytes;
@@ -27,10 +27,10 @@ std::optional<ArenaAllocator::Block> ArenaAllocator::Allocate(int64_t size_bytes
   return block;
 }
 
-ArenaAllocator::Block ArenaAllocator::Free(int64_t offset_bytes) {
+ArenaAllocator::Allocation ArenaAllocator::Free(int64_t offset_bytes) {
   const auto used = used_.find(offset_bytes);
   COORDD_CHECK(used != used_.end());
-  const Block block{used->first, used->second};
+  const Allocation block{used->first, used->second};
   used_.erase(used);
   auto range = free_.emplace(block.offset_bytes, block.size_bytes).first;
   const auto next = std::next(range);

@@ -15,18 +15,18 @@ class ArenaAllocator {
   // Blocks begin and end on pages, so that a free one can be given back to the kernel.
   static constexpr int64_t kGranularityBytes = 4096;
 
-  struct Block {
+  struct Allocation {
     int64_t offset_bytes = 0;
     int64_t size_bytes = 0;
   };
 
-  // Of [begin, end), both multiples of the granularity.
+  // Allocates from [begin, end), both multiples of the granularity.
   ArenaAllocator(int64_t begin, int64_t end);
 
-  // At least one byte, rounded up; nullopt: there is no such gap.
-  std::optional<Block> Allocate(int64_t size_bytes);
+  // Allocates at least one byte, rounded up; nullopt: there is no such gap.
+  std::optional<Allocation> Allocate(int64_t size_bytes);
   // REQUIRES: `offset_bytes` is that of a block; which is returned.
-  Block Free(int64_t offset_bytes);
+  Allocation Free(int64_t offset_bytes);
 
  private:
   std::map<int64_t, int64_t> free_;  // size by offset

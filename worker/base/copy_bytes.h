@@ -13,7 +13,7 @@ inline int64_t SizeOf(absl::Span<const std::byte> bytes) {
   return static_cast<int64_t>(bytes.size());
 }
 
-// As memcpy; of no bytes, and onto themselves, it does nothing.
+// Copies as memcpy does; with no bytes, and onto themselves, it does nothing.
 inline void CopyBytes(std::byte* to, const std::byte* from, int64_t size_bytes) {
   if (size_bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(size_bytes));
 }

@@ -21,7 +21,7 @@ class ForkGuard {
   absl::Status Check() const;
 
  private:
-  // Of this process; from the first call on, forks are counted.
+  // How many forks lie between this process and the one in which this was called first.
   static int64_t Depth();
 
   static inline std::atomic<int64_t> depth_in_process = 0;

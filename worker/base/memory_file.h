@@ -28,7 +28,7 @@ absl::Status CheckFileRange(const FileRange& range);
 // it cannot be written; RESOURCE_EXHAUSTED: too many mappings.
 absl::StatusOr<absl::Span<std::byte>> MapFileRange(const FileRange& range, std::byte* address);
 
-// In place of what is mapped there: nothing, so that who touches it ends with SIGSEGV. The
+// Puts nothing in the place of what is mapped there, so that who touches it ends with SIGSEGV. The
 // addresses stay taken.
 void MapNothing(absl::Span<std::byte> bytes);
 

@@ -8,8 +8,9 @@
 
 namespace coordd {
 
-// Nobody changes it any more, so copies share it: a tensor passes from the caller to the end of its
-// batch at the price of a pointer, whatever its name and shape. Thread-safe as a shared_ptr is.
+// A spec that nobody changes any more, so copies share it: a tensor passes from the caller to the
+// end of its batch at the price of a pointer, whatever its name and shape. Thread-safe as a
+// shared_ptr is.
 class SharedSpec {
  public:
   SharedSpec() = default;  // none, which must not be read

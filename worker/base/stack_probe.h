@@ -23,7 +23,7 @@ class StackProbe {
   // Signals the main thread, unless nobody handles that signal (any more): it would end the
   // process.
   void Ask();
-  // What has been written since, once; empty: nothing yet.
+  // What has been written since the last call, once; empty when nothing has come.
   std::string Take();
 
  private:

@@ -7,9 +7,9 @@
 
 namespace coordd {
 
-// As Python's faulthandler writes it ("Thread 0x..." and "Current thread 0x...", then indented
-// lines): the current thread, which is the main one, goes first, addresses go. Anything else stays
-// as it is. UTF-8, at most kMaxStackBytes of whole lines.
+// The stack as Python's faulthandler writes it ("Thread 0x..." and "Current thread 0x...", then
+// indented lines), put in order: the current thread, which is the main one, goes first, addresses
+// go. Anything else stays as it is. UTF-8, at most kMaxStackBytes of whole lines.
 std::string StackText(absl::string_view dump);
 
 }  // namespace coordd

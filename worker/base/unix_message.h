@@ -18,7 +18,7 @@ namespace coordd {
 absl::StatusOr<OwnedFd> ListenUnix(absl::string_view abstract_name, int backlog);
 // nullopt: the listener's backlog is full, try again. UNAVAILABLE: nobody listens.
 absl::StatusOr<std::optional<OwnedFd>> ConnectUnix(absl::string_view abstract_name);
-// Invalid when nobody waits to be accepted.
+// Accepts a connection; the descriptor is invalid when nobody waits.
 OwnedFd AcceptUnix(int listener);
 
 struct UnixMessage {

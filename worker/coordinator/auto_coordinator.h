@@ -13,7 +13,7 @@
 
 namespace coordd {
 
-// How to reach it.
+// How coordd is reached.
 struct CoordinatorAccess {
   HostPort address;
   TlsFiles tls;

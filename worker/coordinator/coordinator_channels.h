@@ -28,13 +28,14 @@ class CoordinatorChannels {
                                                                    TlsFiles tls,
                                                                    std::string relay = "");
 
-  // For a new session: the first one, then each time a new one to the next address. (One that has
-  // failed waits before it looks again, and the time between attempts is not gRPC's to choose.)
+  // The channel for a new session: the first one, then each time a new one to the next address.
+  // (One that has failed waits before it looks again, and the time between attempts is not gRPC's
+  // to choose.)
   std::shared_ptr<grpc::Channel> Next();
   // A link over Next; or through the relay, where somebody listens there and the link before, if it
   // went through it too, has brought something.
   std::unique_ptr<CoordinatorLink> NewLink();
-  // Where coordd was last looked for.
+  // The channel to where coordd was last looked for.
   std::shared_ptr<grpc::Channel> Current() const;
 
  private:

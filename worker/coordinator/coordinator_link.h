@@ -21,15 +21,15 @@ class CoordinatorLink {
   // destroy the link.
   struct Callbacks {
     std::function<void(v1::CoordinatorMessage)> on_message;
-    // Once, last: the status with which coordd ended the stream, OK after a Leave. UNAVAILABLE:
-    // coordd cannot be reached or the connection broke.
+    // Called once, last, with the status with which coordd ended the stream, OK after a Leave.
+    // UNAVAILABLE: coordd cannot be reached or the connection broke.
     std::function<void(absl::Status)> on_closed;
   };
 
   // Cancels the stream unless it has ended; no callback runs after the destructor has returned.
   virtual ~CoordinatorLink() = default;
 
-  // Once, before anything else.
+  // Starts the stream. To be called once, before anything else.
   virtual void Start(Callbacks callbacks) = 0;
 
   // Queues a message; never blocks. RESOURCE_EXHAUSTED: the outbox is full, coordd does not read.
@@ -44,7 +44,8 @@ class CoordinatorLink {
   virtual void Cancel() = 0;
 };
 
-// A new stream each time, not started. Where coordd has several addresses, each to the next.
+// Makes a new stream each time, not started. Where coordd has several addresses, each stream goes
+// to the next one.
 using LinkFactory = std::function<std::unique_ptr<CoordinatorLink>()>;
 
 }  // namespace coordd

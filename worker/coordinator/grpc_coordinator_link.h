@@ -21,7 +21,8 @@ namespace coordd {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const HostPort& coordinator,
                                                            const TlsFiles& tls);
 
-// To the relay of this node, unix:/PATH: who may open that file is trusted, so no TLS.
+// Opens a channel to the relay of this node, unix:/PATH. Who may open that file is trusted, so
+// there is no TLS.
 std::shared_ptr<grpc::Channel> OpenRelayChannel(const std::string& relay);
 
 // A stream that is not started yet. It connects when started; a coordd that cannot be reached shows

@@ -19,8 +19,8 @@ namespace coordd {
 // that was appended to is not remembered.
 class RememberingStore final : public Store {
  public:
-  // Of keys and values: what a rank publishes of itself is some kilobytes. Beyond, keys are not
-  // remembered.
+  // The size of keys and values that are remembered: what a rank publishes of itself is some
+  // kilobytes. Keys beyond it are not remembered.
   static constexpr int64_t kMaxBytes = int64_t{1} << 20;
 
   explicit RememberingStore(Store& store) : store_(store) {}
@@ -42,7 +42,7 @@ class RememberingStore final : public Store {
   absl::StatusOr<int64_t> Count(absl::string_view prefix, absl::Time deadline) override;
 
   std::vector<v1::StoredKey> Stored() const;
-  // Of keys that coordd has deleted by itself. Empty: nothing.
+  // Forgets the keys that coordd has deleted by itself, which begin with `prefix`. Empty: none.
   void Forget(absl::string_view prefix);
 
  private:

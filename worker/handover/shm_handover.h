@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<ShmPeer>> HandOverSegments(const ShmHandoverOptions& 
                                                       Store& store, Clock& clock,
                                                       absl::Time deadline);
 
-// Who cannot use what was handed over, and why: for people.
+// A rank that cannot use what was handed over, and why: for people.
 struct ShmObjection {
   Rank rank;
   std::string why;

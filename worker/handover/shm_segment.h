@@ -25,17 +25,18 @@ class ShmSegment {
   // each other out of the first-level cache (shm_segment.cc). kAnywhere: it does not matter.
   static constexpr int32_t kAnywhere = -1;
 
-  // New memory, all zero; pages are there once they are touched. RESOURCE_EXHAUSTED.
+  // Makes new memory, all zero; pages are there once they are touched. RESOURCE_EXHAUSTED.
   static absl::StatusOr<ShmSegment> Create(int64_t size_bytes, int32_t number = kAnywhere);
-  // What is handed over by who has none: empty. RESOURCE_EXHAUSTED.
+  // Makes what is handed over by who has no memory: an empty file. RESOURCE_EXHAUSTED.
   static absl::StatusOr<OwnedFd> CreateNone();
-  // Another process's. PERMISSION_DENIED: it is not sealed or has another size.
+  // Maps another process's memory. PERMISSION_DENIED: it is not sealed or has another size.
   static absl::StatusOr<ShmSegment> Map(OwnedFd fd, int64_t size_bytes, int32_t number = kAnywhere);
-  // Another process's, of whatever size it was sealed at. PERMISSION_DENIED: it is not sealed.
+  // Maps another process's memory, of whatever size it was sealed at. PERMISSION_DENIED: it is not
+  // sealed.
   static absl::StatusOr<ShmSegment> MapAll(OwnedFd fd, int32_t number = kAnywhere);
 
   absl::Span<std::byte> bytes() const { return bytes_; }
-  // To hand over. Only of Create; -1 otherwise.
+  // The descriptor to hand over, of a segment from Create; -1 for others.
   int fd() const { return fd_.get(); }
   // The memory stays mapped; the descriptor is no longer needed once all have it.
   void CloseFd() { fd_ = OwnedFd(); }

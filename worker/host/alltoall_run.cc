@@ -9,7 +9,7 @@ namespace coordd {
 namespace {
 
 // Whose blocks go over the transport.
-Schedule ScheduleAcross(const CollectiveArgs& args, NodeRanks node, Rank self, bool alone) {
+TransferSchedule ScheduleAcross(const CollectiveArgs& args, NodeRanks node, Rank self, bool alone) {
   std::vector<ByteRange> input = RangesOf(args.input_block_bytes);
   std::vector<ByteRange> output = RangesOf(args.output_block_bytes);
   for (int32_t i = 0; !alone && i < node.count; ++i) {

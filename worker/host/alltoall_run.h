@@ -17,7 +17,7 @@
 
 namespace coordd {
 
-// Of a group, which of its ranks are on this one's node. They follow each other.
+// The ranks of a group that are on this one's node. They follow each other.
 struct NodeRanks {
   int32_t first = 0;
   int32_t count = 1;
@@ -27,7 +27,7 @@ struct NodeRanks {
 // NodeCollectiveRun.
 class AlltoallRun final : public LaneRun {
  public:
-  // What its node's part of the collective is.
+  // The arguments of its node's part of the collective.
   static CollectiveArgs Within(const CollectiveArgs& args, NodeRanks node);
 
   // `args` are valid; they, `lane`, `transport` and what `members` points to outlive the run.

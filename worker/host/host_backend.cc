@@ -405,7 +405,7 @@ void HostBackend::StartRun(Lane& lane, Algorithm algorithm) {
   const CollectiveArgs& args = lane.queue.front().args;
   const HostGroup& group = *lane.queue.front().group;
   const int32_t size = group.layout.size();
-  Schedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
+  TransferSchedule schedule = MakeSchedule(algorithm, args, group.layout.self(), size);
   const int64_t scratch_bytes = (schedule.scratch_bytes + 63) / 64 * 64;
   const int64_t segment_bytes = CollectiveRun::SegmentScratchBytes(schedule, options_.run);
   if (lane.memory.size_bytes() < scratch_bytes + segment_bytes)

@@ -26,10 +26,10 @@
 namespace coordd {
 
 struct HostBackendOptions {
-  // For tests and measurements: instead of the table's choice, on all ranks alike.
+  // For tests and measurements: the algorithm instead of the table's choice, on all ranks alike.
   std::optional<Algorithm> allreduce = {};
-  // Where one rank wants flat ones, all of the job have them; else where one wants hierarchical
-  // ones.
+  // The algorithm that this rank wants. Where one rank wants flat ones, all of the job have them;
+  // else where one wants hierarchical ones.
   HostAlgorithm algorithm = HostAlgorithm::kAuto;
   RunOptions run = {};
   NodeRunOptions node = {};

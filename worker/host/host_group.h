@@ -18,13 +18,13 @@ namespace coordd {
 struct HostGroup {
   GroupLayout layout;         // ranks counted from 0 in the group
   std::vector<Rank> members;  // on the transport; empty: the same
-  // By member on this node, where they are mapped by all of them. Empty: this rank is alone there,
-  // or they are not.
+  // The memory of each member on this node, where all of them map it. Empty: this rank is alone
+  // there, or some member does not map it.
   std::vector<NodeMemory> memories = {};
   std::vector<Rank> neighbours = {};  // whose they are
   int32_t self_on_node = 0;           // among them
-  // On several nodes. kAny: nothing but the transport can be used. Where that is because this
-  // node's memory is not mapped, others find out by asking.
+  // Where the members are, on several nodes. kAny: nothing but the transport can be used. Where
+  // that is because this node's memory is not mapped, others find out by asking.
   Places places = Places::kAny;
   int32_t carriers = 0;           // how many members each of the nodes has, at least
   std::vector<Rank> across = {};  // by node: who has this rank's number there, if it is a carrier

@@ -61,7 +61,7 @@ ByteRange LeaderRun::PartOf(int32_t node) const {
           std::accumulate(first, end, int64_t{0})};
 }
 
-Schedule LeaderRun::MakeSchedule() const {
+TransferSchedule LeaderRun::MakeSchedule() const {
   const Rank self{leaders_.node};
   const Rank root{leaders_.root_node};
   const int32_t nodes = static_cast<int32_t>(leaders_.ranks.size());

@@ -19,9 +19,10 @@
 
 namespace coordd {
 
-// Who talks between the nodes.
+// The ranks that talk between the nodes.
 struct NodeLeaders {
-  // By node: which rank of the transport it is. Where a collective has a root, that is its node's.
+  // The leader of each node, as a rank of the transport. Where a collective has a root, it is the
+  // leader of its node.
   std::vector<Rank> ranks;
   std::vector<int64_t> members;  // by node: how many ranks it has
   int32_t node = 0;              // the own one
@@ -48,9 +49,10 @@ class LeaderRun final : public LaneRun {
   LeaderRun(const LeaderRun&) = delete;
   LeaderRun& operator=(const LeaderRun&) = delete;
 
-  // How much `scratch` it needs.
+  // The size of `scratch` that the run needs.
   int64_t scratch_bytes() const { return partial_bytes_ + schedule_bytes_ + segment_bytes_; }
-  // 64-byte aligned, valid until it is destroyed. To be called once, before Advance.
+  // Gives the run its scratch: 64-byte aligned, valid until the run is destroyed. To be called
+  // once, before Advance.
   void Begin(absl::Span<std::byte> scratch);
 
   bool Advance() override;
@@ -67,7 +69,7 @@ class LeaderRun final : public LaneRun {
  private:
   bool is_leader() const { return lane_ == nullptr || lane_->self() == leaders_.leader; }
   ByteRange PartOf(int32_t node) const;
-  Schedule MakeSchedule() const;
+  TransferSchedule MakeSchedule() const;
   void BeginGathering();
   void BeginAcross();
   void BeginGiving();
@@ -88,7 +90,7 @@ class LeaderRun final : public LaneRun {
   CollectiveArgs inside_args_;  // of what the node does
   bool gathers_ = false;        // else what it does is to give the result to its members
   std::optional<NodeInlineRun> inside_;
-  Schedule schedule_;  // until it begins; of a leader
+  TransferSchedule schedule_;  // until it begins; of a leader
   std::optional<CollectiveRun> across_;
   absl::Status status_;
 };

@@ -12,7 +12,7 @@
 
 namespace coordd {
 
-// Every result is this rank's own input. REQUIRES: a world of one.
+// The backend in which every result is this rank's own input. REQUIRES: a world of one.
 class LoopbackBackend final : public CollectiveBackend {
  public:
   ~LoopbackBackend() override;

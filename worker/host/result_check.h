@@ -20,9 +20,9 @@ namespace coordd {
 // compared with result_reference.h, everything else to the bit.
 class ResultCheck {
  public:
-  // A multiple of every element size; all ranks alike.
+  // The size of a piece: a multiple of every element size, equal on all ranks.
   static constexpr int64_t kPieceBytes = int64_t{256} << 10;
-  // Of the text of a dump: both vectors from the first piece with a mismatch on.
+  // The size of the text of a dump: both vectors from the first piece with a mismatch on.
   static constexpr size_t kMaxDumpBytes = size_t{64} << 20;
 
   // Whether there is a result to compare.
@@ -36,8 +36,8 @@ class ResultCheck {
   // The next collective of the check; the one before has ended well. nullopt: all is compared.
   std::optional<CollectiveArgs> Next();
 
-  // Of the first mismatch, "allreduce (float32 sum) of tensor a, element 3: got 1, expected 2";
-  // empty: none so far.
+  // The first mismatch: "allreduce (float32 sum) of tensor a, element 3: got 1, expected 2"; empty
+  // when there is none so far.
   const std::string& mismatch() const { return mismatch_; }
   // Index, what was got and what was expected, of as many elements as kMaxDumpBytes hold; a star
   // where the bytes differ.
@@ -46,7 +46,7 @@ class ResultCheck {
  private:
   enum class Stage { kBegin, kSizes, kPieces };
 
-  // How a piece of a rank's input travels.
+  // Whether a piece of a rank's input travels by a broadcast.
   bool by_broadcast() const {
     return args_.kind == CollectiveKind::kAllgather || args_.kind == CollectiveKind::kGather;
   }

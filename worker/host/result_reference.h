@@ -27,7 +27,7 @@ int64_t FirstWrongReduction(DataType dtype, ReduceOp op, double tolerance,
                             absl::Span<const std::byte* const> inputs, const std::byte* got,
                             int64_t count, std::byte* expected, double scale = 1.0);
 
-// One element, in as many digits as tell it from every other of its type.
+// The text of one element, in as many digits as tell it from every other of its type.
 std::string ElementText(DataType dtype, const std::byte* tensor, int64_t index);
 
 }  // namespace coordd

@@ -18,7 +18,7 @@ struct BufferPart {
 using InputPart = BufferPart<const std::byte>;
 using OutputPart = BufferPart<std::byte>;
 
-// What is at an offset, and how many bytes from there on are in one run.
+// The bytes at an offset, and how many from there on are in one run.
 template <typename Byte>
 struct BufferRun {
   Byte* data = nullptr;  // nullptr: nobody's, as what is between two tensors

@@ -14,7 +14,8 @@ namespace coordd {
 // `self` and `world_size` are those of the group.
 absl::Status ValidateArgs(const CollectiveArgs& args, Rank self, int32_t world_size);
 
-// As CollectiveBackend::DefineGroup; whether the number is taken is not known here.
+// Checks what CollectiveBackend::DefineGroup is given; whether the number is taken is not known
+// here.
 absl::Status ValidateGroup(ProcessSetId group, absl::Span<const Rank> ranks, Rank self,
                            int32_t world_size);
 

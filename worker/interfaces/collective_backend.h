@@ -65,7 +65,8 @@ struct CollectiveArgs {
   std::vector<OutputPart> output_parts;
   std::vector<int64_t> input_block_bytes;   // reducescatter, alltoall
   std::vector<int64_t> output_block_bytes;  // allgather, alltoall, and on its root gather
-  // All members' blocks are of one size, and all members know: an alltoall's need not be told.
+  // Whether all members' blocks are of one size, and all members know: an alltoall's need not be
+  // told.
   bool equal_blocks = false;
   // Of a reduction of floating point: what each element of the result is still to be multiplied
   // with (a postscale factor, an average's divisor). A backend that does so in passing, while the
@@ -73,7 +74,7 @@ struct CollectiveArgs {
   // asked for. Valid until `done`.
   double scale = 1.0;
   bool* scaled = nullptr;
-  // For texts (checking_backend.h): what lies so many bytes behind the output's start, as in
+  // Names for texts (checking_backend.h) what lies so many bytes behind the output's start, as in
   // "tensor a, element 3". Empty: nobody says. Valid until `done`.
   std::function<std::string(int64_t offset_bytes)> element_at;
 
@@ -90,7 +91,7 @@ struct CollectiveArgs {
   OnStream before, behind;
 };
 
-// What is done with after Abort.
+// The status of a collective that is started after Abort.
 inline absl::Status CollectivesAborted() {
   return absl::AbortedError("the generation's collectives were aborted");
 }
@@ -113,7 +114,7 @@ class CollectiveBackend {
     return false;
   }
 
-  // As Transport::Connect.
+  // Connects as Transport::Connect does, with its errors.
   virtual absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) = 0;
 
   // A subset of the ranks that executes collectives of its own, on lanes of its own. Every member
@@ -138,11 +139,11 @@ class CollectiveBackend {
       LaneId /*lane*/, absl::Span<const Rank> /*ranks*/) {
     return nullptr;
   }
-  // Nothing runs on it any more; its last collective ended well.
+  // Closes a lane on which nothing runs any more, and whose last collective ended well.
   virtual void CloseMappedLane(std::shared_ptr<MappedLane> /*lane*/) {}
 
-  // Where memory comes from that the node's ranks have mapped; to be used once connected, if it has
-  // any memories then. nullptr: nothing is.
+  // The arena from which memory comes that the node's ranks have mapped; to be used once connected,
+  // if it has any memories then. nullptr: there is none.
   virtual std::shared_ptr<NodeArena> arena() const { return nullptr; }
 
   // Moves what can be moved without waiting; returns whether anything happened. The executor calls
@@ -150,8 +151,8 @@ class CollectiveBackend {
   // that connects late, or the last bytes in a full socket, may still need this side to move.
   virtual bool Progress() = 0;
 
-  // For the owner, when Progress has found nothing to do: where it may sleep until there is. None:
-  // it has to poll.
+  // Where the owner may sleep until there is something to do, when Progress has found nothing.
+  // None: it has to poll.
   virtual BellUse Bell() { return {}; }
 
   // Memory that takes part in collectives without a staging copy, for fusion buffers; 64-byte

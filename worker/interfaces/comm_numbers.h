@@ -1,4 +1,4 @@
-// Which lanes of a generation are comms' on this rank.
+// The lanes of a generation that are comms' on this rank.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace coordd {
 // comm has got it on one of them meanwhile, they try again. A number is never used twice.
 class CommNumbers {
  public:
-  // Larger than all that were proposed or taken here.
+  // A number that is larger than all that were proposed or taken here.
   int32_t Propose() {
     MutexLock lock(&mu_);
     return next_++;

@@ -35,18 +35,18 @@ struct alignas(64) Doorbell {
   std::atomic<uint32_t> listens;  // somebody sleeps, or looks once more before it does
   std::atomic<uint32_t> rung;     // the futex: since the listener's last look
 
-  // To be called behind the store that somebody may wait for.
+  // Rings. To be called behind the store that somebody may wait for.
   void Ring() {
     // The compiler does not change the order, either.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (listens.load(std::memory_order_relaxed) != 0) RingListener();
   }
 
-  // For who waits: Listen, a look at what it waits for, a Sleep that is short, a look; then again
-  // and again Sleep and a look; then StopListening.
+  // A waiter calls Listen, looks at what it waits for, sleeps shortly and looks; then again and
+  // again it calls Sleep and looks; then StopListening.
   void Listen();
-  // Until there is a ring since the last Listen or Sleep, or earlier; returns whether that was
-  // before the time was over.
+  // Sleeps until there is a ring since the last Listen or Sleep, or earlier; returns whether that
+  // was before the time was over.
   bool Sleep(int64_t nanoseconds_max, const WaitCalls& calls = WaitCalls::Real());
   void StopListening() { listens.store(0, std::memory_order_relaxed); }
 
@@ -58,7 +58,7 @@ static_assert(sizeof(Doorbell) == 64 && std::atomic<uint32_t>::is_always_lock_fr
 // How a thread may wait, for what it waits for.
 struct BellUse {
   Doorbell* bell = nullptr;  // nullptr: it has to poll
-  // All that it waits for rings the bell; else it has to poll, too.
+  // Whether all that the thread waits for rings the bell; else it has to poll, too.
   bool suffices = false;
 };
 

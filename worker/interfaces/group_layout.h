@@ -20,10 +20,10 @@ class GroupLayout {
  public:
   // REQUIRES: the runs add up to more than ToInt(self).
   GroupLayout(Rank self, std::vector<NodeRun> nodes);
-  // `size` ranks on one node.
+  // The layout of `size` ranks on one node.
   static GroupLayout OneNode(Rank self, int32_t size) { return GroupLayout(self, {{1, size}}); }
-  // Where the given ranks are, counted from 0 in their order. REQUIRES: strictly increasing ranks
-  // of this layout, `self` among them.
+  // The layout of the given ranks, counted from 0 in their order. REQUIRES: strictly increasing
+  // ranks of this layout, `self` among them.
   GroupLayout Subgroup(absl::Span<const Rank> members) const;
 
   Rank self() const { return self_; }

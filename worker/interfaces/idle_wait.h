@@ -27,7 +27,7 @@ class IdleWait {
  public:
   // Wake-ups of a rank that waits long for a message: 2,000 a second, some 2 % of a core.
   static constexpr int64_t kSleepNanosecondsMax = 500'000;
-  // At a bell that suffices: 100 a second.
+  // Wake-ups at a bell that suffices: 100 a second.
   static constexpr int64_t kBellNanosecondsMax = 10'000'000;
   static constexpr int64_t kFirstBellNanosecondsMax = 100'000;
 
@@ -39,13 +39,14 @@ class IdleWait {
   IdleWait(const IdleWait&) = delete;
   IdleWait& operator=(const IdleWait&) = delete;
 
-  // Something happened.
+  // Begins anew, since something happened.
   void Reset() {
     waits_ = 0;
     LeaveBell();
   }
-  // Nothing did. Returns whether the thread gave up its core for a while: beside that, reading the
-  // clock costs nothing. The bell is at the caller's until the next Reset, or Wait without it.
+  // Waits, since nothing happened. Returns whether the thread gave up its core for a while: beside
+  // that, reading the clock costs nothing. The bell is at the caller's until the next Reset, or
+  // Wait without it.
   bool Wait(const BellUse& use = {});
   // Whether the next Wait would sleep: before that nobody needs to know at which bell.
   bool sleeps_next() const { return waits_ >= spins_ + kYields; }
@@ -62,7 +63,7 @@ class IdleWait {
   Doorbell* bell_ = nullptr;  // at which it listens; nullptr: at none
   bool slept_there_ = false;  // since it does
 
-  // Of each thread, whatever it waits for.
+  // What each thread remembers of its yields, whatever it waits for.
   struct Crowd {
     int64_t until_ns = 0;     // on the monotonic clock: no yielding before
     int64_t for_ns = 0;       // how long it was the last time; 0: the last yield was short

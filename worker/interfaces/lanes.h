@@ -20,7 +20,7 @@ namespace coordd {
 
 inline constexpr int32_t kLaneNumbers = 1 << 20;
 
-// One for each process set. No message of the protocol names them.
+// The lanes of tensors on devices, one for each process set. No message of the protocol names them.
 inline constexpr int32_t kFirstDeviceLane =
     kFirstScheduleLane + static_cast<int32_t>(kMaxSchedules);
 

@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<std::string>> AwaitAddresses(Store& store, absl::stri
                                                         absl::Span<const Rank> ranks,
                                                         absl::Time deadline);
 
-// DEADLINE_EXCEEDED that names them (the first few).
+// The error DEADLINE_EXCEEDED that names the ranks (the first few).
 absl::Status RanksMissing(absl::string_view transport, absl::Span<const Rank> ranks);
 
 }  // namespace coordd

@@ -12,15 +12,16 @@ namespace coordd {
 // A peer that the data plane blames.
 struct Suspect {
   Rank rank;
-  // It does not answer, and nothing has told of its end; otherwise its connection has ended.
+  // Whether the peer does not answer, and nothing has told of its end; otherwise its connection has
+  // ended.
   bool silent = false;
 };
 
 // UNAVAILABLE "rank 3: detail", with the rank as a payload.
 absl::Status PeerLost(Rank rank, absl::string_view detail);
-// The same of one that does not answer.
+// The status of a peer that does not answer.
 absl::Status PeerSilent(Rank rank, absl::string_view detail);
-// Whom a status of the data plane blames, if it blames anybody.
+// The peer that a status of the data plane blames, if it blames anybody.
 std::optional<Suspect> SuspectOf(const absl::Status& status);
 std::optional<Rank> SuspectRank(const absl::Status& status);
 

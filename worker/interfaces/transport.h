@@ -71,7 +71,8 @@ class Transport {
   // Moves what can be moved without waiting; returns whether anything happened.
   virtual bool Progress() = 0;
 
-  // Progress is about not to be called for a while: the next one looks whether a peer has gone.
+  // Told when Progress is about not to be called for a while: the next one looks whether a peer has
+  // gone.
   virtual void LookAtPeers() {}
 
   // Thread-safe, idempotent: from the next Progress on, everything pending and everything new ends
@@ -79,7 +80,7 @@ class Transport {
   virtual void Abort() = 0;
 };
 
-// For a transport that copies what it receives: what a Receive into `landing` calls for `taken`.
+// What a Receive into `landing` calls for `taken`, in a transport that copies what it receives.
 Transport::Done TakenFrom(absl::Span<const std::byte> landing, Transport::Taken taken);
 
 }  // namespace coordd

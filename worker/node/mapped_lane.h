@@ -11,7 +11,8 @@
 
 namespace coordd {
 
-// One thread at a time. Its memory stays mapped when the backend that has opened it is gone.
+// One thread at a time uses it. Its memory stays mapped when the backend that has opened it is
+// gone.
 struct MappedLane {
   std::shared_ptr<NodeArena> arena;  // of which the rest is
   std::unique_ptr<NodeLane> node;

@@ -185,7 +185,7 @@ absl::StatusOr<absl::Span<std::byte>> NodeArena::AllocateStaging(int64_t size_by
 absl::StatusOr<absl::Span<std::byte>> NodeArena::AllocateFrom(
     std::optional<ArenaAllocator>& allocator, int64_t size_bytes) {
   COORDD_CHECK(allocator.has_value());  // Connect comes first
-  const std::optional<ArenaAllocator::Block> block = allocator->Allocate(size_bytes);
+  const std::optional<ArenaAllocator::Allocation> block = allocator->Allocate(size_bytes);
   if (block)
     return own_.subspan(static_cast<size_t>(block->offset_bytes), static_cast<size_t>(size_bytes));
   return absl::ResourceExhaustedError(absl::StrCat("no room for ", size_bytes,

@@ -26,8 +26,8 @@
 namespace coordd {
 
 struct NodeArenaOptions {
-  // Of one rank's arena; 0: as much as the machine has memory, or as the limits of the process
-  // allow. Pages exist once they are touched. Ranks may differ.
+  // The size of one rank's arena; 0: as much as the machine has memory, or as the limits of the
+  // process allow. Pages exist once they are touched. Ranks may differ.
   int64_t size_bytes = 0;
   // A node on which a rank cannot have an arena, or not map the others', is an error; else its
   // ranks have none. Then little is too little, and where the address space is limited it is left
@@ -42,7 +42,7 @@ struct NodeArenaOptions {
 // (HostBackend). One thread connects; what follows, and Abort: any.
 class NodeArena {
  public:
-  // Less does not do: the board has half of it, and fusion buffers would not fit.
+  // The smallest arena: the board has half of it, and in less fusion buffers would not fit.
   static constexpr int64_t kSizeBytesMin = int64_t{128} << 20;
   // Of an arena that is large enough what lanes have their staging in, which they cannot do
   // without: 1 MiB (NodeCollectiveRun::MaxStagingBytes) for each entry of the board, and 4 MiB for
@@ -68,23 +68,24 @@ class NodeArena {
   // Ends a Connect that waits.
   void Abort() { aborted_.store(true, std::memory_order_release); }
 
-  // By rank of the node, in rank order, this one's among them. Empty before Connect, and where the
-  // node's ranks have no arenas: then the rest is not to be called.
+  // The ranks' memories in rank order of the node, this one's among them. Empty before Connect, and
+  // where the node's ranks have no arenas: then the rest is not to be called.
   const std::vector<NodeMemory>& memories() const { return memories_; }
   NodeBoard own_board() const { return NodeBoard(own_.data()); }
   // Memory of the program's own in arenas; nullptr: none can be mapped.
   NodeFiles* files() { return files_.has_value() ? &*files_ : nullptr; }
-  // 64-byte aligned, of the own arena. RESOURCE_EXHAUSTED.
+  // Allocates from the own arena, 64-byte aligned. RESOURCE_EXHAUSTED.
   absl::StatusOr<absl::Span<std::byte>> Allocate(int64_t size_bytes);
-  // The same, of what is kept for the staging of lanes: there is room however much is allocated.
+  // Allocates from what is kept for the staging of lanes: there is room however much else is
+  // allocated.
   absl::StatusOr<absl::Span<std::byte>> AllocateStaging(int64_t size_bytes);
   // Gives the pages back. REQUIRES: allocated here; no other rank uses it any more.
   void Free(absl::Span<std::byte> block);
-  // The same where other ranks may still use it: its range is not given out again. What they write
+  // Frees a block that other ranks may still use: its range is not given out again. What they write
   // takes pages anew.
   void GiveBackPages(absl::Span<std::byte> block);
-  // From now on only this process has these bytes, as they are at this moment; the range is not
-  // given out again. RESOURCE_EXHAUSTED: nothing has changed.
+  // Makes these bytes private, as they are at this moment: from now on only this process has them.
+  // The range is not given out again. RESOURCE_EXHAUSTED: nothing has changed.
   absl::Status MakePrivate(absl::Span<std::byte> block);
 
   // What is asked of the kernel: no more than the machine's memory beside staging, than a file may
@@ -96,7 +97,7 @@ class NodeArena {
  private:
   absl::StatusOr<ShmSegment> Create(int32_t local_ranks, int32_t self) const;
   absl::Status CreateAndHandOver(const GroupLayout& layout, Store& store, absl::Time deadline);
-  // What of it this rank cannot map; empty: nothing.
+  // Maps the peers' arenas. Returns what this rank cannot map; empty when that is nothing.
   std::string MapAll(std::vector<ShmPeer>& peers, Rank first);
   absl::StatusOr<absl::Span<std::byte>> AllocateFrom(std::optional<ArenaAllocator>& allocator,
                                                      int64_t size_bytes)

@@ -33,7 +33,8 @@ static_assert(sizeof(BoardPost) == 4160 && std::atomic<int64_t>::is_always_lock_
 struct alignas(64) BoardEntry {
   std::atomic<int64_t> finished;  // the last step that the member has read all it needs of
   BoardPost posts[2];
-  // Of a lane with a thread of its own. Away from what is written: cores fetch lines by pairs.
+  // The bell of a lane with a thread of its own. It is away from what is written: cores fetch lines
+  // by pairs.
   Doorbell bell;
 
   int64_t reached(int64_t step) const {
@@ -58,14 +59,14 @@ class NodeBoard {
   // A new entry, at step 0; nullptr: all are taken. REQUIRES: the lane has none, and never had: its
   // number is not used again.
   BoardEntry* Claim(LaneId lane);
-  // Nobody reads it any more.
+  // Frees a lane's entry, which nobody reads any more.
   void Free(LaneId lane);
   // nullptr: the owner has not claimed it yet, or has freed it.
   BoardEntry* Find(LaneId lane) const;
 
-  // Where the rank's thread waits that runs all lanes without a thread of their own.
+  // The bell at which the rank's thread waits that runs all lanes without a thread of their own.
   Doorbell& bell() const { return directory_->bell; }
-  // For any thread of the owning rank: rings this one and those of all entries.
+  // Rings this bell and those of all entries. Any thread of the owning rank may call it.
   void RingAll() const;
 
  private:

@@ -48,11 +48,12 @@ class NodeFiles {
   // DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE: as HandOverSegments. In any case this rank does not
   // have it any more. REQUIRES: no collective that is pending uses it.
   absl::Status Unmap(absl::Span<std::byte> bytes, Store& store, absl::Time deadline);
-  // This rank does not have it any more, while others may: of a generation that has ended.
+  // Forgets memory of a generation that has ended: this rank does not have it any more, while
+  // others may.
   void Forget(absl::Span<std::byte> bytes);
 
  private:
-  // Of one Map, in this process, by rank of the node.
+  // What one Map has mapped in this process, by rank of the node.
   struct Mapped {
     int64_t number = 0;
     std::vector<absl::Span<std::byte>> files;

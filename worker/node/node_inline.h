@@ -11,8 +11,9 @@
 
 namespace coordd {
 
-// One thread, that of the lane's owner. Resumable: no call waits, none fails. Each call of it that
-// a program waits for is a few cache lines; all of this is to be little beside that.
+// One thread uses it, that of the lane's owner. It is resumable: no call waits, none fails. Each
+// call of it that a program waits for is a few cache lines; all of this is to be little beside
+// that.
 class NodeInlineRun {
  public:
   // Whether it can: known to all members alike. `inline_bytes_max`: NodeRunOptions.

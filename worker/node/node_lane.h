@@ -15,11 +15,11 @@ namespace coordd {
 // the rank's board.
 using NodeMemory = absl::Span<std::byte>;
 
-// At which bell a lane's thread waits, on all members alike: that of its rank, where one thread at
-// a time runs many lanes, or the lane's own.
+// The bell at which a lane's thread waits, on all members alike: that of its rank, where one thread
+// at a time runs many lanes, or the lane's own.
 enum class LaneBell : uint8_t { kOfRank, kOfLane };
 
-// One thread. `members`' memory outlives it.
+// One thread uses it. The memory of `members` outlives it.
 class NodeLane {
  public:
   // The board says where a member's blocks are in its post.
@@ -44,7 +44,7 @@ class NodeLane {
   // What this member says with `step`, to be filled before Reach(step). REQUIRES: all have reached
   // step - 1.
   std::byte* Payload(int64_t step) { return own_entry_->posts[step % 2].payload; }
-  // Wakes those who sleep.
+  // Says that this member has reached the step, and wakes those who sleep.
   void Reach(int64_t step) {
     own_entry_->posts[step % 2].step.store(step, std::memory_order_release);
     for (const Member& member : members_) {
@@ -69,15 +69,15 @@ class NodeLane {
   // The collective that ends with `step` is over for this member. REQUIRES: every member has been
   // seen to have an entry, by FirstBehind.
   void Finish(int64_t step);
-  // After Finish: the next post will probably have so many bytes. Its first line, which the others
-  // may be looking at, stays with them.
+  // Told after Finish that the next post will probably have so many bytes. Its first line, which
+  // the others may be looking at, stays with them.
   void ExpectPayload(int64_t size_bytes) const;
 
-  // Nothing runs on it any more: gives the entry back once nobody looks at it; whether that has
-  // happened. To be called again until it has.
+  // Gives the entry of a lane on which nothing runs any more back, once nobody looks at it; returns
+  // whether that has happened. To be called again until it has.
   bool Release();
 
-  // Where this member's thread may wait for the others.
+  // The bell at which this member's thread may wait for the others.
   Doorbell& bell() const { return *own_bell_; }
 
  private:

@@ -39,10 +39,11 @@ static_assert(sizeof(NodePost) == 48);
 bool IsInputMapped(const CollectiveArgs& args, const NodeLane& lane);
 bool IsOutputMapped(const CollectiveArgs& args, const NodeLane& lane);
 
-// One thread, that of the lane's owner. What the constructor and Begin are given outlives it.
+// One thread uses it, that of the lane's owner. What the constructor and Begin are given outlives
+// it.
 class NodeMover {
  public:
-  // As NodeCollectiveRun. `scale`: of what is reduced.
+  // The arguments are those of NodeCollectiveRun. `scale` multiplies what is reduced.
   NodeMover(const CollectiveArgs& args, const NodeLane& lane, absl::Span<std::byte> staging,
             SliceExchange* exchange, double scale);
 
@@ -51,11 +52,12 @@ class NodeMover {
   void Begin(const NodeCollective& collective, const NodeMode& mode,
              absl::Span<const NodePost> posts, bool streams);
 
-  // Private memory: shows `piece` to the others; returns how many bytes that took.
+  // Shows `piece` of private memory to the others; returns how many bytes that took.
   int64_t Stage(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
-  // Where what is exchanged of an allreduce, a broadcast or a reduce is: `operation` is all of it.
+  // The range that is exchanged of an allreduce, a broadcast or a reduce; `operation` is all of it.
   absl::Span<std::byte> SliceOf(const NodeOperation& operation) const;
-  // At most `size_bytes` of an operation of `step`, from `begin` on; returns how many it has done.
+  // Performs at most `size_bytes` of an operation of `step`, from `begin` on; returns how many it
+  // has done.
   int64_t Perform(const NodeOperation& operation, int64_t step, int64_t begin, int64_t size_bytes);
 
  private:
@@ -75,11 +77,11 @@ class NodeMover {
   void FindTargets(const Where& where);
   bool ReplacesOperand() const;
   bool CombinesTwice(const NodeOperation& operation) const;
-  // One part of what is reduced, and scaled as long as it is in the cache.
+  // Makes one part of what is reduced, and scales it as long as it is in the cache.
   void Make(std::byte* result, absl::Span<const std::byte* const> sources, int64_t size_bytes);
   void Combine(int64_t begin, int64_t size_bytes);
   void CopyOut(const std::byte* from, int64_t begin, int64_t size_bytes);
-  // Where in a member's staging memory its results of a step lie, behind what it shows.
+  // The place in a member's staging memory of its results of a step, behind what it shows.
   int64_t MadeAt(int64_t step) const { return (2 + step % 2) * mode_->buffer_bytes; }
 
   // Constant after construction.
@@ -95,7 +97,7 @@ class NodeMover {
   const NodeMode* mode_ = nullptr;
   absl::Span<const NodePost> posts_;
   bool streams_ = false;
-  // Of what is under way, at its place.
+  // The sources and targets of the operation that is under way.
   absl::InlinedVector<const std::byte*, 8> sources_;
   absl::InlinedVector<std::byte*, 4> targets_;
   bool scales_ = false, passes_by_ = false;

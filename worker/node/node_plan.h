@@ -20,17 +20,17 @@
 // what is made in s is fetched in s + 1 only. Of a broadcast pieces are smaller and more of them
 // are shown at a time, so that the root copies in while the others copy out, at their own pace.
 // Exchanged: among several nodes of as many members, or of an allreduce, a broadcast or a reduce as
-// many carriers. Of an allreduce or a broadcast each combines
-// its slice of a piece as above, or copies it from the root, has it combined with those of the
-// members of its number on the other nodes, or sent to them (slice_exchange.h), and gives the
-// result to its node three steps later, while the slices of kExchangeAhead pieces are under way.
-// Pieces are the same on all nodes, whose members' memory may be shared or staged. Shared, members
-// touch only their own slice of anybody's buffer, and none waits for another before the end. Cost,
-// for m members on each of k nodes and n bytes: n / m bytes of each member cross the network for
-// each edge of the schedule between the nodes, as many connections at once as a node has members; a
-// broadcast's last piece is there when the first one's way of ceil(log2 k) edges and n bytes are
-// over (multi-leader broadcast, as in Kandalla et al., "Designing Multi-Leader-Based Allgather
-// Algorithms for Multi-Core Clusters", CAC 2009, for another operation).
+// many carriers. Of an allreduce or a broadcast each combines its slice of a piece as above, or
+// copies it from the root, has it combined with those of the members of its number on the other
+// nodes, or sent to them (slice_exchange.h), and gives the result to its node three steps later,
+// while the slices of kExchangeAhead pieces are under way. Pieces are the same on all nodes, whose
+// members' memory may be shared or staged. Shared, members touch only their own slice of anybody's
+// buffer, and none waits for another before the end. Cost, for m members on each of k nodes and n
+// bytes: n / m bytes of each member cross the network for each edge of the schedule between the
+// nodes, as many connections at once as a node has members; a broadcast's last piece is there when
+// the first one's way of ceil(log2 k) edges and n bytes are over (multi-leader broadcast, as in
+// Kandalla et al., "Designing Multi-Leader-Based Allgather Algorithms for Multi-Core Clusters", CAC
+// 2009, for another operation).
 // Of a reduce the slices come together at the members of the root's node, in the root's output if
 // that is mapped, else where the root fetches them. On the other nodes they never leave memory of
 // the exchange's.
@@ -58,25 +58,25 @@ struct NodeCollective {
   int32_t members = 1;
   int32_t self = 0;
   int32_t root = 0;  // kElsewhere: on another node
-  // Allreduce, reduce: of the input. Broadcast: of the output.
+  // The size of the input (allreduce, reduce) or of the output (broadcast).
   int64_t size_bytes = 0;
-  // Reducescatter, alltoall: by receiver. Else empty.
+  // Blocks by receiver (reducescatter, alltoall); else empty.
   absl::Span<const int64_t> input_blocks;
-  // Allgather, alltoall, gather on its root: by sender. Else empty.
+  // Blocks by sender (allgather, alltoall, gather on its root); else empty.
   absl::Span<const int64_t> output_blocks;
-  // Alltoall: where in each member's input this one's block begins, which their posts say.
+  // Where in each member's input this one's block begins (alltoall), which their posts say.
   absl::Span<const int64_t> block_offsets;
-  // Of what is exchanged: how many nodes, and which one this is. Blocks are then those of all
-  // members of the first node, of the second one, and so on.
+  // How many nodes exchange, and which one this is. Blocks are then those of all members of the
+  // first node, of the second one, and so on.
   int32_t nodes = 1;
   int32_t node = 0;
-  // Of an exchanged allreduce, broadcast or reduce: so many members, the first ones, combine and
-  // exchange slices, as many as there are on the node that has the fewest. The others only show
+  // How many members, the first ones, combine and exchange slices in an exchanged allreduce,
+  // broadcast or reduce: as many as there are on the node that has the fewest. The others only show
   // their inputs and get the results. 0: all.
   int32_t carriers = 0;
 };
 
-// How it is done; equal on all members.
+// How a collective is done; equal on all members.
 struct NodeMode {
   bool shared = true;        // else staged
   int64_t piece_bytes = 0;   // staged, exchanged: of one piece of a block
@@ -140,7 +140,7 @@ ByteRange NodeSliceOf(int64_t begin, int64_t end, int32_t member, int32_t member
 
 // Whether members fetch slices from each other when memory is private: allreduce, reduce.
 bool HasNodeResults(CollectiveKind kind);
-// Of the largest block that this member shows to another one.
+// The size of the largest block that this member shows to another one.
 int64_t LargestBlockBytes(const NodeCollective& collective);
 // How a collective is staged, but for the number of pieces, which depends on the others' blocks.
 // Pieces are whole cache lines. REQUIRES: buffers of a cache line for each member.
@@ -148,18 +148,19 @@ NodeMode StagedMode(const NodeCollective& collective, const NodeStaging& staging
 // An exchanged allreduce, broadcast, reduce, allgather or reducescatter, but for `shared`, which
 // nodes need not agree on.
 NodeMode ExchangedMode(const NodeCollective& collective, const NodeStaging& staging);
-// Of an exchanged allreduce, broadcast or reduce, however many carriers there are.
+// The size of a piece of an exchanged allreduce, broadcast or reduce, however many carriers there
+// are.
 int64_t ExchangedPieceBytes(int64_t size_bytes, const NodeStaging& staging);
 // Where the own slice of what is exchanged is before, and its result behind the exchange:
 // kOwnOutput, kRootOutput or kSlice.
 NodeTarget SliceHome(const NodeCollective& collective, const NodeMode& mode);
-// Of a piece, the largest slice that any member has, or the largest part of a block.
+// The size of the largest slice of a piece that any member has, or of the largest part of a block.
 int64_t LargestSliceBytes(const NodeCollective& collective, const NodeMode& mode);
-// Of an exchanged allgather or reducescatter, by node: the parts of this member's column that are
-// in `piece`, in the output of the allgather, or in what the exchange has for partial results.
+// The parts of this member's column that are in `piece`, by node, in an exchanged allgather or
+// reducescatter: in the output of the allgather, or in what the exchange has for partial results.
 using NodeParts = absl::InlinedVector<ByteRange, 4>;
 NodeParts ExchangedParts(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
-// Where what is shown of `piece` begins in the member's staging memory.
+// Where what a member shows of `piece` begins in its staging memory.
 int64_t ShownAt(const NodeCollective& collective, const NodeMode& mode, int64_t piece);
 
 // Steps in which members have something to do; one more ends the collective, after which nobody

@@ -29,7 +29,7 @@ struct Float8E5m2Format {
   static constexpr uint32_t kOverflow = 0x7c;
 };
 
-// Exact, subnormals included; a NaN keeps its sign and fraction.
+// The conversion is exact, subnormals included; a NaN keeps its sign and fraction.
 template <typename Format>
 inline float Float8ToFloat32(uint8_t value) {
   constexpr uint32_t kShift = 23 - Format::kFractionBits;

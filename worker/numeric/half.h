@@ -41,7 +41,7 @@ inline uint16_t Float32ToFloat16(float value) {
   return static_cast<uint16_t>(sign | (magnitude >= 0x47800000u ? special : finite));  // 2^16
 }
 
-// bfloat16: the upper half of a float32. Exact.
+// Converts bfloat16, which is the upper half of a float32. The conversion is exact.
 inline float Bfloat16ToFloat32(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }

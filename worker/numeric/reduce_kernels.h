@@ -25,7 +25,7 @@ namespace coordd {
 void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* a, const std::byte* b,
             int64_t count);
 
-// dst[i] = op(dst[i], src[i]).
+// Sets dst[i] to op(dst[i], src[i]).
 inline void Reduce(DataType dtype, ReduceOp op, std::byte* dst, const std::byte* src,
                    int64_t count) {
   Reduce(dtype, op, dst, dst, src, count);
@@ -53,7 +53,7 @@ void FillIdentity(DataType dtype, ReduceOp op, std::byte* dst, int64_t count);
 // bool is the truth of the product.
 void CopyScaled(DataType dtype, double factor, std::byte* dst, const std::byte* src, int64_t count);
 
-// In place.
+// Multiplies in place.
 inline void Scale(DataType dtype, double factor, std::byte* buffer, int64_t count) {
   CopyScaled(dtype, factor, buffer, buffer, count);
 }

@@ -8,13 +8,13 @@
 
 namespace coordd {
 
-// Exact, except that 64-bit integers beyond 2^53 are rounded.
+// Reads an element. The value is exact, except that 64-bit integers beyond 2^53 are rounded.
 double ReadElement(DataType dtype, const std::byte* tensor, int64_t index);
 // Floating point is rounded to nearest; integers are truncated toward zero. REQUIRES: an integer
 // type can hold the value.
 void WriteElement(DataType dtype, double value, std::byte* tensor, int64_t index);
 
-// Distance between 1 and the next larger number of the type; 0 for integers and bool.
+// The distance between 1 and the next larger number of the type; 0 for integers and bool.
 double Epsilon(DataType dtype);
 
 }  // namespace coordd

@@ -25,8 +25,8 @@ struct AllreduceLoopResult {
   double seconds = 0;
 };
 
-// Every rank gives rank + 1 and checks the first and last element of the sum. Ends early when
-// `*stop` becomes true; ranks that end early make the others fail.
+// Runs allreduces in which every rank gives rank + 1 and checks the first and last element of the
+// sum. Ends early when `*stop` becomes true; ranks that end early make the others fail.
 AllreduceLoopResult RunAllreduceLoop(Worker& worker, const AllreduceLoopOptions& options,
                                      Clock& clock, const std::atomic<bool>& stop);
 

@@ -48,7 +48,7 @@ std::vector<SelftestCase> SelftestJoinRounds(int32_t rank, int32_t size);
 // The value of one element of a rank's input: small, exactly representable in every dtype.
 double InputValue(const SelftestTensor& tensor, int32_t rank, int64_t index);
 
-// Every element of this rank's result, in float64. REQUIRES: Submits(tensor, rank).
+// Each element of this rank's result, in float64. REQUIRES: Submits(tensor, rank).
 std::vector<double> ExpectedResult(const SelftestTensor& tensor, int32_t rank, int32_t size);
 // How far a result may be from it: rounding once per rank, for values of this magnitude.
 double Tolerance(const SelftestTensor& tensor, int32_t size, double expected);

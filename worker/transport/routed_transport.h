@@ -13,7 +13,7 @@ class RoutedTransport final : public Transport {
       : within_node_(std::move(within_node)), between_nodes_(std::move(between_nodes)) {}
 
   absl::string_view name() const override { return "routed"; }
-  // One after the other, with one deadline.
+  // Connects one transport after the other, with one deadline.
   absl::Status Connect(const GroupLayout& layout, Store& store, absl::Time deadline) override;
   void Send(Rank to, Tag tag, absl::Span<const std::byte> bytes, Done done) override;
   void Receive(Rank from, Tag tag, absl::Span<std::byte> bytes, Done done) override;

@@ -17,7 +17,8 @@ struct Checkpoint {
 // Whole or not at all: written beside `path`, synced, then renamed over it. Throws
 // std::runtime_error, which names the file.
 void SaveCheckpoint(const std::string& path, const Checkpoint& checkpoint);
-// Nothing: there is no such file. Throws std::runtime_error when it is not a checkpoint.
+// Loads a checkpoint; nullopt: there is no such file. Throws std::runtime_error when it is not a
+// checkpoint.
 std::optional<Checkpoint> LoadCheckpoint(const std::string& path);
 
 // The largest difference between two weights in the same place. Throws std::runtime_error when the

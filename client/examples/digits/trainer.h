@@ -77,7 +77,7 @@ class Trainer {
   };
 
   void Start();
-  // All get what rank 0 has. How many steps more one of them had made.
+  // Gives all workers what rank 0 has. Returns how many steps more one of them had made.
   int64_t Sync();
   std::optional<double> TrainToEnd(const Reports& reports);
   void Step(const std::vector<int>& order, int64_t end);

@@ -1,26 +1,38 @@
 // The interpreter of tests/scripts/*.txt: a coordinator's state, driven by commands that read like
 // a story, each answered with everything that coordd would send and note.
 //
-//   join NAME [job= token= id= node= labels=x/y lrank= lslot= min= max= settle= protocol= gpu=
-//   nccl=
-//              resume=1 schedules=1 on_failure= launch=]                              a worker's
-//              stream begins with Join
+// One command a line:
+// clang-format off
+//   join NAME [job= token= id= node= labels=x/y lrank= lslot= min= max= settle= protocol= gpu= nccl=
+//              resume=1 schedules=1 on_failure= launch=]       a worker's stream begins with Join
 //   ready NAME TENSOR[4,2]... [kind= dtype= op= root= peer= group= size= set= gen=]
-//   withdraw NAME TENSOR [reason= set=]      failed NAME tensor= [suspect= silent=1 detail=]
-//   addset NAME 0,2 | removeset NAME 1      [request= withdrawn=1]      asks for a process set or
-//   its end
-//   report NAME [gen=]      what it executed of a generation that is over has ended
-//   change NAME [gen=]      the members may change now
-//   ack NAME [id=] | break NAME [id= reason=] | frozen NAME [id=] launched=      about schedules
-//   evict|drain|lift WHO [job= by= grace=30s force=1]   an operator: WHO is a rank or a node
-//   asks NAME [grace= reason=]      its process knows that it has to end
-//   exit LAUNCH [signal= code= words= reason= token= job=]     a launcher tells how it has ended
-//   beat NAME [lane= launched= completed= waiting= xid=]   leave NAME [reason= drained=1 failure=]
-//   lost NAME [detail=] set KEY VALUE | get CALL KEY | add KEY N | delete PREFIX | cancel CALL
-//   [job= token=] silent NAME     from now on sends no heartbeats; all others do, every two seconds
-//   of `tick` tick 10s        time passes          sleep 10s      coordd itself does not run
-//   options lease=… stall_warning=… stall_abort=… max_workers=… max_jobs=… max_pending=…    (first)
-//   status [JOB]    stop [reason=]
+//   withdraw NAME TENSOR [reason= set=]
+//   failed NAME tensor= [suspect= silent=1 detail=]
+//   addset NAME 0,2 [request= withdrawn=1]       asks for a process set
+//   removeset NAME 1 [request= withdrawn=1]      asks for its end
+//   report NAME [gen=]                           what it executed of a generation that is over has ended
+//   change NAME [gen=]                           the members may change now
+//   ack NAME [id=]                               about schedules, as the next two
+//   break NAME [id= reason=]
+//   frozen NAME [id=] launched=
+//   evict|drain|lift WHO [job= by= grace=30s force=1]      an operator: WHO is a rank or a node
+//   asks NAME [grace= reason=]                   its process knows that it has to end
+//   exit LAUNCH [signal= code= words= reason= token= job=]      a launcher tells how it has ended
+//   beat NAME [lane= launched= completed= waiting= xid=]
+//   leave NAME [reason= drained=1 failure=]
+//   lost NAME [detail=]
+//   set KEY VALUE [job= token=]
+//   get CALL KEY [job= token=]
+//   add KEY N [job= token=]
+//   delete PREFIX [job= token=]
+//   cancel CALL
+//   silent NAME       from now on it sends no heartbeats; all others do, every two seconds of `tick`
+//   tick 10s          time passes
+//   sleep 10s         coordd itself does not run
+//   options lease=… stall_warning=… stall_abort=… max_workers=… max_jobs=… max_pending=…      (first)
+//   status [JOB]
+//   stop [reason=]
+// clang-format on
 #pragma once
 
 #include <cstdint>

@@ -34,14 +34,14 @@ struct Buffers {
     if (role == BufferRole::kScratch) return scratch;
     return role == BufferRole::kInput && !in_place ? input : output;
   }
-  Cells Read(const Slice& slice) {
+  Cells Read(const BufferRange& slice) {
     Cells& cells = Of(slice.buffer);
     EXPECT_GE(slice.offset_bytes, 0);
     EXPECT_LE(slice.offset_bytes + slice.size_bytes, static_cast<int64_t>(cells.size()));
     return Cells(cells.begin() + slice.offset_bytes,
                  cells.begin() + slice.offset_bytes + slice.size_bytes);
   }
-  void Write(const Slice& slice, const Cells& values) {
+  void Write(const BufferRange& slice, const Cells& values) {
     EXPECT_NE(slice.buffer, BufferRole::kInput);
     ASSERT_EQ(slice.size_bytes, static_cast<int64_t>(values.size()));
     Cells& cells = Of(slice.buffer);
@@ -56,8 +56,8 @@ Cells Combined(const Cells& a, const Cells& b) {
   return result;
 }
 
-bool Overlap(const Slice& a, const Slice& b) {
-  auto place = [](const Slice& s) {  // input and output may be the same memory
+bool Overlap(const BufferRange& a, const BufferRange& b) {
+  auto place = [](const BufferRange& s) {  // input and output may be the same memory
     return s.buffer == BufferRole::kScratch ? 1 : 0;
   };
   return place(a) == place(b) && a.offset_bytes < b.offset_bytes + b.size_bytes &&
@@ -65,8 +65,8 @@ bool Overlap(const Slice& a, const Slice& b) {
 }
 
 // `shared`: input and output are laid out alike, so that in place they coincide.
-void CheckRules(const Schedule& schedule, Rank self, bool shared) {
-  for (const Step& step : schedule.steps) {
+void CheckRules(const TransferSchedule& schedule, Rank self, bool shared) {
+  for (const AlgorithmStep& step : schedule.steps) {
     std::map<Rank, int> sends, receives;
     int combining = 0;
     for (const SendOp& send : step.sends) {
@@ -93,7 +93,7 @@ void CheckRules(const Schedule& schedule, Rank self, bool shared) {
 // Runs all ranks, each at its own pace, until nobody can go on.
 class Simulation {
  public:
-  Simulation(std::vector<Schedule> schedules, std::vector<Buffers> buffers)
+  Simulation(std::vector<TransferSchedule> schedules, std::vector<Buffers> buffers)
       : schedules_(std::move(schedules)),
         buffers_(std::move(buffers)),
         step_(schedules_.size()),
@@ -118,7 +118,7 @@ class Simulation {
  private:
   bool Advance(size_t r) {
     if (step_[r] == schedules_[r].steps.size()) return false;
-    const Step& step = schedules_[r].steps[step_[r]];
+    const AlgorithmStep& step = schedules_[r].steps[step_[r]];
     const int32_t self = static_cast<int32_t>(r);
     bool moved = false;
     if (!sent_[r]) {
@@ -147,7 +147,7 @@ class Simulation {
     return true;
   }
 
-  std::vector<Schedule> schedules_;
+  std::vector<TransferSchedule> schedules_;
   std::vector<Buffers> buffers_;
   std::vector<size_t> step_;
   std::vector<bool> sent_;
@@ -172,11 +172,11 @@ void ExpectAllOnce(const std::string& formula, int32_t world_size, int64_t index
   EXPECT_EQ(std::count(formula.begin(), formula.end(), ':'), world_size) << formula;
 }
 
-void CheckAllreduce(const std::function<Schedule(Rank, int32_t, int64_t, int64_t)>& make) {
+void CheckAllreduce(const std::function<TransferSchedule(Rank, int32_t, int64_t, int64_t)>& make) {
   for (int32_t size = 2; size <= kMaxWorld; ++size) {
     for (int64_t elements : {0, 1, 5, 16, 37}) {
       for (bool in_place : {false, true}) {
-        std::vector<Schedule> schedules;
+        std::vector<TransferSchedule> schedules;
         std::vector<Buffers> buffers;
         for (int32_t r = 0; r < size; ++r) {
           schedules.push_back(make(Rank{r}, size, elements, 1));
@@ -211,9 +211,10 @@ TEST(Schedules, RecursiveDoublingAllreduceCombinesEachElementOnceInOneOrder) {
 TEST(Schedules, ElementsAreNeverCut) {
   for (int32_t size = 2; size <= kMaxWorld; ++size) {
     for (int32_t r = 0; r < size; ++r) {
-      for (const Schedule& schedule : {RingAllreduce(Rank{r}, size, 8 * 37, 8),
-                                       HalvingDoublingAllreduce(Rank{r}, size, 8 * 37, 8)}) {
-        for (const Step& step : schedule.steps) {
+      for (const TransferSchedule& schedule :
+           {RingAllreduce(Rank{r}, size, 8 * 37, 8),
+            HalvingDoublingAllreduce(Rank{r}, size, 8 * 37, 8)}) {
+        for (const AlgorithmStep& step : schedule.steps) {
           for (const SendOp& send : step.sends) {
             EXPECT_EQ(send.from.offset_bytes % 8, 0);
             EXPECT_EQ(send.from.size_bytes % 8, 0);
@@ -234,7 +235,7 @@ TEST(Schedules, RingAllgatherBringsEveryBlockEverywhere) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
     const size_t total = static_cast<size_t>(Hull(blocks).size_bytes);
-    std::vector<Schedule> schedules;
+    std::vector<TransferSchedule> schedules;
     std::vector<Buffers> buffers;
     Cells expected;
     for (int32_t r = 0; r < size; ++r) {
@@ -255,7 +256,7 @@ TEST(Schedules, PairwiseReduceScatterCombinesEachElementOnce) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
     const int64_t total = Hull(blocks).size_bytes;
-    std::vector<Schedule> schedules;
+    std::vector<TransferSchedule> schedules;
     std::vector<Buffers> buffers;
     for (int32_t r = 0; r < size; ++r) {
       schedules.push_back(PairwiseReduceScatter(Rank{r}, blocks));
@@ -278,7 +279,7 @@ TEST(Schedules, PairwiseReduceScatterCombinesEachElementOnce) {
 TEST(Schedules, PairwiseAlltoallTransposesTheBlocks) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     auto elements = [](int32_t from, int32_t to) { return int64_t{(from * 3 + to) % 4}; };
-    std::vector<Schedule> schedules;
+    std::vector<TransferSchedule> schedules;
     std::vector<Buffers> buffers;
     std::vector<Cells> expected(static_cast<size_t>(size));
     for (int32_t r = 0; r < size; ++r) {
@@ -310,7 +311,7 @@ TEST(Schedules, PairwiseAlltoallTransposesTheBlocks) {
 TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     for (int32_t root = 0; root < size; ++root) {
-      std::vector<Schedule> schedules;
+      std::vector<TransferSchedule> schedules;
       std::vector<Buffers> buffers;
       for (int32_t r = 0; r < size; ++r) {
         schedules.push_back(BinomialBroadcast(Rank{r}, size, Rank{root}, 3));
@@ -325,11 +326,11 @@ TEST(Schedules, BinomialBroadcastReachesEveryRankFromEveryRoot) {
   }
 }
 
-void CheckReduce(const std::function<Schedule(Rank, int32_t, Rank, int64_t)>& make) {
+void CheckReduce(const std::function<TransferSchedule(Rank, int32_t, Rank, int64_t)>& make) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     for (int32_t root = 0; root < size; ++root) {
       const int64_t elements = 5 + root % 3 * 16;
-      std::vector<Schedule> schedules;
+      std::vector<TransferSchedule> schedules;
       std::vector<Buffers> buffers;
       for (int32_t r = 0; r < size; ++r) {
         schedules.push_back(make(Rank{r}, size, Rank{root}, elements));
@@ -359,7 +360,7 @@ TEST(Schedules, DirectGatherBringsEveryBlockToTheRoot) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     const std::vector<ByteRange> blocks = RangesOf(RaggedBlocks(size));
     for (int32_t root = 0; root < size; ++root) {
-      std::vector<Schedule> schedules;
+      std::vector<TransferSchedule> schedules;
       std::vector<Buffers> buffers;
       Cells expected;
       for (int32_t r = 0; r < size; ++r) {
@@ -384,7 +385,7 @@ TEST(Schedules, DisseminationBarrierHearsOfEveryRank) {
   for (int32_t size = 1; size <= kMaxWorld; ++size) {
     // Who has heard of whom: a message carries all that its sender knew when its step began.
     std::vector<std::vector<bool>> knows(static_cast<size_t>(size));
-    std::vector<Schedule> schedules;
+    std::vector<TransferSchedule> schedules;
     for (int32_t r = 0; r < size; ++r) {
       schedules.push_back(DisseminationBarrier(Rank{r}, size));
       CheckRules(schedules.back(), Rank{r}, /*shared=*/true);
@@ -408,26 +409,26 @@ TEST(Schedules, DisseminationBarrierHearsOfEveryRank) {
 }
 
 TEST(Schedules, CostWhatTheirHeadersSay) {
-  auto sent = [](const Schedule& schedule) {
+  auto sent = [](const TransferSchedule& schedule) {
     int64_t bytes = 0;
-    for (const Step& step : schedule.steps) {
+    for (const AlgorithmStep& step : schedule.steps) {
       for (const SendOp& send : step.sends) bytes += send.from.size_bytes;
     }
     return bytes;
   };
-  const Schedule ring = RingAllreduce(Rank{3}, 8, 8000, 1);
+  const TransferSchedule ring = RingAllreduce(Rank{3}, 8, 8000, 1);
   EXPECT_EQ(ring.steps.size(), 14u);
   EXPECT_EQ(sent(ring), 2 * 8000 * 7 / 8);
-  const Schedule halving = HalvingDoublingAllreduce(Rank{3}, 8, 8000, 1);
+  const TransferSchedule halving = HalvingDoublingAllreduce(Rank{3}, 8, 8000, 1);
   EXPECT_EQ(halving.steps.size(), 6u);
   EXPECT_EQ(sent(halving), 2 * 8000 * 7 / 8);
-  const Schedule doubling = RecursiveDoublingAllreduce(Rank{3}, 8, 8000, 1);
+  const TransferSchedule doubling = RecursiveDoublingAllreduce(Rank{3}, 8, 8000, 1);
   EXPECT_EQ(doubling.steps.size(), 3u);
   EXPECT_EQ(sent(doubling), 3 * 8000);
   EXPECT_EQ(DisseminationBarrier(Rank{0}, 17).steps.size(), 5u);
   EXPECT_EQ(BinomialReduce(Rank{0}, 17, Rank{0}, 100).steps.size(), 5u);
   EXPECT_EQ(sent(BinomialReduce(Rank{3}, 8, Rank{0}, 8000)), 8000);
-  const Schedule scattered = ScatterGatherReduce(Rank{3}, Rank{0}, SplitEvenly(8000, 8, 1));
+  const TransferSchedule scattered = ScatterGatherReduce(Rank{3}, Rank{0}, SplitEvenly(8000, 8, 1));
   EXPECT_EQ(scattered.steps.size(), 8u);
   EXPECT_EQ(sent(scattered), 8000);
   EXPECT_EQ(scattered.scratch_bytes, 1000);

@@ -24,11 +24,11 @@ TEST(ArenaAllocator, BlocksNeverOverlapAndWhatIsFreedBecomesOneAgain) {
   constexpr int64_t kEnd = 1000 * kPage;
   ArenaAllocator allocator(8 * kPage, kEnd);
   std::mt19937 random(1);
-  std::vector<ArenaAllocator::Block> blocks;
+  std::vector<ArenaAllocator::Allocation> blocks;
   for (int i = 0; i < 5000; ++i) {
     if (random() % 2 == 0 && !blocks.empty()) {
       std::swap(blocks[random() % blocks.size()], blocks.back());
-      const ArenaAllocator::Block freed = allocator.Free(blocks.back().offset_bytes);
+      const ArenaAllocator::Allocation freed = allocator.Free(blocks.back().offset_bytes);
       EXPECT_EQ(freed.size_bytes, blocks.back().size_bytes);
       blocks.pop_back();
       continue;
@@ -39,13 +39,13 @@ TEST(ArenaAllocator, BlocksNeverOverlapAndWhatIsFreedBecomesOneAgain) {
     EXPECT_GE(block->size_bytes, size_bytes);
     EXPECT_GE(block->offset_bytes, 8 * kPage);
     EXPECT_LE(block->offset_bytes + block->size_bytes, kEnd);
-    for (const ArenaAllocator::Block& other : blocks) {
+    for (const ArenaAllocator::Allocation& other : blocks) {
       EXPECT_TRUE(block->offset_bytes + block->size_bytes <= other.offset_bytes ||
                   other.offset_bytes + other.size_bytes <= block->offset_bytes);
     }
     blocks.push_back(*block);
   }
-  for (const ArenaAllocator::Block& block : blocks) allocator.Free(block.offset_bytes);
+  for (const ArenaAllocator::Allocation& block : blocks) allocator.Free(block.offset_bytes);
   const auto all = allocator.Allocate(992 * kPage);
   ASSERT_TRUE(all.has_value());
   EXPECT_EQ(all->offset_bytes, 8 * kPage);

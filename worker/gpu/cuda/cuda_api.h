@@ -50,7 +50,8 @@ inline constexpr int kCudaPeerNativeAtomics = 3;  // all atomics over the link: 
 inline constexpr int kCudaNotCapturing = 0;
 inline constexpr int kCudaCaptureRelaxed = 2;
 
-// Named as the driver's functions, less "cu"; the suffixes _v2 are those of the symbols.
+// Members are named as the driver's functions, less "cu"; the suffixes _v2 are those of the
+// symbols.
 struct CudaFunctions {
   CudaResult (*Init)(unsigned flags) = nullptr;
   CudaResult (*DriverGetVersion)(int* version) = nullptr;

@@ -60,7 +60,7 @@ class DeviceEvent {
   // What is enqueued on `stream` from now on starts when what was recorded has happened. REQUIRES:
   // a stream of the same device. Any thread.
   absl::Status LetWait(CudaStream stream) const;
-  // Does not wait. An error: what was recorded has failed on the device.
+  // Asks without waiting. An error: what was recorded has failed on the device.
   absl::StatusOr<bool> Happened() const;
 
  private:
@@ -75,10 +75,10 @@ class DeviceEvent {
 // bytes. Movable.
 class DeviceMemory {
  public:
-  // Plain device memory. RESOURCE_EXHAUSTED.
+  // Allocates plain device memory. RESOURCE_EXHAUSTED.
   static absl::StatusOr<DeviceMemory> Allocate(DeviceRuntime& runtime, int32_t device,
                                                int64_t size_bytes);
-  // Pinned host memory that kernels of `device` may read. RESOURCE_EXHAUSTED.
+  // Allocates pinned host memory that kernels of `device` may read. RESOURCE_EXHAUSTED.
   static absl::StatusOr<DeviceMemory> AllocatePinned(DeviceRuntime& runtime, int32_t device,
                                                      int64_t size_bytes);
   DeviceMemory(DeviceMemory&& other) noexcept
@@ -89,7 +89,7 @@ class DeviceMemory {
   DeviceMemory& operator=(DeviceMemory&&) = delete;
   ~DeviceMemory();
 
-  // Of device memory, an address that only the device may follow.
+  // The memory; for device memory, an address that only the device may follow.
   absl::Span<std::byte> span() const { return span_; }
   std::byte* data() const { return span_.data(); }
 

@@ -19,7 +19,7 @@ namespace coordd {
 // The text of kernels.ptx, which the driver compiles for the device at hand (and keeps).
 extern const char kDeviceKernelsPtx[];
 
-// One tensor of a launch. Addresses of the device, or of pinned memory; never overlapping.
+// One tensor of a launch. Addresses are of the device, or of pinned memory, and never overlap.
 struct DeviceRow {
   const void* from = nullptr;
   void* to = nullptr;
@@ -29,11 +29,11 @@ struct DeviceRow {
 // Methods enqueue and return. Thread-safe; copies are the same kernels.
 class DeviceKernels {
  public:
-  // Rows per launch: what fits into the arguments of one. More are split.
+  // Rows per launch: as many as fit into the arguments of one. More are split.
   static constexpr size_t kRowsPerLaunch = 128;
 
-  // All of them, once for each device of a runtime (DeviceRuntime::FunctionsOf). UNAVAILABLE: the
-  // driver's words, such as for a device that is too old (before Volta).
+  // Loads all kernels, once for each device of a runtime (DeviceRuntime::FunctionsOf). UNAVAILABLE:
+  // the driver's words, such as for a device that is too old (before Volta).
   static absl::StatusOr<DeviceKernels> Load(DeviceRuntime& runtime, int32_t device);
 
   absl::Status Copy(absl::Span<const DeviceRow> rows, CudaStream stream) const;
@@ -46,8 +46,8 @@ class DeviceKernels {
   // the context instead, by a trap: every call of CUDA in this process fails from then on.
   absl::Status Gate(const std::atomic<uint32_t>* word, CudaStream stream,
                     absl::Duration limit = absl::InfiniteDuration()) const;
-  // The same; and where the word is 2 by then, every byte of `outputs` (DeviceRow::to) becomes
-  // 0xff.
+  // Holds a stream as Gate does; and where the word is 2 by then, every byte of `outputs`
+  // (DeviceRow::to) becomes 0xff.
   absl::Status Seal(const std::atomic<uint32_t>* word, absl::Span<const DeviceRow> outputs,
                     CudaStream stream, absl::Duration limit = absl::InfiniteDuration()) const;
 

@@ -21,17 +21,17 @@ namespace coordd {
 // too, which then serve for smaller requests before new memory is made.
 class PinnedPool {
  public:
-  // A training step of 250 million float32 parameters.
+  // The memory of a training step of 250 million float32 parameters.
   static constexpr int64_t kManyBytes = int64_t{1} << 30;
 
   // `device` outlives it.
   explicit PinnedPool(DeviceRuntime& device, int64_t many_bytes = kManyBytes)
       : device_(device), many_bytes_(many_bytes) {}
 
-  // At least `size_bytes`. RESOURCE_EXHAUSTED: the driver's words.
+  // Takes at least `size_bytes`. RESOURCE_EXHAUSTED: the driver's words.
   absl::StatusOr<DeviceMemory> Take(int32_t device, int64_t size_bytes);
   void Return(DeviceMemory memory);
-  // Made and not freed.
+  // The bytes that were made and not freed.
   int64_t bytes() const;
 
  private:

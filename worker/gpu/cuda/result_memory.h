@@ -39,21 +39,23 @@ class ResultMemory : public std::enable_shared_from_this<ResultMemory> {
                int64_t idle_bytes_max = kIdleBytesMax)
       : runtime_(std::move(runtime)), frees_(frees), idle_bytes_max_(idle_bytes_max) {}
 
-  // RESOURCE_EXHAUSTED: the driver's words.
+  // Memory for a result. RESOURCE_EXHAUSTED: the driver's words.
   absl::StatusOr<std::shared_ptr<std::byte[]>> Take(int32_t device, int64_t size_bytes);
   void CountBatch();
 
-  // More lies there than may.
+  // Whether more memory lies there than may.
   bool full() const;
-  // Frees what lies there, on this thread.
+  // Frees the memory that lies there, on this thread.
   void Free();
-  // Free; from now on what comes back is freed at once: the program knows of every failure.
+  // Frees as Free does. From now on what comes back is freed at once: the program knows of every
+  // failure.
   void Close();
-  // In use and lying there.
+  // The bytes that are in use, and those that lie there.
   int64_t bytes() const;
 
-  // Of results of Take; nothing for other memory. `reader` was let wait for the result, and stays
-  // until NoteReleased: from then on nothing that reads it is enqueued any more, on no stream.
+  // Notes that `reader` was let wait for a result of Take; for other memory it does nothing. The
+  // reader stays until NoteReleased: from then on nothing that reads it is enqueued any more, on no
+  // stream.
   static void NoteReader(const std::shared_ptr<std::byte[]>& result, CudaStream reader);
   static void NoteReleased(const std::shared_ptr<std::byte[]>& result);
 
@@ -70,7 +72,7 @@ class ResultMemory : public std::enable_shared_from_this<ResultMemory> {
   static int64_t ClassOf(int64_t size_bytes);
   static Held* HeldOf(const std::shared_ptr<std::byte[]>& result);
   static bool IsOver(const Idle& idle);
-  // Empty: there is none that fits.
+  // Idle memory of this size; an empty node when none fits.
   ByBytes::node_type TakeIdle(int64_t size, int32_t device);
   std::shared_ptr<std::byte[]> HandOut(DeviceMemory memory, int32_t device);
   void TakeBack(Held& held);
@@ -89,7 +91,7 @@ class ResultMemory : public std::enable_shared_from_this<ResultMemory> {
   int64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t idle_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t lost_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // Of used_bytes_: the most since CountBatch began to count anew, and the most before.
+  // The most of used_bytes_ since CountBatch began to count anew, and the most before.
   int64_t most_used_ ABSL_GUARDED_BY(mu_) = 0, most_used_before_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t batches_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -30,11 +30,12 @@ class GpuWatch {
   GpuWatch(const GpuWatch&) = delete;
   GpuWatch& operator=(const GpuWatch&) = delete;
 
-  // From now on this one, "GPU-…" as CUDA's driver tells it. Of the same: nothing.
+  // Watches this GPU from now on, "GPU-…" as CUDA's driver tells it. For the one that is watched
+  // already it does nothing.
   void Watch(const std::string& uuid);
   // The answer is in Latest before long, unless it was asked within kReadEvery.
   void Ask();
-  // nullopt: no device, no NVML, or no answer yet.
+  // The latest reading; nullopt: no device, no NVML, or no answer yet.
   std::optional<v1::GpuHealth> Latest() const;
 
  private:

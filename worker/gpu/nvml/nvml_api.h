@@ -29,7 +29,7 @@ inline constexpr int kNvmlErrorsUncorrected = 1;
 inline constexpr int kNvmlErrorsVolatile = 0;  // since the driver was loaded
 inline constexpr uint64_t kNvmlEventXid = 8;
 
-// Of nvmlDeviceGetCurrentClocksThrottleReasons.
+// Bits of nvmlDeviceGetCurrentClocksThrottleReasons.
 inline constexpr uint64_t kNvmlSlowIdle = 0x1;
 inline constexpr uint64_t kNvmlSlowClocksSetting = 0x2;
 inline constexpr uint64_t kNvmlSlowPowerCap = 0x4;

@@ -13,7 +13,7 @@
 
 namespace coordd {
 
-// One thread.
+// One thread uses an object.
 class NvmlGpu {
  public:
   // `uuid`: as CUDA's driver tells it, "GPU-…", also of a MIG slice, whose name here is "MIG-…".
@@ -26,9 +26,9 @@ class NvmlGpu {
 
   const std::string& uuid() const { return uuid_; }  // as nvidia-smi shows it
 
-  // Without XIDs. What this device does not tell is left out.
+  // Reads all but XIDs. What this device does not tell is left out.
   v1::GpuHealth Read() const;
-  // Since the last call, or since Open, as far as NVML has kept them: the last ones.
+  // The XIDs since the last call, or since Open, as far as NVML has kept them: the last ones.
   std::vector<uint64_t> TakeXids() const;
 
  private:

@@ -37,7 +37,7 @@ class ShmChannel {
   static constexpr int64_t kEagerMaxBytes = int64_t{8} << 10;
   // What the reader may have to keep per peer: 64 peers can make it keep 4 MiB.
   static constexpr int64_t kEagerWindowBytes = int64_t{64} << 10;
-  // Counted for each eager message besides its payload: what keeping it costs.
+  // What is counted for each eager message besides its payload: what keeping it costs.
   static constexpr int64_t kEagerOverheadBytes = 64;
 
   // `outgoing` lies in the peer's segment, `incoming` in this rank's.
@@ -79,8 +79,8 @@ class ShmChannel {
   };
   struct Answer {  // to an announcement
     ShmFrame frame;
-    // Of a receive that ends with the answer: not before it is written, because whoever has nothing
-    // in flight any more need not call Progress.
+    // For a receive that ends with the answer: it does not end before the answer is written,
+    // because whoever has nothing in flight any more need not call Progress.
     Done done;
     absl::Status status;
   };

@@ -27,7 +27,7 @@ class ShmTransport final : public Transport {
   // A ring should stay in the second-level cache of the two cores that share it, and be large
   // enough that one can work on while the other one is not scheduled for a moment.
   static constexpr int64_t kRingBytesMax = int64_t{1} << 20;
-  // Beyond it rings would be smaller than 32 KiB.
+  // With more local ranks rings would be smaller than 32 KiB.
   static constexpr int32_t kMaxLocalRanks = 256;
 
   // `clock` outlives it.
@@ -47,7 +47,7 @@ class ShmTransport final : public Transport {
   void LookAtPeers() override { calls_until_check_ = 0; }
   void Abort() override { aborted_.store(true, std::memory_order_release); }
 
-  // A power of two.
+  // The capacity of a ring, a power of two.
   static int64_t RingCapacityBytes(int32_t local_ranks);
 
  private:

@@ -26,7 +26,7 @@ struct MessageLabel {
   Rank sender() const { return Rank{static_cast<int32_t>(tag >> kTagBits)}; }
 };
 
-// One that nobody has received yet.
+// A message that nobody has received yet.
 struct KeptMessage {
   MessageLabel label;
   AlignedBuffer bytes;         // at least label.size_bytes; empty: they are with the sender still,
@@ -60,7 +60,7 @@ class MessageInbox {
   // stays where it is in memory.
   std::optional<KeptMessage> Take(uint64_t tag);
   void Wait(WaitingReceive& receive);
-  // It waits no longer. REQUIRES: it does.
+  // Ends the wait of a receive. REQUIRES: it waits.
   void Withdraw(WaitingReceive& receive);
 
   // Memory for what is kept, some of it used before: pages that are touched for the first time cost
@@ -68,7 +68,7 @@ class MessageInbox {
   AlignedBuffer NewBuffer(int64_t size_bytes);
   void GiveBack(AlignedBuffer buffer);
 
-  // Ends the waiting of messages, which it hands over. That of receives goes on.
+  // Ends the waiting of messages, which it hands over. Receives go on waiting.
   std::list<KeptMessage> TakeAll();
 
  private:

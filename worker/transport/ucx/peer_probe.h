@@ -16,7 +16,7 @@ namespace coordd {
 // run here for that.
 class ProbePort {
  public:
-  // At this IP address. `port` 0: any. UNAVAILABLE.
+  // Opens a port at this IP address. `port` 0: any. UNAVAILABLE.
   static absl::StatusOr<ProbePort> Open(const std::string& address, uint16_t port);
   const HostPort& address() const { return address_; }
 

@@ -14,16 +14,16 @@ namespace coordd {
 // PURE; `now` must not decrease.
 class PeerWatch {
  public:
-  // Nothing has come for this long: time to ask, and again this long after an answer.
+  // When nothing has come for this long it is time to ask, and again this long after an answer.
   static constexpr absl::Duration kQuiet = absl::Seconds(2);
   // The next question, when there is no answer to one.
   static constexpr absl::Duration kPatience = absl::Milliseconds(500);
-  // So many without an answer, one after the other. Each is a packet and its answer: where every
-  // fifth packet is lost, all of them are lost once in 27,000 times, and nothing else may come
-  // meanwhile.
+  // How many questions in a row without an answer are silence. Each is a packet and its answer:
+  // where every fifth packet is lost, all of them are lost once in 27,000 times, and nothing else
+  // may come meanwhile.
   static constexpr int32_t kUnanswered = 10;
 
-  // Something has come since the last turn, or nothing is waited for.
+  // To be called when something has come since the last turn, or nothing is waited for.
   void Moved(absl::Time now) {
     quiet_since_ = now;
     unanswered_ = 0;

@@ -16,7 +16,7 @@
 
 namespace coordd {
 
-// Named as UCX's functions, less "ucp_" and "ucs_".
+// Members are named as UCX's functions, less "ucp_" and "ucs_".
 struct UcxFunctions {
   UcxVersion version;  // of the library that they are of
   decltype(&ucp_config_read) config_read = nullptr;
@@ -47,7 +47,8 @@ struct UcxFunctions {
   absl::Status Error(absl::string_view call, ucs_status_t status) const;
 };
 
-// As OpenUcx; NOT_FOUND also names functions that the library lacks.
+// Loads UCX as OpenUcx does, with its errors; NOT_FOUND also names functions that the library
+// lacks.
 absl::StatusOr<UcxFunctions> LoadUcx(const Environment& environment);
 
 }  // namespace coordd

@@ -28,20 +28,21 @@ class UcxContext {
                                          const UcxTransportOptions& options,
                                          const GroupLayout& layout);
 
-  // Active messages of this number go to `handler` with `argument`, from the worker's progress.
+  // Gives active messages of this number to `handler` with `argument`, from the worker's progress.
   absl::Status Handle(unsigned number, ucp_am_recv_callback_t handler, void* argument);
 
   ucp_worker_h worker() const { return worker_; }
   // Over TCP, what UCX sends and receives in one part, without a rendezvous and without a copy on
   // the sender's side, label and padding aside; 0: it is not known that this is TCP.
   int64_t message_bytes_max() const { return message_bytes_max_; }
-  // Before it is destroyed, its endpoints being closed: looks for up to a second whether the worker
-  // can end. If not, it and the context stay until the process ends, and this has none any more.
+  // To be called before it is destroyed, with its endpoints closed: looks for up to a second
+  // whether the worker can end. If not, it and the context stay until the process ends, and this
+  // object has none any more.
   void End(Clock& clock);
   absl::StatusOr<std::string> Address() const;
 
  private:
-  // False: not by the deadline.
+  // Flushes. False: it was not done by the deadline.
   bool Flush(Clock& clock, absl::Time deadline);
 
   const UcxFunctions* ucx_ = nullptr;

@@ -8,8 +8,8 @@
 
 namespace coordd {
 
-// As MakeUcxTransport, of the library that is opened now. FAILED_PRECONDITION: it is not in this
-// build, or cannot be opened, or is too old.
+// Makes a transport as MakeUcxTransport does, of the library that is opened now.
+// FAILED_PRECONDITION: it is not in this build, or cannot be opened, or is too old.
 absl::StatusOr<std::unique_ptr<Transport>> TryMakeUcxTransport(const UcxTransportOptions& options,
                                                                Clock& clock);
 

@@ -51,7 +51,8 @@ struct UcxArrival {
   size_t size_bytes = 0;
   bool is_rendezvous = false;
 };
-// A broken invariant, and the end of the process, if a peer speaks otherwise than this.
+// The arrival of a message whose label is apart. A peer that speaks otherwise than this is a broken
+// invariant, and the end of the process.
 UcxArrival WithLabelApart(const void* header, size_t header_bytes, void* data, size_t size_bytes,
                           const ucp_am_recv_param_t& param);
 UcxArrival WithLabelInFront(void* data, size_t size_bytes);

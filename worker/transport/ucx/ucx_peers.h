@@ -30,7 +30,8 @@ struct UcxOperation;  // ucx_transport_impl.h's
 
 // Another rank that anything was exchanged with.
 struct UcxPeer {
-  // Until then messages have to wait; a lost one is as good as connected: they end at once.
+  // Whether messages need not wait any more. A lost peer is as good as connected: messages to it
+  // end at once.
   bool is_connected() const { return stage == Stage::kConnected || !lost.ok(); }
 
   enum class Stage { kUnknown, kWanted, kConnecting, kGreeting, kConnected };
@@ -58,10 +59,10 @@ struct UcxPeer {
   int64_t ended = 0;               // operations
 };
 
-// One thread, that of the transport's owner.
+// One thread uses it, that of the transport's owner.
 class UcxPeers {
  public:
-  // They outlive it.
+  // The arguments outlive this object.
   UcxPeers(const UcxFunctions& ucx, const UcxTransportOptions& options, Clock& clock)
       : ucx_(ucx), options_(options), clock_(clock) {}
   UcxPeers(const UcxPeers&) = delete;
@@ -77,9 +78,9 @@ class UcxPeers {
   // Outside of progress: takes those that are to be connected as far as it can, which may wait for
   // the store, and progress.
   void Connect();
-  // Those that messages can be sent to since the last call.
+  // The peers to which messages can be sent since the last call.
   std::vector<UcxPeer*> TakeConnected() { return std::exchange(newly_connected_, {}); }
-  // Those that are lost since the last call. Their endpoints are closed.
+  // Whether peers are lost since the last call. Their endpoints are closed.
   bool has_lost() const { return has_lost_; }
   std::vector<UcxPeer*> TakeLost();
   bool lost_any() const;  // ever
@@ -90,11 +91,11 @@ class UcxPeers {
   void Close(UcxPeer& peer, bool force);
   // Progresses the worker until `condition` or for `timeout`.
   void ProgressUntil(absl::FunctionRef<bool()> condition, absl::Duration timeout);
-  // Gives them all a second to connect, and one to end.
+  // Closes all endpoints: gives them a second to connect, and one to end.
   void CloseAll();
-  // By force, and without progress.
+  // Closes all endpoints by force, and without progress.
   void CloseAllAtOnce();
-  // What is still under way calls nobody from here on.
+  // Has what is still under way call nobody from here on.
   void ForgetRequests();
 
  private:

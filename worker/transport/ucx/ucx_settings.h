@@ -21,8 +21,8 @@ struct UcxSetting {
 // over it, may have chosen another kind of it.
 bool KnowsTcp(const UcxTransportOptions& options);
 
-// In the order in which they are set, without those that are the user's, by a variable. `interface`
-// is the one that UCX is to use; empty: it chooses.
+// The settings in the order in which they are set, without those that the user has set by a
+// variable. `interface` is the one that UCX is to use; empty: it chooses.
 std::vector<UcxSetting> UcxSettings(const UcxVersion& version, const UcxTransportOptions& options,
                                     const std::string& interface);
 

@@ -19,7 +19,7 @@ struct UcxTransportOptions {
   // routes to the coordinator) and no other. Empty: UCX chooses. The user's UCX_NET_DEVICES goes
   // first.
   std::string local_address;
-  // This process's environment. A UCX_* variable in it is the user's wish and is left alone;
+  // The environment of this process. A UCX_* variable in it is the user's wish and is left alone;
   // COORDD_UCX_LIBRARY names the library.
   Environment environment;
   std::optional<PortRange> ports;  // that UCX listens on over TCP; absent: any

@@ -68,10 +68,11 @@ class UcxTransport final : public Transport {
   void StartSend(Operation& operation);
   void SendHeld(UcxPeer& peer);
   void StartReceive(Rank from, Tag tag, absl::Span<std::byte> landing, Done done, Taken taken);
-  // A message that is for this receive, by where it is.
+  // Delivers a message to this receive, from where it is.
   void Deliver(Operation& operation, const std::byte* bytes, size_t size_bytes);
   void Deliver(Operation& operation, KeptMessage message);
-  // False: it has ended instead, and nothing gets the message.
+  // Fetches a message for an operation. False: the operation has ended instead, and nothing gets
+  // the message.
   bool Fetch(Operation& operation, void* rendezvous, size_t size_bytes);
   ucs_status_t Arrive(const UcxArrival& arrival);
   ucp_request_param_t ParamsFor(Operation& operation) const;
