@@ -12,7 +12,6 @@ STILL_LARGE = {
     "RunState": (27, 2),
     "Launcher": (28, 2),
     "ReadinessTable": (20, 4),
-    "JobState": (20, 10),
     "Session": (28, 2),
     "BatchJob": (25, 3),
     "Executor": (29, 2),
