@@ -11,7 +11,6 @@ MAX_SOURCES = 2
 STILL_LARGE = {
     "RunState": (27, 2),
     "Launcher": (28, 2),
-    "Session": (28, 2),
     "BatchJob": (25, 3),
     "Executor": (29, 2),
     "NcclBackend": (27, 2),
