@@ -82,10 +82,10 @@ bool Session::Send(const grpc::Slice& body) {
     MutexLock lock(&mu_);
     if (close_status_.has_value()) return true;
     const grpc::Slice parts[] = {body, grpc::Slice(SequenceField(sequence_ + 1))};
-    begins = !writing_ && !finished_ && outbox_.empty();
+    begins = output_ == Output::kIdle && outbox_.empty();
     if (begins) {
       outgoing_ = grpc::ByteBuffer(parts, 2);
-      writing_ = true;
+      output_ = Output::kWriting;
     } else {
       taken = QueueLocked(grpc::ByteBuffer(parts, 2));
     }
@@ -194,7 +194,7 @@ bool Session::closing() const {
 
 bool Session::Hold() {
   MutexLock lock(&mu_);
-  if (finished_) return false;
+  if (output_ == Output::kFinished) return false;
   ++holds_;
   return true;
 }
@@ -212,15 +212,15 @@ void Session::WriteNext() {
   std::optional<absl::Status> end;
   {
     MutexLock lock(&mu_);
-    const bool may_write = !writing_ && !finished_;
+    const bool may_write = output_ == Output::kIdle;
     const bool writes = may_write && !outbox_.empty();
     if (writes) outgoing_ = outbox_.Take();
     CountOutboxLocked();
     if (!may_write) return;
     if (writes) {
-      writing_ = true;
+      output_ = Output::kWriting;
     } else if (close_status_.has_value() && holds_ == 0) {
-      finished_ = true;
+      output_ = Output::kFinished;
       end = close_status_;
     } else {
       return;
@@ -228,7 +228,7 @@ void Session::WriteNext() {
   }
   // From here on another thread may be in OnWriteDone or OnDone: members are not touched any more.
   if (end.has_value()) {
-    COORDD_TSAN_RELEASE(&finished_);
+    COORDD_TSAN_RELEASE(&output_);
     Finish(ToGrpc(*end));
   } else {
     COORDD_TSAN_RELEASE(&outgoing_);
@@ -240,7 +240,7 @@ void Session::OnWriteDone(bool ok) {
   COORDD_TSAN_ACQUIRE(&outgoing_);
   {
     MutexLock lock(&mu_);
-    writing_ = false;
+    if (output_ == Output::kWriting) output_ = Output::kIdle;
     if (!ok) DiscardOutboxLocked();  // the stream is broken; OnReadDone tells the coordinator
   }
   if (ok) metrics_.OnMessageSent();
@@ -250,7 +250,7 @@ void Session::OnWriteDone(bool ok) {
 void Session::ReadNext() {
   {
     MutexLock lock(&mu_);
-    if (close_status_.has_value() || finished_) return;
+    if (close_status_.has_value() || output_ == Output::kFinished) return;
     ++holds_;
   }
   COORDD_TSAN_RELEASE(&incoming_);
@@ -396,13 +396,13 @@ void Session::Ended(const std::string& detail) {
 }
 
 void Session::OnDone() {
-  COORDD_TSAN_ACQUIRE(&finished_);
+  COORDD_TSAN_ACQUIRE(&output_);
   std::optional<Inbound> end;
   std::shared_ptr<Session> self;
   int64_t members = 0;
   {
     MutexLock lock(&mu_);
-    finished_ = true;
+    output_ = Output::kFinished;
     end = EndLocked("coordd closed the stream");
     members = static_cast<int64_t>(members_.size());
     self = std::move(self_);

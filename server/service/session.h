@@ -79,7 +79,9 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
     Inbox::Item item;
     WakeRule::Report report;
   };
-  // Of the stream, to the state: it hears of a session's end once, and only of one that it knows.
+  // What gRPC does for it. kFinished: Finish was called, and nothing may be started.
+  enum class Output { kIdle, kWriting, kFinished };
+  // To the state: it hears of a session's end once, and only of one that it knows.
   enum class Known { kNobody, kJoined, kEnded };
 
   void OnReadDone(bool ok) override;
@@ -122,7 +124,7 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   RepeatedMessages repeated_;
   std::optional<Held> held_;
 
-  // Touched by whoever has the write turn (writing_).
+  // Touched by whoever has the write turn (Output::kWriting).
   grpc::ByteBuffer outgoing_;
 
   // Guarded by mu_.
@@ -130,10 +132,9 @@ class Session final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byt
   std::shared_ptr<Session> self_ ABSL_GUARDED_BY(mu_);
   SessionOutbox outbox_ ABSL_GUARDED_BY(mu_);
   int64_t sequence_ ABSL_GUARDED_BY(mu_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  Output output_ ABSL_GUARDED_BY(mu_) = Output::kIdle;
   int holds_ ABSL_GUARDED_BY(mu_) = 0;
   Known known_ ABSL_GUARDED_BY(mu_) = Known::kNobody;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Finish was called: nothing may be started
   std::optional<absl::Status> close_status_ ABSL_GUARDED_BY(mu_);
   NodeMembers members_ ABSL_GUARDED_BY(mu_);  // of a node session
 };
